@@ -1,0 +1,68 @@
+//! The trait that every device implements, for synchronous use.
+
+use crate::{Queue, QueueOptions, Result};
+use std::fmt;
+
+/// What a device is: fixed for as long as it is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Offsets and lengths of transfers are multiples of this power of two.
+    pub logical_block_bytes: u32,
+    /// Memory addresses of queued transfers are multiples of this power of two.
+    pub mem_align_bytes: u32,
+    /// The device acknowledges writes before they are durable.
+    pub volatile_cache: bool,
+    /// The device can make one write durable by itself (force unit access).
+    pub fua: bool,
+    /// The device can discard ranges.
+    pub discard: bool,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// A transfer completes in the caller's thread without waiting for hardware (memory, tmpfs,
+    /// a mapping), so that a queue would only add cost.
+    pub inline: bool,
+}
+
+/// How durable a write is when it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// As the device does it; a later flush makes it durable.
+    #[default]
+    Cached,
+    /// Durable when it completes (FUA), emulated by write and flush where the device lacks it.
+    ForceUnitAccess,
+}
+
+/// A block device, an image file, memory, or a wrapper around one of them.
+///
+/// All methods block until done and may be called from any number of threads at once. Transfers
+/// are whole: they move every byte or fail. `offset` and the buffer's length are multiples of
+/// [`Geometry::logical_block_bytes`]; the memory address may be anything (a device that needs
+/// aligned memory copies through an aligned buffer of its own).
+pub trait Device: Send + Sync + fmt::Debug {
+    /// What the device is.
+    fn geometry(&self) -> &Geometry;
+
+    /// Reads `buf.len()` bytes at `offset`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes all of `buf` at `offset`.
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()>;
+
+    /// Makes every write that completed before this call durable.
+    fn flush(&self) -> Result<()>;
+
+    /// Tells the device that a range is not needed. Its content is undefined afterwards.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Makes a range read as zeros, by the cheapest way the device has.
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// A queue for one thread's asynchronous operations.
+    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>>;
+
+    /// The stack of backends in a few words, for reports: `io_uring on vda1`, `sim(mapping)`.
+    fn describe(&self) -> String;
+}

@@ -1,0 +1,159 @@
+//! The trait of asynchronous queues: owned operations in, completions out.
+//!
+//! A queue belongs to one thread at a time (`&mut self`). Memory that the device may touch is owned
+//! by the queue from [`Queue::push`] until the [`Completion`] gives it back; a queue that is dropped
+//! waits for what is in flight, and leaks those buffers if it cannot.
+
+use crate::{Buf, BufPool, Error, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names an operation in flight. Below [`Queue::depth`]; free again once its completion was reaped.
+pub type SlotId = u32;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// Device to memory.
+    Read,
+    /// Memory to device.
+    Write,
+    /// Memory to device, durable at completion.
+    WriteFua,
+    /// Makes earlier completed writes durable; carries no segments.
+    Flush,
+}
+
+/// One contiguous piece of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seg {
+    /// First byte on the device; a multiple of the logical block.
+    pub device_offset: u64,
+    /// First byte inside the operation's buffer.
+    pub buf_offset: u32,
+    /// Length in bytes; a multiple of the logical block, not 0.
+    pub len: u32,
+}
+
+/// The pieces of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Segs {
+    /// One piece: the usual case, without an allocation.
+    One(Seg),
+    /// Any number of pieces, in buffer order, not overlapping. Empty for a flush, and for a read
+    /// that met holes only.
+    Many(Box<[Seg]>),
+}
+
+impl Segs {
+    /// All pieces as a slice.
+    pub fn as_slice(&self) -> &[Seg] {
+        match self {
+            Segs::One(seg) => std::slice::from_ref(seg),
+            Segs::Many(segs) => segs,
+        }
+    }
+}
+
+/// An operation to push. It owns its memory.
+#[derive(Debug)]
+pub struct Op {
+    /// What to do.
+    pub kind: OpKind,
+    /// The memory. For a flush, [`Buf::empty`].
+    pub buf: Buf,
+    /// Which parts of the memory go where.
+    pub segs: Segs,
+}
+
+/// A finished operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// The slot that [`Queue::push`] returned; free for reuse from now on.
+    pub slot: SlotId,
+    /// The operation's memory.
+    pub buf: Buf,
+    /// Every byte was moved, or the first error.
+    pub result: Result<(), Box<Error>>,
+}
+
+/// How to open a queue.
+#[derive(Clone, Debug)]
+pub struct QueueOptions {
+    /// How many operations may be in flight; rounded up to a power of two.
+    pub depth: u32,
+    /// Buffers of this pool are registered with the device where it helps. Others work too.
+    pub pool: Option<BufPool>,
+    /// Busy-poll the device for completions where it can (`IORING_SETUP_IOPOLL`).
+    pub iopoll: bool,
+    /// Let a kernel thread submit (`IORING_SETUP_SQPOLL`).
+    pub sqpoll: bool,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        QueueOptions {
+            depth: 128,
+            pool: None,
+            iopoll: false,
+            sqpoll: false,
+        }
+    }
+}
+
+/// Interrupts another thread's [`Queue::wait`]. Cheap to clone; may outlive the queue.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Fn() + Send + Sync>);
+
+impl Waker {
+    /// A waker that calls `wake`.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Waker(Arc::new(wake))
+    }
+
+    /// Makes the current or the next `wait` return.
+    pub fn wake(&self) {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}
+
+/// A queue of asynchronous operations, used by one thread at a time.
+///
+/// Segments must lie inside the device and be aligned; a queue answers one that is not by a
+/// completion with an error, never by undefined behaviour.
+pub trait Queue: Send {
+    /// How many operations fit.
+    fn depth(&self) -> u32;
+
+    /// Pushed and not yet reaped.
+    fn in_flight(&self) -> u32;
+
+    /// Takes an operation. It starts now or at the next [`Queue::submit`]. Does not block, does not
+    /// allocate for [`Segs::One`]. A full queue gives the operation back.
+    ///
+    /// # Errors
+    /// The operation itself, when `depth` operations are in flight.
+    #[allow(clippy::result_large_err)]
+    fn push(&mut self, op: Op) -> Result<SlotId, Op>;
+
+    /// Hands everything that was pushed to the device: at most one system call.
+    fn submit(&mut self) -> Result<()>;
+
+    /// Appends what has completed to `done`, without waiting; returns how many.
+    fn reap(&mut self, done: &mut Vec<Completion>) -> usize;
+
+    /// Submits, then blocks until something can be reaped, the waker was called, or the timeout
+    /// passed. Returns at once when something can be reaped; with nothing in flight it waits for
+    /// the waker or the timeout.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<()>;
+
+    /// A handle that interrupts `wait` from another thread.
+    fn waker(&self) -> Waker;
+}

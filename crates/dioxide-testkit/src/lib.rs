@@ -1,0 +1,1 @@
+//! Placeholder header, replaced in this change.

@@ -1,0 +1,1 @@
+//! ext4 outside the kernel.
