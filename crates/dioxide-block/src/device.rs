@@ -1,7 +1,8 @@
 //! The trait that every device implements, for synchronous use.
 
-use crate::{Queue, QueueOptions, Result};
+use crate::{Error, Queue, QueueOptions, Result};
 use std::fmt;
+use std::sync::Arc;
 
 /// What a device is: fixed for as long as it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +11,8 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Offsets and lengths of transfers are multiples of this power of two.
     pub logical_block_bytes: u32,
-    /// Memory addresses of queued transfers are multiples of this power of two.
+    /// Memory addresses of queued transfers are multiples of this power of two, at most
+    /// [`crate::BUF_ALIGN`].
     pub mem_align_bytes: u32,
     /// The device acknowledges writes before they are durable.
     pub volatile_cache: bool,
@@ -23,6 +25,46 @@ pub struct Geometry {
     /// A transfer completes in the caller's thread without waiting for hardware (memory, tmpfs,
     /// a mapping), so that a queue would only add cost.
     pub inline: bool,
+}
+
+impl Geometry {
+    /// Checks that a transfer lies on logical blocks and inside the device. `op` names it in the
+    /// error.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`] or [`Error::OutOfRange`].
+    #[inline]
+    pub fn check(&self, op: &'static str, offset: u64, len: u64) -> Result<()> {
+        let unaligned = (offset | len) & (u64::from(self.logical_block_bytes) - 1);
+        if unaligned == 0 && offset <= self.size_bytes && len <= self.size_bytes - offset {
+            return Ok(());
+        }
+        Err(self.refusal(op, offset, len))
+    }
+
+    #[cold]
+    fn refusal(&self, op: &'static str, offset: u64, len: u64) -> Error {
+        let required = u64::from(self.logical_block_bytes);
+        let what = match (offset % required, len % required) {
+            (0, 0) => {
+                return Error::OutOfRange {
+                    op,
+                    offset,
+                    len,
+                    size: self.size_bytes,
+                };
+            }
+            (0, _) => "length",
+            _ => "offset",
+        };
+        Error::Misaligned {
+            op,
+            offset,
+            len,
+            what,
+            required,
+        }
+    }
 }
 
 /// How durable a write is when it returns.
@@ -65,4 +107,39 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// The stack of backends in a few words, for reports: `io_uring on vda1`, `sim(mapping)`.
     fn describe(&self) -> String;
+}
+
+/// A shared device is a device.
+impl<D: Device + ?Sized> Device for Arc<D> {
+    fn geometry(&self) -> &Geometry {
+        (**self).geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        (**self).read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        (**self).write_at(offset, buf, durability)
+    }
+
+    fn flush(&self) -> Result<()> {
+        (**self).flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        (**self).discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        (**self).write_zeroes(offset, len)
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
+        (**self).open_queue(options)
+    }
+
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
 }

@@ -4,8 +4,9 @@
 //! by the queue from [`Queue::push`] until the [`Completion`] gives it back; a queue that is dropped
 //! waits for what is in flight, and leaks those buffers if it cannot.
 
-use crate::{Buf, BufPool, Error, Result};
+use crate::{Buf, BufPool, Error, Geometry, Result};
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,17 @@ pub enum OpKind {
     Flush,
 }
 
+impl OpKind {
+    /// The word for it in errors.
+    pub fn name(self) -> &'static str {
+        match self {
+            OpKind::Read => "read",
+            OpKind::Write | OpKind::WriteFua => "write",
+            OpKind::Flush => "flush",
+        }
+    }
+}
+
 /// One contiguous piece of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seg {
@@ -34,6 +46,48 @@ pub struct Seg {
     pub buf_offset: u32,
     /// Length in bytes; a multiple of the logical block, not 0.
     pub len: u32,
+}
+
+impl Seg {
+    /// Checks the piece against the device's alignment and size and the length of the operation's
+    /// buffer. `op` names the operation in the error.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`], [`Error::OutOfRange`], or [`Error::Io`] with `EFAULT` for a piece
+    /// that is empty or not inside the buffer.
+    #[inline]
+    pub fn check(&self, op: &'static str, geometry: &Geometry, buf_len: usize) -> Result<()> {
+        let len = u64::from(self.len);
+        geometry.check(op, self.device_offset, len)?;
+        if u64::from(self.buf_offset) + len > buf_len as u64 || len == 0 {
+            return Err(self.outside_buffer(op));
+        }
+        if self.buf_offset & (geometry.mem_align_bytes - 1) != 0 {
+            return Err(self.unaligned_memory(op, geometry.mem_align_bytes));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(crate) fn outside_buffer(&self, op: &'static str) -> Error {
+        Error::Io {
+            op,
+            offset: self.device_offset,
+            len: u64::from(self.len),
+            source: io::Error::from_raw_os_error(libc::EFAULT),
+        }
+    }
+
+    #[cold]
+    fn unaligned_memory(&self, op: &'static str, required: u32) -> Error {
+        Error::Misaligned {
+            op,
+            offset: self.device_offset,
+            len: u64::from(self.len),
+            what: "memory address",
+            required: u64::from(required),
+        }
+    }
 }
 
 /// The pieces of one operation.
@@ -125,6 +179,10 @@ impl fmt::Debug for Waker {
 }
 
 /// A queue of asynchronous operations, used by one thread at a time.
+///
+/// A queue may move to another thread while nothing is in flight. A queue that the kernel ties to its
+/// thread (io_uring) answers `submit` and `wait` elsewhere with [`Error::Unsupported`] as long as
+/// operations are in flight, and if it is dropped there, it leaks their buffers.
 ///
 /// Segments must lie inside the device and be aligned; a queue answers one that is not by a
 /// completion with an error, never by undefined behaviour.

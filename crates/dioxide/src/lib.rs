@@ -1,1 +1,54 @@
-//! ext4 outside the kernel.
+//! **dioxide**: ext4 outside the kernel, with concurrent direct I/O at the speed of the device.
+//!
+//! Opens a real ext4 image or block device in the caller's process:
+//!
+//! ```no_run
+//! use dioxide::{Fs, MountOptions, OpenOptions};
+//!
+//! let fs = Fs::open("disk.img", &MountOptions::new())?;
+//! let file = OpenOptions::new().read(true).write(true).open(&fs, "/var/db/data")?;
+//! let mut block = vec![0; 4096];
+//! file.read_at(&mut block, 8192)?;
+//! file.write_at(&block, 0)?;
+//! # Ok::<(), dioxide::Error>(())
+//! ```
+//!
+//! [`File`] is for blocking use, from any number of threads at once. A [`Queue`] is for one
+//! thread's asynchronous requests: push, submit, reap. Both run the same engine; which lock a
+//! request takes is decided by the mount's [`Policy`], and [`File::explain`] tells why.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | `api` | the types that you see here |
+//! | `io` | the direct-I/O engine: policies, read, write, completion, workers |
+//! | `map` | the extent map, and reading it from extent trees and indirect blocks |
+//! | `inode`, `namei` | inodes in memory; directories, paths, symlinks, attributes |
+//! | `mount` | opening a file system, and what all its files share |
+//! | `sync` | the locks |
+
+mod api;
+mod error;
+mod explain;
+mod inode;
+mod io;
+mod map;
+mod mount;
+mod namei;
+mod stats;
+mod sync;
+
+pub use api::file::{File, OpenOptions};
+pub use api::fs::{Fs, MountOptions};
+pub use api::metadata::{DirEntry, FileType, Metadata, Timestamp, Xattr};
+pub use api::queue::{Completion, Queue, QueueOptions};
+pub use dioxide_block as block;
+pub use dioxide_block::file::Backend;
+pub use dioxide_block::{Buf, BufPool};
+pub use dioxide_format as format;
+pub use error::{Error, Place, Result};
+pub use explain::{Direction, Explanation, Step};
+pub use io::direct::policy;
+pub use io::direct::policy::Policy;
+pub use io::ioend::CompletionMode;
+pub use map::{MapKind, Mapping};
+pub use stats::Stats;

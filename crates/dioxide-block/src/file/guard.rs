@@ -1,0 +1,209 @@
+//! Who else has an image, and keeping others out while it is ours.
+//!
+//! The kernel takes no lock on a file that backs a loop device, so those are found by comparing
+//! device and inode numbers. Programs are kept out by an OFD lock over the whole file: it belongs to
+//! the open file description, so it holds between threads of one process too, and ends with the
+//! last descriptor. A block device is claimed with `O_EXCL`, which a mounted, mapped or assembled
+//! one refuses.
+//!
+//! Not covered, because nothing can: somebody who attaches the image after we opened it, or mounts
+//! it in a namespace that we do not see through a file we cannot see.
+#![allow(unsafe_code)]
+
+use super::probe::step;
+use crate::{Error, Result};
+use rustix::fs::{self, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::ioctl;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+/// Says which part of the kernel uses an image file or block device: where it is mounted, which
+/// loop device it is attached to, what holds it. `None` if nothing is found, or the path cannot be
+/// looked at. Locks are not looked at: opening does that.
+pub fn in_use_by(path: impl AsRef<Path>) -> Option<String> {
+    used_by(&fs::stat(path.as_ref()).ok()?)
+}
+
+/// Refuses what is in use; locks the rest.
+pub(super) fn check_and_lock(path: &Path, fd: &OwnedFd, stat: &Stat, write: bool) -> Result<()> {
+    if let Some(by) = used_by(stat).filter(|_| write) {
+        return Err(busy(
+            path,
+            format!("{by}; unmount or detach it first, or open it read-only"),
+        ));
+    }
+    match lock(fd, write) {
+        Ok(()) => Ok(()),
+        Err(Errno::AGAIN | Errno::ACCESS) => Err(busy(path, locked_by(stat, write))),
+        // Some file systems have no locks. A reader can do without.
+        Err(_) if !write => Ok(()),
+        Err(e) => Err(step(path, "lock it against other writers", e)),
+    }
+}
+
+/// The error for a block device that refused `O_EXCL`.
+pub(super) fn busy_device(path: &Path) -> Error {
+    let by = in_use_by(path)
+        .unwrap_or_else(|| "another program or kernel driver has it exclusively".into());
+    busy(
+        path,
+        format!("{by}; release it first, or open it read-only"),
+    )
+}
+
+fn busy(path: &Path, by: String) -> Error {
+    Error::Busy {
+        path: path.into(),
+        by,
+    }
+}
+
+fn used_by(stat: &Stat) -> Option<String> {
+    let loop_device = loop_on(stat).map(|(name, number)| match mounted_on(number) {
+        Some(at) => format!("attached to /dev/{name}, which is mounted on {at}"),
+        None => format!("attached to /dev/{name}"),
+    });
+    loop_device.or_else(|| {
+        let number = block_number(stat)?;
+        let mounted = mounted_on(number).map(|at| format!("mounted on {at}"));
+        mounted.or_else(|| Some(format!("held by {}", holder_of(number)?)))
+    })
+}
+
+fn block_number(stat: &Stat) -> Option<u64> {
+    (FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice).then_some(stat.st_rdev)
+}
+
+/// `8:1` of a device number.
+fn major_minor(number: u64) -> String {
+    format!("{}:{}", fs::major(number), fs::minor(number))
+}
+
+/// The directory in sysfs that describes a block device.
+pub(super) fn sysfs_dir(number: u64) -> String {
+    format!("/sys/dev/block/{}", major_minor(number))
+}
+
+/// Where a block device is mounted, in this mount namespace.
+fn mounted_on(number: u64) -> Option<String> {
+    let wanted = major_minor(number);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        (fields.next()? == wanted).then(|| fields.nth(1).map(str::to_owned))?
+    })
+}
+
+/// Device mapper, MD and the like.
+fn holder_of(number: u64) -> Option<String> {
+    let mut holders = std::fs::read_dir(format!("{}/holders", sysfs_dir(number))).ok()?;
+    let holder = holders.next()?.ok()?;
+    Some(holder.file_name().to_string_lossy().into_owned())
+}
+
+/// The loop device, if any, whose backing file is the one of `stat`: name and device number.
+fn loop_on(stat: &Stat) -> Option<(String, u64)> {
+    let devices = std::fs::read_dir("/sys/block").ok()?;
+    devices.flatten().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let backing = name
+            .starts_with("loop")
+            .then(|| std::fs::read_to_string(entry.path().join("loop/backing_file")).ok())??;
+        let same = same_by_path(backing.trim_end_matches('\n'), stat)
+            || same_by_status(&format!("/dev/{name}"), stat);
+        let number = std::fs::read_to_string(entry.path().join("dev")).ok()?;
+        same.then(|| Some((name, parse_number(number.trim())?)))?
+    })
+}
+
+fn parse_number(text: &str) -> Option<u64> {
+    let (major, minor) = text.split_once(':')?;
+    Some(fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// For those who may not open the loop device.
+fn same_by_path(backing: &str, stat: &Stat) -> bool {
+    fs::stat(backing).is_ok_and(|other| {
+        (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino)
+            || block_number(stat).is_some_and(|n| block_number(&other) == Some(n))
+    })
+}
+
+/// The kernel's `struct loop_info64`, of which only the first three fields matter.
+#[repr(C)]
+struct LoopInfo64 {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    rest: [u8; 208],
+}
+
+const LOOP_GET_STATUS64: ioctl::Opcode = 0x4c05;
+const _: () = assert!(size_of::<LoopInfo64>() == 232);
+
+/// True too when the backing file was renamed, deleted, or lies where this process cannot look.
+fn same_by_status(device: &str, stat: &Stat) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let Ok(fd) = fs::open(device, flags, Mode::empty()) else {
+        return false;
+    };
+    // SAFETY: LOOP_GET_STATUS64 fills one `struct loop_info64`, whose size is asserted above and
+    // which is valid for any bytes.
+    let status =
+        unsafe { ioctl::ioctl(&fd, ioctl::Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) };
+    status.is_ok_and(|info| {
+        (info.device, info.inode) == (stat.st_dev, stat.st_ino)
+            || block_number(stat).is_some_and(|n| info.rdevice == n)
+    })
+}
+
+fn lock(fd: &OwnedFd, write: bool) -> Result<(), Errno> {
+    let kind = if write { libc::F_WRLCK } else { libc::F_RDLCK };
+    // SAFETY: all zeros is a valid `struct flock`: the whole file, no process.
+    let mut request: libc::flock = unsafe { std::mem::zeroed() };
+    request.l_type = kind as libc::c_short;
+    request.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the descriptor is open, and F_OFD_SETLK reads the struct during the call only.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &request) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+fn locked_by(stat: &Stat, write: bool) -> String {
+    let who = lock_holder(stat).unwrap_or_else(|| "another process".into());
+    match write {
+        true => format!("locked by {who}; end it first, or open the image read-only"),
+        false => format!("locked for writing by {who}; end it first"),
+    }
+}
+
+/// The process that holds a lock on the file, from the lock lines of every `/proc/PID/fdinfo/FD`
+/// that we may read.
+fn lock_holder(stat: &Stat) -> Option<String> {
+    let (major, minor) = (fs::major(stat.st_dev), fs::minor(stat.st_dev));
+    let wanted = format!(" {major:02x}:{minor:02x}:{} ", stat.st_ino);
+    let processes = std::fs::read_dir("/proc").ok()?;
+    processes.flatten().find_map(|process| {
+        let pid: u32 = process.file_name().to_str()?.parse().ok()?;
+        let mut files = std::fs::read_dir(process.path().join("fdinfo"))
+            .ok()?
+            .flatten();
+        files
+            .any(|file| {
+                let info = std::fs::read_to_string(file.path()).unwrap_or_default();
+                info.lines()
+                    .any(|line| line.starts_with("lock:") && line.contains(&wanted))
+            })
+            .then(|| name_process(pid))
+    })
+}
+
+fn name_process(pid: u32) -> String {
+    if pid == std::process::id() {
+        return "this process itself".into();
+    }
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("process {pid} ({})", name.trim())
+}

@@ -1,0 +1,219 @@
+//! A shared mapping of the whole image: a transfer is a copy, without a system call.
+//!
+//! The pages are the page cache's own, so a mapping, pread and other processes see the same bytes.
+//! It suits images in memory, and images on disk that fit there.
+//!
+//! Invariants: the mapping is touched only by the copies in this file. Each copy is followed by a
+//! look at the *lost* mark ([`super::sigbus`] explains it and proves that it cannot be missed); a
+//! transfer whose copy saw the mark is repeated by pread or pwrite, and once the mark is set, all
+//! transfers go that way. So a full file system gives `ENOSPC` and a truncated image an end of file,
+//! as they would have from the start, and never a signal that ends the program.
+//!
+//! Copies race with other writers of the same bytes (threads, processes) as in [`crate::mem`].
+//!
+//! Rejected: `msync` per durable write. `fdatasync` writes back what was dirtied through the
+//! mapping as well, and is still right after the mapping was lost.
+#![allow(unsafe_code)]
+
+use super::io::{FileIo, failed};
+use super::sigbus::Watch;
+use crate::inline::InlineQueue;
+use crate::mem::Region;
+use crate::{Device, Durability, Geometry, Queue, QueueOptions, Result};
+use rustix::fs::{self, SeekFrom};
+use rustix::mm::{self, Advice};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// Copies look at the mark at least this often, which bounds how many pages a handler replaces.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Clones share the mapping.
+#[derive(Clone, Debug)]
+pub(super) struct MappedDevice(Arc<Mapping>);
+
+#[derive(Debug)]
+struct Mapping {
+    io: FileIo,
+    /// Bytes of the region before the device's first: mappings begin on pages.
+    lead: usize,
+    // Order of drop: no watch may outlive the range that it covers.
+    watch: Watch,
+    region: Region,
+}
+
+impl MappedDevice {
+    /// Maps what `io` describes; `io` must not be direct.
+    pub(super) fn new(mut io: FileIo, populate: bool) -> Result<MappedDevice> {
+        debug_assert!(!io.direct);
+        io.geometry.inline = true;
+        // Elsewhere a durable write is a write and a flush.
+        io.geometry.fua = io.in_memory;
+        let page = rustix::param::page_size() as u64;
+        let lead = (io.base % page) as usize;
+        let len = io.geometry.size_bytes as usize + lead;
+        let write = !io.geometry.read_only;
+        let region = Region::shared(&io.fd, io.base - lead as u64, len, write)
+            .map_err(|e| failed("map", 0, io.geometry.size_bytes, e))?;
+        // The last page is ours to its end.
+        let (start, len) = (region.span().0, len.next_multiple_of(page as usize));
+        let watch = Watch::new(start, len)?;
+        let mapping = Mapping {
+            io,
+            lead,
+            watch,
+            region,
+        };
+        if populate {
+            mapping.populate();
+        }
+        Ok(MappedDevice(Arc::new(mapping)))
+    }
+}
+
+impl Mapping {
+    /// Whether a copy that has just ended was whole.
+    #[inline]
+    fn kept(&self) -> bool {
+        compiler_fence(Ordering::SeqCst);
+        !self.watch.lost()
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if !self.watch.lost() {
+            // SAFETY: the caller checked the range against the device's size, and the region is
+            // `lead` longer.
+            unsafe { self.region.copy_out(self.lead + offset as usize, buf) };
+            if self.kept() {
+                return Ok(());
+            }
+        }
+        self.read_by_call(offset, buf)
+    }
+
+    #[inline]
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        if !self.watch.lost() {
+            // SAFETY: as in `read`; the caller checked that the device is writable.
+            unsafe { self.region.copy_in(self.lead + offset as usize, buf) };
+            if self.kept() {
+                return Ok(());
+            }
+        }
+        self.write_by_call(offset, buf)
+    }
+
+    #[cold]
+    fn read_by_call(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.io.read_at(offset, buf)
+    }
+
+    #[cold]
+    fn write_by_call(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.io.write_at(offset, buf, Durability::Cached)
+    }
+
+    /// Reads the data of the file, not its holes, and maps it. As much as works: what fails here
+    /// fails again, with an error, when it is used.
+    fn populate(&self) {
+        let advice = match self.io.geometry.read_only {
+            true => Advice::LinuxPopulateRead,
+            false => Advice::LinuxPopulateWrite,
+        };
+        let end = self.io.base + self.io.geometry.size_bytes;
+        let mut from = self.io.base;
+        while let Some(data) = self.next_data(from, end) {
+            from = data.end;
+            if let Err(error) = self.advise(data, advice) {
+                tracing::debug!(%error, image = %self.io.name, "populate stopped");
+                return;
+            }
+        }
+    }
+
+    /// The next range of the file in `from..end` that has data; all of it where the file cannot say.
+    fn next_data(&self, from: u64, end: u64) -> Option<Range<u64>> {
+        if from >= end {
+            return None;
+        }
+        let start = match fs::seek(&self.io.fd, SeekFrom::Data(from)) {
+            Ok(start) if start < end => start,
+            Err(rustix::io::Errno::INVAL) => return Some(from..end),
+            _ => return None,
+        };
+        let hole = fs::seek(&self.io.fd, SeekFrom::Hole(start)).unwrap_or(end);
+        Some(start..hole.clamp(start + 1, end))
+    }
+
+    fn advise(&self, file: Range<u64>, advice: Advice) -> rustix::io::Result<()> {
+        let page = rustix::param::page_size();
+        let map_start = self.io.base - self.lead as u64;
+        let first = (file.start - map_start) as usize / page * page;
+        let end = (file.end - map_start) as usize;
+        // SAFETY: the range lies inside the region (`file` is inside the device), and populating
+        // changes no contents.
+        unsafe {
+            let at = self.region.span().0.add(first);
+            mm::madvise(at.cast(), end - first, advice)
+        }
+    }
+}
+
+impl Device for MappedDevice {
+    #[inline]
+    fn geometry(&self) -> &Geometry {
+        &self.0.io.geometry
+    }
+
+    #[inline]
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let map = &*self.0;
+        map.io.geometry.check("read", offset, buf.len() as u64)?;
+        if buf.len() <= CHUNK_BYTES {
+            return map.read(offset, buf);
+        }
+        let mut chunks = buf
+            .chunks_mut(CHUNK_BYTES)
+            .zip((offset..).step_by(CHUNK_BYTES));
+        chunks.try_for_each(|(chunk, at)| map.read(at, chunk))
+    }
+
+    #[inline]
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        let map = &*self.0;
+        map.io.writable("write")?;
+        map.io.geometry.check("write", offset, buf.len() as u64)?;
+        if buf.len() <= CHUNK_BYTES {
+            map.write(offset, buf)?;
+        } else {
+            let mut chunks = buf.chunks(CHUNK_BYTES).zip((offset..).step_by(CHUNK_BYTES));
+            chunks.try_for_each(|(chunk, at)| map.write(at, chunk))?;
+        }
+        match durability {
+            Durability::Cached => Ok(()),
+            Durability::ForceUnitAccess => map.io.flush(),
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.0.io.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.io.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.io.write_zeroes(offset, len)
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(InlineQueue::new(self.clone(), options)))
+    }
+
+    fn describe(&self) -> String {
+        self.0.io.describe("mapping")
+    }
+}

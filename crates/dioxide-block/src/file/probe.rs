@@ -1,0 +1,232 @@
+//! Opening a path and finding out what it is.
+//!
+//! Everything that the rest of the crate believes about a file is asked here, once: kind, size,
+//! alignment, whether it lives in memory, what its cache and its discard do. Where an old kernel or
+//! an odd file system does not answer, it is tried; where trying fails, the page cache is used,
+//! which takes any alignment.
+
+use super::io::FileIo;
+use super::{Backend, FileOptions, guard};
+use crate::{BUF_ALIGN, Buf, Error, Geometry, Result};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags};
+use rustix::io::{self as rio, Errno};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+/// What files are addressed in when nothing asks for more.
+const SECTOR_BYTES: u32 = 512;
+
+/// Opens, guards and describes `path`.
+pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
+    let block_device = kind_of(path)? == FileType::BlockDevice;
+    let in_memory = !block_device && lives_in_memory(path)?;
+    let want_direct = !in_memory && !options.buffered && options.backend != Backend::Mmap;
+    let fd = open_fd(path, options.write, block_device, want_direct)?;
+    let stat = fs::fstat(&fd).map_err(|e| step(path, "stat", e))?;
+    guard::check_and_lock(path, &fd, &stat, options.write)?;
+
+    let alignment = match want_direct {
+        true => direct_alignment(&fd, options.img_offset),
+        false => None,
+    };
+    if want_direct && alignment.is_none() {
+        leave_direct(&fd).map_err(|e| step(path, "leave O_DIRECT", e))?;
+    }
+    let sector = sector_bytes(&fd, block_device);
+    let (logical, mem_align) = match alignment {
+        Some(a) => (a.offset.max(sector), a.memory),
+        None => (sector, 1),
+    };
+    let file_size = fs::seek(&fd, SeekFrom::End(0)).map_err(|e| step(path, "find the size", e))?;
+    let size_bytes = device_size(path, file_size, options)? & !(u64::from(logical) - 1);
+    let queue = BlockQueue::of(&stat, block_device);
+    let disk = if block_device {
+        stat.st_rdev
+    } else {
+        stat.st_dev
+    };
+    let discard = match block_device {
+        true => queue.discard,
+        false => options.write && FileIo::can_punch(&fd, file_size),
+    };
+    Ok(FileIo {
+        base: options.img_offset,
+        geometry: Geometry {
+            size_bytes,
+            logical_block_bytes: logical,
+            mem_align_bytes: mem_align,
+            volatile_cache: !in_memory && queue.volatile_cache,
+            fua: queue.fua,
+            discard: options.write && discard,
+            read_only: !options.write,
+            inline: false,
+        },
+        direct: alignment.is_some(),
+        mem_mask: mem_align as usize - 1,
+        block_device,
+        in_memory,
+        polls: queue_attribute(disk, "io_poll").as_deref() == Some("1"),
+        name: short_name(path),
+        fd,
+    })
+}
+
+fn kind_of(path: &Path) -> Result<FileType> {
+    let stat = fs::stat(path).map_err(|e| step(path, "stat", e))?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    match kind {
+        FileType::RegularFile | FileType::BlockDevice => Ok(kind),
+        FileType::Directory => Err(step(path, "an image is expected", Errno::ISDIR)),
+        _ => Err(step(
+            path,
+            "neither a regular file nor a block device",
+            Errno::INVAL,
+        )),
+    }
+}
+
+fn lives_in_memory(path: &Path) -> Result<bool> {
+    let statfs = fs::statfs(path).map_err(|e| step(path, "statfs", e))?;
+    // The field's width and sign differ between architectures; the magic is 32 bits of it.
+    let magic = statfs.f_type as u64 & 0xffff_ffff;
+    Ok(magic == TMPFS_MAGIC || magic == RAMFS_MAGIC)
+}
+
+fn open_fd(path: &Path, write: bool, block_device: bool, direct: bool) -> Result<OwnedFd> {
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    flags |= if write { OFlags::RDWR } else { OFlags::RDONLY };
+    if block_device && write {
+        flags |= OFlags::EXCL;
+    }
+    let open = |flags| fs::open(path, flags, Mode::empty());
+    let opened = match direct {
+        true => match open(flags | OFlags::DIRECT) {
+            Err(Errno::INVAL) => open(flags),
+            other => other,
+        },
+        false => open(flags),
+    };
+    match opened {
+        Err(Errno::BUSY) if block_device => Err(guard::busy_device(path)),
+        other => other.map_err(|e| step(path, "open", e)),
+    }
+}
+
+/// `O_DIRECT` off; nothing to do where the file never had it.
+fn leave_direct(fd: &OwnedFd) -> rio::Result<()> {
+    let flags = fs::fcntl_getfl(fd)?;
+    match flags.contains(OFlags::DIRECT) {
+        true => fs::fcntl_setfl(fd, flags - OFlags::DIRECT),
+        false => Ok(()),
+    }
+}
+
+/// What direct I/O asks of a request, in bytes.
+#[derive(Clone, Copy)]
+struct DioAlign {
+    offset: u32,
+    memory: u32,
+}
+
+/// `None` if the file does not take direct I/O, or not from `img_offset`, or with alignments that
+/// our buffers do not have.
+fn direct_alignment(fd: &OwnedFd, img_offset: u64) -> Option<DioAlign> {
+    if !fs::fcntl_getfl(fd).ok()?.contains(OFlags::DIRECT) {
+        return None;
+    }
+    let align = told_alignment(fd).unwrap_or_else(|| tried_alignment(fd))?;
+    let usable = |a: u32| a.is_power_of_two() && a as usize <= BUF_ALIGN;
+    let fits = img_offset.is_multiple_of(u64::from(align.offset.max(1)));
+    (usable(align.offset) && usable(align.memory) && fits).then_some(align)
+}
+
+/// What `statx` says: `None` if the kernel does not say, `Some(None)` for "no direct I/O".
+fn told_alignment(fd: &OwnedFd) -> Option<Option<DioAlign>> {
+    let statx = fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    if statx.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        return None;
+    }
+    Some((statx.stx_dio_offset_align != 0).then_some(DioAlign {
+        offset: statx.stx_dio_offset_align,
+        memory: statx.stx_dio_mem_align,
+    }))
+}
+
+/// The smallest read that works.
+fn tried_alignment(fd: &OwnedFd) -> Option<DioAlign> {
+    [SECTOR_BYTES, 4096].into_iter().find_map(|a| {
+        let mut buf = Buf::zeroed(a as usize);
+        rio::pread(fd, &mut buf[..], u64::from(a)).ok()?;
+        Some(DioAlign {
+            offset: a,
+            memory: a,
+        })
+    })
+}
+
+fn sector_bytes(fd: &OwnedFd, block_device: bool) -> u32 {
+    match block_device {
+        true => fs::ioctl_blksszget(fd.as_fd()).unwrap_or(SECTOR_BYTES),
+        false => SECTOR_BYTES,
+    }
+}
+
+fn device_size(path: &Path, file_size: u64, options: &FileOptions) -> Result<u64> {
+    let rest = file_size
+        .checked_sub(options.img_offset)
+        .ok_or_else(|| step(path, "img_offset is past the end", Errno::INVAL))?;
+    match options.size_bytes {
+        None => Ok(rest),
+        Some(size) if size <= rest => Ok(size),
+        Some(_) => Err(step(path, "size_bytes reaches past the end", Errno::INVAL)),
+    }
+}
+
+/// What sysfs says of a block device's queue. A file has a cache and can be made durable piecewise.
+struct BlockQueue {
+    volatile_cache: bool,
+    fua: bool,
+    discard: bool,
+}
+
+impl BlockQueue {
+    fn of(stat: &Stat, block_device: bool) -> BlockQueue {
+        if !block_device {
+            return BlockQueue {
+                volatile_cache: true,
+                fua: true,
+                discard: false,
+            };
+        }
+        let ask = |name: &str| queue_attribute(stat.st_rdev, name).unwrap_or_default();
+        BlockQueue {
+            // When in doubt there is a cache.
+            volatile_cache: ask("write_cache") != "write through",
+            fua: ask("fua") == "1",
+            discard: !matches!(ask("discard_max_bytes").as_str(), "" | "0"),
+        }
+    }
+}
+
+/// A partition has no queue of its own: its disk has.
+fn queue_attribute(disk: u64, name: &str) -> Option<String> {
+    let dir = guard::sysfs_dir(disk);
+    let read = |at: &str| std::fs::read_to_string(format!("{dir}/{at}/{name}")).ok();
+    let value = read("queue").or_else(|| read("../queue"))?;
+    Some(value.trim().into())
+}
+
+fn short_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+pub(super) fn step(path: &Path, what: &'static str, e: Errno) -> Error {
+    Error::Open {
+        path: path.into(),
+        what,
+        source: e.into(),
+    }
+}

@@ -1,0 +1,425 @@
+//! What `file::open` refuses, chooses and measures.
+
+mod host;
+
+use dioxide_block::file::{self, Backend, FileOptions, NullSink};
+use dioxide_block::mem::MemDevice;
+use dioxide_block::{Buf, Device, Durability, Error, Op, OpKind, QueueOptions, Segs};
+use host::{LoopDevice, MIB, Mount, op, pattern, push, run_one, seg, writable};
+use std::path::Path;
+use std::sync::Arc;
+
+fn busy_by(path: &Path, options: &FileOptions) -> String {
+    match file::open(path, options) {
+        Err(Error::Busy { by, path: named }) => {
+            assert_eq!(named, path);
+            by
+        }
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+fn write_anyhow() -> FileOptions {
+    writable(Backend::Auto)
+}
+
+#[test]
+fn auto_on_tmpfs_is_inline_pread() {
+    let file = host::shm_file(MIB);
+    let device = host::open(file.path(), &FileOptions::default());
+    assert!(
+        device.describe().starts_with("pread on "),
+        "{}",
+        device.describe()
+    );
+    assert!(device.geometry().inline);
+    assert!(!device.geometry().volatile_cache);
+}
+
+#[test]
+fn auto_on_a_disk_file_is_direct_io_uring() {
+    let file = host::disk_file(MIB);
+    let device = host::open(file.path(), &write_anyhow());
+    assert!(
+        device.describe().starts_with("io_uring on "),
+        "{}",
+        device.describe()
+    );
+    assert!(device.describe().ends_with("(direct)"));
+    let geometry = device.geometry();
+    assert!(!geometry.inline && geometry.volatile_cache && geometry.discard);
+    assert_eq!(geometry.logical_block_bytes, 512);
+}
+
+#[test]
+fn auto_on_a_loop_device_is_direct_io_uring() {
+    if !host::is_root() {
+        return;
+    }
+    let file = host::shm_file(MIB);
+    let attached = LoopDevice::attach(file.path());
+    let device = host::open(&attached.path, &write_anyhow());
+    assert!(
+        device.describe().starts_with("io_uring on loop"),
+        "{}",
+        device.describe()
+    );
+    assert_eq!(device.geometry().size_bytes, MIB);
+}
+
+#[test]
+fn read_only_device_refuses_every_change() {
+    for backend in [Backend::Pread, Backend::Uring, Backend::Mmap] {
+        let file = host::disk_file(MIB);
+        let options = FileOptions {
+            backend,
+            ..FileOptions::default()
+        };
+        let device = host::open(file.path(), &options);
+        assert!(device.geometry().read_only);
+        let buf = Buf::zeroed(512);
+        let refused = [
+            device.write_at(0, &buf, Durability::Cached),
+            device.write_at(0, &buf, Durability::ForceUnitAccess),
+            device.write_zeroes(0, 512),
+            device.discard(0, 512),
+        ];
+        for result in refused {
+            assert!(matches!(result, Err(Error::ReadOnly { .. })), "{result:?}");
+        }
+        device.flush().expect("nothing to flush");
+        let mut queue = device.open_queue(&QueueOptions::default()).unwrap();
+        let done = run_one(&mut *queue, op(OpKind::Write, buf, 0));
+        assert!(matches!(*done.result.unwrap_err(), Error::ReadOnly { .. }));
+        run_one(&mut *queue, host::flush_op()).result.unwrap();
+    }
+}
+
+#[test]
+fn image_locked_by_a_writer_is_refused_to_all() {
+    let file = host::shm_file(MIB);
+    let writer = host::open(file.path(), &write_anyhow());
+    assert!(busy_by(file.path(), &write_anyhow()).contains("locked by this process"));
+    let reader = busy_by(file.path(), &FileOptions::default());
+    assert!(
+        reader.contains("locked for writing by this process"),
+        "{reader}"
+    );
+    // A queue keeps the image.
+    let queue = writer.open_queue(&QueueOptions::default()).unwrap();
+    drop(writer);
+    busy_by(file.path(), &FileOptions::default());
+    drop(queue);
+    host::open(file.path(), &write_anyhow());
+}
+
+#[test]
+fn image_with_readers_is_shared_and_refused_to_a_writer() {
+    let file = host::disk_file(MIB);
+    let first = host::open(file.path(), &FileOptions::default());
+    let second = host::open(file.path(), &FileOptions::default());
+    busy_by(file.path(), &write_anyhow());
+    drop((first, second));
+    host::open(file.path(), &write_anyhow());
+}
+
+#[test]
+fn image_locked_by_another_process_is_refused_by_its_name() {
+    let file = host::shm_file(MIB);
+    // flock(1) uses another kind of lock; this one takes an OFD lock through Python's fcntl.
+    let script = "import fcntl,struct,sys,time\n\
+        f=open(sys.argv[1],'r+b')\n\
+        fcntl.fcntl(f,37,struct.pack('hhqqi4x',fcntl.F_WRLCK,0,0,0,0))\n\
+        print('locked',flush=True)\n\
+        sys.stdin.read()";
+    let child = std::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(file.path())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else {
+        eprintln!("skipped: needs python3");
+        return;
+    };
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    assert_eq!(line, "locked\n");
+    let by = busy_by(file.path(), &write_anyhow());
+    drop(child.stdin.take());
+    let id = child.id();
+    child.wait().unwrap();
+    assert!(by.contains(&format!("process {id} (python3")), "{by}");
+    host::open(file.path(), &write_anyhow());
+}
+
+#[test]
+fn image_attached_to_a_loop_device_is_refused_to_a_writer() {
+    if !host::is_root() {
+        return;
+    }
+    let file = host::disk_file(8 * MIB);
+    let attached = LoopDevice::attach(file.path());
+    let name = attached.path.to_str().unwrap();
+    let expected = format!("attached to {name}");
+    assert!(busy_by(file.path(), &write_anyhow()).starts_with(&format!("{expected};")));
+    assert_eq!(file::in_use_by(file.path()), Some(expected));
+    // Under another name it is the same file.
+    let link = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let other = link.path().join("hard");
+    std::fs::hard_link(file.path(), &other).unwrap();
+    assert!(busy_by(&other, &write_anyhow()).contains(name));
+    host::open(file.path(), &FileOptions::default());
+    drop(attached);
+    assert_eq!(file::in_use_by(file.path()), None);
+    host::open(file.path(), &write_anyhow());
+}
+
+#[test]
+fn attached_image_that_was_renamed_is_still_found() {
+    if !host::is_root() {
+        return;
+    }
+    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = dir.path().join("a");
+    std::fs::File::create(&image).unwrap().set_len(MIB).unwrap();
+    let _attached = LoopDevice::attach(&image);
+    let renamed = dir.path().join("b");
+    std::fs::hard_link(&image, &renamed).unwrap();
+    std::fs::remove_file(&image).unwrap();
+    busy_by(&renamed, &write_anyhow());
+}
+
+#[test]
+fn mounted_file_system_is_refused_to_a_writer() {
+    if !host::is_root() {
+        return;
+    }
+    let file = host::disk_file(8 * MIB);
+    let attached = LoopDevice::attach(file.path());
+    let mount = Mount::ext4(&attached.path);
+    let dir = mount.dir.path().to_str().unwrap();
+    let device = busy_by(&attached.path, &write_anyhow());
+    assert!(device.contains(&format!("mounted on {dir}")), "{device}");
+    let image = busy_by(file.path(), &write_anyhow());
+    assert!(image.contains("which is mounted on"), "{image}");
+    assert!(file::in_use_by(&attached.path).unwrap().contains(dir));
+    host::open(&attached.path, &FileOptions::default());
+    drop(mount);
+    host::open(&attached.path, &write_anyhow());
+}
+
+#[test]
+fn block_device_claimed_by_a_writer_is_refused_to_another() {
+    if !host::is_root() {
+        return;
+    }
+    let file = host::disk_file(MIB);
+    let attached = LoopDevice::attach(file.path());
+    let _writer = host::open(&attached.path, &write_anyhow());
+    busy_by(&attached.path, &write_anyhow());
+    busy_by(&attached.path, &FileOptions::default());
+}
+
+#[test]
+fn img_offset_and_size_cut_the_device_out_of_the_file() {
+    let file = host::disk_file(4 * MIB);
+    for (img_offset, backend) in [
+        (MIB, Backend::Uring),
+        (MIB + 512, Backend::Pread),
+        (MIB + 100, Backend::Pread),
+        (MIB + 100, Backend::Mmap),
+    ] {
+        let options = FileOptions {
+            img_offset,
+            size_bytes: Some(8192 + 7),
+            ..writable(backend)
+        };
+        let device = host::open(file.path(), &options);
+        assert_eq!(device.geometry().size_bytes, 8192, "whole blocks");
+        device
+            .write_at(4096, &pattern(img_offset, 4096), Durability::Cached)
+            .unwrap();
+        let past = device.read_at(8192, &mut Buf::zeroed(512));
+        assert!(matches!(past, Err(Error::OutOfRange { size: 8192, .. })));
+        drop(device);
+        let bytes = std::fs::read(file.path()).unwrap();
+        let at = img_offset as usize + 4096;
+        assert_eq!(bytes[at..at + 4096], pattern(img_offset, 4096)[..]);
+    }
+}
+
+#[test]
+fn range_outside_the_file_is_refused() {
+    let file = host::disk_file(MIB);
+    let past = FileOptions {
+        img_offset: MIB + 1,
+        ..FileOptions::default()
+    };
+    let long = FileOptions {
+        img_offset: 512,
+        size_bytes: Some(MIB),
+        ..FileOptions::default()
+    };
+    for options in [past, long] {
+        let error = file::open(file.path(), &options).unwrap_err();
+        assert!(error.to_string().contains("past the end"), "{error}");
+        assert_eq!(error.errno(), libc::EINVAL);
+    }
+}
+
+#[test]
+fn offset_that_direct_io_refuses_goes_through_the_page_cache() {
+    let file = host::disk_file(MIB);
+    let options = FileOptions {
+        img_offset: 100,
+        ..FileOptions::default()
+    };
+    let device = host::open(file.path(), &options);
+    assert!(
+        device.describe().ends_with("(page cache)"),
+        "{}",
+        device.describe()
+    );
+}
+
+#[test]
+fn path_that_is_no_image_is_refused() {
+    let missing = file::open("/nonexistent/image", &FileOptions::default()).unwrap_err();
+    assert_eq!(missing.errno(), libc::ENOENT);
+    let folder = file::open("/dev", &FileOptions::default()).unwrap_err();
+    assert_eq!(folder.errno(), libc::EISDIR);
+    let device = file::open("/dev/null", &FileOptions::default()).unwrap_err();
+    assert!(device.to_string().contains("neither"), "{device}");
+    assert_eq!(file::in_use_by("/nonexistent/image"), None);
+}
+
+#[test]
+fn image_that_shrank_gives_an_error_not_a_short_read() {
+    for backend in [Backend::Pread, Backend::Uring] {
+        let file = host::disk_file(MIB);
+        let device = host::open(file.path(), &writable(backend));
+        file.as_file().set_len(4096 + 512).unwrap();
+        let mut queue = device.open_queue(&QueueOptions::default()).unwrap();
+        for len in [4096, 8192] {
+            let error = device.read_at(4096, &mut Buf::zeroed(len)).unwrap_err();
+            assert!(matches!(error, Error::Io { op: "read", .. }), "{error}");
+            let done = run_one(&mut *queue, op(OpKind::Read, Buf::zeroed(len), 4096));
+            assert!(matches!(
+                *done.result.unwrap_err(),
+                Error::Io { op: "read", .. }
+            ));
+        }
+        device
+            .read_at(0, &mut Buf::zeroed(4096))
+            .expect("what is left");
+    }
+}
+
+#[test]
+fn polled_queue_where_the_device_does_not_poll_is_refused() {
+    let polled = QueueOptions {
+        iopoll: true,
+        ..QueueOptions::default()
+    };
+    let cached = FileOptions {
+        buffered: true,
+        ..writable(Backend::Uring)
+    };
+    let file = host::disk_file(MIB);
+    let error = host::open(file.path(), &cached).open_queue(&polled);
+    assert!(matches!(error, Err(Error::Unsupported { .. })));
+    if !host::is_root() {
+        return;
+    }
+    // Loop devices have no poll queues.
+    let attached = LoopDevice::attach(file.path());
+    let error = host::open(&attached.path, &writable(Backend::Uring)).open_queue(&polled);
+    assert!(matches!(error, Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn queue_that_moves_with_operations_in_flight_says_so_and_recovers() {
+    let file = host::disk_file(MIB);
+    let device = host::open(file.path(), &writable(Backend::Uring));
+    device
+        .write_at(0, &pattern(1, 4096), Durability::Cached)
+        .unwrap();
+    let mut queue = device.open_queue(&QueueOptions::default()).unwrap();
+    push(&mut *queue, op(OpKind::Read, Buf::zeroed(4096), 0));
+    queue.submit().unwrap();
+    let queue = &mut queue;
+    std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(move || {
+            push(&mut **queue, op(OpKind::Read, Buf::zeroed(4096), 0));
+            let error = queue.submit().unwrap_err();
+            assert!(error.to_string().contains("another thread"), "{error}");
+            queue
+        });
+        let queue = elsewhere.join().unwrap();
+        let done = host::finish(&mut **queue);
+        assert_eq!(done.len(), 2);
+        for completion in done {
+            completion.result.unwrap();
+            assert_eq!(completion.buf[..], pattern(1, 4096)[..]);
+        }
+    });
+}
+
+#[test]
+fn half_done_operation_moves_to_another_thread() {
+    let file = host::disk_file(MIB);
+    let options = FileOptions {
+        buffered: true,
+        ..writable(Backend::Uring)
+    };
+    let device = host::open(file.path(), &options);
+    let data = pattern(1, 40 * 512);
+    device.write_at(0, &data, Durability::Cached).unwrap();
+    let two = QueueOptions {
+        depth: 2,
+        ..QueueOptions::default()
+    };
+    let mut queue = device.open_queue(&two).unwrap();
+    let segs = (0..40)
+        .map(|i| seg(u64::from(i) * 512, i * 512, 512))
+        .collect();
+    let many = Op {
+        kind: OpKind::Read,
+        buf: Buf::zeroed(data.len()),
+        segs: Segs::Many(segs),
+    };
+    push(&mut *queue, many);
+    // Cached, so the first pieces are done when this returns; the rest found no room.
+    queue.submit().unwrap();
+    let done = std::thread::spawn(move || host::finish(&mut *queue))
+        .join()
+        .unwrap();
+    assert!(done[0].result.is_ok() && done[0].buf[..] == data[..]);
+}
+
+#[test]
+fn null_sink_moves_no_data_but_completes_everything() {
+    let metadata = Arc::new(MemDevice::new(MIB));
+    let sink = NullSink::new(metadata.clone()).unwrap();
+    assert_eq!(sink.geometry().size_bytes, MIB);
+    assert!(!sink.geometry().inline);
+    sink.write_at(0, &pattern(1, 4096), Durability::Cached)
+        .unwrap();
+    let mut queue = sink.open_queue(&QueueOptions::default()).unwrap();
+    for kind in [OpKind::Write, OpKind::WriteFua, OpKind::Read] {
+        let done = run_one(&mut *queue, op(kind, pattern(2, 4096), 0));
+        done.result.unwrap();
+        assert_eq!(done.buf[..], pattern(2, 4096)[..]);
+    }
+    run_one(&mut *queue, host::flush_op()).result.unwrap();
+    let past = run_one(&mut *queue, op(OpKind::Read, Buf::zeroed(512), MIB));
+    assert!(matches!(
+        *past.result.unwrap_err(),
+        Error::OutOfRange { .. }
+    ));
+    let mut kept = Buf::zeroed(4096);
+    sink.read_at(0, &mut kept).unwrap();
+    assert_eq!(kept[..], pattern(1, 4096)[..]);
+}

@@ -1,0 +1,108 @@
+//! The hot paths allocate nothing: counted by this binary's allocator.
+#![allow(unsafe_code)]
+
+mod host;
+
+use dioxide_block::file::{Backend, NullSink};
+use dioxide_block::mem::MemDevice;
+use dioxide_block::{Buf, BufPool, Completion, Device, Durability, OpKind, QueueOptions};
+use host::{MIB, op, push, writable};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: passes everything to the system's allocator; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocations_of(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.with(Cell::get);
+    work();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+fn blocking(device: &dyn Device) -> usize {
+    let mut buf = Buf::zeroed(4096);
+    allocations_of(|| {
+        for i in 0..200 {
+            device.write_at(i * 4096, &buf, Durability::Cached).unwrap();
+            device.read_at(i * 4096, &mut buf).unwrap();
+        }
+    })
+}
+
+fn queued(device: &dyn Device) -> usize {
+    let pool = BufPool::new(32, 4096);
+    let options = QueueOptions {
+        depth: 32,
+        pool: Some(pool.clone()),
+        ..QueueOptions::default()
+    };
+    let mut queue = device.open_queue(&options).unwrap();
+    let mut done: Vec<Completion> = Vec::with_capacity(64);
+    let mut round = || {
+        for i in 0..32 {
+            let kind = [OpKind::Read, OpKind::Write][i as usize % 2];
+            push(&mut *queue, op(kind, pool.take().unwrap(), i * 4096));
+        }
+        queue.submit().unwrap();
+        while queue.in_flight() > 0 {
+            queue.wait(None).unwrap();
+            queue.reap(&mut done);
+            done.drain(..).for_each(|c| c.result.unwrap());
+        }
+    };
+    round();
+    allocations_of(|| (0..50).for_each(|_| round()))
+}
+
+fn check(device: &dyn Device) {
+    assert_eq!(blocking(device), 0, "blocking, {}", device.describe());
+    assert_eq!(queued(device), 0, "queued, {}", device.describe());
+}
+
+#[test]
+fn counter_sees_an_allocation() {
+    assert_eq!(
+        allocations_of(|| drop(std::hint::black_box(Box::new(1)))),
+        1
+    );
+}
+
+#[test]
+fn memory_allocates_nothing_per_request() {
+    check(&MemDevice::new(MIB));
+}
+
+#[test]
+fn files_allocate_nothing_per_request() {
+    for backend in [Backend::Pread, Backend::Mmap, Backend::Uring] {
+        for file in [host::shm_file(MIB), host::disk_file(MIB)] {
+            check(&*host::open(file.path(), &writable(backend)));
+        }
+    }
+}
+
+#[test]
+fn null_sink_allocates_nothing_per_request() {
+    check(&NullSink::new(Arc::new(MemDevice::new(MIB))).unwrap());
+}

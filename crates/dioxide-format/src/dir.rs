@@ -1,0 +1,326 @@
+//! Directory blocks: a chain of entries that fills the block, with a checksum at the end where
+//! `metadata_csum` is set.
+//!
+//! For: iteration with every check, the checksum, writing one entry. Not for: choosing the block
+//! (`htree`) or finding room.
+//!
+//! Invariants of the iteration: each step advances by at least 12 bytes and stays inside, so it
+//! ends; after an error nothing more comes. Blocks of a hash index read as blocks without live
+//! entries (the root has `.` and `..`), so a linear walk may take every block alike.
+//!
+//! Rejected: skipping damaged entries. What follows a wrong length is not known to be an entry.
+
+use crate::Result;
+use crate::checksum::crc32c;
+use crate::error::{corrupt, ensure, ensure_checksum, prefix};
+use crate::features::Incompat;
+use crate::inode::FileType;
+use crate::layout::{byte, layout, le16, le32};
+use crate::superblock::SuperBlock;
+use crate::types::Ino;
+
+const STRUCTURE: &str = "directory entry";
+const TAIL_STRUCTURE: &str = "directory block tail";
+/// Longest name in bytes.
+pub const NAME_MAX: usize = 255;
+const TAIL_TYPE: u8 = 0xDE;
+const BIG_BLOCK: usize = 65536;
+
+layout! {
+    /// Header of an entry as it lies on disk; the name follows. Without the `filetype` feature
+    /// `file_type` is the high byte of the length of the name.
+    pub struct DirEntryDisk[8] = "directory entry" {
+        0x00 inode: le32,
+        0x04 rec_len: le16,
+        0x06 name_len: byte,
+        0x07 file_type: byte,
+    }
+}
+
+layout! {
+    /// The last 12 bytes of a block with a checksum: an unused entry to whoever does not know it.
+    pub struct DirTailDisk[12] = "directory block tail" {
+        0x00 det_reserved_zero1: le32,
+        0x04 det_rec_len: le16,
+        0x06 det_reserved_zero2: byte,
+        0x07 det_reserved_ft: byte,
+        0x08 det_checksum: le32,
+    }
+}
+
+/// What must be known of the file system to read its directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirFormat {
+    /// Bytes per block.
+    pub block_size: u32,
+    /// Entries hold the type of their inode (`filetype`).
+    pub filetype: bool,
+    /// Blocks end with a checksum (`metadata_csum`).
+    pub checksum: bool,
+    /// Largest inode number.
+    pub max_ino: u32,
+    /// Indexes may have three levels (`large_dir`).
+    pub large_dir: bool,
+}
+
+impl DirFormat {
+    /// That of a file system.
+    pub fn of(sb: &SuperBlock) -> Self {
+        let features = sb.features();
+        Self {
+            block_size: sb.block_size(),
+            filetype: features.incompat.contains(Incompat::FILETYPE),
+            checksum: features.metadata_csum(),
+            max_ino: sb.inodes_count(),
+            large_dir: features.incompat.contains(Incompat::LARGE_DIR),
+        }
+    }
+}
+
+/// A directory entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// Byte of the entry within what is iterated.
+    pub offset: usize,
+    /// Bytes up to the next entry.
+    pub rec_len: usize,
+    /// Inode; 0 in an unused entry.
+    pub ino: Ino,
+    /// Type of the inode, where the entry says it.
+    pub file_type: Option<FileType>,
+    /// The byte that holds the type.
+    pub type_byte: u8,
+    /// Name: in a used entry 1 to 255 bytes, without `/` and NUL.
+    pub name: &'a [u8],
+}
+
+impl DirEntry<'_> {
+    /// Whether the entry names an inode.
+    pub fn is_used(&self) -> bool {
+        self.ino.0 != 0
+    }
+
+    /// Writes the entry at its offset of `bytes`; what follows the name is left alone. With 64 KiB
+    /// blocks an entry that fills the block has two encodings, of which this writes the usual one.
+    ///
+    /// # Errors
+    /// `TooShort` when `bytes` ends before the entry does.
+    pub fn encode_into(&self, bytes: &mut [u8]) -> Result<()> {
+        prefix(bytes, self.offset + self.rec_len, STRUCTURE)?;
+        let head = DirEntryDisk {
+            inode: self.ino.0,
+            rec_len: encode_rec_len(self.rec_len),
+            name_len: self.name.len() as u8,
+            file_type: self.type_byte,
+        };
+        let slot = &mut bytes[self.offset..self.offset + self.rec_len];
+        prefix(slot, min_rec_len(self.name.len()), STRUCTURE)?;
+        slot[..DirEntryDisk::SIZE].copy_from_slice(&head.encode());
+        slot[DirEntryDisk::SIZE..][..self.name.len()].copy_from_slice(self.name);
+        Ok(())
+    }
+}
+
+/// Fewest bytes of an entry with a name of `name_len` bytes.
+pub const fn min_rec_len(name_len: usize) -> usize {
+    (DirEntryDisk::SIZE + name_len).next_multiple_of(4)
+}
+
+/// The 16 bits that stand for a length of up to 65536, a multiple of 4.
+fn encode_rec_len(rec_len: usize) -> u16 {
+    if rec_len >= BIG_BLOCK {
+        u16::MAX
+    } else {
+        rec_len as u16
+    }
+}
+
+pub(crate) fn decode_rec_len(raw: u16, block_size: u32) -> usize {
+    let raw = usize::from(raw);
+    if (block_size as usize) < BIG_BLOCK {
+        raw
+    } else if raw == 0 || raw == usize::from(u16::MAX) {
+        block_size as usize
+    } else {
+        (raw & 0xFFFC) | ((raw & 3) << 16)
+    }
+}
+
+/// The entries of a block that name an inode, `.` and `..` included. `block` is the whole block.
+pub fn entries<'a>(
+    block: &'a [u8],
+    format: &DirFormat,
+) -> impl Iterator<Item = Result<DirEntry<'a>>> + use<'a> {
+    slots(block, format).filter(|entry| !matches!(entry, Ok(e) if !e.is_used()))
+}
+
+/// All entries of a block, unused ones and the checksum's included.
+pub fn slots<'a>(block: &'a [u8], format: &DirFormat) -> Slots<'a> {
+    Slots {
+        bytes: block,
+        at: 0,
+        format: *format,
+    }
+}
+
+/// Iterator over all entries; see `slots`.
+#[derive(Clone, Debug)]
+pub struct Slots<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    format: DirFormat,
+}
+
+impl<'a> Iterator for Slots<'a> {
+    type Item = Result<DirEntry<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.bytes.len() {
+            return None;
+        }
+        let entry = entry_at(self.bytes, self.at, &self.format);
+        self.at = match &entry {
+            Ok(entry) => entry.offset + entry.rec_len,
+            Err(_) => self.bytes.len(),
+        };
+        Some(entry)
+    }
+}
+
+fn entry_at<'a>(bytes: &'a [u8], at: usize, format: &DirFormat) -> Result<DirEntry<'a>> {
+    let rest = &bytes[at..];
+    let head = DirEntryDisk::parse(rest)?;
+    let rec_len = decode_rec_len(head.rec_len, format.block_size);
+    validate_rec_len(rec_len, rest.len())?;
+    let name_len = name_len(&head, format);
+    let least = min_rec_len(name_len);
+    let ok = name_len <= NAME_MAX && least <= rec_len;
+    ensure(
+        ok,
+        STRUCTURE,
+        "name_len",
+        name_len,
+        "a name that fits its entry",
+    )?;
+    let name = &rest[DirEntryDisk::SIZE..][..name_len];
+    let most = format.max_ino;
+    let expected = format_args!("at most {most}");
+    ensure(head.inode <= most, STRUCTURE, "inode", head.inode, expected)?;
+    if head.inode != 0 {
+        validate_name(name)?;
+    }
+    Ok(DirEntry {
+        offset: at,
+        rec_len,
+        ino: Ino(head.inode),
+        file_type: FileType::from_dirent(head.file_type).filter(|_| format.filetype),
+        type_byte: head.file_type,
+        name,
+    })
+}
+
+fn name_len(head: &DirEntryDisk, format: &DirFormat) -> usize {
+    let high = if format.filetype { 0 } else { head.file_type };
+    // Unused entries may hold anything where the type would be, the checksum's 0xDE above all.
+    let high = if head.inode == 0 { 0 } else { high };
+    usize::from(head.name_len) | (usize::from(high) << 8)
+}
+
+fn validate_rec_len(rec_len: usize, room: usize) -> Result<()> {
+    let least = min_rec_len(1);
+    let left = room.checked_sub(rec_len);
+    let ok = rec_len >= least
+        && rec_len.is_multiple_of(4)
+        && left.is_some_and(|left| left == 0 || left >= least);
+    if ok {
+        return Ok(());
+    }
+    let expected = format_args!("{room}, or a multiple of 4 from {least} that leaves {least}");
+    Err(corrupt(STRUCTURE, "rec_len", rec_len, expected))
+}
+
+/// Checks a name as an entry may hold it: 1 to 255 bytes, no `/`, no NUL.
+///
+/// # Errors
+/// `Corrupt`.
+pub fn validate_name(name: &[u8]) -> Result<()> {
+    let ok = (1..=NAME_MAX).contains(&name.len());
+    ensure(ok, STRUCTURE, "name_len", name.len(), "1 to 255")?;
+    let ok = !name.iter().any(|&b| b == b'/' || b == 0);
+    ensure(
+        ok,
+        STRUCTURE,
+        "name",
+        name.escape_ascii(),
+        "no `/` and no NUL",
+    )
+}
+
+/// Checks the chain of entries of a block to its end.
+///
+/// # Errors
+/// The first error of the iteration.
+pub fn validate(block: &[u8], format: &DirFormat) -> Result<()> {
+    slots(block, format).try_for_each(|entry| entry.map(drop))
+}
+
+fn tail_at(block: &[u8]) -> Result<usize> {
+    let need = DirTailDisk::SIZE;
+    prefix(block, need, TAIL_STRUCTURE)?;
+    Ok(block.len() - need)
+}
+
+/// The checksum's entry at the end of a block.
+///
+/// # Errors
+/// `TooShort`; `Corrupt` when the last 12 bytes are something else.
+pub fn tail(block: &[u8]) -> Result<DirTailDisk> {
+    let tail = DirTailDisk::parse(&block[tail_at(block)?..])?;
+    let empty = tail.det_reserved_zero1 == 0 && tail.det_reserved_zero2 == 0;
+    let ok = empty && usize::from(tail.det_rec_len) == DirTailDisk::SIZE;
+    let found = tail.det_rec_len;
+    ensure(
+        ok,
+        TAIL_STRUCTURE,
+        "det_rec_len",
+        found,
+        "an unused entry of 12 bytes",
+    )?;
+    let found = tail.det_reserved_ft;
+    ensure(
+        found == TAIL_TYPE,
+        TAIL_STRUCTURE,
+        "det_reserved_ft",
+        found,
+        TAIL_TYPE,
+    )?;
+    Ok(tail)
+}
+
+/// Checks the checksum of a block of entries (not of an index block), for a file system with
+/// `metadata_csum`. `inode_seed` is `Inode::seed` of the directory.
+///
+/// # Errors
+/// `TooShort`; `Corrupt` when there is no checksum; `Checksum`.
+pub fn verify_checksum(block: &[u8], inode_seed: u32) -> Result<()> {
+    let found = tail(block)?.det_checksum;
+    let at = tail_at(block)?;
+    ensure_checksum("directory block", found, crc32c(inode_seed, &block[..at]))
+}
+
+/// Writes the checksum's entry into the last 12 bytes of a block.
+///
+/// # Errors
+/// `TooShort`.
+pub fn update_checksum(block: &mut [u8], inode_seed: u32) -> Result<()> {
+    let at = tail_at(block)?;
+    let tail = DirTailDisk {
+        det_reserved_zero1: 0,
+        det_rec_len: DirTailDisk::SIZE as u16,
+        det_reserved_zero2: 0,
+        det_reserved_ft: TAIL_TYPE,
+        det_checksum: crc32c(inode_seed, &block[..at]),
+    };
+    block[at..].copy_from_slice(&tail.encode());
+    Ok(())
+}

@@ -1,0 +1,353 @@
+//! The superblock: 1024 bytes at byte 1024 of the device, with copies in backup groups.
+//!
+//! For: its fields as numbers in one unit, its checksum, its validation, and the geometry that
+//! follows from it alone (where groups, descriptors and backups are). Not for: reading it.
+//!
+//! Invariant: every accessor is total. Before `validate` they may return nonsense, never panic;
+//! after it, the geometry is consistent and all products fit their types.
+//!
+//! Rejected: a separate validated type. The same accessors serve `info` on damaged images.
+
+mod disk;
+mod geometry;
+mod validate;
+
+pub use disk::SuperBlockDisk;
+
+use crate::Result;
+use crate::checksum::crc32c;
+use crate::error::ensure_checksum;
+use crate::features::{Compat, Features, Incompat, RoCompat};
+use crate::types::{Ino, Pblk};
+
+/// Byte offset of the primary superblock on the device.
+pub const SUPERBLOCK_OFFSET: u64 = 1024;
+/// `s_magic`.
+pub const MAGIC: u16 = 0xEF53;
+/// Bit of `state()`: cleanly unmounted.
+pub const STATE_CLEAN: u16 = 1;
+/// Bit of `state()`: errors were found.
+pub const STATE_ERROR: u16 = 2;
+/// Bit of `state()`: the legacy orphan list is being processed.
+pub const STATE_ORPHAN: u16 = 4;
+
+const STRUCTURE: &str = "superblock";
+const CHECKSUM_AT: usize = 0x3FC;
+const FLAG_UNSIGNED_HASH: u32 = 2;
+
+/// What to do when an error is found, `s_errors`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorPolicy {
+    /// Go on.
+    Continue,
+    /// Turn read-only.
+    RemountReadOnly,
+    /// Fail everything.
+    Panic,
+    /// A value outside the format; treated as `Continue` by ext4.
+    Unknown(u16),
+}
+
+/// The superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuperBlock {
+    disk: SuperBlockDisk,
+}
+
+/// A 32-bit time with the high byte that extends it.
+fn time40(lo: u32, hi: u8) -> i64 {
+    i64::from(lo) | (i64::from(hi) << 32)
+}
+
+fn hi_lo(hi: u32, lo: u32) -> u64 {
+    (u64::from(hi) << 32) | u64::from(lo)
+}
+
+impl SuperBlock {
+    /// Bytes on disk.
+    pub const SIZE: usize = SuperBlockDisk::SIZE;
+
+    /// Reads the superblock from the start of `bytes` (1024 needed). Nothing is judged.
+    ///
+    /// # Errors
+    /// `TooShort`.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        Ok(Self {
+            disk: SuperBlockDisk::parse(bytes)?,
+        })
+    }
+
+    /// The 1024 bytes.
+    pub fn encode(&self) -> [u8; SuperBlockDisk::SIZE] {
+        self.disk.encode()
+    }
+
+    /// The fields by their disk names.
+    pub fn disk(&self) -> &SuperBlockDisk {
+        &self.disk
+    }
+
+    /// The fields by their disk names, to change. `update_checksum` afterwards.
+    pub fn disk_mut(&mut self) -> &mut SuperBlockDisk {
+        &mut self.disk
+    }
+
+    /// Whether the magic number is right.
+    pub fn has_magic(&self) -> bool {
+        self.disk.s_magic == MAGIC
+    }
+
+    fn computed_checksum(&self) -> u32 {
+        crc32c(!0, &self.encode()[..CHECKSUM_AT])
+    }
+
+    /// Checks the checksum, where the file system has one.
+    ///
+    /// # Errors
+    /// `Checksum`.
+    pub fn verify_checksum(&self) -> Result<()> {
+        if !self.features().metadata_csum() {
+            return Ok(());
+        }
+        ensure_checksum(STRUCTURE, self.disk.s_checksum, self.computed_checksum())
+    }
+
+    /// Makes the checksum right, where the file system has one.
+    pub fn update_checksum(&mut self) {
+        if self.features().metadata_csum() {
+            self.disk.s_checksum = self.computed_checksum();
+        }
+    }
+
+    /// The feature sets. Revision 0 has none.
+    pub fn features(&self) -> Features {
+        if self.disk.s_rev_level == 0 {
+            return Features::default();
+        }
+        Features {
+            compat: Compat(self.disk.s_feature_compat),
+            incompat: Incompat(self.disk.s_feature_incompat),
+            ro_compat: RoCompat(self.disk.s_feature_ro_compat),
+        }
+    }
+
+    pub(crate) fn has_incompat(&self, feature: Incompat) -> bool {
+        self.features().incompat.contains(feature)
+    }
+
+    pub(crate) fn has_ro_compat(&self, feature: RoCompat) -> bool {
+        self.features().ro_compat.contains(feature)
+    }
+
+    /// Whether block numbers have 48 bits and descriptors `desc_size()` bytes.
+    pub fn is_64bit(&self) -> bool {
+        self.has_incompat(Incompat::BIT64)
+    }
+
+    /// Whether the journal holds changes that are not in place yet.
+    pub fn needs_recovery(&self) -> bool {
+        self.has_incompat(Incompat::NEEDS_RECOVERY)
+    }
+
+    /// The seed of all metadata checksums but the superblock's own: stored, or from the uuid.
+    pub fn checksum_seed(&self) -> u32 {
+        if self.has_incompat(Incompat::CSUM_SEED) {
+            self.disk.s_checksum_seed
+        } else {
+            crc32c(!0, &self.disk.s_uuid)
+        }
+    }
+
+    /// The uuid.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.disk.s_uuid
+    }
+
+    /// The label, up to its first NUL; bytes that are not UTF-8 are replaced.
+    pub fn volume_name(&self) -> String {
+        text(&self.disk.s_volume_name)
+    }
+
+    /// The directory of the last mount, as `volume_name`.
+    pub fn last_mounted(&self) -> String {
+        text(&self.disk.s_last_mounted)
+    }
+
+    /// Default mount options as text, as `volume_name`.
+    pub fn mount_opts(&self) -> String {
+        text(&self.disk.s_mount_opts)
+    }
+
+    /// State bits: `STATE_CLEAN`, `STATE_ERROR`, `STATE_ORPHAN`.
+    pub fn state(&self) -> u16 {
+        self.disk.s_state
+    }
+
+    /// What to do when an error is found.
+    pub fn errors(&self) -> ErrorPolicy {
+        match self.disk.s_errors {
+            1 => ErrorPolicy::Continue,
+            2 => ErrorPolicy::RemountReadOnly,
+            3 => ErrorPolicy::Panic,
+            other => ErrorPolicy::Unknown(other),
+        }
+    }
+
+    /// Number of inodes.
+    pub fn inodes_count(&self) -> u32 {
+        self.disk.s_inodes_count
+    }
+
+    /// Number of free inodes.
+    pub fn free_inodes_count(&self) -> u32 {
+        self.disk.s_free_inodes_count
+    }
+
+    fn hi32(&self, hi: u32) -> u32 {
+        if self.is_64bit() { hi } else { 0 }
+    }
+
+    /// Number of blocks.
+    pub fn blocks_count(&self) -> u64 {
+        hi_lo(
+            self.hi32(self.disk.s_blocks_count_hi),
+            self.disk.s_blocks_count_lo,
+        )
+    }
+
+    /// Number of free blocks (in blocks, also with bigalloc).
+    pub fn free_blocks_count(&self) -> u64 {
+        hi_lo(
+            self.hi32(self.disk.s_free_blocks_hi),
+            self.disk.s_free_blocks_count_lo,
+        )
+    }
+
+    /// Blocks kept for the super user.
+    pub fn reserved_blocks_count(&self) -> u64 {
+        hi_lo(
+            self.hi32(self.disk.s_r_blocks_count_hi),
+            self.disk.s_r_blocks_count_lo,
+        )
+    }
+
+    /// First inode that is not reserved.
+    pub fn first_ino(&self) -> Ino {
+        Ino(if self.disk.s_rev_level == 0 {
+            11
+        } else {
+            self.disk.s_first_ino
+        })
+    }
+
+    /// Seed of the directory hash; all zero means the hash's own default.
+    pub fn hash_seed(&self) -> [u32; 4] {
+        self.disk.s_hash_seed
+    }
+
+    /// Hash version of new indexed directories, as stored (see `htree::HashVersion`).
+    pub fn def_hash_version(&self) -> u8 {
+        self.disk.s_def_hash_version
+    }
+
+    /// Whether directory hashes take names as unsigned bytes.
+    pub fn hash_is_unsigned(&self) -> bool {
+        self.disk.s_flags & FLAG_UNSIGNED_HASH != 0
+    }
+
+    /// Inode of the journal, when it is inside the file system.
+    pub fn journal_inum(&self) -> Option<Ino> {
+        nonzero(self.disk.s_journal_inum)
+    }
+
+    /// Device number of an external journal, 0 for none.
+    pub fn journal_dev(&self) -> u32 {
+        self.disk.s_journal_dev
+    }
+
+    /// Uuid of an external journal.
+    pub fn journal_uuid(&self) -> [u8; 16] {
+        self.disk.s_journal_uuid
+    }
+
+    /// Head of the legacy orphan list.
+    pub fn last_orphan(&self) -> Option<Ino> {
+        nonzero(self.disk.s_last_orphan)
+    }
+
+    /// Inode of the orphan file, where the feature is set.
+    pub fn orphan_file_inum(&self) -> Option<Ino> {
+        if self.features().compat.contains(Compat::ORPHAN_FILE) {
+            nonzero(self.disk.s_orphan_file_inum)
+        } else {
+            None
+        }
+    }
+
+    /// Block of multi-mount protection, where the feature is set.
+    pub fn mmp_block(&self) -> Option<Pblk> {
+        (self.has_incompat(Incompat::MMP) && self.disk.s_mmp_block != 0)
+            .then_some(Pblk(self.disk.s_mmp_block))
+    }
+
+    /// Seconds between two updates of the MMP block.
+    pub fn mmp_interval_secs(&self) -> u16 {
+        self.disk.s_mmp_interval
+    }
+
+    /// When the file system was made, seconds since 1970.
+    pub fn mkfs_time(&self) -> i64 {
+        time40(self.disk.s_mkfs_time, self.disk.s_mkfs_time_hi)
+    }
+
+    /// When it was last mounted, seconds since 1970; 0 for never.
+    pub fn mount_time(&self) -> i64 {
+        time40(self.disk.s_mtime, self.disk.s_mtime_hi)
+    }
+
+    /// When the superblock was last written, seconds since 1970.
+    pub fn write_time(&self) -> i64 {
+        time40(self.disk.s_wtime, self.disk.s_wtime_hi)
+    }
+
+    /// When it was last checked, seconds since 1970.
+    pub fn check_time(&self) -> i64 {
+        time40(self.disk.s_lastcheck, self.disk.s_lastcheck_hi)
+    }
+
+    /// Mounts since the last check.
+    pub fn mount_count(&self) -> u16 {
+        self.disk.s_mnt_count
+    }
+
+    /// Mounts after which a check is due; none for never.
+    pub fn max_mount_count(&self) -> Option<u16> {
+        let count = self.disk.s_max_mnt_count;
+        (count != 0 && count != u16::MAX).then_some(count)
+    }
+
+    /// KiB written over the life of the file system.
+    pub fn kbytes_written(&self) -> u64 {
+        self.disk.s_kbytes_written
+    }
+
+    /// Encoding of names (1 = utf8-12.1), where `casefold` is set.
+    pub fn encoding(&self) -> Option<u16> {
+        self.has_incompat(Incompat::CASEFOLD)
+            .then_some(self.disk.s_encoding)
+    }
+
+    /// Number of errors that were recorded.
+    pub fn error_count(&self) -> u32 {
+        self.disk.s_error_count
+    }
+}
+
+fn nonzero(ino: u32) -> Option<Ino> {
+    (ino != 0).then_some(Ino(ino))
+}
+
+fn text(bytes: &[u8]) -> String {
+    let len = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}

@@ -1,0 +1,83 @@
+//! Which blocks hold metadata at fixed places, so that no file may claim them.
+//!
+//! For: superblocks, descriptor tables, bitmaps, inode tables, and what the caller adds (the
+//! journal). Not for: blocks that belong to inodes (extent nodes, directories).
+//!
+//! Invariant: ranges are sorted, disjoint and not adjacent. With `flex_bg` that leaves about one
+//! range per flex group.
+//!
+//! Rejected: a bitmap. It would need memory in proportion to the device.
+
+use crate::group_desc::GroupDesc;
+use crate::superblock::SuperBlock;
+use crate::types::{Group, Pblk};
+use std::ops::Range;
+
+/// The blocks of fixed metadata.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SystemZone {
+    ranges: Vec<Range<u64>>,
+}
+
+impl SystemZone {
+    /// From the superblock, the groups' descriptors in order, and ranges that the caller knows of
+    /// (the blocks of the journal).
+    pub fn new<'a>(
+        sb: &SuperBlock,
+        descs: impl IntoIterator<Item = &'a GroupDesc>,
+        others: impl IntoIterator<Item = Range<u64>>,
+    ) -> Self {
+        let mut ranges: Vec<_> = others.into_iter().filter(|r| !r.is_empty()).collect();
+        for (group, desc) in (0..sb.group_count()).map(Group).zip(descs) {
+            ranges.extend(group_ranges(sb, group, desc));
+        }
+        ranges.sort_unstable_by_key(|range| range.start);
+        Self {
+            ranges: merge(ranges),
+        }
+    }
+
+    /// The ranges, in order.
+    pub fn ranges(&self) -> &[Range<u64>] {
+        &self.ranges
+    }
+
+    /// Whether a block holds metadata.
+    pub fn is_metadata_block(&self, block: Pblk) -> bool {
+        self.overlaps(block, 1)
+    }
+
+    /// Whether any of `len` blocks from `start` on holds metadata.
+    pub fn overlaps(&self, start: Pblk, len: u64) -> bool {
+        let next = self.ranges.partition_point(|range| range.end <= start.0);
+        let end = start.0.saturating_add(len);
+        self.ranges.get(next).is_some_and(|range| range.start < end)
+    }
+}
+
+/// The metadata that belongs to a group, wherever it lies.
+fn group_ranges(
+    sb: &SuperBlock,
+    group: Group,
+    desc: &GroupDesc,
+) -> impl Iterator<Item = Range<u64>> + use<> {
+    let runs = [
+        (sb.group_first_block(group), sb.base_meta_blocks(group)),
+        (desc.block_bitmap(), 1),
+        (desc.inode_bitmap(), 1),
+        (desc.inode_table(), sb.inode_table_blocks()),
+    ];
+    let runs = runs.map(|(start, len)| start.0..start.0.saturating_add(u64::from(len)));
+    runs.into_iter().filter(|range| !range.is_empty())
+}
+
+fn merge(sorted: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in sorted {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}

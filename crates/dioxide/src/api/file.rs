@@ -1,0 +1,272 @@
+//! Opening files, and reading and writing them synchronously.
+
+use crate::explain::{Direction, Explanation};
+use crate::inode::Inode;
+use crate::io::direct::policy::Policy;
+use crate::io::direct::write::WriteRequest;
+use crate::io::direct::{Access, Wait, read, write};
+use crate::mount::Mount;
+use crate::sync::slot;
+use crate::{Error, FileType, Fs, Mapping, Metadata, Result, map};
+use dioxide_format::types::Lblk;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// How to open a file. Names as in [`std::fs::OpenOptions`].
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    access: Access,
+}
+
+impl OpenOptions {
+    /// Nothing allowed yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For reading.
+    pub fn read(mut self, on: bool) -> Self {
+        self.access.read = on;
+        self
+    }
+
+    /// For writing.
+    pub fn write(mut self, on: bool) -> Self {
+        self.access.write = on;
+        self
+    }
+
+    /// Every write goes to the end of the file, whatever its offset.
+    pub fn append(mut self, on: bool) -> Self {
+        self.access.append = on;
+        self.access.write |= on;
+        self
+    }
+
+    /// `O_DIRECT`: offsets, lengths and memory addresses must be multiples of the device's logical
+    /// block; otherwise requests fail with `EINVAL`. Without it they may be anything for reads; an
+    /// edge that is not aligned is read through a copy.
+    pub fn direct(mut self, on: bool) -> Self {
+        self.access.direct = on;
+        self
+    }
+
+    /// The writer has `CAP_FSETID`, so that writing does not strip set-user-ID and set-group-ID.
+    /// Off by default, as for an unprivileged process.
+    pub fn fsetid(mut self, on: bool) -> Self {
+        self.access.fsetid = on;
+        self
+    }
+
+    /// Opens a regular file. Symlinks are followed. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`]; `EISDIR`; `EROFS` for writing on a read-only mount; `EPERM` for writing
+    /// an immutable file, or an append-only file without [`OpenOptions::append`]; `EINVAL` for
+    /// neither reading nor writing; [`Error::Unsupported`] for devices, pipes and sockets.
+    pub fn open(&self, fs: &Fs, path: impl AsRef<[u8]>) -> Result<File> {
+        let path = path.as_ref();
+        let inode = fs.0.lookup(path, true)?;
+        self.access.check(&fs.0, &inode, path)?;
+        Ok(File {
+            mount: fs.0.clone(),
+            inode,
+            access: self.access,
+        })
+    }
+}
+
+/// An open regular file. Clones and threads may use it at the same time; it has no position.
+///
+/// Reads and writes go straight to the device: there is no cache of file data. Overwrites change
+/// mtime and ctime in memory only. A write that would have to change metadata (allocate, extend,
+/// convert unwritten blocks, strip privileges) is refused as [`Error::Unsupported`] with nothing
+/// written.
+#[derive(Clone, Debug)]
+pub struct File {
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) access: Access,
+}
+
+impl File {
+    /// Reads into `buf` from `offset`; returns how many bytes, less than asked only at EOF. Blocks.
+    ///
+    /// # Errors
+    /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; device
+    /// errors; damage in the extent tree.
+    #[inline]
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.readable()?;
+        read::read_one(&self.mount, &self.inode, self.access, buf, offset, Wait::Block)
+    }
+
+    /// As [`File::read_at`], but fails with [`Error::WouldBlock`] instead of waiting for a lock or
+    /// for metadata. (It does wait for the device's answer.)
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; `EAGAIN`.
+    pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.readable()?;
+        read::read_one(&self.mount, &self.inode, self.access, buf, offset, Wait::NoWait)
+    }
+
+    /// As [`File::read_at`], into several buffers in turn, as one request.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        self.readable()?;
+        read::read_general(&self.mount, &self.inode, self.access, bufs, offset, Wait::Block)
+    }
+
+    /// Writes `buf` at `offset`; returns its length. Blocks.
+    ///
+    /// # Errors
+    /// `EINVAL` for a misaligned request; [`Error::Unsupported`] for what would change metadata;
+    /// `EROFS`; device errors, after which any part of the range may have been written.
+    #[inline]
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.write_slices(&[IoSlice::new(buf)], offset, Wait::Block)
+    }
+
+    /// As [`File::write_at`], but fails with [`Error::WouldBlock`] instead of waiting for a lock,
+    /// for metadata, or for other requests on the file.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; `EAGAIN`.
+    pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.write_slices(&[IoSlice::new(buf)], offset, Wait::NoWait)
+    }
+
+    /// As [`File::write_at`], from several buffers in turn, as one request.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        self.write_slices(bufs, offset, Wait::Block)
+    }
+
+    #[inline]
+    fn write_slices(&self, bufs: &[IoSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        self.writable()?;
+        let request = WriteRequest {
+            mount: &self.mount,
+            inode: &self.inode,
+            access: self.access,
+            policy: self.mount.knobs.policy(),
+            offset,
+            len: bufs.iter().map(|buf| buf.len()).sum(),
+            memory: write::Memory::of(bufs),
+            asynchronous: false,
+            wait,
+            slot: slot::current(),
+        };
+        write::write(&request, bufs)
+    }
+
+    #[inline]
+    fn readable(&self) -> Result<()> {
+        if self.access.read { Ok(()) } else { Err(Error::BadAccess("reading")) }
+    }
+
+    #[inline]
+    fn writable(&self) -> Result<()> {
+        if self.access.write { Ok(()) } else { Err(Error::BadAccess("writing")) }
+    }
+
+    /// Makes every write that returned before this call durable, and the device's cache with it.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn sync_data(&self) -> Result<()> {
+        Ok(self.mount.device.flush()?)
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.inode.i_size()
+    }
+
+    /// Whether the size is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `fstat`.
+    pub fn metadata(&self) -> Metadata {
+        self.mount.metadata(&self.inode)
+    }
+
+    /// The mapping that covers file-system block `lblk` of the file: as much of it as one lookup
+    /// tells, at most `want` blocks. Past the last extent it is a hole. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage in the extent tree; `EINVAL` if `want` is 0; [`Error::Unsupported`] for a file whose
+    /// data lies in its inode.
+    pub fn map(&self, lblk: u32, want: u32) -> Result<Mapping> {
+        if want == 0 {
+            return Err(Error::Invalid("a mapping of no blocks".into()));
+        }
+        map::load::lookup_or_load(&self.mount, &self.inode, Lblk(lblk), want)
+    }
+
+    /// Reads the whole extent map into memory, so that no later request waits for it. Blocks.
+    ///
+    /// # Errors
+    /// Damage in the extent tree.
+    pub fn preload_map(&self) -> Result<()> {
+        let blocks = self.len().div_ceil(self.mount.block_bytes());
+        map::load::preload(&self.mount, &self.inode, blocks)
+    }
+
+    /// What the engine would do with a request, step by step, and why; under `policy`, or under the
+    /// mount's. Nothing is read, written or locked. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage in the extent tree.
+    pub fn explain(
+        &self,
+        direction: Direction,
+        offset: u64,
+        len: usize,
+        policy: Option<Policy>,
+    ) -> Result<Explanation> {
+        let policy = policy.unwrap_or_else(|| self.mount.knobs.policy());
+        crate::explain::explain(self, direction, offset, len, policy)
+    }
+}
+
+impl Access {
+    fn check(&self, mount: &Mount, inode: &Inode, path: &[u8]) -> Result<()> {
+        let name = || String::from_utf8_lossy(path).into_owned();
+        match inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsADirectory(name())),
+            other => {
+                return Err(Error::Unsupported(format!("{}: opening a {other:?}", name())));
+            }
+        }
+        if !self.read && !self.write {
+            return Err(Error::Invalid(format!("{}: opened for neither reading nor writing", name())));
+        }
+        if self.write {
+            self.check_write(mount, inode, name)?;
+        }
+        Ok(())
+    }
+
+    fn check_write(&self, mount: &Mount, inode: &Inode, name: impl Fn() -> String) -> Result<()> {
+        if let Some(why) = &mount.read_only {
+            return Err(Error::ReadOnly(format!("{}: {why}", name())));
+        }
+        if inode.is_immutable() {
+            return Err(Error::NotPermitted(format!("{} is immutable", name())));
+        }
+        if inode.is_append_only() && !self.append {
+            return Err(Error::NotPermitted(format!("{} is append-only", name())));
+        }
+        Ok(())
+    }
+}

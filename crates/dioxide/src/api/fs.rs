@@ -1,0 +1,267 @@
+//! Opening a file system, and what is asked of it as a whole.
+
+use crate::io::direct::policy::Policy;
+use crate::io::ioend::CompletionMode;
+use crate::mount::Mount;
+use crate::{Backend, DirEntry, Metadata, Queue, QueueOptions, Result, Stats, Xattr};
+use dioxide_block::Device;
+use dioxide_block::file::FileOptions;
+use dioxide_format::superblock::SuperBlock;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How to open a file system.
+///
+/// The defaults: read-write, backend chosen by probing, policy `best`, inline completion, simple
+/// path on, dioread_nolock, 8 workers.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    pub(crate) read_only: bool,
+    pub(crate) backend: Backend,
+    pub(crate) img_offset: u64,
+    pub(crate) sb: Option<u64>,
+    pub(crate) policy: Policy,
+    pub(crate) completion: CompletionMode,
+    pub(crate) simple: bool,
+    pub(crate) dioread_nolock: bool,
+    pub(crate) workers: usize,
+    pub(crate) populate: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            read_only: false,
+            backend: Backend::Auto,
+            img_offset: 0,
+            sb: None,
+            policy: Policy::default(),
+            completion: CompletionMode::default(),
+            simple: true,
+            dioread_nolock: true,
+            workers: 8,
+            populate: false,
+        }
+    }
+}
+
+impl MountOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// `ro`: never write.
+    pub fn read_only(mut self, on: bool) -> Self {
+        self.read_only = on;
+        self
+    }
+
+    /// How bytes move between memory and the image.
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.backend = backend;
+        self
+    }
+
+    /// Where the file system begins in the image, in bytes: for partitioned images.
+    pub fn img_offset(mut self, bytes: u64) -> Self {
+        self.img_offset = bytes;
+        self
+    }
+
+    /// `sb=`: the block, in units of 1 KiB as in `mount`, of a backup superblock to use instead of
+    /// the first. Opens read-only.
+    pub fn superblock_at(mut self, block_1k: u64) -> Self {
+        self.sb = Some(block_1k);
+        self
+    }
+
+    /// Which rules decide about inode locks. [`Fs::set_policy`] changes it later.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Where the completion of queued writes runs. [`Fs::set_completion`] changes it later.
+    pub fn completion(mut self, mode: CompletionMode) -> Self {
+        self.completion = mode;
+        self
+    }
+
+    /// Whether small reads take the simple path. [`Fs::set_simple`] changes it later.
+    pub fn simple(mut self, on: bool) -> Self {
+        self.simple = on;
+        self
+    }
+
+    /// `dioread_nolock` or `dioread_lock`: matters to the policies that ask for it.
+    pub fn dioread_nolock(mut self, on: bool) -> Self {
+        self.dioread_nolock = on;
+        self
+    }
+
+    /// Threads that run what would block a queue; started at first need. At least 1.
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.workers = threads.max(1);
+        self
+    }
+
+    /// Fill the page tables of a mapping when it is opened, instead of at first touch.
+    pub fn populate(mut self, on: bool) -> Self {
+        self.populate = on;
+        self
+    }
+
+    fn file_options(&self) -> FileOptions {
+        FileOptions {
+            backend: self.backend,
+            write: !self.read_only,
+            img_offset: self.img_offset,
+            populate: self.populate,
+            ..FileOptions::default()
+        }
+    }
+}
+
+/// A mounted file system. Cheap to clone; the last clone closes it.
+#[derive(Clone, Debug)]
+pub struct Fs(pub(crate) Arc<Mount>);
+
+impl Fs {
+    /// Opens an image file or block device. Blocks on reading its metadata.
+    ///
+    /// A file system whose journal needs recovery, or with features that dioxide cannot write,
+    /// opens read-only; [`Fs::warnings`] says so.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if it cannot be opened, is in use, or is locked;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) naming the features that dioxide cannot
+    /// read; [`Error::Corrupt`](crate::Error::Corrupt) or
+    /// [`Error::Checksum`](crate::Error::Checksum) if the superblock or group descriptors are
+    /// damaged.
+    pub fn open(path: impl AsRef<Path>, options: &MountOptions) -> Result<Fs> {
+        let device = dioxide_block::file::open(path.as_ref(), &options.file_options())?;
+        Fs::open_device(device, options)
+    }
+
+    /// Opens a file system on any device; `backend` and `img_offset` of the options have no effect.
+    ///
+    /// # Errors
+    /// As [`Fs::open`].
+    pub fn open_device(device: Arc<dyn Device>, options: &MountOptions) -> Result<Fs> {
+        Ok(Fs(Mount::open(device, options)?))
+    }
+
+    /// The device underneath.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0.device
+    }
+
+    /// The superblock as it was read.
+    pub fn superblock(&self) -> &SuperBlock {
+        &self.0.sb
+    }
+
+    /// File-system block in bytes.
+    pub fn block_size(&self) -> u32 {
+        1 << self.0.block_bits
+    }
+
+    /// Why the mount is read-only, if it is.
+    pub fn read_only(&self) -> Option<&str> {
+        self.0.read_only.as_deref()
+    }
+
+    /// What the user should know about this image, a line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.0.warnings
+    }
+
+    /// `stat`: follows symlinks. Blocks on metadata.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ELOOP`, `ENAMETOOLONG`, or damage on the way.
+    pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
+        let inode = self.0.lookup(path.as_ref(), true)?;
+        Ok(self.0.metadata(&inode))
+    }
+
+    /// `lstat`: a symlink itself. As [`Fs::metadata`] otherwise.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`].
+    pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
+        let inode = self.0.lookup(path.as_ref(), false)?;
+        Ok(self.0.metadata(&inode))
+    }
+
+    /// The entries of a directory in disk order, `.` and `..` included. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`]; `ENOTDIR`.
+    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
+        let inode = self.0.lookup(path.as_ref(), true)?;
+        self.0.read_dir(&inode, path.as_ref())
+    }
+
+    /// The target of a symlink. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`]; `EINVAL` if it is no symlink.
+    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let inode = self.0.lookup(path.as_ref(), false)?;
+        self.0.read_link(&inode)
+    }
+
+    /// All extended attributes of a file; symlinks are followed. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`].
+    pub fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Xattr>> {
+        let inode = self.0.lookup(path.as_ref(), true)?;
+        self.0.xattrs(&inode)
+    }
+
+    /// Opens a queue for one thread's asynchronous requests.
+    ///
+    /// # Errors
+    /// If the device cannot give one.
+    pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
+        Queue::new(self.0.clone(), options)
+    }
+
+    /// What was counted since the file system was opened.
+    pub fn stats(&self) -> Stats {
+        self.0.counters.snapshot()
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Policy {
+        self.0.knobs.policy()
+    }
+
+    /// Changes the policy. Requests under way finish under the old one.
+    pub fn set_policy(&self, policy: Policy) {
+        self.0.knobs.set_policy(policy);
+    }
+
+    /// Where completions of queued writes run.
+    pub fn completion(&self) -> CompletionMode {
+        self.0.knobs.completion()
+    }
+
+    /// Changes where completions of queued writes run.
+    pub fn set_completion(&self, mode: CompletionMode) {
+        self.0.knobs.set_completion(mode);
+    }
+
+    /// Whether small reads take the simple path.
+    pub fn simple(&self) -> bool {
+        self.0.knobs.simple()
+    }
+
+    /// Switches the simple path on or off.
+    pub fn set_simple(&self, on: bool) {
+        self.0.knobs.set_simple(on);
+    }
+}

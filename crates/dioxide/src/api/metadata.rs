@@ -1,0 +1,111 @@
+//! What `stat`, `readdir` and the attribute calls return.
+
+use dioxide_format::types::Ino;
+
+/// What kind of file an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileType {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A directory entry that does not say, or an inode with no valid type.
+    Unknown,
+}
+
+/// A point in time: seconds and nanoseconds since 1970-01-01T00:00:00Z.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct Timestamp {
+    /// Seconds; negative before 1970.
+    pub secs: i64,
+    /// Nanoseconds on top, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+/// What `stat` tells of a file.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Metadata {
+    /// Inode number.
+    pub ino: u32,
+    /// Kind of file.
+    pub file_type: FileType,
+    /// Permission bits, set-ID and sticky bits included: the low 12 bits of `st_mode`.
+    pub permissions: u16,
+    /// Hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project, where the image has projects.
+    pub project: Option<u32>,
+    /// Size in bytes.
+    pub size: u64,
+    /// Allocated space in 512-byte units, as in `st_blocks`.
+    pub blocks: u64,
+    /// File-system block in bytes.
+    pub block_size: u32,
+    /// Major and minor number of a device node.
+    pub device: Option<(u32, u32)>,
+    /// Last access, as on the disk: dioxide does not update it (as with `noatime`).
+    pub atime: Timestamp,
+    /// Last change of the data. Overwrites through this mount are included, in memory only.
+    pub mtime: Timestamp,
+    /// Last change of the inode. As for `mtime`.
+    pub ctime: Timestamp,
+    /// Creation, where the inode has room for it.
+    pub crtime: Option<Timestamp>,
+    /// Inode flags (`EXT4_*_FL`), as `lsattr` shows.
+    pub flags: u32,
+    /// Generation number.
+    pub generation: u32,
+}
+
+impl Metadata {
+    /// The whole `st_mode`: type and permissions.
+    pub fn mode(&self) -> u32 {
+        let kind = match self.file_type {
+            FileType::Regular => libc::S_IFREG,
+            FileType::Directory => libc::S_IFDIR,
+            FileType::Symlink => libc::S_IFLNK,
+            FileType::CharDevice => libc::S_IFCHR,
+            FileType::BlockDevice => libc::S_IFBLK,
+            FileType::Fifo => libc::S_IFIFO,
+            FileType::Socket => libc::S_IFSOCK,
+            FileType::Unknown => 0,
+        };
+        kind | u32::from(self.permissions)
+    }
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Inode it names.
+    pub ino: Ino,
+    /// The name: any bytes but `/` and NUL.
+    pub name: Vec<u8>,
+    /// The type that the entry records; [`FileType::Unknown`] on file systems without `filetype`.
+    pub file_type: FileType,
+}
+
+/// One extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Xattr {
+    /// Full name, with its prefix: `user.comment`.
+    pub name: Vec<u8>,
+    /// Value.
+    pub value: Vec<u8>,
+}

@@ -1,0 +1,590 @@
+//! Queues of asynchronous requests.
+//!
+//! A request is first tried in no-wait mode, in the caller's thread: lock, checks, mapping, and the
+//! device operation pushed. Whatever would block answers EAGAIN and goes to a worker, which runs
+//! the same code in blocking mode. A request that needs no device (an error, EOF, a hole) completes
+//! at once.
+//!
+//! Where a request is, from push to reap:
+//! - `device`: pushed to the device's queue; its slot there is its slot in `requests` and in the
+//!   in-flight table.
+//! - with a worker (punted, or its completion deferred): comes back through `returns`.
+//! - `ready`: finished, not yet reaped.
+
+use crate::inode::Inode;
+use crate::io::direct::iter::{Piece, Pieces};
+use crate::io::direct::policy::{LockMode, Plan};
+use crate::io::direct::read::{InFile, ReadLock, collect};
+use crate::io::direct::write::{self, Admitted, Memory, WriteRequest};
+use crate::io::direct::{Wait, simple};
+use crate::io::ioend::{EndFacts, defers};
+use crate::map::MapKind;
+use crate::mount::Mount;
+use crate::stats::Count;
+use crate::sync::inflight::InFlightTable;
+use crate::sync::slot::{self, Claim};
+use crate::{Error, File, Result};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use dioxide_block::{self as block, Buf, Op, OpKind, Seg, Segs, Waker};
+use std::collections::{HashMap, VecDeque};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How to open a queue: depth, buffer pool, polling.
+pub use dioxide_block::QueueOptions;
+
+/// A finished request.
+#[derive(Debug)]
+pub struct Completion {
+    /// The tag that the request was pushed with.
+    pub tag: u64,
+    /// The request's buffer.
+    pub buf: Buf,
+    /// How many bytes were moved: less than the buffer's length only for a read that met EOF.
+    pub result: Result<usize, Box<Error>>,
+}
+
+/// A queue of asynchronous requests on the files of one mount, used by one thread at a time.
+///
+/// Buffers move in with a request and come back with its completion. The order of completions is
+/// free. Dropping a queue waits for what is in flight.
+///
+/// Reap what you push: another thread that must have a file to itself (an unaligned write into
+/// unwritten blocks, a truncate) waits until the file's requests in this queue were reaped. The
+/// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead.
+pub struct Queue {
+    device: Box<dyn block::Queue>,
+    core: Core,
+    scratch: Vec<block::Completion>,
+}
+
+/// Everything but the device's queue, so that the two can be borrowed apart.
+struct Core {
+    mount: Arc<Mount>,
+    depth: usize,
+    /// Pushed and not yet reaped, wherever they are.
+    outstanding: usize,
+    /// How many of them are with a worker.
+    away: usize,
+    requests: Box<[Request]>,
+    table: Arc<InFlightTable>,
+    files: Files,
+    ready: VecDeque<Completion>,
+    returns: Receiver<Completion>,
+    give_back: Sender<Completion>,
+    waker: Waker,
+    claim: Option<Claim>,
+}
+
+/// A request in the device's queue. One cache line.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Request {
+    tag: u64,
+    /// What the caller gets if all goes well.
+    bytes: usize,
+    /// What the device moves: more than `bytes` when the file ends inside its last logical block.
+    span: usize,
+    /// Index in [`Files`].
+    file: u32,
+    write: bool,
+}
+
+impl Request {
+    /// A request that moves `span` bytes, all of them the caller's; `file` is filled in by the push.
+    #[inline]
+    fn whole(tag: u64, span: usize, write: bool) -> Request {
+        Request { tag, bytes: span, span, file: 0, write }
+    }
+}
+
+/// The inodes that requests in flight need, each held once.
+#[derive(Default)]
+struct Files {
+    inodes: Vec<Arc<Inode>>,
+    index: HashMap<u64, u32>,
+    last: u32,
+}
+
+/// Files that a queue remembers before it forgets those of finished requests.
+const REMEMBERED_FILES: usize = 4096;
+
+impl Files {
+    #[inline]
+    fn index_of(&mut self, inode: &Arc<Inode>) -> u32 {
+        match self.inodes.get(self.last as usize) {
+            Some(last) if Arc::ptr_eq(last, inode) => self.last,
+            _ => self.search(inode),
+        }
+    }
+
+    fn search(&mut self, inode: &Arc<Inode>) -> u32 {
+        let next = self.inodes.len() as u32;
+        let index = *self.index.entry(inode.in_flight.id()).or_insert(next);
+        if index == next {
+            self.inodes.push(inode.clone());
+        }
+        self.last = index;
+        index
+    }
+
+    fn forget_if_many(&mut self) {
+        if self.inodes.len() > REMEMBERED_FILES {
+            *self = Files::default();
+        }
+    }
+}
+
+/// How a request went in.
+enum Start {
+    /// To the device.
+    Pushed,
+    /// Finished already.
+    Done(Buf, Result<usize>),
+    /// It would block.
+    Punt(Buf),
+}
+
+impl Queue {
+    pub(crate) fn new(mount: Arc<Mount>, options: &QueueOptions) -> Result<Queue> {
+        let device = mount.device.open_queue(options)?;
+        let depth = device.depth() as usize;
+        let table = Arc::new(InFlightTable::new(depth));
+        mount.in_flight.register(&table);
+        let (give_back, returns) = unbounded();
+        let core = Core {
+            mount,
+            depth,
+            outstanding: 0,
+            away: 0,
+            requests: vec![Request::default(); depth].into_boxed_slice(),
+            table,
+            files: Files::default(),
+            ready: VecDeque::with_capacity(depth),
+            returns,
+            give_back,
+            waker: device.waker(),
+            claim: Claim::take(),
+        };
+        Ok(Queue { device, core, scratch: Vec::with_capacity(depth) })
+    }
+
+    /// How many requests fit.
+    pub fn depth(&self) -> usize {
+        self.core.depth
+    }
+
+    /// How many requests were pushed and not yet reaped.
+    pub fn outstanding(&self) -> usize {
+        self.core.outstanding
+    }
+
+    /// Pushes a read of `buf.len()` bytes at `offset`. It starts now or at the next
+    /// [`Queue::submit`]. Errors come with the completion.
+    ///
+    /// # Errors
+    /// The buffer, if the queue is full.
+    #[inline]
+    pub fn read(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) -> Result<(), Buf> {
+        if self.core.outstanding == self.core.depth {
+            return Err(buf);
+        }
+        self.core.outstanding += 1;
+        let start = match self.core.refuse(file, file.access.read, "reading") {
+            Some(error) => Start::Done(buf, Err(error)),
+            None => self.core.start_read(&mut *self.device, file, offset, buf, tag),
+        };
+        self.core.settle(start, file, offset, tag, false);
+        Ok(())
+    }
+
+    /// Pushes a write of all of `buf` at `offset`. As [`Queue::read`].
+    ///
+    /// # Errors
+    /// The buffer, if the queue is full.
+    #[inline]
+    pub fn write(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) -> Result<(), Buf> {
+        if self.core.outstanding == self.core.depth {
+            return Err(buf);
+        }
+        self.core.outstanding += 1;
+        let start = match self.core.refuse(file, file.access.write, "writing") {
+            Some(error) => Start::Done(buf, Err(error)),
+            None => self.core.start_write(&mut *self.device, file, offset, buf, tag),
+        };
+        self.core.settle(start, file, offset, tag, true);
+        Ok(())
+    }
+
+    /// Hands everything that was pushed to the device: at most one system call.
+    ///
+    /// # Errors
+    /// If the device's queue is broken.
+    pub fn submit(&mut self) -> Result<()> {
+        self.core.table.set_owner(slot::current());
+        Ok(self.device.submit()?)
+    }
+
+    /// Appends what has completed to `done`, without waiting; returns how many.
+    pub fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
+        let before = done.len();
+        done.extend(self.core.ready.drain(..));
+        self.device.reap(&mut self.scratch);
+        for completion in self.scratch.drain(..) {
+            self.core.end(completion, done);
+        }
+        if self.core.away > 0 {
+            self.core.take_returns(done);
+        }
+        let count = done.len() - before;
+        self.core.outstanding -= count;
+        if self.core.outstanding == 0 {
+            self.core.files.forget_if_many();
+        }
+        count
+    }
+
+    /// Submits, then blocks until at least `min` requests have completed or all outstanding ones
+    /// have, and appends them to `done`; returns how many.
+    ///
+    /// # Errors
+    /// If the device's queue is broken.
+    pub fn wait(&mut self, min: usize, done: &mut Vec<Completion>) -> Result<usize> {
+        self.wait_timeout(min, done, None)
+    }
+
+    /// As [`Queue::wait`], but returns after `timeout` with what there is.
+    ///
+    /// # Errors
+    /// If the device's queue is broken.
+    pub fn wait_timeout(
+        &mut self,
+        min: usize,
+        done: &mut Vec<Completion>,
+        timeout: Option<Duration>,
+    ) -> Result<usize> {
+        self.submit()?;
+        let min = min.min(self.core.outstanding);
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut count = self.reap(done);
+        while count < min {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            self.device.wait(left)?;
+            count += self.reap(done);
+        }
+        Ok(count)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut done = Vec::new();
+        while self.core.outstanding > 0 {
+            if self.wait(1, &mut done).is_err() {
+                // The device's queue waits or leaks by itself; workers keep what they need alive.
+                break;
+            }
+            done.clear();
+        }
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue")
+            .field("depth", &self.core.depth)
+            .field("outstanding", &self.core.outstanding)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    #[inline]
+    fn slot(&self) -> Option<usize> {
+        self.claim.as_ref().map(Claim::number)
+    }
+
+    /// Why this file cannot be used here at all, if so.
+    #[inline]
+    fn refuse(&self, file: &File, allowed: bool, access: &'static str) -> Option<Error> {
+        if !Arc::ptr_eq(&self.mount, &file.mount) {
+            return Some(Error::Invalid("the file is of another mount than the queue".into()));
+        }
+        (!allowed).then_some(Error::BadAccess(access))
+    }
+
+    /// Books where a request went.
+    #[inline]
+    fn settle(&mut self, start: Start, file: &File, offset: u64, tag: u64, is_write: bool) {
+        match start {
+            Start::Pushed => {}
+            Start::Done(buf, result) => {
+                let result = result.map_err(Box::new);
+                self.ready.push_back(Completion { tag, buf, result });
+            }
+            Start::Punt(buf) => self.punt(file, offset, buf, tag, is_write),
+        }
+    }
+
+    #[inline]
+    fn start_read(
+        &mut self,
+        device: &mut dyn block::Queue,
+        file: &File,
+        offset: u64,
+        buf: Buf,
+        tag: u64,
+    ) -> Start {
+        let (mount, inode, slot) = (&*file.mount, &file.inode, self.slot());
+        let Ok(_held) = ReadLock::take(mount, inode, Wait::NoWait, slot) else {
+            return Start::Punt(buf);
+        };
+        let len = buf.len();
+        if simple::eligible(mount, inode, len)
+            && let Some(device_offset) = simple::locate(mount, inode, offset, len)
+        {
+            mount.counters.add(slot, Count::ReadSimple);
+            let segs = Segs::One(Seg { device_offset, buf_offset: 0, len: len as u32 });
+            let op = Op { kind: OpKind::Read, buf, segs };
+            return self.push(device, inode, op, Request::whole(tag, len, false));
+        }
+        mount.counters.add(slot, Count::ReadGeneral);
+        self.start_general_read(device, file, offset, buf, tag)
+    }
+
+    /// The general path, under the reader's lock.
+    fn start_general_read(
+        &mut self,
+        device: &mut dyn block::Queue,
+        file: &File,
+        offset: u64,
+        mut buf: Buf,
+        tag: u64,
+    ) -> Start {
+        let (mount, inode) = (&*file.mount, &file.inode);
+        let aligned = mount.aligned(offset | buf.len() as u64);
+        if !aligned && file.access.direct {
+            let error = mount.misaligned("read", offset, buf.len());
+            return Start::Done(buf, Err(error));
+        }
+        if !aligned || inode.has_inline_data() {
+            return Start::Punt(buf);
+        }
+        let Some(read) = InFile::clamp(mount, inode, offset, buf.len()) else {
+            return Start::Done(buf, Ok(0));
+        };
+        let pieces = match collect(mount, inode, &read, Wait::NoWait) {
+            Ok(pieces) => pieces,
+            Err(error) => return self.punt_or_fail(buf, error),
+        };
+        let segs = read_segments(&pieces, &mut buf);
+        if segs.as_slice().is_empty() {
+            return Start::Done(buf, Ok(read.bytes));
+        }
+        let request = Request { bytes: read.bytes, ..Request::whole(tag, read.span, false) };
+        self.push(device, inode, Op { kind: OpKind::Read, buf, segs }, request)
+    }
+
+    #[inline]
+    fn start_write(
+        &mut self,
+        device: &mut dyn block::Queue,
+        file: &File,
+        offset: u64,
+        buf: Buf,
+        tag: u64,
+    ) -> Start {
+        let len = buf.len();
+        if len == 0 {
+            return Start::Done(buf, Ok(0));
+        }
+        let request = write_request(file, offset, &buf, Wait::NoWait, self.slot());
+        // The guard lives until the request is pushed and counted as in flight.
+        let Admitted { guard: _guard, plan, pos, first } = match write::admit(&request) {
+            Ok(admitted) => admitted,
+            Err(error) => return self.punt_or_fail(buf, error),
+        };
+        let piece = file.mount.piece_of(&first, pos, pos + len as u64);
+        let segs = if piece.len == len {
+            Segs::One(Seg { device_offset: piece.device_offset, buf_offset: 0, len: len as u32 })
+        } else {
+            match write_segments(&request, pos) {
+                Ok(segs) => segs,
+                Err(error) => return self.punt_or_fail(buf, error),
+            }
+        };
+        self.count_write(&plan);
+        let op = Op { kind: OpKind::Write, buf, segs };
+        self.push(device, &file.inode, op, Request::whole(tag, len, true))
+    }
+
+    fn count_write(&self, plan: &Plan) {
+        let count = match plan.lock {
+            LockMode::Exclusive => Count::WriteExclusive,
+            LockMode::Shared | LockMode::None => Count::WriteShared,
+        };
+        self.mount.counters.add(self.slot(), count);
+    }
+
+    #[cold]
+    fn punt_or_fail(&self, buf: Buf, error: Error) -> Start {
+        match error {
+            Error::WouldBlock(_) => Start::Punt(buf),
+            error => Start::Done(buf, Err(error)),
+        }
+    }
+
+    /// Pushes to the device, and raises the in-flight count while the lock is still held.
+    #[inline]
+    fn push(
+        &mut self,
+        device: &mut dyn block::Queue,
+        inode: &Arc<Inode>,
+        op: Op,
+        mut request: Request,
+    ) -> Start {
+        request.file = self.files.index_of(inode);
+        match device.push(op) {
+            Ok(slot) => {
+                self.table.raise(slot as usize, &inode.in_flight);
+                self.requests[slot as usize] = request;
+                Start::Pushed
+            }
+            Err(op) => Start::Punt(op.buf),
+        }
+    }
+
+    /// A request came back from the device.
+    #[inline]
+    fn end(&mut self, completion: block::Completion, done: &mut Vec<Completion>) {
+        let block::Completion { slot, mut buf, result } = completion;
+        let Request { tag, bytes, span, file, write } = self.requests[slot as usize];
+        let facts = EndFacts { write, failed: result.is_err() };
+        if defers(self.mount.knobs.completion(), facts) {
+            return self.defer(slot as usize, tag, buf, result.map(|()| bytes));
+        }
+        let inode = &self.files.inodes[file as usize];
+        if write {
+            inode.set_modified(write::coarse_now_ns());
+        } else if bytes < span {
+            buf[bytes..span].fill(0);
+        }
+        self.table.drop_last(slot as usize, &inode.in_flight);
+        self.mount.counters.add(self.slot(), Count::CompletedInline);
+        done.push(Completion { tag, buf, result: Ok(bytes) });
+    }
+
+    /// Hands a completion to a worker. The inode's own count takes over from the table's entry,
+    /// whose slot the next request may use.
+    fn defer(&mut self, slot: usize, tag: u64, buf: Buf, result: Result<usize, Box<block::Error>>) {
+        let Request { file, write, .. } = self.requests[slot];
+        let inode = self.files.inodes[file as usize].clone();
+        inode.in_flight.raise();
+        self.table.drop_last(slot, &inode.in_flight);
+        self.mount.counters.add(self.slot(), Count::CompletedDeferred);
+        self.away += 1;
+        let (give_back, waker) = (self.give_back.clone(), self.waker.clone());
+        self.mount.workers.run(move || {
+            if write && result.is_ok() {
+                inode.set_modified(write::coarse_now_ns());
+            }
+            if let Err(error) = &result {
+                tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");
+            }
+            inode.in_flight.lower();
+            let result = result.map_err(|error| Box::new(Error::from(*error)));
+            // A queue that is gone does not want it.
+            let _ = give_back.send(Completion { tag, buf, result });
+            waker.wake();
+        });
+    }
+
+    /// Runs a request in a worker, in blocking mode.
+    #[cold]
+    fn punt(&mut self, file: &File, offset: u64, mut buf: Buf, tag: u64, is_write: bool) {
+        self.mount.counters.add(self.slot(), Count::Punt);
+        self.away += 1;
+        let (file, give_back, waker) = (file.clone(), self.give_back.clone(), self.waker.clone());
+        self.mount.workers.run(move || {
+            let result = if is_write {
+                blocking_write(&file, offset, &buf)
+            } else {
+                file.read_at(&mut buf, offset)
+            };
+            let result = result.map_err(Box::new);
+            // A queue that is gone does not want it.
+            let _ = give_back.send(Completion { tag, buf, result });
+            waker.wake();
+        });
+    }
+
+    fn take_returns(&mut self, done: &mut Vec<Completion>) {
+        while let Ok(completion) = self.returns.try_recv() {
+            self.away -= 1;
+            done.push(completion);
+        }
+    }
+}
+
+/// The pieces of a read as segments of its buffer; holes and unwritten blocks are zeroed here.
+fn read_segments(pieces: &[Piece], buf: &mut Buf) -> Segs {
+    let mut segs = Vec::with_capacity(pieces.len());
+    let mut at = 0;
+    for piece in pieces {
+        match piece.kind {
+            MapKind::Mapped => segs.push(segment(piece, at)),
+            MapKind::Hole | MapKind::Unwritten => buf[at..at + piece.len].fill(0),
+        }
+        at += piece.len;
+    }
+    Segs::Many(segs.into_boxed_slice())
+}
+
+/// The pieces of an admitted write that several mappings cover.
+fn write_segments(request: &WriteRequest<'_>, pos: u64) -> Result<Segs> {
+    let mut segs = Vec::new();
+    let mut at = 0;
+    for piece in Pieces::new(request.mount, request.inode, pos, request.len, request.wait) {
+        let piece = piece?;
+        segs.push(segment(&piece, at));
+        at += piece.len;
+    }
+    Ok(Segs::Many(segs.into_boxed_slice()))
+}
+
+/// Buffers, and so pieces, are at most 2 GiB.
+fn segment(piece: &Piece, at: usize) -> Seg {
+    Seg { device_offset: piece.device_offset, buf_offset: at as u32, len: piece.len as u32 }
+}
+
+#[inline]
+fn write_request<'a>(
+    file: &'a File,
+    offset: u64,
+    buf: &Buf,
+    wait: Wait,
+    slot: Option<usize>,
+) -> WriteRequest<'a> {
+    WriteRequest {
+        mount: &file.mount,
+        inode: &file.inode,
+        access: file.access,
+        policy: file.mount.knobs.policy(),
+        offset,
+        len: buf.len(),
+        memory: Memory { addresses: buf.as_ptr().addr() as u64, lengths: buf.len() as u64 },
+        asynchronous: true,
+        wait,
+        slot,
+    }
+}
+
+/// A punted write: the same code, allowed to wait.
+fn blocking_write(file: &File, offset: u64, buf: &Buf) -> Result<usize> {
+    let request = write_request(file, offset, buf, Wait::Block, slot::current());
+    write::write(&request, &[IoSlice::new(buf)])
+}

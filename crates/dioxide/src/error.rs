@@ -1,0 +1,204 @@
+//! The crate's one error type, and the one place that maps it to `errno`.
+
+use dioxide_format::types::Ino;
+use std::fmt;
+
+/// Where in an image a damaged structure lies. Unknown coordinates are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Inode that owns the structure.
+    pub ino: Option<Ino>,
+    /// File-system block that holds it.
+    pub block: Option<u64>,
+    /// Byte offset inside that block, or inside the device when there is no block.
+    pub offset: Option<u64>,
+}
+
+impl Place {
+    /// A place that is known by its inode only.
+    pub fn ino(ino: Ino) -> Place {
+        Place {
+            ino: Some(ino),
+            ..Place::default()
+        }
+    }
+
+    /// A place that is known by its block only.
+    pub fn block(block: u64) -> Place {
+        Place {
+            block: Some(block),
+            ..Place::default()
+        }
+    }
+
+    /// The same place inside an inode.
+    pub fn in_inode(self, ino: Ino) -> Place {
+        Place {
+            ino: Some(ino),
+            ..self
+        }
+    }
+
+    /// The same place at a byte offset.
+    pub fn at(self, offset: u64) -> Place {
+        Place {
+            offset: Some(offset),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sep = "";
+        for (name, value) in [
+            ("inode", self.ino.map(|i| u64::from(i.0))),
+            ("block", self.block),
+            ("offset", self.offset),
+        ] {
+            if let Some(value) = value {
+                write!(f, "{sep}{name} {value}")?;
+                sep = ", ";
+            }
+        }
+        if sep.is_empty() {
+            f.write_str("place unknown")?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything that can go wrong above the device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed or refused.
+    #[error(transparent)]
+    Device(#[from] dioxide_block::Error),
+    /// The image contradicts itself or the format (`EUCLEAN`).
+    #[error("corrupted {structure} at {place}: {what}; run e2fsck on a copy of the image")]
+    Corrupt {
+        /// The structure, by its ext4 name.
+        structure: &'static str,
+        /// Where it lies.
+        place: Place,
+        /// What was expected and found.
+        what: String,
+    },
+    /// A checksum does not fit its structure (`EBADMSG`).
+    #[error(
+        "bad checksum of {structure} at {place}: found {found:#010x}, expected {expected:#010x}; run e2fsck on a copy of the image"
+    )]
+    Checksum {
+        /// The structure, by its ext4 name.
+        structure: &'static str,
+        /// Where it lies.
+        place: Place,
+        /// The checksum that is stored.
+        found: u32,
+        /// The checksum that the bytes have.
+        expected: u32,
+    },
+    /// dioxide does not do this (yet). Nothing was changed.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
+    /// A path, or a part of it, does not exist (`ENOENT`).
+    #[error("{0}: no such file or directory")]
+    NotFound(String),
+    /// A part of a path that must be a directory is not (`ENOTDIR`).
+    #[error("{0}: not a directory")]
+    NotADirectory(String),
+    /// A directory was used as a file (`EISDIR`).
+    #[error("{0}: is a directory")]
+    IsADirectory(String),
+    /// A symlink loop, or too many symlinks (`ELOOP`).
+    #[error("{0}: too many levels of symbolic links")]
+    TooManySymlinks(String),
+    /// A name of over 255 bytes (`ENAMETOOLONG`).
+    #[error("{0}: file name too long")]
+    NameTooLong(String),
+    /// The file has no such extended attribute (`ENODATA`).
+    #[error("{0}: no such extended attribute")]
+    NoAttribute(String),
+    /// The mount or the file is read-only (`EROFS`); says why.
+    #[error("read-only: {0}")]
+    ReadOnly(String),
+    /// The file is immutable, or was not opened for this (`EPERM`, `EBADF`).
+    #[error("not permitted: {0}")]
+    NotPermitted(String),
+    /// The file was not opened for this kind of access (`EBADF`).
+    #[error("the file was not opened for {0}")]
+    BadAccess(&'static str),
+    /// The request is malformed or misaligned (`EINVAL`); says which part.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// The request passes the file-size limit (`EFBIG`).
+    #[error("file too large: {0}")]
+    TooLarge(String),
+    /// No-wait mode, and the request would have to wait (`EAGAIN`).
+    #[error("would block: {0}")]
+    WouldBlock(&'static str),
+    /// Waiting would never end (`EDEADLK`).
+    #[error("deadlock: {0}")]
+    Deadlock(&'static str),
+}
+
+impl Error {
+    /// The `errno` that Linux gives in this case. The only such mapping in the crate.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Device(e) => e.errno(),
+            Error::Corrupt { .. } => libc::EUCLEAN,
+            Error::Checksum { .. } => libc::EBADMSG,
+            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::NotFound(_) => libc::ENOENT,
+            Error::NotADirectory(_) => libc::ENOTDIR,
+            Error::IsADirectory(_) => libc::EISDIR,
+            Error::TooManySymlinks(_) => libc::ELOOP,
+            Error::NameTooLong(_) => libc::ENAMETOOLONG,
+            Error::NoAttribute(_) => libc::ENODATA,
+            Error::ReadOnly(_) => libc::EROFS,
+            Error::NotPermitted(_) => libc::EPERM,
+            Error::BadAccess(_) => libc::EBADF,
+            Error::Invalid(_) => libc::EINVAL,
+            Error::TooLarge(_) => libc::EFBIG,
+            Error::WouldBlock(_) => libc::EAGAIN,
+            Error::Deadlock(_) => libc::EDEADLK,
+        }
+    }
+
+    /// Adds coordinates to an error of the format crate.
+    pub(crate) fn format(error: dioxide_format::Error, place: Place) -> Error {
+        use dioxide_format::Error as F;
+        match error {
+            F::Checksum {
+                structure,
+                found,
+                expected,
+            } => Error::Checksum {
+                structure,
+                place,
+                found,
+                expected,
+            },
+            F::Corrupt { structure, .. } | F::TooShort { structure, .. } => Error::Corrupt {
+                structure,
+                place,
+                what: error.to_string(),
+            },
+            other => Error::Unsupported(other.to_string()),
+        }
+    }
+}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        std::io::Error::new(
+            std::io::Error::from_raw_os_error(error.errno()).kind(),
+            error,
+        )
+    }
+}
+
+/// Shorthand for this crate's results.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

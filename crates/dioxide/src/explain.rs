@@ -1,0 +1,338 @@
+//! What the engine would do with a request, and why, in words.
+//!
+//! It asks the functions that the engine asks ([`policy`](crate::policy)), with facts gathered by
+//! the code that gathers them for real requests, and writes down each answer. It holds no lock, so
+//! on a file in use it tells what would have happened at that moment.
+
+use crate::api::file::File;
+use crate::io::direct::Wait;
+use crate::io::direct::iter::Pieces;
+use crate::io::direct::policy::{
+    self, BlockState, IoLock, LockMode, Plan, Policy, Verdict, WriteFacts,
+};
+use crate::io::direct::simple;
+use crate::io::direct::write::{Memory, WriteRequest};
+use crate::map::MapKind;
+use crate::{CompletionMode, Error, Result};
+use serde::Serialize;
+
+/// Which way a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// From the file.
+    Read,
+    /// To the file.
+    Write,
+}
+
+/// One step of a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// What was asked: `entry lock`, `alignment`, `mapping` and so on.
+    pub question: &'static str,
+    /// What the answer was, and why.
+    pub answer: String,
+}
+
+/// What would become of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// Read or write.
+    pub direction: Direction,
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: usize,
+    /// Whose rules.
+    pub policy: Policy,
+    /// What the rules were asked about, for a write that got so far.
+    pub facts: Option<WriteFacts>,
+    /// The lock under which the request is served in the end.
+    pub lock: LockMode,
+    /// What becomes of the lock for the I/O.
+    pub io_lock: IoLock,
+    /// Whether the request starts shared and restarts exclusive.
+    pub restarts: bool,
+    /// Whether it waits for direct I/O in flight on the file.
+    pub drains: bool,
+    /// Whether an asynchronous request is made to wait under the lock.
+    pub waits: bool,
+    /// Whether a no-wait attempt ends in EAGAIN.
+    pub would_block: bool,
+    /// Whether it is a read that takes the simple path.
+    pub simple: bool,
+    /// Why the engine refuses the request, if it does.
+    pub refused: Option<String>,
+    /// The decision, step by step.
+    pub steps: Vec<Step>,
+}
+
+impl Explanation {
+    fn new(direction: Direction, offset: u64, len: usize, policy: Policy) -> Explanation {
+        Explanation {
+            direction,
+            offset,
+            len,
+            policy,
+            facts: None,
+            lock: LockMode::None,
+            io_lock: IoLock::Keep,
+            restarts: false,
+            drains: false,
+            waits: false,
+            would_block: false,
+            simple: false,
+            refused: None,
+            steps: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, question: &'static str, answer: impl Into<String>) {
+        self.steps.push(Step { question, answer: answer.into() });
+    }
+
+    fn refuse(&mut self, error: &Error) {
+        self.step("outcome", format!("refused: {error}"));
+        self.refused = Some(error.to_string());
+    }
+}
+
+pub(crate) fn explain(
+    file: &File,
+    direction: Direction,
+    offset: u64,
+    len: usize,
+    policy: Policy,
+) -> Result<Explanation> {
+    let mut told = Explanation::new(direction, offset, len, policy);
+    told.step("policy", format!("{policy}: {}", policy.summary()));
+    match direction {
+        Direction::Read => explain_read(file, &mut told)?,
+        Direction::Write => explain_write(file, &mut told)?,
+    }
+    Ok(told)
+}
+
+fn explain_read(file: &File, told: &mut Explanation) -> Result<()> {
+    let (mount, inode) = (&*file.mount, &*file.inode);
+    (told.lock, told.io_lock) = policy::read_lock(told.policy);
+    told.step("entry lock", read_lock_words(told.lock));
+    if let Err(error) = check_alignment(file, told) {
+        told.refuse(&error);
+        return Ok(());
+    }
+    let size = inode.i_size();
+    if told.offset >= size || told.len == 0 {
+        told.step("size", format!("the file ends at {size}: 0 bytes, no device request"));
+        return Ok(());
+    }
+    let bytes = (size - told.offset).min(told.len as u64) as usize;
+    told.step("size", format!("i_size {size}: {bytes} of {} bytes are inside the file", told.len));
+    describe_pieces(file, told, bytes)?;
+    told.simple = simple::eligible(mount, inode, told.len)
+        && simple::locate(mount, inode, told.offset, told.len).is_some();
+    let why = match (told.simple, mount.knobs.simple()) {
+        (true, _) => "simple: at most one block, inside i_size, one mapping of written blocks",
+        (false, false) => "general: the simple path is switched off",
+        (false, true) => "general: longer than a block, past i_size, misaligned, or not one written mapping",
+    };
+    told.step("path", why);
+    told.step("lock during the I/O", io_lock_words(told.lock, told.io_lock));
+    told.step("completion", "inline; in a worker only to report an error");
+    Ok(())
+}
+
+fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
+    if let Err(error) = check_alignment(file, told) {
+        told.refuse(&error);
+        return Ok(());
+    }
+    if told.len == 0 {
+        told.step("size", "0 bytes: nothing to do");
+        return Ok(());
+    }
+    let request = request_of(file, told);
+    let entry = policy::entry_lock(told.policy, request.entry_facts());
+    told.step("entry lock", entry_words(entry, &request));
+    let pos = if file.access.append { file.inode.i_size() } else { told.offset };
+    let (facts, _) = request.facts(pos)?;
+    told.facts = Some(facts);
+    describe_pieces(file, told, told.len)?;
+    told.step("facts", facts_words(&facts));
+    let plan = decide(told, entry, &facts);
+    told.lock = plan.lock;
+    told.io_lock = plan.io_lock;
+    told.drains = plan.drain;
+    told.waits = plan.wait;
+    told.would_block = told.restarts || plan.drain || plan.wait;
+    plan_steps(told, &plan);
+    match request.check_supported(pos) {
+        Err(error) => told.refuse(&error),
+        Ok(()) => told.step("completion", completion_words(file)),
+    }
+    Ok(())
+}
+
+fn request_of<'a>(file: &'a File, told: &Explanation) -> WriteRequest<'a> {
+    WriteRequest {
+        mount: &file.mount,
+        inode: &file.inode,
+        access: file.access,
+        policy: told.policy,
+        offset: told.offset,
+        len: told.len,
+        // The caller's memory is taken to be aligned.
+        memory: Memory { addresses: 0, lengths: told.len as u64 },
+        asynchronous: true,
+        wait: Wait::Block,
+        slot: None,
+    }
+}
+
+fn decide(told: &mut Explanation, entry: LockMode, facts: &WriteFacts) -> Plan {
+    match policy::check(told.policy, entry, facts) {
+        Verdict::Proceed(plan) => {
+            told.step("check", format!("goes on {}", lock_name(plan.lock)));
+            plan
+        }
+        Verdict::Restart => {
+            told.restarts = true;
+            told.step("check", "cannot stay shared: unlocks, locks exclusive, and restarts every check");
+            match policy::check(told.policy, LockMode::Exclusive, facts) {
+                Verdict::Proceed(plan) => plan,
+                Verdict::Restart => unreachable!("nothing is stronger than the exclusive lock"),
+            }
+        }
+    }
+}
+
+fn plan_steps(told: &mut Explanation, plan: &Plan) {
+    let drain = if plan.drain { "waits for direct I/O in flight on the file" } else { "no" };
+    told.step("drain", drain);
+    let wait = if plan.wait { "yes, also if asynchronous" } else { "no: an asynchronous request is only submitted" };
+    told.step("waits for its own I/O under the lock", wait);
+    told.step("lock during the I/O", io_lock_words(plan.lock, plan.io_lock));
+    let nowait = if told.would_block { "EAGAIN: a worker takes it" } else { "served in the caller's thread" };
+    told.step("no-wait attempt", nowait);
+}
+
+fn check_alignment(file: &File, told: &mut Explanation) -> Result<()> {
+    let mount = &*file.mount;
+    let block = mount.block_bytes();
+    if !mount.aligned(told.offset | told.len as u64) {
+        let logical = mount.logical_mask + 1;
+        told.step("alignment", format!("not a multiple of the device's logical block of {logical} bytes"));
+        if file.access.direct {
+            let what = if told.direction == Direction::Read { "read" } else { "write" };
+            return Err(mount.misaligned(what, told.offset, told.len));
+        }
+        return Ok(());
+    }
+    let whole = (told.offset | told.len as u64).is_multiple_of(block);
+    told.step("alignment", if whole {
+        format!("whole file-system blocks of {block} bytes")
+    } else {
+        format!("whole logical blocks, but not whole file-system blocks of {block} bytes: unaligned")
+    });
+    Ok(())
+}
+
+/// Pieces that are spelt out before the rest is only counted.
+const SPELT_PIECES: usize = 4;
+
+fn describe_pieces(file: &File, told: &mut Explanation, bytes: usize) -> Result<()> {
+    if file.inode.has_inline_data() {
+        told.step("mapping", "the data lies in the inode");
+        return Ok(());
+    }
+    let mut words = Vec::new();
+    let mut more = 0;
+    for piece in Pieces::new(&file.mount, &file.inode, told.offset, bytes, Wait::Block) {
+        let piece = piece?;
+        if words.len() == SPELT_PIECES {
+            more += 1;
+            continue;
+        }
+        words.push(match piece.kind {
+            MapKind::Hole => format!("{} bytes of hole", piece.len),
+            MapKind::Mapped => format!("{} bytes written, at device offset {}", piece.len, piece.device_offset),
+            MapKind::Unwritten => format!("{} bytes unwritten, at device offset {}", piece.len, piece.device_offset),
+        });
+    }
+    if more > 0 {
+        words.push(format!("{more} more mappings"));
+    }
+    told.step("mapping", words.join("; "));
+    Ok(())
+}
+
+fn lock_name(lock: LockMode) -> &'static str {
+    match lock {
+        LockMode::None => "without the inode lock",
+        LockMode::Shared => "with the inode lock shared",
+        LockMode::Exclusive => "with the inode lock exclusive",
+    }
+}
+
+fn read_lock_words(lock: LockMode) -> &'static str {
+    match lock {
+        LockMode::None => "none: the in-flight count alone keeps a truncate away",
+        LockMode::Shared => "shared",
+        LockMode::Exclusive => "exclusive, for mapping and submission",
+    }
+}
+
+fn entry_words(entry: LockMode, request: &WriteRequest<'_>) -> String {
+    let facts = request.entry_facts();
+    let why = match (entry, facts.past_eof, facts.aligned) {
+        (LockMode::Exclusive, true, _) => "the write passes i_size, or the policy starts so",
+        (LockMode::Exclusive, false, false) => "the write is unaligned, or the policy starts so",
+        (LockMode::Exclusive, false, true) => "the policy starts so",
+        _ => "a hint: the checks under the lock decide again",
+    };
+    format!("{}: {why}", if entry == LockMode::Exclusive { "exclusive" } else { "shared" })
+}
+
+fn facts_words(facts: &WriteFacts) -> String {
+    let mut words = vec![match facts.blocks {
+        BlockState::Written => "overwrite of written blocks by one mapping",
+        BlockState::Unwritten => "overwrite of unwritten blocks by one mapping",
+        BlockState::Mixed => "not an overwrite by one mapping (holes, or several extents)",
+    }];
+    let flags = [
+        (!facts.aligned, "unaligned"),
+        (facts.extending, "extending"),
+        (facts.starts_past_eof, "starts past EOF"),
+        (facts.reaches_eof && !facts.extending, "ends exactly at EOF"),
+        (facts.partial_unwritten, "a partial block needs zeroing"),
+        (facts.strips_privileges, "strips privileges"),
+        (!facts.extent_mapped, "indirect-mapped"),
+    ];
+    words.extend(flags.iter().filter(|(set, _)| *set).map(|(_, word)| *word));
+    words.join(", ")
+}
+
+fn io_lock_words(lock: LockMode, io_lock: IoLock) -> String {
+    match io_lock {
+        IoLock::Keep => format!("kept {} until a synchronous request is done, or an asynchronous one submitted", lock_short(lock)),
+        IoLock::Downgrade => "downgraded to shared".into(),
+        IoLock::Release => "released; the in-flight count protects the I/O".into(),
+    }
+}
+
+fn lock_short(lock: LockMode) -> &'static str {
+    match lock {
+        LockMode::None => "unlocked",
+        LockMode::Shared => "shared",
+        LockMode::Exclusive => "exclusive",
+    }
+}
+
+fn completion_words(file: &File) -> &'static str {
+    match file.mount.knobs.completion() {
+        CompletionMode::Inline => "inline: an overwrite of written blocks has nothing left to do that sleeps",
+        CompletionMode::Deferred => "deferred to a worker, by option",
+    }
+}

@@ -1,0 +1,29 @@
+//! The direct-I/O engine. One request, in the order it runs:
+//!
+//! [`policy`] decides the lock → [`read`] or [`write`] takes it and checks → [`simple`] serves a
+//! small read by one lookup, [`iter`] everything else mapping by mapping → the device.
+
+pub(crate) mod iter;
+pub(crate) mod lock;
+pub mod policy;
+pub(crate) mod read;
+pub(crate) mod simple;
+pub(crate) mod write;
+
+/// What a handle may do, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+    pub(crate) direct: bool,
+    pub(crate) fsetid: bool,
+}
+
+/// Whether a request may wait for locks, metadata and other requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Block,
+    /// `IOCB_NOWAIT`: EAGAIN instead.
+    NoWait,
+}

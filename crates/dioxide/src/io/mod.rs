@@ -1,0 +1,5 @@
+//! Moving file data: direct I/O, completion, and the workers that take what would block.
+
+pub(crate) mod direct;
+pub(crate) mod ioend;
+pub(crate) mod worker;

@@ -1,0 +1,102 @@
+//! The threads that run what would block a queue (as io_uring's io-wq), and completions that may
+//! sleep.
+//!
+//! Threads start when a job comes and no thread is idle, up to a limit, and end with the mount.
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Debug)]
+pub(crate) struct Workers {
+    limit: usize,
+    started: AtomicUsize,
+    idle: Arc<AtomicUsize>,
+    jobs: Sender<Job>,
+    inbox: Receiver<Job>,
+}
+
+impl Workers {
+    /// A pool of at most `limit` threads, none of them started.
+    pub(crate) fn new(limit: usize) -> Workers {
+        let (jobs, inbox) = unbounded();
+        Workers {
+            limit: limit.max(1),
+            started: AtomicUsize::new(0),
+            idle: Arc::new(AtomicUsize::new(0)),
+            jobs,
+            inbox,
+        }
+    }
+
+    /// Runs `job` in a worker, as soon as one is free. Jobs start in the order they came.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        self.start_one_if_needed();
+        self.jobs.send(Box::new(job)).expect("the pool holds a receiver");
+    }
+
+    fn start_one_if_needed(&self) {
+        if self.idle.load(Ordering::Relaxed) > self.jobs.len() {
+            return;
+        }
+        let claim = |started| (started < self.limit).then_some(started + 1);
+        if self.started.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).is_err() {
+            return;
+        }
+        let (inbox, idle) = (self.inbox.clone(), self.idle.clone());
+        let spawned = thread::Builder::new().name("dioxide-worker".into()).spawn(move || work(&inbox, &idle));
+        if let Err(error) = spawned {
+            let before = self.started.fetch_sub(1, Ordering::Relaxed);
+            // With one thread at work every job still gets its turn.
+            assert!(before > 1, "no worker thread can be started: {error}");
+        }
+    }
+}
+
+fn work(inbox: &Receiver<Job>, idle: &AtomicUsize) {
+    loop {
+        idle.fetch_add(1, Ordering::Relaxed);
+        let job = inbox.recv();
+        idle.fetch_sub(1, Ordering::Relaxed);
+        match job {
+            Ok(job) => job(),
+            // The mount is gone.
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn jobs_more_than_threads_all_run() {
+        let workers = Workers::new(2);
+        let (done, results) = unbounded();
+        for number in 0..100 {
+            let done = done.clone();
+            workers.run(move || done.send(number).expect("the test still listens"));
+        }
+        let mut got: Vec<i32> = (0..100).map(|_| results.recv_timeout(Duration::from_secs(10)).expect("a result")).collect();
+        got.sort_unstable();
+        assert_eq!(got, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn blocked_job_leaves_the_other_threads_working() {
+        let workers = Workers::new(2);
+        let (release, gate) = unbounded::<()>();
+        let (done, results) = unbounded();
+        workers.run(move || {
+            let _ = gate.recv();
+        });
+        workers.run(move || done.send(()).expect("the test still listens"));
+        assert!(results.recv_timeout(Duration::from_secs(10)).is_ok());
+        drop(release);
+    }
+}

@@ -1,0 +1,571 @@
+//! The extent map: which blocks of a file lie where, in memory.
+//!
+//! It answers one question on every request, so its cost is the engine's cost. A lookup is at most
+//! three dependent loads, takes no lock, writes no memory, and does not depend on the number of
+//! extents:
+//!
+//! - a **region** is 2^18 blocks (1 GiB of 4 KiB blocks). A region that is one run, or nothing but
+//!   hole, is one word. Otherwise it has a node of
+//! - 512 **spans** of 512 blocks each. A span that is one run or hole is one word. Otherwise it has
+//!   a leaf of
+//! - 512 block addresses, four bytes each, relative to the lowest.
+//!
+//! A fully fragmented file so costs 4.1 bytes per block, a contiguous one next to nothing. Regions
+//! are read from the disk at their first use, by [`load`]; until then a lookup answers that the
+//! mapping is not cached, which no-wait callers turn into EAGAIN.
+//!
+//! Invariants: a word goes from [`Word::UNREAD`] to its final value once, after everything that it
+//! leads to was filled in; nothing that a lookup can reach is freed before the map is.
+//!
+//! Rejected: a sorted array with binary search (a lookup among 262,144 extents costs 700 ns once
+//! 4 KiB copies have pushed its nodes out of the cache), and a last-extent hint per handle (two
+//! comparisons that miss on every random read of a fragmented file, and shared writes when threads
+//! share a handle).
+
+pub(crate) mod load;
+
+use crate::Result;
+use dioxide_format::types::{Lblk, Pblk};
+use parking_lot::Mutex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const SPAN_BITS: u32 = 9;
+const NODE_BITS: u32 = 9;
+const REGION_BITS: u32 = SPAN_BITS + NODE_BITS;
+const SPAN_BLOCKS: u32 = 1 << SPAN_BITS;
+const REGION_BLOCKS: u32 = 1 << REGION_BITS;
+const REGIONS: u32 = 1 << (32 - REGION_BITS);
+
+/// What backs a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// Nothing; reads as zeros.
+    Hole,
+    /// Blocks with data.
+    Mapped,
+    /// Allocated blocks that read as zeros.
+    Unwritten,
+}
+
+/// A range of a file and what backs it (an iomap).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First block in the file.
+    pub lblk: Lblk,
+    /// Length in blocks, not 0.
+    pub len: u32,
+    /// What backs it.
+    pub kind: MapKind,
+    /// First block on the device; meaningless for a hole.
+    pub pblk: Pblk,
+}
+
+/// The mapping is not in memory; [`ExtentMap::load`] reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotCached;
+
+/// A run of blocks as it comes from the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) lblk: Lblk,
+    pub(crate) len: u32,
+    pub(crate) pblk: Pblk,
+    pub(crate) unwritten: bool,
+}
+
+/// Reads a file's runs from the disk.
+pub(crate) trait RunSource {
+    /// Calls `emit` for every run that overlaps blocks `first ..= last`, in ascending order, not
+    /// overlapping, each clipped or not. Validates what it reads.
+    fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()>;
+}
+
+/// One word of the map: three bits of tag, 61 of block address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word(u64);
+
+impl Word {
+    const UNREAD: Word = Word(0);
+    const HOLE: Word = Word(1 << 61);
+    const MAPPED: u64 = 2;
+    const UNWRITTEN: u64 = 3;
+    /// Leads to the next level; the address is the leaf's lowest block.
+    const DEEPER: u64 = 4;
+
+    fn new(tag: u64, address: u64) -> Word {
+        debug_assert!(address < 1 << 61);
+        Word(tag << 61 | address)
+    }
+
+    #[inline]
+    fn tag(self) -> u64 {
+        self.0 >> 61
+    }
+
+    #[inline]
+    fn address(self) -> u64 {
+        self.0 & ((1 << 61) - 1)
+    }
+
+    fn of_run(run: &Run) -> Word {
+        let tag = if run.unwritten { Word::UNWRITTEN } else { Word::MAPPED };
+        Word::new(tag, run.pblk.0)
+    }
+}
+
+/// Block addresses of one span, relative to the span's word. 0 is a hole; otherwise address - base
+/// + 1, with the top bit for unwritten.
+#[derive(Debug)]
+enum Leaf {
+    /// All addresses lie within 2^31 blocks, as they do on every file system up to 8 TiB.
+    Narrow(Box<[AtomicU32; SPAN_BLOCKS as usize]>),
+    /// Any addresses.
+    Wide(Box<[AtomicU64; SPAN_BLOCKS as usize]>),
+}
+
+const NARROW_UNWRITTEN: u32 = 1 << 31;
+const WIDE_UNWRITTEN: u64 = 1 << 63;
+
+#[derive(Debug)]
+struct Node {
+    spans: [AtomicU64; 1 << NODE_BITS],
+    leaves: [OnceLock<Leaf>; 1 << NODE_BITS],
+}
+
+#[derive(Debug)]
+struct Region {
+    word: AtomicU64,
+    /// If `word` is a run: blocks from here on are a hole. Written before `word`.
+    run_blocks: AtomicU32,
+    node: OnceLock<Box<Node>>,
+}
+
+impl Region {
+    fn new() -> Region {
+        Region {
+            word: AtomicU64::new(Word::UNREAD.0),
+            run_blocks: AtomicU32::new(0),
+            node: OnceLock::new(),
+        }
+    }
+}
+
+/// A file's extent map.
+#[derive(Debug)]
+pub(crate) struct ExtentMap {
+    /// Region 0, then regions 1, 2..4, 4..8, and so on, each group made when it is first loaded.
+    first: Region,
+    rest: [OnceLock<Box<[Region]>>; (32 - REGION_BITS) as usize],
+    loading: Mutex<()>,
+}
+
+/// What one block is, and how many blocks from it on are known to continue it.
+#[derive(Clone, Copy)]
+struct Piece {
+    kind: MapKind,
+    pblk: u64,
+    len: u32,
+}
+
+impl ExtentMap {
+    /// An empty map: nothing is cached.
+    pub(crate) fn new() -> ExtentMap {
+        ExtentMap {
+            first: Region::new(),
+            rest: [const { OnceLock::new() }; (32 - REGION_BITS) as usize],
+            loading: Mutex::new(()),
+        }
+    }
+
+    #[inline]
+    fn region(&self, number: u32) -> Option<&Region> {
+        if number == 0 {
+            return Some(&self.first);
+        }
+        let group = number.ilog2();
+        let regions = self.rest[group as usize].get()?;
+        regions.get((number - (1 << group)) as usize)
+    }
+
+    fn region_or_new(&self, number: u32) -> &Region {
+        if number == 0 {
+            return &self.first;
+        }
+        let group = number.ilog2();
+        let regions = self.rest[group as usize].get_or_init(|| (0..1u32 << group).map(|_| Region::new()).collect());
+        &regions[(number - (1 << group)) as usize]
+    }
+
+    #[inline]
+    fn piece(&self, lblk: u32) -> Result<Piece, NotCached> {
+        let region = self.region(lblk >> REGION_BITS).ok_or(NotCached)?;
+        let word = Word(region.word.load(Ordering::Acquire));
+        let within = lblk % REGION_BLOCKS;
+        match word.tag() {
+            Word::DEEPER => {
+                let node = region.node.get().expect("filled in before the word");
+                Ok(node.piece(within))
+            }
+            Word::MAPPED | Word::UNWRITTEN => {
+                let run_blocks = region.run_blocks.load(Ordering::Relaxed);
+                if within >= run_blocks {
+                    return Ok(Piece { kind: MapKind::Hole, pblk: 0, len: REGION_BLOCKS - within });
+                }
+                Ok(Piece {
+                    kind: kind_of(word.tag()),
+                    pblk: word.address() + u64::from(within),
+                    len: run_blocks - within,
+                })
+            }
+            _ if word == Word::HOLE => Ok(Piece { kind: MapKind::Hole, pblk: 0, len: REGION_BLOCKS - within }),
+            _ => Err(NotCached),
+        }
+    }
+
+    /// The mapping that covers `lblk`, at most `want` blocks of it (`want` is not 0). It may be
+    /// shorter than what the disk has, never longer.
+    #[inline]
+    pub(crate) fn lookup(&self, lblk: Lblk, want: u32) -> Result<Mapping, NotCached> {
+        let piece = self.piece(lblk.0)?;
+        let len = if piece.len >= want { want } else { self.extend(lblk.0, piece, want) };
+        Ok(Mapping { lblk, len, kind: piece.kind, pblk: Pblk(piece.pblk) })
+    }
+
+    /// How far the mapping that begins with `piece` goes, up to `want`.
+    fn extend(&self, lblk: u32, piece: Piece, want: u32) -> u32 {
+        let want = want.min(u32::MAX - lblk);
+        let mut len = piece.len;
+        while len < want {
+            let Ok(next) = self.piece(lblk + len) else { break };
+            let continues = next.kind == piece.kind
+                && (next.kind == MapKind::Hole || next.pblk == piece.pblk + u64::from(len));
+            if !continues {
+                break;
+            }
+            len += next.len;
+        }
+        len.min(want)
+    }
+
+    /// Reads the region that holds `lblk` from the disk, unless it is there. Blocks.
+    ///
+    /// # Errors
+    /// What `source` finds wrong; the region stays uncached then.
+    pub(crate) fn load(&self, lblk: Lblk, source: &dyn RunSource) -> Result<()> {
+        let number = lblk.0 >> REGION_BITS;
+        let _loading = self.loading.lock();
+        let region = self.region_or_new(number);
+        if region.word.load(Ordering::Acquire) != Word::UNREAD.0 {
+            return Ok(());
+        }
+        let first = number << REGION_BITS;
+        let mut runs: Vec<Run> = Vec::new();
+        source.runs(Lblk(first), Lblk(first + (REGION_BLOCKS - 1)), &mut |run| {
+            push_clipped(&mut runs, first, run);
+        })?;
+        region.fill(&runs);
+        Ok(())
+    }
+}
+
+fn kind_of(tag: u64) -> MapKind {
+    if tag == Word::MAPPED { MapKind::Mapped } else { MapKind::Unwritten }
+}
+
+/// Clips a run to the region that starts at `first`, makes it relative, and merges it with the one
+/// before where they are one on the disk as well.
+fn push_clipped(runs: &mut Vec<Run>, first: u32, run: Run) {
+    let start = u64::from(run.lblk.0).max(u64::from(first));
+    let end = (u64::from(run.lblk.0) + u64::from(run.len)).min(u64::from(first) + u64::from(REGION_BLOCKS));
+    if start >= end {
+        return;
+    }
+    let clipped = Run {
+        lblk: Lblk((start - u64::from(first)) as u32),
+        len: (end - start) as u32,
+        pblk: Pblk(run.pblk.0 + (start - u64::from(run.lblk.0))),
+        unwritten: run.unwritten,
+    };
+    if let Some(last) = runs.last_mut()
+        && last.lblk.0 + last.len == clipped.lblk.0
+        && last.pblk.0 + u64::from(last.len) == clipped.pblk.0
+        && last.unwritten == clipped.unwritten
+    {
+        last.len += clipped.len;
+        return;
+    }
+    runs.push(clipped);
+}
+
+impl Region {
+    /// Publishes `runs` (relative to the region) as its content.
+    fn fill(&self, runs: &[Run]) {
+        let word = match runs {
+            [] => Word::HOLE,
+            [run] if run.lblk.0 == 0 => {
+                self.run_blocks.store(run.len, Ordering::Relaxed);
+                Word::of_run(run)
+            }
+            _ => {
+                self.node.get_or_init(|| Node::of_runs(runs));
+                Word::new(Word::DEEPER, 0)
+            }
+        };
+        self.word.store(word.0, Ordering::Release);
+    }
+}
+
+impl Node {
+    fn of_runs(runs: &[Run]) -> Box<Node> {
+        let node = Box::new(Node {
+            spans: [const { AtomicU64::new(Word::HOLE.0) }; 1 << NODE_BITS],
+            leaves: [const { OnceLock::new() }; 1 << NODE_BITS],
+        });
+        let mut rest = runs;
+        for span in 0..1u32 << NODE_BITS {
+            let start = span << SPAN_BITS;
+            let end = start + SPAN_BLOCKS;
+            while let [run, tail @ ..] = rest
+                && run.lblk.0 + run.len <= start
+            {
+                rest = tail;
+            }
+            let inside = rest.iter().take_while(|run| run.lblk.0 < end).count();
+            node.fill_span(span as usize, start, &rest[..inside]);
+        }
+        node
+    }
+
+    fn fill_span(&self, span: usize, start: u32, runs: &[Run]) {
+        let word = match runs {
+            [] => Word::HOLE,
+            [run] if run.lblk.0 <= start && run.lblk.0 + run.len >= start + SPAN_BLOCKS => {
+                let skipped = u64::from(start - run.lblk.0);
+                Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped)
+            }
+            _ => {
+                let (leaf, base) = Leaf::of_runs(start, runs);
+                self.leaves[span].get_or_init(|| leaf);
+                Word::new(Word::DEEPER, base)
+            }
+        };
+        self.spans[span].store(word.0, Ordering::Release);
+    }
+
+    #[inline]
+    fn piece(&self, within: u32) -> Piece {
+        let span = (within >> SPAN_BITS) as usize;
+        let block = within % SPAN_BLOCKS;
+        let word = Word(self.spans[span].load(Ordering::Acquire));
+        match word.tag() {
+            Word::DEEPER => {
+                let leaf = self.leaves[span].get().expect("filled in before the word");
+                leaf.piece(word.address(), block as usize)
+            }
+            Word::MAPPED | Word::UNWRITTEN => Piece {
+                kind: kind_of(word.tag()),
+                pblk: word.address() + u64::from(block),
+                len: SPAN_BLOCKS - block,
+            },
+            _ => Piece { kind: MapKind::Hole, pblk: 0, len: SPAN_BLOCKS - block },
+        }
+    }
+}
+
+impl Leaf {
+    /// A leaf of the blocks `start .. start + 512`, and the base of its addresses.
+    fn of_runs(start: u32, runs: &[Run]) -> (Leaf, u64) {
+        let inside = || {
+            runs.iter().flat_map(move |run| {
+                let from = run.lblk.0.max(start);
+                let to = (run.lblk.0 + run.len).min(start + SPAN_BLOCKS);
+                (from..to).map(move |lblk| {
+                    let pblk = run.pblk.0 + u64::from(lblk - run.lblk.0);
+                    ((lblk - start) as usize, pblk, run.unwritten)
+                })
+            })
+        };
+        let base = inside().map(|(_, pblk, _)| pblk).min().unwrap_or(0);
+        let top = inside().map(|(_, pblk, _)| pblk).max().unwrap_or(0);
+        if top - base < u64::from(NARROW_UNWRITTEN) - 1 {
+            let leaf = Box::new([const { AtomicU32::new(0) }; SPAN_BLOCKS as usize]);
+            for (block, pblk, unwritten) in inside() {
+                let flag = if unwritten { NARROW_UNWRITTEN } else { 0 };
+                leaf[block].store(((pblk - base) as u32 + 1) | flag, Ordering::Relaxed);
+            }
+            return (Leaf::Narrow(leaf), base);
+        }
+        let leaf = Box::new([const { AtomicU64::new(0) }; SPAN_BLOCKS as usize]);
+        for (block, pblk, unwritten) in inside() {
+            let flag = if unwritten { WIDE_UNWRITTEN } else { 0 };
+            leaf[block].store((pblk - base + 1) | flag, Ordering::Relaxed);
+        }
+        (Leaf::Wide(leaf), base)
+    }
+
+    #[inline]
+    fn piece(&self, base: u64, block: usize) -> Piece {
+        let (unwritten, distance) = match self {
+            Leaf::Narrow(entries) => {
+                let entry = entries[block].load(Ordering::Relaxed);
+                (entry & NARROW_UNWRITTEN != 0, u64::from(entry & !NARROW_UNWRITTEN))
+            }
+            Leaf::Wide(entries) => {
+                let entry = entries[block].load(Ordering::Relaxed);
+                (entry & WIDE_UNWRITTEN != 0, entry & !WIDE_UNWRITTEN)
+            }
+        };
+        let kind = match (distance, unwritten) {
+            (0, _) => MapKind::Hole,
+            (_, true) => MapKind::Unwritten,
+            (_, false) => MapKind::Mapped,
+        };
+        Piece { kind, pblk: (base + distance).wrapping_sub(1), len: 1 }
+    }
+}
+
+const _: () = assert!(REGIONS == 1 << 14);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Runs from a list, as an extent tree would give them.
+    struct Listed(Vec<Run>);
+
+    impl RunSource for Listed {
+        fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()> {
+            let overlaps = |run: &&Run| {
+                run.lblk.0 <= last.0 && u64::from(run.lblk.0) + u64::from(run.len) > u64::from(first.0)
+            };
+            self.0.iter().filter(overlaps).for_each(|run| emit(*run));
+            Ok(())
+        }
+    }
+
+    impl Listed {
+        /// What one block is, by looking at every run.
+        fn block(&self, lblk: u32) -> (MapKind, u64) {
+            let inside = |run: &&Run| run.lblk.0 <= lblk && lblk - run.lblk.0 < run.len;
+            match self.0.iter().find(inside) {
+                None => (MapKind::Hole, 0),
+                Some(run) => {
+                    let kind = if run.unwritten { MapKind::Unwritten } else { MapKind::Mapped };
+                    (kind, run.pblk.0 + u64::from(lblk - run.lblk.0))
+                }
+            }
+        }
+    }
+
+    fn run(lblk: u32, len: u32, pblk: u64, unwritten: bool) -> Run {
+        Run { lblk: Lblk(lblk), len, pblk: Pblk(pblk), unwritten }
+    }
+
+    /// Looks a block up, loading its region first if it must.
+    fn lookup(map: &ExtentMap, source: &Listed, lblk: u32, want: u32) -> Mapping {
+        match map.lookup(Lblk(lblk), want) {
+            Ok(mapping) => mapping,
+            Err(NotCached) => {
+                map.load(Lblk(lblk), source).expect("the list has no damage");
+                map.lookup(Lblk(lblk), want).expect("loaded a moment ago")
+            }
+        }
+    }
+
+    #[test]
+    fn lookup_before_load_is_not_cached() {
+        let map = ExtentMap::new();
+        assert_eq!(map.lookup(Lblk(5), 1), Err(NotCached));
+        assert_eq!(map.lookup(Lblk(u32::MAX), 1), Err(NotCached));
+    }
+
+    #[test]
+    fn failed_load_stays_uncached() {
+        struct Broken;
+        impl RunSource for Broken {
+            fn runs(&self, _: Lblk, _: Lblk, _: &mut dyn FnMut(Run)) -> Result<()> {
+                Err(crate::Error::Invalid("broken".into()))
+            }
+        }
+        let map = ExtentMap::new();
+        assert!(map.load(Lblk(0), &Broken).is_err());
+        assert_eq!(map.lookup(Lblk(0), 1), Err(NotCached));
+    }
+
+    #[test]
+    fn contiguous_file_is_one_mapping_without_a_node() {
+        let source = Listed(vec![run(0, 1000, 5000, false)]);
+        let map = ExtentMap::new();
+        assert_eq!(
+            lookup(&map, &source, 10, u32::MAX),
+            Mapping { lblk: Lblk(10), len: 990, kind: MapKind::Mapped, pblk: Pblk(5010) }
+        );
+        assert!(map.first.node.get().is_none());
+        assert_eq!(lookup(&map, &source, 1000, 7).kind, MapKind::Hole);
+    }
+
+    #[test]
+    fn addresses_far_apart_in_one_span_are_kept() {
+        let far = 1u64 << 40;
+        let source = Listed(vec![run(0, 1, far, false), run(1, 1, 3, true), run(5, 2, far + 9, false)]);
+        let map = ExtentMap::new();
+        for lblk in 0..8 {
+            let mapping = lookup(&map, &source, lblk, 1);
+            let (kind, pblk) = source.block(lblk);
+            assert_eq!(mapping.kind, kind);
+            assert!(kind == MapKind::Hole || mapping.pblk.0 == pblk);
+        }
+    }
+
+    #[test]
+    fn last_block_of_the_largest_file_is_found() {
+        let source = Listed(vec![run(u32::MAX - 1, 1, 77, false)]);
+        let map = ExtentMap::new();
+        assert_eq!(lookup(&map, &source, u32::MAX - 1, 10).pblk, Pblk(77));
+        assert_eq!(lookup(&map, &source, u32::MAX - 1, 10).len, 1);
+    }
+
+    #[test]
+    fn fragmented_file_costs_at_most_4_1_bytes_per_block() {
+        // Per allocation, the allocator's own header.
+        const HEADER: usize = 16;
+        let node = size_of::<Node>() + HEADER;
+        let leaf = size_of::<[AtomicU32; SPAN_BLOCKS as usize]>() + HEADER;
+        let bytes = (node + (1 << NODE_BITS) * leaf) as f64 / f64::from(REGION_BLOCKS);
+        assert!(bytes <= 4.1, "{bytes} bytes per block");
+    }
+
+    prop_compose! {
+        /// Ascending runs over a few regions, fragmented here and long there.
+        fn any_runs()(steps in prop::collection::vec((0u32..900, 1u32..1200, 1u64..1 << 33, any::<bool>(), 0u8..8), 1..60)) -> Vec<Run> {
+            let mut at = 0u32;
+            steps.into_iter().map(|(gap, len, pblk, unwritten, scale)| {
+                let scale = if scale == 0 { 300 } else { 1 };
+                let lblk = at + gap * u32::from(scale > 1 || gap > 400);
+                at = lblk + len * scale;
+                run(lblk, len * scale, pblk, unwritten)
+            }).collect()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn any_lookup_agrees_with_the_runs(runs in any_runs(), probes in prop::collection::vec((any::<prop::sample::Index>(), 0u32..2000, 1u32..5000), 1..50)) {
+            let source = Listed(runs);
+            let map = ExtentMap::new();
+            for (index, offset, want) in probes {
+                let lblk = index.get(&source.0).lblk.0.saturating_add(offset);
+                let mapping = lookup(&map, &source, lblk, want);
+                prop_assert!(mapping.len >= 1 && mapping.len <= want);
+                for step in 0..mapping.len {
+                    let (kind, pblk) = source.block(lblk + step);
+                    prop_assert_eq!(mapping.kind, kind);
+                    prop_assert!(kind == MapKind::Hole || mapping.pblk.0 + u64::from(step) == pblk);
+                }
+            }
+        }
+    }
+}

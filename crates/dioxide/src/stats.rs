@@ -1,0 +1,147 @@
+//! What a mount counts: requests by the path they took, and what slowed them down.
+//!
+//! Counting is on the hot path, so each owner of a [`slot`](crate::sync::slot) has a shard that
+//! only it writes; owners without a number share the last one. A snapshot adds the shards up and
+//! is exact once the counted threads are quiet.
+
+use crate::sync::slot::SLOTS;
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One thing that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Count {
+    ReadSimple,
+    ReadGeneral,
+    WriteShared,
+    WriteExclusive,
+    LockWait,
+    Restart,
+    WouldBlock,
+    Punt,
+    Drain,
+    CompletedInline,
+    CompletedDeferred,
+}
+
+const KINDS: usize = Count::CompletedDeferred as usize + 1;
+
+type Shard = CachePadded<[AtomicU64; KINDS]>;
+
+#[derive(Debug)]
+pub(crate) struct Counters {
+    shards: Box<[Shard]>,
+}
+
+/// Totals since the mount was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Reads that took the simple path.
+    pub reads_simple: u64,
+    /// Reads that took the general path.
+    pub reads_general: u64,
+    /// Writes under the shared lock.
+    pub writes_shared: u64,
+    /// Writes under the exclusive lock (or downgraded or released from it).
+    pub writes_exclusive: u64,
+    /// Times that an inode lock was not free at once and was waited for.
+    pub lock_waits: u64,
+    /// Writes that began shared and restarted exclusive.
+    pub restarts: u64,
+    /// No-wait attempts that ended in EAGAIN.
+    pub would_block: u64,
+    /// Queued requests that were handed to a worker.
+    pub punts: u64,
+    /// Times that direct I/O in flight was waited for.
+    pub drains: u64,
+    /// Queued requests whose completion ran where the device's completion was reaped.
+    pub completed_inline: u64,
+    /// Queued requests whose completion ran in a worker.
+    pub completed_deferred: u64,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Counters {
+        Counters {
+            shards: (0..=SLOTS).map(|_| Shard::default()).collect(),
+        }
+    }
+
+    /// Counts one for the owner of `slot`.
+    #[inline]
+    pub(crate) fn add(&self, slot: Option<usize>, count: Count) {
+        self.add_many(slot, count, 1);
+    }
+
+    #[inline]
+    pub(crate) fn add_many(&self, slot: Option<usize>, count: Count, n: u64) {
+        match slot {
+            Some(own) => {
+                let counter = &self.shards[own][count as usize];
+                counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+            }
+            None => {
+                self.shards[SLOTS][count as usize].fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn sum(&self, count: Count) -> u64 {
+        let shards = self.shards.iter();
+        shards.map(|shard| shard[count as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    pub(crate) fn snapshot(&self) -> Stats {
+        Stats {
+            reads_simple: self.sum(Count::ReadSimple),
+            reads_general: self.sum(Count::ReadGeneral),
+            writes_shared: self.sum(Count::WriteShared),
+            writes_exclusive: self.sum(Count::WriteExclusive),
+            lock_waits: self.sum(Count::LockWait),
+            restarts: self.sum(Count::Restart),
+            would_block: self.sum(Count::WouldBlock),
+            punts: self.sum(Count::Punt),
+            drains: self.sum(Count::Drain),
+            completed_inline: self.sum(Count::CompletedInline),
+            completed_deferred: self.sum(Count::CompletedDeferred),
+        }
+    }
+}
+
+impl Stats {
+    /// What was counted between `earlier` and this snapshot.
+    pub fn since(&self, earlier: &Stats) -> Stats {
+        Stats {
+            reads_simple: self.reads_simple - earlier.reads_simple,
+            reads_general: self.reads_general - earlier.reads_general,
+            writes_shared: self.writes_shared - earlier.writes_shared,
+            writes_exclusive: self.writes_exclusive - earlier.writes_exclusive,
+            lock_waits: self.lock_waits - earlier.lock_waits,
+            restarts: self.restarts - earlier.restarts,
+            would_block: self.would_block - earlier.would_block,
+            punts: self.punts - earlier.punts,
+            drains: self.drains - earlier.drains,
+            completed_inline: self.completed_inline - earlier.completed_inline,
+            completed_deferred: self.completed_deferred - earlier.completed_deferred,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_owned_and_shared_shards_add_up() {
+        let counters = Counters::new();
+        counters.add(Some(0), Count::Punt);
+        counters.add(Some(5), Count::Punt);
+        counters.add(None, Count::Punt);
+        counters.add_many(Some(0), Count::Drain, 4);
+        let before = Stats::default();
+        let now = counters.snapshot().since(&before);
+        assert_eq!((now.punts, now.drains, now.restarts), (3, 4, 0));
+    }
+}

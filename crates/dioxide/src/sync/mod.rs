@@ -1,0 +1,14 @@
+//! The locking of an inode's direct I/O: what each part guards is in `docs/LOCKING.md`.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`fence`] | a fence that is free for the frequent side and dear for the rare side |
+//! | [`slot`] | a small number that one thread or queue owns |
+//! | [`rwsem`] | the inode's reader-writer lock, whose readers share no cache line |
+//! | [`inflight`] | direct I/O in flight, and waiting for its end |
+
+pub(crate) mod fence;
+pub(crate) mod inflight;
+mod prim;
+pub(crate) mod rwsem;
+pub(crate) mod slot;

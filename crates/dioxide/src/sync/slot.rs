@@ -1,0 +1,74 @@
+//! Small numbers, each owned by one thread or one queue at a time.
+//!
+//! The owner of number `n` is the only writer of entry `n` of every per-owner table (the presence
+//! tables of the locks, the statistics), so that those entries need no atomic read-modify-write.
+//! Numbers run out at [`SLOTS`]; whoever has none takes the slower, shared way, which is always
+//! there.
+
+use parking_lot::Mutex;
+
+/// How many numbers there are.
+pub(crate) const SLOTS: usize = 128;
+
+static FREE: Mutex<u128> = Mutex::new(u128::MAX);
+const _: () = assert!(SLOTS == u128::BITS as usize);
+
+/// Ownership of a number, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Claim(u8);
+
+impl Claim {
+    /// The lowest free number, or `None` when all are taken.
+    pub(crate) fn take() -> Option<Claim> {
+        let mut free = FREE.lock();
+        let number = free.trailing_zeros();
+        if number == u128::BITS {
+            return None;
+        }
+        *free &= !(1 << number);
+        Some(Claim(number as u8))
+    }
+
+    /// The number, below [`SLOTS`].
+    pub(crate) fn number(&self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        *FREE.lock() |= 1 << self.0;
+    }
+}
+
+/// The calling thread's own number, claimed at its first use and held until the thread ends.
+/// `None` when none was free then, or while the thread is being torn down.
+#[inline]
+pub(crate) fn current() -> Option<usize> {
+    thread_local! {
+        static MINE: Option<Claim> = Claim::take();
+    }
+    MINE.try_with(|claim| claim.as_ref().map(Claim::number))
+        .unwrap_or(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claim_dropped_then_number_free_again() {
+        let first = Claim::take().expect("fewer than 128 threads in this test");
+        let number = first.number();
+        let second = Claim::take().expect("fewer than 128 threads in this test");
+        assert_ne!(second.number(), number);
+        drop(first);
+        let taken: Vec<Claim> = std::iter::from_fn(Claim::take).collect();
+        assert!(taken.iter().any(|claim| claim.number() == number));
+    }
+
+    #[test]
+    fn current_in_one_thread_stays() {
+        assert_eq!(current(), current());
+    }
+}
