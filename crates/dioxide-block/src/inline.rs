@@ -13,8 +13,8 @@
 //! into a vector is already unique.
 
 use crate::{
-    Completion, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, SlotId,
-    Waker,
+    Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs,
+    SlotId, Waker,
 };
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -41,13 +41,18 @@ impl<D: Device> InlineQueue<D> {
         }
     }
 
+    #[inline]
     fn run(&self, op: &mut Op) -> Result<(), Box<Error>> {
-        if op.kind == OpKind::Flush {
-            self.device.flush()?;
-            return Ok(());
-        }
-        for seg in op.segs.as_slice() {
-            self.transfer(op.kind, seg, &mut op.buf)?;
+        // The usual case first and apart: a slice made from either case makes the processor read a
+        // length where two fields have just been written, and wait for them.
+        match (&op.segs, op.kind) {
+            (_, OpKind::Flush) => self.device.flush()?,
+            (Segs::One(seg), kind) => self.transfer(kind, seg, &mut op.buf)?,
+            (Segs::Many(segs), kind) => {
+                for seg in segs {
+                    self.transfer(kind, seg, &mut op.buf)?;
+                }
+            }
         }
         Ok(())
     }
@@ -73,6 +78,28 @@ impl<D: Device> InlineQueue<D> {
     }
 }
 
+/// Appends without the detour over the stack that `Vec::push` takes for the case that it must grow.
+#[inline]
+pub(crate) fn push_in_place(
+    done: &mut Vec<Completion>,
+    slot: SlotId,
+    buf: Buf,
+    result: Result<(), Box<Error>>,
+) {
+    if done.len() == done.capacity() {
+        grow(done);
+    }
+    if done.len() < done.capacity() {
+        done.push(Completion { slot, buf, result });
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn grow(done: &mut Vec<Completion>) {
+    done.reserve(1);
+}
+
 impl<D: Device> Queue for InlineQueue<D> {
     fn depth(&self) -> u32 {
         self.depth
@@ -83,16 +110,12 @@ impl<D: Device> Queue for InlineQueue<D> {
     }
 
     fn push(&mut self, mut op: Op) -> Result<SlotId, Op> {
-        let slot = self.done.len() as u32;
-        if slot == self.depth {
+        if self.done.len() >= self.depth as usize {
             return Err(op);
         }
         let result = self.run(&mut op);
-        self.done.push(Completion {
-            slot,
-            buf: op.buf,
-            result,
-        });
+        let slot = self.done.len() as u32;
+        push_in_place(&mut self.done, slot, op.buf, result);
         Ok(slot)
     }
 

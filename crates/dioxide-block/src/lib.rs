@@ -6,7 +6,7 @@
 //!
 //! | Module | What it is |
 //! |---|---|
-//! | [`file`] | images and block devices: io_uring, pread/pwrite or a shared mapping, chosen by probing |
+//! | [`mod@file`] | images and block devices: io_uring, pread/pwrite or a shared mapping, chosen by probing |
 //! | [`mem`] | a device in memory |
 //! | [`sim`] | wraps a device with latency, an IOPS ceiling and faults |
 //! | [`record`] | wraps a device and logs writes, flushes and FUA |

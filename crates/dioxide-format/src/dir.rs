@@ -12,9 +12,9 @@
 
 use crate::Result;
 use crate::checksum::crc32c;
-use crate::error::{corrupt, ensure, ensure_checksum, prefix};
+use crate::error::{Error, corrupt, ensure, ensure_checksum, prefix};
 use crate::features::Incompat;
-use crate::inode::FileType;
+use crate::inode::{FileType, Inode, InodeFlags};
 use crate::layout::{byte, layout, le16, le32};
 use crate::superblock::SuperBlock;
 use crate::types::Ino;
@@ -75,6 +75,25 @@ impl DirFormat {
             large_dir: features.incompat.contains(Incompat::LARGE_DIR),
         }
     }
+}
+
+/// Checks that names of a directory can be compared byte by byte.
+///
+/// # Errors
+/// `UnsupportedFeature` for a casefolded or encrypted directory.
+pub fn ensure_plain_names(inode: &Inode) -> Result<()> {
+    let refused = [
+        (InodeFlags::ENCRYPT, Incompat::ENCRYPT),
+        (InodeFlags::CASEFOLD, Incompat::CASEFOLD),
+    ];
+    let set = refused
+        .iter()
+        .find(|(flag, _)| inode.flags().contains(*flag));
+    set.map_or(Ok(()), |(_, feature)| {
+        Err(Error::UnsupportedFeature {
+            feature: feature.to_string(),
+        })
+    })
 }
 
 /// A directory entry.

@@ -129,7 +129,6 @@ feature_set! {
         0x0000_0010 GDT_CSUM "uninit_bg",
         0x0000_0020 DIR_NLINK "dir_nlink",
         0x0000_0040 EXTRA_ISIZE "extra_isize",
-        0x0000_0080 HAS_SNAPSHOT "snapshot",
         0x0000_0100 QUOTA "quota",
         0x0000_0200 BIGALLOC "bigalloc",
         0x0000_0400 METADATA_CSUM "metadata_csum",

@@ -13,7 +13,7 @@ use dioxide_format::types::{Group, Ino, Pblk};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use support::{Image, Node, Seen, SourceTree, Walk, run};
+use support::{Image, Mount, Node, Seen, SourceTree, Walk, run};
 
 /// Makes an empty image, walks it, compares it with dumpe2fs.
 fn check_empty(size: &str, args: &[&str]) -> Seen {
@@ -138,6 +138,9 @@ fn compare_with_dumpe2fs(image: &Image, walk: &Walk<'_>) {
     for (key, value) in expected {
         assert_eq!(dump.get(key), Some(&value.as_str()), "{key}");
     }
+    let with_super = |group: &Group| sb.group_has_super(*group);
+    let scanned = (1..sb.group_count()).map(Group).filter(with_super);
+    assert!(sb.backup_groups().eq(scanned));
     compare_groups(groups, walk);
 }
 
@@ -290,7 +293,10 @@ fn empty_images_of_every_option_agree_with_dumpe2fs() {
         ("128M", &["-t", "ext4", "-I", "128"]),
         ("128M", &["-t", "ext4", "-I", "512"]),
         ("128M", &["-t", "ext4", "-I", "1024", "-b", "1024"]),
-        ("128M", &["-t", "ext4", "-I", "4096", "-b", "4096"]),
+        (
+            "128M",
+            &["-t", "ext4", "-I", "4096", "-b", "4096", "-N", "1024"],
+        ),
         ("128M", &["-t", "ext4", "-O", "metadata_csum_seed"]),
         ("128M", &["-t", "ext4", "-O", "^has_journal"]),
         ("128M", &["-t", "ext4", "-O", "^flex_bg", "-b", "1024"]),
@@ -476,6 +482,57 @@ fn xattrs_in_inode_block_and_other_inodes_are_read() {
 }
 
 #[test]
+fn image_written_by_the_kernel_content_matches() {
+    let source = SourceTree::new(3000);
+    let holes = Path::new(source.path()).join("many/unwritten");
+    run("fallocate", &["-l", "1M", holes.to_str().unwrap()], &[0]);
+    let rows: [&[&str]; 3] = [
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "inline_data,orphan_file,ea_inode",
+        ],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-O",
+            "bigalloc,metadata_csum_seed",
+            "-C",
+            "16384",
+        ],
+        &["-t", "ext2", "-b", "1024", "-I", "128"],
+    ];
+    for args in rows {
+        println!("mke2fs {}", args.join(" "));
+        let mut args = args.to_vec();
+        args.extend(["-N", "8192"]);
+        let image = Image::make("128M", &args);
+        let mount = Mount::new(&image);
+        let all = format!("{}/.", source.path());
+        run("cp", &["-a", "--sparse=always", &all, mount.path()], &[0]);
+        let junk = Path::new(mount.path()).join("many");
+        (0..5000).for_each(|i| drop(fs::write(junk.join(format!("junk-{i}")), b"")));
+        (0..5000).for_each(|i| drop(fs::remove_file(junk.join(format!("junk-{i}")))));
+        drop(mount);
+        let mut walk = Walk::open(&image);
+        walk.run();
+        assert!(
+            walk.seen.dx_roots >= 1 && walk.seen.hashed_names >= 3000,
+            "{:?}",
+            walk.seen
+        );
+        compare_tree(&mut walk, source.path());
+        compare_with_dumpe2fs(&image, &walk);
+        image.assert_clean();
+    }
+}
+
+#[test]
 fn device_nodes_and_times_read_as_debugfs_set_them() {
     let image = Image::make("64M", &["-t", "ext4"]);
     image.debugfs(
@@ -564,6 +621,8 @@ fn feature_names_of_every_bit_agree_with_dumpe2fs() {
                 1 => disk.s_feature_incompat |= 1 << bit,
                 _ => disk.s_feature_ro_compat |= 1 << bit,
             }
+            disk.s_checksum_type = 1;
+            sb.update_checksum();
             image.write(SUPERBLOCK_OFFSET, &sb.encode());
             let text = run("dumpe2fs", &["-f", "-h", image.path()], &[0, 1]);
             let Some(found) = dumped(&text).get("Filesystem features").copied() else {
@@ -592,7 +651,8 @@ fn damaged_superblock_error_names_the_field() {
             other => panic!("{other:?}"),
         }
     };
-    let rows: [(&str, &dyn Fn(&mut SuperBlock)); 16] = [
+    type Change<'a> = &'a dyn Fn(&mut SuperBlock);
+    let rows: [(&str, Change<'_>); 16] = [
         ("s_magic", &|sb| sb.disk_mut().s_magic = 0),
         ("s_rev_level", &|sb| sb.disk_mut().s_rev_level = 2),
         ("s_log_block_size", &|sb| {

@@ -131,8 +131,8 @@ fn explain_read(file: &File, told: &mut Explanation) -> Result<()> {
     let bytes = (size - told.offset).min(told.len as u64) as usize;
     told.step("size", format!("i_size {size}: {bytes} of {} bytes are inside the file", told.len));
     describe_pieces(file, told, bytes)?;
-    told.simple = simple::eligible(mount, inode, told.len)
-        && simple::locate(mount, inode, told.offset, told.len).is_some();
+    told.simple = simple::eligible(mount, inode, told.policy, told.len)
+        && simple::locate_read(mount, inode, told.offset, told.len).is_some();
     let why = match (told.simple, mount.knobs.simple()) {
         (true, _) => "simple: at most one block, inside i_size, one mapping of written blocks",
         (false, false) => "general: the simple path is switched off",

@@ -159,7 +159,17 @@ fn same_by_status(device: &str, stat: &Stat) -> bool {
 }
 
 fn lock(fd: &OwnedFd, write: bool) -> Result<(), Errno> {
-    let kind = if write { libc::F_WRLCK } else { libc::F_RDLCK };
+    set_lock(fd, if write { libc::F_WRLCK } else { libc::F_RDLCK })
+}
+
+/// Ends our lock now. Closing would do, but not while a process that another thread has just forked
+/// still holds a copy of the descriptor.
+pub(super) fn unlock(fd: &OwnedFd) {
+    // A file system without locks, say: then there is none.
+    let _ = set_lock(fd, libc::F_UNLCK);
+}
+
+fn set_lock(fd: &OwnedFd, kind: libc::c_int) -> Result<(), Errno> {
     // SAFETY: all zeros is a valid `struct flock`: the whole file, no process.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = kind as libc::c_short;

@@ -8,6 +8,7 @@
 //! signal, memory that direct I/O would refuse) goes to a cold function.
 #![allow(unsafe_code)]
 
+use super::guard;
 use crate::{Buf, Durability, Error, Geometry, Result};
 use rustix::fs::{self, FallocateFlags};
 use rustix::io::{self as rio, Errno, ReadWriteFlags};
@@ -242,6 +243,12 @@ impl FileIo {
             (false, false) => " (page cache)",
         };
         format!("{backend} on {}{how}", self.name)
+    }
+}
+
+impl Drop for FileIo {
+    fn drop(&mut self) {
+        guard::unlock(&self.fd);
     }
 }
 

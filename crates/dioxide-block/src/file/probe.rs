@@ -20,11 +20,15 @@ const SECTOR_BYTES: u32 = 512;
 
 /// Opens, guards and describes `path`.
 pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
-    let block_device = kind_of(path)? == FileType::BlockDevice;
+    let kind = kind_of(path)?;
+    let block_device = kind == FileType::BlockDevice;
     let in_memory = !block_device && lives_in_memory(path)?;
     let want_direct = !in_memory && !options.buffered && options.backend != Backend::Mmap;
     let fd = open_fd(path, options.write, block_device, want_direct)?;
     let stat = fs::fstat(&fd).map_err(|e| step(path, "stat", e))?;
+    if FileType::from_raw_mode(stat.st_mode) != kind {
+        return Err(step(path, "it was replaced meanwhile", Errno::STALE));
+    }
     guard::check_and_lock(path, &fd, &stat, options.write)?;
 
     let alignment = match want_direct {

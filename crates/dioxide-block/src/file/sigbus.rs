@@ -32,11 +32,13 @@
 //! An entry that covers the fault cannot change meanwhile, since the copy that faulted borrows the
 //! mapping that owns it. For other entries, that may come and go: `start` is 0 unless the entry is
 //! live; it is written last when one is made, cleared first when it ends, and read before and after
-//! `end`. Equal reads of `start` with the `end` of another generation describe a range that begins
-//! where a mapping was or is live, and is one of the two; both are disjoint from every other live mapping.
+//! `end`. If both reads give the same address but `end` is of another generation than the first, then
+//! both generations began there: the range is that of a mapping that was live at the first read or is
+//! at the second, and neither overlaps another live mapping.
 //!
 //! # Limits
-//! A program that replaces our handler without calling it, or blocks `SIGBUS`, is not protected.
+//! A program that replaces our handler without calling it, or blocks `SIGBUS`, is not protected; nor
+//! is an image on hugetlbfs, whose pages cannot be replaced one by one (it dies as without us).
 //! Faults elsewhere go to the handler that was there before, as if we were not there.
 #![allow(unsafe_code)]
 

@@ -27,14 +27,22 @@
 //! device, which is why there are several.
 #![allow(unsafe_code)]
 
-use super::io::{FileIo, failed, stopped};
+mod setup;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+pub(super) use setup::available;
+
+use super::io::{FileIo, failed};
 use crate::{
-    Buf, BufPool, Completion, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs, SlotId,
-    Waker,
+    Buf, Completion, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs, SlotId, Waker,
 };
 use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
-use io_uring::{Builder, IoUring, cqueue, opcode, squeue};
+use io_uring::{IoUring, opcode, squeue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use setup::{Registered, build_ring, register};
+use slot::Slot;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -45,28 +53,7 @@ const FILE: Fixed = Fixed(0);
 /// `user_data` of the poll that waits for the waker.
 const WAKER: u64 = u64::MAX;
 const MAX_DEPTH: u32 = 4096;
-/// The kernel registers at most this much in one buffer.
-const MAX_REGISTERED_BYTES: usize = 1 << 30;
-const SQPOLL_IDLE_MS: u32 = 50;
 const ENTER_GETEVENTS: u32 = 1;
-
-/// Whether io_uring can be used at all: compiled in, permitted, and of Linux 5.11 or later (waits
-/// with a timeout).
-pub(super) fn available() -> Result<()> {
-    let ring = IoUring::new(2).map_err(refused)?;
-    match ring.params().is_feature_ext_arg() {
-        true => Ok(()),
-        false => Err(Error::Unsupported {
-            what: "io_uring of a kernel before 5.11".into(),
-        }),
-    }
-}
-
-fn refused(e: io::Error) -> Error {
-    Error::Unsupported {
-        what: format!("io_uring (see sysctl kernel.io_uring_disabled, seccomp): {e}"),
-    }
-}
 
 /// See the module header.
 pub(super) struct UringQueue {
@@ -94,67 +81,6 @@ pub(super) struct UringQueue {
     armed: Option<u64>,
     /// The waker was called, and no `wait` has returned for it yet.
     woken: bool,
-}
-
-struct Slot {
-    buf: Buf,
-    segs: Segs,
-    error: Option<Box<Error>>,
-    kind: OpKind,
-    /// The buffer belongs to the registered pool.
-    fixed: bool,
-    /// Pieces before this one were written to the submission ring.
-    issued: u32,
-    /// Pieces that have not completed.
-    remaining: u32,
-}
-
-impl Slot {
-    fn empty() -> Slot {
-        Slot {
-            buf: Buf::empty(),
-            segs: Segs::Many(Box::new([])),
-            error: None,
-            kind: OpKind::Flush,
-            fixed: false,
-            issued: 0,
-            remaining: 0,
-        }
-    }
-
-    fn pieces(&self) -> u32 {
-        match self.kind {
-            OpKind::Flush => 1,
-            _ => self.segs.as_slice().len() as u32,
-        }
-    }
-
-    #[inline]
-    fn seg(&mut self, piece: u32) -> &mut Seg {
-        match &mut self.segs {
-            Segs::One(seg) => seg,
-            Segs::Many(segs) => &mut segs[piece as usize],
-        }
-    }
-
-    #[inline]
-    fn complete(&mut self, slot: SlotId) -> Completion {
-        Completion {
-            slot,
-            buf: std::mem::replace(&mut self.buf, Buf::empty()),
-            result: match self.error.take() {
-                None => Ok(()),
-                Some(error) => Err(error),
-            },
-        }
-    }
-}
-
-/// The pool's region, registered in equal parts that no buffer straddles.
-struct Registered {
-    pool: BufPool,
-    base: usize,
-    part_bytes: usize,
 }
 
 impl UringQueue {
@@ -317,9 +243,11 @@ impl UringQueue {
             OpKind::Read => {}
             OpKind::Write | OpKind::WriteFua => self.io.writable(name)?,
         }
-        let segs = op.segs.as_slice();
-        segs.iter()
-            .try_for_each(|seg| seg.check(name, &self.io.geometry, op.buf.len()))
+        let check = |seg: &Seg| seg.check(name, &self.io.geometry, op.buf.len());
+        match &op.segs {
+            Segs::One(seg) => check(seg),
+            Segs::Many(segs) => segs.iter().try_for_each(check),
+        }
     }
 
     /// Completes without the ring.
@@ -348,9 +276,26 @@ impl UringQueue {
             if !slot.settle(&cqe) {
                 retry.push_back(cqe.user_data());
             } else if slot.remaining == 0 {
-                done.push(slot.complete(id));
+                slot.complete(id, done);
             }
         }
+    }
+
+    /// Whether the completion ring's first entry makes an operation complete, so that the caller's
+    /// `reap` will find something. (Not always seen: a false `false` costs a detour through `ready`.)
+    #[inline]
+    fn can_reap(&mut self) -> bool {
+        let mut ring = self.ring.completion();
+        let first = ring.next();
+        // What was taken counts as consumed when the handle is dropped; this was only a look.
+        std::mem::forget(ring);
+        first.is_some_and(|cqe| {
+            let (id, piece) = (cqe.user_data() as u32, (cqe.user_data() >> 32) as u32);
+            // The waker's `user_data` names no slot.
+            self.slots
+                .get_mut(id as usize)
+                .is_some_and(|slot| slot.remaining == 1 && slot.expected(piece) == cqe.result())
+        })
     }
 
     /// As `harvest`, into `ready`.
@@ -482,6 +427,9 @@ impl UringQueue {
             self.arm()?;
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             self.enter(1, left)?;
+            if self.can_reap() {
+                return Ok(());
+            }
             self.harvest_ready();
             self.pump();
             if self.over(left) {
@@ -542,60 +490,6 @@ impl UringQueue {
     }
 }
 
-impl Slot {
-    /// Books one completed piece; false if it has more to move and must be issued again.
-    #[inline]
-    fn settle(&mut self, cqe: &cqueue::Entry) -> bool {
-        let (piece, moved) = ((cqe.user_data() >> 32) as u32, cqe.result());
-        let expected = match self.kind {
-            OpKind::Flush => 0,
-            _ => self.seg(piece).len,
-        };
-        if moved != expected as i32 && !self.settle_odd(piece, moved) {
-            return false;
-        }
-        if let Segs::Many(_) = self.segs
-            && self.kind != OpKind::Flush
-        {
-            self.seg(piece).len = 0;
-        }
-        self.remaining -= 1;
-        true
-    }
-
-    /// A short transfer or an error; false if the piece must be issued again.
-    #[cold]
-    fn settle_odd(&mut self, piece: u32, moved: i32) -> bool {
-        if moved == -libc::EINTR {
-            return false;
-        }
-        let name = self.kind.name();
-        let seg = match self.kind {
-            OpKind::Flush => Seg {
-                device_offset: 0,
-                buf_offset: 0,
-                len: 0,
-            },
-            _ => *self.seg(piece),
-        };
-        let (offset, len) = (seg.device_offset, u64::from(seg.len));
-        let error = match moved {
-            ..0 => failed(name, offset, len, io::Error::from_raw_os_error(-moved)),
-            0 => stopped(name, offset, len),
-            _ => {
-                let moved = moved as u32;
-                let seg = self.seg(piece);
-                seg.device_offset += u64::from(moved);
-                seg.buf_offset += moved;
-                seg.len -= moved;
-                return false;
-            }
-        };
-        self.error.get_or_insert_with(|| Box::new(error));
-        true
-    }
-}
-
 impl Queue for UringQueue {
     fn depth(&self) -> u32 {
         self.options.depth
@@ -629,8 +523,7 @@ impl Queue for UringQueue {
         slot.issued = 0;
         slot.remaining = slot.pieces();
         if slot.remaining == 0 {
-            let done = slot.complete(id);
-            self.ready.push(done);
+            slot.complete(id, &mut self.ready);
         } else if slot.remaining == 1 && self.backlog.is_empty() && self.issue(id, 0) {
             self.slots[id as usize].issued = 1;
         } else {
@@ -672,14 +565,7 @@ impl Queue for UringQueue {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
         self.pump();
-        if !self.ready.is_empty() || !self.ring.completion().is_empty() {
-            self.submit()?;
-            self.harvest_ready();
-            if self.over(timeout) {
-                return Ok(());
-            }
-        }
-        if std::mem::take(&mut self.woken) {
+        if !self.ready.is_empty() || self.can_reap() || std::mem::take(&mut self.woken) {
             return self.submit();
         }
         match self.options.iopoll {
@@ -720,209 +606,4 @@ impl std::fmt::Debug for UringQueue {
 /// True if the event was set; clears it.
 fn drain(event: &OwnedFd) -> bool {
     rustix::io::read(event, &mut [0u8; 8][..]).is_ok()
-}
-
-/// The best ring that the kernel gives.
-fn build_ring(options: &QueueOptions) -> Result<IoUring> {
-    let base = || -> Builder {
-        let mut builder = IoUring::builder();
-        if options.iopoll {
-            builder.setup_iopoll();
-        }
-        builder
-    };
-    if options.sqpoll {
-        return base()
-            .setup_sqpoll(SQPOLL_IDLE_MS)
-            .build(options.depth)
-            .map_err(refused);
-    }
-    let mut best = base();
-    best.setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all()
-        .setup_r_disabled();
-    let mut newest = best.clone();
-    newest.setup_no_sqarray();
-    let mut older = base();
-    older
-        .setup_coop_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all();
-    [newest, best, older]
-        .iter()
-        .find_map(|builder| builder.build(options.depth).ok())
-        .map_or_else(|| base().build(options.depth).map_err(refused), Ok)
-}
-
-/// Registers the file, and the pool if the kernel lets us pin that much memory.
-fn register(ring: &IoUring, io: &FileIo, pool: Option<&BufPool>) -> Result<Option<Registered>> {
-    let submitter = ring.submitter();
-    submitter
-        .register_files(&[io.fd.as_raw_fd()])
-        .map_err(refused)?;
-    let Some(pool) = pool.filter(|p| p.buf_size() <= MAX_REGISTERED_BYTES) else {
-        return Ok(None);
-    };
-    let (base, len) = pool.region();
-    let part_bytes = MAX_REGISTERED_BYTES / pool.buf_size() * pool.buf_size();
-    let parts: Vec<libc::iovec> = (0..len)
-        .step_by(part_bytes)
-        .map(|at| libc::iovec {
-            iov_base: base.wrapping_add(at).cast(),
-            iov_len: part_bytes.min(len - at),
-        })
-        .collect();
-    // SAFETY: the parts lie inside the pool's region, which stays allocated while `Registered` holds
-    // a clone of the pool; the ring, which is dropped with it, pins the pages.
-    let done = unsafe { submitter.register_buffers(&parts) };
-    Ok(done.ok().map(|()| Registered {
-        pool: pool.clone(),
-        base: base as usize,
-        part_bytes,
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::file::{Backend, FileOptions, probe};
-
-    fn polled(file: &tempfile::NamedTempFile) -> UringQueue {
-        let open = FileOptions {
-            backend: Backend::Uring,
-            ..FileOptions::default()
-        };
-        let io = probe::open(file.path(), &open).expect("opens");
-        let options = QueueOptions {
-            iopoll: true,
-            depth: 4,
-            ..QueueOptions::default()
-        };
-        UringQueue::new(Arc::new(io), &options, false).expect("a ring")
-    }
-
-    fn sparse() -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new_in(std::env::current_dir().unwrap()).unwrap();
-        file.as_file().set_len(1 << 20).unwrap();
-        file
-    }
-
-    /// Holes need no device, so a polled ring can read them on any machine.
-    #[test]
-    fn polled_ring_completes_reads_and_flushes() {
-        let file = sparse();
-        let mut queue = polled(&file);
-        for kind in [OpKind::Read, OpKind::Flush, OpKind::Read] {
-            let segs = Segs::One(Seg {
-                device_offset: 4096,
-                buf_offset: 0,
-                len: 4096,
-            });
-            let buf = Buf::copy_of(&[7; 4096]);
-            queue.push(Op { kind, buf, segs }).expect("room");
-        }
-        let mut done = Vec::new();
-        while queue.in_flight() > 0 {
-            queue.wait(None).unwrap();
-            queue.reap(&mut done);
-        }
-        assert_eq!(done.len(), 3);
-        for completion in done {
-            completion.result.unwrap();
-            let expected = if completion.slot == 1 { 7 } else { 0 };
-            assert!(completion.buf.iter().all(|&b| b == expected));
-        }
-    }
-
-    #[test]
-    fn polled_ring_wakes_and_times_out() {
-        let file = sparse();
-        let mut queue = polled(&file);
-        let waker = queue.waker();
-        let begun = Instant::now();
-        queue.wait(Some(Duration::from_millis(20))).unwrap();
-        assert!(begun.elapsed() >= Duration::from_millis(20));
-        let thread = std::thread::spawn(move || waker.wake());
-        queue.wait(Some(Duration::from_secs(20))).unwrap();
-        thread.join().unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(10));
-    }
-
-    #[test]
-    fn registered_parts_hold_whole_buffers() {
-        let io = probe::open(sparse().path(), &FileOptions::default()).unwrap();
-        let ring = build_ring(&QueueOptions::default()).unwrap();
-        let pool = BufPool::new(3, 1 << 20);
-        let registered = register(&ring, &io, Some(&pool)).unwrap().expect("3 MiB");
-        assert_eq!(registered.part_bytes, 1 << 30);
-        let odd = BufPool::new(2, 3 << 20);
-        let ring = build_ring(&QueueOptions::default()).unwrap();
-        let registered = register(&ring, &io, Some(&odd)).unwrap().expect("6 MiB");
-        assert_eq!(
-            registered.part_bytes % (3 << 20),
-            0,
-            "no buffer straddles two parts"
-        );
-    }
-
-    /// A pipe gives what is there, which is how a short transfer is had at will.
-    #[test]
-    fn short_transfer_is_issued_again_for_the_rest() {
-        let (reader, writer) = std::io::pipe().unwrap();
-        let mut io = probe::open(sparse().path(), &FileOptions::default()).unwrap();
-        io.fd = reader.into();
-        let options = QueueOptions {
-            depth: 2,
-            ..QueueOptions::default()
-        };
-        let mut queue = UringQueue::new(Arc::new(io), &options, false).unwrap();
-        let buf = Buf::zeroed(4096);
-        let piece = |buf_offset| Seg {
-            device_offset: 0,
-            buf_offset,
-            len: 1024,
-        };
-        let segs = Segs::Many(Box::new([piece(2048)]));
-        let kind = OpKind::Read;
-        queue.push(Op { kind, buf, segs }).expect("room");
-        let mut done = Vec::new();
-        for part in [&[1u8; 600][..], &[2; 400], &[3; 24]] {
-            assert!(done.is_empty());
-            rustix::io::write(&writer, part).unwrap();
-            queue.wait(Some(Duration::from_millis(20))).unwrap();
-            queue.reap(&mut done);
-        }
-        let completion = done.pop().expect("complete");
-        completion.result.unwrap();
-        let mut expected = [0; 4096];
-        expected[2048..2648].fill(1);
-        expected[2648..3048].fill(2);
-        expected[3048..3072].fill(3);
-        assert!(completion.buf[..] == expected);
-    }
-
-    #[test]
-    fn transfer_that_stops_is_an_error() {
-        let (reader, writer) = std::io::pipe().unwrap();
-        let mut io = probe::open(sparse().path(), &FileOptions::default()).unwrap();
-        io.fd = reader.into();
-        let mut queue = UringQueue::new(Arc::new(io), &QueueOptions::default(), false).unwrap();
-        rustix::io::write(&writer, &[1; 100]).unwrap();
-        drop(writer);
-        let segs = Segs::One(Seg {
-            device_offset: 0,
-            buf_offset: 0,
-            len: 512,
-        });
-        let buf = Buf::zeroed(512);
-        let kind = OpKind::Read;
-        queue.push(Op { kind, buf, segs }).expect("room");
-        queue.wait(None).unwrap();
-        let mut done = Vec::new();
-        assert_eq!(queue.reap(&mut done), 1);
-        let error = done.pop().unwrap().result.unwrap_err();
-        assert!(matches!(*error, Error::Io { len: 412, .. }), "{error}");
-    }
 }

@@ -77,6 +77,15 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
+        // It goes when the last who looks at it closes it: another test, say.
+        let name = self.path.file_name().expect("a device").to_string_lossy();
+        let backing = format!("/sys/block/{name}/loop/backing_file");
+        for _ in 0..1000 {
+            if !Path::new(&backing).exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -108,7 +117,14 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.dir.path()).status();
+        let umount = || Command::new("umount").arg(self.dir.path()).output();
+        // Busy while a process that another test has just forked holds a copy of a descriptor.
+        for _ in 0..1000 {
+            if umount().is_ok_and(|out| out.status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

@@ -196,7 +196,7 @@ impl SuperBlock {
         if group == 0 {
             return true;
         }
-        if self.features().compat.contains(Compat::SPARSE_SUPER2) {
+        if self.has_sparse_super2() {
             return self.disk().s_backup_bgs.contains(&group);
         }
         if group == 1 || !self.has_ro_compat(RoCompat::SPARSE_SUPER) {
@@ -205,11 +205,37 @@ impl SuperBlock {
         [3, 5, 7].iter().any(|&base| is_power_of(group, base))
     }
 
-    /// Groups with a backup of the superblock, in order.
-    pub fn backup_groups(&self) -> impl Iterator<Item = Group> + '_ {
-        (1..self.group_count())
+    /// Groups with a backup of the superblock, in order. Takes no time per group without one.
+    pub fn backup_groups(&self) -> impl Iterator<Item = Group> + use<> {
+        let count = self.group_count();
+        let listed = self.listed_backups();
+        let every = if listed.is_none() { 1..count } else { 0..0 };
+        let listed = listed.unwrap_or_default().into_iter();
+        every
+            .chain(listed.filter(move |group| (1..count).contains(group)))
             .map(Group)
-            .filter(|&group| self.group_has_super(group))
+    }
+
+    /// The groups with a backup when not every group has one; sorted, some perhaps past the last.
+    fn listed_backups(&self) -> Option<Vec<u32>> {
+        let mut groups = if self.has_sparse_super2() {
+            self.disk().s_backup_bgs.to_vec()
+        } else if self.has_ro_compat(RoCompat::SPARSE_SUPER) {
+            let powers =
+                |base: u32| std::iter::successors(Some(base), move |p| p.checked_mul(base));
+            [1].into_iter()
+                .chain([3, 5, 7].into_iter().flat_map(powers))
+                .collect()
+        } else {
+            return None;
+        };
+        groups.sort_unstable();
+        groups.dedup();
+        Some(groups)
+    }
+
+    fn has_sparse_super2(&self) -> bool {
+        self.features().compat.contains(Compat::SPARSE_SUPER2)
     }
 
     /// Block of a group's superblock copy; the primary is at byte 1024 of the device.

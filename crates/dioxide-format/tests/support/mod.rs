@@ -3,5 +3,5 @@
 mod tools;
 mod walk;
 
-pub use tools::{Image, SourceTree, run};
+pub use tools::{Image, Mount, SourceTree, run};
 pub use walk::{Node, Seen, Walk};

@@ -97,6 +97,33 @@ impl Image {
     }
 }
 
+/// An image mounted by the kernel through a loop device (needs root), unmounted with this value.
+pub struct Mount {
+    dir: TempDir,
+}
+
+impl Mount {
+    /// Mounts an image.
+    pub fn new(image: &Image) -> Self {
+        let dir = TempDir::new().expect("temporary directory");
+        let mount = Self { dir };
+        run("mount", &["-o", "loop", image.path(), mount.path()], &[0]);
+        mount
+    }
+
+    /// Path of the root directory.
+    pub fn path(&self) -> &str {
+        self.dir.path().to_str().expect("temporary paths are UTF-8")
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Also runs while a failed test unwinds, when nothing may be mounted: no panic here.
+        let _ = Command::new("umount").arg(self.path()).output();
+    }
+}
+
 /// A directory of files that exercise most structures, to give to `mke2fs -d`.
 pub struct SourceTree {
     dir: TempDir,

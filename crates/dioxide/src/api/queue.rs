@@ -340,16 +340,38 @@ impl Core {
         tag: u64,
     ) -> Start {
         let (mount, inode, slot) = (&*file.mount, &file.inode, self.slot());
+        let len = buf.len();
+        if simple::eligible(mount, inode, mount.knobs.policy(), len)
+            && let Some(_announced) = inode.rwsem.announce(slot)
+            && let Some(device_offset) = simple::locate_read(mount, inode, offset, len)
+        {
+            mount.counters.add(slot, Count::ReadSimple);
+            let op = Op { kind: OpKind::Read, buf, segs: whole(device_offset, len) };
+            return self.push(device, inode, op, Request::whole(tag, len, false));
+        }
+        self.start_read_slowly(device, file, offset, buf, tag)
+    }
+
+    /// When the lock could not be had by announcing, or the read is not for the simple path.
+    #[inline(never)]
+    fn start_read_slowly(
+        &mut self,
+        device: &mut dyn block::Queue,
+        file: &File,
+        offset: u64,
+        buf: Buf,
+        tag: u64,
+    ) -> Start {
+        let (mount, inode, slot) = (&*file.mount, &file.inode, self.slot());
         let Ok(_held) = ReadLock::take(mount, inode, Wait::NoWait, slot) else {
             return Start::Punt(buf);
         };
         let len = buf.len();
-        if simple::eligible(mount, inode, len)
-            && let Some(device_offset) = simple::locate(mount, inode, offset, len)
+        if simple::eligible(mount, inode, mount.knobs.policy(), len)
+            && let Some(device_offset) = simple::locate_read(mount, inode, offset, len)
         {
             mount.counters.add(slot, Count::ReadSimple);
-            let segs = Segs::One(Seg { device_offset, buf_offset: 0, len: len as u32 });
-            let op = Op { kind: OpKind::Read, buf, segs };
+            let op = Op { kind: OpKind::Read, buf, segs: whole(device_offset, len) };
             return self.push(device, inode, op, Request::whole(tag, len, false));
         }
         mount.counters.add(slot, Count::ReadGeneral);
@@ -398,6 +420,29 @@ impl Core {
         buf: Buf,
         tag: u64,
     ) -> Start {
+        let request = write_request(file, offset, &buf, Wait::NoWait, self.slot());
+        if simple::may_overwrite(&request, &request.entry_facts())
+            && let Some(_announced) = request.inode.rwsem.announce(request.slot)
+            && let Some(device_offset) = simple::locate_overwrite(&request)
+        {
+            file.mount.counters.add(request.slot, Count::WriteShared);
+            let len = buf.len();
+            let op = Op { kind: OpKind::Write, buf, segs: whole(device_offset, len) };
+            return self.push(device, &file.inode, op, Request::whole(tag, len, true));
+        }
+        self.start_general_write(device, file, offset, buf, tag)
+    }
+
+    /// Any write.
+    #[inline(never)]
+    fn start_general_write(
+        &mut self,
+        device: &mut dyn block::Queue,
+        file: &File,
+        offset: u64,
+        buf: Buf,
+        tag: u64,
+    ) -> Start {
         let len = buf.len();
         if len == 0 {
             return Start::Done(buf, Ok(0));
@@ -410,7 +455,7 @@ impl Core {
         };
         let piece = file.mount.piece_of(&first, pos, pos + len as u64);
         let segs = if piece.len == len {
-            Segs::One(Seg { device_offset: piece.device_offset, buf_offset: 0, len: len as u32 })
+            whole(piece.device_offset, len)
         } else {
             match write_segments(&request, pos) {
                 Ok(segs) => segs,
@@ -528,6 +573,12 @@ impl Core {
             done.push(completion);
         }
     }
+}
+
+/// One segment for a whole buffer.
+#[inline(always)]
+fn whole(device_offset: u64, len: usize) -> Segs {
+    Segs::One(Seg { device_offset, buf_offset: 0, len: len as u32 })
 }
 
 /// The pieces of a read as segments of its buffer; holes and unwritten blocks are zeroed here.

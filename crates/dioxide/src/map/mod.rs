@@ -8,7 +8,9 @@
 //!   hole, is one word. Otherwise it has a node of
 //! - 512 **spans** of 512 blocks each. A span that is one run or hole is one word. Otherwise it has
 //!   a leaf of
-//! - 512 block addresses, four bytes each, relative to the lowest.
+//! - 512 block addresses, four bytes each, relative to the lowest; or, while the span has at most 32
+//!   runs and holes, a list of them that is searched by comparing with all at once. Dense addresses
+//!   of a moderately fragmented file would not stay in the cache beside the data.
 //!
 //! A fully fragmented file so costs 4.1 bytes per block, a contiguous one next to nothing. Regions
 //! are read from the disk at their first use, by [`load`]; until then a lookup answers that the
@@ -81,7 +83,7 @@ pub(crate) trait RunSource {
     fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()>;
 }
 
-/// One word of the map: three bits of tag, 61 of block address.
+/// One word of the map: three bits of tag, 61 of block address (addresses have 48 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word(u64);
 
@@ -114,15 +116,33 @@ impl Word {
     }
 }
 
-/// Block addresses of one span, relative to the span's word. 0 is a hole; otherwise address - base
-/// + 1, with the top bit for unwritten.
+/// What the blocks of one span are.
 #[derive(Debug)]
 enum Leaf {
-    /// All addresses lie within 2^31 blocks, as they do on every file system up to 8 TiB.
+    /// At most [`FEW`] runs and holes: three cache lines at most are touched to find one.
+    Few(Box<Few>),
+    /// Addresses block by block, relative to the span's word. 0 is a hole; otherwise address - base
+    /// + 1, with the top bit for unwritten. All lie within 2^31 blocks.
     Narrow(Box<[AtomicU32; SPAN_BLOCKS as usize]>),
-    /// Any addresses.
+    /// The same for any addresses.
     Wide(Box<[AtomicU64; SPAN_BLOCKS as usize]>),
 }
+
+const FEW: usize = 32;
+
+/// The runs of a span, holes among them, in order.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Few {
+    /// First block of each run; [`UNUSED`] behind the last. All are compared at once.
+    starts: [i16; FEW],
+    /// What begins there: a run's word, or a hole's.
+    words: [Word; FEW],
+}
+
+/// Above every block of a span.
+const UNUSED: i16 = i16::MAX;
+const _: () = assert!(SPAN_BLOCKS < UNUSED as u32);
 
 const NARROW_UNWRITTEN: u32 = 1 << 31;
 const WIDE_UNWRITTEN: u64 = 1 << 63;
@@ -178,7 +198,7 @@ impl ExtentMap {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn region(&self, number: u32) -> Option<&Region> {
         if number == 0 {
             return Some(&self.first);
@@ -197,7 +217,7 @@ impl ExtentMap {
         &regions[(number - (1 << group)) as usize]
     }
 
-    #[inline]
+    #[inline(always)]
     fn piece(&self, lblk: u32) -> Result<Piece, NotCached> {
         let region = self.region(lblk >> REGION_BITS).ok_or(NotCached)?;
         let word = Word(region.word.load(Ordering::Acquire));
@@ -221,6 +241,15 @@ impl ExtentMap {
             _ if word == Word::HOLE => Ok(Piece { kind: MapKind::Hole, pblk: 0, len: REGION_BLOCKS - within }),
             _ => Err(NotCached),
         }
+    }
+
+    /// Where `lblk` lies on the device, if it and the `want - 1` blocks behind it are one run of
+    /// written blocks, as far as the map is in memory.
+    #[inline(always)]
+    pub(crate) fn written_run(&self, lblk: u32, want: u32) -> Option<u64> {
+        let piece = self.piece(lblk).ok()?;
+        let covered = piece.len >= want || self.extend(lblk, piece, want) >= want;
+        (piece.kind == MapKind::Mapped && covered).then_some(piece.pblk)
     }
 
     /// The mapping that covers `lblk`, at most `want` blocks of it (`want` is not 0). It may be
@@ -353,7 +382,7 @@ impl Node {
         self.spans[span].store(word.0, Ordering::Release);
     }
 
-    #[inline]
+    #[inline(always)]
     fn piece(&self, within: u32) -> Piece {
         let span = (within >> SPAN_BITS) as usize;
         let block = within % SPAN_BLOCKS;
@@ -373,9 +402,59 @@ impl Node {
     }
 }
 
+impl Few {
+    /// The runs of the blocks `start .. start + 512`, if they and the holes between are few.
+    fn of_runs(start: u32, runs: &[Run]) -> Option<Box<Few>> {
+        let mut few = Few { starts: [UNUSED; FEW], words: [Word::HOLE; FEW] };
+        let mut used = 0;
+        let mut put = |at: u32, word: Word| {
+            *few.starts.get_mut(used)? = at as i16;
+            few.words[used] = word;
+            used += 1;
+            Some(())
+        };
+        let mut at = 0;
+        for run in runs {
+            let from = run.lblk.0.saturating_sub(start);
+            if from > at {
+                put(at, Word::HOLE)?;
+            }
+            let skipped = u64::from((start + from) - run.lblk.0);
+            put(from, Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped))?;
+            at = run.lblk.0 + run.len - start;
+        }
+        if at < SPAN_BLOCKS {
+            put(at, Word::HOLE)?;
+        }
+        Some(Box::new(few))
+    }
+
+    #[inline(always)]
+    fn piece(&self, block: u32) -> Piece {
+        let block = block as i16;
+        let before: usize = self.starts.iter().map(|&start| usize::from(start <= block)).sum();
+        // The first run starts at block 0, so `before` is at least 1.
+        let word = self.words[before - 1];
+        let start = self.starts[before - 1];
+        let end = self.starts.get(before).copied().unwrap_or(UNUSED).min(SPAN_BLOCKS as i16);
+        Piece {
+            kind: if word == Word::HOLE { MapKind::Hole } else { kind_of(word.tag()) },
+            pblk: word.address() + (block - start) as u64,
+            len: (end - block) as u32,
+        }
+    }
+}
+
 impl Leaf {
     /// A leaf of the blocks `start .. start + 512`, and the base of its addresses.
     fn of_runs(start: u32, runs: &[Run]) -> (Leaf, u64) {
+        match Few::of_runs(start, runs) {
+            Some(few) => (Leaf::Few(few), 0),
+            None => Leaf::block_by_block(start, runs),
+        }
+    }
+
+    fn block_by_block(start: u32, runs: &[Run]) -> (Leaf, u64) {
         let inside = || {
             runs.iter().flat_map(move |run| {
                 let from = run.lblk.0.max(start);
@@ -404,9 +483,10 @@ impl Leaf {
         (Leaf::Wide(leaf), base)
     }
 
-    #[inline]
+    #[inline(always)]
     fn piece(&self, base: u64, block: usize) -> Piece {
         let (unwritten, distance) = match self {
+            Leaf::Few(few) => return few.piece(block as u32),
             Leaf::Narrow(entries) => {
                 let entry = entries[block].load(Ordering::Relaxed);
                 (entry & NARROW_UNWRITTEN != 0, u64::from(entry & !NARROW_UNWRITTEN))
@@ -507,15 +587,24 @@ mod tests {
     }
 
     #[test]
-    fn addresses_far_apart_in_one_span_are_kept() {
+    fn every_form_of_leaf_gives_what_the_runs_say() {
         let far = 1u64 << 40;
-        let source = Listed(vec![run(0, 1, far, false), run(1, 1, 3, true), run(5, 2, far + 9, false)]);
-        let map = ExtentMap::new();
-        for lblk in 0..8 {
-            let mapping = lookup(&map, &source, lblk, 1);
-            let (kind, pblk) = source.block(lblk);
-            assert_eq!(mapping.kind, kind);
-            assert!(kind == MapKind::Hole || mapping.pblk.0 == pblk);
+        let few = vec![run(0, 1, far, false), run(1, 1, 3, true), run(5, 2, far + 9, false)];
+        let scattered = |scale: u64| -> Vec<Run> {
+            let one = |i: u32| run(3 + i * 2, 1, 7 + u64::from(i * 37 % 101) * scale, i % 3 == 0);
+            (0..101).map(one).collect()
+        };
+        for runs in [few, scattered(1), scattered(far)] {
+            let source = Listed(runs);
+            let map = ExtentMap::new();
+            for lblk in 0..SPAN_BLOCKS + 3 {
+                let mapping = lookup(&map, &source, lblk, 1);
+                let (kind, pblk) = source.block(lblk);
+                assert_eq!(mapping.kind, kind, "block {lblk}");
+                assert!(kind == MapKind::Hole || mapping.pblk.0 == pblk, "block {lblk}");
+                let written = map.written_run(lblk, 1);
+                assert_eq!(written, (kind == MapKind::Mapped).then_some(pblk));
+            }
         }
     }
 

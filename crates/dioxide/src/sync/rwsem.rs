@@ -88,13 +88,14 @@ pub(crate) enum Shared<'a> {
 
 /// An announcement, withdrawn when dropped.
 #[derive(Debug)]
+#[must_use]
 pub(crate) struct Announced<'a> {
     sem: &'a Rwsem,
     entry: &'a AtomicU64,
 }
 
 impl Drop for Announced<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         self.entry.store(NOBODY, Ordering::Release);
         // Pairs with the writer's heavy fence: either it sees the entry free, or we see the bias
@@ -138,8 +139,8 @@ impl Rwsem {
 
     /// Takes the lock shared through the table if that is possible at once. `slot` is the
     /// caller's own number.
-    #[inline]
-    fn announce(&self, slot: Option<usize>) -> Option<Announced<'_>> {
+    #[inline(always)]
+    pub(crate) fn announce(&self, slot: Option<usize>) -> Option<Announced<'_>> {
         let entry: &AtomicU64 = self.presence.entries.get(slot?)?;
         if self.bias.load(Ordering::Relaxed) != BIASED || entry.load(Ordering::Relaxed) != NOBODY {
             return None;
@@ -150,8 +151,14 @@ impl Rwsem {
         if self.bias.load(Ordering::Acquire) == BIASED {
             return Some(Announced { sem: self, entry });
         }
-        drop(Announced { sem: self, entry });
+        self.withdraw(entry);
         None
+    }
+
+    /// The bias was revoked while a reader announced itself.
+    #[cold]
+    fn withdraw(&self, entry: &AtomicU64) {
+        drop(Announced { sem: self, entry });
     }
 
     /// Takes the lock shared if that is possible without waiting.

@@ -31,35 +31,52 @@ pub(crate) fn read_one(
     offset: u64,
     wait: Wait,
 ) -> Result<usize> {
-    if simple::eligible(mount, inode, buf.len())
-        && let Some(result) = read_simple(mount, inode, buf, offset, wait)
-    {
-        return result;
+    if simple::eligible(mount, inode, mount.knobs.policy(), buf.len()) {
+        let slot = slot::current();
+        if let Some(_announced) = inode.rwsem.announce(slot)
+            && let Some(device_offset) = simple::locate_read(mount, inode, offset, buf.len())
+        {
+            return read_simple(mount, device_offset, buf, slot);
+        }
     }
-    read_general(mount, inode, access, &mut [IoSliceMut::new(buf)], offset, wait)
+    read_one_slowly(mount, inode, access, buf, offset, wait)
 }
 
-/// The simple path, or `None` if the read is not for it.
-#[inline]
+/// The transfer of the simple path, with the lock held.
+#[inline(always)]
 fn read_simple(
     mount: &Mount,
+    device_offset: u64,
+    buf: &mut [u8],
+    slot: Option<usize>,
+) -> Result<usize> {
+    mount.counters.add(slot, Count::ReadSimple);
+    match mount.device.read_at(device_offset, buf) {
+        Ok(()) => Ok(buf.len()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// When the lock could not be had by announcing, or the read is not for the simple path.
+#[cold]
+#[inline(never)]
+fn read_one_slowly(
+    mount: &Mount,
     inode: &Inode,
+    access: Access,
     buf: &mut [u8],
     offset: u64,
     wait: Wait,
-) -> Option<Result<usize>> {
-    let slot = slot::current();
-    let mut held = match ReadLock::take(mount, inode, wait, slot) {
-        Ok(held) => held,
-        Err(error) => return Some(Err(error)),
-    };
-    let device_offset = simple::locate(mount, inode, offset, buf.len())?;
-    held.begin_io();
-    mount.counters.add(slot, Count::ReadSimple);
-    Some(match mount.device.read_at(device_offset, buf) {
-        Ok(()) => Ok(buf.len()),
-        Err(error) => Err(error.into()),
-    })
+) -> Result<usize> {
+    if simple::eligible(mount, inode, mount.knobs.policy(), buf.len()) {
+        let slot = slot::current();
+        let _held = ReadLock::take(mount, inode, wait, slot)?;
+        if let Some(device_offset) = simple::locate_read(mount, inode, offset, buf.len()) {
+            return read_simple(mount, device_offset, buf, slot);
+        }
+    }
+    let bufs = &mut [IoSliceMut::new(buf)];
+    read_general(mount, inode, access, bufs, offset, wait)
 }
 
 /// What protects a read: the inode's lock, the in-flight count, or first one and then the other.

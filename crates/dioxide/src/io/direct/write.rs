@@ -14,7 +14,7 @@ use super::policy::{
     BlockState, EntryFacts, IoLock, LockMode, Plan, Policy, Verdict, WriteFacts, check, entry_lock,
 };
 use super::read::count_would_block;
-use super::{Access, Wait};
+use super::{Access, Wait, simple};
 use crate::inode::Inode;
 use crate::map::{MapKind, Mapping};
 use crate::mount::Mount;
@@ -100,7 +100,7 @@ fn restart<'a>(request: &WriteRequest<'a>) -> Result<Admitted<'a>> {
 impl<'a> WriteRequest<'a> {
     /// Position and length and memory in whole file-system blocks.
     #[inline]
-    fn block_aligned(&self, pos: u64) -> bool {
+    pub(crate) fn block_aligned(&self, pos: u64) -> bool {
         (pos | self.memory.addresses | self.memory.lengths) & (self.mount.block_bytes() - 1) == 0
     }
 
@@ -218,7 +218,7 @@ impl<'a> WriteRequest<'a> {
     }
 
     #[inline]
-    fn strips_privileges(&self) -> bool {
+    pub(crate) fn strips_privileges(&self) -> bool {
         let nosec = self.inode.nosec;
         nosec.capability || (nosec.set_id && !self.access.fsetid)
     }
@@ -285,6 +285,23 @@ impl<'a> WriteRequest<'a> {
 /// A synchronous write.
 #[inline]
 pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<usize> {
+    if let [buf] = bufs
+        && simple::may_overwrite(request, &request.entry_facts())
+        && let Some(_announced) = request.inode.rwsem.announce(request.slot)
+        && let Some(device_offset) = simple::locate_overwrite(request)
+    {
+        request.mount.counters.add(request.slot, Count::WriteShared);
+        request.mount.device.write_at(device_offset, buf, Durability::Cached)?;
+        request.inode.set_modified(coarse_now_ns());
+        return Ok(request.len);
+    }
+    write_general(request, bufs)
+}
+
+/// Any write.
+#[cold]
+#[inline(never)]
+fn write_general(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<usize> {
     if request.len == 0 {
         return Ok(0);
     }

@@ -1,0 +1,117 @@
+//! The state of one operation between `push` and its completion.
+//!
+//! Invariant: `remaining` pieces have not completed; each of them has `len > 0`, and a completed piece
+//! of several has `len = 0`, so that a new ring can tell what is left to do.
+
+use super::super::io::{failed, stopped};
+use crate::inline::push_in_place;
+use crate::{Buf, Completion, Error, OpKind, Seg, Segs, SlotId};
+use io_uring::cqueue;
+use std::io;
+
+pub(super) struct Slot {
+    pub(super) buf: Buf,
+    pub(super) segs: Segs,
+    error: Option<Box<Error>>,
+    pub(super) kind: OpKind,
+    /// The buffer belongs to the registered pool.
+    pub(super) fixed: bool,
+    /// Pieces before this one were written to the submission ring.
+    pub(super) issued: u32,
+    /// Pieces that have not completed.
+    pub(super) remaining: u32,
+}
+
+impl Slot {
+    pub(super) fn empty() -> Slot {
+        Slot {
+            buf: Buf::empty(),
+            segs: Segs::Many(Box::new([])),
+            error: None,
+            kind: OpKind::Flush,
+            fixed: false,
+            issued: 0,
+            remaining: 0,
+        }
+    }
+
+    // Here and below, the usual case has a branch of its own: a slice made from either case would make
+    // the processor read a length where two fields have just been written, and wait for them.
+    #[inline]
+    pub(super) fn pieces(&self) -> u32 {
+        match &self.segs {
+            _ if self.kind == OpKind::Flush => 1,
+            Segs::One(_) => 1,
+            Segs::Many(segs) => segs.len() as u32,
+        }
+    }
+
+    /// What the kernel answers for a piece that went well.
+    #[inline]
+    pub(super) fn expected(&mut self, piece: u32) -> i32 {
+        match self.kind {
+            OpKind::Flush => 0,
+            _ => self.seg(piece).len as i32,
+        }
+    }
+
+    #[inline]
+    pub(super) fn seg(&mut self, piece: u32) -> &mut Seg {
+        match &mut self.segs {
+            Segs::One(seg) => seg,
+            Segs::Many(segs) => &mut segs[piece as usize],
+        }
+    }
+
+    #[inline]
+    pub(super) fn complete(&mut self, id: SlotId, done: &mut Vec<Completion>) {
+        let buf = std::mem::replace(&mut self.buf, Buf::empty());
+        push_in_place(done, id, buf, self.error.take().map_or(Ok(()), Err));
+    }
+
+    /// Books one completed piece; false if it has more to move and must be issued again.
+    #[inline]
+    pub(super) fn settle(&mut self, cqe: &cqueue::Entry) -> bool {
+        let (piece, moved) = ((cqe.user_data() >> 32) as u32, cqe.result());
+        if moved != self.expected(piece) && !self.settle_odd(piece, moved) {
+            return false;
+        }
+        if let (Segs::Many(segs), false) = (&mut self.segs, self.kind == OpKind::Flush) {
+            segs[piece as usize].len = 0;
+        }
+        self.remaining -= 1;
+        true
+    }
+
+    /// A short transfer or an error; false if the piece must be issued again.
+    #[cold]
+    fn settle_odd(&mut self, piece: u32, moved: i32) -> bool {
+        if moved == -libc::EINTR {
+            return false;
+        }
+        let name = self.kind.name();
+        let seg = match self.kind {
+            OpKind::Flush => Seg {
+                device_offset: 0,
+                buf_offset: 0,
+                len: 0,
+            },
+            _ => *self.seg(piece),
+        };
+        let (offset, len) = (seg.device_offset, u64::from(seg.len));
+        let error = match moved {
+            ..0 => failed(name, offset, len, io::Error::from_raw_os_error(-moved)),
+            0 => stopped(name, offset, len),
+            _ => {
+                let moved = moved as u32;
+                let seg = self.seg(piece);
+                seg.device_offset += u64::from(moved);
+                seg.buf_offset += moved;
+                seg.len -= moved;
+                return false;
+            }
+        };
+        self.error.get_or_insert_with(|| Box::new(error));
+        true
+    }
+}

@@ -1,0 +1,110 @@
+//! `IMG:/path`: a file inside an image.
+//!
+//! The first `:/` parts the image from the path, which keeps its slash. Image names may contain
+//! colons; one that contains `:/` needs the colon written as `\:` (and `\\` is then a backslash).
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// A file inside an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The image file or block device.
+    pub image: PathBuf,
+    /// The absolute path inside it.
+    pub path: Vec<u8>,
+}
+
+impl Address {
+    /// For clap: any bytes are fine.
+    pub fn parser() -> impl clap::builder::TypedValueParser<Value = Address> {
+        use clap::builder::{OsStringValueParser, TypedValueParser};
+        OsStringValueParser::new().try_map(|word: OsString| Address::parse(&word))
+    }
+
+    fn parse(word: &OsStr) -> Result<Address, String> {
+        let mut image = Vec::new();
+        let mut rest = word.as_bytes();
+        loop {
+            match rest {
+                [] => return Err(no_path(word)),
+                [b'\\', escaped @ (b':' | b'\\'), tail @ ..] => {
+                    image.push(*escaped);
+                    rest = tail;
+                }
+                [b':', path @ ..] if path.first() == Some(&b'/') => {
+                    return Address::new(image, path);
+                }
+                [byte, tail @ ..] => {
+                    image.push(*byte);
+                    rest = tail;
+                }
+            }
+        }
+    }
+
+    fn new(image: Vec<u8>, path: &[u8]) -> Result<Address, String> {
+        if image.is_empty() {
+            return Err("no image before ':/'; write IMG:/path".into());
+        }
+        Ok(Address {
+            image: OsString::from_vec(image).into(),
+            path: path.to_vec(),
+        })
+    }
+}
+
+fn no_path(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    format!("no ':/' in it; write IMG:/path, such as {word}:/ for the root directory")
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = String::from_utf8_lossy(&self.path);
+        write!(
+            f,
+            "{}:{}",
+            self.image.display(),
+            crate::render::printable(&path)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(word: &str) -> (String, String) {
+        let Address { image, path } = Address::parse(OsStr::new(word)).unwrap();
+        (
+            image.to_str().unwrap().into(),
+            String::from_utf8(path).unwrap(),
+        )
+    }
+
+    #[test]
+    fn address_with_several_colons_splits_at_first_colon_slash() {
+        assert_eq!(parse("a:b.img:/x:/y"), ("a:b.img".into(), "/x:/y".into()));
+        assert_eq!(parse("disk.img:/"), ("disk.img".into(), "/".into()));
+    }
+
+    #[test]
+    fn address_with_escaped_colon_keeps_it_in_the_image() {
+        assert_eq!(
+            parse(r"odd\:/disk.img:/f"),
+            ("odd:/disk.img".into(), "/f".into())
+        );
+        assert_eq!(parse(r"odd\\:/f"), (r"odd\".into(), "/f".into()));
+        assert_eq!(parse(r"od\d:/f\:"), (r"od\d".into(), r"/f\:".into()));
+    }
+
+    #[test]
+    fn address_without_path_or_image_is_refused_with_a_way_out() {
+        let error = Address::parse(OsStr::new("disk.img")).unwrap_err();
+        assert!(error.contains("disk.img:/ for the root"), "{error}");
+        assert!(Address::parse(OsStr::new(":/x")).is_err());
+    }
+}

@@ -1,0 +1,307 @@
+//! The one definition of the command line: parsing, help, man pages and completions come from it.
+
+mod bench;
+mod size;
+
+pub use bench::BenchArgs;
+
+use crate::address::Address;
+use clap::builder::PossibleValuesParser;
+use clap::builder::TypedValueParser;
+use clap::{Args, Parser, Subcommand};
+use dioxide::{Backend, MountOptions, Policy};
+use size::parse_size;
+use std::path::PathBuf;
+
+const AFTER: &str = "\
+Addresses:
+  A file inside an image is written IMG:/path. The first ':/' parts the two; in an image name that
+  contains one, write '\\:' for the colon (and '\\\\' for a backslash).
+
+Sizes:
+  1000, 4k, 4KiB, 1M, 2G and so on are powers of 1024; kB, MB, GB and so on powers of 1000.
+
+Exit status:
+  0  all is well
+  1  a file is missing from an image, or a check says no
+  2  bad usage, or an image or file that cannot be read
+
+Examples:
+  dioxide info disk.img
+  dioxide ls -l disk.img:/etc
+  dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write
+  dioxide bench --quick";
+
+/// Looks into ext4 images, explains direct I/O, and measures it.
+#[derive(Debug, Parser)]
+#[command(name = "dioxide", version, about, after_help = AFTER, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Info(InfoArgs),
+    Ls(LsArgs),
+    Stat(StatArgs),
+    Cat(CatArgs),
+    Extents(ExtentsArgs),
+    Explain(ExplainArgs),
+    Bench(BenchArgs),
+    Gen(GenArgs),
+}
+
+/// How to open an image.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Image options")]
+pub struct ImageArgs {
+    /// How bytes move between memory and the image
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]
+    pub backend: Backend,
+    /// Where the file system begins in the image: the start of a partition, say
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub img_offset: u64,
+    /// Use the backup superblock at this block, counted in KiB as in mount's sb= (131072 with blocks of 4 KiB, 8193 with 1 KiB)
+    #[arg(long, value_name = "KIB")]
+    pub sb: Option<u64>,
+}
+
+impl ImageArgs {
+    /// Options of a mount that only looks.
+    pub fn mount_options(&self) -> MountOptions {
+        let options = MountOptions::new()
+            .read_only(true)
+            .backend(self.backend)
+            .img_offset(self.img_offset);
+        match self.sb {
+            Some(block_1k) => options.superblock_at(block_1k),
+            None => options,
+        }
+    }
+}
+
+/// Tells what file system an image holds: the superblock in words, features by name
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exits with 1 if dioxide cannot open the file system; the superblock is shown all the same.
+
+Examples:
+  dioxide info disk.img
+  dioxide info --img-offset 1M --json partitioned.img
+  dioxide info --sb 131072 damaged.img")]
+pub struct InfoArgs {
+    /// Image file or block device
+    #[arg(value_name = "IMG")]
+    pub image: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub open: ImageArgs,
+}
+
+/// Lists directories
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Names are sorted by their bytes, one in a line. Owners are numbers: their names are the image's affair.
+--json prints an array with an element for each operand.
+
+Examples:
+  dioxide ls disk.img:/
+  dioxide ls -la disk.img:/etc disk.img:/var/log
+  dioxide ls --json disk.img:/home")]
+pub struct LsArgs {
+    /// Directories, or files
+    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Address::parser())]
+    pub paths: Vec<Address>,
+    /// Show mode, links, owner, group, size, time
+    #[arg(short, long)]
+    pub long: bool,
+    /// Show names that begin with a dot
+    #[arg(short, long)]
+    pub all: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub open: ImageArgs,
+}
+
+/// Tells all about files: size, owner, times, flags, attributes
+#[derive(Args, Debug)]
+#[command(after_help = "\
+--json prints an array with an element for each operand.
+
+Examples:
+  dioxide stat disk.img:/etc/passwd
+  dioxide stat -L disk.img:/bin
+  dioxide stat --json disk.img:/a disk.img:/b")]
+pub struct StatArgs {
+    /// Files of any kind
+    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Address::parser())]
+    pub paths: Vec<Address>,
+    /// Follow symbolic links
+    #[arg(short = 'L', long)]
+    pub dereference: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub open: ImageArgs,
+}
+
+/// Copies files to standard output
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  dioxide cat disk.img:/etc/os-release
+  dioxide cat disk.img:/var/log/a disk.img:/var/log/b | sort
+  dioxide cat --img-offset 1M card.img:/boot/vmlinuz >vmlinuz")]
+pub struct CatArgs {
+    /// Regular files
+    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Address::parser())]
+    pub paths: Vec<Address>,
+    #[command(flatten)]
+    pub open: ImageArgs,
+}
+
+/// Tells where files lie: like filefrag -v, with a picture
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Counts in file-system blocks. Neighbours that touch, in the file and on the device, are one line, however
+many extents the disk records. `expected` is where a line would begin had the file gone on without a jump.
+--json prints an array with an element for each operand.
+
+Examples:
+  dioxide extents disk.img:/var/db/data
+  dioxide extents --json disk.img:/a disk.img:/b")]
+pub struct ExtentsArgs {
+    /// Regular files
+    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Address::parser())]
+    pub paths: Vec<Address>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub open: ImageArgs,
+}
+
+/// Tells what the engine does with a direct-I/O request, and why
+#[derive(Args, Debug)]
+#[command(after_help = "\
+With --policy: the decision, step by step. Without: one line for each policy. Nothing is read or written.
+--json prints one object with --policy, and an array without.
+
+Examples:
+  dioxide explain disk.img:/var/db/data --len 4k
+  dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write
+  dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write --policy v6.2")]
+pub struct ExplainArgs {
+    /// Regular file
+    #[arg(value_name = "IMG:/PATH", value_parser = Address::parser())]
+    pub path: Address,
+    /// First byte of the request
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub offset: u64,
+    /// Length of the request
+    #[arg(long, value_name = "BYTES", default_value = "4k", value_parser = parse_len)]
+    pub len: usize,
+    /// A write; otherwise a read
+    #[arg(long)]
+    pub write: bool,
+    /// Whose rules decide
+    #[arg(long, value_name = "POLICY", value_parser = policy_parser())]
+    pub policy: Option<Policy>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub open: ImageArgs,
+}
+
+/// Generates man pages and shell completions
+#[derive(Args, Debug)]
+#[command(
+    hide = true,
+    after_help = "Examples:\n  dioxide gen man target/man\n  dioxide gen completions target/completions"
+)]
+pub struct GenArgs {
+    /// What to generate
+    #[arg(value_enum)]
+    pub what: Generated,
+    /// Directory for the files; made if it is not there
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// What can be generated from the definition of the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Generated {
+    Man,
+    Completions,
+}
+
+fn backend_parser() -> impl TypedValueParser<Value = Backend> {
+    PossibleValuesParser::new(["auto", "uring", "pread", "mmap"]).try_map(|name| name.parse())
+}
+
+/// Every policy by its name, older and newer names hidden in the list but taken.
+fn policy_parser() -> impl TypedValueParser<Value = Policy> {
+    use clap::builder::PossibleValue;
+    let values = Policy::ALL.map(|policy| {
+        PossibleValue::new(policy.id())
+            .aliases(policy.aliases().iter().copied())
+            .help(policy.summary())
+    });
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<Policy>())
+}
+
+fn parse_len(word: &str) -> Result<usize, String> {
+    const MOST: u64 = 1 << 31;
+    match parse_size(word)? {
+        len if len <= MOST => Ok(len as usize),
+        _ => Err("a request is at most 2 GiB".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_shows_an_example_of_itself() {
+        for sub in Cli::command().get_subcommands() {
+            let after = sub
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let example = format!("\n  dioxide {} ", sub.get_name());
+            assert!(
+                after.contains(&example),
+                "{} has no example",
+                sub.get_name()
+            );
+        }
+    }
+
+    #[test]
+    fn every_policy_is_taken_by_each_of_its_names() {
+        for policy in Policy::ALL {
+            for name in policy.aliases().iter().chain([&policy.id()]) {
+                let words = ["dioxide", "explain", "i:/f", "--policy", name];
+                let cli = Cli::try_parse_from(words).unwrap();
+                let Command::Explain(args) = cli.command else {
+                    panic!("not explain")
+                };
+                assert_eq!(args.policy, Some(policy));
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `dioxide explain`: the engine's decision about one request, or every policy's in a table.
+
+use crate::args::ExplainArgs;
+use crate::failure::{Failure, Status};
+use crate::images::Images;
+use crate::output::Out;
+use dioxide::policy::{IoLock, LockMode};
+use dioxide::{Direction, Explanation, File, OpenOptions, Policy};
+use std::io::{self, Write};
+
+pub fn run(args: &ExplainArgs, out: &mut Out) -> Result<Status, Failure> {
+    let fs = Images::new(&args.open).fs(&args.path.image)?;
+    let told = |error| Failure::engine(&args.path, &args.path.path, &error);
+    let options = OpenOptions::new().read(true).direct(true);
+    let file = options.open(&fs, &args.path.path).map_err(told)?;
+    match args.policy {
+        Some(policy) => {
+            let explanation = explain(args, &file, policy)?;
+            if args.json {
+                out.json(&explanation)?
+            } else {
+                print_steps(args, &explanation, out)?
+            }
+        }
+        None => {
+            let all = Policy::ALL
+                .iter()
+                .map(|policy| explain(args, &file, *policy));
+            let all = all.collect::<Result<Vec<_>, _>>()?;
+            if args.json {
+                out.json(&all)?
+            } else {
+                print_table(args, &all, out)?
+            }
+        }
+    }
+    Ok(Status::Fine)
+}
+
+fn explain(args: &ExplainArgs, file: &File, policy: Policy) -> Result<Explanation, Failure> {
+    let direction = if args.write {
+        Direction::Write
+    } else {
+        Direction::Read
+    };
+    file.explain(direction, args.offset, args.len, Some(policy))
+        .map_err(|error| Failure::engine(&args.path, &args.path.path, &error))
+}
+
+fn title(args: &ExplainArgs) -> String {
+    let what = if args.write { "write" } else { "read" };
+    format!(
+        "{}: direct {what} of {} bytes at {}",
+        args.path, args.len, args.offset
+    )
+}
+
+fn print_steps(args: &ExplainArgs, explanation: &Explanation, out: &mut Out) -> io::Result<()> {
+    writeln!(out, "{}", title(args))?;
+    let steps = &explanation.steps;
+    let width = steps
+        .iter()
+        .map(|step| step.question.len())
+        .max()
+        .unwrap_or(0);
+    for step in steps {
+        writeln!(out, "  {:width$}  {}", step.question, step.answer)?;
+    }
+    Ok(())
+}
+
+const COLUMNS: [&str; 8] = [
+    "POLICY", "LOCK", "RESTARTS", "DRAINS", "WAITS", "NO-WAIT", "PATH", "OUTCOME",
+];
+
+fn print_table(args: &ExplainArgs, all: &[Explanation], out: &mut Out) -> io::Result<()> {
+    writeln!(out, "{}", title(args))?;
+    let rows: Vec<_> = std::iter::once(COLUMNS.map(String::from))
+        .chain(all.iter().map(cells))
+        .collect();
+    let widths: [usize; 8] = std::array::from_fn(|column| {
+        rows.iter()
+            .map(|row| width(&row[column]))
+            .max()
+            .unwrap_or(0)
+    });
+    for row in rows {
+        let mut line = String::from(" ");
+        for (cell, wide) in row.iter().zip(widths) {
+            line.push(' ');
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', wide - width(cell) + 1));
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    writeln!(
+        out,
+        "  LOCK: at entry, as decided, during the I/O. --policy shows the steps."
+    )
+}
+
+fn width(cell: &str) -> usize {
+    cell.chars().count()
+}
+
+fn cells(told: &Explanation) -> [String; 8] {
+    let yes_no = |on: bool| String::from(if on { "yes" } else { "no" });
+    let no_wait = if told.would_block { "EAGAIN" } else { "ok" };
+    [
+        told.policy.to_string(),
+        locks(told),
+        yes_no(told.restarts),
+        yes_no(told.drains),
+        yes_no(told.waits),
+        no_wait.into(),
+        if told.simple { "simple" } else { "general" }.into(),
+        told.refused.clone().unwrap_or_else(|| "served".into()),
+    ]
+}
+
+/// `shared→exclusive`: each step that changes something.
+fn locks(told: &Explanation) -> String {
+    let mut held = Vec::new();
+    if told.restarts {
+        held.push(LockMode::Shared);
+    }
+    held.push(told.lock);
+    match told.io_lock {
+        IoLock::Keep => {}
+        IoLock::Downgrade => held.push(LockMode::Shared),
+        IoLock::Release => held.push(LockMode::None),
+    }
+    held.dedup();
+    held.into_iter()
+        .map(lock_word)
+        .collect::<Vec<_>>()
+        .join("→")
+}
+
+fn lock_word(lock: LockMode) -> &'static str {
+    match lock {
+        LockMode::None => "none",
+        LockMode::Shared => "shared",
+        LockMode::Exclusive => "exclusive",
+    }
+}

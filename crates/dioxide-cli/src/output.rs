@@ -1,0 +1,68 @@
+//! Standard output: buffered in large pieces, quiet when its reader leaves, and safe to show names
+//! that came from a disk.
+//!
+//! Rejected: [`std::io::Stdout`]. It looks for line ends in everything that it passes on.
+
+use crate::failure::Failure;
+use crate::render::printable;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::AsFd;
+
+/// Standard output.
+pub struct Out {
+    file: BufWriter<File>,
+    terminal: bool,
+}
+
+impl Out {
+    /// Takes over standard output.
+    pub fn stdout() -> Out {
+        let stdout = io::stdout();
+        let file = match stdout.as_fd().try_clone_to_owned() {
+            Ok(fd) => File::from(fd),
+            // Closed: what is written fails as it would have.
+            Err(_) => File::open("/dev/null").expect("/dev/null is there on every Linux"),
+        };
+        Out {
+            file: BufWriter::with_capacity(1 << 16, file),
+            terminal: stdout.is_terminal(),
+        }
+    }
+
+    /// Whether a person is looking.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Writes a name from a disk: as it is, but without control characters on a terminal.
+    pub fn name(&mut self, name: &[u8]) -> io::Result<()> {
+        if !self.terminal {
+            return self.write_all(name);
+        }
+        let text = String::from_utf8_lossy(name);
+        self.write_all(printable(&text).as_bytes())
+    }
+
+    /// Writes a value as JSON, with a line end.
+    pub fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        serde_json::to_writer_pretty(&mut *self, value)?;
+        Ok(self.write_all(b"\n")?)
+    }
+
+    /// Hands over what is still buffered.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        Ok(self.file.flush()?)
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

@@ -1,0 +1,72 @@
+//! A bar on standard error for what takes more than a second. Silent when that is no terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A bar that appears once it is worth it.
+pub struct Progress {
+    bar: ProgressBar,
+    began: Instant,
+}
+
+impl Progress {
+    /// A bar for `total` bytes.
+    pub fn of_bytes(total: u64) -> Progress {
+        Progress::new(
+            total,
+            "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left",
+        )
+    }
+
+    /// A bar for `total` steps, with a message.
+    pub fn of_steps(total: u64) -> Progress {
+        Progress::new(total, "{bar:40} {pos}/{len}  {msg}")
+    }
+
+    /// No bar at all.
+    pub fn none() -> Progress {
+        Progress {
+            bar: ProgressBar::hidden(),
+            began: Instant::now(),
+        }
+    }
+
+    fn new(total: u64, template: &str) -> Progress {
+        let style = ProgressStyle::with_template(template).expect("the template is a constant");
+        let bar = ProgressBar::hidden();
+        bar.set_length(total);
+        bar.set_style(style);
+        Progress {
+            bar,
+            began: Instant::now(),
+        }
+    }
+
+    /// Some more is done.
+    pub fn advance(&mut self, by: u64) {
+        self.show_when_due();
+        self.bar.inc(by);
+    }
+
+    /// So much is done, and this comes next.
+    pub fn step(&mut self, done: u64, total: u64, message: String) {
+        self.show_when_due();
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.bar.set_message(message);
+    }
+
+    fn show_when_due(&mut self) {
+        if self.bar.is_hidden() && self.bar.length().is_some() && self.began.elapsed() > PATIENCE {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,198 @@
+//! Modes, times, sizes and names as text.
+
+use dioxide::{FileType, Timestamp};
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// Text from a disk with its control characters shown as `?`, so that it cannot drive a terminal.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().any(char::is_control) {
+        Cow::Owned(text.replace(char::is_control, "?"))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// A name from a disk, for JSON. Names are bytes; JSON is not.
+#[derive(Serialize)]
+pub struct JsonName {
+    /// With what is not UTF-8 replaced.
+    name: String,
+    /// Exactly, in hexadecimal, if that lost something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_hex: Option<String>,
+}
+
+impl JsonName {
+    pub fn new(name: &[u8]) -> JsonName {
+        let exact = std::str::from_utf8(name);
+        JsonName {
+            name: String::from_utf8_lossy(name).into_owned(),
+            name_hex: exact.is_err().then(|| hex(name)),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `drwxr-xr-x`.
+pub fn mode_string(file_type: FileType, permissions: u16) -> String {
+    let mut text = String::from(type_letter(file_type));
+    let sets = [(0o4000, 's'), (0o2000, 's'), (0o1000, 't')];
+    for (shift, (special, letter)) in [6, 3, 0].into_iter().zip(sets) {
+        let bits = permissions >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (permissions & special != 0, bits & 1 != 0) {
+            (false, false) => '-',
+            (false, true) => 'x',
+            (true, false) => letter.to_ascii_uppercase(),
+            (true, true) => letter,
+        });
+    }
+    text
+}
+
+fn type_letter(file_type: FileType) -> char {
+    match file_type {
+        FileType::Regular => '-',
+        FileType::Directory => 'd',
+        FileType::Symlink => 'l',
+        FileType::CharDevice => 'c',
+        FileType::BlockDevice => 'b',
+        FileType::Fifo => 'p',
+        FileType::Socket => 's',
+        FileType::Unknown => '?',
+    }
+}
+
+/// The kind of file, as `stat` names it.
+pub fn type_words(file_type: FileType, size: u64) -> &'static str {
+    match file_type {
+        FileType::Regular if size == 0 => "regular empty file",
+        FileType::Regular => "regular file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::CharDevice => "character special file",
+        FileType::BlockDevice => "block special file",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        FileType::Unknown => "weird file",
+    }
+}
+
+/// `2026-11-21 10:02:37.181983776 +0000`, in the local time zone.
+pub fn full_time(time: Timestamp) -> String {
+    zoned(time, "%Y-%m-%d %H:%M:%S.%9f %z")
+}
+
+/// The time of a superblock, which counts whole seconds; 0 is never.
+pub fn second_time(secs: i64) -> String {
+    if secs == 0 {
+        return "never".into();
+    }
+    zoned(Timestamp { secs, nanos: 0 }, "%Y-%m-%d %H:%M:%S %z")
+}
+
+/// `Nov 21 10:02`, or `Nov 21  2025` if that is over half a year from `now` or in the future.
+pub fn list_time(time: Timestamp, now_secs: i64) -> String {
+    const HALF_A_YEAR_SECS: i64 = 31_556_952 / 2;
+    let recent = (now_secs - HALF_A_YEAR_SECS..=now_secs).contains(&time.secs);
+    zoned(time, if recent { "%b %e %H:%M" } else { "%b %e  %Y" })
+}
+
+/// Seconds since 1970.
+pub fn now_secs() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+fn zoned(time: Timestamp, format: &str) -> String {
+    let nanos = i32::try_from(time.nanos).unwrap_or(0);
+    match jiff::Timestamp::new(time.secs, nanos) {
+        Ok(timestamp) => timestamp
+            .to_zoned(TimeZone::system())
+            .strftime(format)
+            .to_string(),
+        Err(_) => format!("{} s", time.secs),
+    }
+}
+
+/// `12288 (12.0 KiB)`.
+pub fn bytes_words(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut scaled = bytes as f64;
+    let mut unit = "";
+    for next in UNITS {
+        if scaled < 1024.0 {
+            break;
+        }
+        scaled /= 1024.0;
+        unit = next;
+    }
+    if unit.is_empty() {
+        bytes.to_string()
+    } else {
+        format!("{bytes} ({scaled:.1} {unit})")
+    }
+}
+
+/// `1 extent`, `2 extents`.
+pub fn count_words(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_with_special_bits_shows_them_in_the_execute_places() {
+        assert_eq!(mode_string(FileType::Regular, 0o644), "-rw-r--r--");
+        assert_eq!(mode_string(FileType::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_string(FileType::Regular, 0o4755), "-rwsr-xr-x");
+        assert_eq!(mode_string(FileType::Regular, 0o7000), "---S--S--T");
+    }
+
+    #[test]
+    fn text_with_escape_sequences_is_made_harmless() {
+        assert_eq!(printable("a\x1b[31mb\n"), "a?[31mb?");
+        assert_eq!(printable("naïve"), "naïve");
+    }
+
+    #[test]
+    fn bytes_are_scaled_to_the_largest_unit() {
+        assert_eq!(bytes_words(1023), "1023");
+        assert_eq!(bytes_words(12288), "12288 (12.0 KiB)");
+        assert_eq!(bytes_words(u64::MAX), "18446744073709551615 (16.0 EiB)");
+    }
+
+    #[test]
+    fn name_that_is_not_utf8_carries_its_bytes() {
+        let name = serde_json::to_string(&JsonName::new(b"a\xff")).unwrap();
+        assert_eq!(name, "{\"name\":\"a\u{fffd}\",\"name_hex\":\"61ff\"}");
+    }
+
+    #[test]
+    fn list_time_of_the_future_or_the_distant_past_shows_the_year() {
+        let at = |secs| Timestamp { secs, nanos: 0 };
+        let now = 1_700_000_000;
+        assert!(list_time(at(now - 60), now).contains(':'));
+        assert!(!list_time(at(now + 3600), now).contains(':'));
+        assert!(list_time(at(0), now).contains("19"));
+        assert_eq!(list_time(at(now), now).len(), list_time(at(0), now).len());
+    }
+
+    #[test]
+    fn time_that_no_calendar_holds_is_shown_in_seconds() {
+        assert_eq!(
+            full_time(Timestamp {
+                secs: i64::MAX,
+                nanos: 0
+            }),
+            format!("{} s", i64::MAX)
+        );
+    }
+}

@@ -1,0 +1,718 @@
+//! Any bytes: no panic, no endless loop, and what was read writes back the same. Valid structures:
+//! a flipped bit is detected.
+
+use dioxide_format::dir::{self, DirFormat};
+use dioxide_format::extent::{self, Extent, ExtentEntries, ExtentHeader, ExtentIndex, ExtentNode};
+use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
+use dioxide_format::htree::{self, DxNode, DxRoot, HashVersion};
+use dioxide_format::inline_data::{self, InlineDir};
+use dioxide_format::inode::{Inode, Timestamp};
+use dioxide_format::journal::JournalSuperBlock;
+use dioxide_format::mmp::Mmp;
+use dioxide_format::superblock::SuperBlock;
+use dioxide_format::system_zone::SystemZone;
+use dioxide_format::types::{Group, Ino, Lblk, Pblk};
+use dioxide_format::xattr::{self, XattrBlock};
+use dioxide_format::{bitmap, indirect, orphan_file, symlink};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn format(block_size: u32, checksum: bool) -> DirFormat {
+    DirFormat {
+        block_size,
+        filetype: true,
+        checksum,
+        max_ino: u32::MAX,
+        large_dir: true,
+    }
+}
+
+/// A superblock that passes `validate`, as a base for damage: 1 KiB blocks, 64bit, metadata_csum.
+fn valid_superblock() -> SuperBlock {
+    let mut sb = SuperBlock::parse(&[0; SuperBlock::SIZE]).unwrap();
+    let disk = sb.disk_mut();
+    disk.s_magic = 0xEF53;
+    disk.s_rev_level = 1;
+    disk.s_inodes_count = 2048 * 4;
+    disk.s_blocks_count_lo = 8192 * 4;
+    disk.s_first_data_block = 1;
+    disk.s_blocks_per_group = 8192;
+    disk.s_clusters_per_group = 8192;
+    disk.s_inodes_per_group = 2048;
+    disk.s_first_ino = 11;
+    disk.s_inode_size = 256;
+    disk.s_desc_size = 64;
+    disk.s_checksum_type = 1;
+    disk.s_feature_incompat = 0x2C2;
+    disk.s_feature_ro_compat = 0x401;
+    sb.update_checksum();
+    sb.validate(None).unwrap();
+    sb
+}
+
+/// Calls everything that takes the superblock alone, or with a group or inode.
+fn touch_superblock(sb: &SuperBlock, number: u32) {
+    let _ = sb.validate(Some(u64::from(number)));
+    let _ = sb.verify_checksum();
+    let _ = (sb.features().names(), sb.volume_name(), sb.errors());
+    let _ = (sb.cluster_size(), sb.mkfs_time(), sb.mmp_block());
+    let _ = (
+        sb.descriptor_blocks(),
+        sb.log_groups_per_flex(),
+        sb.max_lblk(false),
+    );
+    let _ = sb.backup_groups().take(99).count();
+    for group in [Group(0), Group(1), Group(number), Group(u32::MAX)] {
+        let _ = (sb.descriptor_block(group.0), sb.base_meta_blocks(group));
+        let _ = (sb.superblock_block(group), sb.clusters_in_group(group));
+        let _ = sb.group_metadata_range(group);
+    }
+    let _ = sb.inode_location(Ino(number));
+    let _ = sb.group_of_block(Pblk(u64::from(number)));
+    let _ = (sb.inode_table_blocks(), sb.block_size_log2());
+    let _ = SystemZone::new(sb, [], []).is_metadata_block(Pblk(1));
+}
+
+/// Puts the fields that parsing judges right, so that random bytes get further.
+fn as_extent_block(mut bytes: Vec<u8>, entries: u16, depth: u16) -> Vec<u8> {
+    let head = ExtentHeader {
+        eh_magic: extent::MAGIC,
+        eh_entries: entries,
+        eh_max: 84,
+        eh_depth: depth,
+        eh_generation: 0,
+    };
+    bytes[..ExtentHeader::SIZE].copy_from_slice(&head.encode());
+    bytes
+}
+
+/// A chain of valid entries that fills 1 KiB, from lengths of names.
+fn directory_block(names: &[u8], checksum: bool) -> Vec<u8> {
+    let end = if checksum { 1012 } else { 1024 };
+    let mut block = vec![0; 1024];
+    let mut at = 0;
+    for (i, &len) in names.iter().enumerate() {
+        let name = vec![b'a' + (i % 26) as u8; usize::from(len.max(1))];
+        let least = dir::min_rec_len(name.len());
+        let is_last = i + 1 == names.len() || at + least + 300 > end;
+        let entry = dir::DirEntry {
+            offset: at,
+            rec_len: if is_last { end - at } else { least },
+            ino: Ino(i as u32 + 1),
+            file_type: None,
+            type_byte: 1,
+            name: &name,
+        };
+        entry.encode_into(&mut block).unwrap();
+        at += entry.rec_len;
+        if is_last {
+            break;
+        }
+    }
+    block
+}
+
+/// A block with the attribute `user.n`, whose value is the block's last four bytes.
+fn xattr_block() -> Vec<u8> {
+    let mut block = vec![0; 1024];
+    block[..12].copy_from_slice(&[0, 0, 2, 0xEA, 1, 0, 0, 0, 1, 0, 0, 0]);
+    block[32..48].copy_from_slice(&[1, 1, 0xFC, 3, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
+    block[48] = b'n';
+    block
+}
+
+proptest! {
+    #[test]
+    fn superblock_any_bytes_round_trip_without_panic(
+        bytes in vec(any::<u8>(), SuperBlock::SIZE),
+        number in any::<u32>(),
+    ) {
+        let sb = SuperBlock::parse(&bytes).unwrap();
+        prop_assert!(bytes == sb.encode());
+        touch_superblock(&sb, number);
+    }
+
+    #[test]
+    fn superblock_damaged_field_is_judged_without_panic(
+        at in 0..256usize,
+        value in any::<u32>(),
+        number in any::<u32>(),
+    ) {
+        let mut bytes = valid_superblock().encode();
+        bytes[at * 4..at * 4 + 4].copy_from_slice(&value.to_le_bytes());
+        touch_superblock(&SuperBlock::parse(&bytes).unwrap(), number);
+    }
+
+    #[test]
+    fn superblock_flipped_bit_is_detected(bit in 0..SuperBlock::SIZE * 8) {
+        let mut bytes = valid_superblock().encode();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let sb = SuperBlock::parse(&bytes).unwrap();
+        // Without the bit that says there are checksums, or its revision, none is looked at.
+        let csum_gone = !sb.features().metadata_csum();
+        prop_assert!(csum_gone || sb.verify_checksum().is_err());
+    }
+
+    #[test]
+    fn group_desc_any_bytes_round_trip(bytes in vec(any::<u8>(), 0..200), size in 0..200usize) {
+        let sb = valid_superblock();
+        if let Ok(desc) = GroupDesc::parse(&bytes, size) {
+            prop_assert_eq!(desc.encode(), &bytes[..size]);
+            let _ = desc.validate(&sb, Group(0));
+            let zone = SystemZone::new(&sb, [&desc], []);
+            prop_assert!(zone.is_metadata_block(desc.block_bitmap()));
+        }
+    }
+
+    #[test]
+    fn group_desc_flipped_bit_is_detected(
+        bytes in vec(any::<u8>(), 128),
+        size in prop::sample::select(vec![32usize, 64, 128]),
+        bit in any::<prop::sample::Index>(),
+        crc16 in any::<bool>(),
+    ) {
+        let kind = if crc16 {
+            GroupChecksum::Crc16 { uuid: [7; 16] }
+        } else {
+            GroupChecksum::Crc32c { seed: 99 }
+        };
+        let mut desc = GroupDesc::parse(&bytes, size).unwrap();
+        desc.update_checksum(Group(3), kind);
+        desc.verify_checksum(Group(3), kind).unwrap();
+        prop_assert!(desc.verify_checksum(Group(4), kind).is_err());
+        let mut damaged = desc.encode();
+        let bit = bit.index(size * 8);
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let damaged = GroupDesc::parse(&damaged, size).unwrap();
+        prop_assert!(damaged.verify_checksum(Group(3), kind).is_err());
+    }
+
+    #[test]
+    fn inode_any_bytes_round_trip_without_panic(
+        bytes in vec(any::<u8>(), 512),
+        size in prop::sample::select(vec![128usize, 256, 512]),
+    ) {
+        let inode = Inode::parse(&bytes, size).unwrap();
+        prop_assert_eq!(inode.encode(), &bytes[..size]);
+        let _ = (inode.validate(&valid_superblock()), inode.device_number());
+        let _ = (inode.sectors(true, 65536), inode.flags().names(), inode.flags().letters());
+        let _ = (inode.crtime(), inode.version(), inode.projid(), symlink::fast_target(&inode));
+        let area = inode.in_inode_xattrs(&bytes[..size]);
+        let _ = xattr::parse_in_inode(area);
+        let _ = inline_data::file_content(&inode, area);
+    }
+
+    #[test]
+    fn inode_flipped_bit_is_detected(
+        mut bytes in vec(any::<u8>(), 256),
+        size in prop::sample::select(vec![128usize, 256]),
+        bit in any::<prop::sample::Index>(),
+    ) {
+        bytes[0x80..0x82].copy_from_slice(&32u16.to_le_bytes());
+        let mut inode = Inode::parse(&bytes, size).unwrap();
+        inode.update_checksum(5, Ino(12));
+        inode.verify_checksum(5, Ino(12)).unwrap();
+        let mut damaged = inode.encode();
+        let bit = bit.index(size * 8);
+        // The size of the extra fields decides how wide the checksum is.
+        prop_assume!(!(0x80..0x82).contains(&(bit / 8)));
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let damaged = Inode::parse(&damaged, size).unwrap();
+        prop_assert!(damaged.verify_checksum(5, Ino(12)).is_err());
+    }
+
+    #[test]
+    fn inode_times_in_range_round_trip(
+        secs in i64::from(i32::MIN)..i64::from(i32::MIN) + (4 << 32),
+        nsec in 0..1_000_000_000u32,
+    ) {
+        let mut bytes = [0; 256];
+        bytes[0x80] = 32;
+        let mut inode = Inode::parse(&bytes, 256).unwrap();
+        let time = Timestamp { secs, nsec };
+        inode.set_atime(time);
+        inode.set_ctime(time);
+        inode.set_mtime(time);
+        prop_assert_eq!([inode.atime(), inode.ctime(), inode.mtime()], [time; 3]);
+    }
+
+    #[test]
+    fn extent_node_any_bytes_round_trip_without_panic(
+        bytes in vec(any::<u8>(), 1024),
+        entries in 0..90u16,
+        depth in 0..7u16,
+        lblk in any::<u32>(),
+    ) {
+        let block = as_extent_block(bytes.clone(), entries, depth);
+        for block in [bytes, block] {
+            let Ok(node) = ExtentNode::parse(&block, None) else { continue };
+            let mut copy = block.clone();
+            node.encode_into(&mut copy).unwrap();
+            prop_assert_eq!(&copy, &block);
+            let _ = node.validate(0..extent::LBLK_END, 0..u64::MAX);
+            let _ = (node.find(Lblk(lblk)), node.search(Lblk(lblk)));
+            let _ = (node.child_range(3, &(0..extent::LBLK_END)), extent::verify_checksum(&block, 1));
+        }
+    }
+
+    #[test]
+    fn extent_leaf_search_finds_what_a_linear_scan_finds(
+        runs in vec((0..20u32, 1..50u16, any::<bool>()), 0..84),
+        probe in 0..6000u32,
+    ) {
+        let mut at = 0;
+        let mut extents = Vec::new();
+        for (gap, len, unwritten) in runs {
+            let lblk = Lblk(at + gap);
+            extents.push(Extent { lblk, len, unwritten, pblk: Pblk(1000 + u64::from(lblk.0)) });
+            at = lblk.0 + u32::from(len);
+        }
+        let block = as_extent_block(vec![0; 1024], 0, 0);
+        let mut node = ExtentNode::parse(&block, Some(0)).unwrap();
+        node.entries = ExtentEntries::Leaf(extents.clone());
+        node.validate(0..extent::LBLK_END, 1000..100_000).unwrap();
+        let holds = |e: &&Extent| e.lblk.0 <= probe && u64::from(probe) < e.end();
+        prop_assert_eq!(node.find(Lblk(probe)), extents.iter().find(holds).copied());
+        let mut bytes = block.clone();
+        node.encode_into(&mut bytes).unwrap();
+        node.header.eh_entries = extents.len() as u16;
+        prop_assert_eq!(ExtentNode::parse(&bytes, Some(0)).unwrap(), node);
+    }
+
+    #[test]
+    fn extent_block_flipped_bit_is_detected(
+        bytes in vec(any::<u8>(), 1024),
+        bit in 0..1024 * 8usize,
+    ) {
+        let mut block = as_extent_block(bytes, 3, 0);
+        extent::update_checksum(&mut block, 77).unwrap();
+        extent::verify_checksum(&block, 77).unwrap();
+        prop_assert!(extent::verify_checksum(&block, 78).is_err());
+        block[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(extent::verify_checksum(&block, 77).is_err());
+    }
+
+    #[test]
+    fn indirect_path_offsets_lead_back_to_the_block(
+        lblk in any::<u32>(),
+        log in 10..17u32,
+    ) {
+        let block_size = 1 << log;
+        let per = u64::from(indirect::pointers_per_block(block_size));
+        let Some(path) = indirect::path(Lblk(lblk), block_size) else {
+            prop_assert!(lblk > indirect::max_lblk(block_size).0);
+            return Ok(());
+        };
+        let levels = path.levels() as u32;
+        let base: u64 = if levels == 0 { 0 } else { 12 + (1..levels).map(|l| per.pow(l)).sum::<u64>() };
+        let offsets = path.offsets();
+        let digits = if levels == 0 { offsets } else { &offsets[1..] };
+        let rest = digits.iter().fold(0, |n, &d| n * per + u64::from(d));
+        prop_assert_eq!(base + rest, u64::from(lblk));
+        if levels > 0 {
+            prop_assert_eq!(offsets[0], 11 + levels);
+        }
+    }
+
+    #[test]
+    fn indirect_block_any_bytes_are_judged_without_panic(bytes in vec(any::<u8>(), 0..1024)) {
+        let _ = indirect::validate(&bytes, &(0..1000));
+        let words: Vec<u32> = indirect::pointers(&bytes).collect();
+        let mut copy = bytes.clone();
+        indirect::encode_into(&words, &mut copy);
+        prop_assert_eq!(copy, bytes);
+    }
+
+    #[test]
+    fn directory_any_bytes_end_without_panic(bytes in vec(any::<u8>(), 0..1100)) {
+        for checksum in [false, true] {
+            let format = format(1024, checksum);
+            prop_assert!(dir::slots(&bytes, &format).count() <= bytes.len() / 12 + 1);
+            let _ = dir::verify_checksum(&bytes, 1);
+            let _ = htree::is_index_block(&bytes, Lblk(1), &format);
+            let _ = htree::verify_checksum(&bytes, &format, 1);
+        }
+    }
+
+    #[test]
+    fn directory_valid_chain_round_trips(names in vec(any::<u8>(), 1..40), checksum in any::<bool>()) {
+        let block = directory_block(&names, checksum);
+        let mut block = block;
+        if checksum {
+            dir::update_checksum(&mut block, 3).unwrap();
+        }
+        let format = format(1024, checksum);
+        dir::validate(&block, &format).unwrap();
+        let mut copy = block.clone();
+        for slot in dir::slots(&block, &format) {
+            slot.unwrap().encode_into(&mut copy).unwrap();
+        }
+        prop_assert_eq!(&copy, &block);
+        prop_assert!(dir::entries(&block, &format).all(|e| e.unwrap().is_used()));
+    }
+
+    #[test]
+    fn directory_flipped_bit_is_detected(names in vec(any::<u8>(), 1..40), bit in 0..1024 * 8usize) {
+        let mut block = directory_block(&names, true);
+        dir::update_checksum(&mut block, 3).unwrap();
+        dir::verify_checksum(&block, 3).unwrap();
+        block[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(dir::verify_checksum(&block, 3).is_err());
+    }
+
+    #[test]
+    fn directory_damaged_chain_ends_without_panic(
+        names in vec(any::<u8>(), 1..40),
+        damage in vec((0..1024usize, any::<u8>()), 1..6),
+    ) {
+        let mut block = directory_block(&names, false);
+        damage.into_iter().for_each(|(at, value)| block[at] = value);
+        prop_assert!(dir::slots(&block, &format(1024, false)).count() <= 1024 / 12 + 1);
+    }
+
+    #[test]
+    fn htree_any_bytes_round_trip_without_panic(
+        mut bytes in vec(any::<u8>(), 1024),
+        count in 1..140u16,
+        root in any::<bool>(),
+    ) {
+        let format = format(1024, true);
+        let head: &[u8] = if root {
+            b"\x02\0\0\0\x0c\0\x01\x02.\0\0\0\x02\0\0\0\xf4\x03\x02\x02..\0\0\0\0\0\0\x01\x08\0\0"
+        } else {
+            b"\0\0\0\0\0\x04\0\0"
+        };
+        bytes[..head.len()].copy_from_slice(head);
+        let limit = ((1024 - head.len() - 8) / 8) as u16;
+        bytes[head.len()..head.len() + 2].copy_from_slice(&limit.to_le_bytes());
+        bytes[head.len() + 2..head.len() + 4].copy_from_slice(&count.to_le_bytes());
+        let mut copy = bytes.clone();
+        let entries = if root {
+            let parsed = DxRoot::parse(&bytes, &format);
+            prop_assert_eq!(parsed.is_ok(), count <= limit);
+            parsed.map(|p| { p.encode_into(&mut copy).unwrap(); p.entries })
+        } else {
+            let parsed = DxNode::parse(&bytes, &format);
+            prop_assert_eq!(parsed.is_ok(), count <= limit);
+            parsed.map(|p| { p.encode_into(&mut copy).unwrap(); p.entries })
+        };
+        if let Ok(entries) = entries {
+            prop_assert_eq!(&copy, &bytes);
+            let _ = entries.validate(1000);
+            let at = entries.search(0x1234_5678);
+            let _ = entries.continues_after(at, 0x1234_5678);
+            htree::update_checksum(&mut copy, &format, 9).unwrap();
+            htree::verify_checksum(&copy, &format, 9).unwrap();
+            copy[head.len() + 4] ^= 0x10;
+            prop_assert!(htree::verify_checksum(&copy, &format, 9).is_err());
+        }
+    }
+
+    #[test]
+    fn name_hash_any_name_has_a_clear_low_bit(
+        name in vec(any::<u8>(), 0..256),
+        seed in any::<[u32; 4]>(),
+        version in 0..6u8,
+    ) {
+        let version = HashVersion::from_disk(version, false).unwrap();
+        let hash = htree::hash(&name, version, seed);
+        prop_assert_eq!(hash.major & 1, 0);
+        prop_assert!(hash.major < 0xFFFF_FFFE);
+    }
+
+    #[test]
+    fn bitmap_search_agrees_with_single_bits(
+        bytes in vec(prop::sample::select(vec![0u8, 0xFF, 0x10, 0xEF]), 0..40),
+        from in 0..350usize,
+        end in 0..350usize,
+    ) {
+        let bits = end.min(bytes.len() * 8);
+        let used = |i: &usize| bitmap::get(&bytes, *i);
+        let free = |i: &usize| !bitmap::get(&bytes, *i);
+        prop_assert_eq!(bitmap::next_set(&bytes, from, end), (from..bits).find(used));
+        prop_assert_eq!(bitmap::next_zero(&bytes, from, end), (from..bits).find(free));
+        prop_assert_eq!(bitmap::count_free(&bytes, end), (0..bits).filter(free).count());
+    }
+
+    #[test]
+    fn bitmap_put_changes_one_bit(mut bytes in vec(any::<u8>(), 8), at in 0..64usize, used in any::<bool>()) {
+        let before = bytes.clone();
+        bitmap::put(&mut bytes, at, used);
+        for i in 0..64 {
+            prop_assert_eq!(bitmap::get(&bytes, i), if i == at { used } else { bitmap::get(&before, i) });
+        }
+    }
+
+    #[test]
+    fn bitmap_flipped_bit_is_detected(bit in 0..1024 * 8usize, size in prop::sample::select(vec![32usize, 64])) {
+        let sb = valid_superblock();
+        let mut desc = GroupDesc::parse(&[0; 64], size).unwrap();
+        let mut bits = vec![0xA5; 1024];
+        bitmap::update_block_bitmap(&bits, &sb, &mut desc).unwrap();
+        bitmap::verify_block_bitmap(&bits, &sb, &desc).unwrap();
+        bits[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(bitmap::verify_block_bitmap(&bits, &sb, &desc).is_err());
+    }
+
+    #[test]
+    fn xattr_any_bytes_end_without_panic(mut bytes in vec(any::<u8>(), 12..1024)) {
+        let _ = xattr::parse_in_inode(&bytes);
+        bytes[..12].copy_from_slice(&[0, 0, 2, 0xEA, 1, 0, 0, 0, 1, 0, 0, 0]);
+        let _ = xattr::parse_in_inode(&bytes);
+        let _ = XattrBlock::parse(&bytes);
+    }
+
+    #[test]
+    fn xattr_damaged_block_ends_without_panic(
+        damage in vec((0..96usize, any::<u8>()), 1..6),
+    ) {
+        let mut block = xattr_block();
+        damage.into_iter().for_each(|(at, value)| block[at] = value);
+        if let Ok(parsed) = XattrBlock::parse(&block) {
+            let _ = xattr::block_hash(&parsed.entries);
+            for entry in parsed.entries {
+                let _ = (entry.full_name(), entry.hash_matches());
+            }
+        }
+        let _ = xattr::parse_in_inode(&block[28..]);
+    }
+
+    #[test]
+    fn xattr_block_flipped_bit_is_detected(mut block in vec(any::<u8>(), 1024), bit in 0..1024 * 8usize) {
+        xattr::update_checksum(&mut block, 5, Pblk(77)).unwrap();
+        xattr::verify_checksum(&block, 5, Pblk(77)).unwrap();
+        prop_assert!(xattr::verify_checksum(&block, 5, Pblk(78)).is_err());
+        block[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(xattr::verify_checksum(&block, 5, Pblk(77)).is_err());
+    }
+
+    #[test]
+    fn inline_directory_any_bytes_end_without_panic(raw in vec(any::<u8>(), 256), data in vec(any::<u8>(), 0..200)) {
+        let inode = Inode::parse(&raw, 256).unwrap();
+        let format = format(1024, false);
+        if let Ok(dir) = InlineDir::parse(&inode, &data, &format) {
+            prop_assert!(dir.entries(&format).count() <= 256 / 12 + 2);
+        }
+    }
+
+    #[test]
+    fn mmp_and_journal_any_bytes_round_trip(bytes in vec(any::<u8>(), 1024), bit in 0..1024 * 8usize) {
+        let mut mmp = Mmp::parse(&bytes).unwrap();
+        prop_assert!(bytes == mmp.encode());
+        let _ = (mmp.validate(), mmp.state());
+        mmp.update_checksum(4);
+        mmp.verify_checksum(4).unwrap();
+        let mut damaged = mmp.encode();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(Mmp::parse(&damaged).unwrap().verify_checksum(4).is_err());
+        let journal = JournalSuperBlock::parse(&bytes).unwrap();
+        prop_assert!(bytes == journal.encode());
+        let _ = (journal.validate(1024), journal.verify_checksum());
+    }
+
+    #[test]
+    fn orphan_block_flipped_bit_is_detected(mut block in vec(any::<u8>(), 1024), bit in 0..1024 * 8usize) {
+        let _ = orphan_file::orphans(&block, 100);
+        orphan_file::update_checksum(&mut block, 5, Pblk(9)).unwrap();
+        prop_assert!(orphan_file::orphans(&block, u32::MAX).is_ok());
+        orphan_file::verify_checksum(&block, 5, Pblk(9)).unwrap();
+        block[bit / 8] ^= 1 << (bit % 8);
+        let caught = orphan_file::verify_checksum(&block, 5, Pblk(9)).is_err();
+        prop_assert!(caught || orphan_file::orphans(&block, u32::MAX).is_err());
+    }
+
+    #[test]
+    fn short_input_every_structure_is_an_error(bytes in vec(any::<u8>(), 0..11)) {
+        prop_assert!(SuperBlock::parse(&bytes).is_err());
+        prop_assert!(GroupDesc::parse(&bytes, 32).is_err());
+        prop_assert!(Inode::parse(&bytes, 128).is_err());
+        prop_assert!(ExtentNode::parse(&bytes, None).is_err());
+        prop_assert!(XattrBlock::parse(&bytes).is_err());
+        prop_assert!(Mmp::parse(&bytes).is_err());
+        prop_assert!(extent::verify_checksum(&bytes, 0).is_err());
+        prop_assert!(dir::verify_checksum(&bytes, 0).is_err());
+        prop_assert!(DxRoot::parse(&bytes, &format(1024, true)).is_err());
+    }
+}
+
+#[test]
+fn extent_node_damage_names_the_field() {
+    let leaf = |extents: Vec<Extent>| {
+        let block = as_extent_block(vec![0; 1024], 0, 0);
+        let mut node = ExtentNode::parse(&block, None).unwrap();
+        node.entries = ExtentEntries::Leaf(extents);
+        node.validate(0..100, 10..1000).unwrap_err().to_string()
+    };
+    let extent = |lblk, len, pblk| Extent {
+        lblk: Lblk(lblk),
+        len,
+        unwritten: false,
+        pblk: Pblk(pblk),
+    };
+    assert!(leaf(vec![extent(0, 0, 10)]).contains("ee_len"));
+    assert!(leaf(vec![extent(5, 5, 10), extent(9, 1, 30)]).contains("ee_block"));
+    assert!(leaf(vec![extent(99, 2, 10)]).contains("ee_block"));
+    assert!(leaf(vec![extent(0, 1, 9)]).contains("ee_start"));
+    assert!(leaf(vec![extent(0, 2, 999)]).contains("ee_start"));
+    let header = |entries, depth, expected| {
+        let block = as_extent_block(vec![0; 1024], entries, depth);
+        ExtentNode::parse(&block, expected).unwrap_err().to_string()
+    };
+    assert!(header(85, 0, None).contains("eh_entries"));
+    assert!(header(1, 6, None).contains("eh_depth"));
+    assert!(header(1, 2, Some(1)).contains("eh_depth"));
+    assert!(header(0, 1, None).contains("eh_entries"));
+    assert!(
+        ExtentNode::parse(&[0; 60], None)
+            .unwrap_err()
+            .to_string()
+            .contains("eh_magic")
+    );
+}
+
+#[test]
+fn extent_index_unsorted_is_refused() {
+    let block = as_extent_block(vec![0; 1024], 1, 1);
+    let mut node = ExtentNode::parse(&block, None).unwrap();
+    let index = |lblk| ExtentIndex::new(Lblk(lblk), Pblk(50));
+    node.entries = ExtentEntries::Index(vec![index(0), index(7), index(7)]);
+    let error = node.validate(0..100, 10..1000).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "extent node: ei_block is 7, expected within 8..100"
+    );
+    assert_eq!(node.child_range(0, &(0..100)), 0..7);
+    assert_eq!(node.child_range(2, &(0..100)), 7..100);
+}
+
+#[test]
+fn extent_longest_lengths_round_trip() {
+    let written = Extent {
+        lblk: Lblk(0),
+        len: 32768,
+        unwritten: false,
+        pblk: Pblk(1 << 40),
+    };
+    let unwritten = Extent {
+        lblk: Lblk(40000),
+        len: 32767,
+        unwritten: true,
+        pblk: Pblk(3),
+    };
+    assert_eq!(written.to_disk().ee_len, 32768);
+    assert_eq!(unwritten.to_disk().ee_len, 65535);
+    let mut node = ExtentNode::parse(&as_extent_block(vec![0; 1024], 0, 0), None).unwrap();
+    node.entries = ExtentEntries::Leaf(vec![written, unwritten]);
+    let mut block = vec![0; 1024];
+    node.encode_into(&mut block).unwrap();
+    assert_eq!(
+        ExtentNode::parse(&block, None).unwrap().extents(),
+        [written, unwritten]
+    );
+}
+
+#[test]
+fn directory_damage_names_the_field() {
+    let error = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut block = directory_block(&[3, 4, 5], false);
+        change(&mut block);
+        let mut format = format(1024, false);
+        format.max_ino = 1000;
+        dir::validate(&block, &format).unwrap_err().to_string()
+    };
+    assert!(error(&|b| b[4] = 0).contains("rec_len is 0"));
+    assert!(error(&|b| b[4] = 13).contains("rec_len is 13"));
+    assert!(error(&|b| b[5] = 0x80).contains("rec_len"));
+    assert!(error(&|b| b[4..6].copy_from_slice(&1020u16.to_le_bytes())).contains("rec_len"));
+    assert!(error(&|b| b[6] = 9).contains("name_len"));
+    assert!(error(&|b| b[6] = 0).contains("name_len is 0"));
+    assert!(error(&|b| b[8] = b'/').contains("name is /aa"));
+    assert!(error(&|b| b[8] = 0).contains("name is"));
+    assert!(error(&|b| b[3] = 1).contains("inode is"));
+}
+
+#[test]
+fn directory_64k_block_length_of_whole_block_is_read() {
+    let mut block = vec![0; 65536];
+    let format = format(65536, false);
+    for raw in [0u16, 65535] {
+        block[..8].copy_from_slice(&[2, 0, 0, 0, raw as u8, (raw >> 8) as u8, 1, 2]);
+        block[8] = b'x';
+        let entries: Vec<_> = dir::entries(&block, &format).map(Result::unwrap).collect();
+        assert_eq!((entries.len(), entries[0].rec_len), (1, 65536));
+    }
+}
+
+#[test]
+fn directory_with_other_name_rules_is_unsupported_by_name() {
+    let with_flags = |flags: u32| {
+        let mut raw = [0; 128];
+        raw[0x20..0x24].copy_from_slice(&flags.to_le_bytes());
+        dir::ensure_plain_names(&Inode::parse(&raw, 128).unwrap())
+    };
+    with_flags(0x8_1000).unwrap();
+    let text = |flags| with_flags(flags).unwrap_err().to_string();
+    assert_eq!(text(0x4000_0000), "unsupported feature: casefold");
+    assert_eq!(text(0x0000_0800), "unsupported feature: encrypt");
+}
+
+#[test]
+fn xattr_damage_is_refused() {
+    let block = xattr_block();
+    let parsed = XattrBlock::parse(&block).unwrap();
+    assert_eq!(parsed.entries[0].full_name().unwrap(), b"user.n");
+    assert_eq!(parsed.entries[0].bytes(), Some(&[0; 4][..]));
+    let error = |at: usize, value: u16| {
+        let mut damaged = block.clone();
+        damaged[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        XattrBlock::parse(&damaged).unwrap_err().to_string()
+    };
+    assert!(error(0, 1).contains("h_magic"));
+    assert!(error(4, 0).contains("h_refcount"));
+    assert!(error(8, 2).contains("h_blocks"));
+    assert!(error(34, 0x3FD).contains("e_value_offs"));
+    assert!(error(34, 0x20).contains("e_value_offs"));
+    assert!(error(42, 0x100).contains("e_value_offs"));
+    assert!(error(48, 0).contains("e_name"));
+}
+
+#[test]
+fn htree_root_damage_is_refused_by_name() {
+    let mut block = vec![0; 1024];
+    block[..32].copy_from_slice(
+        b"\x02\0\0\0\x0c\0\x01\x02.\0\0\0\x02\0\0\0\xf4\x03\x02\x02..\0\0\0\0\0\0\x01\x08\0\0",
+    );
+    block[32..40].copy_from_slice(&[123, 0, 1, 0, 1, 0, 0, 0]);
+    let format = format(1024, true);
+    DxRoot::parse(&block, &format)
+        .unwrap()
+        .entries
+        .validate(2)
+        .unwrap();
+    let error = |at: usize, value: u8| {
+        let mut damaged = block.clone();
+        damaged[at] = value;
+        let parsed = DxRoot::parse(&damaged, &format);
+        let checked = parsed.and_then(|root| root.entries.validate(2));
+        checked.unwrap_err().to_string()
+    };
+    assert!(error(4, 13).contains("dot_rec_len"));
+    assert!(error(0x10, 0).contains("dotdot_rec_len"));
+    assert!(error(0x1C, 6).contains("siphash"));
+    assert!(error(0x1C, 9).contains("hash_version"));
+    assert!(error(0x1D, 9).contains("info_length"));
+    assert!(error(0x1E, 3).contains("indirect_levels"));
+    assert!(error(32, 124).contains("limit"));
+    assert!(error(34, 0).contains("count"));
+    assert!(error(36, 2).contains("block"));
+    assert!(error(36, 0).contains("block"));
+}
+
+#[test]
+fn max_lblk_of_each_block_size_is_where_paths_end() {
+    for log in 10..12 {
+        let max = indirect::max_lblk(1 << log);
+        assert!(indirect::path(max, 1 << log).is_some());
+        assert!(indirect::path(Lblk(max.0 + 1), 1 << log).is_none());
+    }
+}
