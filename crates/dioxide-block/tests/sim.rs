@@ -557,3 +557,101 @@ fn queues_and_blocking_calls_from_many_threads_lose_nothing() {
         }
     });
 }
+
+/// Lateness of blocking reads in nanoseconds, sorted, over a second.
+fn lateness(latency: Duration, threads: usize) -> Vec<u64> {
+    let sim = &sim(&format!("latency={}ns", latency.as_nanos()));
+    let one = move || {
+        let (mut late, start) = (Vec::new(), Instant::now());
+        while start.elapsed() < Duration::from_secs(1) {
+            let begin = Instant::now();
+            sim.read_at(0, &mut [0; 4096]).expect("read");
+            late.push((begin.elapsed() - latency).as_nanos() as u64);
+        }
+        late
+    };
+    let mut all: Vec<u64> = thread::scope(|s| {
+        let threads: Vec<_> = (0..threads).map(|_| s.spawn(one)).collect();
+        let join = |t: thread::ScopedJoinHandle<'_, Vec<u64>>| t.join().expect("no panic");
+        threads.into_iter().flat_map(join).collect()
+    });
+    all.sort_unstable();
+    all
+}
+
+#[test]
+#[ignore = "a measurement: run it alone, in release, on a quiet machine"]
+fn blocking_call_is_late_by_a_few_microseconds() {
+    for threads in [1, 8] {
+        for us in [12, 50, 231, 1000] {
+            let late = lateness(Duration::from_micros(us), threads);
+            let (mean, at) = (late.iter().sum::<u64>() / late.len() as u64, |p| {
+                late[late.len() * p / 100]
+            });
+            let [p50, p90, p99] = [50, 90, 99].map(at);
+            println!(
+                "{threads} threads, {us:>4} us: {:>7} requests, late by mean {mean} ns, \
+                 p50 {p50}, p90 {p90}, p99 {p99}",
+                late.len()
+            );
+            assert!(p50 < 10_000, "half of them by more than {p50} ns");
+        }
+    }
+}
+
+/// Requests a second of `threads` queues that are kept full.
+fn rate(spec: &str, threads: usize, depth: u32) -> f64 {
+    let (sim, limit) = (&sim(spec), Duration::from_secs(2));
+    let one = move || {
+        let (mut queue, mut done) = (queue(sim, depth), Vec::with_capacity(depth as usize));
+        for _ in 0..depth {
+            queue.push(op(OpKind::Read, 0, 0, 4096)).expect("room");
+        }
+        let (mut count, start) = (0u64, Instant::now());
+        while start.elapsed() < limit {
+            queue.wait(None).expect("wait");
+            queue.reap(&mut done);
+            for completion in done.drain(..) {
+                count += 1;
+                let seg = Seg {
+                    device_offset: count % 256 * 4096,
+                    buf_offset: 0,
+                    len: 4096,
+                };
+                let segs = Segs::One(seg);
+                let (kind, buf) = (OpKind::Read, completion.buf);
+                queue.push(Op { kind, buf, segs }).expect("room");
+            }
+        }
+        count
+    };
+    let total: u64 = thread::scope(|s| {
+        let threads: Vec<_> = (0..threads).map(|_| s.spawn(one)).collect();
+        threads
+            .into_iter()
+            .map(|t| t.join().expect("no panic"))
+            .sum()
+    });
+    total as f64 / limit.as_secs_f64()
+}
+
+#[test]
+#[ignore = "a measurement: run it alone, in release, on a quiet machine"]
+fn queue_completes_more_than_a_million_requests_a_second() {
+    let mut best = 0.0f64;
+    for (spec, threads, depth) in [
+        ("", 1, 128),
+        ("", 2, 128),
+        ("latency=10us", 1, 128),
+        ("latency=10us", 2, 128),
+        ("latency=10us", 2, 32),
+        ("latency=8us..12us,jitter=10%", 2, 128),
+        ("latency=231us,iops=801k", 2, 1024),
+        ("latency=50us,iops=3.2M", 2, 256),
+    ] {
+        let rate = rate(spec, threads, depth);
+        println!("'{spec}', {threads} threads, depth {depth}: {rate:.0} requests/s");
+        best = best.max(rate);
+    }
+    assert!(best > 1e6, "at best {best:.0} a second");
+}

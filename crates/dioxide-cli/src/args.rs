@@ -34,7 +34,7 @@ Examples:
 
 /// Looks into ext4 images, explains direct I/O, and measures it.
 #[derive(Debug, Parser)]
-#[command(name = "dioxide", version, about, after_help = AFTER, arg_required_else_help = true)]
+#[command(name = "dioxide", version, after_help = AFTER, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -246,13 +246,17 @@ fn backend_parser() -> impl TypedValueParser<Value = Backend> {
     PossibleValuesParser::new(["auto", "uring", "pread", "mmap"]).try_map(|name| name.parse())
 }
 
-/// Every policy by its name, older and newer names hidden in the list but taken.
+/// Every policy by each of its names.
 fn policy_parser() -> impl TypedValueParser<Value = Policy> {
     use clap::builder::PossibleValue;
     let values = Policy::ALL.map(|policy| {
+        let also = match policy.aliases() {
+            [] => String::new(),
+            aliases => format!(" (also {})", aliases.join(", ")),
+        };
         PossibleValue::new(policy.id())
             .aliases(policy.aliases().iter().copied())
-            .help(policy.summary())
+            .help(format!("{}{also}", policy.summary()))
     });
     PossibleValuesParser::new(values).try_map(|name| name.parse::<Policy>())
 }

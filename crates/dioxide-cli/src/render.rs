@@ -120,22 +120,17 @@ fn zoned(time: Timestamp, format: &str) -> String {
     }
 }
 
-/// `12288 (12.0 KiB)`.
+/// `12288 bytes (12.0 KiB)`.
 pub fn bytes_words(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut scaled = bytes as f64;
-    let mut unit = "";
-    for next in UNITS {
-        if scaled < 1024.0 {
-            break;
+    let power = bytes.checked_ilog(1024).unwrap_or(0);
+    let plain = count_words(bytes, "byte");
+    match power.checked_sub(1) {
+        None => plain,
+        Some(unit) => {
+            let scaled = bytes as f64 / 1024f64.powi(power as i32);
+            format!("{plain} ({scaled:.1} {})", UNITS[unit as usize])
         }
-        scaled /= 1024.0;
-        unit = next;
-    }
-    if unit.is_empty() {
-        bytes.to_string()
-    } else {
-        format!("{bytes} ({scaled:.1} {unit})")
     }
 }
 
@@ -164,9 +159,14 @@ mod tests {
 
     #[test]
     fn bytes_are_scaled_to_the_largest_unit() {
-        assert_eq!(bytes_words(1023), "1023");
-        assert_eq!(bytes_words(12288), "12288 (12.0 KiB)");
-        assert_eq!(bytes_words(u64::MAX), "18446744073709551615 (16.0 EiB)");
+        assert_eq!(bytes_words(0), "0 bytes");
+        assert_eq!(bytes_words(1), "1 byte");
+        assert_eq!(bytes_words(1023), "1023 bytes");
+        assert_eq!(bytes_words(12288), "12288 bytes (12.0 KiB)");
+        assert_eq!(
+            bytes_words(u64::MAX),
+            "18446744073709551615 bytes (16.0 EiB)"
+        );
     }
 
     #[test]

@@ -27,10 +27,14 @@ impl SystemZone {
         descs: impl IntoIterator<Item = &'a GroupDesc>,
         others: impl IntoIterator<Item = Range<u64>>,
     ) -> Self {
-        let mut ranges: Vec<_> = others.into_iter().filter(|r| !r.is_empty()).collect();
-        for (group, desc) in (0..sb.group_count()).map(Group).zip(descs) {
-            ranges.extend(group_ranges(sb, group, desc));
-        }
+        let groups = (0..sb.group_count()).map(Group);
+        let mut ranges = runs(
+            groups
+                .zip(descs)
+                .map(|(group, desc)| group_ranges(sb, group, desc)),
+        );
+        ranges.extend(others);
+        ranges.retain(|range| !range.is_empty());
         ranges.sort_unstable_by_key(|range| range.start);
         Self {
             ranges: merge(ranges),
@@ -55,20 +59,39 @@ impl SystemZone {
     }
 }
 
-/// The metadata that belongs to a group, wherever it lies.
-fn group_ranges(
-    sb: &SuperBlock,
-    group: Group,
-    desc: &GroupDesc,
-) -> impl Iterator<Item = Range<u64>> + use<> {
-    let runs = [
+/// Kinds of metadata that every group has.
+const KINDS: usize = 4;
+
+/// The metadata that belongs to a group, wherever it lies, by kind.
+fn group_ranges(sb: &SuperBlock, group: Group, desc: &GroupDesc) -> [Range<u64>; KINDS] {
+    let kinds = [
         (sb.group_first_block(group), sb.base_meta_blocks(group)),
         (desc.block_bitmap(), 1),
         (desc.inode_bitmap(), 1),
         (desc.inode_table(), sb.inode_table_blocks()),
     ];
-    let runs = runs.map(|(start, len)| start.0..start.0.saturating_add(u64::from(len)));
-    runs.into_iter().filter(|range| !range.is_empty())
+    kinds.map(|(start, len)| start.0..start.0.saturating_add(u64::from(len)))
+}
+
+/// Joins each group's ranges to those of the group before, kind by kind: with `flex_bg` they mostly
+/// touch, and what is to be sorted shrinks by the size of a flex group.
+fn runs(groups: impl Iterator<Item = [Range<u64>; KINDS]>) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    let mut open: [Range<u64>; KINDS] = Default::default();
+    for group in groups {
+        for (open, range) in open.iter_mut().zip(group) {
+            if range.is_empty() {
+                continue;
+            }
+            if range.start == open.end {
+                open.end = range.end;
+            } else {
+                ranges.push(std::mem::replace(open, range));
+            }
+        }
+    }
+    ranges.extend(open);
+    ranges
 }
 
 fn merge(sorted: Vec<Range<u64>>) -> Vec<Range<u64>> {

@@ -435,6 +435,43 @@ proptest! {
     }
 
     #[test]
+    fn system_zone_agrees_with_each_descriptor(
+        places in vec((4..400u32, 4..400u32, 4..400u32), 4),
+        probe in 0..32768u64,
+        len in 1..5u64,
+    ) {
+        let sb = valid_superblock();
+        let descs: Vec<GroupDesc> = places.iter().map(|&(blocks, inodes, table)| {
+            let mut desc = GroupDesc::parse(&[0; 64], 64).unwrap();
+            desc.disk_mut().bg_block_bitmap_lo = blocks;
+            desc.disk_mut().bg_inode_bitmap_lo = inodes;
+            desc.disk_mut().bg_inode_table_lo = table;
+            desc
+        }).collect();
+        let journal = 20_000..20_100u64;
+        let zone = SystemZone::new(&sb, &descs, [journal.clone()]);
+        let table = u64::from(sb.inode_table_blocks());
+        let is_metadata = |block: u64| {
+            let group = block.saturating_sub(1) / 8192;
+            let first = 1 + group * 8192;
+            let base = u64::from(sb.base_meta_blocks(Group(group as u32)));
+            journal.contains(&block)
+                || (block > 0 && group < 4 && block < first + base)
+                || descs.iter().any(|d| {
+                    let start = d.inode_table().0;
+                    block == d.block_bitmap().0
+                        || block == d.inode_bitmap().0
+                        || (start..start + table).contains(&block)
+                })
+        };
+        prop_assert_eq!(zone.overlaps(Pblk(probe), len), (probe..probe + len).any(is_metadata));
+        prop_assert!(zone.ranges().windows(2).all(|pair| pair[0].end < pair[1].start));
+        let near = zone.ranges()[0].end;
+        prop_assert_eq!(zone.is_metadata_block(Pblk(near)), is_metadata(near));
+        prop_assert_eq!(zone.is_metadata_block(Pblk(near - 1)), is_metadata(near - 1));
+    }
+
+    #[test]
     fn bitmap_put_changes_one_bit(mut bytes in vec(any::<u8>(), 8), at in 0..64usize, used in any::<bool>()) {
         let before = bytes.clone();
         bitmap::put(&mut bytes, at, used);

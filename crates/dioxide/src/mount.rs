@@ -1,4 +1,19 @@
 //! A mounted file system: the device, the superblock, and what all its files share.
+//!
+//! | Part | What it does |
+//! |---|---|
+//! | [`open`] | judges an image: refuse it, open it read-only and say why, or open it |
+//! | [`groups`] | group descriptors, read when needed |
+//! | [`zone`] | which blocks no file may claim |
+//! | [`meta`] | blocks of metadata, kept in a bounded cache |
+//!
+//! Nothing here grows with the size of the file system: what is read at open, and what is kept,
+//! has a limit.
+
+mod groups;
+mod meta;
+mod open;
+pub(crate) mod zone;
 
 use crate::inode::InodeCache;
 use crate::io::direct::policy::Policy;
@@ -8,9 +23,15 @@ use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
 use dioxide_block::Device;
+use dioxide_format::dir::DirFormat;
+use dioxide_format::extent::LBLK_END;
 use dioxide_format::superblock::SuperBlock;
+use groups::DescTable;
+use meta::MetaCache;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use zone::Zones;
 
 /// What [`crate::Fs`] points to.
 #[derive(Debug)]
@@ -33,6 +54,39 @@ pub(crate) struct Mount {
     pub(crate) inodes: InodeCache,
     pub(crate) workers: Workers,
     pub(crate) knobs: Knobs,
+    /// What reading directories needs of the superblock.
+    pub(crate) dir_format: DirFormat,
+    descs: DescTable,
+    zones: Zones,
+    meta: MetaCache,
+}
+
+impl Mount {
+    /// File-system block in bytes.
+    #[inline]
+    pub(crate) fn block_bytes(&self) -> u64 {
+        1 << self.block_bits
+    }
+
+    /// The largest size that a file can have, in bytes: as many blocks as have numbers, less one.
+    #[inline]
+    pub(crate) fn max_file_bytes(&self) -> u64 {
+        (LBLK_END - 1) << self.block_bits
+    }
+
+    /// The blocks that an inode may point to: all but the first, which holds the boot sector or
+    /// the superblock.
+    pub(crate) fn physical_blocks(&self) -> Range<u64> {
+        self.sb.first_data_block().0 + 1..self.sb.blocks_count()
+    }
+
+    /// The seed of metadata checksums, if the file system has them.
+    pub(crate) fn checksum_seed(&self) -> Option<u32> {
+        self.sb
+            .features()
+            .metadata_csum()
+            .then(|| self.sb.checksum_seed())
+    }
 }
 
 /// What may be switched while mounted; each request samples it once.
@@ -71,7 +125,8 @@ impl Knobs {
     }
 
     pub(crate) fn set_completion(&self, mode: CompletionMode) {
-        self.deferred.store(mode == CompletionMode::Deferred, Ordering::Relaxed);
+        self.deferred
+            .store(mode == CompletionMode::Deferred, Ordering::Relaxed);
     }
 
     #[inline]
@@ -82,17 +137,4 @@ impl Knobs {
     pub(crate) fn set_simple(&self, on: bool) {
         self.simple.store(on, Ordering::Relaxed);
     }
-}
-use crate::inode::Inode;
-use crate::*;
-impl Mount {
-    pub(crate) fn open(_d: Arc<dyn Device>, _o: &MountOptions) -> Result<Arc<Mount>> { todo!() }
-    pub(crate) fn block_bytes(&self) -> u64 { 1 << self.block_bits }
-    pub(crate) fn max_file_bytes(&self) -> u64 { 1 << 44 }
-    pub(crate) fn lookup(&self, _p: &[u8], _f: bool) -> Result<Arc<Inode>> { todo!() }
-    pub(crate) fn metadata(&self, _i: &Inode) -> Metadata { todo!() }
-    pub(crate) fn read_dir(&self, _i: &Arc<Inode>, _p: &[u8]) -> Result<Vec<DirEntry>> { todo!() }
-    pub(crate) fn read_link(&self, _i: &Inode) -> Result<Vec<u8>> { todo!() }
-    pub(crate) fn xattrs(&self, _i: &Inode) -> Result<Vec<Xattr>> { todo!() }
-    pub(crate) fn inline_data(&self, _i: &Inode) -> Result<Vec<u8>> { todo!() }
 }

@@ -105,6 +105,20 @@ impl Mapping {
         self.write_by_call(offset, buf)
     }
 
+    #[inline(never)]
+    fn read_in_chunks(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let places = (offset..).step_by(CHUNK_BYTES);
+        let mut chunks = buf.chunks_mut(CHUNK_BYTES).zip(places);
+        chunks.try_for_each(|(chunk, at)| self.read(at, chunk))
+    }
+
+    #[inline(never)]
+    fn write_in_chunks(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        let places = (offset..).step_by(CHUNK_BYTES);
+        let mut chunks = buf.chunks(CHUNK_BYTES).zip(places);
+        chunks.try_for_each(|(chunk, at)| self.write(at, chunk))
+    }
+
     #[cold]
     fn read_by_call(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.io.read_at(offset, buf)
@@ -171,13 +185,10 @@ impl Device for MappedDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let map = &*self.0;
         map.io.geometry.check("read", offset, buf.len() as u64)?;
-        if buf.len() <= CHUNK_BYTES {
-            return map.read(offset, buf);
+        match buf.len() <= CHUNK_BYTES {
+            true => map.read(offset, buf),
+            false => map.read_in_chunks(offset, buf),
         }
-        let mut chunks = buf
-            .chunks_mut(CHUNK_BYTES)
-            .zip((offset..).step_by(CHUNK_BYTES));
-        chunks.try_for_each(|(chunk, at)| map.read(at, chunk))
     }
 
     #[inline]
@@ -185,11 +196,9 @@ impl Device for MappedDevice {
         let map = &*self.0;
         map.io.writable("write")?;
         map.io.geometry.check("write", offset, buf.len() as u64)?;
-        if buf.len() <= CHUNK_BYTES {
-            map.write(offset, buf)?;
-        } else {
-            let mut chunks = buf.chunks(CHUNK_BYTES).zip((offset..).step_by(CHUNK_BYTES));
-            chunks.try_for_each(|(chunk, at)| map.write(at, chunk))?;
+        match buf.len() <= CHUNK_BYTES {
+            true => map.write(offset, buf)?,
+            false => map.write_in_chunks(offset, buf)?,
         }
         match durability {
             Durability::Cached => Ok(()),

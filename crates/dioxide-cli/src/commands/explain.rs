@@ -75,37 +75,63 @@ const COLUMNS: [&str; 8] = [
 
 fn print_table(args: &ExplainArgs, all: &[Explanation], out: &mut Out) -> io::Result<()> {
     writeln!(out, "{}", title(args))?;
-    let rows: Vec<_> = std::iter::once(COLUMNS.map(String::from))
-        .chain(all.iter().map(cells))
-        .collect();
-    let widths: [usize; 8] = std::array::from_fn(|column| {
+    let mut refusals = Refusals::default();
+    let mut rows = vec![COLUMNS.map(String::from)];
+    rows.extend(all.iter().map(|told| cells(told, &mut refusals)));
+    let widest = |column: usize| {
         rows.iter()
             .map(|row| width(&row[column]))
             .max()
             .unwrap_or(0)
-    });
-    for row in rows {
-        let mut line = String::from(" ");
-        for (cell, wide) in row.iter().zip(widths) {
-            line.push(' ');
-            line.push_str(cell);
-            line.extend(std::iter::repeat_n(' ', wide - width(cell) + 1));
-        }
-        writeln!(out, "{}", line.trim_end())?;
+    };
+    let widths: [usize; COLUMNS.len()] = std::array::from_fn(widest);
+    for row in &rows {
+        let padded = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, wide)| format!("{cell}{}", " ".repeat(wide - width(cell))));
+        writeln!(
+            out,
+            "  {}",
+            padded.collect::<Vec<_>>().join("  ").trim_end()
+        )?;
     }
     writeln!(
         out,
         "  LOCK: at entry, as decided, during the I/O. --policy shows the steps."
-    )
+    )?;
+    for (index, refusal) in refusals.0.iter().enumerate() {
+        writeln!(out, "  ({}) {refusal}", index + 1)?;
+    }
+    Ok(())
 }
 
+/// Arrows are three bytes and one column.
 fn width(cell: &str) -> usize {
     cell.chars().count()
 }
 
-fn cells(told: &Explanation) -> [String; 8] {
+/// Reasons that are too long for a table, and mostly the same in every line.
+#[derive(Default)]
+struct Refusals(Vec<String>);
+
+impl Refusals {
+    fn number(&mut self, why: &str) -> usize {
+        let known = self.0.iter().position(|refusal| refusal == why);
+        known.unwrap_or_else(|| {
+            self.0.push(why.into());
+            self.0.len() - 1
+        }) + 1
+    }
+}
+
+fn cells(told: &Explanation, refusals: &mut Refusals) -> [String; COLUMNS.len()] {
     let yes_no = |on: bool| String::from(if on { "yes" } else { "no" });
     let no_wait = if told.would_block { "EAGAIN" } else { "ok" };
+    let outcome = match &told.refused {
+        Some(why) => format!("refused ({})", refusals.number(why)),
+        None => "served".into(),
+    };
     [
         told.policy.to_string(),
         locks(told),
@@ -114,7 +140,7 @@ fn cells(told: &Explanation) -> [String; 8] {
         yes_no(told.waits),
         no_wait.into(),
         if told.simple { "simple" } else { "general" }.into(),
-        told.refused.clone().unwrap_or_else(|| "served".into()),
+        outcome,
     ]
 }
 

@@ -143,13 +143,16 @@ fn print_ext4(told: &Told<'_>, out: &mut Out) -> io::Result<()> {
         project,
         ..
     } = told.metadata;
+    let names = match told.flag_names.join(", ") {
+        names if names.is_empty() => "none".into(),
+        names => names,
+    };
     writeln!(
         out,
-        " Flags: {flags:#x} ({})  Generation: {generation}",
-        told.flag_names.join(", ")
+        " Flags: {flags:#x} ({names})  Generation: {generation}"
     )?;
     if let Some(project) = project {
-        writeln!(out, "Projct: {project}")?;
+        writeln!(out, "Project: {project}")?;
     }
     for xattr in &told.xattrs {
         writeln!(out, " Xattr: {}", xattr.text)?;

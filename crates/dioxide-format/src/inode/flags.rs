@@ -1,4 +1,4 @@
-//! Inode flags, by the names and letters that `lsattr` prints.
+//! Inode flags, by the names and letters that `lsattr` prints; the last two it does not print.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ macro_rules! inode_flags {
                 pub const $konst: Self = Self($bit);
             )*
 
-            /// Bit, letter of `lsattr` (0 for none), name of `lsattr -l`; in the order of `lsattr`.
+            /// Bit, letter (0 for none), name; in the order of `lsattr`.
             const TABLE: &[(u32, char, &str)] = &[ $( ($bit, $letter, $name), )* ];
         }
     };
@@ -43,7 +43,7 @@ inode_flags! {
     0x2000_0000 PROJINHERIT 'P' "Project_Hierarchy",
     0x0010_0000 VERITY 'V' "Verity",
     0x0000_0400 NOCOMPR 'm' "Dont_Compress",
-    0x0004_0000 HUGE_FILE 'h' "Huge_file",
+    0x0004_0000 HUGE_FILE '\0' "Huge_File",
     0x0020_0000 EA_INODE '\0' "EA_Inode",
 }
 

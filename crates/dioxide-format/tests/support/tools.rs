@@ -77,13 +77,11 @@ impl Image {
 
     /// Runs commands of `debugfs` that change the image.
     pub fn debugfs(&self, commands: &str) -> String {
-        let mut script = NamedTempFile::new().expect("temporary file");
-        std::io::Write::write_all(&mut script, commands.as_bytes()).expect("write of the script");
-        let script = script.path().to_str().expect("UTF-8").to_owned();
-        // The script lives until the end of this call.
-        let keep = fs::read_to_string(&script).expect("script");
-        assert_eq!(keep, commands);
-        run("debugfs", &["-w", "-f", &script, self.path()], &[0])
+        let script = NamedTempFile::new().expect("temporary file");
+        fs::write(script.path(), commands).expect("write of the script");
+        let script = script.into_temp_path();
+        let script = script.to_str().expect("temporary paths are UTF-8");
+        run("debugfs", &["-w", "-f", script, self.path()], &[0])
     }
 
     /// Optimises directories, which gives them hash indexes.

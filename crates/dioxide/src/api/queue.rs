@@ -222,7 +222,6 @@ impl Queue {
     /// # Errors
     /// If the device's queue is broken.
     pub fn submit(&mut self) -> Result<()> {
-        self.core.table.set_owner(slot::current());
         Ok(self.device.submit()?)
     }
 
@@ -495,6 +494,7 @@ impl Core {
         request.file = self.files.index_of(inode);
         match device.push(op) {
             Ok(slot) => {
+                self.table.set_owner(slot::current());
                 self.table.raise(slot as usize, &inode.in_flight);
                 self.requests[slot as usize] = request;
                 Start::Pushed

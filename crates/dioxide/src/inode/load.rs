@@ -1,13 +1,278 @@
-//! stub
-use super::Inode;
-use crate::FileType;
+//! Inodes from the disk into memory, each once.
+//!
+//! Invariant: as long as anybody holds an inode, there is one object for it in the mount, because
+//! its lock and its in-flight count mean nothing otherwise.
+//!
+//! Directories stay for a while after their last user has left, so that walking paths does not
+//! read their maps again and again. Files do not: their maps may be large.
+
+use super::{Inode, Nosec};
+use crate::mount::Mount;
+use crate::{Error, FileType, Place, Result};
+use dioxide_format::features::Incompat;
+use dioxide_format::inode::{FileType as DiskType, Inode as DiskInode, InodeFlags};
+use dioxide_format::types::{Ino, Pblk};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+const SHARDS: usize = 16;
+/// How many directories are kept though nobody uses them.
+const KEPT_DIRS: usize = 64;
+
+/// The inodes of a mount that somebody holds.
 #[derive(Debug)]
-pub(crate) struct InodeCache;
+pub(crate) struct InodeCache {
+    shards: [Mutex<Shard>; SHARDS],
+    kept: [Mutex<Option<Arc<Inode>>>; KEPT_DIRS],
+    next_id: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    inodes: HashMap<Ino, Weak<Inode>>,
+    /// At this many entries those that nobody holds any more are removed.
+    sweep_at: usize,
+}
+
+impl InodeCache {
+    pub(crate) fn new() -> InodeCache {
+        InodeCache {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            kept: std::array::from_fn(|_| Mutex::default()),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.shard(ino).lock().inodes.get(&ino)?.upgrade()
+    }
+
+    /// The object to use for an inode that was read: another one, if it was put first.
+    fn put(&self, inode: Inode) -> Arc<Inode> {
+        let mut shard = self.shard(inode.ino).lock();
+        if let Some(first) = shard.inodes.get(&inode.ino).and_then(Weak::upgrade) {
+            return first;
+        }
+        shard.sweep_if_full();
+        let inode = Arc::new(inode);
+        shard.inodes.insert(inode.ino, Arc::downgrade(&inode));
+        drop(shard);
+        self.keep_if_dir(&inode);
+        inode
+    }
+
+    fn keep_if_dir(&self, inode: &Arc<Inode>) {
+        if inode.file_type() == FileType::Directory {
+            let before = self.kept[inode.ino.0 as usize % KEPT_DIRS]
+                .lock()
+                .replace(inode.clone());
+            drop(before);
+        }
+    }
+
+    /// A name for the locks of the next inode.
+    fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Shard {
+    /// Keeps the number of dead entries below that of live ones, at a constant cost per insertion.
+    fn sweep_if_full(&mut self) {
+        const LEAST: usize = 64;
+        if self.inodes.len() >= self.sweep_at.max(LEAST) {
+            self.inodes.retain(|_, inode| inode.strong_count() > 0);
+            self.sweep_at = 2 * self.inodes.len();
+        }
+    }
+}
+
+/// Where an inode lies on the disk.
+struct Location {
+    block: Pblk,
+    offset: usize,
+}
+
+impl Mount {
+    /// An inode, by number. Blocks on metadata unless somebody holds it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a number that there is none of, a deleted inode, or fields that
+    /// cannot be; [`Error::Checksum`].
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        match self.inodes.get(ino) {
+            Some(inode) => Ok(inode),
+            None => Ok(self.inodes.put(self.load_inode(ino)?)),
+        }
+    }
+
+    fn locate_inode(&self, ino: Ino) -> Result<Location> {
+        let (group, index) = self.sb.inode_location(ino).ok_or_else(|| Error::Corrupt {
+            structure: "inode number",
+            place: Place::ino(ino),
+            what: format!("expected 1 to {}", self.sb.inodes_count()),
+        })?;
+        let table = self.group_desc(group)?.inode_table();
+        let at = u64::from(index) * self.sb.inode_size() as u64;
+        Ok(Location {
+            block: Pblk(table.0 + (at >> self.block_bits)),
+            offset: (at & (self.block_bytes() - 1)) as usize,
+        })
+    }
+
+    fn load_inode(&self, ino: Ino) -> Result<Inode> {
+        let Location { block, offset } = self.locate_inode(ino)?;
+        let place = Place::block(block.0).in_inode(ino).at(offset as u64);
+        let size = self.sb.inode_size();
+        let table = self.read_meta(block)?;
+        // A block holds a whole number of inodes: both sizes are powers of two.
+        let raw: Box<[u8]> = table[offset..offset + size].into();
+        let disk = DiskInode::parse(&raw, size).map_err(|error| Error::format(error, place))?;
+        self.check_inode(&disk, ino, place)?;
+        let nosec = self.nosec(&disk, &raw, ino);
+        Ok(Inode::new(
+            ino,
+            self.inodes.new_id(),
+            disk,
+            raw,
+            nosec,
+            self.presence.clone(),
+        ))
+    }
+
+    fn check_inode(&self, disk: &DiskInode, ino: Ino, place: Place) -> Result<()> {
+        let format = |error| Error::format(error, place);
+        if let Some(seed) = self.checksum_seed() {
+            disk.verify_checksum(seed, ino).map_err(format)?;
+        }
+        let corrupt = |what: String| Error::Corrupt {
+            structure: "inode",
+            place,
+            what,
+        };
+        if disk.links_count() == 0 {
+            return Err(corrupt(
+                "it is in use, but was deleted (i_links_count is 0)".into(),
+            ));
+        }
+        disk.validate(&self.sb).map_err(format)?;
+        if disk.size() > self.max_file_bytes() {
+            let (found, most) = (disk.size(), self.max_file_bytes());
+            return Err(corrupt(format!(
+                "i_size is {found}, expected at most {most}"
+            )));
+        }
+        self.check_flags(disk.flags()).map_err(corrupt)
+    }
+
+    /// A flag that needs a feature means nothing without it, and the content cannot be trusted.
+    fn check_flags(&self, flags: InodeFlags) -> Result<(), String> {
+        let features = self.sb.features().incompat;
+        let needs = [
+            (InodeFlags::INLINE_DATA, Incompat::INLINE_DATA),
+            (InodeFlags::EA_INODE, Incompat::EA_INODE),
+            (InodeFlags::ENCRYPT, Incompat::ENCRYPT),
+            (InodeFlags::CASEFOLD, Incompat::CASEFOLD),
+        ];
+        for (flag, feature) in needs {
+            if flags.contains(flag) && !features.contains(feature) {
+                return Err(format!(
+                    "i_flags has {flag}, but the file system not the feature {feature}"
+                ));
+            }
+        }
+        if flags.contains(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS) {
+            return Err("i_flags has both Inline_Data and Extents".into());
+        }
+        Ok(())
+    }
+
+    /// What a write to the file has to strip.
+    fn nosec(&self, disk: &DiskInode, raw: &[u8], ino: Ino) -> Nosec {
+        if disk.file_type() != Some(DiskType::Regular) {
+            return Nosec::default();
+        }
+        let mode = disk.mode();
+        let has = |bits: u32| u32::from(mode) & bits == bits;
+        Nosec {
+            set_id: has(libc::S_ISUID) || has(libc::S_ISGID | libc::S_IXGRP),
+            // Attributes that cannot be read may hold one.
+            capability: self.has_capability(disk, raw, ino).unwrap_or(true),
+        }
+    }
+}
+
+impl From<Option<DiskType>> for FileType {
+    fn from(disk: Option<DiskType>) -> FileType {
+        match disk {
+            Some(DiskType::Regular) => FileType::Regular,
+            Some(DiskType::Directory) => FileType::Directory,
+            Some(DiskType::Symlink) => FileType::Symlink,
+            Some(DiskType::CharDevice) => FileType::CharDevice,
+            Some(DiskType::BlockDevice) => FileType::BlockDevice,
+            Some(DiskType::Fifo) => FileType::Fifo,
+            Some(DiskType::Socket) => FileType::Socket,
+            None => FileType::Unknown,
+        }
+    }
+}
+
 impl Inode {
-    pub(crate) fn is_plain_data(&self) -> bool { true }
-    pub(crate) fn is_extent_mapped(&self) -> bool { true }
-    pub(crate) fn has_inline_data(&self) -> bool { false }
-    pub(crate) fn is_immutable(&self) -> bool { false }
-    pub(crate) fn is_append_only(&self) -> bool { false }
-    pub(crate) fn file_type(&self) -> FileType { FileType::Regular }
+    /// What kind of file it is.
+    pub(crate) fn file_type(&self) -> FileType {
+        self.disk.file_type().into()
+    }
+
+    /// Whether nobody may change it (`chattr +i`).
+    pub(crate) fn is_immutable(&self) -> bool {
+        self.disk.flags().contains(InodeFlags::IMMUTABLE)
+    }
+
+    /// Whether it may only grow (`chattr +a`).
+    pub(crate) fn is_append_only(&self) -> bool {
+        self.disk.flags().contains(InodeFlags::APPEND)
+    }
+
+    /// Whether its content lies in the inode.
+    #[inline]
+    pub(crate) fn has_inline_data(&self) -> bool {
+        self.disk.has_inline_data()
+    }
+
+    /// Whether an extent tree maps it, rather than indirect blocks.
+    #[inline]
+    pub(crate) fn is_extent_mapped(&self) -> bool {
+        self.disk.uses_extents()
+    }
+
+    /// Whether its blocks hold its bytes as they are, so that direct I/O may reach them: not
+    /// inline, encrypted, under verity or journalled.
+    #[inline]
+    pub(crate) fn is_plain_data(&self) -> bool {
+        const SPECIAL: u32 = InodeFlags::INLINE_DATA.0
+            | InodeFlags::ENCRYPT.0
+            | InodeFlags::VERITY.0
+            | InodeFlags::JOURNAL_DATA.0;
+        self.disk.flags().0 & SPECIAL == 0
+    }
+
+    /// Where it is, for errors.
+    pub(crate) fn place(&self) -> Place {
+        Place::ino(self.ino)
+    }
+
+    /// An error of the structure that an inode's own bytes hold.
+    pub(crate) fn corrupt(&self, structure: &'static str, what: String) -> Error {
+        Error::Corrupt {
+            structure,
+            place: self.place(),
+            what,
+        }
+    }
 }

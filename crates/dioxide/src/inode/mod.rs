@@ -84,6 +84,13 @@ impl Inode {
         self.i_disksize.load(Ordering::Acquire)
     }
 
+    /// Changes both sizes, as a truncate will.
+    #[cfg(test)]
+    pub(crate) fn set_size(&self, size: u64) {
+        self.i_size.store(size, Ordering::Release);
+        self.i_disksize.store(size, Ordering::Release);
+    }
+
     /// Records an overwrite at `now_ns`.
     #[inline]
     pub(crate) fn set_modified(&self, now_ns: i64) {

@@ -27,7 +27,7 @@ const NOBODY: u64 = 0;
 #[derive(Debug)]
 pub(crate) struct InFlightTable {
     entries: Box<[AtomicU64]>,
-    /// Slot number of the thread that last submitted, plus 1, or 0.
+    /// Slot number of the thread that pushed last, plus 1, or 0.
     owner: AtomicU64,
 }
 
@@ -44,6 +44,7 @@ impl InFlightTable {
     }
 
     /// Notes which thread uses the queue.
+    #[inline]
     pub(crate) fn set_owner(&self, thread: Option<usize>) {
         let owner = thread.map_or(0, |number| number as u64 + 1);
         if self.owner.load(Ordering::Relaxed) != owner {

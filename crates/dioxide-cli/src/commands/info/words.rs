@@ -34,7 +34,7 @@ pub fn print(image: &Path, sb: &SuperBlock, verdict: &Verdict, out: &mut Out) ->
     let bytes = sb.blocks_count().saturating_mul(u64::from(sb.block_size()));
     writeln!(
         out,
-        "{}: {} file system of {} bytes",
+        "{}: {} file system of {}",
         image.display(),
         kind(sb),
         bytes_words(bytes)

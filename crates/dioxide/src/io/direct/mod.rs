@@ -10,6 +10,9 @@ pub(crate) mod read;
 pub(crate) mod simple;
 pub(crate) mod write;
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 /// What a handle may do, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Access {

@@ -1,0 +1,669 @@
+//! The command on images that e2fsprogs made, compared with what e2fsprogs and coreutils say.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::io::Read;
+use std::process::Stdio;
+use support::{Fixture, LARGE_BYTES, at, command, dioxide, pattern, tool};
+
+#[test]
+fn cat_of_several_files_gives_their_bytes_in_turn() {
+    let disk = Fixture::new();
+    let ran = dioxide([
+        "cat",
+        &disk.at("/hello"),
+        &disk.at("/large"),
+        &disk.at("/empty"),
+        &disk.at("/list/link"),
+    ]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+    let expected = [
+        &b"hello, world\n"[..],
+        &pattern(LARGE_BYTES),
+        b"hello, world\n",
+    ]
+    .concat();
+    assert!(
+        ran.stdout == expected,
+        "{} bytes differ from {}",
+        ran.stdout.len(),
+        expected.len()
+    );
+}
+
+#[test]
+fn cat_of_sparse_file_gives_zeros_for_its_holes() {
+    let disk = Fixture::new();
+    for backend in ["auto", "pread", "mmap"] {
+        let ran = dioxide(["cat", "--backend", backend, &disk.at("/sparse")]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+        assert!(
+            ran.stdout == fs::read(disk.tree("sparse")).unwrap(),
+            "with {backend}"
+        );
+    }
+}
+
+#[test]
+fn cat_of_missing_file_tells_and_goes_on_and_exits_1() {
+    let disk = Fixture::new();
+    let ran = dioxide(["cat", &disk.at("/nope"), &disk.at("/hello")]);
+    assert_eq!(ran.status, Some(1));
+    assert_eq!(ran.stdout, b"hello, world\n");
+    assert_eq!(
+        ran.stderr,
+        format!("dioxide: {}: no such file or directory\n", disk.at("/nope"))
+    );
+}
+
+#[test]
+fn cat_of_directory_tells_and_exits_2() {
+    let disk = Fixture::new();
+    let ran = dioxide(["cat", &disk.at("/dir")]);
+    assert_eq!((ran.status, ran.stdout.len()), (Some(2), 0));
+    assert_eq!(
+        ran.stderr,
+        format!("dioxide: {}: is a directory\n", disk.at("/dir"))
+    );
+}
+
+#[test]
+fn cat_into_closed_pipe_ends_quietly() {
+    let disk = Fixture::new();
+    let mut child = command()
+        .args(["cat", &disk.at("/large"), &disk.at("/sparse")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut some = [0; 16];
+    child.stdout.take().unwrap().read_exact(&mut some).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+    assert_eq!(some, pattern(16)[..]);
+}
+
+#[test]
+fn cat_onto_full_device_tells_and_exits_2() {
+    let disk = Fixture::new();
+    let full = fs::File::create("/dev/full").unwrap();
+    let output = command()
+        .args(["cat", &disk.at("/large")])
+        .stdout(full)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr.starts_with("dioxide: standard output: No space left"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn image_that_is_missing_or_none_is_named_and_exits_2() {
+    let disk = Fixture::new();
+    let ran = dioxide(["ls", &at(&disk.beside("no.img"), "/")]);
+    assert_eq!(ran.status, Some(2));
+    assert!(
+        ran.stderr.contains("no.img: ") && ran.stderr.contains("No such file"),
+        "{}",
+        ran.stderr
+    );
+
+    let noise = disk.beside("noise.img");
+    fs::write(&noise, pattern(1 << 16)).unwrap();
+    for args in [
+        ["ls", &at(&noise, "/")],
+        ["info", &noise.display().to_string()],
+    ] {
+        let ran = dioxide(args);
+        assert_eq!(ran.status, Some(2));
+        assert!(
+            ran.stderr
+                .starts_with(&format!("dioxide: {}", noise.display())),
+            "{}",
+            ran.stderr
+        );
+        assert!(ran.stderr.contains("superblock"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn address_without_path_is_usage_and_exits_2() {
+    let ran = dioxide(["ls", "disk.img"]);
+    assert_eq!(ran.status, Some(2));
+    assert!(
+        ran.stderr.contains("disk.img:/ for the root"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn long_list_of_files_and_links_looks_like_coreutils() {
+    let disk = Fixture::new();
+    let ours = dioxide(["ls", "-l", &disk.at("/list")]);
+    let tree = disk.tree("list");
+    let theirs = tool("ls", ["-ln", &tree.display().to_string()]);
+    let lines = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(ours.text()), lines(&theirs));
+    // 1 + 22222 + 333 bytes are 1 + 6 + 1 blocks of 4 KiB.
+    assert_eq!(ours.text().lines().next(), Some("total 32"));
+}
+
+#[test]
+fn list_hides_dot_names_unless_all_is_asked_for() {
+    let disk = Fixture::new();
+    assert_eq!(dioxide(["ls", &disk.at("/dir")]).text(), "a b\n");
+    assert_eq!(
+        dioxide(["ls", "-a", &disk.at("/dir")]).text(),
+        ".\n..\n.hidden\na b\n"
+    );
+    assert_eq!(dioxide(["ls", &disk.at("/to-dir")]).text(), "a b\n");
+}
+
+#[test]
+fn list_of_several_operands_shows_files_first_and_titles() {
+    let disk = Fixture::new();
+    let (dir, hello) = (disk.at("/dir"), disk.at("/hello"));
+    let ran = dioxide(["ls", &dir, &hello, &disk.at("/nope")]);
+    assert_eq!(ran.status, Some(1));
+    assert_eq!(
+        String::from_utf8(ran.stdout).unwrap(),
+        format!("{hello}\n\n{dir}:\na b\n")
+    );
+}
+
+#[test]
+fn list_as_json_holds_metadata_and_link_targets() {
+    let disk = Fixture::new();
+    let json = dioxide(["ls", "-l", "--json", &disk.at("/list")]).json();
+    let entries = json[0]["entries"].as_array().unwrap();
+    let names: Vec<_> = entries
+        .iter()
+        .map(|entry| entry["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["link", "one", "three", "two"]);
+    assert_eq!(entries[0]["target"]["name"], "../hello");
+    assert_eq!(entries[3]["metadata"]["size"], 22_222);
+    assert_eq!(entries[3]["file_type"], "regular");
+}
+
+#[test]
+fn stat_has_the_shape_of_coreutils() {
+    let disk = Fixture::new();
+    let text = dioxide(["stat", &disk.at("/list/two")]).text().to_owned();
+    let labels: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .map(str::trim)
+        .collect();
+    let expected = [
+        "File", "Size", "Inode", "Access", "Access", "Modify", "Change", "Birth", "Flags",
+    ];
+    assert_eq!(labels, expected);
+    let path = disk.tree("list/two").display().to_string();
+    let theirs = tool(
+        "stat",
+        ["-c", "Access: (%04a/%A)  Uid: %5u   Gid: %5g", &path],
+    );
+    assert!(text.contains(theirs.trim_end()), "{text}\n{theirs}");
+    let modified = tool("stat", ["-c", "Modify: %y", &path]);
+    let to_seconds = "Modify: 2026-11-21 10:02:37".len();
+    assert!(text.contains(&modified[..to_seconds]), "{text}\n{modified}");
+    assert!(
+        text.contains("Size: 22222     \tBlocks: 48         IO Block: 4096   regular file"),
+        "{text}"
+    );
+}
+
+#[test]
+fn stat_of_link_follows_it_only_when_asked() {
+    let disk = Fixture::new();
+    let own = dioxide(["stat", &disk.at("/list/link")]);
+    assert!(
+        own.text()
+            .starts_with(&format!("  File: {} -> ../hello\n", disk.at("/list/link")))
+    );
+    let json = dioxide(["stat", "-L", "--json", &disk.at("/list/link")]).json();
+    assert_eq!(
+        (&json[0]["file_type"], &json[0]["size"]),
+        (&Value::from("regular"), &Value::from(13))
+    );
+}
+
+#[test]
+fn stat_shows_extended_attributes_and_device_numbers() {
+    let disk = Fixture::new();
+    disk.debugfs("ea_set /hello user.comment dust");
+    disk.debugfs("mknod null c 1 3");
+    let text = dioxide(["stat", &disk.at("/hello")]).text().to_owned();
+    assert!(text.ends_with(" Xattr: user.comment=dust\n"), "{text}");
+    let json = dioxide(["stat", "--json", &disk.at("/hello"), &disk.at("/null")]).json();
+    assert_eq!(json[0]["xattrs"][0]["value"]["name"], "dust");
+    assert_eq!(json[1]["device"], serde_json::json!([1, 3]));
+    let text = dioxide(["stat", &disk.at("/null")]).text().to_owned();
+    assert!(
+        text.contains("Device type: 1,3") && text.contains("(0000/c---------)"),
+        "{text}"
+    );
+}
+
+/// Extents as debugfs tells them, `(40-47):8457-8464, (100[u]):9217`, as (logical, physical,
+/// length, unwritten).
+fn debugfs_extents(disk: &Fixture, path: &str) -> Vec<(u64, u64, u64, bool)> {
+    let told = disk.debugfs(&format!("stat {path}"));
+    let list = told
+        .split("EXTENTS:")
+        .nth(1)
+        .expect("an extent-mapped file");
+    let data = list
+        .split(',')
+        .map(str::trim)
+        .filter(|extent| extent.starts_with('('));
+    data.filter(|extent| !extent.starts_with("(ETB"))
+        .map(debugfs_extent)
+        .collect()
+}
+
+fn debugfs_extent(text: &str) -> (u64, u64, u64, bool) {
+    let (logical, physical) = text[1..].split_once("):").unwrap();
+    let unwritten = logical.contains("[u]");
+    let logical = logical.replace("[u]", "");
+    let ends = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        (first.parse::<u64>().unwrap(), last.parse::<u64>().unwrap())
+    };
+    let ((first, last), (physical, _)) = (ends(&logical), ends(physical));
+    (first, physical, last - first + 1, unwritten)
+}
+
+/// Joins what touches, as `dioxide extents` does.
+fn joined(extents: Vec<(u64, u64, u64, bool)>) -> Vec<(u64, u64, u64, bool)> {
+    let mut joined: Vec<(u64, u64, u64, bool)> = Vec::new();
+    for next in extents {
+        match joined.last_mut() {
+            Some(last)
+                if (last.0 + last.2, last.1 + last.2, last.3) == (next.0, next.1, next.3) =>
+            {
+                last.2 += next.2
+            }
+            _ => joined.push(next),
+        }
+    }
+    joined
+}
+
+#[test]
+fn extents_agree_with_debugfs() {
+    let disk = Fixture::new();
+    disk.debugfs("fallocate /sparse 6000 6063");
+    for path in ["/large", "/sparse", "/hello", "/empty"] {
+        let json = dioxide(["extents", "--json", &disk.at(path)]).json();
+        let number = |extent: &Value, key: &str| extent[key].as_u64().unwrap();
+        let ours: Vec<_> = json[0]["extents"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|extent| {
+                let (logical, physical) = (number(extent, "logical"), number(extent, "physical"));
+                (
+                    logical,
+                    physical,
+                    number(extent, "length"),
+                    extent["unwritten"].as_bool().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(ours, joined(debugfs_extents(&disk, path)), "{path}");
+    }
+}
+
+#[test]
+fn extents_print_filefrags_columns_and_a_picture() {
+    let disk = Fixture::new();
+    disk.debugfs("fallocate /sparse 6000 6063");
+    let extents = debugfs_extents(&disk, "/sparse");
+    let text = dioxide(["extents", &disk.at("/sparse")]).text().to_owned();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(
+        lines[0],
+        format!(
+            "File size of {} is 41943040 (10240 blocks of 4096 bytes)",
+            disk.at("/sparse")
+        )
+    );
+    assert_eq!(
+        lines[1],
+        " ext:     logical_offset:        physical_offset: length:   expected: flags:"
+    );
+    let first = extents[0].1;
+    let line = format!(
+        "   0:       10..      11: {first:10}..{:10}:      2: ",
+        first + 1
+    );
+    assert_eq!(lines[2].trim_end(), line.trim_end());
+    assert!(lines[4].ends_with(" last,unwritten"), "{}", lines[4]);
+    assert_eq!(lines[5].find(']'), Some(65), "{}", lines[5]);
+    assert_eq!(lines[6], format!("{}: 3 extents found", disk.at("/sparse")));
+}
+
+#[test]
+fn extents_of_file_with_inline_data_say_so() {
+    let disk = Fixture::with(&["-b", "4096", "-O", "inline_data"]);
+    let text = dioxide(["extents", &disk.at("/hello")]).text().to_owned();
+    assert!(text.contains("the data lies in the inode"), "{text}");
+    assert_eq!(
+        dioxide(["cat", &disk.at("/hello")]).text(),
+        "hello, world\n"
+    );
+}
+
+const POLICIES: [&str; 14] = [
+    "pre49",
+    "pre49+nolock",
+    "parallel",
+    "iomap55",
+    "ilock",
+    "ilock+",
+    "ilocknew",
+    "ilocknew+",
+    "v5.6",
+    "v6.3",
+    "v6.4",
+    "newest",
+    "best",
+    "xfs",
+];
+
+#[test]
+fn explain_of_unaligned_overwrite_differs_by_policy_as_the_kernels_did() {
+    let disk = Fixture::new();
+    let request = ["--offset", "2k", "--len", "2k", "--write"];
+    let table = dioxide([&["explain", "--json", &disk.at("/large")], &request[..]].concat()).json();
+    let by_policy = table.as_array().unwrap();
+    let names: Vec<_> = by_policy
+        .iter()
+        .map(|told| told["policy"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, POLICIES);
+    for policy in POLICIES {
+        let args = ["explain", "--json", "--policy", policy, &disk.at("/large")];
+        let told = dioxide([&args[..], &request[..]].concat()).json();
+        assert_eq!(
+            Some(&told),
+            by_policy.iter().find(|row| row["policy"] == policy)
+        );
+        let shared = matches!(policy, "v6.4" | "newest" | "best" | "xfs");
+        assert_eq!(
+            told["lock"],
+            if shared { "shared" } else { "exclusive" },
+            "{policy}"
+        );
+        assert_eq!(told["refused"], Value::Null, "{policy}");
+        assert!(told["steps"].as_array().unwrap().len() >= 5, "{policy}");
+    }
+    assert!(
+        by_policy
+            .iter()
+            .find(|told| told["policy"] == "v5.6")
+            .unwrap()["drains"]
+            .as_bool()
+            .unwrap()
+    );
+}
+
+#[test]
+fn explain_in_words_has_a_line_for_each_policy_or_each_step() {
+    let disk = Fixture::new();
+    let table = dioxide(["explain", &disk.at("/large"), "--write", "--len", "2k"]);
+    for policy in POLICIES {
+        let line = |line: &&str| line.split_whitespace().next() == Some(policy);
+        assert_eq!(table.text().lines().filter(line).count(), 1, "{policy}");
+    }
+    let steps = dioxide(["explain", &disk.at("/large"), "--policy", "v6.2"]);
+    for question in ["policy", "alignment", "entry lock", "mapping", "path"] {
+        let line = |line: &&str| line.trim_start().starts_with(question);
+        assert!(steps.text().lines().any(|text| line(&text)), "{question}");
+    }
+}
+
+#[test]
+fn explain_of_hole_fill_tells_that_it_is_refused() {
+    let disk = Fixture::new();
+    let told = dioxide([
+        "explain",
+        "--json",
+        "--policy",
+        "best",
+        "--write",
+        &disk.at("/sparse"),
+    ])
+    .json();
+    assert!(
+        told["refused"].as_str().unwrap().contains("unsupported"),
+        "{told}"
+    );
+}
+
+#[test]
+fn explain_of_unknown_policy_is_usage_and_lists_the_known() {
+    let ran = dioxide(["explain", "i:/f", "--policy", "v9"]);
+    assert_eq!(ran.status, Some(2));
+    assert!(
+        POLICIES.iter().all(|policy| ran.stderr.contains(policy)),
+        "{}",
+        ran.stderr
+    );
+}
+
+fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+    words.sort();
+    words
+}
+
+#[test]
+fn info_names_the_features_that_dumpe2fs_names() {
+    for options in [
+        &["-b", "1024"][..],
+        &["-b", "4096", "-O", "^has_journal,^64bit,inline_data"],
+    ] {
+        let disk = Fixture::with(options);
+        let image = disk.image().display().to_string();
+        let theirs = tool("dumpe2fs", ["-h", &image]);
+        let field = |name: &str| {
+            let line = theirs.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_once(':').unwrap().1.trim().to_owned()
+        };
+        let json = dioxide(["info", "--json", &image]).json();
+        let sets = ["compat", "incompat", "ro_compat"]
+            .map(|set| json["features"][set].as_array().unwrap().clone());
+        let names: Vec<_> = sets
+            .iter()
+            .flatten()
+            .map(|name| name.as_str().unwrap())
+            .collect();
+        assert_eq!(
+            words(&names.join(" ")),
+            words(&field("Filesystem features"))
+        );
+        assert_eq!(json["blocks"].to_string(), field("Block count"));
+        assert_eq!(json["free_inodes"].to_string(), field("Free inodes"));
+        assert_eq!(json["uuid"].as_str().unwrap(), field("Filesystem UUID"));
+        let text = dioxide(["info", &image]).text().to_owned();
+        assert!(names.iter().all(|name| text.contains(name)), "{text}");
+        assert!(text.contains("label            dust"), "{text}");
+        assert!(text.contains("opens it         yes"), "{text}");
+    }
+}
+
+#[test]
+fn info_of_unknown_incompat_feature_shows_it_and_exits_1() {
+    let disk = Fixture::new();
+    disk.debugfs("feature FEATURE_I30");
+    let image = disk.image().display().to_string();
+    let ran = dioxide(["info", &image]);
+    assert_eq!(ran.status, Some(1));
+    assert!(
+        ran.stderr.starts_with(&format!("dioxide: {image}: "))
+            && ran.stderr.contains("FEATURE_I30"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        String::from_utf8(ran.stdout)
+            .unwrap()
+            .contains("opens it         no")
+    );
+    let ran = dioxide(["ls", &disk.at("/")]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("FEATURE_I30"), "{}", ran.stderr);
+}
+
+#[test]
+fn journal_that_needs_recovery_is_warned_of_once() {
+    let disk = Fixture::new();
+    disk.debugfs("feature needs_recovery");
+    let ran = dioxide(["cat", &disk.at("/hello"), &disk.at("/hello")]);
+    assert_eq!(
+        (ran.status, ran.stdout.as_slice()),
+        (Some(0), &b"hello, world\nhello, world\n"[..])
+    );
+    assert_eq!(ran.stderr.matches("warning: ").count(), 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("journal"), "{}", ran.stderr);
+}
+
+#[test]
+fn info_of_truncated_image_tells_where_it_ends() {
+    let disk = Fixture::new();
+    let short = disk.beside("short.img");
+    fs::write(&short, &fs::read(disk.image()).unwrap()[..1 << 20]).unwrap();
+    let ran = dioxide(["info", &short.display().to_string()]);
+    assert_eq!(ran.status, Some(1));
+    assert!(
+        ran.stderr.contains("s_blocks_count") && ran.stderr.contains("device"),
+        "{}",
+        ran.stderr
+    );
+    fs::write(&short, [0; 512]).unwrap();
+    let ran = dioxide(["info", &short.display().to_string()]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("too short"), "{}", ran.stderr);
+}
+
+#[test]
+fn image_offset_finds_a_file_system_inside_a_larger_file() {
+    let disk = Fixture::new();
+    let whole = disk.beside("odd:/whole.img");
+    fs::create_dir(disk.beside("odd:")).unwrap();
+    fs::write(
+        &whole,
+        [vec![0; 1 << 20], fs::read(disk.image()).unwrap()].concat(),
+    )
+    .unwrap();
+    let escaped = whole.display().to_string().replace(":/", r"\:/");
+    let ran = dioxide(["cat", "--img-offset", "1M", &format!("{escaped}:/hello")]);
+    assert_eq!(ran.text(), "hello, world\n");
+}
+
+#[test]
+fn backup_superblock_opens_an_image_whose_first_is_gone() {
+    let disk = Fixture::with(&["-b", "1024"]);
+    let mut bytes = fs::read(disk.image()).unwrap();
+    bytes[1024..2048].fill(0);
+    fs::write(disk.image(), bytes).unwrap();
+    assert_eq!(dioxide(["cat", &disk.at("/hello")]).status, Some(2));
+    let ran = dioxide(["cat", "--sb", "8193", &disk.at("/hello")]);
+    assert_eq!(
+        (ran.status, ran.stdout.as_slice()),
+        (Some(0), &b"hello, world\n"[..])
+    );
+    let info = dioxide(["info", "--sb", "8193", &disk.image().display().to_string()]);
+    assert_eq!(info.status, Some(0), "{}", info.stderr);
+}
+
+#[test]
+fn commands_that_look_leave_every_byte_as_it_was() {
+    let disk = Fixture::new();
+    let before = fs::read(disk.image()).unwrap();
+    let image = disk.image().display().to_string();
+    let (root, large) = (disk.at("/"), disk.at("/large"));
+    let runs = [
+        vec!["info", &image],
+        vec!["ls", "-la", &root],
+        vec!["stat", &root],
+        vec!["cat", &large],
+        vec!["extents", &large],
+        vec!["explain", "--write", &large],
+    ];
+    for args in runs {
+        assert_eq!(dioxide(&args).status, Some(0), "{args:?}");
+    }
+    assert!(fs::read(disk.image()).unwrap() == before);
+    tool("e2fsck", ["-fn", &image]);
+}
+
+#[test]
+fn names_reach_a_pipe_as_they_are_and_json_exactly() {
+    let disk = Fixture::new();
+    // debugfs takes the name as it is: a byte that is not UTF-8.
+    let image = disk.image();
+    let script = disk.beside("script");
+    fs::write(&script, b"symlink /odd\xff hello\n").unwrap();
+    tool(
+        "debugfs",
+        [
+            "-w".as_ref(),
+            "-f".as_ref(),
+            script.as_os_str(),
+            image.as_os_str(),
+        ],
+    );
+    let ran = dioxide(["ls", &disk.at("/")]);
+    assert!(ran.stdout.windows(5).any(|name| name == b"odd\xff\n"));
+    let json = dioxide(["ls", "--json", &disk.at("/")]).json();
+    let entries = json[0]["entries"].as_array().unwrap();
+    assert!(
+        entries.iter().any(|entry| entry["name_hex"] == "6f6464ff"),
+        "{json}"
+    );
+}
+
+#[test]
+fn man_pages_and_completions_cover_every_subcommand() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new/dir").display().to_string();
+    dioxide(["gen", "man", &path]).text();
+    dioxide(["gen", "completions", &path]).text();
+    let bash = fs::read_to_string(dir.path().join("new/dir/dioxide.bash")).unwrap();
+    for name in ["info", "ls", "stat", "cat", "extents", "explain", "bench"] {
+        let page =
+            fs::read_to_string(dir.path().join(format!("new/dir/dioxide-{name}.1"))).unwrap();
+        assert!(
+            page.contains(".SH SYNOPSIS") && page.contains("Examples:"),
+            "{name}"
+        );
+        assert!(
+            bash.contains(&format!("dioxide__{name}")) || bash.contains(name),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn help_of_every_subcommand_shows_an_example() {
+    let help = dioxide(["--help"]);
+    assert!(help.text().contains("Exit status:") && help.text().contains("IMG:/path"));
+    for name in ["info", "ls", "stat", "cat", "extents", "explain", "bench"] {
+        assert!(help.text().contains(&format!("\n  {name} ")), "{name}");
+        let own = dioxide([name, "--help"]);
+        assert!(
+            own.text().contains(&format!("\n  dioxide {name} ")),
+            "{name}"
+        );
+    }
+}

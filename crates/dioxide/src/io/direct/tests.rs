@@ -1,0 +1,486 @@
+//! The engine's behaviour under concurrency: the invariants of `dio-semantics` D that this slice
+//! has, each on a real image behind a simulated device that holds requests in flight.
+
+use crate::io::direct::policy::Policy;
+use crate::{
+    Buf, Completion, CompletionMode, Error, File, Fs, MountOptions, OpenOptions, Queue, QueueOptions,
+};
+use dioxide_block::Device;
+use dioxide_block::file::{self, FileOptions};
+use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+/// Long enough for anything that does not wait for a held request.
+const SOON: Duration = Duration::from_secs(20);
+/// Short, but enough to notice what should still wait.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 64;
+/// A file whose last block is half full.
+const SIZE: usize = BLOCK * BLOCKS - BLOCK / 2;
+
+/// An image with one file `/data`, each block of which is filled with its number plus 1, a setuid
+/// copy of it, and a file that is all hole.
+struct Bed {
+    dir: tempfile::TempDir,
+    sim: SimDevice,
+    fs: Fs,
+}
+
+fn content() -> Vec<u8> {
+    (0..SIZE).map(|at| (at / BLOCK) as u8 + 1).collect()
+}
+
+impl Bed {
+    fn new(policy: Policy) -> Bed {
+        let dir = tempfile::tempdir().expect("a folder for the image");
+        let tree = dir.path().join("tree");
+        std::fs::create_dir(&tree).expect("a new folder");
+        for name in ["data", "setuid"] {
+            std::fs::write(tree.join(name), content()).expect("room");
+        }
+        let hole = std::fs::File::create(tree.join("hole")).expect("a new file");
+        hole.set_len(SIZE as u64).expect("room");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+        std::fs::set_permissions(tree.join("setuid"), mode).expect("own file");
+        let image = dir.path().join("image");
+        run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-b", "4096", "-d"]).arg(&tree).arg(&image).arg("16M"));
+        let options = FileOptions { write: true, ..FileOptions::default() };
+        let inner = file::open(&image, &options).expect("a fresh image");
+        let sim = SimDevice::new(inner, SimSpec::default());
+        let device: Arc<dyn Device> = Arc::new(sim.clone());
+        let fs = Fs::open_device(device, &MountOptions::new().policy(policy)).expect("a fresh image");
+        Bed { dir, sim, fs }
+    }
+
+    fn open(&self, path: &str) -> File {
+        let file = OpenOptions::new().read(true).write(true).open(&self.fs, path).expect("it exists");
+        file.preload_map().expect("a sound tree");
+        file
+    }
+
+    fn queue(&self) -> Queue {
+        self.fs.queue(&QueueOptions { depth: 8, ..QueueOptions::default() }).expect("a queue")
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            run(Command::new("e2fsck").arg("-fn").arg(image(self.dir.path())));
+        }
+    }
+}
+
+fn image(dir: &Path) -> std::path::PathBuf {
+    dir.join("image")
+}
+
+fn run(command: &mut Command) {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let output = command.env("PATH", path).output().expect("e2fsprogs is installed");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+fn block(value: u8) -> Buf {
+    Buf::copy_of(&[value; BLOCK])
+}
+
+fn half(value: u8) -> Buf {
+    Buf::copy_of(&[value; BLOCK / 2])
+}
+
+/// Runs `job` in a thread and tells when it is done.
+fn start<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (done, receiver) = channel();
+    thread::spawn(move || {
+        let _ = done.send(job());
+    });
+    receiver
+}
+
+fn reap_one(queue: &mut Queue) -> Completion {
+    let mut done = Vec::new();
+    queue.wait_timeout(1, &mut done, Some(SOON)).expect("a working queue");
+    done.pop().expect("one completion")
+}
+
+// Invariant 6: whoever needs the file alone waits for direct I/O in flight.
+#[test]
+fn exclusive_write_waits_for_queued_request_in_flight() {
+    let bed = Bed::new(Policy::V56);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    queue.write(&file, 0, block(0xaa), 1).expect("room");
+    queue.submit().expect("a working queue");
+    let writer = {
+        let file = file.clone();
+        start(move || file.write_at(&half(0xbb), BLOCK as u64).expect("an overwrite"))
+    };
+    // The unaligned write of 5.6 drains: it must not even reach the device.
+    assert!(!hold.wait_for_timeout(2, A_WHILE));
+    assert!(writer.try_recv().is_err());
+    hold.release();
+    assert_eq!(reap_one(&mut queue).tag, 1);
+    assert_eq!(writer.recv_timeout(SOON), Ok(BLOCK / 2));
+    assert_eq!(bed.fs.stats().drains, 1);
+}
+
+// The point of the 6.4 seed: the same two requests run side by side.
+#[test]
+fn unaligned_overwrites_since_6_4_run_side_by_side() {
+    let bed = Bed::new(Policy::V64);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    for tag in 0..4 {
+        queue.write(&file, tag * BLOCK as u64 + 512, half(0xcc), tag).expect("room");
+    }
+    queue.submit().expect("a working queue");
+    hold.wait_for(4);
+    hold.release();
+    let mut done = Vec::new();
+    assert_eq!(queue.wait(4, &mut done).expect("a working queue"), 4);
+    let stats = bed.fs.stats();
+    assert_eq!((stats.writes_shared, stats.punts, stats.drains), (4, 0, 0));
+}
+
+// Invariant 6 with completion in a worker: the count is dropped only when the worker is through.
+#[test]
+fn deferred_completion_is_still_in_flight_for_a_drain() {
+    let bed = Bed::new(Policy::V56);
+    bed.fs.set_completion(CompletionMode::Deferred);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    for round in 0..50 {
+        queue.write(&file, 0, block(round), u64::from(round)).expect("room");
+        queue.submit().expect("a working queue");
+        assert_eq!(reap_one(&mut queue).result.expect("an overwrite"), BLOCK);
+        file.write_at(&half(round), BLOCK as u64).expect("nothing is in flight");
+    }
+    assert_eq!(bed.fs.stats().completed_deferred, 50);
+}
+
+// A thread that drains what it must reap itself would wait for ever.
+#[test]
+fn blocking_write_against_own_queue_is_a_deadlock_error() {
+    let bed = Bed::new(Policy::V56);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    queue.write(&file, 0, block(1), 1).expect("room");
+    let error = file.write_at(&half(2), BLOCK as u64).expect_err("it would wait for itself");
+    assert!(matches!(error, Error::Deadlock(_)), "{error}");
+    assert_eq!(reap_one(&mut queue).tag, 1);
+    file.write_at(&half(2), BLOCK as u64).expect("reaped now");
+}
+
+// The same write through the queue goes to a worker, and comes through.
+#[test]
+fn queued_exclusive_write_is_punted_and_completes() {
+    let bed = Bed::new(Policy::V56);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    queue.write(&file, 0, block(1), 1).expect("room");
+    queue.write(&file, BLOCK as u64, half(2), 2).expect("room");
+    let mut done = Vec::new();
+    assert_eq!(queue.wait(2, &mut done).expect("a working queue"), 2);
+    assert!(done.iter().all(|completion| completion.result.is_ok()));
+    let stats = bed.fs.stats();
+    assert_eq!((stats.punts, stats.would_block), (1, 1));
+}
+
+// Invariant 16: privileges are stripped before data, under the exclusive lock.
+#[test]
+fn setuid_file_is_not_written_before_it_is_stripped() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/setuid");
+    let error = file.write_at(&block(9), 0).expect_err("stripping needs the journal");
+    assert!(matches!(&error, Error::Unsupported(what) if what.contains("set-user-ID")), "{error}");
+    assert_eq!(bed.fs.stats().restarts, 1, "it starts shared and needs exclusive");
+    let mut now = block(0);
+    file.read_at(&mut now, 0).expect("readable");
+    assert!(now.iter().all(|&byte| byte == 1), "nothing was written");
+    let keeper = OpenOptions::new().write(true).fsetid(true).open(&bed.fs, "/setuid").expect("it exists");
+    keeper.write_at(&block(9), 0).expect("with CAP_FSETID nothing is stripped");
+}
+
+// Invariant 17: a restart looks at everything again.
+#[test]
+fn restarted_write_sees_the_new_end_of_file() {
+    let bed = Bed::new(Policy::Ilock);
+    let file = bed.open("/data");
+    let reader = file.inode.rwsem.shared(None);
+    let writer = {
+        let file = file.clone();
+        start(move || file.write_at(&block(0x55), 8 * BLOCK as u64))
+    };
+    while bed.fs.stats().lock_waits == 0 {
+        thread::yield_now();
+    }
+    // It has passed its checks under the shared lock and waits for the exclusive one.
+    file.inode.set_size(4 * BLOCK as u64);
+    drop(reader);
+    let result = writer.recv_timeout(SOON).expect("it goes on");
+    assert!(matches!(result, Err(Error::Unsupported(_))), "{result:?}");
+    file.inode.set_size(SIZE as u64);
+    let mut now = block(0);
+    file.read_at(&mut now, 8 * BLOCK as u64).expect("readable");
+    assert!(now.iter().all(|&byte| byte == 9), "block 8 still holds its number plus 1");
+}
+
+// Invariant 18, exit 1: the lock is taken.
+#[test]
+fn no_wait_with_the_lock_taken_would_block() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let writer = file.inode.rwsem.exclusive();
+    let mut buf = block(0);
+    assert!(matches!(file.try_read_at(&mut buf, 0), Err(Error::WouldBlock(_))));
+    assert!(matches!(file.try_write_at(&buf, 0), Err(Error::WouldBlock(_))));
+    let mut queue = bed.queue();
+    queue.read(&file, 0, buf, 7).expect("room");
+    assert_eq!(bed.fs.stats().punts, 1);
+    drop(writer);
+    assert_eq!(reap_one(&mut queue).tag, 7);
+    assert!(bed.fs.stats().would_block >= 2);
+}
+
+// Invariant 18, exits 2 and 3: the write would have to restart, or to run alone.
+#[test]
+fn no_wait_that_needs_the_lock_alone_would_block() {
+    let unaligned = half(1);
+    for policy in [Policy::Ilock, Policy::V56] {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        let result = file.try_write_at(&unaligned, 512);
+        assert!(matches!(result, Err(Error::WouldBlock(_))), "{policy}: {result:?}");
+        assert_eq!(bed.fs.stats().would_block, 1);
+    }
+    let bed = Bed::new(Policy::Ilock);
+    let file = bed.open("/data");
+    let result = file.try_write_at(&block(1), 0);
+    assert!(matches!(result, Err(Error::WouldBlock(_))), "a restart under ilock: {result:?}");
+}
+
+// Invariant 18: the mapping is not in memory.
+#[test]
+fn no_wait_without_the_mapping_would_block() {
+    let bed = Bed::new(Policy::Best);
+    let file = OpenOptions::new().read(true).write(true).open(&bed.fs, "/data").expect("it exists");
+    let mut buf = block(0);
+    assert!(matches!(file.try_read_at(&mut buf, 0), Err(Error::WouldBlock(_))));
+    assert!(matches!(file.try_write_at(&buf, 0), Err(Error::WouldBlock(_))));
+    file.read_at(&mut buf, 0).expect("reads the map");
+    file.try_read_at(&mut buf, 0).expect("the map is there now");
+}
+
+// Invariant 18: a full queue gives the buffer back instead of waiting.
+#[test]
+fn full_queue_gives_the_buffer_back() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    for tag in 0..queue.depth() as u64 {
+        queue.write(&file, 0, block(3), tag).expect("room");
+    }
+    let back = queue.write(&file, 0, block(4), 99).expect_err("full");
+    assert!(back.iter().all(|&byte| byte == 4));
+    hold.release();
+    let mut done = Vec::new();
+    let depth = queue.depth();
+    assert_eq!(queue.wait(depth, &mut done).expect("a working queue"), depth);
+}
+
+// Invariant 20: inline completion does not sleep, whoever has the lock.
+#[test]
+fn inline_completion_with_the_lock_taken_does_not_wait() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    queue.write(&file, 0, block(5), 1).expect("room");
+    queue.submit().expect("a working queue");
+    let writer = file.inode.rwsem.exclusive();
+    let (done, reaped) = channel();
+    let reaper = thread::spawn(move || done.send(reap_one(&mut queue).tag));
+    assert_eq!(reaped.recv_timeout(SOON), Ok(1));
+    drop(writer);
+    reaper.join().expect("no panic").expect("the test listens");
+    assert_eq!(bed.fs.stats().completed_inline, 1);
+}
+
+// Reporting an error may sleep, so it is a worker's.
+#[test]
+fn failed_request_completes_in_a_worker_once() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    bed.sim.inject(Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO)));
+    queue.read(&file, 0, block(0), 1).expect("room");
+    let error = reap_one(&mut queue).result.expect_err("the device failed");
+    assert_eq!(error.errno(), libc::EIO);
+    assert_eq!(bed.fs.stats().completed_deferred, 1);
+    queue.read(&file, 0, block(0), 2).expect("room");
+    reap_one(&mut queue).result.expect("only once");
+}
+
+// Invariant 22: a read across EOF is cut off there, and what lies behind is not shown.
+#[test]
+fn read_across_eof_is_cut_off() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let last = (BLOCKS - 1) * BLOCK;
+    let mut buf = vec![0xee; 3 * BLOCK];
+    assert_eq!(file.read_at(&mut buf, (last - BLOCK) as u64).expect("readable"), BLOCK + BLOCK / 2);
+    assert!(buf[..BLOCK].iter().all(|&byte| byte == BLOCKS as u8 - 1));
+    assert!(buf[BLOCK..BLOCK + BLOCK / 2].iter().all(|&byte| byte == BLOCKS as u8));
+    assert!(buf[2 * BLOCK..].iter().all(|&byte| byte == 0xee), "behind the end is the caller's");
+    assert_eq!(file.read_at(&mut buf, SIZE as u64).expect("readable"), 0);
+    assert_eq!(file.read_at(&mut buf, u64::MAX - 5000).expect("readable"), 0);
+    let mut queue = bed.queue();
+    queue.read(&file, last as u64, block(0xee), 1).expect("room");
+    let completion = reap_one(&mut queue);
+    assert_eq!(completion.result.expect("readable"), BLOCK / 2);
+    assert!(completion.buf[..BLOCK / 2].iter().all(|&byte| byte == BLOCKS as u8));
+}
+
+// The simple path and the general path give the same, at every edge.
+#[test]
+fn simple_and_general_reads_agree_everywhere() {
+    let bed = Bed::new(Policy::Best);
+    for path in ["/data", "/hole"] {
+        let file = bed.open(path);
+        for offset in (0..=SIZE as u64 + BLOCK as u64).step_by(512) {
+            for len in [512, 1024, 2048, BLOCK] {
+                let read = |simple| {
+                    bed.fs.set_simple(simple);
+                    let mut buf = vec![0xee; len];
+                    let bytes = file.read_at(&mut buf, offset).expect("readable");
+                    (bytes, buf[..bytes].to_vec())
+                };
+                assert_eq!(read(true), read(false), "{path}: {len} at {offset}");
+            }
+        }
+    }
+    let stats = bed.fs.stats();
+    assert!(stats.reads_simple > 0 && stats.reads_general > stats.reads_simple);
+}
+
+#[test]
+fn misaligned_read_is_refused_when_direct_and_copied_otherwise() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let direct = OpenOptions::new().read(true).direct(true).open(&bed.fs, "/data").expect("it exists");
+    let mut buf = vec![0; 5000];
+    let error = direct.read_at(&mut buf, 3).expect_err("misaligned");
+    assert_eq!(error.errno(), libc::EINVAL);
+    let all = content();
+    for (offset, len) in [(3, 5000), (4095, 2), (SIZE - 7, 4000), (0, 1)] {
+        let mut buf = vec![0; len];
+        let bytes = file.read_at(&mut buf, offset as u64).expect("readable");
+        assert_eq!(buf[..bytes], all[offset..(offset + len).min(SIZE)], "{len} at {offset}");
+    }
+}
+
+#[test]
+fn write_that_needs_metadata_is_refused_and_writes_nothing() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        let hole = bed.open("/hole");
+        let end = SIZE as u64 - (BLOCK / 2) as u64;
+        for (file, offset) in [(&file, end), (&file, 100 * BLOCK as u64), (&hole, 0)] {
+            let error = file.write_at(&block(7), offset).expect_err("it needs metadata");
+            assert!(matches!(error, Error::Unsupported(_)), "{policy}: {error}");
+        }
+        let mut queue = bed.queue();
+        queue.write(&hole, 0, block(7), 1).expect("room");
+        assert!(reap_one(&mut queue).result.is_err(), "{policy}");
+        let mut now = vec![0; SIZE];
+        assert_eq!(file.read_at(&mut now, 0).expect("readable"), SIZE);
+        assert!(now == content(), "{policy}");
+    }
+}
+
+#[test]
+fn overwrites_under_every_policy_are_read_back() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        let mut expected = content();
+        let mut queue = bed.queue();
+        let mut done = Vec::new();
+        let requests = [(0, BLOCK), (512, 1024), (3 * BLOCK, 3 * BLOCK), (9 * BLOCK + 2048, 4096)];
+        for (number, (offset, len)) in requests.into_iter().enumerate() {
+            let bytes = vec![0x80 + number as u8; len];
+            assert_eq!(file.write_at(&bytes, offset as u64).expect("an overwrite"), len, "{policy}");
+            expected[offset..offset + len].copy_from_slice(&bytes);
+        }
+        for (number, (offset, len)) in requests.into_iter().enumerate() {
+            let (at, bytes) = (offset + 20 * BLOCK, vec![0x90 + number as u8; len]);
+            queue.write(&file, at as u64, Buf::copy_of(&bytes), 0).expect("room");
+            expected[at..at + len].copy_from_slice(&bytes);
+            // Requests that overlap may complete in any order.
+            assert_eq!(queue.wait(1, &mut done).expect("a working queue"), 1, "{policy}");
+        }
+        assert!(done.iter().all(|completion| completion.result.is_ok()), "{policy}: {done:?}");
+        let mut now = vec![0; SIZE];
+        file.read_at(&mut now, 0).expect("readable");
+        assert!(now == expected, "{policy}");
+        assert!(file.metadata().mtime.secs > 1_600_000_000);
+    }
+}
+
+#[test]
+fn vectored_requests_are_one_request() {
+    use std::io::{IoSlice, IoSliceMut};
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let (one, two) = (vec![0xa1; 512], vec![0xa2; BLOCK]);
+    let bytes = file.write_vectored_at(&[IoSlice::new(&one), IoSlice::new(&two)], 1024).expect("an overwrite");
+    assert_eq!(bytes, 512 + BLOCK);
+    let (mut head, mut tail) = (vec![0; 1536], vec![0; BLOCK]);
+    let bytes = file
+        .read_vectored_at(&mut [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)], 0)
+        .expect("readable");
+    assert_eq!(bytes, 1536 + BLOCK);
+    assert!(head[1024..].iter().all(|&byte| byte == 0xa1));
+    assert!(tail.iter().all(|&byte| byte == 0xa2));
+    let odd = vec![1; 100];
+    let error = file.write_vectored_at(&[IoSlice::new(&odd), IoSlice::new(&two[..412])], 0).expect_err("odd pieces");
+    assert!(matches!(error, Error::Unsupported(_)), "{error}");
+}
+
+#[test]
+fn file_of_another_mount_is_refused() {
+    let (bed, other) = (Bed::new(Policy::Best), Bed::new(Policy::Best));
+    let file = other.open("/data");
+    let mut queue = bed.queue();
+    queue.read(&file, 0, block(0), 1).expect("room");
+    let error = reap_one(&mut queue).result.expect_err("another device");
+    assert_eq!(error.errno(), libc::EINVAL);
+}
+
+#[test]
+fn dropped_queue_waits_for_what_is_in_flight() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    queue.write(&file, 0, block(0x77), 1).expect("room");
+    queue.submit().expect("a working queue");
+    let dropped = start(move || drop(queue));
+    assert!(dropped.recv_timeout(A_WHILE).is_err());
+    hold.release();
+    assert_eq!(dropped.recv_timeout(SOON), Ok(()));
+    let mut now = block(0);
+    file.read_at(&mut now, 0).expect("readable");
+    assert!(now.iter().all(|&byte| byte == 0x77));
+}

@@ -1,0 +1,324 @@
+//! Directories: listing them, and finding a name in one.
+//!
+//! Invariants: a directory has no more blocks than the file system, so that no walk over one is
+//! longer than the image; one block is held at a time; every block is checked each time it is
+//! used.
+//!
+//! A name is looked up through the hash index where there is one. An index that makes no sense is
+//! passed over, as Linux does: the names are in the blocks, whatever the index says. A block whose
+//! checksum is wrong is an error either way.
+
+use crate::inode::Inode;
+use crate::map::{self, MapKind};
+use crate::mount::Mount;
+use crate::{DirEntry, Error, FileType, Place, Result};
+use dioxide_format::dir;
+use dioxide_format::features::Compat;
+use dioxide_format::htree::{self, DxEntries, DxNode, DxRoot};
+use dioxide_format::inline_data::InlineDir;
+use dioxide_format::inode::InodeFlags;
+use dioxide_format::types::{Ino, Lblk, Pblk};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Called for each entry that names an inode; says whether to go on.
+pub(crate) type Visitor<'a> = dyn FnMut(&dir::DirEntry<'_>) -> ControlFlow<()> + 'a;
+
+/// A block of a directory, and where it came from.
+struct Block {
+    pblk: Pblk,
+    bytes: Arc<[u8]>,
+}
+
+impl Mount {
+    /// The entries of a directory, in disk order, `.` and `..` included. `path` is for errors.
+    /// Blocks on metadata.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`]; damage.
+    pub(crate) fn read_dir(&self, dir: &Arc<Inode>, path: &[u8]) -> Result<Vec<DirEntry>> {
+        if dir.file_type() != FileType::Directory {
+            return Err(Error::NotADirectory(
+                String::from_utf8_lossy(path).into_owned(),
+            ));
+        }
+        let mut entries = Vec::new();
+        self.for_each_entry(dir, &mut |entry| {
+            entries.push(DirEntry {
+                ino: entry.ino,
+                name: entry.name.to_vec(),
+                file_type: entry.file_type.into(),
+            });
+            ControlFlow::Continue(())
+        })?;
+        Ok(entries)
+    }
+
+    /// Calls `visit` for the entries of a directory, in disk order, holding one block at a time.
+    /// Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage, after the entries before it were visited.
+    pub(crate) fn for_each_entry(&self, dir: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
+        if dir.has_inline_data() {
+            return self.for_each_inline(dir, visit);
+        }
+        for lblk in 0..self.dir_blocks(dir)? {
+            let block = self.dir_block(dir, Lblk(lblk))?;
+            if self.scan(dir, &block, visit)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The inode that `name` stands for in a directory; `.` and `..` as the disk has them. Blocks
+    /// on metadata.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn find_entry(&self, dir: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+        if self.is_indexed(dir) {
+            match self.find_by_index(dir, name) {
+                Err(error) if index_makes_no_sense(&error) => {
+                    tracing::warn!(ino = dir.ino.0, %error, "directory is searched without its index");
+                }
+                found => return found,
+            }
+        }
+        let mut found = None;
+        self.for_each_entry(dir, &mut |entry| note_if_named(entry, name, &mut found))?;
+        Ok(found)
+    }
+
+    fn is_indexed(&self, dir: &Inode) -> bool {
+        self.sb.features().compat.contains(Compat::DIR_INDEX)
+            && dir.disk.flags().contains(InodeFlags::INDEX)
+            && !dir.has_inline_data()
+    }
+
+    fn for_each_inline(&self, dir: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
+        let format = |error| Error::format(error, dir.place());
+        let data = self.system_data(dir)?;
+        let inline = InlineDir::parse(&dir.disk, data, &self.dir_format).map_err(format)?;
+        for (name, ino) in [(&b"."[..], dir.ino), (b"..", inline.parent)] {
+            let entry = dir::DirEntry {
+                offset: 0,
+                rec_len: dir::min_rec_len(name.len()),
+                ino,
+                file_type: self
+                    .dir_format
+                    .filetype
+                    .then_some(dioxide_format::inode::FileType::Directory),
+                type_byte: 0,
+                name,
+            };
+            if visit(&entry).is_break() {
+                return Ok(());
+            }
+        }
+        for entry in inline.entries(&self.dir_format) {
+            if visit(&entry.map_err(format)?).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many blocks a directory has.
+    fn dir_blocks(&self, dir: &Inode) -> Result<u32> {
+        let (size, block) = (dir.i_size(), self.block_bytes());
+        let most = self.sb.blocks_count().min(u64::from(u32::MAX));
+        let blocks = size / block;
+        if size.is_multiple_of(block) && (1..=most).contains(&blocks) {
+            // At most `most`, which fits.
+            return Ok(blocks as u32);
+        }
+        Err(dir.corrupt(
+            "directory",
+            format!("i_size is {size}, expected 1 to {most} whole blocks of {block}"),
+        ))
+    }
+
+    /// A block of a directory, its checksum verified.
+    fn dir_block(&self, dir: &Inode, lblk: Lblk) -> Result<Block> {
+        let mapping = map::load::lookup_or_load(self, dir, lblk, 1)?;
+        if mapping.kind != MapKind::Mapped {
+            return Err(dir.corrupt(
+                "directory",
+                format!("its block {lblk} is not there ({:?})", mapping.kind),
+            ));
+        }
+        let block = Block {
+            pblk: mapping.pblk,
+            bytes: self.read_meta(mapping.pblk)?,
+        };
+        self.verify_dir_block(dir, lblk, &block)?;
+        Ok(block)
+    }
+
+    fn verify_dir_block(&self, dir: &Inode, lblk: Lblk, block: &Block) -> Result<()> {
+        let Some(seed) = self.checksum_seed() else {
+            return Ok(());
+        };
+        let seed = dir.disk.seed(seed, dir.ino);
+        let is_index =
+            self.is_indexed(dir) && htree::is_index_block(&block.bytes, lblk, &self.dir_format);
+        let verified = if is_index {
+            htree::verify_checksum(&block.bytes, &self.dir_format, seed)
+        } else {
+            dir::verify_checksum(&block.bytes, seed)
+        };
+        verified.map_err(|error| Error::format(error, block.place(dir)))
+    }
+
+    fn scan(&self, dir: &Inode, block: &Block, visit: &mut Visitor<'_>) -> Result<ControlFlow<()>> {
+        for entry in dir::entries(&block.bytes, &self.dir_format) {
+            let entry = entry.map_err(|error| Error::format(error, block.place(dir)))?;
+            if visit(&entry).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn find_by_index(&self, dir: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+        let mut descent = Descent::start(self, dir, name)?;
+        while let Some(leaf) = descent.leaf()? {
+            let block = self.dir_block(dir, leaf)?;
+            let mut found = None;
+            let flow = self.scan(dir, &block, &mut |entry| {
+                note_if_named(entry, name, &mut found)
+            })?;
+            if flow.is_break() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn note_if_named(
+    entry: &dir::DirEntry<'_>,
+    name: &[u8],
+    found: &mut Option<Ino>,
+) -> ControlFlow<()> {
+    if entry.name != name {
+        return ControlFlow::Continue(());
+    }
+    *found = Some(entry.ino);
+    ControlFlow::Break(())
+}
+
+fn index_makes_no_sense(error: &Error) -> bool {
+    match error {
+        Error::Corrupt { structure, .. } => structure.starts_with("htree"),
+        Error::Unsupported(_) => true,
+        _ => false,
+    }
+}
+
+impl Block {
+    fn place(&self, dir: &Inode) -> Place {
+        Place::block(self.pblk.0).in_inode(dir.ino)
+    }
+}
+
+/// The way through the index to the blocks where a name may be. There are several when names share
+/// its hash.
+struct Descent<'a> {
+    mount: &'a Mount,
+    dir: &'a Inode,
+    dir_blocks: u32,
+    major: u32,
+    /// The index blocks on the way, root first, and the entry that was followed in each.
+    frames: Vec<(DxEntries, usize)>,
+    /// How many leaves may still be visited: a directory has no more than it has blocks.
+    budget: u32,
+    started: bool,
+}
+
+impl<'a> Descent<'a> {
+    fn start(mount: &'a Mount, dir: &'a Inode, name: &[u8]) -> Result<Descent<'a>> {
+        let dir_blocks = mount.dir_blocks(dir)?;
+        let block = mount.dir_block(dir, Lblk(0))?;
+        let format = |error| Error::format(error, block.place(dir));
+        let root = DxRoot::parse(&block.bytes, &mount.dir_format).map_err(format)?;
+        root.entries.validate(dir_blocks).map_err(format)?;
+        let version = root
+            .hash_version(mount.sb.hash_is_unsigned())
+            .map_err(format)?;
+        let major = htree::hash(name, version, mount.sb.hash_seed()).major;
+        let levels = usize::from(root.indirect_levels());
+        let at = root.entries.search(major);
+        let frames = vec![(root.entries, at)];
+        let mut descent = Descent {
+            mount,
+            dir,
+            dir_blocks,
+            major,
+            frames,
+            budget: dir_blocks,
+            started: false,
+        };
+        descent.descend(levels, |entries| entries.search(major))?;
+        Ok(descent)
+    }
+
+    /// Goes `levels` index blocks further down, to the entry that `choose` picks in each.
+    fn descend(&mut self, levels: usize, choose: impl Fn(&DxEntries) -> usize) -> Result<()> {
+        for _ in 0..levels {
+            let block = self.mount.dir_block(self.dir, self.followed())?;
+            let format = |error| Error::format(error, block.place(self.dir));
+            let entries = DxNode::parse(&block.bytes, &self.mount.dir_format)
+                .map_err(format)?
+                .entries;
+            entries.validate(self.dir_blocks).map_err(format)?;
+            let at = choose(&entries);
+            self.frames.push((entries, at));
+        }
+        Ok(())
+    }
+
+    /// The block that the lowest frame leads to.
+    fn followed(&self) -> Lblk {
+        let (entries, at) = self.frames.last().expect("the root is always there");
+        entries.as_slice()[*at].block()
+    }
+
+    /// The next block where the name may be, if there is one.
+    fn leaf(&mut self) -> Result<Option<Lblk>> {
+        if self.started && !self.advance()? {
+            return Ok(None);
+        }
+        self.started = true;
+        let left = self.budget.checked_sub(1);
+        self.budget = left.ok_or_else(|| {
+            self.dir.corrupt(
+                "htree node",
+                "the index leads to more blocks than the directory has".into(),
+            )
+        })?;
+        Ok(Some(self.followed()))
+    }
+
+    /// Goes on to the next leaf, if names of the same hash go on there.
+    fn advance(&mut self) -> Result<bool> {
+        let depth = self.frames.len();
+        let lowest = self
+            .frames
+            .iter()
+            .rposition(|(entries, at)| at + 1 < entries.as_slice().len());
+        let Some(lowest) = lowest else {
+            return Ok(false);
+        };
+        let (entries, at) = &mut self.frames[lowest];
+        if !entries.continues_after(*at, self.major) {
+            return Ok(false);
+        }
+        *at += 1;
+        self.frames.truncate(lowest + 1);
+        self.descend(depth - lowest - 1, |_| 0)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,166 @@
+//! Paths: from a name to an inode.
+//!
+//! Invariants: a walk follows at most [`MAX_SYMLINKS`] symlinks, so it ends; a directory is never
+//! entered below itself. `..` leads back along the way that was taken, which is where the disk's
+//! `..` leads too unless it is damaged.
+//!
+//! Rejected: resolving `..` in the text, which is wrong behind a symlink.
+
+use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::{Error, FileType, Result};
+use dioxide_format::dir::NAME_MAX;
+use dioxide_format::inode::InodeFlags;
+use dioxide_format::types::Ino;
+use std::sync::Arc;
+
+const MAX_SYMLINKS: u32 = 40;
+
+impl Mount {
+    /// The inode at a path from the root; a leading `/` makes no difference. A symlink at the end
+    /// is followed if `follow`, or if a `/` comes after it. Blocks on metadata.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymlinks`],
+    /// [`Error::NameTooLong`]; damage.
+    pub(crate) fn lookup(&self, path: &[u8], follow: bool) -> Result<Arc<Inode>> {
+        let walk = Walk {
+            mount: self,
+            path,
+            follow,
+            way: vec![self.inode(Ino::ROOT)?],
+            symlinks: 0,
+        };
+        walk.go()
+    }
+}
+
+/// A path being walked.
+struct Walk<'a> {
+    mount: &'a Mount,
+    /// As it was given, for errors.
+    path: &'a [u8],
+    follow: bool,
+    /// The directories from the root to where the walk is; at the end perhaps another file.
+    way: Vec<Arc<Inode>>,
+    symlinks: u32,
+}
+
+/// The first name of `rest`, and what follows it, its slashes included.
+fn split(rest: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = rest.iter().position(|&b| b != b'/')?;
+    let rest = &rest[start..];
+    let end = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+    Some(rest.split_at(end))
+}
+
+impl Walk<'_> {
+    fn name(&self) -> String {
+        String::from_utf8_lossy(self.path).into_owned()
+    }
+
+    fn here(&self) -> &Arc<Inode> {
+        self.way.last().expect("the root is always there")
+    }
+
+    fn go(mut self) -> Result<Arc<Inode>> {
+        if self.path.is_empty() {
+            return Err(Error::NotFound("an empty path".into()));
+        }
+        let mut rest = self.path.to_vec();
+        while let Some((name, after)) = split(&rest) {
+            match self.step(name, after)? {
+                None => rest = after.to_vec(),
+                Some(target) => rest = [&target, after].concat(),
+            }
+        }
+        Ok(self.here().clone())
+    }
+
+    /// Takes one step. Returns the target of a symlink, which is to be walked instead of its name.
+    fn step(&mut self, name: &[u8], after: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.must_be_directory_if(true)?;
+        match name {
+            b"." => {}
+            b".." if self.way.len() > 1 => drop(self.way.pop()),
+            b".." => {}
+            _ => {
+                let child = self.child(name)?;
+                let passes = self.follow || !after.is_empty();
+                if child.file_type() == FileType::Symlink && passes {
+                    return self.follow(&child).map(Some);
+                }
+                self.way.push(child);
+            }
+        }
+        self.must_be_directory_if(!after.is_empty())?;
+        Ok(None)
+    }
+
+    fn must_be_directory_if(&self, must: bool) -> Result<()> {
+        if must && self.here().file_type() != FileType::Directory {
+            return Err(Error::NotADirectory(self.name()));
+        }
+        Ok(())
+    }
+
+    fn child(&self, name: &[u8]) -> Result<Arc<Inode>> {
+        if name.len() > NAME_MAX {
+            return Err(Error::NameTooLong(self.name()));
+        }
+        let dir = self.here();
+        let ino = self
+            .mount
+            .find_entry(dir, name)?
+            .ok_or_else(|| Error::NotFound(self.name()))?;
+        self.check_entry(dir, name, ino)?;
+        let child = self.mount.inode(ino)?;
+        if child.disk.flags().contains(InodeFlags::EA_INODE) {
+            return Err(self.bad_entry(dir, name, ino, "which holds an attribute's value"));
+        }
+        Ok(child)
+    }
+
+    /// An entry must not name one of the file system's own inodes, or a directory above it.
+    fn check_entry(&self, dir: &Inode, name: &[u8], ino: Ino) -> Result<()> {
+        if ino < self.mount.sb.first_ino() && ino != Ino::ROOT {
+            return Err(self.bad_entry(dir, name, ino, "which is the file system's own"));
+        }
+        if self.way.iter().any(|above| above.ino == ino) {
+            return Err(self.bad_entry(dir, name, ino, "a directory above it"));
+        }
+        Ok(())
+    }
+
+    fn bad_entry(&self, dir: &Inode, name: &[u8], ino: Ino, what: &str) -> Error {
+        dir.corrupt(
+            "directory entry",
+            format!("'{}' names inode {ino}, {what}", name.escape_ascii()),
+        )
+    }
+
+    fn follow(&mut self, symlink: &Inode) -> Result<Vec<u8>> {
+        self.symlinks += 1;
+        if self.symlinks > MAX_SYMLINKS {
+            return Err(Error::TooManySymlinks(self.name()));
+        }
+        let target = self.mount.read_link(symlink)?;
+        if target.first() == Some(&b'/') {
+            self.way.truncate(1);
+        }
+        Ok(target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn path_with_repeated_and_trailing_slashes_splits_into_names() {
+        assert_eq!(split(b"//a//b/"), Some((&b"a"[..], &b"//b/"[..])));
+        assert_eq!(split(b"//b/"), Some((&b"b"[..], &b"/"[..])));
+        assert_eq!(split(b"/"), None);
+        assert_eq!(split(b""), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! Extended attributes: in the inode, in a block that inodes may share, and values in inodes of
+//! their own.
+//!
+//! Names and values are as `getxattr` gives them: access control lists are converted from their
+//! form on the disk. `system.data`, which holds inline content, is not an attribute to the user.
+
+use super::acl;
+use crate::inode::Inode;
+use crate::map::{self, MapKind};
+use crate::mount::Mount;
+use crate::{Error, FileType, Place, Result, Xattr};
+use dioxide_format::checksum::crc32c;
+use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
+use dioxide_format::types::{Ino, Lblk, Pblk};
+use dioxide_format::xattr::{self, INDEX_SYSTEM, XattrBlock, XattrEntry, XattrValue};
+use std::sync::Arc;
+
+/// Longest value, as Linux has it (XATTR_SIZE_MAX).
+const VALUE_MAX: u32 = 65536;
+/// Most bytes of values that one file's attributes may have. Values in inodes of their own make
+/// it possible to name the same 64 KiB any number of times.
+const TOTAL_MAX: usize = 16 << 20;
+const INDEX_SECURITY: u8 = 6;
+const INDEX_ACL_ACCESS: u8 = 2;
+const INDEX_ACL_DEFAULT: u8 = 3;
+
+impl Mount {
+    /// All extended attributes of a file, those in the inode first. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage; [`Error::Unsupported`] for more than 16 MiB of values.
+    pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
+        let mut found = Vec::new();
+        let mut total = 0;
+        self.for_each_xattr(&inode.disk, &inode.raw, inode.ino, &mut |entry| {
+            if entry.head.e_name_index == INDEX_SYSTEM && entry.name == b"data" {
+                return Ok(());
+            }
+            let xattr = self.xattr(inode, entry)?;
+            total += xattr.value.len();
+            if total > TOTAL_MAX {
+                return Err(Error::Unsupported(format!(
+                    "inode {} has over {TOTAL_MAX} bytes of attributes",
+                    inode.ino
+                )));
+            }
+            found.push(xattr);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Whether an inode has the attribute `security.capability`. Blocks on metadata.
+    pub(crate) fn has_capability(&self, disk: &DiskInode, raw: &[u8], ino: Ino) -> Result<bool> {
+        let mut found = false;
+        self.for_each_xattr(disk, raw, ino, &mut |entry| {
+            found |= entry.head.e_name_index == INDEX_SECURITY && entry.name == b"capability";
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn for_each_xattr(
+        &self,
+        disk: &DiskInode,
+        raw: &[u8],
+        ino: Ino,
+        visit: &mut dyn FnMut(&XattrEntry<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let area = disk.in_inode_xattrs(raw);
+        let entries =
+            xattr::parse_in_inode(area).map_err(|error| Error::format(error, Place::ino(ino)))?;
+        entries.iter().try_for_each(&mut *visit)?;
+        let Some(pblk) = disk.file_acl() else {
+            return Ok(());
+        };
+        let bytes = self.xattr_block(pblk, ino)?;
+        let place = Place::block(pblk.0).in_inode(ino);
+        let block = XattrBlock::parse(&bytes).map_err(|error| Error::format(error, place))?;
+        block.entries.iter().try_for_each(visit)
+    }
+
+    fn xattr_block(&self, pblk: Pblk, ino: Ino) -> Result<Arc<[u8]>> {
+        let bytes = self.read_meta(pblk)?;
+        if let Some(seed) = self.checksum_seed() {
+            let place = Place::block(pblk.0).in_inode(ino);
+            xattr::verify_checksum(&bytes, seed, pblk)
+                .map_err(|error| Error::format(error, place))?;
+        }
+        Ok(bytes)
+    }
+
+    fn xattr(&self, inode: &Inode, entry: &XattrEntry<'_>) -> Result<Xattr> {
+        let name = entry
+            .full_name()
+            .map_err(|error| Error::format(error, inode.place()))?;
+        let value = match entry.value {
+            XattrValue::Bytes(bytes) => bytes.to_vec(),
+            XattrValue::Inode { ino, size } => self.ea_inode_value(inode, ino, size)?,
+        };
+        let is_acl = matches!(
+            entry.head.e_name_index,
+            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT
+        );
+        if !is_acl {
+            return Ok(Xattr { name, value });
+        }
+        let value =
+            acl::to_xattr(&value).map_err(|what| inode.corrupt("access control list", what))?;
+        Ok(Xattr { name, value })
+    }
+
+    /// A value that is the content of another inode.
+    fn ea_inode_value(&self, owner: &Inode, ino: Ino, size: u32) -> Result<Vec<u8>> {
+        let inode = self.inode(ino)?;
+        let fits = inode.disk.flags().contains(InodeFlags::EA_INODE)
+            && inode.file_type() == FileType::Regular
+            && inode.i_size() == u64::from(size)
+            && size <= VALUE_MAX;
+        if !fits {
+            let what = format!("inode {ino} does not hold an attribute's value of {size} bytes");
+            return Err(owner.corrupt("xattr", what));
+        }
+        let value = self.small_content(&inode, size as usize)?;
+        self.check_ea_inode(owner, &inode, &value)?;
+        Ok(value)
+    }
+
+    /// The value's inode keeps its hash where others have the time of the last access. Values that
+    /// Lustre wrote have none; they name their owner instead.
+    fn check_ea_inode(&self, owner: &Inode, inode: &Inode, value: &[u8]) -> Result<()> {
+        let disk = inode.disk.disk();
+        let (found, expected) = (disk.i_atime, crc32c(self.sb.checksum_seed(), value));
+        let by_lustre = disk.i_mtime == owner.ino.0 && disk.i_generation == owner.disk.generation();
+        if found == expected || by_lustre {
+            return Ok(());
+        }
+        Err(Error::Checksum {
+            structure: "attribute's value",
+            place: inode.place(),
+            found,
+            expected,
+        })
+    }
+
+    /// The first `len` bytes of a small file that is metadata.
+    fn small_content(&self, inode: &Inode, len: usize) -> Result<Vec<u8>> {
+        if inode.has_inline_data() {
+            return self.inline_data(inode);
+        }
+        let mut content = Vec::with_capacity(len);
+        for lblk in (0..).map(Lblk) {
+            if content.len() >= len {
+                break;
+            }
+            let mapping = map::load::lookup_or_load(self, inode, lblk, 1)?;
+            if mapping.kind != MapKind::Mapped {
+                return Err(inode.corrupt(
+                    "attribute's value",
+                    format!("its block {lblk} is not there ({:?})", mapping.kind),
+                ));
+            }
+            content.extend_from_slice(&self.read_meta(mapping.pblk)?);
+        }
+        content.truncate(len);
+        Ok(content)
+    }
+}
