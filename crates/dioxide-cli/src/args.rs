@@ -15,11 +15,11 @@ use std::path::PathBuf;
 
 const AFTER: &str = "\
 Addresses:
-  A file inside an image is written IMG:/path. The first ':/' parts the two; in an image name that
-  contains one, write '\\:' for the colon (and '\\\\' for a backslash).
+  A file inside an image is written IMG:/path. The first ':/' parts the two; in an image name
+  that contains one, write '\\:' for the colon (and '\\\\' for a backslash).
 
 Sizes:
-  1000, 4k, 4KiB, 1M, 2G and so on are powers of 1024; kB, MB, GB and so on powers of 1000.
+  4096, 4k, 4KiB, 1M, 2G and so on count in powers of 1024; kB, MB, GB in powers of 1000.
 
 Exit status:
   0  all is well
@@ -48,7 +48,7 @@ pub enum Command {
     Cat(CatArgs),
     Extents(ExtentsArgs),
     Explain(ExplainArgs),
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     Gen(GenArgs),
 }
 
@@ -104,8 +104,8 @@ pub struct InfoArgs {
 /// Lists directories
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Names are sorted by their bytes, one in a line. Owners are numbers: their names are the image's affair.
---json prints an array with an element for each operand.
+Names are sorted by their bytes, one in a line. Owners are numbers: their names are the image's
+affair. --json prints an array with an element for each operand.
 
 Examples:
   dioxide ls disk.img:/
@@ -169,9 +169,9 @@ pub struct CatArgs {
 /// Tells where files lie: like filefrag -v, with a picture
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Counts in file-system blocks. Neighbours that touch, in the file and on the device, are one line, however
-many extents the disk records. `expected` is where a line would begin had the file gone on without a jump.
---json prints an array with an element for each operand.
+Counts in file-system blocks. Neighbours that touch, in the file and on the device, are one line,
+however many extents the disk records. `expected` is where a line would begin had the file gone on
+without a jump. --json prints an array with an element for each operand.
 
 Examples:
   dioxide extents disk.img:/var/db/data
@@ -190,8 +190,8 @@ pub struct ExtentsArgs {
 /// Tells what the engine does with a direct-I/O request, and why
 #[derive(Args, Debug)]
 #[command(after_help = "\
-With --policy: the decision, step by step. Without: one line for each policy. Nothing is read or written.
---json prints one object with --policy, and an array without.
+With --policy: the decision, step by step. Without: one line for each policy. No data is read or
+written. --json prints one object with --policy, and an array without.
 
 Examples:
   dioxide explain disk.img:/var/db/data --len 4k

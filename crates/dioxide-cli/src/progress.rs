@@ -20,9 +20,9 @@ impl Progress {
         )
     }
 
-    /// A bar for `total` steps, with a message.
-    pub fn of_steps(total: u64) -> Progress {
-        Progress::new(total, "{bar:40} {pos}/{len}  {msg}")
+    /// A bar for steps, with a message; [`Progress::set`] tells how many they are.
+    pub fn of_steps() -> Progress {
+        Progress::new(0, "{bar:40} {pos}/{len}  {elapsed}  {wide_msg}")
     }
 
     /// No bar at all.
@@ -51,7 +51,7 @@ impl Progress {
     }
 
     /// So much is done, and this comes next.
-    pub fn step(&mut self, done: u64, total: u64, message: String) {
+    pub fn set(&mut self, done: u64, total: u64, message: String) {
         self.show_when_due();
         self.bar.set_length(total);
         self.bar.set_position(done);

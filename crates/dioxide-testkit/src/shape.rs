@@ -6,7 +6,7 @@
 
 use crate::image::Image;
 use crate::pattern::fill_pattern;
-use crate::tools::{debugfs, debugfs_query, dumpe2fs};
+use crate::tools::{debugfs, dumpe2fs};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
 use std::io::Write;
@@ -73,7 +73,7 @@ pub fn entry_name(index: u64) -> String {
 /// two of which are neighbours on the device. Needs no root.
 ///
 /// # Panics
-/// If the image has not three times as many free blocks, or none of blocks of one cluster.
+/// If the image has not a little over twice as many free blocks. Not for bigalloc.
 pub fn fragmented(image: &Image, name: &str, extents: u64, seed: u64) {
     let block = field(image, "Block size:");
     let mut host = tempfile::NamedTempFile::new().expect("temporary file");
@@ -83,11 +83,10 @@ pub fn fragmented(image: &Image, name: &str, extents: u64, seed: u64) {
     host.flush().expect("temporary file");
     // debugfs takes the first free block each time. With every other one out of the way, none has
     // a free neighbour. Some go to the extent tree.
-    let free = debugfs_query(
-        image.path(),
-        &format!("ffb {}", 2 * extents + extents / 10 + 64),
-    );
-    let (_, free) = free.split_once(": ").expect("Free blocks found: ...");
+    // Writable: ffb initialises the bitmaps of the groups that it meets.
+    let find = format!("ffb {}", 2 * extents + extents / 10 + 64);
+    let found = debugfs(image.path(), &[find]);
+    let (_, free) = found.split_once("found: ").expect("Free blocks found: ...");
     let aside: Vec<&str> = free.split_whitespace().skip(1).step_by(2).collect();
     let mut commands: Vec<String> = aside.iter().map(|b| format!("setb {b}")).collect();
     commands.push(format!("write {} {name}", host.path().display()));

@@ -90,7 +90,10 @@ impl Explanation {
     }
 
     fn step(&mut self, question: &'static str, answer: impl Into<String>) {
-        self.steps.push(Step { question, answer: answer.into() });
+        self.steps.push(Step {
+            question,
+            answer: answer.into(),
+        });
     }
 
     fn refuse(&mut self, error: &Error) {
@@ -125,21 +128,37 @@ fn explain_read(file: &File, told: &mut Explanation) -> Result<()> {
     }
     let size = inode.i_size();
     if told.offset >= size || told.len == 0 {
-        told.step("size", format!("the file ends at {size}: 0 bytes, no device request"));
+        told.step(
+            "size",
+            format!("the file ends at {size}: 0 bytes, no device request"),
+        );
         return Ok(());
     }
     let bytes = (size - told.offset).min(told.len as u64) as usize;
-    told.step("size", format!("i_size {size}: {bytes} of {} bytes are inside the file", told.len));
+    told.step(
+        "size",
+        format!(
+            "i_size {size}: {bytes} of {} bytes are inside the file",
+            told.len
+        ),
+    );
     describe_pieces(file, told, bytes)?;
-    told.simple = simple::eligible(mount, inode, told.policy, told.len)
+    told.simple = told.lock == LockMode::Shared
+        && mount.knobs.sample().simple()
+        && (1..=mount.block_bytes()).contains(&(told.len as u64))
         && simple::locate_read(mount, inode, told.offset, told.len).is_some();
-    let why = match (told.simple, mount.knobs.simple()) {
+    let why = match (told.simple, mount.knobs.sample().simple()) {
         (true, _) => "simple: at most one block, inside i_size, one mapping of written blocks",
         (false, false) => "general: the simple path is switched off",
-        (false, true) => "general: longer than a block, past i_size, misaligned, or not one written mapping",
+        (false, true) => {
+            "general: longer than a block, past i_size, misaligned, or not one written mapping"
+        }
     };
     told.step("path", why);
-    told.step("lock during the I/O", io_lock_words(told.lock, told.io_lock));
+    told.step(
+        "lock during the I/O",
+        io_lock_words(told.lock, told.io_lock),
+    );
     told.step("completion", "inline; in a worker only to report an error");
     Ok(())
 }
@@ -156,7 +175,11 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     let request = request_of(file, told);
     let entry = policy::entry_lock(told.policy, request.entry_facts());
     told.step("entry lock", entry_words(entry, &request));
-    let pos = if file.access.append { file.inode.i_size() } else { told.offset };
+    let pos = if file.access.append {
+        file.inode.i_size()
+    } else {
+        told.offset
+    };
     let (facts, _) = request.facts(pos)?;
     told.facts = Some(facts);
     describe_pieces(file, told, told.len)?;
@@ -184,7 +207,10 @@ fn request_of<'a>(file: &'a File, told: &Explanation) -> WriteRequest<'a> {
         offset: told.offset,
         len: told.len,
         // The caller's memory is taken to be aligned.
-        memory: Memory { addresses: 0, lengths: told.len as u64 },
+        memory: Memory {
+            addresses: 0,
+            lengths: told.len as u64,
+        },
         asynchronous: true,
         wait: Wait::Block,
         slot: None,
@@ -199,7 +225,10 @@ fn decide(told: &mut Explanation, entry: LockMode, facts: &WriteFacts) -> Plan {
         }
         Verdict::Restart => {
             told.restarts = true;
-            told.step("check", "cannot stay shared: unlocks, locks exclusive, and restarts every check");
+            told.step(
+                "check",
+                "cannot stay shared: unlocks, locks exclusive, and restarts every check",
+            );
             match policy::check(told.policy, LockMode::Exclusive, facts) {
                 Verdict::Proceed(plan) => plan,
                 Verdict::Restart => unreachable!("nothing is stronger than the exclusive lock"),
@@ -209,12 +238,27 @@ fn decide(told: &mut Explanation, entry: LockMode, facts: &WriteFacts) -> Plan {
 }
 
 fn plan_steps(told: &mut Explanation, plan: &Plan) {
-    let drain = if plan.drain { "waits for direct I/O in flight on the file" } else { "no" };
+    let drain = if plan.drain {
+        "waits for direct I/O in flight on the file"
+    } else {
+        "no"
+    };
     told.step("drain", drain);
-    let wait = if plan.wait { "yes, also if asynchronous" } else { "no: an asynchronous request is only submitted" };
+    let wait = if plan.wait {
+        "yes, also if asynchronous"
+    } else {
+        "no: an asynchronous request is only submitted"
+    };
     told.step("waits for its own I/O under the lock", wait);
-    told.step("lock during the I/O", io_lock_words(plan.lock, plan.io_lock));
-    let nowait = if told.would_block { "EAGAIN: a worker takes it" } else { "served in the caller's thread" };
+    told.step(
+        "lock during the I/O",
+        io_lock_words(plan.lock, plan.io_lock),
+    );
+    let nowait = if told.would_block {
+        "EAGAIN: a worker takes it"
+    } else {
+        "served in the caller's thread"
+    };
     told.step("no-wait attempt", nowait);
 }
 
@@ -223,19 +267,31 @@ fn check_alignment(file: &File, told: &mut Explanation) -> Result<()> {
     let block = mount.block_bytes();
     if !mount.aligned(told.offset | told.len as u64) {
         let logical = mount.logical_mask + 1;
-        told.step("alignment", format!("not a multiple of the device's logical block of {logical} bytes"));
+        told.step(
+            "alignment",
+            format!("not a multiple of the device's logical block of {logical} bytes"),
+        );
         if file.access.direct {
-            let what = if told.direction == Direction::Read { "read" } else { "write" };
+            let what = if told.direction == Direction::Read {
+                "read"
+            } else {
+                "write"
+            };
             return Err(mount.misaligned(what, told.offset, told.len));
         }
         return Ok(());
     }
     let whole = (told.offset | told.len as u64).is_multiple_of(block);
-    told.step("alignment", if whole {
-        format!("whole file-system blocks of {block} bytes")
-    } else {
-        format!("whole logical blocks, but not whole file-system blocks of {block} bytes: unaligned")
-    });
+    told.step(
+        "alignment",
+        if whole {
+            format!("whole file-system blocks of {block} bytes")
+        } else {
+            format!(
+                "whole logical blocks, but not whole file-system blocks of {block} bytes: unaligned"
+            )
+        },
+    );
     Ok(())
 }
 
@@ -257,8 +313,14 @@ fn describe_pieces(file: &File, told: &mut Explanation, bytes: usize) -> Result<
         }
         words.push(match piece.kind {
             MapKind::Hole => format!("{} bytes of hole", piece.len),
-            MapKind::Mapped => format!("{} bytes written, at device offset {}", piece.len, piece.device_offset),
-            MapKind::Unwritten => format!("{} bytes unwritten, at device offset {}", piece.len, piece.device_offset),
+            MapKind::Mapped => format!(
+                "{} bytes written, at device offset {}",
+                piece.len, piece.device_offset
+            ),
+            MapKind::Unwritten => format!(
+                "{} bytes unwritten, at device offset {}",
+                piece.len, piece.device_offset
+            ),
         });
     }
     if more > 0 {
@@ -292,7 +354,14 @@ fn entry_words(entry: LockMode, request: &WriteRequest<'_>) -> String {
         (LockMode::Exclusive, false, true) => "the policy starts so",
         _ => "a hint: the checks under the lock decide again",
     };
-    format!("{}: {why}", if entry == LockMode::Exclusive { "exclusive" } else { "shared" })
+    format!(
+        "{}: {why}",
+        if entry == LockMode::Exclusive {
+            "exclusive"
+        } else {
+            "shared"
+        }
+    )
 }
 
 fn facts_words(facts: &WriteFacts) -> String {
@@ -316,7 +385,10 @@ fn facts_words(facts: &WriteFacts) -> String {
 
 fn io_lock_words(lock: LockMode, io_lock: IoLock) -> String {
     match io_lock {
-        IoLock::Keep => format!("kept {} until a synchronous request is done, or an asynchronous one submitted", lock_short(lock)),
+        IoLock::Keep => format!(
+            "kept {} until a synchronous request is done, or an asynchronous one submitted",
+            lock_short(lock)
+        ),
         IoLock::Downgrade => "downgraded to shared".into(),
         IoLock::Release => "released; the in-flight count protects the I/O".into(),
     }
@@ -331,8 +403,10 @@ fn lock_short(lock: LockMode) -> &'static str {
 }
 
 fn completion_words(file: &File) -> &'static str {
-    match file.mount.knobs.completion() {
-        CompletionMode::Inline => "inline: an overwrite of written blocks has nothing left to do that sleeps",
+    match file.mount.knobs.sample().completion() {
+        CompletionMode::Inline => {
+            "inline: an overwrite of written blocks has nothing left to do that sleeps"
+        }
         CompletionMode::Deferred => "deferred to a worker, by option",
     }
 }

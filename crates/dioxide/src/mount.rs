@@ -3,6 +3,7 @@
 //! | Part | What it does |
 //! |---|---|
 //! | [`open`] | judges an image: refuse it, open it read-only and say why, or open it |
+//! | [`knobs`] | what may be switched while mounted |
 //! | [`groups`] | group descriptors, read when needed |
 //! | [`zone`] | which blocks no file may claim |
 //! | [`meta`] | blocks of metadata, kept in a bounded cache |
@@ -11,13 +12,12 @@
 //! has a limit.
 
 mod groups;
+mod knobs;
 mod meta;
 mod open;
 pub(crate) mod zone;
 
 use crate::inode::InodeCache;
-use crate::io::direct::policy::Policy;
-use crate::io::ioend::CompletionMode;
 use crate::io::worker::Workers;
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
@@ -27,10 +27,10 @@ use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
 use dioxide_format::superblock::SuperBlock;
 use groups::DescTable;
+use knobs::Knobs;
 use meta::MetaCache;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use zone::Zones;
 
 /// What [`crate::Fs`] points to.
@@ -40,6 +40,8 @@ pub(crate) struct Mount {
     pub(crate) sb: SuperBlock,
     /// log2 of the file-system block in bytes.
     pub(crate) block_bits: u32,
+    /// The file-system block in bytes, less 1.
+    pub(crate) block_mask: u64,
     /// The device's logical block in bytes, less 1.
     pub(crate) logical_mask: u64,
     /// Option dioread_nolock.
@@ -65,7 +67,7 @@ impl Mount {
     /// File-system block in bytes.
     #[inline]
     pub(crate) fn block_bytes(&self) -> u64 {
-        1 << self.block_bits
+        self.block_mask + 1
     }
 
     /// The largest size that a file can have, in bytes: as many blocks as have numbers, less one.
@@ -86,55 +88,5 @@ impl Mount {
             .features()
             .metadata_csum()
             .then(|| self.sb.checksum_seed())
-    }
-}
-
-/// What may be switched while mounted; each request samples it once.
-#[derive(Debug)]
-pub(crate) struct Knobs {
-    policy: AtomicU8,
-    deferred: AtomicBool,
-    simple: AtomicBool,
-}
-
-impl Knobs {
-    pub(crate) fn new(policy: Policy, completion: CompletionMode, simple: bool) -> Knobs {
-        Knobs {
-            policy: AtomicU8::new(policy.to_u8()),
-            deferred: AtomicBool::new(completion == CompletionMode::Deferred),
-            simple: AtomicBool::new(simple),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn policy(&self) -> Policy {
-        Policy::from_u8(self.policy.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn set_policy(&self, policy: Policy) {
-        self.policy.store(policy.to_u8(), Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn completion(&self) -> CompletionMode {
-        if self.deferred.load(Ordering::Relaxed) {
-            CompletionMode::Deferred
-        } else {
-            CompletionMode::Inline
-        }
-    }
-
-    pub(crate) fn set_completion(&self, mode: CompletionMode) {
-        self.deferred
-            .store(mode == CompletionMode::Deferred, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn simple(&self) -> bool {
-        self.simple.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_simple(&self, on: bool) {
-        self.simple.store(on, Ordering::Relaxed);
     }
 }

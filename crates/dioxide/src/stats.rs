@@ -31,7 +31,7 @@ type Shard = CachePadded<[AtomicU64; KINDS]>;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
-    shards: Box<[Shard]>,
+    shards: [Shard; SLOTS + 1],
 }
 
 /// Totals since the mount was opened.
@@ -65,17 +65,17 @@ pub struct Stats {
 impl Counters {
     pub(crate) fn new() -> Counters {
         Counters {
-            shards: (0..=SLOTS).map(|_| Shard::default()).collect(),
+            shards: std::array::from_fn(|_| Shard::default()),
         }
     }
 
     /// Counts one for the owner of `slot`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&self, slot: Option<usize>, count: Count) {
         self.add_many(slot, count, 1);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add_many(&self, slot: Option<usize>, count: Count, n: u64) {
         match slot {
             Some(own) => {
@@ -90,7 +90,9 @@ impl Counters {
 
     fn sum(&self, count: Count) -> u64 {
         let shards = self.shards.iter();
-        shards.map(|shard| shard[count as usize].load(Ordering::Relaxed)).sum()
+        shards
+            .map(|shard| shard[count as usize].load(Ordering::Relaxed))
+            .sum()
     }
 
     pub(crate) fn snapshot(&self) -> Stats {

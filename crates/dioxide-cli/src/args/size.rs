@@ -1,4 +1,6 @@
-//! Sizes with suffixes.
+//! Sizes and times with suffixes.
+
+use std::time::Duration;
 
 /// Bytes from `4096`, `4k`, `4K`, `4KiB`, `1M`, `2g`, `1T` (powers of 1024) or `4kB`, `1MB` (powers of 1000).
 pub fn parse_size(word: &str) -> Result<u64, String> {
@@ -33,6 +35,35 @@ fn unit(suffix: &str) -> Option<u64> {
     }
 }
 
+/// A size of a request on a device: whole sectors.
+pub fn parse_request_size(word: &str) -> Result<u32, String> {
+    const MOST: u64 = 1 << 30;
+    match parse_size(word)? {
+        bytes if bytes % 512 == 0 && (512..=MOST).contains(&bytes) => Ok(bytes as u32),
+        _ => Err(format!(
+            "'{word}' is not a multiple of 512 bytes, from 512 to 1G"
+        )),
+    }
+}
+
+/// A time from `2` (seconds), `500ms`, `2s`, `1m`.
+pub fn parse_duration(word: &str) -> Result<Duration, String> {
+    let digits = word
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(word.len());
+    let (number, unit) = word.split_at(digits);
+    let millis = match unit {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" | "min" => 60_000,
+        _ => return Err(format!("'{unit}' is no unit of time; there are ms, s, m")),
+    };
+    let number: u32 = number
+        .parse()
+        .map_err(|_| format!("'{word}' is not a time, such as 500ms, 2s or 1m"))?;
+    Ok(Duration::from_millis(u64::from(number) * millis))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +90,24 @@ mod tests {
     fn size_that_makes_no_sense_is_refused() {
         for word in ["", "k", "-1", "4q", "4kk", "1.5M", "99999999999G", "4é"] {
             assert!(parse_size(word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn request_size_is_whole_sectors_within_bounds() {
+        assert_eq!(parse_request_size("2k"), Ok(2048));
+        for word in ["0", "100", "513", "2G"] {
+            assert!(parse_request_size(word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn duration_with_each_unit_is_scaled() {
+        let words = ["2", "2s", "2000ms"].map(parse_duration);
+        assert!(words.iter().all(|time| *time == Ok(Duration::from_secs(2))));
+        assert_eq!(parse_duration("1m"), Ok(Duration::from_secs(60)));
+        for word in ["", "s", "2h", "-1s", "1.5s"] {
+            assert!(parse_duration(word).is_err(), "{word}");
         }
     }
 }

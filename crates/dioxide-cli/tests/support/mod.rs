@@ -1,7 +1,9 @@
-//! Images made by e2fsprogs, and the command run on them.
+//! An image of a small tree, and the command run on it.
 
+use dioxide_testkit::{Image, ImageBuilder, pattern};
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -52,81 +54,44 @@ impl Ran {
     }
 }
 
-/// Runs a tool and returns what it prints; a test cannot go on if it fails.
+/// What a program of coreutils prints.
 #[track_caller]
-pub fn tool<S: AsRef<OsStr>>(name: &str, args: impl IntoIterator<Item = S>) -> String {
-    let path = format!(
-        "{}:/usr/sbin:/sbin",
-        std::env::var("PATH").unwrap_or_default()
-    );
-    let mut command = Command::new(name);
+pub fn coreutils(program: &str, args: &[&str]) -> String {
+    let mut command = Command::new(program);
     let output = command
         .args(args)
-        .env("PATH", path)
         .env("LC_ALL", "C")
         .env("TZ", "UTC")
         .output();
-    let output = output.unwrap_or_else(|error| panic!("{name}: {error}; `make test` installs it"));
-    assert!(
-        output.status.success(),
-        "{name}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let output = output.expect("coreutils are installed");
+    assert!(output.status.success(), "{program}: {}", output.status);
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 /// A directory with a tree of files, and an ext4 image of it.
 pub struct Fixture {
     dir: TempDir,
+    image: Image,
 }
 
 /// Size of the file that needs more than one read.
 pub const LARGE_BYTES: usize = (3 << 20) + 17;
+/// Its pattern.
+pub const LARGE_SEED: u64 = 1;
 
 impl Fixture {
-    /// An image as mke2fs makes it by default, with these options on top.
-    pub fn with(options: &[&str]) -> Fixture {
-        let fixture = Fixture {
-            dir: TempDir::new().expect("a temporary directory"),
-        };
-        fixture.make_tree();
-        let image = fixture.image();
-        let tree = fixture.tree("");
-        let base = ["-q", "-F", "-t", "ext4", "-L", "dust", "-d"].map(OsStr::new);
-        let args = base
-            .into_iter()
-            .chain([tree.as_os_str()])
-            .chain(options.iter().map(OsStr::new));
-        tool("mke2fs", args.chain([image.as_os_str(), OsStr::new("32M")]));
-        fixture
-    }
-
+    /// An image with blocks of 4 KiB.
     pub fn new() -> Fixture {
-        Fixture::with(&["-b", "4096"])
+        Fixture::with(Image::builder())
     }
 
-    fn make_tree(&self) {
-        fs::create_dir_all(self.tree("list")).unwrap();
-        fs::create_dir_all(self.tree("dir/.hidden")).unwrap();
-        fs::write(self.tree("hello"), "hello, world\n").unwrap();
-        fs::write(self.tree("empty"), "").unwrap();
-        fs::write(self.tree("large"), pattern(LARGE_BYTES)).unwrap();
-        fs::write(self.tree("dir/a b"), "a b").unwrap();
-        for (name, size) in [("one", 1), ("two", 22_222), ("three", 333)] {
-            fs::write(self.tree("list").join(name), pattern(size)).unwrap();
-        }
-        symlink("../hello", self.tree("list/link")).unwrap();
-        symlink("dir", self.tree("to-dir")).unwrap();
-        self.make_sparse();
-    }
-
-    /// 40 MiB with data in two places.
-    fn make_sparse(&self) {
-        use std::os::unix::fs::FileExt;
-        let file = fs::File::create(self.tree("sparse")).unwrap();
-        file.set_len(40 << 20).unwrap();
-        file.write_all_at(&pattern(8192), 4096 * 10).unwrap();
-        file.write_all_at(&pattern(4096), 4096 * 5000).unwrap();
+    /// An image of another kind.
+    pub fn with(builder: ImageBuilder) -> Fixture {
+        let dir = TempDir::new().expect("a temporary directory");
+        let tree = dir.path().join("tree");
+        make_tree(&tree);
+        let image = builder.args(&["-L", "dust"]).source(&tree).build();
+        Fixture { dir, image }
     }
 
     /// A path in the tree that the image was made of.
@@ -134,43 +99,57 @@ impl Fixture {
         self.dir.path().join("tree").join(path)
     }
 
-    pub fn image(&self) -> PathBuf {
-        self.dir.path().join("disk.img")
+    /// The image, for shapes.
+    pub fn as_image(&self) -> &Image {
+        &self.image
     }
 
-    /// A path beside the image.
+    pub fn image(&self) -> &Path {
+        self.image.path()
+    }
+
+    /// The image's name as an argument.
+    pub fn name(&self) -> String {
+        self.image().display().to_string()
+    }
+
+    /// A path in the temporary directory.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// `IMG:/path`.
     pub fn at(&self, path: &str) -> String {
-        at(&self.image(), path)
+        at(self.image(), path)
     }
 
-    /// Runs one debugfs request that may write.
-    pub fn debugfs(&self, request: &str) -> String {
-        let image = self.image();
-        tool(
-            "debugfs",
-            [
-                OsStr::new("-w"),
-                OsStr::new("-R"),
-                OsStr::new(request),
-                image.as_os_str(),
-            ],
-        )
+    /// Runs debugfs requests that write.
+    pub fn debugfs(&self, requests: &[&str]) {
+        dioxide_testkit::debugfs(self.image(), requests);
     }
+}
+
+fn make_tree(tree: &Path) {
+    fs::create_dir_all(tree.join("list")).unwrap();
+    fs::create_dir_all(tree.join("dir/.hidden")).unwrap();
+    fs::write(tree.join("hello"), "hello, world\n").unwrap();
+    fs::write(tree.join("empty"), "").unwrap();
+    fs::write(tree.join("large"), pattern(LARGE_SEED, 0, LARGE_BYTES)).unwrap();
+    fs::write(tree.join("dir/a b"), "a b").unwrap();
+    for (name, size) in [("one", 1), ("two", 22_222), ("three", 333)] {
+        fs::write(tree.join("list").join(name), pattern(2, 0, size)).unwrap();
+    }
+    symlink("../hello", tree.join("list/link")).unwrap();
+    symlink("dir", tree.join("to-dir")).unwrap();
+    // Not UTF-8, and with an escape sequence.
+    fs::create_dir(tree.join("odd")).unwrap();
+    fs::write(tree.join("odd").join(OsStr::from_bytes(b"\xff\x1b[1m")), "").unwrap();
+    // 40 MiB with data in two places.
+    let written = [4096 * 10..4096 * 12, 4096 * 5000..4096 * 5001];
+    dioxide_testkit::shape::sparse(&tree.join("sparse"), 40 << 20, &written, 3);
 }
 
 /// `IMG:/path` of some image.
 pub fn at(image: &Path, path: &str) -> String {
     format!("{}:{path}", image.display())
-}
-
-/// Bytes that differ from place to place, and are never a whole block of zeros.
-pub fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|index| (index * 7 + index / 4096 + 1) as u8 | 1)
-        .collect()
 }

@@ -98,7 +98,14 @@ impl File {
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.readable()?;
-        read::read_one(&self.mount, &self.inode, self.access, buf, offset, Wait::Block)
+        read::read_one(
+            &self.mount,
+            &self.inode,
+            self.access,
+            buf,
+            offset,
+            Wait::Block,
+        )
     }
 
     /// As [`File::read_at`], but fails with [`Error::WouldBlock`] instead of waiting for a lock or
@@ -108,7 +115,14 @@ impl File {
     /// As [`File::read_at`]; `EAGAIN`.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.readable()?;
-        read::read_one(&self.mount, &self.inode, self.access, buf, offset, Wait::NoWait)
+        read::read_one(
+            &self.mount,
+            &self.inode,
+            self.access,
+            buf,
+            offset,
+            Wait::NoWait,
+        )
     }
 
     /// As [`File::read_at`], into several buffers in turn, as one request.
@@ -117,7 +131,14 @@ impl File {
     /// As [`File::read_at`].
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         self.readable()?;
-        read::read_general(&self.mount, &self.inode, self.access, bufs, offset, Wait::Block)
+        read::read_general(
+            &self.mount,
+            &self.inode,
+            self.access,
+            bufs,
+            offset,
+            Wait::Block,
+        )
     }
 
     /// Writes `buf` at `offset`; returns its length. Blocks.
@@ -127,7 +148,11 @@ impl File {
     /// `EROFS`; device errors, after which any part of the range may have been written.
     #[inline]
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.write_slices(&[IoSlice::new(buf)], offset, Wait::Block)
+        self.writable()?;
+        match write::write_short(&self.mount, &self.inode, self.access, buf, offset) {
+            Some(result) => result,
+            None => self.write_slices(&[IoSlice::new(buf)], offset, Wait::Block),
+        }
     }
 
     /// As [`File::write_at`], but fails with [`Error::WouldBlock`] instead of waiting for a lock,
@@ -147,14 +172,14 @@ impl File {
         self.write_slices(bufs, offset, Wait::Block)
     }
 
-    #[inline]
+    #[inline(never)]
     fn write_slices(&self, bufs: &[IoSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         self.writable()?;
         let request = WriteRequest {
             mount: &self.mount,
             inode: &self.inode,
             access: self.access,
-            policy: self.mount.knobs.policy(),
+            policy: self.mount.knobs.sample().policy(),
             offset,
             len: bufs.iter().map(|buf| buf.len()).sum(),
             memory: write::Memory::of(bufs),
@@ -167,12 +192,20 @@ impl File {
 
     #[inline]
     fn readable(&self) -> Result<()> {
-        if self.access.read { Ok(()) } else { Err(Error::BadAccess("reading")) }
+        if self.access.read {
+            Ok(())
+        } else {
+            Err(Error::BadAccess("reading"))
+        }
     }
 
     #[inline]
     fn writable(&self) -> Result<()> {
-        if self.access.write { Ok(()) } else { Err(Error::BadAccess("writing")) }
+        if self.access.write {
+            Ok(())
+        } else {
+            Err(Error::BadAccess("writing"))
+        }
     }
 
     /// Makes every write that returned before this call durable, and the device's cache with it.
@@ -233,7 +266,7 @@ impl File {
         len: usize,
         policy: Option<Policy>,
     ) -> Result<Explanation> {
-        let policy = policy.unwrap_or_else(|| self.mount.knobs.policy());
+        let policy = policy.unwrap_or_else(|| self.mount.knobs.sample().policy());
         crate::explain::explain(self, direction, offset, len, policy)
     }
 }
@@ -245,11 +278,17 @@ impl Access {
             FileType::Regular => {}
             FileType::Directory => return Err(Error::IsADirectory(name())),
             other => {
-                return Err(Error::Unsupported(format!("{}: opening a {other:?}", name())));
+                return Err(Error::Unsupported(format!(
+                    "{}: opening a {other:?}",
+                    name()
+                )));
             }
         }
         if !self.read && !self.write {
-            return Err(Error::Invalid(format!("{}: opened for neither reading nor writing", name())));
+            return Err(Error::Invalid(format!(
+                "{}: opened for neither reading nor writing",
+                name()
+            )));
         }
         if self.write {
             self.check_write(mount, inode, name)?;

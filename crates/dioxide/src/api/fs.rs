@@ -237,7 +237,7 @@ impl Fs {
 
     /// The policy in force.
     pub fn policy(&self) -> Policy {
-        self.0.knobs.policy()
+        self.0.knobs.sample().policy()
     }
 
     /// Changes the policy. Requests under way finish under the old one.
@@ -247,7 +247,7 @@ impl Fs {
 
     /// Where completions of queued writes run.
     pub fn completion(&self) -> CompletionMode {
-        self.0.knobs.completion()
+        self.0.knobs.sample().completion()
     }
 
     /// Changes where completions of queued writes run.
@@ -257,7 +257,7 @@ impl Fs {
 
     /// Whether small reads take the simple path.
     pub fn simple(&self) -> bool {
-        self.0.knobs.simple()
+        self.0.knobs.sample().simple()
     }
 
     /// Switches the simple path on or off.

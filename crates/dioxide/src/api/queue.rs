@@ -95,7 +95,13 @@ impl Request {
     /// A request that moves `span` bytes, all of them the caller's; `file` is filled in by the push.
     #[inline]
     fn whole(tag: u64, span: usize, write: bool) -> Request {
-        Request { tag, bytes: span, span, file: 0, write }
+        Request {
+            tag,
+            bytes: span,
+            span,
+            file: 0,
+            write,
+        }
     }
 }
 
@@ -167,7 +173,11 @@ impl Queue {
             waker: device.waker(),
             claim: Claim::take(),
         };
-        Ok(Queue { device, core, scratch: Vec::with_capacity(depth) })
+        Ok(Queue {
+            device,
+            core,
+            scratch: Vec::with_capacity(depth),
+        })
     }
 
     /// How many requests fit.
@@ -193,7 +203,9 @@ impl Queue {
         self.core.outstanding += 1;
         let start = match self.core.refuse(file, file.access.read, "reading") {
             Some(error) => Start::Done(buf, Err(error)),
-            None => self.core.start_read(&mut *self.device, file, offset, buf, tag),
+            None => self
+                .core
+                .start_read(&mut *self.device, file, offset, buf, tag),
         };
         self.core.settle(start, file, offset, tag, false);
         Ok(())
@@ -211,7 +223,9 @@ impl Queue {
         self.core.outstanding += 1;
         let start = match self.core.refuse(file, file.access.write, "writing") {
             Some(error) => Start::Done(buf, Err(error)),
-            None => self.core.start_write(&mut *self.device, file, offset, buf, tag),
+            None => self
+                .core
+                .start_write(&mut *self.device, file, offset, buf, tag),
         };
         self.core.settle(start, file, offset, tag, true);
         Ok(())
@@ -311,7 +325,9 @@ impl Core {
     #[inline]
     fn refuse(&self, file: &File, allowed: bool, access: &'static str) -> Option<Error> {
         if !Arc::ptr_eq(&self.mount, &file.mount) {
-            return Some(Error::Invalid("the file is of another mount than the queue".into()));
+            return Some(Error::Invalid(
+                "the file is of another mount than the queue".into(),
+            ));
         }
         (!allowed).then_some(Error::BadAccess(access))
     }
@@ -340,12 +356,16 @@ impl Core {
     ) -> Start {
         let (mount, inode, slot) = (&*file.mount, &file.inode, self.slot());
         let len = buf.len();
-        if simple::eligible(mount, inode, mount.knobs.policy(), len)
+        if simple::is_small(mount, len)
             && let Some(_announced) = inode.rwsem.announce(slot)
             && let Some(device_offset) = simple::locate_read(mount, inode, offset, len)
         {
             mount.counters.add(slot, Count::ReadSimple);
-            let op = Op { kind: OpKind::Read, buf, segs: whole(device_offset, len) };
+            let op = Op {
+                kind: OpKind::Read,
+                buf,
+                segs: whole(device_offset, len),
+            };
             return self.push(device, inode, op, Request::whole(tag, len, false));
         }
         self.start_read_slowly(device, file, offset, buf, tag)
@@ -366,11 +386,15 @@ impl Core {
             return Start::Punt(buf);
         };
         let len = buf.len();
-        if simple::eligible(mount, inode, mount.knobs.policy(), len)
+        if simple::is_small(mount, len)
             && let Some(device_offset) = simple::locate_read(mount, inode, offset, len)
         {
             mount.counters.add(slot, Count::ReadSimple);
-            let op = Op { kind: OpKind::Read, buf, segs: whole(device_offset, len) };
+            let op = Op {
+                kind: OpKind::Read,
+                buf,
+                segs: whole(device_offset, len),
+            };
             return self.push(device, inode, op, Request::whole(tag, len, false));
         }
         mount.counters.add(slot, Count::ReadGeneral);
@@ -406,8 +430,20 @@ impl Core {
         if segs.as_slice().is_empty() {
             return Start::Done(buf, Ok(read.bytes));
         }
-        let request = Request { bytes: read.bytes, ..Request::whole(tag, read.span, false) };
-        self.push(device, inode, Op { kind: OpKind::Read, buf, segs }, request)
+        let request = Request {
+            bytes: read.bytes,
+            ..Request::whole(tag, read.span, false)
+        };
+        self.push(
+            device,
+            inode,
+            Op {
+                kind: OpKind::Read,
+                buf,
+                segs,
+            },
+            request,
+        )
     }
 
     #[inline]
@@ -419,15 +455,17 @@ impl Core {
         buf: Buf,
         tag: u64,
     ) -> Start {
-        let request = write_request(file, offset, &buf, Wait::NoWait, self.slot());
-        if simple::may_overwrite(&request, &request.entry_facts())
-            && let Some(_announced) = request.inode.rwsem.announce(request.slot)
-            && let Some(device_offset) = simple::locate_overwrite(&request)
-        {
-            file.mount.counters.add(request.slot, Count::WriteShared);
+        let (mount, inode, slot) = (&*file.mount, &file.inode, self.slot());
+        let (memory, access) = (Memory::of_one(&buf), file.access);
+        if let Some(short) = simple::shared_overwrite(mount, inode, access, offset, memory, slot) {
+            mount.counters.add(slot, Count::WriteShared);
             let len = buf.len();
-            let op = Op { kind: OpKind::Write, buf, segs: whole(device_offset, len) };
-            return self.push(device, &file.inode, op, Request::whole(tag, len, true));
+            let op = Op {
+                kind: OpKind::Write,
+                buf,
+                segs: whole(short.device_offset, len),
+            };
+            return self.push(device, inode, op, Request::whole(tag, len, true));
         }
         self.start_general_write(device, file, offset, buf, tag)
     }
@@ -448,7 +486,12 @@ impl Core {
         }
         let request = write_request(file, offset, &buf, Wait::NoWait, self.slot());
         // The guard lives until the request is pushed and counted as in flight.
-        let Admitted { guard: _guard, plan, pos, first } = match write::admit(&request) {
+        let Admitted {
+            guard: _guard,
+            plan,
+            pos,
+            first,
+        } = match write::admit(&request) {
             Ok(admitted) => admitted,
             Err(error) => return self.punt_or_fail(buf, error),
         };
@@ -462,7 +505,11 @@ impl Core {
             }
         };
         self.count_write(&plan);
-        let op = Op { kind: OpKind::Write, buf, segs };
+        let op = Op {
+            kind: OpKind::Write,
+            buf,
+            segs,
+        };
         self.push(device, &file.inode, op, Request::whole(tag, len, true))
     }
 
@@ -506,10 +553,23 @@ impl Core {
     /// A request came back from the device.
     #[inline]
     fn end(&mut self, completion: block::Completion, done: &mut Vec<Completion>) {
-        let block::Completion { slot, mut buf, result } = completion;
-        let Request { tag, bytes, span, file, write } = self.requests[slot as usize];
-        let facts = EndFacts { write, failed: result.is_err() };
-        if defers(self.mount.knobs.completion(), facts) {
+        let block::Completion {
+            slot,
+            mut buf,
+            result,
+        } = completion;
+        let Request {
+            tag,
+            bytes,
+            span,
+            file,
+            write,
+        } = self.requests[slot as usize];
+        let facts = EndFacts {
+            write,
+            failed: result.is_err(),
+        };
+        if defers(self.mount.knobs.sample().completion(), facts) {
             return self.defer(slot as usize, tag, buf, result.map(|()| bytes));
         }
         let inode = &self.files.inodes[file as usize];
@@ -520,7 +580,11 @@ impl Core {
         }
         self.table.drop_last(slot as usize, &inode.in_flight);
         self.mount.counters.add(self.slot(), Count::CompletedInline);
-        done.push(Completion { tag, buf, result: Ok(bytes) });
+        done.push(Completion {
+            tag,
+            buf,
+            result: Ok(bytes),
+        });
     }
 
     /// Hands a completion to a worker. The inode's own count takes over from the table's entry,
@@ -530,7 +594,9 @@ impl Core {
         let inode = self.files.inodes[file as usize].clone();
         inode.in_flight.raise();
         self.table.drop_last(slot, &inode.in_flight);
-        self.mount.counters.add(self.slot(), Count::CompletedDeferred);
+        self.mount
+            .counters
+            .add(self.slot(), Count::CompletedDeferred);
         self.away += 1;
         let (give_back, waker) = (self.give_back.clone(), self.waker.clone());
         self.mount.workers.run(move || {
@@ -578,7 +644,11 @@ impl Core {
 /// One segment for a whole buffer.
 #[inline(always)]
 fn whole(device_offset: u64, len: usize) -> Segs {
-    Segs::One(Seg { device_offset, buf_offset: 0, len: len as u32 })
+    Segs::One(Seg {
+        device_offset,
+        buf_offset: 0,
+        len: len as u32,
+    })
 }
 
 /// The pieces of a read as segments of its buffer; holes and unwritten blocks are zeroed here.
@@ -609,7 +679,11 @@ fn write_segments(request: &WriteRequest<'_>, pos: u64) -> Result<Segs> {
 
 /// Buffers, and so pieces, are at most 2 GiB.
 fn segment(piece: &Piece, at: usize) -> Seg {
-    Seg { device_offset: piece.device_offset, buf_offset: at as u32, len: piece.len as u32 }
+    Seg {
+        device_offset: piece.device_offset,
+        buf_offset: at as u32,
+        len: piece.len as u32,
+    }
 }
 
 #[inline]
@@ -624,10 +698,10 @@ fn write_request<'a>(
         mount: &file.mount,
         inode: &file.inode,
         access: file.access,
-        policy: file.mount.knobs.policy(),
+        policy: file.mount.knobs.sample().policy(),
         offset,
         len: buf.len(),
-        memory: Memory { addresses: buf.as_ptr().addr() as u64, lengths: buf.len() as u64 },
+        memory: Memory::of_one(buf),
         asynchronous: true,
         wait,
         slot,

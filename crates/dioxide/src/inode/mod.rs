@@ -28,6 +28,10 @@ pub(crate) struct Inode {
     pub(crate) map: ExtentMap,
     i_size: AtomicU64,
     i_disksize: AtomicU64,
+    /// What the short paths ask of the inode, in one number each: requests that end at or before it
+    /// may take them. 0 if none may.
+    short_read_end: AtomicU64,
+    short_write_end: AtomicU64,
     /// Time of the last overwrite in this mount, in nanoseconds since 1970, or [`NEVER`]. Stays in
     /// memory: it is mtime and ctime for `stat`, and is not written to the disk.
     modified_ns: AtomicI64,
@@ -58,18 +62,46 @@ impl Inode {
         presence: Arc<Presence>,
     ) -> Inode {
         let size = disk.size();
-        Inode {
+        let inode = Inode {
             ino,
             disk,
             raw,
             rwsem: Rwsem::new(id, presence),
             in_flight: InFlight::new(id),
             map: ExtentMap::new(),
-            i_size: AtomicU64::new(size),
-            i_disksize: AtomicU64::new(size),
+            i_size: AtomicU64::new(0),
+            i_disksize: AtomicU64::new(0),
+            short_read_end: AtomicU64::new(0),
+            short_write_end: AtomicU64::new(0),
             modified_ns: AtomicI64::new(NEVER),
             nosec,
-        }
+        };
+        inode.set_size(size);
+        inode
+    }
+
+    /// Changes both sizes. The caller holds the rwsem exclusive, or is the only one to know the
+    /// inode.
+    pub(crate) fn set_size(&self, size: u64) {
+        self.i_size.store(size, Ordering::Release);
+        self.i_disksize.store(size, Ordering::Release);
+        let read_end = if self.is_plain_data() { size } else { 0 };
+        let strips = self.nosec.set_id || self.nosec.capability;
+        let write_end = if strips { 0 } else { read_end };
+        self.short_read_end.store(read_end, Ordering::Release);
+        self.short_write_end.store(write_end, Ordering::Release);
+    }
+
+    /// Up to where small reads may take the simple path.
+    #[inline(always)]
+    pub(crate) fn short_read_end(&self) -> u64 {
+        self.short_read_end.load(Ordering::Acquire)
+    }
+
+    /// Up to where overwrites may take the short path; if not 0, it is i_size.
+    #[inline(always)]
+    pub(crate) fn short_write_end(&self) -> u64 {
+        self.short_write_end.load(Ordering::Acquire)
     }
 
     /// The size that readers see.
@@ -82,13 +114,6 @@ impl Inode {
     #[inline]
     pub(crate) fn i_disksize(&self) -> u64 {
         self.i_disksize.load(Ordering::Acquire)
-    }
-
-    /// Changes both sizes, as a truncate will.
-    #[cfg(test)]
-    pub(crate) fn set_size(&self, size: u64) {
-        self.i_size.store(size, Ordering::Release);
-        self.i_disksize.store(size, Ordering::Release);
     }
 
     /// Records an overwrite at `now_ns`.

@@ -34,7 +34,9 @@ impl FromStr for CompletionMode {
         match name {
             "inline" => Ok(CompletionMode::Inline),
             "deferred" => Ok(CompletionMode::Deferred),
-            _ => Err(format!("no completion mode '{name}'; there are inline, deferred")),
+            _ => Err(format!(
+                "no completion mode '{name}'; there are inline, deferred"
+            )),
         }
     }
 }

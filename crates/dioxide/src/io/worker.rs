@@ -35,7 +35,9 @@ impl Workers {
     /// Runs `job` in a worker, as soon as one is free. Jobs start in the order they came.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         self.start_one_if_needed();
-        self.jobs.send(Box::new(job)).expect("the pool holds a receiver");
+        self.jobs
+            .send(Box::new(job))
+            .expect("the pool holds a receiver");
     }
 
     fn start_one_if_needed(&self) {
@@ -43,11 +45,17 @@ impl Workers {
             return;
         }
         let claim = |started| (started < self.limit).then_some(started + 1);
-        if self.started.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).is_err() {
+        if self
+            .started
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
+            .is_err()
+        {
             return;
         }
         let (inbox, idle) = (self.inbox.clone(), self.idle.clone());
-        let spawned = thread::Builder::new().name("dioxide-worker".into()).spawn(move || work(&inbox, &idle));
+        let spawned = thread::Builder::new()
+            .name("dioxide-worker".into())
+            .spawn(move || work(&inbox, &idle));
         if let Err(error) = spawned {
             let before = self.started.fetch_sub(1, Ordering::Relaxed);
             // With one thread at work every job still gets its turn.
@@ -82,7 +90,13 @@ mod tests {
             let done = done.clone();
             workers.run(move || done.send(number).expect("the test still listens"));
         }
-        let mut got: Vec<i32> = (0..100).map(|_| results.recv_timeout(Duration::from_secs(10)).expect("a result")).collect();
+        let mut got: Vec<i32> = (0..100)
+            .map(|_| {
+                results
+                    .recv_timeout(Duration::from_secs(10))
+                    .expect("a result")
+            })
+            .collect();
         got.sort_unstable();
         assert_eq!(got, (0..100).collect::<Vec<_>>());
     }

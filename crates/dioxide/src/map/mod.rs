@@ -83,17 +83,18 @@ pub(crate) trait RunSource {
     fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()>;
 }
 
-/// One word of the map: three bits of tag, 61 of block address (addresses have 48 bits).
+/// One word of the map: three bits of tag, 61 of block address (addresses have 48 bits). Written
+/// blocks have tag 0, so that the lookup that matters most needs no masking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word(u64);
 
 impl Word {
-    const UNREAD: Word = Word(0);
-    const HOLE: Word = Word(1 << 61);
-    const MAPPED: u64 = 2;
-    const UNWRITTEN: u64 = 3;
+    const MAPPED: u64 = 0;
+    const UNWRITTEN: u64 = 1;
     /// Leads to the next level; the address is the leaf's lowest block.
-    const DEEPER: u64 = 4;
+    const DEEPER: u64 = 2;
+    const HOLE: Word = Word(3 << 61);
+    const UNREAD: Word = Word(4 << 61);
 
     fn new(tag: u64, address: u64) -> Word {
         debug_assert!(address < 1 << 61);
@@ -111,7 +112,11 @@ impl Word {
     }
 
     fn of_run(run: &Run) -> Word {
-        let tag = if run.unwritten { Word::UNWRITTEN } else { Word::MAPPED };
+        let tag = if run.unwritten {
+            Word::UNWRITTEN
+        } else {
+            Word::MAPPED
+        };
         Word::new(tag, run.pblk.0)
     }
 }
@@ -213,7 +218,8 @@ impl ExtentMap {
             return &self.first;
         }
         let group = number.ilog2();
-        let regions = self.rest[group as usize].get_or_init(|| (0..1u32 << group).map(|_| Region::new()).collect());
+        let regions = self.rest[group as usize]
+            .get_or_init(|| (0..1u32 << group).map(|_| Region::new()).collect());
         &regions[(number - (1 << group)) as usize]
     }
 
@@ -230,7 +236,11 @@ impl ExtentMap {
             Word::MAPPED | Word::UNWRITTEN => {
                 let run_blocks = region.run_blocks.load(Ordering::Relaxed);
                 if within >= run_blocks {
-                    return Ok(Piece { kind: MapKind::Hole, pblk: 0, len: REGION_BLOCKS - within });
+                    return Ok(Piece {
+                        kind: MapKind::Hole,
+                        pblk: 0,
+                        len: REGION_BLOCKS - within,
+                    });
                 }
                 Ok(Piece {
                     kind: kind_of(word.tag()),
@@ -238,18 +248,25 @@ impl ExtentMap {
                     len: run_blocks - within,
                 })
             }
-            _ if word == Word::HOLE => Ok(Piece { kind: MapKind::Hole, pblk: 0, len: REGION_BLOCKS - within }),
+            _ if word == Word::HOLE => Ok(Piece {
+                kind: MapKind::Hole,
+                pblk: 0,
+                len: REGION_BLOCKS - within,
+            }),
             _ => Err(NotCached),
         }
     }
 
-    /// Where `lblk` lies on the device, if it and the `want - 1` blocks behind it are one run of
+    /// Where `lblk` lies on the device, if it and the `more` blocks behind it are one run of
     /// written blocks, as far as the map is in memory.
     #[inline(always)]
-    pub(crate) fn written_run(&self, lblk: u32, want: u32) -> Option<u64> {
+    pub(crate) fn written_run(&self, lblk: u32, more: u32) -> Option<u64> {
         let piece = self.piece(lblk).ok()?;
-        let covered = piece.len >= want || self.extend(lblk, piece, want) >= want;
-        (piece.kind == MapKind::Mapped && covered).then_some(piece.pblk)
+        if piece.kind != MapKind::Mapped {
+            return None;
+        }
+        let covered = more == 0 || more < piece.len || self.extend(lblk, piece, more + 1) > more;
+        covered.then_some(piece.pblk)
     }
 
     /// The mapping that covers `lblk`, at most `want` blocks of it (`want` is not 0). It may be
@@ -257,16 +274,28 @@ impl ExtentMap {
     #[inline]
     pub(crate) fn lookup(&self, lblk: Lblk, want: u32) -> Result<Mapping, NotCached> {
         let piece = self.piece(lblk.0)?;
-        let len = if piece.len >= want { want } else { self.extend(lblk.0, piece, want) };
-        Ok(Mapping { lblk, len, kind: piece.kind, pblk: Pblk(piece.pblk) })
+        let len = if piece.len >= want {
+            want
+        } else {
+            self.extend(lblk.0, piece, want)
+        };
+        Ok(Mapping {
+            lblk,
+            len,
+            kind: piece.kind,
+            pblk: Pblk(piece.pblk),
+        })
     }
 
     /// How far the mapping that begins with `piece` goes, up to `want`.
+    #[cold]
     fn extend(&self, lblk: u32, piece: Piece, want: u32) -> u32 {
         let want = want.min(u32::MAX - lblk);
         let mut len = piece.len;
         while len < want {
-            let Ok(next) = self.piece(lblk + len) else { break };
+            let Ok(next) = self.piece(lblk + len) else {
+                break;
+            };
             let continues = next.kind == piece.kind
                 && (next.kind == MapKind::Hole || next.pblk == piece.pblk + u64::from(len));
             if !continues {
@@ -299,14 +328,19 @@ impl ExtentMap {
 }
 
 fn kind_of(tag: u64) -> MapKind {
-    if tag == Word::MAPPED { MapKind::Mapped } else { MapKind::Unwritten }
+    if tag == Word::MAPPED {
+        MapKind::Mapped
+    } else {
+        MapKind::Unwritten
+    }
 }
 
 /// Clips a run to the region that starts at `first`, makes it relative, and merges it with the one
 /// before where they are one on the disk as well.
 fn push_clipped(runs: &mut Vec<Run>, first: u32, run: Run) {
     let start = u64::from(run.lblk.0).max(u64::from(first));
-    let end = (u64::from(run.lblk.0) + u64::from(run.len)).min(u64::from(first) + u64::from(REGION_BLOCKS));
+    let end = (u64::from(run.lblk.0) + u64::from(run.len))
+        .min(u64::from(first) + u64::from(REGION_BLOCKS));
     if start >= end {
         return;
     }
@@ -397,7 +431,11 @@ impl Node {
                 pblk: word.address() + u64::from(block),
                 len: SPAN_BLOCKS - block,
             },
-            _ => Piece { kind: MapKind::Hole, pblk: 0, len: SPAN_BLOCKS - block },
+            _ => Piece {
+                kind: MapKind::Hole,
+                pblk: 0,
+                len: SPAN_BLOCKS - block,
+            },
         }
     }
 }
@@ -405,7 +443,10 @@ impl Node {
 impl Few {
     /// The runs of the blocks `start .. start + 512`, if they and the holes between are few.
     fn of_runs(start: u32, runs: &[Run]) -> Option<Box<Few>> {
-        let mut few = Few { starts: [UNUSED; FEW], words: [Word::HOLE; FEW] };
+        let mut few = Few {
+            starts: [UNUSED; FEW],
+            words: [Word::HOLE; FEW],
+        };
         let mut used = 0;
         let mut put = |at: u32, word: Word| {
             *few.starts.get_mut(used)? = at as i16;
@@ -420,7 +461,10 @@ impl Few {
                 put(at, Word::HOLE)?;
             }
             let skipped = u64::from((start + from) - run.lblk.0);
-            put(from, Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped))?;
+            put(
+                from,
+                Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped),
+            )?;
             at = run.lblk.0 + run.len - start;
         }
         if at < SPAN_BLOCKS {
@@ -432,13 +476,26 @@ impl Few {
     #[inline(always)]
     fn piece(&self, block: u32) -> Piece {
         let block = block as i16;
-        let before: usize = self.starts.iter().map(|&start| usize::from(start <= block)).sum();
+        let before: usize = self
+            .starts
+            .iter()
+            .map(|&start| usize::from(start <= block))
+            .sum();
         // The first run starts at block 0, so `before` is at least 1.
         let word = self.words[before - 1];
         let start = self.starts[before - 1];
-        let end = self.starts.get(before).copied().unwrap_or(UNUSED).min(SPAN_BLOCKS as i16);
+        let end = self
+            .starts
+            .get(before)
+            .copied()
+            .unwrap_or(UNUSED)
+            .min(SPAN_BLOCKS as i16);
         Piece {
-            kind: if word == Word::HOLE { MapKind::Hole } else { kind_of(word.tag()) },
+            kind: if word == Word::HOLE {
+                MapKind::Hole
+            } else {
+                kind_of(word.tag())
+            },
             pblk: word.address() + (block - start) as u64,
             len: (end - block) as u32,
         }
@@ -489,7 +546,10 @@ impl Leaf {
             Leaf::Few(few) => return few.piece(block as u32),
             Leaf::Narrow(entries) => {
                 let entry = entries[block].load(Ordering::Relaxed);
-                (entry & NARROW_UNWRITTEN != 0, u64::from(entry & !NARROW_UNWRITTEN))
+                (
+                    entry & NARROW_UNWRITTEN != 0,
+                    u64::from(entry & !NARROW_UNWRITTEN),
+                )
             }
             Leaf::Wide(entries) => {
                 let entry = entries[block].load(Ordering::Relaxed);
@@ -501,7 +561,11 @@ impl Leaf {
             (_, true) => MapKind::Unwritten,
             (_, false) => MapKind::Mapped,
         };
-        Piece { kind, pblk: (base + distance).wrapping_sub(1), len: 1 }
+        Piece {
+            kind,
+            pblk: (base + distance).wrapping_sub(1),
+            len: 1,
+        }
     }
 }
 
@@ -518,7 +582,8 @@ mod tests {
     impl RunSource for Listed {
         fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()> {
             let overlaps = |run: &&Run| {
-                run.lblk.0 <= last.0 && u64::from(run.lblk.0) + u64::from(run.len) > u64::from(first.0)
+                run.lblk.0 <= last.0
+                    && u64::from(run.lblk.0) + u64::from(run.len) > u64::from(first.0)
             };
             self.0.iter().filter(overlaps).for_each(|run| emit(*run));
             Ok(())
@@ -532,7 +597,11 @@ mod tests {
             match self.0.iter().find(inside) {
                 None => (MapKind::Hole, 0),
                 Some(run) => {
-                    let kind = if run.unwritten { MapKind::Unwritten } else { MapKind::Mapped };
+                    let kind = if run.unwritten {
+                        MapKind::Unwritten
+                    } else {
+                        MapKind::Mapped
+                    };
                     (kind, run.pblk.0 + u64::from(lblk - run.lblk.0))
                 }
             }
@@ -540,7 +609,12 @@ mod tests {
     }
 
     fn run(lblk: u32, len: u32, pblk: u64, unwritten: bool) -> Run {
-        Run { lblk: Lblk(lblk), len, pblk: Pblk(pblk), unwritten }
+        Run {
+            lblk: Lblk(lblk),
+            len,
+            pblk: Pblk(pblk),
+            unwritten,
+        }
     }
 
     /// Looks a block up, loading its region first if it must.
@@ -548,7 +622,8 @@ mod tests {
         match map.lookup(Lblk(lblk), want) {
             Ok(mapping) => mapping,
             Err(NotCached) => {
-                map.load(Lblk(lblk), source).expect("the list has no damage");
+                map.load(Lblk(lblk), source)
+                    .expect("the list has no damage");
                 map.lookup(Lblk(lblk), want).expect("loaded a moment ago")
             }
         }
@@ -580,7 +655,12 @@ mod tests {
         let map = ExtentMap::new();
         assert_eq!(
             lookup(&map, &source, 10, u32::MAX),
-            Mapping { lblk: Lblk(10), len: 990, kind: MapKind::Mapped, pblk: Pblk(5010) }
+            Mapping {
+                lblk: Lblk(10),
+                len: 990,
+                kind: MapKind::Mapped,
+                pblk: Pblk(5010)
+            }
         );
         assert!(map.first.node.get().is_none());
         assert_eq!(lookup(&map, &source, 1000, 7).kind, MapKind::Hole);
@@ -589,9 +669,20 @@ mod tests {
     #[test]
     fn every_form_of_leaf_gives_what_the_runs_say() {
         let far = 1u64 << 40;
-        let few = vec![run(0, 1, far, false), run(1, 1, 3, true), run(5, 2, far + 9, false)];
+        let few = vec![
+            run(0, 1, far, false),
+            run(1, 1, 3, true),
+            run(5, 2, far + 9, false),
+        ];
         let scattered = |scale: u64| -> Vec<Run> {
-            let one = |i: u32| run(3 + i * 2, 1, 7 + u64::from(i * 37 % 101) * scale, i % 3 == 0);
+            let one = |i: u32| {
+                run(
+                    3 + i * 2,
+                    1,
+                    7 + u64::from(i * 37 % 101) * scale,
+                    i % 3 == 0,
+                )
+            };
             (0..101).map(one).collect()
         };
         for runs in [few, scattered(1), scattered(far)] {
@@ -601,8 +692,11 @@ mod tests {
                 let mapping = lookup(&map, &source, lblk, 1);
                 let (kind, pblk) = source.block(lblk);
                 assert_eq!(mapping.kind, kind, "block {lblk}");
-                assert!(kind == MapKind::Hole || mapping.pblk.0 == pblk, "block {lblk}");
-                let written = map.written_run(lblk, 1);
+                assert!(
+                    kind == MapKind::Hole || mapping.pblk.0 == pblk,
+                    "block {lblk}"
+                );
+                let written = map.written_run(lblk, 0);
                 assert_eq!(written, (kind == MapKind::Mapped).then_some(pblk));
             }
         }

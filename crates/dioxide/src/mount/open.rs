@@ -76,6 +76,7 @@ impl Mount {
         let block_bytes = sb.block_size();
         Mount {
             block_bits: sb.block_size_log2(),
+            block_mask: u64::from(block_bytes) - 1,
             logical_mask: u64::from(device.geometry().logical_block_bytes) - 1,
             dioread_nolock: options.dioread_nolock,
             read_only: options.read_only.then(|| "opened read-only".to_owned()),
@@ -85,7 +86,12 @@ impl Mount {
             counters: Counters::new(),
             inodes: InodeCache::new(),
             workers: Workers::new(options.workers),
-            knobs: Knobs::new(options.policy, options.completion, options.simple),
+            knobs: Knobs::new(
+                options.policy,
+                options.completion,
+                options.simple,
+                options.dioread_nolock,
+            ),
             dir_format: DirFormat::of(&sb),
             descs: DescTable::new(&sb, Pblk(sb_at / u64::from(block_bytes))),
             zones: Zones::unknown(),

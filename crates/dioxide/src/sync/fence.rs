@@ -10,16 +10,24 @@
 //! about as much as the whole lock does with this one.
 
 #[cfg(not(loom))]
-pub(crate) use real::{heavy, light};
+pub(crate) use real::{heavy, init, light, light_only};
 
 #[cfg(loom)]
-pub(crate) use model::{heavy, light};
+pub(crate) use model::{heavy, init, light, light_only};
 
 #[cfg(loom)]
 mod model {
     use loom::sync::atomic::{Ordering, fence};
 
+    pub(crate) fn init() -> bool {
+        true
+    }
+
     pub(crate) fn light() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn light_only() {
         fence(Ordering::SeqCst);
     }
 
@@ -37,13 +45,14 @@ mod real {
     static EXPEDITED: AtomicBool = AtomicBool::new(false);
 
     /// Registers the process with the kernel. Called when a presence table is made, that is before
-    /// any lock that uses these fences can be taken.
-    pub(crate) fn init() {
+    /// any lock that uses these fences can be taken. Returns whether the fences are asymmetric.
+    pub(crate) fn init() -> bool {
         static DONE: OnceLock<()> = OnceLock::new();
         DONE.get_or_init(|| {
             let registered = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
             EXPEDITED.store(registered, Ordering::SeqCst);
         });
+        EXPEDITED.load(Ordering::SeqCst)
     }
 
     #[allow(unsafe_code)]
@@ -63,6 +72,12 @@ mod real {
         }
     }
 
+    /// As [`light`], for code that runs only where the fences are asymmetric.
+    #[inline(always)]
+    pub(crate) fn light_only() {
+        compiler_fence(Ordering::SeqCst);
+    }
+
     /// The rare side. A few microseconds.
     pub(crate) fn heavy() {
         fence(Ordering::SeqCst);
@@ -73,9 +88,3 @@ mod real {
         fence(Ordering::SeqCst);
     }
 }
-
-#[cfg(not(loom))]
-pub(crate) use real::init;
-
-#[cfg(loom)]
-pub(crate) fn init() {}

@@ -71,9 +71,10 @@ impl InFlightTable {
     }
 
     fn names(&self, id: u64) -> bool {
-        self.entries.iter().any(|entry| entry.load(Ordering::Acquire) == id)
+        self.entries
+            .iter()
+            .any(|entry| entry.load(Ordering::Acquire) == id)
     }
-
 }
 
 /// All tables of a mount.
@@ -91,7 +92,11 @@ impl InFlightRegistry {
     }
 
     fn live(&self) -> Vec<Arc<InFlightTable>> {
-        self.tables.lock().iter().filter_map(Weak::upgrade).collect()
+        self.tables
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 }
 
@@ -158,7 +163,10 @@ impl InFlight {
         thread: Option<usize>,
     ) -> Result<bool, WaitsForSelf> {
         let tables = registry.live();
-        if tables.iter().any(|table| table.owned_by(thread) && table.names(self.id)) {
+        if tables
+            .iter()
+            .any(|table| table.owned_by(thread) && table.names(self.id))
+        {
             return Err(WaitsForSelf);
         }
         Ok(self.drain_tables(&tables))

@@ -48,7 +48,10 @@ impl Event {
             let mut guard = self.mutex.lock().expect("no thread panics in a model");
             while condition() {
                 slept = true;
-                guard = self.changed.wait(guard).expect("no thread panics in a model");
+                guard = self
+                    .changed
+                    .wait(guard)
+                    .expect("no thread panics in a model");
             }
         }
         slept

@@ -19,7 +19,9 @@
 //! several cache lines per inode, and on two cores gains nothing over this.
 
 use super::fence;
-use super::prim::{AtomicU32, AtomicU64, Event, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use super::prim::{
+    AtomicU32, AtomicU64, Event, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use super::slot::SLOTS;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
@@ -42,23 +44,32 @@ const UNBIASED: u32 = 0;
 /// Where readers announce themselves: one entry per owner, for all locks of a mount.
 #[derive(Debug)]
 pub(crate) struct Presence {
-    entries: Box<[CachePadded<AtomicU64>]>,
+    entries: [CachePadded<AtomicU64>; ENTRIES],
+    /// Whether locks may be biased: only where the fences are asymmetric, since with full fences the
+    /// underlying lock is as cheap.
+    biased: bool,
 }
+
+#[cfg(not(loom))]
+const ENTRIES: usize = SLOTS;
+#[cfg(loom)]
+const ENTRIES: usize = 3;
 
 /// No lock: entry is free.
 const NOBODY: u64 = 0;
 
 impl Presence {
     pub(crate) fn new() -> Presence {
-        fence::init();
-        let count = if cfg!(loom) { 3 } else { SLOTS };
         Presence {
-            entries: (0..count).map(|_| CachePadded::new(AtomicU64::new(NOBODY))).collect(),
+            entries: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(NOBODY))),
+            biased: fence::init(),
         }
     }
 
     fn names(&self, id: u64) -> bool {
-        self.entries.iter().any(|entry| entry.load(Ordering::Acquire) == id)
+        self.entries
+            .iter()
+            .any(|entry| entry.load(Ordering::Acquire) == id)
     }
 }
 
@@ -81,7 +92,7 @@ pub(crate) struct Rwsem {
 #[must_use]
 pub(crate) enum Shared<'a> {
     /// Announced in the table.
-    Announced(Announced<'a>),
+    Announced(#[allow(dead_code)] Announced<'a>),
     /// Through the underlying lock.
     Raw(#[allow(dead_code)] RwLockReadGuard<'a, ()>),
 }
@@ -100,7 +111,7 @@ impl Drop for Announced<'_> {
         self.entry.store(NOBODY, Ordering::Release);
         // Pairs with the writer's heavy fence: either it sees the entry free, or we see the bias
         // revoked and wake it.
-        fence::light();
+        fence::light_only();
         if self.sem.bias.load(Ordering::Relaxed) == REVOKING {
             self.sem.left.notify();
         }
@@ -129,7 +140,7 @@ impl Rwsem {
         assert_ne!(id, NOBODY, "0 means no lock");
         Rwsem {
             id,
-            bias: AtomicU32::new(BIASED),
+            bias: AtomicU32::new(if presence.biased { BIASED } else { UNBIASED }),
             unbiased_reads: AtomicU32::new(0),
             raw: RwLock::new(()),
             left: Event::new(),
@@ -146,7 +157,7 @@ impl Rwsem {
             return None;
         }
         entry.store(self.id, Ordering::Relaxed);
-        fence::light();
+        fence::light_only();
         // Acquire: whoever set the bias again did so after the last writer left.
         if self.bias.load(Ordering::Acquire) == BIASED {
             return Some(Announced { sem: self, entry });
@@ -189,7 +200,8 @@ impl Rwsem {
 
     /// Called with `raw` held shared.
     fn count_unbiased_read(&self) {
-        if self.bias.load(Ordering::Relaxed) != BIASED
+        if self.presence.biased
+            && self.bias.load(Ordering::Relaxed) != BIASED
             && self.unbiased_reads.fetch_add(1, Ordering::Relaxed) + 1 >= REBIAS_AFTER
         {
             self.bias.store(BIASED, Ordering::Release);

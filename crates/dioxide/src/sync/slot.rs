@@ -6,6 +6,7 @@
 //! there.
 
 use parking_lot::Mutex;
+use std::cell::Cell;
 
 /// How many numbers there are.
 pub(crate) const SLOTS: usize = 128;
@@ -43,13 +44,43 @@ impl Drop for Claim {
 
 /// The calling thread's own number, claimed at its first use and held until the thread ends.
 /// `None` when none was free then, or while the thread is being torn down.
-#[inline]
+#[inline(always)]
 pub(crate) fn current() -> Option<usize> {
-    thread_local! {
-        static MINE: Option<Claim> = Claim::take();
+    let number = NUMBER.get();
+    if number < SLOTS {
+        Some(number)
+    } else {
+        first_use()
     }
-    MINE.try_with(|claim| claim.as_ref().map(Claim::number))
-        .unwrap_or(None)
+}
+
+const UNKNOWN: usize = usize::MAX;
+const NONE: usize = SLOTS;
+
+thread_local! {
+    /// What `current` returns, without a destructor so that reading it is one instruction.
+    static NUMBER: Cell<usize> = const { Cell::new(UNKNOWN) };
+    /// Owns the number. Forgets it before it is given back.
+    static OWNER: Owner = Owner(Claim::take());
+}
+
+struct Owner(Option<Claim>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        NUMBER.set(NONE);
+    }
+}
+
+#[cold]
+fn first_use() -> Option<usize> {
+    if NUMBER.get() == NONE {
+        return None;
+    }
+    let number = OWNER.try_with(|owner| owner.0.as_ref().map(Claim::number));
+    let number = number.unwrap_or(None);
+    NUMBER.set(number.unwrap_or(NONE));
+    number
 }
 
 #[cfg(test)]

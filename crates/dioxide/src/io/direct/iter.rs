@@ -30,8 +30,20 @@ pub(crate) struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     /// The pieces of `pos .. pos + len`.
-    pub(crate) fn new(mount: &'a Mount, inode: &'a Inode, pos: u64, len: usize, wait: Wait) -> Self {
-        Pieces { mount, inode, wait, pos, end: pos + len as u64 }
+    pub(crate) fn new(
+        mount: &'a Mount,
+        inode: &'a Inode,
+        pos: u64,
+        len: usize,
+        wait: Wait,
+    ) -> Self {
+        Pieces {
+            mount,
+            inode,
+            wait,
+            pos,
+            end: pos + len as u64,
+        }
     }
 
     fn piece(&self) -> Result<Piece> {
@@ -49,7 +61,9 @@ impl Iterator for Pieces<'_> {
         }
         let piece = self.piece();
         // An error ends the walk: a caller that went on would leave a gap.
-        self.pos = piece.as_ref().map_or(self.end, |piece| self.pos + piece.len as u64);
+        self.pos = piece
+            .as_ref()
+            .map_or(self.end, |piece| self.pos + piece.len as u64);
         Some(piece)
     }
 }

@@ -49,7 +49,6 @@ pub enum Policy {
     Xfs,
 }
 
-
 impl Policy {
     /// Every policy, oldest first.
     pub const ALL: [Policy; 14] = [
@@ -105,25 +104,50 @@ impl Policy {
     /// One line on what the policy does.
     pub const fn summary(self) -> &'static str {
         match self {
-            Policy::Pre49 => "before 4.9: reads exclusive until submitted, writes exclusive throughout",
-            Policy::Pre49Nolock => "before 4.9 with dioread_nolock: reads unlocked, aligned overwrites unlock for the I/O",
+            Policy::Pre49 => {
+                "before 4.9: reads exclusive until submitted, writes exclusive throughout"
+            }
+            Policy::Pre49Nolock => {
+                "before 4.9 with dioread_nolock: reads unlocked, aligned overwrites unlock for the I/O"
+            }
             Policy::Parallel => "4.9 to 5.4: reads shared throughout, writes exclusive throughout",
-            Policy::Iomap55 => "5.5: writes exclusive, downgraded for aligned overwrites with dioread_nolock",
-            Policy::Ilock => "2019 proposal without dioread_nolock: writes start shared, always restart exclusive",
-            Policy::IlockPlus => "2019 proposal with dioread_nolock: aligned overwrites of written blocks shared",
-            Policy::IlockNew => "second 2019 proposal without dioread_nolock: writes exclusive from the start",
-            Policy::IlockNewPlus => "second 2019 proposal with dioread_nolock: aligned overwrites shared",
-            Policy::V56 => "5.6 to 6.2: aligned overwrites of written blocks shared; unaligned exclusive and drained",
+            Policy::Iomap55 => {
+                "5.5: writes exclusive, downgraded for aligned overwrites with dioread_nolock"
+            }
+            Policy::Ilock => {
+                "2019 proposal without dioread_nolock: writes start shared, always restart exclusive"
+            }
+            Policy::IlockPlus => {
+                "2019 proposal with dioread_nolock: aligned overwrites of written blocks shared"
+            }
+            Policy::IlockNew => {
+                "second 2019 proposal without dioread_nolock: writes exclusive from the start"
+            }
+            Policy::IlockNewPlus => {
+                "second 2019 proposal with dioread_nolock: aligned overwrites shared"
+            }
+            Policy::V56 => {
+                "5.6 to 6.2: aligned overwrites of written blocks shared; unaligned exclusive and drained"
+            }
             Policy::V63 => "6.3: aligned overwrites of unwritten blocks shared too",
             Policy::V64 => "6.4 to 6.18: unaligned overwrites of written blocks shared too",
-            Policy::Newest => "2026: all aligned writes inside the file, and unaligned ones that need no zeroing, shared",
-            Policy::Best => "newest, but unaligned writes that end at or past EOF exclusive, as in XFS",
-            Policy::Xfs => "XFS: shared first, retried exclusive when a mapping needs it, demoted before the I/O",
+            Policy::Newest => {
+                "2026: all aligned writes inside the file, and unaligned ones that need no zeroing, shared"
+            }
+            Policy::Best => {
+                "newest, but unaligned writes that end at or past EOF exclusive, as in XFS"
+            }
+            Policy::Xfs => {
+                "XFS: shared first, retried exclusive when a mapping needs it, demoted before the I/O"
+            }
         }
     }
 
     pub(crate) fn from_u8(value: u8) -> Policy {
-        Policy::ALL.get(usize::from(value)).copied().unwrap_or_default()
+        Policy::ALL
+            .get(usize::from(value))
+            .copied()
+            .unwrap_or_default()
     }
 
     pub(crate) fn to_u8(self) -> u8 {
@@ -291,7 +315,9 @@ pub const fn read_lock(policy: Policy) -> (LockMode, IoLock) {
 pub fn entry_lock(policy: Policy, facts: EntryFacts) -> LockMode {
     let exclusive = match policy {
         Policy::Pre49 | Policy::Pre49Nolock | Policy::Parallel | Policy::Iomap55 => true,
-        Policy::Ilock | Policy::IlockPlus | Policy::V56 | Policy::V63 => facts.past_eof || !facts.aligned,
+        Policy::Ilock | Policy::IlockPlus | Policy::V56 | Policy::V63 => {
+            facts.past_eof || !facts.aligned
+        }
         Policy::IlockNew | Policy::IlockNewPlus => {
             facts.past_eof || !facts.aligned || !policy.nolock(facts.dioread_nolock)
         }
@@ -299,7 +325,11 @@ pub fn entry_lock(policy: Policy, facts: EntryFacts) -> LockMode {
         Policy::Best => facts.past_eof || (!facts.aligned && facts.reaches_eof),
         Policy::Xfs => !facts.aligned && facts.reaches_eof,
     };
-    if exclusive { LockMode::Exclusive } else { LockMode::Shared }
+    if exclusive {
+        LockMode::Exclusive
+    } else {
+        LockMode::Shared
+    }
 }
 
 /// What to do with a write that has passed its other checks under `held`.
@@ -358,7 +388,10 @@ fn exclusive_plan(policy: Policy, facts: &WriteFacts) -> Plan {
             unaligned && !facts.written_overwrite(),
             unaligned || facts.extending,
         ),
-        Policy::Newest => (facts.needs_zeroing(), facts.needs_zeroing() || facts.extending),
+        Policy::Newest => (
+            facts.needs_zeroing(),
+            facts.needs_zeroing() || facts.extending,
+        ),
         Policy::Best => {
             let zeroes = unaligned && (facts.needs_zeroing() || facts.reaches_eof);
             (zeroes, zeroes || facts.extending)
@@ -377,7 +410,9 @@ fn exclusive_io_lock(policy: Policy, facts: &WriteFacts) -> IoLock {
     let aligned_written = facts.aligned && facts.written_overwrite();
     match policy {
         Policy::Pre49Nolock if aligned_written => IoLock::Release,
-        Policy::Iomap55 if aligned_written && policy.nolock(facts.dioread_nolock) => IoLock::Downgrade,
+        Policy::Iomap55 if aligned_written && policy.nolock(facts.dioread_nolock) => {
+            IoLock::Downgrade
+        }
         Policy::Xfs if facts.aligned => IoLock::Downgrade,
         _ => IoLock::Keep,
     }
@@ -435,27 +470,65 @@ mod tests {
     ];
 
     fn facts(kind: Kind) -> WriteFacts {
-        let unaligned = WriteFacts { aligned: false, ..PLAIN };
-        let extending = WriteFacts { extending: true, reaches_eof: true, blocks: BlockState::Mixed, ..PLAIN };
+        let unaligned = WriteFacts {
+            aligned: false,
+            ..PLAIN
+        };
+        let extending = WriteFacts {
+            extending: true,
+            reaches_eof: true,
+            blocks: BlockState::Mixed,
+            ..PLAIN
+        };
         match kind {
             AlignedWritten => PLAIN,
-            AlignedUnwritten => WriteFacts { blocks: BlockState::Unwritten, ..PLAIN },
-            AlignedHole | AlignedTwoExtents => WriteFacts { blocks: BlockState::Mixed, ..PLAIN },
+            AlignedUnwritten => WriteFacts {
+                blocks: BlockState::Unwritten,
+                ..PLAIN
+            },
+            AlignedHole | AlignedTwoExtents => WriteFacts {
+                blocks: BlockState::Mixed,
+                ..PLAIN
+            },
             UnalignedWritten => unaligned,
-            UnalignedUnwritten => WriteFacts { blocks: BlockState::Unwritten, partial_unwritten: true, ..unaligned },
-            UnalignedTwoExtents => WriteFacts { blocks: BlockState::Mixed, ..unaligned },
-            UnalignedPartialHole => WriteFacts { blocks: BlockState::Mixed, partial_unwritten: true, ..unaligned },
-            UnalignedToEof => WriteFacts { reaches_eof: true, ..unaligned },
+            UnalignedUnwritten => WriteFacts {
+                blocks: BlockState::Unwritten,
+                partial_unwritten: true,
+                ..unaligned
+            },
+            UnalignedTwoExtents => WriteFacts {
+                blocks: BlockState::Mixed,
+                ..unaligned
+            },
+            UnalignedPartialHole => WriteFacts {
+                blocks: BlockState::Mixed,
+                partial_unwritten: true,
+                ..unaligned
+            },
+            UnalignedToEof => WriteFacts {
+                reaches_eof: true,
+                ..unaligned
+            },
             AlignedExtending => extending,
-            UnalignedExtending => WriteFacts { aligned: false, partial_unwritten: true, ..extending },
-            Setuid => WriteFacts { strips_privileges: true, ..PLAIN },
+            UnalignedExtending => WriteFacts {
+                aligned: false,
+                partial_unwritten: true,
+                ..extending
+            },
+            Setuid => WriteFacts {
+                strips_privileges: true,
+                ..PLAIN
+            },
         }
     }
 
     /// Which kinds keep the shared lock under a policy, given that it was taken.
     fn shared_kinds(policy: Policy, nolock: bool) -> Vec<Kind> {
         let stays = |kind: &Kind| {
-            let facts = WriteFacts { dioread_nolock: nolock, ..facts(*kind) };
+            let facts = WriteFacts {
+                dioread_nolock: nolock,
+                ..facts(*kind)
+            };
             check(policy, LockMode::Shared, &facts) != Verdict::Restart
         };
         KINDS.into_iter().filter(stays).collect()
@@ -474,7 +547,15 @@ mod tests {
             (Policy::IlockNewPlus, &[AlignedWritten]),
             (Policy::V56, &[AlignedWritten]),
             (Policy::V63, &[AlignedWritten, AlignedUnwritten]),
-            (Policy::V64, &[AlignedWritten, AlignedUnwritten, UnalignedWritten, UnalignedToEof]),
+            (
+                Policy::V64,
+                &[
+                    AlignedWritten,
+                    AlignedUnwritten,
+                    UnalignedWritten,
+                    UnalignedToEof,
+                ],
+            ),
             (
                 Policy::Newest,
                 &[
@@ -519,10 +600,17 @@ mod tests {
     #[test]
     fn dioread_nolock_changes_only_the_policies_that_ask() {
         for policy in Policy::ALL {
-            assert_eq!(shared_kinds(policy, false), shared_kinds(policy, true), "{policy}");
+            assert_eq!(
+                shared_kinds(policy, false),
+                shared_kinds(policy, true),
+                "{policy}"
+            );
         }
         let asks = |nolock| {
-            let facts = WriteFacts { dioread_nolock: nolock, ..PLAIN };
+            let facts = WriteFacts {
+                dioread_nolock: nolock,
+                ..PLAIN
+            };
             exclusive_plan(Policy::Iomap55, &facts).io_lock
         };
         assert_eq!((asks(false), asks(true)), (IoLock::Keep, IoLock::Downgrade));
@@ -549,25 +637,61 @@ mod tests {
         ];
         let mut unaligned_or_extending = unaligned.clone();
         unaligned_or_extending.insert(5, AlignedExtending);
-        for policy in [Policy::Pre49, Policy::Parallel, Policy::Iomap55, Policy::V56, Policy::V63] {
+        for policy in [
+            Policy::Pre49,
+            Policy::Parallel,
+            Policy::Iomap55,
+            Policy::V56,
+            Policy::V63,
+        ] {
             let expected = (unaligned.clone(), unaligned_or_extending.clone());
             assert_eq!(alone_kinds(policy), expected, "{policy}");
         }
         let (drain, wait) = alone_kinds(Policy::V64);
-        assert_eq!(drain, [UnalignedUnwritten, UnalignedTwoExtents, UnalignedPartialHole, UnalignedExtending]);
+        assert_eq!(
+            drain,
+            [
+                UnalignedUnwritten,
+                UnalignedTwoExtents,
+                UnalignedPartialHole,
+                UnalignedExtending
+            ]
+        );
         assert_eq!(wait, unaligned_or_extending);
         let (drain, wait) = alone_kinds(Policy::Newest);
-        assert_eq!(drain, [UnalignedUnwritten, UnalignedPartialHole, UnalignedExtending]);
-        assert_eq!(wait, [UnalignedUnwritten, UnalignedPartialHole, AlignedExtending, UnalignedExtending]);
+        assert_eq!(
+            drain,
+            [UnalignedUnwritten, UnalignedPartialHole, UnalignedExtending]
+        );
+        assert_eq!(
+            wait,
+            [
+                UnalignedUnwritten,
+                UnalignedPartialHole,
+                AlignedExtending,
+                UnalignedExtending
+            ]
+        );
         let (drain, _) = alone_kinds(Policy::Best);
-        assert_eq!(drain, [UnalignedUnwritten, UnalignedPartialHole, UnalignedToEof, UnalignedExtending]);
+        assert_eq!(
+            drain,
+            [
+                UnalignedUnwritten,
+                UnalignedPartialHole,
+                UnalignedToEof,
+                UnalignedExtending
+            ]
+        );
         let (drain, wait) = alone_kinds(Policy::Xfs);
         assert_eq!((drain, wait), (unaligned.clone(), unaligned));
     }
 
     #[test]
     fn synchronous_unaligned_write_before_5_6_does_not_drain() {
-        let facts = WriteFacts { asynchronous: false, ..facts(UnalignedPartialHole) };
+        let facts = WriteFacts {
+            asynchronous: false,
+            ..facts(UnalignedPartialHole)
+        };
         for policy in [Policy::Pre49, Policy::Parallel, Policy::Iomap55] {
             let plan = exclusive_plan(policy, &facts);
             assert!(!plan.drain && !plan.wait, "{policy}");
@@ -577,13 +701,22 @@ mod tests {
     #[test]
     fn privileges_to_strip_never_stay_shared_and_do_not_force_waiting() {
         for policy in Policy::ALL {
-            assert_eq!(check(policy, LockMode::Shared, &facts(Setuid)), Verdict::Restart, "{policy}");
+            assert_eq!(
+                check(policy, LockMode::Shared, &facts(Setuid)),
+                Verdict::Restart,
+                "{policy}"
+            );
             assert!(!exclusive_plan(policy, &facts(Setuid)).wait, "{policy}");
         }
     }
 
     fn entry(policy: Policy, aligned: bool, past_eof: bool, reaches_eof: bool) -> LockMode {
-        let facts = EntryFacts { aligned, past_eof, reaches_eof, dioread_nolock: false };
+        let facts = EntryFacts {
+            aligned,
+            past_eof,
+            reaches_eof,
+            dioread_nolock: false,
+        };
         entry_lock(policy, facts)
     }
 
@@ -593,13 +726,28 @@ mod tests {
         // aligned inside, unaligned inside, unaligned up to EOF, aligned past EOF
         let table = [
             (Policy::Pre49, [Exclusive, Exclusive, Exclusive, Exclusive]),
-            (Policy::Pre49Nolock, [Exclusive, Exclusive, Exclusive, Exclusive]),
-            (Policy::Parallel, [Exclusive, Exclusive, Exclusive, Exclusive]),
-            (Policy::Iomap55, [Exclusive, Exclusive, Exclusive, Exclusive]),
+            (
+                Policy::Pre49Nolock,
+                [Exclusive, Exclusive, Exclusive, Exclusive],
+            ),
+            (
+                Policy::Parallel,
+                [Exclusive, Exclusive, Exclusive, Exclusive],
+            ),
+            (
+                Policy::Iomap55,
+                [Exclusive, Exclusive, Exclusive, Exclusive],
+            ),
             (Policy::Ilock, [Shared, Exclusive, Exclusive, Exclusive]),
             (Policy::IlockPlus, [Shared, Exclusive, Exclusive, Exclusive]),
-            (Policy::IlockNew, [Exclusive, Exclusive, Exclusive, Exclusive]),
-            (Policy::IlockNewPlus, [Shared, Exclusive, Exclusive, Exclusive]),
+            (
+                Policy::IlockNew,
+                [Exclusive, Exclusive, Exclusive, Exclusive],
+            ),
+            (
+                Policy::IlockNewPlus,
+                [Shared, Exclusive, Exclusive, Exclusive],
+            ),
             (Policy::V56, [Shared, Exclusive, Exclusive, Exclusive]),
             (Policy::V63, [Shared, Exclusive, Exclusive, Exclusive]),
             (Policy::V64, [Shared, Shared, Shared, Exclusive]),
@@ -622,7 +770,10 @@ mod tests {
     #[test]
     fn io_lock_of_an_aligned_overwrite_once_exclusive() {
         for policy in Policy::ALL {
-            let facts = WriteFacts { dioread_nolock: true, ..PLAIN };
+            let facts = WriteFacts {
+                dioread_nolock: true,
+                ..PLAIN
+            };
             let expected = match policy {
                 Policy::Pre49Nolock => IoLock::Release,
                 Policy::Iomap55 | Policy::Xfs => IoLock::Downgrade,

@@ -31,13 +31,9 @@ pub(crate) fn read_one(
     offset: u64,
     wait: Wait,
 ) -> Result<usize> {
-    if simple::eligible(mount, inode, mount.knobs.policy(), buf.len()) {
-        let slot = slot::current();
-        if let Some(_announced) = inode.rwsem.announce(slot)
-            && let Some(device_offset) = simple::locate_read(mount, inode, offset, buf.len())
-        {
-            return read_simple(mount, device_offset, buf, slot);
-        }
+    let slot = slot::current();
+    if let Some(short) = simple::small_read(mount, inode, offset, buf.len(), slot) {
+        return read_simple(mount, short.device_offset, buf, slot);
     }
     read_one_slowly(mount, inode, access, buf, offset, wait)
 }
@@ -68,7 +64,7 @@ fn read_one_slowly(
     offset: u64,
     wait: Wait,
 ) -> Result<usize> {
-    if simple::eligible(mount, inode, mount.knobs.policy(), buf.len()) {
+    if simple::is_small(mount, buf.len()) {
         let slot = slot::current();
         let _held = ReadLock::take(mount, inode, wait, slot)?;
         if let Some(device_offset) = simple::locate_read(mount, inode, offset, buf.len()) {
@@ -96,12 +92,17 @@ impl<'a> ReadLock<'a> {
         wait: Wait,
         slot: Option<usize>,
     ) -> Result<Self> {
-        let (mode, io_lock) = read_lock(mount.knobs.policy());
+        let (mode, io_lock) = read_lock(mount.knobs.sample().policy());
         let guard = match lock(mount, inode, mode, wait, slot) {
             Ok(guard) => guard,
             Err(error) => return Err(count_would_block(mount, slot, error)),
         };
-        let mut taken = ReadLock { inode, guard, io_lock, counted: false };
+        let mut taken = ReadLock {
+            inode,
+            guard,
+            io_lock,
+            counted: false,
+        };
         if mode == LockMode::None {
             taken.count();
         }
@@ -211,7 +212,12 @@ impl InFile {
 }
 
 /// All pieces of a read, before any of it is transferred.
-pub(crate) fn collect(mount: &Mount, inode: &Inode, request: &InFile, wait: Wait) -> Result<Vec<Piece>> {
+pub(crate) fn collect(
+    mount: &Mount,
+    inode: &Inode,
+    request: &InFile,
+    wait: Wait,
+) -> Result<Vec<Piece>> {
     Pieces::new(mount, inode, request.start, request.span, wait).collect()
 }
 
@@ -240,7 +246,9 @@ fn transfer(mount: &Mount, bufs: &mut [IoSliceMut<'_>], pieces: &[Piece]) -> Res
 /// Reads bytes `done ..` of a piece.
 fn fetch(mount: &Mount, piece: &Piece, done: usize, part: &mut [u8]) -> Result<()> {
     match piece.kind {
-        MapKind::Mapped => Ok(mount.device.read_at(piece.device_offset + done as u64, part)?),
+        MapKind::Mapped => Ok(mount
+            .device
+            .read_at(piece.device_offset + done as u64, part)?),
         MapKind::Hole | MapKind::Unwritten => {
             part.fill(0);
             Ok(())
@@ -249,7 +257,12 @@ fn fetch(mount: &Mount, piece: &Piece, done: usize, part: &mut [u8]) -> Result<(
 }
 
 /// Reads through memory of its own, for requests whose edges are not aligned.
-fn bounce(mount: &Mount, bufs: &mut [IoSliceMut<'_>], request: &InFile, pieces: &[Piece]) -> Result<()> {
+fn bounce(
+    mount: &Mount,
+    bufs: &mut [IoSliceMut<'_>],
+    request: &InFile,
+    pieces: &[Piece],
+) -> Result<()> {
     let mut copy = Buf::zeroed(request.span.min(BOUNCE_BYTES));
     let mut out = Scatter::new(bufs, request.skip, request.bytes);
     for piece in pieces {
@@ -274,7 +287,12 @@ struct Scatter<'a, 'b> {
 
 impl<'a, 'b> Scatter<'a, 'b> {
     fn new(bufs: &'a mut [IoSliceMut<'b>], skip: usize, left: usize) -> Self {
-        Scatter { bufs: bufs.iter_mut(), room: &mut [], skip, left }
+        Scatter {
+            bufs: bufs.iter_mut(),
+            room: &mut [],
+            skip,
+            left,
+        }
     }
 
     fn put(&mut self, bytes: &[u8]) {
@@ -284,7 +302,10 @@ impl<'a, 'b> Scatter<'a, 'b> {
         bytes = &bytes[..bytes.len().min(self.left)];
         while !bytes.is_empty() {
             if self.room.is_empty() {
-                self.room = self.bufs.next().expect("no more bytes than the buffers hold");
+                self.room = self
+                    .bufs
+                    .next()
+                    .expect("no more bytes than the buffers hold");
                 continue;
             }
             let now = self.room.len().min(bytes.len());

@@ -3,74 +3,99 @@
 //! - A **small read**: at most one file-system block, inside i_size, mapped by one mapping (the
 //!   simple path of the 2026 seed; can be switched off).
 //! - A **shared overwrite**: a write that the policy lets stay under the shared lock, inside i_size,
-//!   over one mapping of written blocks.
+//!   over one mapping of written blocks, with nothing to strip.
 //!
-//! Both are tried under the shared lock. Everything else, and every odd case, is the general
-//! path's, which starts over and gives the same result; so nothing here waits or fails, it only
-//! answers "here it is on the device" or "not mine".
+//! Both are tried once, under the shared lock if that is free at once. Everything else, and every
+//! odd case, is the general path's, which starts over and gives the same result; so nothing here
+//! waits or fails, it only answers "here it is on the device" or "not mine".
+//!
+//! Every instruction here is paid on every request, and with data in memory more than once: the
+//! processor overlaps the cache misses of successive requests only as far as its window of
+//! instructions reaches. So the settings are one load (the mount's knobs), and what
+//! the inode has to say is one load (its *short end*).
 
-use super::policy::{self, BlockState, EntryFacts, LockMode, Policy, Verdict, WriteFacts};
-use super::write::WriteRequest;
+use super::Access;
+use super::write::Memory;
 use crate::inode::Inode;
 use crate::mount::Mount;
+use crate::sync::rwsem::Announced;
 
-/// Whether a read may try the simple path at all: nothing here depends on the file's state.
+/// A request that one transfer serves.
+pub(crate) struct Short<'a> {
+    /// Where it lies on the device.
+    pub(crate) device_offset: u64,
+    /// Keeps the lock shared.
+    _lock: Announced<'a>,
+}
+
+/// A read, if the simple path can serve it. Reads of other lengths, and of the simple path
+/// switched off, are sorted out first.
 #[inline(always)]
-pub(crate) fn eligible(mount: &Mount, inode: &Inode, policy: Policy, len: usize) -> bool {
-    len != 0
-        && len as u64 <= mount.block_bytes()
-        && mount.knobs.simple()
-        && inode.is_plain_data()
-        && policy::read_lock(policy).0 == LockMode::Shared
+pub(crate) fn small_read<'a>(
+    mount: &Mount,
+    inode: &'a Inode,
+    offset: u64,
+    len: usize,
+    slot: Option<usize>,
+) -> Option<Short<'a>> {
+    if !is_small(mount, len) {
+        return None;
+    }
+    let _lock = inode.rwsem.announce(slot)?;
+    let device_offset = locate_read(mount, inode, offset, len)?;
+    Some(Short {
+        device_offset,
+        _lock,
+    })
+}
+
+/// Whether a read may be the simple path's, as far as that depends on its length and on settings.
+#[inline(always)]
+pub(crate) fn is_small(mount: &Mount, len: usize) -> bool {
+    (len as u64).wrapping_sub(1) <= mount.block_mask && mount.knobs.sample().short_reads()
 }
 
 /// Where a small read lies on the device. Called under the shared lock.
 #[inline(always)]
 pub(crate) fn locate_read(mount: &Mount, inode: &Inode, offset: u64, len: usize) -> Option<u64> {
     let end = offset.checked_add(len as u64)?;
-    if end > inode.i_size() || !mount.aligned(offset | len as u64) {
+    if end > inode.short_read_end() || !mount.aligned(offset | len as u64) {
         return None;
     }
     mount.written_run(inode, offset, end)
 }
 
-/// Whether a write may try the shared-overwrite path: as far as can be said before the lock.
+/// A write, if it is a shared overwrite.
 #[inline(always)]
-pub(crate) fn may_overwrite(request: &WriteRequest<'_>, entry: &EntryFacts) -> bool {
-    request.len != 0
-        && !entry.past_eof
-        && !request.access.append
-        && request.inode.is_plain_data()
-        && request.mount.aligned(request.offset | request.memory.lengths)
-        && policy::entry_lock(request.policy, *entry) == LockMode::Shared
-}
-
-/// Where a shared overwrite lies on the device. Called under the shared lock, after
-/// [`may_overwrite`].
-#[inline(always)]
-pub(crate) fn locate_overwrite(request: &WriteRequest<'_>) -> Option<u64> {
-    let (mount, inode) = (request.mount, request.inode);
-    let end = request.offset + request.len as u64;
-    let size = inode.i_size();
-    if end > size || end > inode.i_disksize() || request.strips_privileges() {
+pub(crate) fn shared_overwrite<'a>(
+    mount: &Mount,
+    inode: &'a Inode,
+    access: Access,
+    offset: u64,
+    memory: Memory,
+    slot: Option<usize>,
+) -> Option<Short<'a>> {
+    let len = memory.lengths;
+    let end = offset.checked_add(len)?;
+    if len == 0 || access.append || !mount.aligned(offset | len) {
         return None;
     }
-    let facts = WriteFacts {
-        aligned: request.block_aligned(request.offset),
-        extending: false,
-        reaches_eof: end >= size,
-        starts_past_eof: false,
-        blocks: BlockState::Written,
-        partial_unwritten: false,
-        strips_privileges: false,
-        asynchronous: request.asynchronous,
-        extent_mapped: inode.is_extent_mapped(),
-        dioread_nolock: mount.dioread_nolock,
-    };
-    if policy::check(request.policy, LockMode::Shared, &facts) == Verdict::Restart {
+    let _lock = inode.rwsem.announce(slot)?;
+    let limit = inode.short_write_end();
+    let aligned = (offset | len | memory.addresses) & mount.block_mask == 0;
+    if end > limit
+        || !mount
+            .knobs
+            .sample()
+            .shared_overwrites(aligned, end == limit)
+    {
         return None;
     }
-    mount.written_run(inode, request.offset, end)
+    let device_offset = mount.written_run(inode, offset, end)?;
+    Some(Short {
+        device_offset,
+        _lock,
+    })
 }
 
 impl Mount {
@@ -79,7 +104,7 @@ impl Mount {
     fn written_run(&self, inode: &Inode, pos: u64, end: u64) -> Option<u64> {
         let first = pos >> self.block_bits;
         let last = (end - 1) >> self.block_bits;
-        let pblk = inode.map.written_run(first as u32, (last - first + 1) as u32)?;
-        Some((pblk << self.block_bits) + (pos & (self.block_bytes() - 1)))
+        let pblk = inode.map.written_run(first as u32, (last - first) as u32)?;
+        Some((pblk << self.block_bits) | (pos & self.block_mask))
     }
 }

@@ -3,7 +3,8 @@
 
 use crate::io::direct::policy::Policy;
 use crate::{
-    Buf, Completion, CompletionMode, Error, File, Fs, MountOptions, OpenOptions, Queue, QueueOptions,
+    Buf, Completion, CompletionMode, Error, File, Fs, MountOptions, OpenOptions, Queue,
+    QueueOptions,
 };
 use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
@@ -50,30 +51,49 @@ impl Bed {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
         std::fs::set_permissions(tree.join("setuid"), mode).expect("own file");
         let image = dir.path().join("image");
-        run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-b", "4096", "-d"]).arg(&tree).arg(&image).arg("16M"));
-        let options = FileOptions { write: true, ..FileOptions::default() };
+        run(Command::new("mke2fs")
+            .args(["-q", "-t", "ext4", "-b", "4096", "-d"])
+            .arg(&tree)
+            .arg(&image)
+            .arg("16M"));
+        let options = FileOptions {
+            write: true,
+            ..FileOptions::default()
+        };
         let inner = file::open(&image, &options).expect("a fresh image");
         let sim = SimDevice::new(inner, SimSpec::default());
         let device: Arc<dyn Device> = Arc::new(sim.clone());
-        let fs = Fs::open_device(device, &MountOptions::new().policy(policy)).expect("a fresh image");
+        let fs =
+            Fs::open_device(device, &MountOptions::new().policy(policy)).expect("a fresh image");
         Bed { dir, sim, fs }
     }
 
     fn open(&self, path: &str) -> File {
-        let file = OpenOptions::new().read(true).write(true).open(&self.fs, path).expect("it exists");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&self.fs, path)
+            .expect("it exists");
         file.preload_map().expect("a sound tree");
         file
     }
 
     fn queue(&self) -> Queue {
-        self.fs.queue(&QueueOptions { depth: 8, ..QueueOptions::default() }).expect("a queue")
+        self.fs
+            .queue(&QueueOptions {
+                depth: 8,
+                ..QueueOptions::default()
+            })
+            .expect("a queue")
     }
 }
 
 impl Drop for Bed {
     fn drop(&mut self) {
         if !thread::panicking() {
-            run(Command::new("e2fsck").arg("-fn").arg(image(self.dir.path())));
+            run(Command::new("e2fsck")
+                .arg("-fn")
+                .arg(image(self.dir.path())));
         }
     }
 }
@@ -83,8 +103,14 @@ fn image(dir: &Path) -> std::path::PathBuf {
 }
 
 fn run(command: &mut Command) {
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    let output = command.env("PATH", path).output().expect("e2fsprogs is installed");
+    let path = format!(
+        "{}:/usr/sbin:/sbin",
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let output = command
+        .env("PATH", path)
+        .output()
+        .expect("e2fsprogs is installed");
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
@@ -107,7 +133,9 @@ fn start<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Receive
 
 fn reap_one(queue: &mut Queue) -> Completion {
     let mut done = Vec::new();
-    queue.wait_timeout(1, &mut done, Some(SOON)).expect("a working queue");
+    queue
+        .wait_timeout(1, &mut done, Some(SOON))
+        .expect("a working queue");
     done.pop().expect("one completion")
 }
 
@@ -122,7 +150,10 @@ fn exclusive_write_waits_for_queued_request_in_flight() {
     queue.submit().expect("a working queue");
     let writer = {
         let file = file.clone();
-        start(move || file.write_at(&half(0xbb), BLOCK as u64).expect("an overwrite"))
+        start(move || {
+            file.write_at(&half(0xbb), BLOCK as u64)
+                .expect("an overwrite")
+        })
     };
     // The unaligned write of 5.6 drains: it must not even reach the device.
     assert!(!hold.wait_for_timeout(2, A_WHILE));
@@ -141,7 +172,9 @@ fn unaligned_overwrites_since_6_4_run_side_by_side() {
     let mut queue = bed.queue();
     let hold = bed.sim.hold(None, FaultOp::Write);
     for tag in 0..4 {
-        queue.write(&file, tag * BLOCK as u64 + 512, half(0xcc), tag).expect("room");
+        queue
+            .write(&file, tag * BLOCK as u64 + 512, half(0xcc), tag)
+            .expect("room");
     }
     queue.submit().expect("a working queue");
     hold.wait_for(4);
@@ -160,10 +193,13 @@ fn deferred_completion_is_still_in_flight_for_a_drain() {
     let file = bed.open("/data");
     let mut queue = bed.queue();
     for round in 0..50 {
-        queue.write(&file, 0, block(round), u64::from(round)).expect("room");
+        queue
+            .write(&file, 0, block(round), u64::from(round))
+            .expect("room");
         queue.submit().expect("a working queue");
         assert_eq!(reap_one(&mut queue).result.expect("an overwrite"), BLOCK);
-        file.write_at(&half(round), BLOCK as u64).expect("nothing is in flight");
+        file.write_at(&half(round), BLOCK as u64)
+            .expect("nothing is in flight");
     }
     assert_eq!(bed.fs.stats().completed_deferred, 50);
 }
@@ -175,7 +211,9 @@ fn blocking_write_against_own_queue_is_a_deadlock_error() {
     let file = bed.open("/data");
     let mut queue = bed.queue();
     queue.write(&file, 0, block(1), 1).expect("room");
-    let error = file.write_at(&half(2), BLOCK as u64).expect_err("it would wait for itself");
+    let error = file
+        .write_at(&half(2), BLOCK as u64)
+        .expect_err("it would wait for itself");
     assert!(matches!(error, Error::Deadlock(_)), "{error}");
     assert_eq!(reap_one(&mut queue).tag, 1);
     file.write_at(&half(2), BLOCK as u64).expect("reaped now");
@@ -201,14 +239,29 @@ fn queued_exclusive_write_is_punted_and_completes() {
 fn setuid_file_is_not_written_before_it_is_stripped() {
     let bed = Bed::new(Policy::Best);
     let file = bed.open("/setuid");
-    let error = file.write_at(&block(9), 0).expect_err("stripping needs the journal");
-    assert!(matches!(&error, Error::Unsupported(what) if what.contains("set-user-ID")), "{error}");
-    assert_eq!(bed.fs.stats().restarts, 1, "it starts shared and needs exclusive");
+    let error = file
+        .write_at(&block(9), 0)
+        .expect_err("stripping needs the journal");
+    assert!(
+        matches!(&error, Error::Unsupported(what) if what.contains("set-user-ID")),
+        "{error}"
+    );
+    assert_eq!(
+        bed.fs.stats().restarts,
+        1,
+        "it starts shared and needs exclusive"
+    );
     let mut now = block(0);
     file.read_at(&mut now, 0).expect("readable");
     assert!(now.iter().all(|&byte| byte == 1), "nothing was written");
-    let keeper = OpenOptions::new().write(true).fsetid(true).open(&bed.fs, "/setuid").expect("it exists");
-    keeper.write_at(&block(9), 0).expect("with CAP_FSETID nothing is stripped");
+    let keeper = OpenOptions::new()
+        .write(true)
+        .fsetid(true)
+        .open(&bed.fs, "/setuid")
+        .expect("it exists");
+    keeper
+        .write_at(&block(9), 0)
+        .expect("with CAP_FSETID nothing is stripped");
 }
 
 // Invariant 17: a restart looks at everything again.
@@ -232,7 +285,10 @@ fn restarted_write_sees_the_new_end_of_file() {
     file.inode.set_size(SIZE as u64);
     let mut now = block(0);
     file.read_at(&mut now, 8 * BLOCK as u64).expect("readable");
-    assert!(now.iter().all(|&byte| byte == 9), "block 8 still holds its number plus 1");
+    assert!(
+        now.iter().all(|&byte| byte == 9),
+        "block 8 still holds its number plus 1"
+    );
 }
 
 // Invariant 18, exit 1: the lock is taken.
@@ -242,8 +298,14 @@ fn no_wait_with_the_lock_taken_would_block() {
     let file = bed.open("/data");
     let writer = file.inode.rwsem.exclusive();
     let mut buf = block(0);
-    assert!(matches!(file.try_read_at(&mut buf, 0), Err(Error::WouldBlock(_))));
-    assert!(matches!(file.try_write_at(&buf, 0), Err(Error::WouldBlock(_))));
+    assert!(matches!(
+        file.try_read_at(&mut buf, 0),
+        Err(Error::WouldBlock(_))
+    ));
+    assert!(matches!(
+        file.try_write_at(&buf, 0),
+        Err(Error::WouldBlock(_))
+    ));
     let mut queue = bed.queue();
     queue.read(&file, 0, buf, 7).expect("room");
     assert_eq!(bed.fs.stats().punts, 1);
@@ -260,23 +322,39 @@ fn no_wait_that_needs_the_lock_alone_would_block() {
         let bed = Bed::new(policy);
         let file = bed.open("/data");
         let result = file.try_write_at(&unaligned, 512);
-        assert!(matches!(result, Err(Error::WouldBlock(_))), "{policy}: {result:?}");
+        assert!(
+            matches!(result, Err(Error::WouldBlock(_))),
+            "{policy}: {result:?}"
+        );
         assert_eq!(bed.fs.stats().would_block, 1);
     }
     let bed = Bed::new(Policy::Ilock);
     let file = bed.open("/data");
     let result = file.try_write_at(&block(1), 0);
-    assert!(matches!(result, Err(Error::WouldBlock(_))), "a restart under ilock: {result:?}");
+    assert!(
+        matches!(result, Err(Error::WouldBlock(_))),
+        "a restart under ilock: {result:?}"
+    );
 }
 
 // Invariant 18: the mapping is not in memory.
 #[test]
 fn no_wait_without_the_mapping_would_block() {
     let bed = Bed::new(Policy::Best);
-    let file = OpenOptions::new().read(true).write(true).open(&bed.fs, "/data").expect("it exists");
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&bed.fs, "/data")
+        .expect("it exists");
     let mut buf = block(0);
-    assert!(matches!(file.try_read_at(&mut buf, 0), Err(Error::WouldBlock(_))));
-    assert!(matches!(file.try_write_at(&buf, 0), Err(Error::WouldBlock(_))));
+    assert!(matches!(
+        file.try_read_at(&mut buf, 0),
+        Err(Error::WouldBlock(_))
+    ));
+    assert!(matches!(
+        file.try_write_at(&buf, 0),
+        Err(Error::WouldBlock(_))
+    ));
     file.read_at(&mut buf, 0).expect("reads the map");
     file.try_read_at(&mut buf, 0).expect("the map is there now");
 }
@@ -296,7 +374,10 @@ fn full_queue_gives_the_buffer_back() {
     hold.release();
     let mut done = Vec::new();
     let depth = queue.depth();
-    assert_eq!(queue.wait(depth, &mut done).expect("a working queue"), depth);
+    assert_eq!(
+        queue.wait(depth, &mut done).expect("a working queue"),
+        depth
+    );
 }
 
 // Invariant 20: inline completion does not sleep, whoever has the lock.
@@ -322,7 +403,8 @@ fn failed_request_completes_in_a_worker_once() {
     let bed = Bed::new(Policy::Best);
     let file = bed.open("/data");
     let mut queue = bed.queue();
-    bed.sim.inject(Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO)));
+    bed.sim
+        .inject(Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO)));
     queue.read(&file, 0, block(0), 1).expect("room");
     let error = reap_one(&mut queue).result.expect_err("the device failed");
     assert_eq!(error.errno(), libc::EIO);
@@ -338,17 +420,37 @@ fn read_across_eof_is_cut_off() {
     let file = bed.open("/data");
     let last = (BLOCKS - 1) * BLOCK;
     let mut buf = vec![0xee; 3 * BLOCK];
-    assert_eq!(file.read_at(&mut buf, (last - BLOCK) as u64).expect("readable"), BLOCK + BLOCK / 2);
+    assert_eq!(
+        file.read_at(&mut buf, (last - BLOCK) as u64)
+            .expect("readable"),
+        BLOCK + BLOCK / 2
+    );
     assert!(buf[..BLOCK].iter().all(|&byte| byte == BLOCKS as u8 - 1));
-    assert!(buf[BLOCK..BLOCK + BLOCK / 2].iter().all(|&byte| byte == BLOCKS as u8));
-    assert!(buf[2 * BLOCK..].iter().all(|&byte| byte == 0xee), "behind the end is the caller's");
+    assert!(
+        buf[BLOCK..BLOCK + BLOCK / 2]
+            .iter()
+            .all(|&byte| byte == BLOCKS as u8)
+    );
+    assert!(
+        buf[2 * BLOCK..].iter().all(|&byte| byte == 0xee),
+        "behind the end is the caller's"
+    );
     assert_eq!(file.read_at(&mut buf, SIZE as u64).expect("readable"), 0);
-    assert_eq!(file.read_at(&mut buf, u64::MAX - 5000).expect("readable"), 0);
+    assert_eq!(
+        file.read_at(&mut buf, u64::MAX - 5000).expect("readable"),
+        0
+    );
     let mut queue = bed.queue();
-    queue.read(&file, last as u64, block(0xee), 1).expect("room");
+    queue
+        .read(&file, last as u64, block(0xee), 1)
+        .expect("room");
     let completion = reap_one(&mut queue);
     assert_eq!(completion.result.expect("readable"), BLOCK / 2);
-    assert!(completion.buf[..BLOCK / 2].iter().all(|&byte| byte == BLOCKS as u8));
+    assert!(
+        completion.buf[..BLOCK / 2]
+            .iter()
+            .all(|&byte| byte == BLOCKS as u8)
+    );
 }
 
 // The simple path and the general path give the same, at every edge.
@@ -377,7 +479,11 @@ fn simple_and_general_reads_agree_everywhere() {
 fn misaligned_read_is_refused_when_direct_and_copied_otherwise() {
     let bed = Bed::new(Policy::Best);
     let file = bed.open("/data");
-    let direct = OpenOptions::new().read(true).direct(true).open(&bed.fs, "/data").expect("it exists");
+    let direct = OpenOptions::new()
+        .read(true)
+        .direct(true)
+        .open(&bed.fs, "/data")
+        .expect("it exists");
     let mut buf = vec![0; 5000];
     let error = direct.read_at(&mut buf, 3).expect_err("misaligned");
     assert_eq!(error.errno(), libc::EINVAL);
@@ -385,7 +491,11 @@ fn misaligned_read_is_refused_when_direct_and_copied_otherwise() {
     for (offset, len) in [(3, 5000), (4095, 2), (SIZE - 7, 4000), (0, 1)] {
         let mut buf = vec![0; len];
         let bytes = file.read_at(&mut buf, offset as u64).expect("readable");
-        assert_eq!(buf[..bytes], all[offset..(offset + len).min(SIZE)], "{len} at {offset}");
+        assert_eq!(
+            buf[..bytes],
+            all[offset..(offset + len).min(SIZE)],
+            "{len} at {offset}"
+        );
     }
 }
 
@@ -397,7 +507,9 @@ fn write_that_needs_metadata_is_refused_and_writes_nothing() {
         let hole = bed.open("/hole");
         let end = SIZE as u64 - (BLOCK / 2) as u64;
         for (file, offset) in [(&file, end), (&file, 100 * BLOCK as u64), (&hole, 0)] {
-            let error = file.write_at(&block(7), offset).expect_err("it needs metadata");
+            let error = file
+                .write_at(&block(7), offset)
+                .expect_err("it needs metadata");
             assert!(matches!(error, Error::Unsupported(_)), "{policy}: {error}");
         }
         let mut queue = bed.queue();
@@ -417,20 +529,38 @@ fn overwrites_under_every_policy_are_read_back() {
         let mut expected = content();
         let mut queue = bed.queue();
         let mut done = Vec::new();
-        let requests = [(0, BLOCK), (512, 1024), (3 * BLOCK, 3 * BLOCK), (9 * BLOCK + 2048, 4096)];
+        let requests = [
+            (0, BLOCK),
+            (512, 1024),
+            (3 * BLOCK, 3 * BLOCK),
+            (9 * BLOCK + 2048, 4096),
+        ];
         for (number, (offset, len)) in requests.into_iter().enumerate() {
             let bytes = vec![0x80 + number as u8; len];
-            assert_eq!(file.write_at(&bytes, offset as u64).expect("an overwrite"), len, "{policy}");
+            assert_eq!(
+                file.write_at(&bytes, offset as u64).expect("an overwrite"),
+                len,
+                "{policy}"
+            );
             expected[offset..offset + len].copy_from_slice(&bytes);
         }
         for (number, (offset, len)) in requests.into_iter().enumerate() {
             let (at, bytes) = (offset + 20 * BLOCK, vec![0x90 + number as u8; len]);
-            queue.write(&file, at as u64, Buf::copy_of(&bytes), 0).expect("room");
+            queue
+                .write(&file, at as u64, Buf::copy_of(&bytes), 0)
+                .expect("room");
             expected[at..at + len].copy_from_slice(&bytes);
             // Requests that overlap may complete in any order.
-            assert_eq!(queue.wait(1, &mut done).expect("a working queue"), 1, "{policy}");
+            assert_eq!(
+                queue.wait(1, &mut done).expect("a working queue"),
+                1,
+                "{policy}"
+            );
         }
-        assert!(done.iter().all(|completion| completion.result.is_ok()), "{policy}: {done:?}");
+        assert!(
+            done.iter().all(|completion| completion.result.is_ok()),
+            "{policy}: {done:?}"
+        );
         let mut now = vec![0; SIZE];
         file.read_at(&mut now, 0).expect("readable");
         assert!(now == expected, "{policy}");
@@ -444,17 +574,24 @@ fn vectored_requests_are_one_request() {
     let bed = Bed::new(Policy::Best);
     let file = bed.open("/data");
     let (one, two) = (vec![0xa1; 512], vec![0xa2; BLOCK]);
-    let bytes = file.write_vectored_at(&[IoSlice::new(&one), IoSlice::new(&two)], 1024).expect("an overwrite");
+    let bytes = file
+        .write_vectored_at(&[IoSlice::new(&one), IoSlice::new(&two)], 1024)
+        .expect("an overwrite");
     assert_eq!(bytes, 512 + BLOCK);
     let (mut head, mut tail) = (vec![0; 1536], vec![0; BLOCK]);
     let bytes = file
-        .read_vectored_at(&mut [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)], 0)
+        .read_vectored_at(
+            &mut [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)],
+            0,
+        )
         .expect("readable");
     assert_eq!(bytes, 1536 + BLOCK);
     assert!(head[1024..].iter().all(|&byte| byte == 0xa1));
     assert!(tail.iter().all(|&byte| byte == 0xa2));
     let odd = vec![1; 100];
-    let error = file.write_vectored_at(&[IoSlice::new(&odd), IoSlice::new(&two[..412])], 0).expect_err("odd pieces");
+    let error = file
+        .write_vectored_at(&[IoSlice::new(&odd), IoSlice::new(&two[..412])], 0)
+        .expect_err("odd pieces");
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
 }
 

@@ -19,6 +19,7 @@ use crate::inode::Inode;
 use crate::map::{MapKind, Mapping};
 use crate::mount::Mount;
 use crate::stats::Count;
+use crate::sync::slot;
 use crate::{Error, Result};
 use dioxide_block::Durability;
 use std::io::IoSlice;
@@ -59,12 +60,26 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    #[inline(always)]
+    pub(crate) fn of_one(buf: &[u8]) -> Memory {
+        Memory {
+            addresses: buf.as_ptr().addr() as u64,
+            lengths: buf.len() as u64,
+        }
+    }
+
     #[inline]
     pub(crate) fn of(bufs: &[IoSlice<'_>]) -> Memory {
-        bufs.iter().fold(Memory { addresses: 0, lengths: 0 }, |all, buf| Memory {
-            addresses: all.addresses | buf.as_ptr().addr() as u64,
-            lengths: all.lengths | buf.len() as u64,
-        })
+        bufs.iter().fold(
+            Memory {
+                addresses: 0,
+                lengths: 0,
+            },
+            |all, buf| Memory {
+                addresses: all.addresses | buf.as_ptr().addr() as u64,
+                lengths: all.lengths | buf.len() as u64,
+            },
+        )
     }
 }
 
@@ -86,7 +101,9 @@ pub(crate) fn admit<'a>(request: &WriteRequest<'a>) -> Result<Admitted<'a>> {
 fn restart<'a>(request: &WriteRequest<'a>) -> Result<Admitted<'a>> {
     let mount = request.mount;
     let again = if request.wait == Wait::NoWait {
-        Err(Error::WouldBlock("the write needs the inode lock exclusive"))
+        Err(Error::WouldBlock(
+            "the write needs the inode lock exclusive",
+        ))
     } else {
         mount.counters.add(request.slot, Count::Restart);
         request.admit_under(LockMode::Exclusive)
@@ -101,7 +118,7 @@ impl<'a> WriteRequest<'a> {
     /// Position and length and memory in whole file-system blocks.
     #[inline]
     pub(crate) fn block_aligned(&self, pos: u64) -> bool {
-        (pos | self.memory.addresses | self.memory.lengths) & (self.mount.block_bytes() - 1) == 0
+        (pos | self.memory.addresses | self.memory.lengths) & self.mount.block_mask == 0
     }
 
     /// What is known before the lock, at the offset that the caller gave.
@@ -134,7 +151,12 @@ impl<'a> WriteRequest<'a> {
             self.drain()?;
         }
         self.check_needs_no_metadata(pos, &facts, first)?;
-        Ok(Some(Admitted { guard, plan, pos, first }))
+        Ok(Some(Admitted {
+            guard,
+            plan,
+            pos,
+            first,
+        }))
     }
 
     /// Whether direct I/O can serve this file and this alignment (A1 step 4).
@@ -160,7 +182,11 @@ impl<'a> WriteRequest<'a> {
     /// The position, append resolved under the lock, and checked against the largest file.
     #[inline]
     fn position(&self) -> Result<u64> {
-        let pos = if self.access.append { self.inode.i_size() } else { self.offset };
+        let pos = if self.access.append {
+            self.inode.i_size()
+        } else {
+            self.offset
+        };
         match pos.checked_add(self.len as u64) {
             Some(end) if end <= self.mount.max_file_bytes() => Ok(pos),
             _ => Err(Error::TooLarge(format!(
@@ -282,26 +308,32 @@ impl<'a> WriteRequest<'a> {
     }
 }
 
-/// A synchronous write.
+/// A synchronous write by the short path, or `None` if it is not for it.
 #[inline]
-pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<usize> {
-    if let [buf] = bufs
-        && simple::may_overwrite(request, &request.entry_facts())
-        && let Some(_announced) = request.inode.rwsem.announce(request.slot)
-        && let Some(device_offset) = simple::locate_overwrite(request)
-    {
-        request.mount.counters.add(request.slot, Count::WriteShared);
-        request.mount.device.write_at(device_offset, buf, Durability::Cached)?;
-        request.inode.set_modified(coarse_now_ns());
-        return Ok(request.len);
-    }
-    write_general(request, bufs)
+pub(crate) fn write_short(
+    mount: &Mount,
+    inode: &Inode,
+    access: Access,
+    buf: &[u8],
+    offset: u64,
+) -> Option<Result<usize>> {
+    let (slot, memory) = (slot::current(), Memory::of_one(buf));
+    let short = simple::shared_overwrite(mount, inode, access, offset, memory, slot)?;
+    mount.counters.add(slot, Count::WriteShared);
+    let written = mount
+        .device
+        .write_at(short.device_offset, buf, Durability::Cached);
+    Some(match written {
+        Ok(()) => {
+            inode.set_modified(coarse_now_ns());
+            Ok(buf.len())
+        }
+        Err(error) => Err(error.into()),
+    })
 }
 
-/// Any write.
-#[cold]
-#[inline(never)]
-fn write_general(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<usize> {
+/// Any synchronous write.
+pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<usize> {
     if request.len == 0 {
         return Ok(0);
     }
@@ -328,7 +360,9 @@ impl<'a> Held<'a> {
     #[inline]
     fn for_io(inode: &'a Inode, guard: Guard<'a>, io_lock: IoLock) -> Held<'a> {
         match (io_lock, guard) {
-            (IoLock::Downgrade, Guard::Exclusive(lock)) => Held::Lock(Guard::Shared(lock.downgrade())),
+            (IoLock::Downgrade, Guard::Exclusive(lock)) => {
+                Held::Lock(Guard::Shared(lock.downgrade()))
+            }
             (IoLock::Release, guard) => {
                 inode.in_flight.raise();
                 drop(guard);
@@ -349,12 +383,19 @@ impl Drop for Held<'_> {
 }
 
 #[inline]
-fn transfer(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>], pos: u64, first: Mapping) -> Result<()> {
+fn transfer(
+    request: &WriteRequest<'_>,
+    bufs: &[IoSlice<'_>],
+    pos: u64,
+    first: Mapping,
+) -> Result<()> {
     let mount = request.mount;
     let piece = mount.piece_of(&first, pos, pos + request.len as u64);
     match bufs {
         [buf] if piece.len == request.len => {
-            Ok(mount.device.write_at(piece.device_offset, buf, Durability::Cached)?)
+            Ok(mount
+                .device
+                .write_at(piece.device_offset, buf, Durability::Cached)?)
         }
         _ => transfer_pieces(request, bufs, pos),
     }
@@ -373,7 +414,9 @@ fn transfer_pieces(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>], pos: u64) -
                 continue;
             }
             let (part, later) = rest.split_at(rest.len().min(piece.len));
-            mount.device.write_at(piece.device_offset, part, Durability::Cached)?;
+            mount
+                .device
+                .write_at(piece.device_offset, part, Durability::Cached)?;
             piece.device_offset += part.len() as u64;
             piece.len -= part.len();
             rest = later;

@@ -1,0 +1,83 @@
+//! One blocking request at a time per thread.
+
+use super::{Cursor, Dice, LoadTarget, Pace, Round, Side};
+use crate::Result;
+use crate::verify::Checker;
+use dioxide::Buf;
+use std::time::Instant;
+
+/// One thread's state.
+pub(super) struct Runner<'a, T, C> {
+    target: &'a T,
+    checker: &'a C,
+    round: &'a Round<'a>,
+    number: u32,
+    dice: Dice,
+    cursor: Cursor,
+    buf: Buf,
+}
+
+impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
+    pub(super) fn new(target: &'a T, checker: &'a C, round: &'a Round<'a>, number: u32) -> Self {
+        let mut buf = Buf::zeroed(round.job.block_size as usize);
+        buf.fill(0xd1);
+        Runner {
+            target,
+            checker,
+            round,
+            number,
+            dice: Dice::new(round.job, number),
+            cursor: Cursor::new(round, number),
+            buf,
+        }
+    }
+
+    /// Makes requests as long as the phase lasts.
+    pub(super) fn run(&mut self, phase: u8, pace: Pace) -> Result<[Side; 2]> {
+        let mut sides = [Side::new(), Side::new()];
+        let mut n = 0;
+        while self.round.is(phase) {
+            let index = self.cursor.next();
+            let write = self.dice.write();
+            let side = &mut sides[usize::from(write)];
+            if pace.samples(n) {
+                let begin = Instant::now();
+                self.request(index, write)?;
+                side.record(begin.elapsed().as_nanos() as u64);
+            } else {
+                self.request(index, write)?;
+            }
+            side.ops += 1;
+            n += 1;
+        }
+        Ok(sides)
+    }
+
+    #[inline]
+    fn request(&mut self, index: usize, write: bool) -> Result<()> {
+        let at = self.round.positions[index];
+        if C::ON {
+            return self.checked_request(index, at, write);
+        }
+        match write {
+            true => self.target.write(at, &self.buf),
+            false => self.target.read(at, &mut self.buf),
+        }
+    }
+
+    fn checked_request(&mut self, index: usize, at: u64, write: bool) -> Result<()> {
+        let offset = self.round.order.file[index];
+        if write {
+            let Some(token) = self.checker.claim(offset, self.number, &mut self.buf) else {
+                return Ok(());
+            };
+            self.target.write(at, &self.buf)?;
+            self.checker.acknowledge(offset, token);
+            return Ok(());
+        }
+        let known = self.checker.known(offset);
+        self.target.read(at, &mut self.buf)?;
+        let reread = |buf: &mut [u8]| self.target.read(at, buf);
+        self.checker.check(offset, known, &mut self.buf, reread)
+    }
+}
