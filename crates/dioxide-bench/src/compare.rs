@@ -82,9 +82,9 @@ pub(crate) fn contest(
     timing: Timing,
     mut step: impl FnMut(&Variant),
 ) -> Result<Vec<Rounds>> {
-    let before: Vec<_> = variants.iter().map(Variant::stats).collect();
     let mut outcomes: Vec<Vec<Outcome>> = variants.iter().map(|_| Vec::new()).collect();
-    let mut stats: Vec<Option<Stats>> = before.iter().map(|s| s.map(|_| Stats::default())).collect();
+    let none_yet = |variant: &Variant| variant.stats().map(|_| Stats::default());
+    let mut stats: Vec<Option<Stats>> = variants.iter().map(none_yet).collect();
     for run in 0..runs as usize {
         for index in there_and_back(variants.len(), run) {
             let variant = &variants[index];
@@ -177,7 +177,6 @@ pub(crate) fn size_name(bytes: u32) -> String {
 }
 
 fn sum_of(a: &Stats, b: &Stats) -> Stats {
-    // Stats has a difference and no sum: a - (0 - b), in wrapping arithmetic, would be obscure.
     let mut sum = *a;
     sum.reads_simple += b.reads_simple;
     sum.reads_general += b.reads_general;

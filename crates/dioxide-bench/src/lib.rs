@@ -25,7 +25,10 @@
 //! | Module | Holds |
 //! |---|---|
 //! | `options` | what can be asked for |
-//! | `plan` | experiments as lists of cases; what each must reach |
+//! | `plan` | experiments as lists of cases |
+//! | `run` | running cases; rows and checks of them |
+//! | `goals` | what the experiments must reach |
+//! | `rows` | the performance table |
 //! | `seeds` | the mails' figures, and the devices they imply |
 //! | `image` | making images; looking at those given |
 //! | `subject` | an open image, file system and file; where the file lies on the device |
@@ -35,9 +38,20 @@
 //! | `compare` | rounds, medians, ratios |
 //! | `report` | rows, and their forms: JSON, table, HTML |
 
+mod compare;
 mod error;
+mod goals;
+mod image;
+mod load;
+mod offsets;
 mod options;
+mod plan;
 mod report;
+mod rows;
+mod run;
+mod seeds;
+mod subject;
+mod verify;
 
 pub use error::{Error, Result};
 pub use options::{BenchOptions, DeviceChoice, Experiment, Progress, SimpleChoice, Target};
@@ -52,6 +66,5 @@ pub use report::{Check, Latency, Machine, Report, Row, Spread, Verified};
 /// If something cannot be set up (no image, no such file in it, holes, tools that are missing), or
 /// the engine or the device fails.
 pub fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result<Report> {
-    let _ = (options, progress);
-    Err(Error::Setup("the experiments are being written".into()))
+    run::run(options, progress)
 }

@@ -1,5 +1,6 @@
 //! What a run found, and its forms.
 
+use crate::image::meminfo;
 use dioxide::Stats;
 use serde::Serialize;
 
@@ -92,8 +93,6 @@ pub struct Row {
     pub spread: Spread,
     /// Rounds.
     pub runs: u32,
-    /// Requests that failed, in all rounds.
-    pub errors: u64,
     /// The devices under the target.
     pub device: String,
     /// What the mail measured in this place, in requests a second.
@@ -134,6 +133,42 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What must hold.
     pub checks: Vec<Check>,
+}
+
+impl Machine {
+    /// This one.
+    pub(crate) fn here() -> Machine {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
+        let uname = rustix::system::uname();
+        let part = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+        Machine {
+            cpu: model.map_or("unknown".into(), |m| m.trim_start_matches(['\t', ' ', ':']).into()),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            memory_mib: meminfo("MemTotal:").unwrap_or(0) >> 20,
+            kernel: format!("{} {}", part(uname.sysname()), part(uname.release())),
+        }
+    }
+}
+
+impl Spread {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Spread {
+        let start = Spread { min: f64::INFINITY, max: f64::NEG_INFINITY };
+        values.fold(start, |s, v| Spread { min: s.min.min(v), max: s.max.max(v) })
+    }
+}
+
+impl Verified {
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Verified) -> Verified {
+        Verified {
+            sectors: self.sectors + other.sectors,
+            torn: self.torn + other.torn,
+            lost: self.lost + other.lost,
+            misplaced: self.misplaced + other.misplaced,
+            reread: self.reread + other.reread,
+        }
+    }
 }
 
 impl Report {

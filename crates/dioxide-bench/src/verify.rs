@@ -15,7 +15,7 @@
 //! Rejected: one checksum per request. It would say that something is wrong, not what.
 
 use crate::Result;
-use crate::offsets::mix;
+use crate::offsets::{Order, mix};
 use crate::report::Verified;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -181,17 +181,18 @@ impl Ledger {
         }
     }
 
-    /// Checks the whole file while nobody writes: every sector is of the write that was
-    /// acknowledged last, or of one that failed in between. `read` reads at an offset.
-    pub(crate) fn scan(
+    /// Checks every block of an order while nobody writes: each sector is of the write that was
+    /// acknowledged last, or of one that failed after it. `positions` are where `read` finds them.
+    pub(crate) fn scan_order(
         &self,
-        size: u64,
+        order: &Order,
+        positions: &[u64],
         mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let mut buf = dioxide::Buf::zeroed(self.block_size as usize);
-        for offset in (0..size / self.block_size).map(|block| block * self.block_size) {
-            read(offset, &mut buf)?;
-            self.check(offset, self.known(offset), &mut buf, |buf| read(offset, buf))?;
+        for (&offset, &at) in order.file.iter().zip(positions) {
+            read(at, &mut buf)?;
+            self.check(offset, self.known(offset), &mut buf, |buf| read(at, buf))?;
         }
         Ok(())
     }
@@ -288,7 +289,9 @@ mod tests {
             buf.copy_from_slice(&file[at as usize..at as usize + buf.len()]);
             Ok(())
         };
-        ledger.scan(file.len() as u64, read).unwrap();
+        let offsets: Box<[u64]> = (0..file.len() as u64).step_by(BLOCK).collect();
+        let order = Order { device: offsets.clone(), file: offsets };
+        ledger.scan_order(&order, &order.file, read).unwrap();
         ledger.found()
     }
 

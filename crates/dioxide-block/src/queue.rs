@@ -212,6 +212,14 @@ pub trait Queue: Send {
     /// the waker or the timeout.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()>;
 
+    /// As [`Queue::wait`], but a queue that can do so in one go waits until `want` operations can be
+    /// reaped, not one. It may return with fewer. A waker need not interrupt it before that, so it is
+    /// for callers that wait for the device only; `want` is at most what is in flight.
+    fn wait_for(&mut self, want: u32, timeout: Option<Duration>) -> Result<()> {
+        let _ = want;
+        self.wait(timeout)
+    }
+
     /// A handle that interrupts `wait` from another thread.
     fn waker(&self) -> Waker;
 }

@@ -2,7 +2,7 @@
 
 use dioxide::{FileType, Timestamp};
 use jiff::tz::TimeZone;
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 
 /// Text from a disk with its control characters shown as `?`, so that it cannot drive a terminal.
@@ -14,23 +14,18 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A name from a disk, for JSON. Names are bytes; JSON is not.
-#[derive(Serialize)]
-pub struct JsonName {
-    /// With what is not UTF-8 replaced.
-    name: String,
-    /// Exactly, in hexadecimal, if that lost something.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_hex: Option<String>,
-}
+/// A name from a disk. Names are bytes; JSON is not: there it is `name`, with what is not UTF-8
+/// replaced, and, if that lost something, `name_hex` with the exact bytes.
+pub struct Name(pub Vec<u8>);
 
-impl JsonName {
-    pub fn new(name: &[u8]) -> JsonName {
-        let exact = std::str::from_utf8(name);
-        JsonName {
-            name: String::from_utf8_lossy(name).into_owned(),
-            name_hex: exact.is_err().then(|| hex(name)),
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", &String::from_utf8_lossy(&self.0))?;
+        if std::str::from_utf8(&self.0).is_err() {
+            map.serialize_entry("name_hex", &hex(&self.0))?;
         }
+        map.end()
     }
 }
 
@@ -171,7 +166,7 @@ mod tests {
 
     #[test]
     fn name_that_is_not_utf8_carries_its_bytes() {
-        let name = serde_json::to_string(&JsonName::new(b"a\xff")).unwrap();
+        let name = serde_json::to_string(&Name(b"a\xff".to_vec())).unwrap();
         assert_eq!(name, "{\"name\":\"a\u{fffd}\",\"name_hex\":\"61ff\"}");
     }
 

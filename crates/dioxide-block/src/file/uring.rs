@@ -421,12 +421,12 @@ impl UringQueue {
         Ok(())
     }
 
-    fn wait_for_interrupts(&mut self, timeout: Option<Duration>) -> Result<()> {
+    fn wait_for_interrupts(&mut self, want: u32, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
             self.arm()?;
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            self.enter(1, left)?;
+            self.enter(want as usize, left)?;
             if self.can_reap() {
                 return Ok(());
             }
@@ -564,13 +564,18 @@ impl Queue for UringQueue {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
+        self.wait_for(1, timeout)
+    }
+
+    fn wait_for(&mut self, want: u32, timeout: Option<Duration>) -> Result<()> {
         self.pump();
         if !self.ready.is_empty() || self.can_reap() || std::mem::take(&mut self.woken) {
             return self.submit();
         }
         match self.options.iopoll {
             true => self.wait_polling(timeout),
-            false => self.wait_for_interrupts(timeout),
+            // Pieces that found no room yet cannot complete before others have.
+            false => self.wait_for_interrupts(want.min(self.outstanding() as u32).max(1), timeout),
         }
     }
 

@@ -108,6 +108,10 @@ impl Queue for RecordQueue {
         self.inner.wait(timeout)
     }
 
+    fn wait_for(&mut self, want: u32, timeout: Option<Duration>) -> Result<()> {
+        self.inner.wait_for(want, timeout)
+    }
+
     fn waker(&self) -> Waker {
         self.inner.waker()
     }

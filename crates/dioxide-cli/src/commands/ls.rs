@@ -1,31 +1,28 @@
-//! `dioxide ls`: one name in a line, or the long shape of `ls -l`.
+//! `dioxide ls`: gathers what the operands name.
+
+mod print;
 
 use crate::address::Address;
 use crate::args::LsArgs;
 use crate::failure::{Failure, Status, for_each};
 use crate::images::Images;
 use crate::output::Out;
-use crate::render::{JsonName, list_time, mode_string, now_secs};
+use crate::render::Name;
 use dioxide::{FileType, Fs, Metadata};
 use serde::Serialize;
-use std::io::{self, Write};
 
 /// A line of a listing.
 #[derive(Serialize)]
 struct Row {
-    #[serde(skip)]
-    name: Vec<u8>,
     #[serde(flatten)]
-    json_name: JsonName,
+    name: Name,
     ino: u32,
     file_type: FileType,
     /// Only where it was asked for and could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<Metadata>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<JsonName>,
-    #[serde(skip)]
-    target_bytes: Option<Vec<u8>>,
+    target: Option<Name>,
 }
 
 /// What one operand names.
@@ -65,7 +62,7 @@ pub fn run(args: &LsArgs, out: &mut Out) -> Result<Status, Failure> {
         files.append(&mut directories);
         out.json(&files)?;
     } else {
-        print(args, files, &directories, out)?;
+        print::print(args, files, &directories, out)?;
     }
     Ok(status.max(inodes_failed))
 }
@@ -87,26 +84,22 @@ impl Lister<'_> {
             self.entries()?
         } else {
             let target = self.target(path, own.file_type);
-            vec![row(
-                self.title().into_bytes(),
-                own.ino,
-                own.file_type,
-                Some(own),
+            vec![Row {
+                name: Name(self.address.to_string().into_bytes()),
+                ino: own.ino,
+                file_type: own.file_type,
+                metadata: Some(own),
                 target,
-            )]
+            }]
         };
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        entries.sort_by(|a, b| a.name.0.cmp(&b.name.0));
         Ok(Listing {
             image: self.address.image.display().to_string(),
             path: String::from_utf8_lossy(path).into_owned(),
             directory,
             entries,
-            title: self.title(),
+            title: self.address.to_string(),
         })
-    }
-
-    fn title(&self) -> String {
-        self.address.to_string()
     }
 
     /// A link to a directory stands for the directory, except in a long listing.
@@ -140,7 +133,13 @@ impl Lister<'_> {
     /// An inode that cannot be read is told, and its name still shown.
     fn entry(&mut self, entry: dioxide::DirEntry) -> Row {
         if !self.args.long {
-            return row(entry.name, entry.ino.0, entry.file_type, None, None);
+            return Row {
+                name: Name(entry.name),
+                ino: entry.ino.0,
+                file_type: entry.file_type,
+                metadata: None,
+                target: None,
+            };
         }
         let path = join(&self.address.path, &entry.name);
         let metadata = match self.fs.symlink_metadata(&path) {
@@ -154,16 +153,23 @@ impl Lister<'_> {
             .as_ref()
             .map_or(entry.file_type, |metadata| metadata.file_type);
         let target = self.target(&path, file_type);
-        row(entry.name, entry.ino.0, file_type, metadata, target)
+        Row {
+            name: Name(entry.name),
+            ino: entry.ino.0,
+            file_type,
+            metadata,
+            target,
+        }
     }
 
-    fn target(&mut self, path: &[u8], file_type: FileType) -> Option<Vec<u8>> {
+    fn target(&mut self, path: &[u8], file_type: FileType) -> Option<Name> {
         if !self.args.long || file_type != FileType::Symlink {
             return None;
         }
         self.fs
             .read_link(path)
             .map_err(|error| self.tell(path, &error))
+            .map(Name)
             .ok()
     }
 
@@ -176,24 +182,6 @@ impl Lister<'_> {
     }
 }
 
-fn row(
-    name: Vec<u8>,
-    ino: u32,
-    file_type: FileType,
-    metadata: Option<Metadata>,
-    target_bytes: Option<Vec<u8>>,
-) -> Row {
-    Row {
-        json_name: JsonName::new(&name),
-        name,
-        ino,
-        file_type,
-        metadata,
-        target: target_bytes.as_deref().map(JsonName::new),
-        target_bytes,
-    }
-}
-
 fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = directory.to_vec();
     if path.last() != Some(&b'/') {
@@ -201,115 +189,6 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
     path.extend_from_slice(name);
     path
-}
-
-/// Files first, then directories, each under its name if there is more than one operand.
-fn print(
-    args: &LsArgs,
-    files: Vec<Listing>,
-    directories: &[Listing],
-    out: &mut Out,
-) -> Result<(), Failure> {
-    let titles = args.paths.len() > 1;
-    let mut apart = !files.is_empty();
-    let rows: Vec<Row> = files
-        .into_iter()
-        .flat_map(|listing| listing.entries)
-        .collect();
-    print_rows(args.long, &rows, out)?;
-    for listing in directories {
-        if apart {
-            writeln!(out)?;
-        }
-        apart = true;
-        if titles {
-            writeln!(out, "{}:", listing.title)?;
-        }
-        if args.long {
-            let blocks: u64 = listing
-                .entries
-                .iter()
-                .flat_map(|row| &row.metadata)
-                .map(|m| m.blocks)
-                .sum();
-            writeln!(out, "total {}", blocks.div_ceil(2))?;
-        }
-        print_rows(args.long, &listing.entries, out)?;
-    }
-    Ok(())
-}
-
-fn print_rows(long: bool, rows: &[Row], out: &mut Out) -> io::Result<()> {
-    let lines: Vec<Long> = if long {
-        rows.iter().map(long_line).collect()
-    } else {
-        Vec::new()
-    };
-    let widths = Long::widths(&lines);
-    for (index, row) in rows.iter().enumerate() {
-        if let Some(line) = lines.get(index) {
-            line.print(&widths, out)?;
-        }
-        out.name(&row.name)?;
-        if let Some(target) = &row.target_bytes {
-            out.write_all(b" -> ")?;
-            out.name(target)?;
-        }
-        writeln!(out)?;
-    }
-    Ok(())
-}
-
-/// The columns of a long line that stand before the name; all but mode and time flush right.
-struct Long {
-    mode: String,
-    numbers: [String; 4],
-    time: String,
-}
-
-fn long_line(row: &Row) -> Long {
-    let unknown = || "?".to_owned();
-    let Some(metadata) = &row.metadata else {
-        return Long {
-            mode: "?".repeat(10),
-            numbers: std::array::from_fn(|_| unknown()),
-            time: format!("{:>12}", "?"),
-        };
-    };
-    let size = match metadata.device {
-        Some((major, minor)) => format!("{major}, {minor}"),
-        None => metadata.size.to_string(),
-    };
-    Long {
-        mode: mode_string(metadata.file_type, metadata.permissions),
-        numbers: [
-            metadata.nlink.to_string(),
-            metadata.uid.to_string(),
-            metadata.gid.to_string(),
-            size,
-        ],
-        time: list_time(metadata.mtime, now_secs()),
-    }
-}
-
-impl Long {
-    fn widths(lines: &[Long]) -> [usize; 4] {
-        std::array::from_fn(|column| {
-            lines
-                .iter()
-                .map(|line| line.numbers[column].len())
-                .max()
-                .unwrap_or(0)
-        })
-    }
-
-    fn print(&self, widths: &[usize; 4], out: &mut Out) -> io::Result<()> {
-        write!(out, "{}", self.mode)?;
-        for (number, width) in self.numbers.iter().zip(widths) {
-            write!(out, " {number:>width$}")?;
-        }
-        write!(out, " {} ", self.time)
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::args::StatArgs;
 use crate::failure::{Failure, Status, for_each};
 use crate::images::Images;
 use crate::output::Out;
-use crate::render::{JsonName, full_time, mode_string, printable, type_words};
+use crate::render::{Name, full_time, mode_string, type_words};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{Error, FileType, Fs, Metadata, Xattr};
 use serde::Serialize;
@@ -23,19 +23,15 @@ struct Told<'a> {
     mode: String,
     flag_names: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<JsonName>,
-    #[serde(skip)]
-    target_bytes: Option<Vec<u8>>,
+    target: Option<Name>,
     xattrs: Vec<JsonXattr>,
 }
 
 #[derive(Serialize)]
 struct JsonXattr {
     #[serde(flatten)]
-    name: JsonName,
-    value: JsonName,
-    #[serde(skip)]
-    text: String,
+    name: Name,
+    value: Name,
 }
 
 pub fn run(args: &StatArgs, out: &mut Out) -> Result<Status, Failure> {
@@ -65,7 +61,7 @@ fn gather<'a>(fs: &Fs, address: &'a Address, follow: bool) -> Result<Told<'a>, E
         fs.symlink_metadata(path)?
     };
     let is_link = metadata.file_type == FileType::Symlink;
-    let target_bytes = is_link.then(|| fs.read_link(path)).transpose()?;
+    let target = is_link.then(|| fs.read_link(path)).transpose()?;
     // Attributes are looked up by the path, which would lead past a link.
     let xattrs = if is_link {
         Vec::new()
@@ -79,18 +75,15 @@ fn gather<'a>(fs: &Fs, address: &'a Address, follow: bool) -> Result<Told<'a>, E
         mode: mode_string(metadata.file_type, metadata.permissions),
         flag_names: InodeFlags(metadata.flags).names(),
         metadata,
-        target: target_bytes.as_deref().map(JsonName::new),
-        target_bytes,
-        xattrs: xattrs.iter().map(json_xattr).collect(),
+        target: target.map(Name),
+        xattrs: xattrs.into_iter().map(json_xattr).collect(),
     })
 }
 
-fn json_xattr(xattr: &Xattr) -> JsonXattr {
-    let name = String::from_utf8_lossy(&xattr.name);
+fn json_xattr(xattr: Xattr) -> JsonXattr {
     JsonXattr {
-        name: JsonName::new(&xattr.name),
-        value: JsonName::new(&xattr.value),
-        text: format!("{}={}", printable(&name), xattr.value.escape_ascii()),
+        name: Name(xattr.name),
+        value: Name(xattr.value),
     }
 }
 
@@ -105,7 +98,7 @@ fn print(told: &Told<'_>, out: &mut Out) -> io::Result<()> {
         ..
     } = told.metadata;
     write!(out, "  File: {}", told.address)?;
-    if let Some(target) = &told.target_bytes {
+    if let Some(Name(target)) = &told.target {
         out.write_all(b" -> ")?;
         out.name(target)?;
     }
@@ -155,7 +148,9 @@ fn print_ext4(told: &Told<'_>, out: &mut Out) -> io::Result<()> {
         writeln!(out, "Project: {project}")?;
     }
     for xattr in &told.xattrs {
-        writeln!(out, " Xattr: {}", xattr.text)?;
+        out.write_all(b" Xattr: ")?;
+        out.name(&xattr.name.0)?;
+        writeln!(out, "={}", xattr.value.0.escape_ascii())?;
     }
     Ok(())
 }

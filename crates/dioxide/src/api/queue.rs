@@ -277,17 +277,22 @@ impl Queue {
         done: &mut Vec<Completion>,
         timeout: Option<Duration>,
     ) -> Result<usize> {
-        self.submit()?;
         let min = min.min(self.core.outstanding);
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut count = self.reap(done);
+        if count >= min {
+            self.submit()?;
+            return Ok(count);
+        }
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         while count < min {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // A worker's completion may be one of those that are waited for.
+            let want = if self.core.away > 0 { 1 } else { min - count };
+            self.device.wait_for(want as u32, left)?;
+            count += self.reap(done);
             if left.is_some_and(|left| left.is_zero()) {
                 break;
             }
-            self.device.wait(left)?;
-            count += self.reap(done);
         }
         Ok(count)
     }

@@ -18,14 +18,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 16;
-/// How many directories are kept though nobody uses them.
-const KEPT_DIRS: usize = 64;
+/// How many directories are kept though nobody uses them: of those up to [`SMALL_DIR_BYTES`], and
+/// of larger ones, whose maps may take megabytes.
+const KEPT_SMALL: usize = 64;
+const KEPT_LARGE: usize = 4;
+const SMALL_DIR_BYTES: u64 = 4 << 20;
 
 /// The inodes of a mount that somebody holds.
 #[derive(Debug)]
 pub(crate) struct InodeCache {
     shards: [Mutex<Shard>; SHARDS],
-    kept: [Mutex<Option<Arc<Inode>>>; KEPT_DIRS],
+    kept: [Mutex<Option<Arc<Inode>>>; KEPT_SMALL + KEPT_LARGE],
     next_id: AtomicU64,
 }
 
@@ -69,11 +72,28 @@ impl InodeCache {
 
     fn keep_if_dir(&self, inode: &Arc<Inode>) {
         if inode.file_type() == FileType::Directory {
-            let before = self.kept[inode.ino.0 as usize % KEPT_DIRS]
-                .lock()
-                .replace(inode.clone());
+            let before = self.keeper(inode).lock().replace(inode.clone());
             drop(before);
         }
+    }
+
+    /// The place where a directory is kept, until another one takes it.
+    fn keeper(&self, dir: &Inode) -> &Mutex<Option<Arc<Inode>>> {
+        let number = dir.ino.0 as usize;
+        if dir.i_size() <= SMALL_DIR_BYTES {
+            &self.kept[number % KEPT_SMALL]
+        } else {
+            &self.kept[KEPT_SMALL + number % KEPT_LARGE]
+        }
+    }
+
+    /// How many entries there are, those that nobody holds included.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().inodes.len())
+            .sum()
     }
 
     /// A name for the locks of the next inode.

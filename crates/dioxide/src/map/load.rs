@@ -95,6 +95,16 @@ impl Source<'_> {
         }
     }
 
+    /// The blocks of `first ..= last` that matter. A directory ends with its size; what its map has
+    /// behind that would only take memory.
+    fn clip(&self, first: Lblk, last: Lblk) -> Range<u64> {
+        let end = match self.inode.file_type() {
+            FileType::Directory => self.inode.i_size().div_ceil(self.mount.block_bytes()),
+            _ => LBLK_END,
+        };
+        u64::from(first.0)..end.min(u64::from(last.0) + 1)
+    }
+
     /// Refuses blocks that are metadata. They lie inside the file system.
     fn outside_zone(
         &self,
@@ -187,7 +197,7 @@ impl Extents<'_> {
 
 impl RunSource for Extents<'_> {
     fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()> {
-        let blocks = u64::from(first.0)..u64::from(last.0) + 1;
+        let blocks = self.0.clip(first, last);
         let mut zone = ZoneCheck::new(self.0.mount, self.0.inode.ino);
         let mut visits = VISITS;
         let mut stack = vec![self.root()?];
@@ -363,7 +373,7 @@ impl Indirect<'_> {
 
 impl RunSource for Indirect<'_> {
     fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()> {
-        let blocks = u64::from(first.0)..u64::from(last.0) + 1;
+        let blocks = self.0.clip(first, last);
         let zone = ZoneCheck::new(self.0.mount, self.0.inode.ino);
         let mut joiner = Joiner {
             source: &self.0,

@@ -58,7 +58,7 @@ fn zone_of(sb: &SuperBlock, ranges: Vec<Range<u64>>) -> SystemZone {
 }
 
 impl Mount {
-    /// Reads and checks every descriptor, where there are not too many, and remembers what they
+    /// Reads and checks the first [`KNOWN_GROUPS`] descriptors. If those are all, remembers what they
     /// occupy. Returns the damaged groups' errors, the first few of them.
     pub(super) fn learn_groups(&mut self) -> Vec<Error> {
         const FEW: usize = 4;

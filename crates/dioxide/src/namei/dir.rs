@@ -322,3 +322,179 @@ impl<'a> Descent<'a> {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use dioxide_testkit::{Image, debugfs};
+    use std::os::unix::fs::FileExt;
+    use std::process::Command;
+
+    const NAMES: u32 = 700;
+
+    fn name(at: u32) -> String {
+        format!("{at} {}", "é".repeat(at as usize % 40))
+    }
+
+    /// An image whose directory `/d` has an index, made by e2fsck.
+    fn indexed(features: &str, hash: &str, flags: &str) -> Image {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir(folder.path().join("d")).expect("a new directory");
+        for at in 0..NAMES {
+            std::fs::File::create(folder.path().join("d").join(name(at))).expect("a new file");
+        }
+        let image = Image::builder()
+            .size(16 << 20)
+            .block_size(1024)
+            .features(features);
+        let image = image.source(folder.path()).build();
+        debugfs(
+            image.path(),
+            &[
+                format!("ssv def_hash_version {hash}"),
+                format!("ssv flags {flags}"),
+            ],
+        );
+        let path = format!(
+            "{}:/usr/sbin:/sbin",
+            std::env::var("PATH").unwrap_or_default()
+        );
+        let fixed = Command::new("e2fsck")
+            .args(["-fyD"])
+            .arg(image.path())
+            .env("PATH", path)
+            .output();
+        assert!(
+            fixed
+                .expect("e2fsck")
+                .status
+                .code()
+                .is_some_and(|code| code < 4)
+        );
+        image
+    }
+
+    fn open(image: &Image) -> Arc<Mount> {
+        let options = dioxide_block::file::FileOptions {
+            write: false,
+            ..Default::default()
+        };
+        let device = dioxide_block::file::open(image.path(), &options).expect("it opens");
+        Mount::open(device, &MountOptions::new()).expect("it opens")
+    }
+
+    #[test]
+    fn index_of_every_hash_finds_every_name_and_no_other() {
+        for hash in ["legacy", "half_md4", "tea"] {
+            for flags in ["1", "2"] {
+                let mount = open(&indexed("metadata_csum", hash, flags));
+                let dir = mount.lookup(b"/d", true).expect("it is there");
+                assert!(mount.is_indexed(&dir));
+                for at in 0..NAMES {
+                    let found = mount
+                        .find_by_index(&dir, name(at).as_bytes())
+                        .expect("the index is intact");
+                    assert!(found.is_some(), "{hash} {flags}: {at}");
+                }
+                assert_eq!(
+                    mount
+                        .find_by_index(&dir, b"absent")
+                        .expect("the index is intact"),
+                    None
+                );
+            }
+        }
+    }
+
+    /// Where block 0 of `/d` lies.
+    fn root_of_index(mount: &Mount) -> u64 {
+        let dir = mount.lookup(b"/d", true).expect("it is there");
+        let mapping = map::load::lookup_or_load(mount, &dir, Lblk(0), 1).expect("it is mapped");
+        mapping.pblk.0 << mount.block_bits
+    }
+
+    #[test]
+    fn index_that_makes_no_sense_is_passed_over() {
+        for (at, byte) in [(0x1C, 9), (0x1D, 7), (0x1E, 3), (0x20, 1), (0x24, 0)] {
+            let image = indexed("^metadata_csum", "half_md4", "1");
+            let root = root_of_index(&open(&image));
+            let file = std::fs::File::options()
+                .write(true)
+                .open(image.path())
+                .expect("the image");
+            file.write_all_at(&[byte], root + at).expect("a write");
+            let mount = open(&image);
+            let dir = mount.lookup(b"/d", true).expect("it is there");
+            let error = mount
+                .find_by_index(&dir, b"absent")
+                .expect_err("the index is damaged");
+            assert!(index_makes_no_sense(&error), "{error}");
+            for number in [0, NAMES - 1] {
+                assert!(
+                    mount
+                        .find_entry(&dir, name(number).as_bytes())
+                        .expect("the names are intact")
+                        .is_some()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn index_block_with_wrong_checksum_is_an_error() {
+        let image = indexed("metadata_csum", "half_md4", "1");
+        let root = root_of_index(&open(&image));
+        let file = std::fs::File::options()
+            .write(true)
+            .open(image.path())
+            .expect("the image");
+        file.write_all_at(&[9], root + 0x1C).expect("a write");
+        let mount = open(&image);
+        let dir = mount.lookup(b"/d", true).expect("it is there");
+        let error = mount
+            .find_entry(&dir, name(0).as_bytes())
+            .expect_err("the checksum is wrong");
+        assert_eq!(error.errno(), libc::EBADMSG, "{error}");
+    }
+
+    #[test]
+    fn lookups_at_the_same_time_get_the_same_inode() {
+        let mount = open(&indexed("metadata_csum", "half_md4", "1"));
+        for at in 0..50 {
+            let path = format!("/d/{}", name(at));
+            let look = || mount.lookup(path.as_bytes(), true).expect("it is there");
+            let (one, two) = std::thread::scope(|scope| {
+                let other = scope.spawn(look);
+                (look(), other.join().expect("no panic"))
+            });
+            assert!(Arc::ptr_eq(&one, &two));
+        }
+    }
+
+    #[test]
+    fn inodes_that_nobody_holds_are_forgotten() {
+        let mount = open(&indexed("metadata_csum", "half_md4", "1"));
+        for at in 0..NAMES {
+            mount
+                .lookup(format!("/d/{}", name(at)).as_bytes(), true)
+                .expect("it is there");
+        }
+        assert!(
+            mount.inodes.len() <= 16 * 65,
+            "{} are remembered",
+            mount.inodes.len()
+        );
+        let ids: Vec<u64> = (0..2)
+            .map(|_| {
+                let path = format!("/d/{}", name(0));
+                mount
+                    .lookup(path.as_bytes(), true)
+                    .expect("it is there")
+                    .in_flight
+                    .id()
+            })
+            .collect();
+        assert_ne!(ids[0], ids[1], "a dropped inode's id is not used again");
+    }
+}

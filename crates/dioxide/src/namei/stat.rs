@@ -2,7 +2,7 @@
 
 use crate::inode::Inode;
 use crate::mount::Mount;
-use crate::{Metadata, Timestamp};
+use crate::{FileType, Metadata, Timestamp};
 use dioxide_format::features::RoCompat;
 use dioxide_format::inode::Timestamp as DiskTime;
 
@@ -32,7 +32,6 @@ impl Mount {
     /// The metadata of an inode. Does not block.
     pub(crate) fn metadata(&self, inode: &Inode) -> Metadata {
         let disk = &inode.disk;
-        let ro_compat = self.sb.features().ro_compat;
         let modified = inode.modified_ns().map(Timestamp::from_ns);
         let changed = |time: DiskTime| modified.map_or(time.into(), |ours| ours.max(time.into()));
         Metadata {
@@ -42,12 +41,9 @@ impl Mount {
             nlink: disk.links_count().into(),
             uid: disk.uid(),
             gid: disk.gid(),
-            project: ro_compat.contains(RoCompat::PROJECT).then(|| disk.projid()),
+            project: self.has_ro_compat(RoCompat::PROJECT).then(|| disk.projid()),
             size: inode.i_size(),
-            blocks: disk.sectors(
-                ro_compat.contains(RoCompat::HUGE_FILE),
-                self.sb.block_size(),
-            ),
+            blocks: self.sectors(inode),
             block_size: self.sb.block_size(),
             device: disk
                 .device_number()
@@ -59,6 +55,21 @@ impl Mount {
             flags: disk.flags().0,
             generation: disk.generation(),
         }
+    }
+
+    fn has_ro_compat(&self, feature: RoCompat) -> bool {
+        self.sb.features().ro_compat.contains(feature)
+    }
+
+    /// `st_blocks`. As in Linux, a file whose content lies in its inode counts as if it had sectors
+    /// of its own: `tar` and others take a file without any for one hole.
+    fn sectors(&self, inode: &Inode) -> u64 {
+        let huge_file = self.has_ro_compat(RoCompat::HUGE_FILE);
+        let sectors = inode.disk.sectors(huge_file, self.sb.block_size());
+        if inode.has_inline_data() && inode.file_type() == FileType::Regular {
+            return sectors + inode.i_size().div_ceil(512);
+        }
+        sectors
     }
 }
 

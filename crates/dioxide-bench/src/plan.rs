@@ -1,0 +1,274 @@
+//! Experiments as lists of cases.
+//!
+//! A case is one job on one device, run on every target, and on dioxide in every setting that is to
+//! be compared.
+
+use crate::compare::Setting;
+use crate::load::{Engine, Job, Timing};
+use crate::seeds::{self, MIXED_SIZES};
+use crate::subject::Layer;
+use crate::{BenchOptions, DeviceChoice, Error, Experiment, Result, SimpleChoice};
+use dioxide::{CompletionMode, Policy};
+use std::time::Duration;
+
+/// One comparison.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) experiment: Experiment,
+    pub(crate) job: Job,
+    pub(crate) sequential: bool,
+    pub(crate) layer: Layer,
+    pub(crate) settings: Vec<Setting>,
+}
+
+/// What an experiment is like when nothing is said about it.
+struct Defaults {
+    queue: bool,
+    read_percent: u8,
+    sequential: bool,
+    jobs: u32,
+    block_sizes: &'static [u32],
+    depths: &'static [u32],
+    policies: &'static [Policy],
+    completions: &'static [CompletionMode],
+    simple: SimpleChoice,
+}
+
+const MIXED_POLICIES: [Policy; 7] = [
+    Policy::Parallel,
+    Policy::Pre49,
+    Policy::Pre49Nolock,
+    Policy::Ilock,
+    Policy::IlockNew,
+    Policy::IlockPlus,
+    Policy::IlockNewPlus,
+];
+
+fn defaults(experiment: Experiment) -> Defaults {
+    let quiet = Defaults {
+        queue: true,
+        read_percent: 100,
+        sequential: false,
+        jobs: 1,
+        block_sizes: &[4096],
+        depths: &[512],
+        policies: &[Policy::Best],
+        completions: &[CompletionMode::Inline],
+        simple: SimpleChoice::On,
+    };
+    match experiment {
+        Experiment::MixedRandrw => Defaults {
+            queue: false,
+            read_percent: 50,
+            jobs: 8,
+            block_sizes: &MIXED_SIZES,
+            depths: &[1],
+            policies: &MIXED_POLICIES,
+            ..quiet
+        },
+        Experiment::UnalignedOverwrite => Defaults {
+            read_percent: 0,
+            sequential: true,
+            jobs: 8,
+            block_sizes: &[2048, 4096],
+            depths: &[256],
+            policies: &[Policy::V56, Policy::V64, Policy::Best],
+            ..quiet
+        },
+        Experiment::AioCompletion => Defaults {
+            read_percent: 0,
+            block_sizes: &[4096, 8192, 12_288, 16_384],
+            depths: &[64],
+            completions: &[CompletionMode::Deferred, CompletionMode::Inline],
+            ..quiet
+        },
+        Experiment::SimpleRead | Experiment::Rows => Defaults { simple: SimpleChoice::Both, ..quiet },
+        Experiment::SimpleReadSweep => {
+            Defaults { simple: SimpleChoice::Both, depths: &[1, 64, 128, 256], ..quiet }
+        }
+    }
+}
+
+/// The cases of one experiment.
+pub(crate) fn cases(experiment: Experiment, options: &BenchOptions) -> Result<Vec<Case>> {
+    let defaults = defaults(experiment);
+    let settings = settings(&defaults, options);
+    let mut cases = Vec::new();
+    for &block_size in or(&options.block_sizes, defaults.block_sizes) {
+        for &depth in or(&options.iodepths, defaults.depths) {
+            let job = Job {
+                engine: engine(defaults.queue, depth, options.batch),
+                read_percent: options.mix.unwrap_or(defaults.read_percent),
+                block_size,
+                jobs: options.numjobs.unwrap_or(defaults.jobs),
+                seed: options.seed,
+            };
+            let layer = layer(experiment, &options.device, block_size);
+            let case = Case {
+                experiment,
+                job,
+                sequential: defaults.sequential,
+                layer,
+                settings: settings.clone(),
+            };
+            check(&case, options)?;
+            cases.push(case);
+        }
+    }
+    Ok(cases)
+}
+
+/// What was asked for, or what is usual.
+fn or<'a, T>(asked: &'a [T], usual: &'a [T]) -> &'a [T] {
+    if asked.is_empty() { usual } else { asked }
+}
+
+fn settings(defaults: &Defaults, options: &BenchOptions) -> Vec<Setting> {
+    let mut all = Vec::new();
+    for &policy in or(&options.policies, defaults.policies) {
+        for &completion in or(&options.completions, defaults.completions) {
+            for simple in options.simple.unwrap_or(defaults.simple).settings() {
+                all.push(Setting { policy, completion, simple });
+            }
+        }
+    }
+    all
+}
+
+fn engine(queue: bool, depth: u32, batch: Option<u32>) -> Engine {
+    match queue || depth != 1 {
+        true => Engine::Queue { depth, batch: batch.unwrap_or((depth / 4).clamp(1, 32)) },
+        false => Engine::Psync,
+    }
+}
+
+fn layer(experiment: Experiment, choice: &DeviceChoice, block_size: u32) -> Layer {
+    let seed = || seeds::device(experiment, block_size).map_or(Layer::Bare, Layer::Sim);
+    match choice {
+        DeviceChoice::Auto => match experiment {
+            Experiment::MixedRandrw | Experiment::UnalignedOverwrite => seed(),
+            _ => Layer::Bare,
+        },
+        DeviceChoice::Image => Layer::Bare,
+        DeviceChoice::Seed => seed(),
+        DeviceChoice::Sim(spec) => Layer::Sim(spec.clone()),
+        DeviceChoice::Null => Layer::Null,
+    }
+}
+
+fn check(case: &Case, options: &BenchOptions) -> Result<()> {
+    let Job { engine, read_percent, block_size, jobs, .. } = case.job;
+    let bad = |what: String| Err(Error::Setup(what));
+    if block_size == 0 || !block_size.is_multiple_of(512) || block_size > 1 << 30 {
+        return bad(format!("block size {block_size}: it must be a multiple of 512, at most 1 GiB"));
+    }
+    if jobs == 0 || jobs > 1024 {
+        return bad(format!("{jobs} jobs: there must be 1 to 1024"));
+    }
+    if read_percent > 100 {
+        return bad(format!("a mix of {read_percent} % reads"));
+    }
+    if let Engine::Queue { depth, batch } = engine
+        && (depth == 0 || depth > 1 << 15 || batch == 0)
+    {
+        return bad(format!("depth {depth} and batch {batch}: they must be 1 to 32768"));
+    }
+    if case.layer == Layer::Null && engine == Engine::Psync {
+        return bad(format!("{}: the null device measures queues only", case.experiment));
+    }
+    if case.layer == Layer::Null && options.verify {
+        return bad("the null device keeps no data, so there is nothing to verify".into());
+    }
+    Ok(())
+}
+
+/// How many rounds, and how long each.
+pub(crate) fn timing(options: &BenchOptions, rows: bool) -> (u32, Timing) {
+    let runs = match (rows, options.quick) {
+        (false, true) => 3,
+        (true, false) => 7,
+        _ => 5,
+    };
+    let usual = Duration::from_millis(if options.quick { 150 } else { 1000 });
+    let runtime = options.runtime.unwrap_or(usual);
+    let warm_up = (runtime / 4).clamp(Duration::from_millis(5), Duration::from_secs(2));
+    (options.runs.unwrap_or(runs).max(1), Timing { warm_up, runtime })
+}
+
+/// `randread`, `write` and so on, of reads (0) or writes (1).
+pub(crate) fn rw_name(case_sequential: bool, read_percent: u8, side: usize) -> &'static str {
+    match (case_sequential, read_percent, side) {
+        (true, 100, _) => "read",
+        (true, 0, _) => "write",
+        (true, _, 0) => "rw:read",
+        (true, _, _) => "rw:write",
+        (false, 100, _) => "randread",
+        (false, 0, _) => "randwrite",
+        (false, _, 0) => "randrw:read",
+        (false, _, _) => "randrw:write",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(experiment: Experiment, options: &BenchOptions) -> Vec<Case> {
+        cases(experiment, options).unwrap()
+    }
+
+    #[test]
+    fn defaults_are_the_parameters_of_the_mails() {
+        let options = BenchOptions::default();
+        let mixed = plan(Experiment::MixedRandrw, &options);
+        assert_eq!(mixed.len(), 5);
+        assert_eq!(mixed[0].settings.len(), 7);
+        assert_eq!(mixed[0].job.engine, Engine::Psync);
+        assert_eq!((mixed[0].job.jobs, mixed[0].job.read_percent), (8, 50));
+        assert!(matches!(mixed[0].layer, Layer::Sim(_)));
+
+        let unaligned = plan(Experiment::UnalignedOverwrite, &options);
+        assert_eq!(unaligned[0].job.engine, Engine::Queue { depth: 256, batch: 32 });
+        assert_eq!((unaligned[0].job.jobs, unaligned[0].job.block_size), (8, 2048));
+
+        let aio = plan(Experiment::AioCompletion, &options);
+        assert_eq!(aio.iter().map(|c| c.job.block_size).collect::<Vec<_>>(), [4096, 8192, 12_288, 16_384]);
+        assert_eq!(aio[0].job.engine.depth(), 64);
+
+        let sweep = plan(Experiment::SimpleReadSweep, &options);
+        assert_eq!(sweep.iter().map(|c| c.job.engine.depth()).collect::<Vec<_>>(), [1, 64, 128, 256]);
+        assert_eq!(plan(Experiment::SimpleRead, &options)[0].job.engine, Engine::Queue { depth: 512, batch: 32 });
+    }
+
+    #[test]
+    fn what_is_asked_for_replaces_the_defaults() {
+        let options = BenchOptions {
+            policies: vec![Policy::Xfs],
+            simple: Some(SimpleChoice::Both),
+            block_sizes: vec![512],
+            iodepths: vec![4, 8],
+            numjobs: Some(2),
+            mix: Some(70),
+            device: DeviceChoice::Image,
+            ..BenchOptions::default()
+        };
+        let cases = plan(Experiment::MixedRandrw, &options);
+        assert_eq!(cases.len(), 2);
+        assert_eq!(cases[1].job.engine, Engine::Queue { depth: 8, batch: 2 });
+        assert_eq!((cases[0].job.jobs, cases[0].job.read_percent), (2, 70));
+        assert_eq!(cases[0].settings.iter().map(|s| s.simple).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(cases[0].layer, Layer::Bare);
+    }
+
+    #[test]
+    fn senseless_options_are_refused() {
+        let refused = |options: BenchOptions| cases(Experiment::MixedRandrw, &options).is_err();
+        assert!(refused(BenchOptions { block_sizes: vec![1000], ..BenchOptions::default() }));
+        assert!(refused(BenchOptions { numjobs: Some(0), ..BenchOptions::default() }));
+        assert!(refused(BenchOptions { mix: Some(101), ..BenchOptions::default() }));
+        assert!(refused(BenchOptions { iodepths: vec![0], ..BenchOptions::default() }));
+        assert!(refused(BenchOptions { device: DeviceChoice::Null, ..BenchOptions::default() }));
+        let null = BenchOptions { device: DeviceChoice::Null, verify: true, ..BenchOptions::default() };
+        assert!(cases(Experiment::SimpleRead, &null).is_err());
+    }
+}

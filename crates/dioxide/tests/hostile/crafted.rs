@@ -1,0 +1,308 @@
+//! Damage with an aim: one field at a time, by debugfs, and the error that must come of it.
+
+use dioxide::{Error, Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Image, debugfs, debugfs_query};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+/// An image without checksums, so that what is set stays plausible, with the file `/f` of four
+/// blocks, the directories `/d/e`, and the symlink `/l`.
+fn image(features: &str) -> Image {
+    let image = Image::builder()
+        .size(8 << 20)
+        .block_size(1024)
+        .features(features)
+        .build();
+    let host = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::write(host.path(), [7; 4096]).expect("a write");
+    let write = format!("write {} f", host.path().display());
+    debugfs(
+        image.path(),
+        &[&write, "mkdir d", "mkdir d/e", "symlink l target"],
+    );
+    image
+}
+
+fn extents() -> Image {
+    image("^metadata_csum,^has_journal")
+}
+
+fn open(image: &Image) -> Fs {
+    Fs::open(image.path(), &MountOptions::new()).expect("it opens")
+}
+
+/// What reading `/f` fails with after `commands`.
+fn error_of_reading(image: &Image, commands: &[&str]) -> Error {
+    debugfs(image.path(), commands);
+    let fs = open(image);
+    let file = match OpenOptions::new().read(true).open(&fs, "/f") {
+        Ok(file) => file,
+        Err(error) => return error,
+    };
+    file.read_at(&mut [0; 4096], 0)
+        .expect_err("the map is damaged")
+}
+
+#[track_caller]
+fn assert_corrupt(error: &Error, structure: &str, says: &str) {
+    assert_eq!(error.errno(), libc::EUCLEAN, "{error}");
+    let text = error.to_string();
+    assert!(
+        matches!(error, Error::Corrupt { structure: found, .. } if *found == structure),
+        "{text}"
+    );
+    assert!(text.contains(says), "{text}");
+}
+
+// `/f` has two extents of two blocks. Words of i_block: 0 magic and entries, 1 max and depth, 2
+// generation; then for each ee_block, ee_len and ee_start_hi, ee_start_lo.
+
+#[test]
+fn extent_root_with_wrong_magic_is_corrupt() {
+    assert_corrupt(
+        &error_of_reading(&extents(), &["sif f block[0] 0x1f30b"]),
+        "extent node",
+        "eh_magic",
+    );
+}
+
+#[test]
+fn extent_tree_too_deep_is_corrupt() {
+    assert_corrupt(
+        &error_of_reading(&extents(), &["sif f block[1] 0x90004"]),
+        "extent node",
+        "eh_depth",
+    );
+}
+
+#[test]
+fn extent_with_more_entries_than_room_is_corrupt() {
+    assert_corrupt(
+        &error_of_reading(&extents(), &["sif f block[0] 0x5f30a"]),
+        "extent node",
+        "eh_entries",
+    );
+}
+
+#[test]
+fn extent_outside_the_file_system_is_corrupt() {
+    assert_corrupt(
+        &error_of_reading(&extents(), &["sif f block[5] 8191"]),
+        "extent node",
+        "ee_start",
+    );
+}
+
+#[test]
+fn extent_onto_metadata_is_corrupt() {
+    for block in [1, 2] {
+        let error = error_of_reading(&extents(), &[&format!("sif f block[5] {block}")]);
+        let says = if block == 1 { "ee_start" } else { "metadata" };
+        let structure = if block == 1 {
+            "extent node"
+        } else {
+            "block map"
+        };
+        assert_corrupt(&error, structure, says);
+    }
+    let image = extents();
+    let table = {
+        let said = debugfs_query(image.path(), "imap <11>");
+        let word = said
+            .split("located at block ")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next());
+        word.and_then(|word| word.parse::<u64>().ok())
+            .expect("imap tells a block")
+    };
+    let error = error_of_reading(&image, &[&format!("sif f block[5] {table}")]);
+    assert_corrupt(&error, "block map", "metadata");
+}
+
+#[test]
+fn extent_onto_the_journal_is_corrupt() {
+    let image = image("^metadata_csum");
+    let said = debugfs_query(image.path(), "bmap <8> 5");
+    let error = error_of_reading(&image, &[&format!("sif f block[5] {}", said.trim())]);
+    assert_corrupt(&error, "block map", "metadata");
+}
+
+#[test]
+fn extent_index_leading_to_itself_ends() {
+    // An index of depth 1 whose child is itself such an index: not a leaf.
+    let index = [
+        "sif f block[0] 0x1f30a",
+        "sif f block[1] 0x10004",
+        "sif f block[4] 3000",
+        "sif f block[5] 0",
+    ];
+    let image = extents();
+    debugfs(image.path(), &index);
+    let mut node = vec![0; 1024];
+    let words = [0x1F30Au32, 0x1_0004, 0, 0, 3000, 0];
+    node[..24].copy_from_slice(&words.map(u32::to_le_bytes).concat());
+    let file = File::options()
+        .write(true)
+        .open(image.path())
+        .expect("the image");
+    file.write_all_at(&node, 3000 * 1024).expect("a write");
+    assert_corrupt(&error_of_reading(&image, &[]), "extent node", "eh_depth");
+}
+
+#[test]
+fn extents_that_overlap_are_corrupt() {
+    // Blocks 0+2 and 1+2.
+    assert_corrupt(
+        &error_of_reading(&extents(), &["sif f block[6] 1"]),
+        "extent node",
+        "ee_block",
+    );
+}
+
+#[test]
+fn indirect_pointer_outside_or_onto_metadata_is_corrupt() {
+    let indirect = || image("^extents,^64bit,^metadata_csum,^has_journal");
+    assert_corrupt(
+        &error_of_reading(&indirect(), &["sif f block[1] 999999"]),
+        "indirect block",
+        "999999",
+    );
+    assert_corrupt(
+        &error_of_reading(&indirect(), &["sif f block[2] 3"]),
+        "block map",
+        "metadata",
+    );
+    let commands = ["sif f size 1000000", "sif f block[IND] 4"];
+    let image = indirect();
+    debugfs(image.path(), &commands);
+    let file = OpenOptions::new()
+        .read(true)
+        .open(&open(&image), "/f")
+        .expect("it opens");
+    let error = file
+        .read_at(&mut [0; 1024], 500 << 10)
+        .expect_err("the map is damaged");
+    assert_corrupt(&error, "block map", "metadata");
+}
+
+#[test]
+fn deleted_inode_that_is_named_is_corrupt() {
+    assert_corrupt(
+        &error_of_reading(&extents(), &["sif f links_count 0"]),
+        "inode",
+        "deleted",
+    );
+}
+
+#[test]
+fn inode_with_impossible_fields_is_corrupt() {
+    for (field, says) in [
+        ("mode 0", "i_mode"),
+        ("size 0x8000000000000000", "i_size"),
+        ("size 0x7000000000000000", "i_size"),
+    ] {
+        let command = format!("sif f {field}");
+        assert_corrupt(&error_of_reading(&extents(), &[&command]), "inode", says);
+    }
+}
+
+#[test]
+fn inode_with_flags_of_missing_features_is_corrupt() {
+    for (flags, says) in [
+        ("0x10080000", "Inline_Data"),
+        ("0x80800", "Encrypted"),
+        ("0x280000", "EA_Inode"),
+    ] {
+        let command = format!("sif f flags {flags}");
+        assert_corrupt(&error_of_reading(&extents(), &[&command]), "inode", says);
+    }
+}
+
+#[test]
+fn inode_with_bad_checksum_fails_alone() {
+    let image = image("^has_journal");
+    debugfs(image.path(), &["sif f mode 0100600"]);
+    // debugfs mends the checksum of what it writes; a byte of the generation is changed behind it.
+    let said = debugfs_query(image.path(), "imap f");
+    let number = |before: &str| {
+        let rest = said.split(before).nth(1).expect("imap tells it");
+        let digits: String = rest
+            .chars()
+            .take_while(|c| c.is_ascii_hexdigit() || *c == 'x')
+            .collect();
+        u64::from_str_radix(
+            digits.trim_start_matches("0x"),
+            if digits.contains('x') { 16 } else { 10 },
+        )
+        .expect("a number")
+    };
+    let at = number("located at block ") * 1024 + number("offset ") + 0x64;
+    let file = File::options()
+        .write(true)
+        .open(image.path())
+        .expect("the image");
+    file.write_all_at(&[0xA5], at).expect("a write");
+    let fs = open(&image);
+    assert_eq!(fs.read_only(), None);
+    let error = fs.metadata("/f").expect_err("its checksum is wrong");
+    assert_eq!(error.errno(), libc::EBADMSG, "{error}");
+    assert!(error.to_string().contains("inode"), "{error}");
+    fs.metadata("/d/e").expect("others are well");
+}
+
+#[test]
+fn directory_linked_below_itself_is_corrupt() {
+    let image = extents();
+    debugfs(image.path(), &["link d d/e/loop"]);
+    let fs = open(&image);
+    assert_corrupt(
+        &fs.metadata("/d/e/loop").expect_err("a loop"),
+        "directory entry",
+        "above it",
+    );
+}
+
+#[test]
+fn entry_of_a_reserved_inode_is_corrupt() {
+    let image = image("^metadata_csum");
+    debugfs(image.path(), &["link <8> d/journal"]);
+    let error = open(&image)
+        .metadata("/d/journal")
+        .expect_err("it is the file system's");
+    assert_corrupt(&error, "directory entry", "journal");
+}
+
+#[test]
+fn directory_of_impossible_size_is_corrupt() {
+    for size in ["1000", "16777216"] {
+        let image = extents();
+        debugfs(image.path(), &[format!("sif d size {size}")]);
+        assert_corrupt(
+            &open(&image).read_dir("/d").expect_err("it cannot be"),
+            "directory",
+            "i_size",
+        );
+    }
+}
+
+#[test]
+fn directory_with_a_hole_is_corrupt() {
+    let image = extents();
+    debugfs(image.path(), &["sif d size 2048"]);
+    assert_corrupt(
+        &open(&image).read_dir("/d").expect_err("a hole"),
+        "directory",
+        "block 1",
+    );
+}
+
+#[test]
+fn symlink_of_impossible_length_is_corrupt() {
+    let image = extents();
+    debugfs(image.path(), &["sif l size 5000"]);
+    assert_corrupt(
+        &open(&image).read_link("/l").expect_err("it is too long"),
+        "inode",
+        "i_size",
+    );
+}

@@ -1,0 +1,13 @@
+//! Names, attributes and maps, compared with the kernel's ext4 over every kind of file system that
+//! `mke2fs` makes.
+
+#[path = "namespace/open.rs"]
+mod open;
+#[path = "namespace/paths.rs"]
+mod paths;
+#[path = "namespace/tree.rs"]
+mod tree;
+#[path = "namespace/variants.rs"]
+mod variants;
+#[path = "namespace/walk.rs"]
+mod walk;

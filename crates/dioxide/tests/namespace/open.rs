@@ -1,0 +1,275 @@
+//! Which images are opened, how, and what is said of them.
+
+use dioxide::block::Device;
+use dioxide::block::mem::MemDevice;
+use dioxide::{Error, Fs, MountOptions};
+use dioxide_testkit::{Image, debugfs};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+fn small(features: &str) -> Image {
+    let builder = Image::builder().size(16 << 20).block_size(1024);
+    let image = if features.is_empty() {
+        builder
+    } else {
+        builder.features(features)
+    }
+    .build();
+    debugfs(image.path(), &["mkdir /dir", "symlink /dir/link target"]);
+    image
+}
+
+fn open(image: &Image) -> Result<Fs, Error> {
+    Fs::open(image.path(), &MountOptions::new())
+}
+
+fn read_only_reason(image: &Image) -> String {
+    let fs = open(image).expect("it opens");
+    let why = fs.read_only().expect("it is read-only").to_owned();
+    assert!(
+        fs.warnings().iter().any(|line| line.contains(&why)),
+        "{:?}",
+        fs.warnings()
+    );
+    assert_eq!(
+        fs.read_link("/dir/link").expect("it can be read"),
+        b"target"
+    );
+    why
+}
+
+/// Changes bytes of an image.
+fn poke(image: &Image, at: u64, bytes: &[u8]) {
+    let file = File::options()
+        .write(true)
+        .open(image.path())
+        .expect("the image");
+    file.write_all_at(bytes, at).expect("a write");
+}
+
+#[test]
+fn intact_image_opens_read_write_without_warnings() {
+    let image = small("");
+    let fs = open(&image).expect("it opens");
+    assert_eq!((fs.read_only(), fs.warnings()), (None, &[][..]));
+    assert_eq!(
+        fs.superblock().inodes_count(),
+        fs.superblock().inodes_per_group() * fs.superblock().group_count()
+    );
+}
+
+#[test]
+fn image_opened_read_only_says_so_without_a_warning() {
+    let image = small("");
+    let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).expect("it opens");
+    assert_eq!(fs.read_only(), Some("opened read-only"));
+    assert!(fs.warnings().is_empty());
+}
+
+#[test]
+fn incompatible_features_are_refused_by_name() {
+    for (command, name) in [
+        ("feature encrypt", "encrypt"),
+        ("feature casefold", "casefold"),
+        ("feature dirdata", "dirdata"),
+        ("feature compression", "compression"),
+        ("feature journal_dev", "journal_dev"),
+        ("feature FEATURE_I31", "FEATURE_I31"),
+    ] {
+        let image = small("");
+        debugfs(image.path(), &[command]);
+        let error = open(&image).expect_err("it is refused");
+        assert!(
+            matches!(&error, Error::Unsupported(what) if what.ends_with(name)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn several_incompatible_features_are_all_named() {
+    let image = small("");
+    debugfs(image.path(), &["feature encrypt casefold"]);
+    let error = open(&image).expect_err("it is refused");
+    assert!(error.to_string().ends_with("encrypt casefold"), "{error}");
+}
+
+#[test]
+fn external_journal_device_is_refused_by_name() {
+    let image = Image::builder()
+        .size(16 << 20)
+        .args(&["-O", "journal_dev"])
+        .build();
+    let error = open(&image).expect_err("it is refused");
+    assert!(error.to_string().contains("journal_dev"), "{error}");
+}
+
+#[test]
+fn features_that_cannot_be_written_open_read_only() {
+    for name in ["verity", "shared_blocks", "read-only", "FEATURE_R30"] {
+        let image = small("");
+        debugfs(image.path(), &[format!("feature {name}")]);
+        assert!(read_only_reason(&image).contains(name));
+    }
+}
+
+#[test]
+fn journal_to_replay_opens_read_only() {
+    let image = small("");
+    debugfs(image.path(), &["feature needs_recovery"]);
+    assert!(read_only_reason(&image).contains("needs recovery"));
+}
+
+#[test]
+fn journal_that_is_no_journal_opens_read_only() {
+    let image = small("");
+    debugfs(image.path(), &["clri <8>"]);
+    assert!(read_only_reason(&image).contains("inode 8"));
+    let image = small("");
+    debugfs(image.path(), &["ssv journal_inum 0"]);
+    assert!(read_only_reason(&image).contains("journal"));
+}
+
+#[test]
+fn orphans_open_read_only() {
+    let image = small("");
+    debugfs(image.path(), &["ssv last_orphan 13"]);
+    assert!(read_only_reason(&image).contains("orphans"));
+    let image = small("orphan_file");
+    debugfs(image.path(), &["feature orphan_present"]);
+    assert!(read_only_reason(&image).contains("orphans"));
+}
+
+#[test]
+fn errors_and_unclean_state_are_warned_of() {
+    let image = small("^has_journal");
+    debugfs(image.path(), &["ssv state 2"]);
+    let fs = open(&image).expect("it opens");
+    assert_eq!(fs.read_only(), None);
+    assert!(
+        fs.warnings()[0].contains("errors were found"),
+        "{:?}",
+        fs.warnings()
+    );
+    drop(fs);
+    debugfs(image.path(), &["ssv state 0"]);
+    let fs = open(&image).expect("it opens");
+    assert!(
+        fs.warnings()[0].contains("not unmounted cleanly"),
+        "{:?}",
+        fs.warnings()
+    );
+}
+
+#[test]
+fn mmp_in_use_is_busy_and_readable_on_request() {
+    let image = small("mmp");
+    assert!(read_only_reason(&image).contains("mmp"));
+    let block = open(&image)
+        .expect("it opens")
+        .superblock()
+        .mmp_block()
+        .expect("it has one")
+        .0;
+    // Another host: any sequence that is not the clean one, with its checksum.
+    let mut bytes = vec![0; 1024];
+    let file = File::open(image.path()).expect("the image");
+    file.read_exact_at(&mut bytes, block * 1024)
+        .expect("a block");
+    let mut mmp = dioxide::format::mmp::Mmp::parse(&bytes).expect("1024 bytes");
+    mmp.mmp_seq = 77;
+    mmp.mmp_nodename[..5].copy_from_slice(b"other");
+    mmp.update_checksum(open(&image).expect("it opens").superblock().checksum_seed());
+    poke(&image, block * 1024, &mmp.encode());
+    let error = open(&image).expect_err("it is in use");
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert!(error.to_string().contains("other"), "{error}");
+    let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).expect("it can be read");
+    assert!(fs.warnings()[0].contains("other"), "{:?}", fs.warnings());
+}
+
+#[test]
+fn device_shorter_than_the_file_system_opens_read_only() {
+    let image = small("");
+    let file = File::options()
+        .write(true)
+        .open(image.path())
+        .expect("the image");
+    file.set_len(12 << 20).expect("truncate");
+    assert!(read_only_reason(&image).contains("its end is missing"));
+}
+
+#[test]
+fn damaged_group_descriptor_opens_read_only_and_names_it() {
+    let image = small("");
+    // 64 bytes each, in block 2; the second one's inode table.
+    poke(&image, 2 * 1024 + 64 + 8, &[0xFF; 4]);
+    let why = read_only_reason(&image);
+    assert!(
+        why.contains("group descriptor") && why.contains("block 2, offset 64"),
+        "{why}"
+    );
+}
+
+#[test]
+fn damaged_superblock_is_refused_and_its_backup_opens_read_only() {
+    let image = small("");
+    poke(&image, 1024 + 0x68, b"other");
+    let error = open(&image).expect_err("its checksum is wrong");
+    assert!(
+        matches!(
+            error,
+            Error::Checksum {
+                structure: "superblock",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    poke(&image, 0, &[0; 4096]);
+    let error = open(&image).expect_err("nothing is there");
+    assert!(error.to_string().contains("s_magic"), "{error}");
+    // Superblock and descriptors are gone; group 1 begins with copies of both.
+    let fs =
+        Fs::open(image.path(), &MountOptions::new().superblock_at(8193)).expect("the backup opens");
+    assert!(fs.read_only().expect("it is read-only").contains("backup"));
+    assert_eq!(fs.superblock().disk().s_block_group_nr, 1);
+    assert_eq!(
+        fs.read_link("/dir/link").expect("it can be read"),
+        b"target"
+    );
+}
+
+#[test]
+fn device_too_short_or_empty_is_refused() {
+    for bytes in [512, 1024, 1536, 4096, 1 << 20] {
+        let device = std::sync::Arc::new(MemDevice::new(bytes));
+        let error = Fs::open_device(device, &MountOptions::new()).expect_err("nothing is there");
+        assert!(
+            matches!(
+                error,
+                Error::Corrupt {
+                    structure: "superblock",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn device_with_larger_logical_blocks_is_refused() {
+    let image = small("");
+    let bytes = std::fs::read(image.path()).expect("the image");
+    let device = MemDevice::with_logical_block(16 << 20, 4096);
+    device
+        .write_at(0, &bytes, Default::default())
+        .expect("a write");
+    let error = Fs::open_device(std::sync::Arc::new(device), &MountOptions::new())
+        .expect_err("it cannot be");
+    assert!(
+        error.to_string().contains("logical blocks of 4096"),
+        "{error}"
+    );
+}
