@@ -2,7 +2,7 @@
 
 mod support;
 
-use dioxide_testkit::{Extent, Image, dumpe2fs, e2fsck_clean, leaf_extents, pattern};
+use dioxide_testkit::{Extent, Image, LoopDevice, dumpe2fs, e2fsck_clean, leaf_extents, pattern};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -509,6 +509,26 @@ fn journal_that_needs_recovery_is_warned_of_once() {
     );
     assert_eq!(ran.stderr.matches("warning: ").count(), 1, "{}", ran.stderr);
     assert!(ran.stderr.contains("journal"), "{}", ran.stderr);
+}
+
+#[test]
+fn image_attached_to_a_loop_device_is_read_with_a_warning() {
+    dioxide_testkit::need_root!();
+    let disk = Fixture::new();
+    let device = LoopDevice::attach(disk.image());
+    let ran = dioxide(["cat", &disk.at("/hello")]);
+    assert_eq!(
+        (ran.status, ran.stdout.as_slice()),
+        (Some(0), &b"hello, world\n"[..])
+    );
+    let name = device.path().file_name().unwrap().to_str().unwrap();
+    assert!(
+        ran.stderr.contains("warning: ") && ran.stderr.contains(name),
+        "{}",
+        ran.stderr
+    );
+    let direct = dioxide(["cat", &at(device.path(), "/hello")]);
+    assert_eq!(direct.stdout, b"hello, world\n");
 }
 
 #[test]

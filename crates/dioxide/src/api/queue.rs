@@ -17,7 +17,7 @@ use crate::io::direct::policy::{LockMode, Plan};
 use crate::io::direct::read::{InFile, ReadLock, collect};
 use crate::io::direct::write::{self, Admitted, Memory, WriteRequest};
 use crate::io::direct::{Wait, simple};
-use crate::io::ioend::{EndFacts, defers};
+use crate::io::ioend::{CompletionMode, EndFacts, defers};
 use crate::map::MapKind;
 use crate::mount::Mount;
 use crate::stats::Count;
@@ -77,15 +77,14 @@ struct Core {
     claim: Option<Claim>,
 }
 
-/// A request in the device's queue. One cache line.
+/// A request in the device's queue.
 #[derive(Clone, Copy, Default)]
-#[repr(align(64))]
 struct Request {
     tag: u64,
     /// What the caller gets if all goes well.
-    bytes: usize,
+    bytes: u32,
     /// What the device moves: more than `bytes` when the file ends inside its last logical block.
-    span: usize,
+    span: u32,
     /// Index in [`Files`].
     file: u32,
     write: bool,
@@ -95,10 +94,11 @@ impl Request {
     /// A request that moves `span` bytes, all of them the caller's; `file` is filled in by the push.
     #[inline]
     fn whole(tag: u64, span: usize, write: bool) -> Request {
+        // Buffers are at most 2 GiB.
         Request {
             tag,
-            bytes: span,
-            span,
+            bytes: span as u32,
+            span: span as u32,
             file: 0,
             write,
         }
@@ -197,18 +197,35 @@ impl Queue {
     /// The buffer, if the queue is full.
     #[inline]
     pub fn read(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) -> Result<(), Buf> {
-        if self.core.outstanding == self.core.depth {
+        let core = &mut self.core;
+        if core.outstanding == core.depth {
             return Err(buf);
         }
-        self.core.outstanding += 1;
-        let start = match self.core.refuse(file, file.access.read, "reading") {
-            Some(error) => Start::Done(buf, Err(error)),
-            None => self
-                .core
-                .start_read(&mut *self.device, file, offset, buf, tag),
-        };
-        self.core.settle(start, file, offset, tag, false);
+        core.outstanding += 1;
+        let (mount, inode, slot) = (&*file.mount, &file.inode, core.slot());
+        if file.access.read
+            && core.is_of(mount)
+            && let Some(short) = simple::small_read(mount, inode, offset, buf.len(), slot)
+        {
+            mount.counters.add(slot, Count::ReadSimple);
+            let request = Request::whole(tag, buf.len(), false);
+            let op = op(OpKind::Read, short.device_offset, buf);
+            core.push(&mut *self.device, inode, op, request);
+            return Ok(());
+        }
+        self.read_slowly(file, offset, buf, tag);
         Ok(())
+    }
+
+    /// Any read.
+    #[inline(never)]
+    fn read_slowly(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) {
+        let core = &mut self.core;
+        let start = match core.refuse(file, file.access.read, "reading") {
+            Some(error) => Start::Done(buf, Err(error)),
+            None => core.start_read(&mut *self.device, file, offset, buf, tag),
+        };
+        core.settle(start, file, offset, tag, false);
     }
 
     /// Pushes a write of all of `buf` at `offset`. As [`Queue::read`].
@@ -217,18 +234,37 @@ impl Queue {
     /// The buffer, if the queue is full.
     #[inline]
     pub fn write(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) -> Result<(), Buf> {
-        if self.core.outstanding == self.core.depth {
+        let core = &mut self.core;
+        if core.outstanding == core.depth {
             return Err(buf);
         }
-        self.core.outstanding += 1;
-        let start = match self.core.refuse(file, file.access.write, "writing") {
-            Some(error) => Start::Done(buf, Err(error)),
-            None => self
-                .core
-                .start_write(&mut *self.device, file, offset, buf, tag),
-        };
-        self.core.settle(start, file, offset, tag, true);
+        core.outstanding += 1;
+        let (mount, inode, slot) = (&*file.mount, &file.inode, core.slot());
+        let (memory, access) = (Memory::of_one(&buf), file.access);
+        if access.write
+            && core.is_of(mount)
+            && let Some(short) =
+                simple::shared_overwrite(mount, inode, access, offset, memory, slot)
+        {
+            mount.counters.add(slot, Count::WriteShared);
+            let request = Request::whole(tag, buf.len(), true);
+            let op = op(OpKind::Write, short.device_offset, buf);
+            core.push(&mut *self.device, inode, op, request);
+            return Ok(());
+        }
+        self.write_slowly(file, offset, buf, tag);
         Ok(())
+    }
+
+    /// Any write.
+    #[inline(never)]
+    fn write_slowly(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) {
+        let core = &mut self.core;
+        let start = match core.refuse(file, file.access.write, "writing") {
+            Some(error) => Start::Done(buf, Err(error)),
+            None => core.start_write(&mut *self.device, file, offset, buf, tag),
+        };
+        core.settle(start, file, offset, tag, true);
     }
 
     /// Hands everything that was pushed to the device: at most one system call.
@@ -243,10 +279,18 @@ impl Queue {
     pub fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
         let before = done.len();
         done.extend(self.core.ready.drain(..));
+        let finished = done.len();
         self.device.reap(&mut self.scratch);
+        let (mode, mut now) = (self.core.mount.knobs.sample().completion(), None);
         for completion in self.scratch.drain(..) {
-            self.core.end(completion, done);
+            self.core.end(completion, mode, &mut now, done);
         }
+        let inline = (done.len() - finished) as u64;
+        let slot = self.core.slot();
+        self.core
+            .mount
+            .counters
+            .add_many(slot, Count::CompletedInline, inline);
         if self.core.away > 0 {
             self.core.take_returns(done);
         }
@@ -326,10 +370,15 @@ impl Core {
         self.claim.as_ref().map(Claim::number)
     }
 
+    /// Whether this is the mount that the queue was opened on.
+    #[inline(always)]
+    fn is_of(&self, mount: &Mount) -> bool {
+        std::ptr::eq(&*self.mount, mount)
+    }
+
     /// Why this file cannot be used here at all, if so.
-    #[inline]
     fn refuse(&self, file: &File, allowed: bool, access: &'static str) -> Option<Error> {
-        if !Arc::ptr_eq(&self.mount, &file.mount) {
+        if !self.is_of(&file.mount) {
             return Some(Error::Invalid(
                 "the file is of another mount than the queue".into(),
             ));
@@ -338,7 +387,6 @@ impl Core {
     }
 
     /// Books where a request went.
-    #[inline]
     fn settle(&mut self, start: Start, file: &File, offset: u64, tag: u64, is_write: bool) {
         match start {
             Start::Pushed => {}
@@ -350,35 +398,8 @@ impl Core {
         }
     }
 
-    #[inline]
+    /// A read whose lock could not be had by announcing, or that is not for the simple path.
     fn start_read(
-        &mut self,
-        device: &mut dyn block::Queue,
-        file: &File,
-        offset: u64,
-        buf: Buf,
-        tag: u64,
-    ) -> Start {
-        let (mount, inode, slot) = (&*file.mount, &file.inode, self.slot());
-        let len = buf.len();
-        if simple::is_small(mount, len)
-            && let Some(_announced) = inode.rwsem.announce(slot)
-            && let Some(device_offset) = simple::locate_read(mount, inode, offset, len)
-        {
-            mount.counters.add(slot, Count::ReadSimple);
-            let op = Op {
-                kind: OpKind::Read,
-                buf,
-                segs: whole(device_offset, len),
-            };
-            return self.push(device, inode, op, Request::whole(tag, len, false));
-        }
-        self.start_read_slowly(device, file, offset, buf, tag)
-    }
-
-    /// When the lock could not be had by announcing, or the read is not for the simple path.
-    #[inline(never)]
-    fn start_read_slowly(
         &mut self,
         device: &mut dyn block::Queue,
         file: &File,
@@ -395,12 +416,9 @@ impl Core {
             && let Some(device_offset) = simple::locate_read(mount, inode, offset, len)
         {
             mount.counters.add(slot, Count::ReadSimple);
-            let op = Op {
-                kind: OpKind::Read,
-                buf,
-                segs: whole(device_offset, len),
-            };
-            return self.push(device, inode, op, Request::whole(tag, len, false));
+            let op = op(OpKind::Read, device_offset, buf);
+            self.push(device, inode, op, Request::whole(tag, len, false));
+            return Start::Pushed;
         }
         mount.counters.add(slot, Count::ReadGeneral);
         self.start_general_read(device, file, offset, buf, tag)
@@ -436,48 +454,15 @@ impl Core {
             return Start::Done(buf, Ok(read.bytes));
         }
         let request = Request {
-            bytes: read.bytes,
+            bytes: read.bytes as u32,
             ..Request::whole(tag, read.span, false)
         };
-        self.push(
-            device,
-            inode,
-            Op {
-                kind: OpKind::Read,
-                buf,
-                segs,
-            },
-            request,
-        )
+        let kind = OpKind::Read;
+        self.push(device, inode, Op { kind, buf, segs }, request);
+        Start::Pushed
     }
 
-    #[inline]
     fn start_write(
-        &mut self,
-        device: &mut dyn block::Queue,
-        file: &File,
-        offset: u64,
-        buf: Buf,
-        tag: u64,
-    ) -> Start {
-        let (mount, inode, slot) = (&*file.mount, &file.inode, self.slot());
-        let (memory, access) = (Memory::of_one(&buf), file.access);
-        if let Some(short) = simple::shared_overwrite(mount, inode, access, offset, memory, slot) {
-            mount.counters.add(slot, Count::WriteShared);
-            let len = buf.len();
-            let op = Op {
-                kind: OpKind::Write,
-                buf,
-                segs: whole(short.device_offset, len),
-            };
-            return self.push(device, inode, op, Request::whole(tag, len, true));
-        }
-        self.start_general_write(device, file, offset, buf, tag)
-    }
-
-    /// Any write.
-    #[inline(never)]
-    fn start_general_write(
         &mut self,
         device: &mut dyn block::Queue,
         file: &File,
@@ -501,21 +486,18 @@ impl Core {
             Err(error) => return self.punt_or_fail(buf, error),
         };
         let piece = file.mount.piece_of(&first, pos, pos + len as u64);
-        let segs = if piece.len == len {
-            whole(piece.device_offset, len)
+        let kind = OpKind::Write;
+        let op = if piece.len == len {
+            op(kind, piece.device_offset, buf)
         } else {
             match write_segments(&request, pos) {
-                Ok(segs) => segs,
+                Ok(segs) => Op { kind, buf, segs },
                 Err(error) => return self.punt_or_fail(buf, error),
             }
         };
         self.count_write(&plan);
-        let op = Op {
-            kind: OpKind::Write,
-            buf,
-            segs,
-        };
-        self.push(device, &file.inode, op, Request::whole(tag, len, true))
+        self.push(device, &file.inode, op, Request::whole(tag, len, true));
+        Start::Pushed
     }
 
     fn count_write(&self, plan: &Plan) {
@@ -535,58 +517,55 @@ impl Core {
     }
 
     /// Pushes to the device, and raises the in-flight count while the lock is still held.
-    #[inline]
+    #[inline(always)]
     fn push(
         &mut self,
         device: &mut dyn block::Queue,
         inode: &Arc<Inode>,
         op: Op,
         mut request: Request,
-    ) -> Start {
+    ) {
         request.file = self.files.index_of(inode);
-        match device.push(op) {
-            Ok(slot) => {
-                self.table.set_owner(slot::current());
-                self.table.raise(slot as usize, &inode.in_flight);
-                self.requests[slot as usize] = request;
-                Start::Pushed
-            }
-            Err(op) => Start::Punt(op.buf),
-        }
+        let Ok(slot) = device.push(op) else {
+            unreachable!("the device's queue is as deep as this one");
+        };
+        self.table.set_owner(slot::current());
+        self.table.raise(slot as usize, &inode.in_flight);
+        self.requests[slot as usize] = request;
     }
 
-    /// A request came back from the device.
-    #[inline]
-    fn end(&mut self, completion: block::Completion, done: &mut Vec<Completion>) {
+    /// A request came back from the device. `now` is the time of this reap, once it was asked for.
+    #[inline(always)]
+    fn end(
+        &mut self,
+        completion: block::Completion,
+        mode: CompletionMode,
+        now: &mut Option<i64>,
+        done: &mut Vec<Completion>,
+    ) {
         let block::Completion {
             slot,
             mut buf,
             result,
         } = completion;
-        let Request {
-            tag,
-            bytes,
-            span,
-            file,
-            write,
-        } = self.requests[slot as usize];
+        let request = self.requests[slot as usize];
+        let bytes = request.bytes as usize;
         let facts = EndFacts {
-            write,
+            write: request.write,
             failed: result.is_err(),
         };
-        if defers(self.mount.knobs.sample().completion(), facts) {
-            return self.defer(slot as usize, tag, buf, result.map(|()| bytes));
+        if defers(mode, facts) {
+            return self.defer(slot as usize, buf, result.map(|()| bytes));
         }
-        let inode = &self.files.inodes[file as usize];
-        if write {
-            inode.set_modified(write::coarse_now_ns());
-        } else if bytes < span {
-            buf[bytes..span].fill(0);
+        let inode = &self.files.inodes[request.file as usize];
+        if request.write {
+            inode.set_modified(*now.get_or_insert_with(write::coarse_now_ns));
+        } else if request.bytes < request.span {
+            buf[bytes..request.span as usize].fill(0);
         }
         self.table.drop_last(slot as usize, &inode.in_flight);
-        self.mount.counters.add(self.slot(), Count::CompletedInline);
         done.push(Completion {
-            tag,
+            tag: request.tag,
             buf,
             result: Ok(bytes),
         });
@@ -594,8 +573,11 @@ impl Core {
 
     /// Hands a completion to a worker. The inode's own count takes over from the table's entry,
     /// whose slot the next request may use.
-    fn defer(&mut self, slot: usize, tag: u64, buf: Buf, result: Result<usize, Box<block::Error>>) {
-        let Request { file, write, .. } = self.requests[slot];
+    #[inline(never)]
+    fn defer(&mut self, slot: usize, buf: Buf, result: Result<usize, Box<block::Error>>) {
+        let Request {
+            tag, file, write, ..
+        } = self.requests[slot];
         let inode = self.files.inodes[file as usize].clone();
         inode.in_flight.raise();
         self.table.drop_last(slot, &inode.in_flight);
@@ -646,14 +628,16 @@ impl Core {
     }
 }
 
-/// One segment for a whole buffer.
+/// An operation that moves its whole buffer.
 #[inline(always)]
-fn whole(device_offset: u64, len: usize) -> Segs {
-    Segs::One(Seg {
+fn op(kind: OpKind, device_offset: u64, buf: Buf) -> Op {
+    let len = buf.len() as u32;
+    let segs = Segs::One(Seg {
         device_offset,
         buf_offset: 0,
-        len: len as u32,
-    })
+        len,
+    });
+    Op { kind, buf, segs }
 }
 
 /// The pieces of a read as segments of its buffer; holes and unwritten blocks are zeroed here.

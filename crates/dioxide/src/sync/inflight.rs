@@ -58,13 +58,13 @@ impl InFlightTable {
 
     /// Counts the request in `slot` as direct I/O on `inode`. Called before the inode's lock is
     /// released, whose release makes the entry visible to the next exclusive holder.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn raise(&self, slot: usize, inode: &InFlight) {
         self.entries[slot].store(inode.id, Ordering::Relaxed);
     }
 
     /// Ends what [`InFlightTable::raise`] began.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drop_last(&self, slot: usize, inode: &InFlight) {
         self.entries[slot].store(NOBODY, Ordering::Release);
         inode.left();
@@ -142,7 +142,7 @@ impl InFlight {
     }
 
     /// Called after a request has left: wakes a drain that may wait for it.
-    #[inline]
+    #[inline(always)]
     fn left(&self) {
         // Pairs with the heavy fence in `drain`: either it sees the entry free, or we see it
         // draining.
