@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How requests are made.
@@ -64,32 +64,26 @@ pub(crate) struct Timing {
     pub(crate) runtime: Duration,
 }
 
-/// Reads, or writes: what is counted apart.
-#[derive(Clone, Debug)]
-pub(crate) struct Side {
-    pub(crate) ops: u64,
-    /// Nanoseconds.
-    pub(crate) latency: Histogram<u64>,
+/// Latencies in nanoseconds: of reads, of writes.
+type Latencies = [Histogram<u64>; 2];
+
+fn no_latencies() -> Latencies {
+    [(); 2].map(|()| Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constants"))
 }
 
-impl Side {
-    fn new() -> Side {
-        let latency = Histogram::new_with_bounds(1, 60_000_000_000, 3);
-        Side { ops: 0, latency: latency.expect("the bounds are constants") }
-    }
+/// How many reads and writes a thread has finished. Only the thread writes it, so that counting is
+/// a plain store; a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Count([AtomicU64; 2]);
 
+impl Count {
+    /// Publishes what the owner has counted.
     #[inline]
-    fn record(&mut self, latency_ns: u64) {
-        self.latency.saturating_record(latency_ns);
+    fn publish(&self, ops: &[u64; 2]) {
+        self.0[0].store(ops[0], Ordering::Relaxed);
+        self.0[1].store(ops[1], Ordering::Relaxed);
     }
-}
-
-/// What one thread did in the timed part.
-#[derive(Debug)]
-struct Tally {
-    /// Reads, writes.
-    sides: [Side; 2],
-    elapsed: Duration,
 }
 
 /// What all threads did in the timed part of a round.
@@ -97,7 +91,7 @@ struct Tally {
 pub(crate) struct Outcome {
     /// Requests a second: reads, writes.
     pub(crate) iops: [f64; 2],
-    pub(crate) sides: [Side; 2],
+    pub(crate) latencies: Latencies,
     /// Processor time of the process per request.
     pub(crate) cpu_ns_per_io: f64,
 }
@@ -121,12 +115,31 @@ struct Round<'a> {
     positions: &'a [u64],
     phase: AtomicU8,
     ready: Barrier,
+    counts: Box<[Count]>,
 }
 
 impl Round<'_> {
     #[inline]
     fn is(&self, phase: u8) -> bool {
         self.phase.load(Ordering::Relaxed) == phase
+    }
+
+    /// Leads the threads through the phases. Returns where they were before and after the timed
+    /// one.
+    fn conduct(&self, timing: Timing) -> (Snapshot, Snapshot) {
+        self.phase.store(WARMING, Ordering::Release);
+        std::thread::sleep(timing.warm_up);
+        self.phase.store(MEASURING, Ordering::Release);
+        let before = self.snapshot();
+        std::thread::sleep(timing.runtime);
+        let after = self.snapshot();
+        self.phase.store(STOP, Ordering::Release);
+        (before, after)
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let side = |n: usize| self.counts.iter().map(|count| count.0[n].load(Ordering::Relaxed)).sum();
+        Snapshot { at: Instant::now(), cpu: cpu_time(), ops: [side(0), side(1)] }
     }
 }
 
@@ -144,6 +157,7 @@ pub(crate) fn round<T: LoadTarget, C: Checker>(
         positions: target.positions(order),
         phase: AtomicU8::new(PREPARING),
         ready: Barrier::new(job.jobs as usize + 1),
+        counts: (0..job.jobs).map(|_| Count::default()).collect(),
     };
     std::thread::scope(|scope| {
         let shared = &shared;
@@ -151,37 +165,32 @@ pub(crate) fn round<T: LoadTarget, C: Checker>(
             .map(|number| scope.spawn(move || thread(target, checker, shared, number)))
             .collect();
         shared.ready.wait();
-        let cpu = conduct(&shared.phase, timing);
-        let tallies: Result<Vec<Tally>> =
-            threads.into_iter().map(|thread| thread.join().expect("a load thread panicked")).collect();
-        Ok(add_up(&tallies?, cpu))
+        let (before, after) = shared.conduct(timing);
+        let mut latencies = no_latencies();
+        for thread in threads {
+            let of_thread = thread.join().expect("a load thread panicked")?;
+            for (sum, one) in latencies.iter_mut().zip(&of_thread) {
+                sum.add(one).expect("the same bounds");
+            }
+        }
+        Ok(outcome(&before, &after, latencies))
     })
 }
 
-/// Leads the threads through the phases. Returns the processor time of the timed part.
-fn conduct(phase: &AtomicU8, timing: Timing) -> Duration {
-    phase.store(WARMING, Ordering::Release);
-    std::thread::sleep(timing.warm_up);
-    let before = cpu_time();
-    phase.store(MEASURING, Ordering::Release);
-    std::thread::sleep(timing.runtime);
-    phase.store(STOP, Ordering::Release);
-    cpu_time() - before
+/// Where all threads were at one moment.
+#[derive(Debug)]
+struct Snapshot {
+    at: Instant,
+    cpu: Duration,
+    ops: [u64; 2],
 }
 
-fn add_up(tallies: &[Tally], cpu: Duration) -> Outcome {
-    let mut sides = [Side::new(), Side::new()];
-    let mut iops = [0.0; 2];
-    for tally in tallies {
-        for n in 0..2 {
-            sides[n].ops += tally.sides[n].ops;
-            sides[n].latency.add(&tally.sides[n].latency).expect("the same bounds");
-            iops[n] += tally.sides[n].ops as f64 / tally.elapsed.as_secs_f64();
-        }
-    }
-    let ops = sides[0].ops + sides[1].ops;
-    let cpu_ns_per_io = cpu.as_nanos() as f64 / ops.max(1) as f64;
-    Outcome { iops, sides, cpu_ns_per_io }
+fn outcome(before: &Snapshot, after: &Snapshot, latencies: Latencies) -> Outcome {
+    let seconds = (after.at - before.at).as_secs_f64();
+    let ops = [0, 1].map(|side| (after.ops[side] - before.ops[side]) as f64);
+    let cpu_ns = (after.cpu - before.cpu).as_nanos() as f64;
+    let cpu_ns_per_io = cpu_ns / (ops[0] + ops[1]).max(1.0);
+    Outcome { iops: ops.map(|ops| ops / seconds), latencies, cpu_ns_per_io }
 }
 
 /// Processor time that the process has used.
@@ -195,7 +204,7 @@ fn thread<T: LoadTarget, C: Checker>(
     checker: &C,
     round: &Round<'_>,
     number: u32,
-) -> Result<Tally> {
+) -> Result<Latencies> {
     match round.job.engine {
         Engine::Psync => {
             let mut runner = psync::Runner::new(target, checker, round, number);
@@ -207,43 +216,47 @@ fn thread<T: LoadTarget, C: Checker>(
             // The others wait at the barrier for this one, whether it got its queue or not.
             round.ready.wait();
             let mut runner = runner?;
-            let tally = phases(round, |phase, pace| runner.run(phase, pace))?;
+            let latencies = phases(round, |phase, pace| runner.run(phase, pace))?;
             runner.finish()?;
-            Ok(tally)
+            Ok(latencies)
         }
     }
 }
 
-/// Warm-up, then the timed part; the warm-up tells how often latencies are to be sampled.
-fn phases(
-    round: &Round<'_>,
-    mut run: impl FnMut(u8, Pace) -> Result<[Side; 2]>,
-) -> Result<Tally> {
+/// What a thread did in a phase.
+struct Leg {
+    ops: u64,
+    latencies: Latencies,
+}
+
+/// Warm-up, then the timed part; the warm-up tells at what pace requests come.
+fn phases(round: &Round<'_>, mut run: impl FnMut(u8, Pace) -> Result<Leg>) -> Result<Latencies> {
     while round.is(PREPARING) {
         std::thread::yield_now();
     }
     let begin = Instant::now();
-    let warm = run(WARMING, Pace::EVERY)?;
-    let pace = Pace::of(warm[0].ops + warm[1].ops, begin.elapsed());
-    let begin = Instant::now();
-    let sides = run(MEASURING, pace)?;
-    Ok(Tally { sides, elapsed: begin.elapsed() })
+    let warm = run(WARMING, Pace::UNKNOWN)?;
+    let pace = Pace::of(warm.ops, begin.elapsed());
+    Ok(run(MEASURING, pace)?.latencies)
 }
 
-/// How often latencies are sampled.
+/// How fast a thread's requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
+    /// Latencies are sampled where these bits of a request's number are 0.
     mask: u64,
+    /// A queue waits for a single completion, not for a batch: requests are so slow that batches
+    /// would blur the count.
+    slow: bool,
 }
 
 impl Pace {
-    const EVERY: Pace = Pace { mask: 0 };
-    const EVERY_64TH: Pace = Pace { mask: 63 };
+    const UNKNOWN: Pace = Pace { mask: 0, slow: true };
 
     /// Reading the clock twice costs some 50 ns: let that be invisible beside a request.
     fn of(ops: u64, elapsed: Duration) -> Pace {
         let per_op_ns = elapsed.as_nanos() / u128::from(ops.max(1));
-        if per_op_ns < 2_000 { Pace::EVERY_64TH } else { Pace::EVERY }
+        Pace { mask: if per_op_ns < 2_000 { 63 } else { 0 }, slow: per_op_ns > 50_000 }
     }
 
     #[inline]
@@ -252,26 +265,41 @@ impl Pace {
     }
 }
 
-/// Decides which requests are writes.
+/// Decides which requests are writes: deals a shuffled deck with the right share of them, over and
+/// over, so that a short round has the right mix too.
 #[derive(Debug)]
 struct Dice {
-    read_percent: u64,
+    /// Whether each is a write.
+    deck: Vec<bool>,
+    at: usize,
     random: Random,
 }
 
 impl Dice {
     fn new(job: &Job, number: u32) -> Dice {
-        let seed = job.seed ^ u64::from(number + 1) << 32;
-        Dice { read_percent: u64::from(job.read_percent), random: Random::new(seed) }
+        let percent = u32::from(job.read_percent);
+        // The smallest deck that has the exact share.
+        let smallest = [1, 2, 4, 5, 10, 20, 25, 50, 100].into_iter();
+        let cards = smallest.filter(|cards| percent * cards % 100 == 0).min().unwrap_or(100);
+        let reads = percent * cards / 100;
+        Dice {
+            deck: (0..cards).map(|card| card >= reads).collect(),
+            at: 0,
+            random: Random::new(job.seed ^ u64::from(number + 1) << 32),
+        }
     }
 
     #[inline]
     fn write(&mut self) -> bool {
-        match self.read_percent {
-            0 => true,
-            100 => false,
-            percent => self.random.below(100) >= percent,
+        if let [only] = self.deck[..] {
+            return only;
         }
+        if self.at == 0 {
+            crate::offsets::shuffle(&mut self.deck, self.random.next());
+        }
+        let write = self.deck[self.at];
+        self.at = (self.at + 1) % self.deck.len();
+        write
     }
 }
 
@@ -307,13 +335,14 @@ mod tests {
 
     #[test]
     fn latency_of_fast_requests_is_sampled_sparsely() {
-        assert_eq!(Pace::of(1_000_000, Duration::from_secs(1)), Pace::EVERY_64TH);
-        assert_eq!(Pace::of(100, Duration::from_secs(1)), Pace::EVERY);
-        assert!(Pace::EVERY_64TH.samples(128) && !Pace::EVERY_64TH.samples(129));
+        let fast = Pace::of(1_000_000, Duration::from_secs(1));
+        assert!(fast.samples(128) && !fast.samples(129) && !fast.slow);
+        let slow = Pace::of(100, Duration::from_secs(1));
+        assert!(slow.samples(129) && slow.slow);
     }
 
     #[test]
-    fn dice_follow_the_mix() {
+    fn dice_follow_the_mix_exactly() {
         let job = |read_percent| Job {
             engine: Engine::Psync,
             read_percent,
@@ -321,22 +350,26 @@ mod tests {
             jobs: 1,
             seed: 1,
         };
-        let writes = |percent| {
+        for (percent, writes) in [(0, 1000), (100, 0), (50, 500), (70, 300), (99, 10)] {
             let mut dice = Dice::new(&job(percent), 0);
-            (0..10_000).filter(|_| dice.write()).count()
-        };
-        assert_eq!((writes(0), writes(100)), (10_000, 0));
-        assert!((2_800..3_200).contains(&writes(70)));
+            assert_eq!((0..1000).filter(|_| dice.write()).count(), writes, "{percent} % reads");
+        }
+        let mut dice = Dice::new(&job(50), 0);
+        let firsts: Vec<bool> = (0..40).map(|_| (dice.write(), dice.write()).0).collect();
+        assert!(firsts.contains(&true) && firsts.contains(&false));
     }
 
     #[test]
-    fn rates_of_threads_add_up_over_their_own_times() {
-        let tally = |ops, ms| Tally {
-            sides: [Side { ops, ..Side::new() }, Side::new()],
-            elapsed: Duration::from_millis(ms),
+    fn rates_are_those_between_two_snapshots() {
+        let at = Instant::now();
+        let before = Snapshot { at, cpu: Duration::ZERO, ops: [10, 20] };
+        let after = Snapshot {
+            at: at + Duration::from_millis(500),
+            cpu: Duration::from_micros(150),
+            ops: [110, 220],
         };
-        let outcome = add_up(&[tally(100, 1000), tally(100, 500)], Duration::from_micros(100));
-        assert_eq!(outcome.iops, [300.0, 0.0]);
+        let outcome = outcome(&before, &after, no_latencies());
+        assert_eq!(outcome.iops, [200.0, 400.0]);
         assert_eq!(outcome.cpu_ns_per_io, 500.0);
     }
 }

@@ -71,7 +71,7 @@ fn blocks(runs: &[Run], size: u64, block_size: u32) -> impl Iterator<Item = (u64
 }
 
 /// Fisher and Yates's.
-fn shuffle(items: &mut [u64], seed: u64) {
+pub(crate) fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut random = Random::new(seed);
     for last in (1..items.len()).rev() {
         items.swap(last, random.below(last as u64 + 1) as usize);

@@ -36,7 +36,7 @@ pub struct BenchOptions {
     /// How bytes move between memory and the image. `Auto` means the mapping under a simulated
     /// device, so that the imitated device is the slow part, and the engine's own choice otherwise.
     pub backend: Backend,
-    /// Length of the timed part of each round; `None`: 1 s, or 150 ms if `quick`.
+    /// Length of the timed part of each round; `None`: 1 s, or 200 ms if `quick`.
     pub runtime: Option<Duration>,
     /// Rounds, of which the median counts; `None`: 5, or 3 if `quick`. (`rows`: 7, 5.)
     pub runs: Option<u32>,
@@ -218,7 +218,8 @@ impl FromStr for Target {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum DeviceChoice {
     /// What suits the experiment: a simulated device with the latency that the mail's figures imply
-    /// for those about locks, nothing for those about processor time.
+    /// for mixed-randrw and unaligned-overwrite, the sink of [`DeviceChoice::Null`] for simple-read
+    /// (unless it is to be verified), the image itself for the others.
     #[default]
     Auto,
     /// Nothing: the image itself.

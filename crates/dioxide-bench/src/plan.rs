@@ -103,7 +103,7 @@ pub(crate) fn cases(experiment: Experiment, options: &BenchOptions) -> Result<Ve
                 jobs: options.numjobs.unwrap_or(defaults.jobs),
                 seed: options.seed,
             };
-            let layer = layer(experiment, &options.device, block_size);
+            let layer = layer(experiment, options, block_size);
             let case = Case {
                 experiment,
                 job,
@@ -142,11 +142,13 @@ fn engine(queue: bool, depth: u32, batch: Option<u32>) -> Engine {
     }
 }
 
-fn layer(experiment: Experiment, choice: &DeviceChoice, block_size: u32) -> Layer {
+fn layer(experiment: Experiment, options: &BenchOptions, block_size: u32) -> Layer {
     let seed = || seeds::device(experiment, block_size).map_or(Layer::Bare, Layer::Sim);
-    match choice {
+    match &options.device {
         DeviceChoice::Auto => match experiment {
             Experiment::MixedRandrw | Experiment::UnalignedOverwrite => seed(),
+            // About software alone; that has nothing to read, though.
+            Experiment::SimpleRead if !options.verify => Layer::Null,
             _ => Layer::Bare,
         },
         DeviceChoice::Image => Layer::Bare,
@@ -189,7 +191,7 @@ pub(crate) fn timing(options: &BenchOptions, rows: bool) -> (u32, Timing) {
         (true, false) => 7,
         _ => 5,
     };
-    let usual = Duration::from_millis(if options.quick { 150 } else { 1000 });
+    let usual = Duration::from_millis(if options.quick { 200 } else { 1000 });
     let runtime = options.runtime.unwrap_or(usual);
     let warm_up = (runtime / 4).clamp(Duration::from_millis(5), Duration::from_secs(2));
     (options.runs.unwrap_or(runs).max(1), Timing { warm_up, runtime })

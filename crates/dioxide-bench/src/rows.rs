@@ -1,5 +1,389 @@
-//! The performance table.
-use crate::run::Ticker;
-use crate::{BenchOptions, Report, Result};
-pub(crate) fn expected(_o: &BenchOptions) -> u64 { 0 }
-pub(crate) fn run(_o: &BenchOptions, _r: &mut Report, _t: &mut Ticker<'_>) -> Result<()> { Ok(()) }
+//! The rows of the performance table that one process can measure by itself.
+//!
+//! | Row | What | Where |
+//! |---|---|---|
+//! | 1, 2 | 4k random reads ÷ raw, blocking, 1 thread | image in memory: pread, mapping |
+//! | 3 | the same, queued, depth 32 | image on disk, io_uring |
+//! | 4 | overwrites of 4k, 2k, 512 ÷ raw; 2k also on 8 threads | image in memory: pread, mapping |
+//! | 5 | queued reads ÷ raw, data to `/dev/null` | null device |
+//! | 8 | time of a request at depth 1 ÷ raw | image in memory: pread; image on disk: io_uring |
+//! | 9 | 2k ÷ 4k overwrites, 8 threads | image in memory: pread |
+//! | 10 | 1 thread → 2 | image in memory: mapping; pread against raw's own |
+//! | 12 | many extents ÷ few | image in memory: pread, mapping |
+//! | 16 | file system of 16 TiB ÷ a small one: reads, time to open, memory | sparse image in memory |
+//!
+//! Rows about the kernel's file system and FUSE need mounts: `scripts/compare-kernel` has them. The
+//! counted row (17) is a test. With `--image` that image stands for the one on disk: a loop device,
+//! say.
+
+use crate::compare::{On, Rounds, Setting, Variant, contest, median, ratio};
+use crate::image::{self, Image, NewFile};
+use crate::load::{Engine, Job, Outcome, Timing};
+use crate::offsets::{Order, Pattern};
+use crate::plan::{self, Case};
+use crate::run::{Ticker, fsck_check, make_rows};
+use crate::subject::{self, Layer, Subject};
+use crate::{BenchOptions, Check, Error, Experiment, Report, Result};
+use dioxide::{Backend, Fs, MountOptions};
+use std::sync::Arc;
+use std::time::Instant;
+
+const MIB: u64 = 1 << 20;
+const FILE: &str = "bench.data";
+
+/// Measures all of them.
+pub(crate) fn run(options: &BenchOptions, report: &mut Report, ticker: &mut Ticker<'_>) -> Result<()> {
+    let (runs, timing) = plan::timing(options, true);
+    let size = options.size_bytes.unwrap_or(if options.quick { 256 * MIB } else { 1024 * MIB });
+    let mut table = Table { options, report, ticker, runs, timing, size };
+    table.in_memory()?;
+    table.on_disk()?;
+    table.extents(340, 0.97)?;
+    table.extents(10_000, 0.95)?;
+    table.extents(1 << 20, 0.85)?;
+    table.image_size()
+}
+
+struct Table<'a, 'b> {
+    options: &'a BenchOptions,
+    report: &'a mut Report,
+    ticker: &'a mut Ticker<'b>,
+    runs: u32,
+    timing: Timing,
+    size: u64,
+}
+
+/// A variant before its order is known.
+struct Entry {
+    on: On,
+    job: Job,
+    raw: Option<usize>,
+}
+
+fn raw(subject: &Arc<Subject>, job: Job) -> Entry {
+    Entry { on: On::Raw(subject.clone()), job, raw: None }
+}
+
+/// Measured against the first entry if that is raw.
+fn dioxide(subject: &Arc<Subject>, job: Job) -> Entry {
+    Entry { on: On::Dioxide(subject.clone(), Setting::default()), job, raw: Some(0) }
+}
+
+fn psync(read_percent: u8, block_size: u32, jobs: u32) -> Job {
+    Job { engine: Engine::Psync, read_percent, block_size, jobs, seed: 1 }
+}
+
+fn queue(read_percent: u8, block_size: u32, depth: u32) -> Job {
+    let batch = (depth / 4).clamp(1, 32);
+    Job { engine: Engine::Queue { depth, batch }, read_percent, block_size, jobs: 1, seed: 1 }
+}
+
+const READ: u8 = 100;
+const WRITE: u8 = 0;
+
+/// Nanoseconds per request of `a` less those of `b`, one thread each: median over the rounds.
+fn added_ns(a: &Rounds, b: &Rounds) -> f64 {
+    let ns = |outcome: &Outcome| 1e9 / outcome.total_iops();
+    median(a.outcomes.iter().zip(&b.outcomes).map(|(a, b)| ns(a) - ns(b)))
+}
+
+fn speed(a: &Rounds, b: &Rounds) -> f64 {
+    ratio(a, b, Outcome::total_iops)
+}
+
+impl Table<'_, '_> {
+    fn image(&self, bytes: u64, files: &[NewFile<'_>]) -> Result<Image> {
+        let data = files.iter().map(|file| file.bytes).sum();
+        Image::make(&image::scratch(self.options.scratch.as_deref(), data), bytes, files)
+    }
+
+    fn whole_file(&self) -> NewFile<'static> {
+        NewFile { name: FILE, bytes: self.size, extents: 1 }
+    }
+
+    /// Runs entries against each other; their figures become rows named `name`.
+    fn contest(&mut self, name: &str, entries: Vec<Entry>) -> Result<Vec<Rounds>> {
+        let variants: Vec<Variant> = entries.into_iter().map(|entry| self.variant(entry)).collect();
+        self.ticker.expect(variants.len() as u64 * u64::from(self.runs));
+        let rounds = contest(&variants, self.runs, self.timing, |variant| {
+            self.ticker.round(&format!("{name} {}", variant.label()));
+        })?;
+        for (variant, of_variant) in variants.iter().zip(&rounds) {
+            let case = Case {
+                experiment: Experiment::Rows,
+                job: variant.job,
+                sequential: false,
+                layer: Layer::Bare,
+                settings: Vec::new(),
+            };
+            for mut row in make_rows(&case, variant, of_variant, &rounds) {
+                row.experiment = name.into();
+                self.report.rows.push(row);
+            }
+        }
+        Ok(rounds)
+    }
+
+    fn variant(&self, entry: Entry) -> Variant {
+        let Entry { on, job, raw } = entry;
+        let (On::Raw(subject) | On::Dioxide(subject, _)) = &on else {
+            unreachable!("the table has no paths")
+        };
+        let pattern = Pattern::Shuffled { seed: self.options.seed };
+        let order = Order::new(&subject.runs, subject.size, job.block_size, pattern);
+        Variant { on, job, order: order.into(), ledger: None, raw }
+    }
+
+    /// Raw and dioxide in one job.
+    fn pair(&mut self, name: &str, subject: &Arc<Subject>, job: Job) -> Result<[Rounds; 2]> {
+        let rounds = self.contest(name, vec![raw(subject, job), dioxide(subject, job)])?;
+        Ok(rounds.try_into().expect("two entries"))
+    }
+
+    fn check(&mut self, row: &str, target: String, measured: String, pass: bool, note: Option<String>) {
+        self.report.checks.push(Check {
+            experiment: Experiment::Rows.to_string(),
+            what: row.into(),
+            target,
+            measured,
+            pass,
+            damage: false,
+            note,
+        });
+    }
+
+    fn at_least(&mut self, row: &str, measured: f64, least: f64) {
+        self.check(row, format!("≥ {least}"), format!("{measured:.3}"), measured >= least, None);
+    }
+
+    fn at_most(&mut self, row: &str, measured: f64, most: f64) {
+        self.check(row, format!("≤ {most}"), format!("{measured:.3}"), measured <= most, None);
+    }
+
+    /// A pair, judged by its ratio, and by the nanoseconds it adds if there is a limit.
+    fn judged_pair(
+        &mut self,
+        row: &str,
+        name: &str,
+        subject: &Arc<Subject>,
+        job: Job,
+        goal: (f64, Option<f64>),
+    ) -> Result<[Rounds; 2]> {
+        let pair = self.pair(name, subject, job)?;
+        let [raw, dioxide] = &pair;
+        let (measured, added) = (speed(dioxide, raw), added_ns(dioxide, raw));
+        let (least, most_ns) = goal;
+        let limit = most_ns.map_or(String::new(), |ns| format!(", ≤ {ns} ns added"));
+        let shown = most_ns.map_or(String::new(), |_| format!(", {added:.1} ns"));
+        let pass = measured >= least && most_ns.is_none_or(|ns| added <= ns);
+        let cpu = |rounds: &Rounds| median(rounds.outcomes.iter().map(|o| o.cpu_ns_per_io));
+        let note = format!("processor time per request: {:.0} ns, raw {:.0}", cpu(dioxide), cpu(raw));
+        self.check(row, format!("≥ {least}{limit}"), format!("{measured:.3}{shown}"), pass, Some(note));
+        Ok(pair)
+    }
+
+    fn in_memory(&mut self) -> Result<()> {
+        let image = self.image(self.size + self.size / 8 + 32 * MIB, &[self.whole_file()])?;
+        for backend in [Backend::Pread, Backend::Mmap] {
+            let device = subject::open_image(&image, backend, 0)?;
+            let subject = Arc::new(Subject::open(&device, &Layer::Bare, FILE, self.size)?);
+            subject.fill()?;
+            match backend {
+                Backend::Pread => self.pread(&subject)?,
+                _ => self.mapping(&subject)?,
+            }
+        }
+        let device = subject::open_image(&image, Backend::Auto, 0)?;
+        self.overhead(&device)?;
+        drop(device);
+        self.fsck(&image)
+    }
+
+    fn pread(&mut self, subject: &Arc<Subject>) -> Result<()> {
+        let goal = (0.97, Some(40.0));
+        let pair = self.judged_pair("1: 4k reads ÷ raw, pread", "read-4k", subject, psync(READ, 4096, 1), goal)?;
+        self.at_most("8: time at depth 1 ÷ raw, pread", speed(&pair[0], &pair[1]), 1.03);
+        self.overwrites("pread", subject)?;
+        let row = "4: 2k overwrites ÷ raw, pread, 8 threads";
+        self.judged_pair(row, "overwrite-2k", subject, psync(WRITE, 2048, 8), (0.97, None))?;
+        let entries = [2048, 4096].map(|size| Entry { raw: None, ..dioxide(subject, psync(WRITE, size, 8)) });
+        let rounds = self.contest("unaligned", entries.into())?;
+        self.at_least("9: 2k ÷ 4k overwrites, pread, 8 threads", speed(&rounds[0], &rounds[1]), 1.0);
+        let [raw_scales, scales] = self.scaling(subject, WRITE)?;
+        let target = format!("≥ raw's own {raw_scales:.3}");
+        // Two ratios of noisy figures: 3 % is not a difference.
+        let pass = scales >= raw_scales * 0.97;
+        self.check("10: overwrites, 1 → 2 threads, pread", target, format!("{scales:.3}"), pass, None);
+        Ok(())
+    }
+
+    fn mapping(&mut self, subject: &Arc<Subject>) -> Result<()> {
+        let goal = (0.97, Some(14.0));
+        self.judged_pair("2: 4k reads ÷ raw, mapping", "read-4k", subject, psync(READ, 4096, 1), goal)?;
+        self.overwrites("mapping", subject)?;
+        let reads = self.scaling(subject, READ)?;
+        self.scaling_check("10: reads, 1 → 2 threads, mapping", reads, 1.85);
+        let writes = self.scaling(subject, WRITE)?;
+        self.scaling_check("10: overwrites, 1 → 2 threads, mapping", writes, 1.8);
+        Ok(())
+    }
+
+    fn scaling_check(&mut self, row: &str, [raw, dioxide]: [f64; 2], least: f64) {
+        let note = Some(format!("raw's own is {raw:.3}"));
+        self.check(row, format!("≥ {least}"), format!("{dioxide:.3}"), dioxide >= least, note);
+    }
+
+    fn overwrites(&mut self, backend: &str, subject: &Arc<Subject>) -> Result<()> {
+        for (name, size) in [("4k", 4096), ("2k", 2048), ("512", 512)] {
+            let row = format!("4: {name} overwrites ÷ raw, {backend}");
+            let job = psync(WRITE, size, 1);
+            self.judged_pair(&row, &format!("overwrite-{name}"), subject, job, (0.97, None))?;
+        }
+        Ok(())
+    }
+
+    /// How raw and dioxide go from one thread to two.
+    fn scaling(&mut self, subject: &Arc<Subject>, read_percent: u8) -> Result<[f64; 2]> {
+        let job = |jobs| psync(read_percent, 4096, jobs);
+        let mut entries = Vec::new();
+        for jobs in [1, 2] {
+            entries.push(raw(subject, job(jobs)));
+            let first = entries.len() - 1;
+            entries.push(Entry { raw: Some(first), ..dioxide(subject, job(jobs)) });
+        }
+        let rounds = self.contest("scaling", entries)?;
+        Ok([speed(&rounds[2], &rounds[0]), speed(&rounds[3], &rounds[1])])
+    }
+
+    fn overhead(&mut self, device: &Arc<dyn dioxide::block::Device>) -> Result<()> {
+        let row = "5: queued 4k reads ÷ raw, data to /dev/null";
+        match Subject::open(device, &Layer::Null, FILE, self.size) {
+            Ok(subject) => {
+                let goal = (0.95, Some(10.0));
+                self.judged_pair(row, "overhead", &Arc::new(subject), queue(READ, 4096, 512), goal)?;
+                Ok(())
+            }
+            Err(error) => {
+                self.skipped(row, &error);
+                Ok(())
+            }
+        }
+    }
+
+    /// A row that cannot be measured here is no miss, but it is told.
+    fn skipped(&mut self, row: &str, why: &dyn std::fmt::Display) {
+        self.check(row, "-".into(), format!("not measured: {why}"), true, None);
+    }
+
+    fn on_disk(&mut self) -> Result<()> {
+        let row = "3: queued 4k reads ÷ raw, io_uring, image on disk or given";
+        let size = self.size.min(256 * MIB);
+        let (image, name) = match &self.options.image {
+            Some(path) => (Image::given(path.clone()), self.options.file.as_str()),
+            None => {
+                let file = NewFile { bytes: size, ..self.whole_file() };
+                let made = Image::make(&std::env::temp_dir(), size + size / 8 + 32 * MIB, &[file]);
+                (made?, FILE)
+            }
+        };
+        let device = match subject::open_image(&image, Backend::Uring, self.options.img_offset) {
+            Ok(device) if !device.geometry().inline => device,
+            Ok(_) => {
+                self.skipped(row, &"the directory for temporary files is in memory");
+                return Ok(());
+            }
+            Err(error) => {
+                self.skipped(row, &error);
+                return Ok(());
+            }
+        };
+        let subject = Arc::new(Subject::open(&device, &Layer::Bare, name, size)?);
+        if self.options.image.is_none() {
+            subject.fill()?;
+        }
+        self.judged_pair(row, "read-4k", &subject, queue(READ, 4096, 32), (0.98, None))?;
+        let [raw, dioxide] = self.pair("qd1-latency", &subject, queue(READ, 4096, 1))?;
+        self.at_most("8: time at depth 1 ÷ raw, io_uring", speed(&raw, &dioxide), 1.03);
+        Ok(())
+    }
+
+    /// A file in about `wanted` extents against one in as few as can be, in one image.
+    fn extents(&mut self, wanted: u64, least: f64) -> Result<()> {
+        // The most that fragmentation can do is an extent per block.
+        let bytes = (wanted * 4096).max(self.size);
+        let short = 2 * bytes + bytes / 4 > image::available_memory().saturating_sub(2048 * MIB);
+        if wanted > 100_000 && (self.options.quick || short) {
+            let why = if short { "too little memory" } else { "quick" };
+            self.skipped(&format!("12: {wanted} extents ÷ few"), &why);
+            return Ok(());
+        }
+        self.ticker.say(&format!("making a file of {wanted} extents"));
+        let files = [
+            NewFile { name: "few", bytes, extents: 1 },
+            NewFile { name: "many", bytes, extents: wanted },
+        ];
+        let image = self.image(2 * bytes + bytes / 8 + 64 * MIB, &files)?;
+        for (backend, how) in [(Backend::Pread, "pread"), (Backend::Mmap, "mapping")] {
+            let device = subject::open_image(&image, backend, 0)?;
+            let open = |name| Subject::open(&device, &Layer::Bare, name, bytes).map(Arc::new);
+            let (few, many) = (open("few")?, open("many")?);
+            if backend == Backend::Pread {
+                few.fill()?;
+                many.fill()?;
+            }
+            let job = psync(READ, 4096, 1);
+            let entries =
+                [&few, &many].map(|subject| Entry { raw: None, ..dioxide(subject, job) });
+            let rounds = self.contest("extents", entries.into())?;
+            let row = format!("12: reads of {} extents ÷ {}, {how}", many.runs.len(), few.runs.len());
+            self.at_least(&row, speed(&rounds[1], &rounds[0]), least);
+        }
+        self.fsck(&image)
+    }
+
+    fn image_size(&mut self) -> Result<()> {
+        const HUGE: u64 = 16 << 40;
+        const MOST_MIB: f64 = 16.0;
+        let bytes = self.size.min(256 * MIB);
+        let file = NewFile { bytes, ..self.whole_file() };
+        self.ticker.say("making a file system of 16 TiB");
+        let small = self.image(1024 * MIB, std::slice::from_ref(&file))?;
+        let huge = match self.image(HUGE, &[file]) {
+            Ok(image) => image,
+            Err(error @ (Error::Io { .. } | Error::Setup(_))) => {
+                self.skipped("16: 16 TiB ÷ 1 GiB", &error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let small_device = subject::open_image(&small, Backend::Pread, 0)?;
+        let huge_device = subject::open_image(&huge, Backend::Pread, 0)?;
+        let (before, begin) = (resident_mib(), Instant::now());
+        let fs = Fs::open_device(huge_device.clone(), &MountOptions::new())?;
+        let (ms, mib) = (begin.elapsed().as_secs_f64() * 1e3, resident_mib() - before);
+        drop(fs);
+        self.at_most("16: ms to open 16 TiB", ms, 50.0);
+        self.at_most("16: MiB of memory for 16 TiB", mib, MOST_MIB);
+        let open = |device| Subject::open(device, &Layer::Bare, FILE, bytes).map(Arc::new);
+        let subjects = [open(&small_device)?, open(&huge_device)?];
+        subjects[0].fill()?;
+        subjects[1].fill()?;
+        let job = psync(READ, 4096, 1);
+        let entries = subjects.map(|subject| Entry { raw: None, ..dioxide(&subject, job) });
+        let rounds = self.contest("image-size", entries.into())?;
+        self.at_most("16: time of a read, 16 TiB ÷ 1 GiB, pread", speed(&rounds[0], &rounds[1]), 1.03);
+        Ok(())
+    }
+
+    fn fsck(&mut self, image: &Image) -> Result<()> {
+        self.report.checks.extend(fsck_check(Experiment::Rows, image, 0)?);
+        Ok(())
+    }
+}
+
+/// Memory of the process in use now.
+fn resident_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = status.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok());
+    pages.unwrap_or(0.0) * rustix::param::page_size() as f64 / MIB as f64
+}

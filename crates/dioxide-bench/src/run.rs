@@ -8,7 +8,7 @@ use crate::plan::{self, Case};
 use crate::report::{Latency, Machine, Spread};
 use crate::subject::{self, Layer, PathSubject, Subject};
 use crate::verify::Ledger;
-use crate::{BenchOptions, Check, Error, Experiment, Progress, Report, Result, Row, Target, Verified};
+use crate::{BenchOptions, Check, DeviceChoice, Error, Experiment, Progress, Report, Result, Row, Target, Verified};
 use crate::{rows, seeds};
 use dioxide::Backend;
 use dioxide::block::Device;
@@ -34,9 +34,6 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
     let mut ticker = Ticker::new(progress);
     ticker.expect(cases.iter().map(|case| variants_of(case, options) * u64::from(runs)).sum());
     let wants_rows = asked.contains(&Experiment::Rows);
-    if wants_rows {
-        ticker.expect(rows::expected(options));
-    }
     if !cases.is_empty() {
         Runner::open(options)?.run(&cases, runs, timing, &mut report, &mut ticker)?;
     }
@@ -83,7 +80,8 @@ impl<'a> Ticker<'a> {
         Ticker { progress, done: 0, total: 0 }
     }
 
-    fn expect(&mut self, rounds: u64) {
+    /// So many more rounds will come.
+    pub(crate) fn expect(&mut self, rounds: u64) {
         self.total += rounds;
     }
 
@@ -178,7 +176,15 @@ impl<'a> Runner<'a> {
         }
         let (_, device) = self.open.as_ref().expect("opened above");
         let name = if self.made { FILE } else { &self.options.file };
-        let subject = Subject::open(device, layer, name, self.size)?;
+        let subject = match Subject::open(device, layer, name, self.size) {
+            // Where io_uring is not permitted there is no such meter; the image will do.
+            Err(Error::Device(dioxide::block::Error::Unsupported { .. }))
+                if *layer == Layer::Null && self.options.device == DeviceChoice::Auto =>
+            {
+                Subject::open(device, &Layer::Bare, name, self.size)?
+            }
+            other => other?,
+        };
         let asked = self.options.size_bytes.unwrap_or(0);
         if subject.size < asked {
             return Err(Error::Setup(format!("{name} has {} bytes, {asked} are asked for", subject.size)));
@@ -293,7 +299,7 @@ pub(crate) fn fsck_check(experiment: Experiment, image: &Image, img_offset: u64)
 }
 
 /// A variant's rows: one, or in a mix one for reads and one for writes.
-fn make_rows(case: &Case, variant: &Variant, rounds: &Rounds, all: &[Rounds]) -> Vec<Row> {
+pub(crate) fn make_rows(case: &Case, variant: &Variant, rounds: &Rounds, all: &[Rounds]) -> Vec<Row> {
     let sides: &[usize] = match case.job.read_percent {
         100 => &[0],
         0 => &[1],
@@ -334,9 +340,9 @@ fn make_row(case: &Case, variant: &Variant, rounds: &Rounds, raw: Option<&Rounds
 }
 
 fn latency(outcomes: &[Outcome], side: usize) -> Latency {
-    let mut all = outcomes[0].sides[side].latency.clone();
+    let mut all = outcomes[0].latencies[side].clone();
     for outcome in &outcomes[1..] {
-        all.add(&outcome.sides[side].latency).expect("the same bounds");
+        all.add(&outcome.latencies[side]).expect("the same bounds");
     }
     let us = |ns: u64| ns as f64 / 1000.0;
     Latency {

@@ -617,6 +617,75 @@ fn names_reach_a_pipe_as_they_are_and_json_exactly() {
 }
 
 #[test]
+fn bench_of_a_given_file_writes_rows_and_page_and_leaves_the_image_clean() {
+    let disk = Fixture::new();
+    let (rows, page) = (disk.beside("rows.json"), disk.beside("page.html"));
+    let mut args = vec![
+        "bench",
+        "simple-read",
+        "aio-completion",
+        "--quick",
+        "--runs",
+        "1",
+    ];
+    args.extend([
+        "--runtime",
+        "10ms",
+        "--block-size",
+        "4k",
+        "--iodepth",
+        "8",
+        "--verify",
+        "--size",
+        "3M",
+    ]);
+    let (image, rows_name, page_name) = (
+        disk.name(),
+        rows.display().to_string(),
+        page.display().to_string(),
+    );
+    args.extend([
+        "--image", &image, "--file", "/large", "--json", &rows_name, "--html", &page_name,
+    ]);
+    let ran = dioxide(args);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+    let rows = fs::read_to_string(rows).unwrap();
+    let rows: Vec<Value> = rows
+        .lines()
+        .map(|row| serde_json::from_str(row).unwrap())
+        .collect();
+    for (experiment, target) in [
+        ("simple-read", "raw"),
+        ("simple-read", "dioxide"),
+        ("aio-completion", "dioxide"),
+    ] {
+        let of = |row: &&Value| row["experiment"] == experiment && row["target"] == target;
+        let row = rows
+            .iter()
+            .find(of)
+            .unwrap_or_else(|| panic!("no row of {experiment} on {target}"));
+        assert!(row["iops"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(page.exists());
+    e2fsck_clean(disk.image());
+    assert_eq!(
+        dioxide(["cat", &disk.at("/hello")]).text(),
+        "hello, world\n"
+    );
+}
+
+#[test]
+fn bench_of_a_missing_image_tells_and_exits_2() {
+    let ran = dioxide(["bench", "simple-read", "--image", "/no/such.img"]);
+    assert_eq!((ran.status, ran.stdout.len()), (Some(2), 0));
+    assert!(
+        ran.stderr.starts_with("dioxide: ") && ran.stderr.contains("/no/such.img"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
 fn man_pages_and_completions_cover_every_subcommand() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new/dir").display().to_string();

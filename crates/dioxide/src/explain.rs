@@ -13,6 +13,7 @@ use crate::io::direct::policy::{
 use crate::io::direct::simple;
 use crate::io::direct::write::{Memory, WriteRequest};
 use crate::map::MapKind;
+use crate::sync::slot::Slot;
 use crate::{CompletionMode, Error, Result};
 use serde::Serialize;
 
@@ -213,7 +214,7 @@ fn request_of<'a>(file: &'a File, told: &Explanation) -> WriteRequest<'a> {
         },
         asynchronous: true,
         wait: Wait::Block,
-        slot: None,
+        slot: Slot::NONE,
     }
 }
 

@@ -4,7 +4,7 @@
 //! only it writes; owners without a number share the last one. A snapshot adds the shards up and
 //! is exact once the counted threads are quiet.
 
-use crate::sync::slot::SLOTS;
+use crate::sync::slot::{SLOTS, Slot};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -71,20 +71,17 @@ impl Counters {
 
     /// Counts one for the owner of `slot`.
     #[inline(always)]
-    pub(crate) fn add(&self, slot: Option<usize>, count: Count) {
+    pub(crate) fn add(&self, slot: Slot, count: Count) {
         self.add_many(slot, count, 1);
     }
 
     #[inline(always)]
-    pub(crate) fn add_many(&self, slot: Option<usize>, count: Count, n: u64) {
-        match slot {
-            Some(own) => {
-                let counter = &self.shards[own][count as usize];
-                counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-            }
-            None => {
-                self.shards[SLOTS][count as usize].fetch_add(n, Ordering::Relaxed);
-            }
+    pub(crate) fn add_many(&self, slot: Slot, count: Count, n: u64) {
+        let counter = &self.shards[slot.index()][count as usize];
+        if slot == Slot::NONE {
+            counter.fetch_add(n, Ordering::Relaxed);
+        } else {
+            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         }
     }
 
@@ -138,10 +135,10 @@ mod tests {
     #[test]
     fn counts_of_owned_and_shared_shards_add_up() {
         let counters = Counters::new();
-        counters.add(Some(0), Count::Punt);
-        counters.add(Some(5), Count::Punt);
-        counters.add(None, Count::Punt);
-        counters.add_many(Some(0), Count::Drain, 4);
+        counters.add(Slot::of(0), Count::Punt);
+        counters.add(Slot::of(5), Count::Punt);
+        counters.add(Slot::NONE, Count::Punt);
+        counters.add_many(Slot::of(0), Count::Drain, 4);
         let before = Stats::default();
         let now = counters.snapshot().since(&before);
         assert_eq!((now.punts, now.drains, now.restarts), (3, 4, 0));

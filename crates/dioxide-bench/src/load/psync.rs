@@ -1,6 +1,6 @@
 //! One blocking request at a time per thread.
 
-use super::{Cursor, Dice, LoadTarget, Pace, Round, Side};
+use super::{Cursor, Dice, Leg, LoadTarget, Pace, Round, no_latencies};
 use crate::Result;
 use crate::verify::Checker;
 use dioxide::Buf;
@@ -15,6 +15,7 @@ pub(super) struct Runner<'a, T, C> {
     dice: Dice,
     cursor: Cursor,
     buf: Buf,
+    ops: [u64; 2],
 }
 
 impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
@@ -29,28 +30,30 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
             dice: Dice::new(round.job, number),
             cursor: Cursor::new(round, number),
             buf,
+            ops: [0; 2],
         }
     }
 
     /// Makes requests as long as the phase lasts.
-    pub(super) fn run(&mut self, phase: u8, pace: Pace) -> Result<[Side; 2]> {
-        let mut sides = [Side::new(), Side::new()];
+    pub(super) fn run(&mut self, phase: u8, pace: Pace) -> Result<Leg> {
+        let mut latencies = no_latencies();
+        let count = &self.round.counts[self.number as usize];
         let mut n = 0;
         while self.round.is(phase) {
             let index = self.cursor.next();
             let write = self.dice.write();
-            let side = &mut sides[usize::from(write)];
             if pace.samples(n) {
                 let begin = Instant::now();
                 self.request(index, write)?;
-                side.record(begin.elapsed().as_nanos() as u64);
+                latencies[usize::from(write)].saturating_record(begin.elapsed().as_nanos() as u64);
             } else {
                 self.request(index, write)?;
             }
-            side.ops += 1;
+            self.ops[usize::from(write)] += 1;
+            count.publish(&self.ops);
             n += 1;
         }
-        Ok(sides)
+        Ok(Leg { ops: n, latencies })
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Many requests in flight per thread.
 
 use super::target::LoadQueue;
-use super::{Cursor, Dice, LoadTarget, Pace, Round, Side};
+use super::{Cursor, Dice, Latencies, Leg, LoadTarget, Pace, Round, no_latencies};
 use crate::Result;
 use crate::verify::Checker;
 use dioxide::{Buf, BufPool, QueueOptions};
@@ -23,6 +23,7 @@ pub(super) struct Runner<'a, T: LoadTarget, C> {
     idle: Vec<(u64, Buf)>,
     /// By tag.
     pending: Box<[Pending]>,
+    ops: [u64; 2],
     /// Instants are counted from here, in nanoseconds; 0 is none.
     epoch: Instant,
 }
@@ -64,34 +65,36 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
             done: Vec::with_capacity(depth as usize),
             idle,
             pending: vec![Pending::default(); depth as usize].into(),
+            ops: [0; 2],
             epoch: Instant::now(),
         })
     }
 
     /// Keeps the queue full as long as the phase lasts.
-    pub(super) fn run(&mut self, phase: u8, pace: Pace) -> Result<[Side; 2]> {
-        let mut sides = [Side::new(), Side::new()];
+    pub(super) fn run(&mut self, phase: u8, pace: Pace) -> Result<Leg> {
+        let mut latencies = no_latencies();
         let mut n = 0;
         while self.round.is(phase) {
             self.push_batch(pace, &mut n)?;
             self.queue.submit()?;
             let in_flight = self.depth - self.idle.len();
             if self.idle.len() < self.batch {
-                self.queue.wait(self.batch.min(in_flight), &mut self.done)?;
+                let min = if pace.slow { 1 } else { self.batch.min(in_flight) };
+                self.queue.wait(min, &mut self.done)?;
             } else {
                 self.queue.reap(&mut self.done);
             }
-            self.account(&mut sides)?;
+            self.account(&mut latencies)?;
         }
-        Ok(sides)
+        Ok(Leg { ops: n, latencies })
     }
 
-    /// Waits for what is in flight, uncounted.
+    /// Waits for what is in flight.
     pub(super) fn finish(&mut self) -> Result<()> {
-        let mut sides = [Side::new(), Side::new()];
+        let mut latencies = no_latencies();
         while self.idle.len() < self.depth {
             self.queue.wait(1, &mut self.done)?;
-            self.account(&mut sides)?;
+            self.account(&mut latencies)?;
         }
         Ok(())
     }
@@ -127,16 +130,15 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
         self.queue.push(write, self.round.positions[index], buf, tag)
     }
 
-    fn account(&mut self, sides: &mut [Side; 2]) -> Result<()> {
+    fn account(&mut self, latencies: &mut Latencies) -> Result<()> {
         let end_ns = self.now_ns();
         let mut done = std::mem::take(&mut self.done);
         for completion in done.drain(..) {
             let (tag, mut buf) = self.queue.take(completion)?;
             let Pending { begin_ns, write, .. } = self.pending[tag as usize];
-            let side = &mut sides[usize::from(write)];
-            side.ops += 1;
+            self.ops[usize::from(write)] += 1;
             if begin_ns != 0 {
-                side.record(end_ns - begin_ns);
+                latencies[usize::from(write)].saturating_record(end_ns - begin_ns);
             }
             if C::ON {
                 self.check(tag, &mut buf)?;
@@ -144,6 +146,7 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
             self.idle.push((tag, buf));
         }
         self.done = done;
+        self.round.counts[self.number as usize].publish(&self.ops);
         Ok(())
     }
 

@@ -95,7 +95,7 @@ impl File {
     /// # Errors
     /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; device
     /// errors; damage in the extent tree.
-    #[inline]
+    #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.readable()?;
         read::read_one(
@@ -146,7 +146,7 @@ impl File {
     /// # Errors
     /// `EINVAL` for a misaligned request; [`Error::Unsupported`] for what would change metadata;
     /// `EROFS`; device errors, after which any part of the range may have been written.
-    #[inline]
+    #[inline(always)]
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.writable()?;
         match write::write_short(&self.mount, &self.inode, self.access, buf, offset) {

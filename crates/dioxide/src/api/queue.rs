@@ -22,7 +22,7 @@ use crate::map::MapKind;
 use crate::mount::Mount;
 use crate::stats::Count;
 use crate::sync::inflight::InFlightTable;
-use crate::sync::slot::{self, Claim};
+use crate::sync::slot::{self, Claim, Slot};
 use crate::{Error, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dioxide_block::{self as block, Buf, Op, OpKind, Seg, Segs, Waker};
@@ -74,7 +74,9 @@ struct Core {
     returns: Receiver<Completion>,
     give_back: Sender<Completion>,
     waker: Waker,
-    claim: Option<Claim>,
+    /// The number that this queue owns, in `_claim`, if one was free.
+    slot: Slot,
+    _claim: Option<Claim>,
 }
 
 /// A request in the device's queue.
@@ -159,6 +161,7 @@ impl Queue {
         let table = Arc::new(InFlightTable::new(depth));
         mount.in_flight.register(&table);
         let (give_back, returns) = unbounded();
+        let claim = Claim::take();
         let core = Core {
             mount,
             depth,
@@ -171,7 +174,8 @@ impl Queue {
             returns,
             give_back,
             waker: device.waker(),
-            claim: Claim::take(),
+            slot: claim.as_ref().map_or(Slot::NONE, Claim::slot),
+            _claim: claim,
         };
         Ok(Queue {
             device,
@@ -366,8 +370,8 @@ impl std::fmt::Debug for Queue {
 
 impl Core {
     #[inline]
-    fn slot(&self) -> Option<usize> {
-        self.claim.as_ref().map(Claim::number)
+    fn slot(&self) -> Slot {
+        self.slot
     }
 
     /// Whether this is the mount that the queue was opened on.
@@ -681,7 +685,7 @@ fn write_request<'a>(
     offset: u64,
     buf: &Buf,
     wait: Wait,
-    slot: Option<usize>,
+    slot: Slot,
 ) -> WriteRequest<'a> {
     WriteRequest {
         mount: &file.mount,

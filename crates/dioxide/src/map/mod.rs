@@ -257,15 +257,27 @@ impl ExtentMap {
         }
     }
 
+    /// Where `lblk` lies on the device, if it is a written block and the map is in memory.
+    #[inline(always)]
+    pub(crate) fn written_block(&self, lblk: u32) -> Option<u64> {
+        let region = self.region(lblk >> REGION_BITS)?;
+        let within = lblk % REGION_BLOCKS;
+        let word = Word(region.word.load(Ordering::Acquire));
+        if word.tag() == Word::DEEPER {
+            return region.node.get()?.written_block(within);
+        }
+        let inside = within < region.run_blocks.load(Ordering::Relaxed);
+        (word.tag() == Word::MAPPED && inside).then_some(word.0 + u64::from(within))
+    }
+
     /// Where `lblk` lies on the device, if it and the `more` blocks behind it are one run of
     /// written blocks, as far as the map is in memory.
-    #[inline(always)]
     pub(crate) fn written_run(&self, lblk: u32, more: u32) -> Option<u64> {
         let piece = self.piece(lblk).ok()?;
         if piece.kind != MapKind::Mapped {
             return None;
         }
-        let covered = more == 0 || more < piece.len || self.extend(lblk, piece, more + 1) > more;
+        let covered = more < piece.len || self.extend(lblk, piece, more + 1) > more;
         covered.then_some(piece.pblk)
     }
 
@@ -414,6 +426,21 @@ impl Node {
             }
         };
         self.spans[span].store(word.0, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn written_block(&self, within: u32) -> Option<u64> {
+        let span = (within >> SPAN_BITS) as usize;
+        let word = Word(self.spans[span].load(Ordering::Acquire));
+        if word.tag() == Word::MAPPED {
+            return Some(word.0 + u64::from(within % SPAN_BLOCKS));
+        }
+        self.written_block_of_leaf(within)
+    }
+
+    fn written_block_of_leaf(&self, within: u32) -> Option<u64> {
+        let piece = self.piece(within);
+        (piece.kind == MapKind::Mapped).then_some(piece.pblk)
     }
 
     #[inline(always)]
@@ -680,7 +707,7 @@ mod tests {
                     3 + i * 2,
                     1,
                     7 + u64::from(i * 37 % 101) * scale,
-                    i % 3 == 0,
+                    i.is_multiple_of(3),
                 )
             };
             (0..101).map(one).collect()
@@ -696,8 +723,9 @@ mod tests {
                     kind == MapKind::Hole || mapping.pblk.0 == pblk,
                     "block {lblk}"
                 );
-                let written = map.written_run(lblk, 0);
-                assert_eq!(written, (kind == MapKind::Mapped).then_some(pblk));
+                let written = (kind == MapKind::Mapped).then_some(pblk);
+                assert_eq!(map.written_run(lblk, 0), written);
+                assert_eq!(map.written_block(lblk), written);
             }
         }
     }

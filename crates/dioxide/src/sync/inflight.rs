@@ -17,6 +17,7 @@
 
 use super::fence;
 use super::prim::{AtomicU32, AtomicU64, Event, Ordering};
+use super::slot::Slot;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
@@ -27,7 +28,7 @@ const NOBODY: u64 = 0;
 #[derive(Debug)]
 pub(crate) struct InFlightTable {
     entries: Box<[AtomicU64]>,
-    /// Slot number of the thread that pushed last, plus 1, or 0.
+    /// Slot number of the thread that pushed last.
     owner: AtomicU64,
 }
 
@@ -39,21 +40,21 @@ impl InFlightTable {
     pub(crate) fn new(depth: usize) -> InFlightTable {
         InFlightTable {
             entries: (0..depth).map(|_| AtomicU64::new(NOBODY)).collect(),
-            owner: AtomicU64::new(0),
+            owner: AtomicU64::new(Slot::NONE.index() as u64),
         }
     }
 
     /// Notes which thread uses the queue.
     #[inline]
-    pub(crate) fn set_owner(&self, thread: Option<usize>) {
-        let owner = thread.map_or(0, |number| number as u64 + 1);
+    pub(crate) fn set_owner(&self, thread: Slot) {
+        let owner = thread.index() as u64;
         if self.owner.load(Ordering::Relaxed) != owner {
             self.owner.store(owner, Ordering::Relaxed);
         }
     }
 
-    fn owned_by(&self, thread: Option<usize>) -> bool {
-        thread.is_some_and(|number| self.owner.load(Ordering::Relaxed) == number as u64 + 1)
+    fn owned_by(&self, thread: Slot) -> bool {
+        thread != Slot::NONE && self.owner.load(Ordering::Relaxed) == thread.index() as u64
     }
 
     /// Counts the request in `slot` as direct I/O on `inode`. Called before the inode's lock is
@@ -160,7 +161,7 @@ impl InFlight {
     pub(crate) fn drain(
         &self,
         registry: &InFlightRegistry,
-        thread: Option<usize>,
+        thread: Slot,
     ) -> Result<bool, WaitsForSelf> {
         let tables = registry.live();
         if tables
@@ -200,7 +201,7 @@ mod tests {
         let drainer = {
             let inode = inode.clone();
             std::thread::spawn(move || {
-                let waited = inode.drain(&registry, None);
+                let waited = inode.drain(&registry, Slot::NONE);
                 done.send(()).expect("the test waits");
                 waited
             })
@@ -218,7 +219,7 @@ mod tests {
         let table = Arc::new(InFlightTable::new(4));
         registry.register(&table);
         table.raise(0, &InFlight::new(1));
-        assert_eq!(InFlight::new(2).drain(&registry, None), Ok(false));
+        assert_eq!(InFlight::new(2).drain(&registry, Slot::NONE), Ok(false));
     }
 
     #[test]
@@ -226,12 +227,12 @@ mod tests {
         let registry = InFlightRegistry::default();
         let table = Arc::new(InFlightTable::new(4));
         registry.register(&table);
-        table.set_owner(Some(5));
+        table.set_owner(Slot::of(5));
         let inode = InFlight::new(1);
         table.raise(0, &inode);
-        assert_eq!(inode.drain(&registry, Some(5)), Err(WaitsForSelf));
+        assert_eq!(inode.drain(&registry, Slot::of(5)), Err(WaitsForSelf));
         table.drop_last(0, &inode);
-        assert_eq!(inode.drain(&registry, Some(5)), Ok(false));
+        assert_eq!(inode.drain(&registry, Slot::of(5)), Ok(false));
     }
 }
 
@@ -288,7 +289,7 @@ mod loom_tests {
                 let shared = shared.clone();
                 thread::spawn(move || {
                     {
-                        let _together = shared.lock.shared(Some(0));
+                        let _together = shared.lock.shared(Slot::of(0));
                         shared.table.raise(0, &shared.io);
                     }
                     shared.touch();
@@ -310,7 +311,7 @@ mod loom_tests {
                 let shared = shared.clone();
                 thread::spawn(move || {
                     {
-                        let _together = shared.lock.shared(Some(0));
+                        let _together = shared.lock.shared(Slot::of(0));
                         shared.table.raise(0, &shared.io);
                     }
                     shared.io.raise();

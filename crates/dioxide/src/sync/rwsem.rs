@@ -22,7 +22,9 @@ use super::fence;
 use super::prim::{
     AtomicU32, AtomicU64, Event, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
+#[cfg(not(loom))]
 use super::slot::SLOTS;
+use super::slot::Slot;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 
@@ -151,8 +153,8 @@ impl Rwsem {
     /// Takes the lock shared through the table if that is possible at once. `slot` is the
     /// caller's own number.
     #[inline(always)]
-    pub(crate) fn announce(&self, slot: Option<usize>) -> Option<Announced<'_>> {
-        let entry: &AtomicU64 = self.presence.entries.get(slot?)?;
+    pub(crate) fn announce(&self, slot: Slot) -> Option<Announced<'_>> {
+        let entry: &AtomicU64 = self.presence.entries.get(slot.index())?;
         if self.bias.load(Ordering::Relaxed) != BIASED || entry.load(Ordering::Relaxed) != NOBODY {
             return None;
         }
@@ -174,7 +176,7 @@ impl Rwsem {
 
     /// Takes the lock shared if that is possible without waiting.
     #[inline]
-    pub(crate) fn try_shared(&self, slot: Option<usize>) -> Option<Shared<'_>> {
+    pub(crate) fn try_shared(&self, slot: Slot) -> Option<Shared<'_>> {
         match self.announce(slot) {
             Some(announced) => Some(Shared::Announced(announced)),
             None => self.try_shared_raw(),
@@ -189,7 +191,7 @@ impl Rwsem {
     }
 
     /// Takes the lock shared, waiting for writers.
-    pub(crate) fn shared(&self, slot: Option<usize>) -> Shared<'_> {
+    pub(crate) fn shared(&self, slot: Slot) -> Shared<'_> {
         if let Some(announced) = self.announce(slot) {
             return Shared::Announced(announced);
         }
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn exclusive_while_announced_reader_inside_is_refused() {
         let sem = sem();
-        let reader = sem.shared(Some(3));
+        let reader = sem.shared(Slot::of(3));
         assert!(matches!(reader, Shared::Announced(_)));
         assert!(sem.try_exclusive().is_none());
         drop(reader);
@@ -267,10 +269,10 @@ mod tests {
     fn shared_while_exclusive_is_refused() {
         let sem = sem();
         let writer = sem.exclusive();
-        assert!(sem.try_shared(Some(3)).is_none());
-        assert!(sem.try_shared(None).is_none());
+        assert!(sem.try_shared(Slot::of(3)).is_none());
+        assert!(sem.try_shared(Slot::NONE).is_none());
         drop(writer);
-        assert!(sem.try_shared(Some(3)).is_some());
+        assert!(sem.try_shared(Slot::of(3)).is_some());
     }
 
     #[test]
@@ -278,17 +280,17 @@ mod tests {
         let sem = sem();
         drop(sem.exclusive());
         for _ in 0..REBIAS_AFTER {
-            assert!(matches!(sem.shared(Some(3)), Shared::Raw(_)));
+            assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
         }
-        assert!(matches!(sem.shared(Some(3)), Shared::Announced(_)));
+        assert!(matches!(sem.shared(Slot::of(3)), Shared::Announced(_)));
     }
 
     #[test]
     fn nested_shared_uses_the_underlying_lock() {
         let (sem, other) = (sem(), Rwsem::new(8, Arc::new(Presence::new())));
-        let outer = sem.shared(Some(3));
-        assert!(matches!(sem.shared(Some(3)), Shared::Raw(_)));
-        assert!(matches!(other.shared(Some(3)), Shared::Announced(_)));
+        let outer = sem.shared(Slot::of(3));
+        assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
+        assert!(matches!(other.shared(Slot::of(3)), Shared::Announced(_)));
         drop(outer);
     }
 
@@ -296,7 +298,7 @@ mod tests {
     fn downgraded_lock_lets_readers_in_and_writers_not() {
         let sem = sem();
         let shared = sem.exclusive().downgrade();
-        assert!(sem.try_shared(Some(3)).is_some());
+        assert!(sem.try_shared(Slot::of(3)).is_some());
         assert!(sem.try_exclusive().is_none());
         drop(shared);
         assert!(sem.try_exclusive().is_some());
@@ -374,7 +376,7 @@ mod loom_tests {
             let reader = {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    let _together = shared.0.shared(Some(0));
+                    let _together = shared.0.shared(Slot::of(0));
                     read(&shared)
                 })
             };
@@ -396,7 +398,7 @@ mod loom_tests {
                 .map(|slot| {
                     let shared = shared.clone();
                     thread::spawn(move || {
-                        let _together = shared.0.shared(Some(slot));
+                        let _together = shared.0.shared(Slot::of(slot));
                         read(&shared)
                     })
                 })
@@ -422,7 +424,7 @@ mod loom_tests {
                 let shared = shared.clone();
                 thread::spawn(move || {
                     for _ in 0..2 {
-                        let _together = shared.0.shared(Some(0));
+                        let _together = shared.0.shared(Slot::of(0));
                         read(&shared);
                     }
                 })
@@ -444,7 +446,7 @@ mod loom_tests {
             let reader = {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    if let Some(_together) = shared.0.try_shared(Some(0)) {
+                    if let Some(_together) = shared.0.try_shared(Slot::of(0)) {
                         read(&shared);
                     }
                 })

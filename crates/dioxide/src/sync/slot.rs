@@ -14,6 +14,26 @@ pub(crate) const SLOTS: usize = 128;
 static FREE: Mutex<u128> = Mutex::new(u128::MAX);
 const _: () = assert!(SLOTS == u128::BITS as usize);
 
+/// An owner's number, or that it has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(usize);
+
+impl Slot {
+    /// The owner has no number of its own.
+    pub(crate) const NONE: Slot = Slot(SLOTS);
+
+    #[cfg(test)]
+    pub(crate) fn of(number: usize) -> Slot {
+        Slot(number)
+    }
+
+    /// As an index: below [`SLOTS`] for an owner with a number, [`SLOTS`] for all others.
+    #[inline(always)]
+    pub(crate) fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// Ownership of a number, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Claim(u8);
@@ -30,9 +50,9 @@ impl Claim {
         Some(Claim(number as u8))
     }
 
-    /// The number, below [`SLOTS`].
-    pub(crate) fn number(&self) -> usize {
-        usize::from(self.0)
+    /// The number.
+    pub(crate) fn slot(&self) -> Slot {
+        Slot(usize::from(self.0))
     }
 }
 
@@ -43,19 +63,18 @@ impl Drop for Claim {
 }
 
 /// The calling thread's own number, claimed at its first use and held until the thread ends.
-/// `None` when none was free then, or while the thread is being torn down.
+/// [`Slot::NONE`] when none was free then, or while the thread is being torn down.
 #[inline(always)]
-pub(crate) fn current() -> Option<usize> {
+pub(crate) fn current() -> Slot {
     let number = NUMBER.get();
-    if number < SLOTS {
-        Some(number)
+    if number <= SLOTS {
+        Slot(number)
     } else {
         first_use()
     }
 }
 
 const UNKNOWN: usize = usize::MAX;
-const NONE: usize = SLOTS;
 
 thread_local! {
     /// What `current` returns, without a destructor so that reading it is one instruction.
@@ -68,19 +87,16 @@ struct Owner(Option<Claim>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        NUMBER.set(NONE);
+        NUMBER.set(SLOTS);
     }
 }
 
 #[cold]
-fn first_use() -> Option<usize> {
-    if NUMBER.get() == NONE {
-        return None;
-    }
-    let number = OWNER.try_with(|owner| owner.0.as_ref().map(Claim::number));
-    let number = number.unwrap_or(None);
-    NUMBER.set(number.unwrap_or(NONE));
-    number
+fn first_use() -> Slot {
+    let claimed = OWNER.try_with(|owner| owner.0.as_ref().map(Claim::slot));
+    let slot = claimed.unwrap_or(None).unwrap_or(Slot::NONE);
+    NUMBER.set(slot.0);
+    slot
 }
 
 #[cfg(test)]
@@ -90,12 +106,12 @@ mod tests {
     #[test]
     fn claim_dropped_then_number_free_again() {
         let first = Claim::take().expect("fewer than 128 threads in this test");
-        let number = first.number();
+        let number = first.slot();
         let second = Claim::take().expect("fewer than 128 threads in this test");
-        assert_ne!(second.number(), number);
+        assert_ne!(second.slot(), number);
         drop(first);
         let taken: Vec<Claim> = std::iter::from_fn(Claim::take).collect();
-        assert!(taken.iter().any(|claim| claim.number() == number));
+        assert!(taken.iter().any(|claim| claim.slot() == number));
     }
 
     #[test]

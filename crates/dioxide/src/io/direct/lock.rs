@@ -6,6 +6,7 @@ use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::stats::Count;
 use crate::sync::rwsem::{Exclusive, Shared};
+use crate::sync::slot::Slot;
 use crate::{Error, Result};
 
 /// The inode's lock as a request holds it.
@@ -27,7 +28,7 @@ pub(crate) fn lock<'a>(
     inode: &'a Inode,
     mode: LockMode,
     wait: Wait,
-    slot: Option<usize>,
+    slot: Slot,
 ) -> Result<Guard<'a>> {
     let guard = match mode {
         LockMode::None => Some(Guard::None),
@@ -46,7 +47,7 @@ fn contended<'a>(
     inode: &'a Inode,
     mode: LockMode,
     wait: Wait,
-    slot: Option<usize>,
+    slot: Slot,
 ) -> Result<Guard<'a>> {
     if wait == Wait::NoWait {
         return Err(Error::WouldBlock("the inode lock is taken"));

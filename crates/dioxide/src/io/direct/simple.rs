@@ -19,6 +19,7 @@ use super::write::Memory;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::sync::rwsem::Announced;
+use crate::sync::slot::Slot;
 
 /// A request that one transfer serves.
 pub(crate) struct Short<'a> {
@@ -36,7 +37,7 @@ pub(crate) fn small_read<'a>(
     inode: &'a Inode,
     offset: u64,
     len: usize,
-    slot: Option<usize>,
+    slot: Slot,
 ) -> Option<Short<'a>> {
     if !is_small(mount, len) {
         return None;
@@ -73,7 +74,7 @@ pub(crate) fn shared_overwrite<'a>(
     access: Access,
     offset: u64,
     memory: Memory,
-    slot: Option<usize>,
+    slot: Slot,
 ) -> Option<Short<'a>> {
     let len = memory.lengths;
     let end = offset.checked_add(len)?;
@@ -104,7 +105,11 @@ impl Mount {
     fn written_run(&self, inode: &Inode, pos: u64, end: u64) -> Option<u64> {
         let first = pos >> self.block_bits;
         let last = (end - 1) >> self.block_bits;
-        let pblk = inode.map.written_run(first as u32, (last - first) as u32)?;
+        let pblk = if first == last {
+            inode.map.written_block(first as u32)?
+        } else {
+            inode.map.written_run(first as u32, (last - first) as u32)?
+        };
         Some((pblk << self.block_bits) | (pos & self.block_mask))
     }
 }

@@ -2,6 +2,7 @@
 //! has, each on a real image behind a simulated device that holds requests in flight.
 
 use crate::io::direct::policy::Policy;
+use crate::sync::slot::Slot;
 use crate::{
     Buf, Completion, CompletionMode, Error, File, Fs, MountOptions, OpenOptions, Queue,
     QueueOptions,
@@ -269,7 +270,7 @@ fn setuid_file_is_not_written_before_it_is_stripped() {
 fn restarted_write_sees_the_new_end_of_file() {
     let bed = Bed::new(Policy::Ilock);
     let file = bed.open("/data");
-    let reader = file.inode.rwsem.shared(None);
+    let reader = file.inode.rwsem.shared(Slot::NONE);
     let writer = {
         let file = file.clone();
         start(move || file.write_at(&block(0x55), 8 * BLOCK as u64))

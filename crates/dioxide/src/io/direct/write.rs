@@ -19,7 +19,7 @@ use crate::inode::Inode;
 use crate::map::{MapKind, Mapping};
 use crate::mount::Mount;
 use crate::stats::Count;
-use crate::sync::slot;
+use crate::sync::slot::{self, Slot};
 use crate::{Error, Result};
 use dioxide_block::Durability;
 use std::io::IoSlice;
@@ -37,7 +37,7 @@ pub(crate) struct WriteRequest<'a> {
     pub(crate) asynchronous: bool,
     pub(crate) wait: Wait,
     /// The caller's slot number.
-    pub(crate) slot: Option<usize>,
+    pub(crate) slot: Slot,
 }
 
 /// A write that passed its checks, with the lock that it holds.
@@ -309,7 +309,7 @@ impl<'a> WriteRequest<'a> {
 }
 
 /// A synchronous write by the short path, or `None` if it is not for it.
-#[inline]
+#[inline(always)]
 pub(crate) fn write_short(
     mount: &Mount,
     inode: &Inode,
