@@ -19,7 +19,11 @@ pub(crate) struct Setting {
 
 impl Default for Setting {
     fn default() -> Self {
-        Setting { policy: Policy::default(), completion: CompletionMode::default(), simple: true }
+        Setting {
+            policy: Policy::default(),
+            completion: CompletionMode::default(),
+            simple: true,
+        }
     }
 }
 
@@ -91,7 +95,9 @@ pub(crate) fn contest(
             step(variant);
             let earlier = variant.stats();
             outcomes[index].push(variant.round(timing)?);
-            if let (Some(sum), Some(now), Some(earlier)) = (&mut stats[index], variant.stats(), earlier) {
+            if let (Some(sum), Some(now), Some(earlier)) =
+                (&mut stats[index], variant.stats(), earlier)
+            {
                 *sum = sum_of(sum, &now.since(&earlier));
             }
         }
@@ -109,7 +115,11 @@ pub(crate) fn contest(
 /// The order of a round: forwards, and backwards every second time, so that a machine that gets
 /// slower or faster does not favour anyone.
 fn there_and_back(variants: usize, run: usize) -> Box<dyn Iterator<Item = usize>> {
-    if run.is_multiple_of(2) { Box::new(0..variants) } else { Box::new((0..variants).rev()) }
+    if run.is_multiple_of(2) {
+        Box::new(0..variants)
+    } else {
+        Box::new((0..variants).rev())
+    }
 }
 
 impl Variant {
@@ -131,18 +141,27 @@ impl Variant {
         let (job, order) = (&self.job, &*self.order);
         match &self.on {
             On::Raw(subject) => {
-                let target = DeviceTarget { device: &subject.device, by_file: false };
+                let target = DeviceTarget {
+                    device: &subject.device,
+                    by_file: false,
+                };
                 round(&target, checker, job, order, timing)
             }
             On::Path(subject) => {
-                let target = DeviceTarget { device: &subject.device, by_file: true };
+                let target = DeviceTarget {
+                    device: &subject.device,
+                    by_file: true,
+                };
                 round(&target, checker, job, order, timing)
             }
             On::Dioxide(subject, setting) => {
                 subject.fs.set_policy(setting.policy);
                 subject.fs.set_completion(setting.completion);
                 subject.fs.set_simple(setting.simple);
-                let target = DioxideTarget { fs: &subject.fs, file: &subject.file };
+                let target = DioxideTarget {
+                    fs: &subject.fs,
+                    file: &subject.file,
+                };
                 round(&target, checker, job, order, timing)
             }
         }
@@ -150,7 +169,12 @@ impl Variant {
 
     /// In a few words, for a progress bar.
     pub(crate) fn label(&self) -> String {
-        let Job { block_size, jobs, engine, .. } = self.job;
+        let Job {
+            block_size,
+            jobs,
+            engine,
+            ..
+        } = self.job;
         let size = size_name(block_size);
         let depth = match engine {
             Engine::Psync => String::new(),
@@ -206,7 +230,11 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 /// The median of a figure ÷ another's in the same round.
 pub(crate) fn ratio(of: &Rounds, to: &Rounds, figure: impl Fn(&Outcome) -> f64) -> f64 {
     let pairs = of.outcomes.iter().zip(&to.outcomes);
-    median(pairs.map(|(a, b)| figure(a) / figure(b)).filter(|ratio| ratio.is_finite()))
+    median(
+        pairs
+            .map(|(a, b)| figure(a) / figure(b))
+            .filter(|ratio| ratio.is_finite()),
+    )
 }
 
 #[cfg(test)]
@@ -228,6 +256,9 @@ mod tests {
 
     #[test]
     fn size_names_are_those_of_the_mails() {
-        assert_eq!([512, 2048, 12_288, 1 << 20].map(size_name), ["512", "2k", "12k", "1M"]);
+        assert_eq!(
+            [512, 2048, 12_288, 1 << 20].map(size_name),
+            ["512", "2k", "12k", "1M"]
+        );
     }
 }

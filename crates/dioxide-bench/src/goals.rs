@@ -48,36 +48,81 @@ fn by_policy<'a>(result: &'a Result<'_>, policy: Policy) -> Option<&'a Rounds> {
 
 fn check(case: &Case, what: String, target: String, measured: String, pass: bool) -> Check {
     let experiment = case.experiment.to_string();
-    Check { experiment, what, target, measured, pass, damage: false, note: None }
+    Check {
+        experiment,
+        what,
+        target,
+        measured,
+        pass,
+        damage: false,
+        note: None,
+    }
 }
 
 /// `a` ÷ `b` of all requests must be at least so much.
 fn at_least(case: &Case, what: &str, a: &Rounds, b: &Rounds, least: f64) -> Check {
     let measured = ratio(a, b, Outcome::total_iops);
-    check(case, what.into(), format!("≥ {least}"), format!("{measured:.2}"), measured >= least)
+    check(
+        case,
+        what.into(),
+        format!("≥ {least}"),
+        format!("{measured:.2}"),
+        measured >= least,
+    )
 }
 
 fn unaligned(result: &Result<'_>) -> Option<Check> {
-    let (before, after) = (by_policy(result, Policy::V56)?, by_policy(result, Policy::V64)?);
+    let (before, after) = (
+        by_policy(result, Policy::V56)?,
+        by_policy(result, Policy::V64)?,
+    );
     let (case, ..) = result;
     matches!(case.layer, Layer::Sim(_)).then(|| {
-        at_least(case, "2k: v6.4 ÷ v6.2, the mail's own ratio", after, before, 185.0)
+        at_least(
+            case,
+            "2k: v6.4 ÷ v6.2, the mail's own ratio",
+            after,
+            before,
+            185.0,
+        )
     })
 }
 
 fn mixed(result: &Result<'_>) -> Option<Check> {
-    let (before, after) = (by_policy(result, Policy::Parallel)?, by_policy(result, Policy::IlockPlus)?);
-    Some(at_least(result.0, "4k: ilock+ ÷ parallel", after, before, 4.0))
+    let (before, after) = (
+        by_policy(result, Policy::Parallel)?,
+        by_policy(result, Policy::IlockPlus)?,
+    );
+    Some(at_least(
+        result.0,
+        "4k: ilock+ ÷ parallel",
+        after,
+        before,
+        4.0,
+    ))
 }
 
 fn completion(result: &Result<'_>) -> Option<Check> {
-    let deferred = find(result, |setting| setting.completion == CompletionMode::Deferred)?;
-    let inline = find(result, |setting| setting.completion == CompletionMode::Inline)?;
-    Some(at_least(result.0, "4k: inline ÷ deferred", inline, deferred, 1.19))
+    let deferred = find(result, |setting| {
+        setting.completion == CompletionMode::Deferred
+    })?;
+    let inline = find(result, |setting| {
+        setting.completion == CompletionMode::Inline
+    })?;
+    Some(at_least(
+        result.0,
+        "4k: inline ÷ deferred",
+        inline,
+        deferred,
+        1.19,
+    ))
 }
 
 fn simple(result: &Result<'_>) -> Option<Check> {
-    let (off, on) = (find(result, |setting| !setting.simple)?, find(result, |setting| setting.simple)?);
+    let (off, on) = (
+        find(result, |setting| !setting.simple)?,
+        find(result, |setting| setting.simple)?,
+    );
     let (case, variants, rounds) = result;
     let cost = |outcome: &Outcome| outcome.cpu_ns_per_io;
     let measured = ratio(on, off, cost);
@@ -89,9 +134,17 @@ fn simple(result: &Result<'_>) -> Option<Check> {
         measured <= 0.9,
     );
     let ns = |rounds: &Rounds| median(rounds.outcomes.iter().map(cost));
-    let raw = variants.iter().position(|variant| matches!(variant.on, On::Raw(_)));
-    let raw = raw.map_or(String::new(), |index| format!(", raw {:.0}", ns(&rounds[index])));
-    check.note = Some(format!("ns per read: off {:.0}, on {:.0}{raw}", ns(off), ns(on)));
+    let raw = variants
+        .iter()
+        .position(|variant| matches!(variant.on, On::Raw(_)));
+    let raw = raw.map_or(String::new(), |index| {
+        format!(", raw {:.0}", ns(&rounds[index]))
+    });
+    check.note = Some(format!(
+        "ns per read: off {:.0}, on {:.0}{raw}",
+        ns(off),
+        ns(on)
+    ));
     Some(check)
 }
 
@@ -141,12 +194,20 @@ fn reversed(rates: &[(Policy, f64, &Rounds)]) -> Vec<String> {
 fn order_note(rates: &[(Policy, f64, &Rounds)]) -> String {
     let mut best: Vec<_> = rates
         .iter()
-        .map(|(policy, _, rounds)| (*policy, median(rounds.outcomes.iter().map(Outcome::total_iops))))
+        .map(|(policy, _, rounds)| {
+            (
+                *policy,
+                median(rounds.outcomes.iter().map(Outcome::total_iops)),
+            )
+        })
         .collect();
     best.sort_by(|a, b| b.1.total_cmp(&a.1));
     let names: Vec<String> = best.iter().map(|(policy, _)| policy.to_string()).collect();
     let mut note = names.join(" > ");
-    if [Policy::Parallel, Policy::IlockNew].iter().all(|policy| best.iter().any(|(p, _)| p == policy)) {
+    if [Policy::Parallel, Policy::IlockNew]
+        .iter()
+        .all(|policy| best.iter().any(|(p, _)| p == policy))
+    {
         note += ". parallel and ilocknew take the same locks here, so they are equal; \
                  what sets them apart in the mail is the code below the lock in two kernels";
     }

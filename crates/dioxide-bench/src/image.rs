@@ -45,9 +45,14 @@ impl Image {
         let file = tempfile::tempfile_in(dir).map_err(Error::io(what()))?;
         file.set_len(bytes).map_err(Error::io(what()))?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        let image = Image { path: path.into(), _file: Some(file) };
+        let image = Image {
+            path: path.into(),
+            _file: Some(file),
+        };
         let mut command = tool("mke2fs")?;
-        command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "4096", "-J", "size=8"]);
+        command.args([
+            "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "4096", "-J", "size=8",
+        ]);
         command.args(["-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"]);
         run(command.arg(&image.path))?;
         for file in files {
@@ -57,7 +62,11 @@ impl Image {
     }
 
     fn add(&self, file: &NewFile<'_>) -> Result<()> {
-        let NewFile { name, bytes, extents } = *file;
+        let NewFile {
+            name,
+            bytes,
+            extents,
+        } = *file;
         let blocks = bytes / 4096;
         self.debugfs(&format!(
             "write /dev/null {name}\nfallocate {name} 0 {}\nset_inode_field {name} size {bytes}\n",
@@ -76,7 +85,10 @@ impl Image {
     fn debugfs(&self, script: &str) -> Result<()> {
         let mut command = tool("debugfs")?;
         command.args(["-w", "-f", "-"]).arg(&self.path);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Error::io("cannot start debugfs"))?;
         let mut stdin = child.stdin.take().expect("it is a pipe");
         let written = stdin.write_all(script.as_bytes());
@@ -93,26 +105,45 @@ impl Image {
 
     fn extents(&self, name: &str) -> Result<Vec<Extent>> {
         let mut command = tool("debugfs")?;
-        command.arg("-R").arg(format!("dump_extents -l /{name}")).arg(&self.path);
+        command
+            .arg("-R")
+            .arg(format!("dump_extents -l /{name}"))
+            .arg(&self.path);
         let output = run(&mut command)?;
-        Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(Extent::parse).collect())
+        Ok(String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .filter_map(Extent::parse)
+            .collect())
     }
 
     /// `e2fsck -fn`. `None`: it is not installed. `Some(Err)`: what it said of an image that is not
     /// clean.
     pub(crate) fn check(&self, img_offset: u64) -> Result<Option<Result<(), String>>> {
-        let Ok(mut command) = tool("e2fsck") else { return Ok(None) };
+        let Ok(mut command) = tool("e2fsck") else {
+            return Ok(None);
+        };
         let mut path = self.path.clone().into_os_string();
         if img_offset > 0 {
             path.push(format!("?offset={img_offset}"));
         }
-        let output = command.arg("-fn").arg(path).output().map_err(Error::io("e2fsck"))?;
+        let output = command
+            .arg("-fn")
+            .arg(path)
+            .output()
+            .map_err(Error::io("e2fsck"))?;
         if output.status.success() {
             return Ok(Some(Ok(())));
         }
         let said = String::from_utf8_lossy(&output.stdout);
-        let complaint = said.lines().find(|line| !line.starts_with("Pass")).unwrap_or("it does not say");
-        Ok(Some(Err(format!("{} ({})", complaint.trim(), output.status))))
+        let complaint = said
+            .lines()
+            .find(|line| !line.starts_with("Pass"))
+            .unwrap_or("it does not say");
+        Ok(Some(Err(format!(
+            "{} ({})",
+            complaint.trim(),
+            output.status
+        ))))
     }
 }
 
@@ -128,10 +159,16 @@ impl Extent {
     /// From a line of `dump_extents -l`: `1/ 1  2/ 10  27791 - 60557  32919 - 65685  32767 Uninit`.
     fn parse(line: &str) -> Option<Extent> {
         let words = line.split(|c: char| c == '/' || c == '-' || c.is_whitespace());
-        let mut numbers = words.filter(|word| !word.is_empty()).map(|word| word.parse().ok());
+        let mut numbers = words
+            .filter(|word| !word.is_empty())
+            .map(|word| word.parse().ok());
         let mut next = || numbers.next().flatten();
         let [_, _, _, _, lblk, _, pblk, _, len] = [(); 9].map(|()| next());
-        Some(Extent { lblk: lblk?, len: len?, pblk: pblk? })
+        Some(Extent {
+            lblk: lblk?,
+            len: len?,
+            pblk: pblk?,
+        })
     }
 }
 
@@ -139,9 +176,15 @@ impl Extent {
 /// `wanted` extents: a pair by itself makes two extents and begins a third.
 fn swap_neighbours(script: &mut String, laid_out: &[Extent], blocks: u64, wanted: u64) {
     let pairs = blocks / 2;
-    let swaps = if wanted >= blocks { pairs } else { (wanted - wanted.min(1)) / 3 };
+    let swaps = if wanted >= blocks {
+        pairs
+    } else {
+        (wanted - wanted.min(1)) / 3
+    };
     let place = |lblk: u64| {
-        let extent = laid_out.iter().find(|e| (e.lblk..e.lblk + e.len).contains(&lblk));
+        let extent = laid_out
+            .iter()
+            .find(|e| (e.lblk..e.lblk + e.len).contains(&lblk));
         extent.map(|e| e.pblk + lblk - e.lblk)
     };
     for n in 0..swaps {
@@ -156,9 +199,13 @@ fn swap_neighbours(script: &mut String, laid_out: &[Extent], blocks: u64, wanted
 fn tool(name: &str) -> Result<Command> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    let found = dirs.map(|dir: PathBuf| dir.join(name)).find(|path| path.is_file());
+    let found = dirs
+        .map(|dir: PathBuf| dir.join(name))
+        .find(|path| path.is_file());
     let found = found.ok_or_else(|| {
-        Error::Setup(format!("{name} is not installed (Debian package e2fsprogs); or give an --image"))
+        Error::Setup(format!(
+            "{name} is not installed (Debian package e2fsprogs); or give an --image"
+        ))
     })?;
     let mut command = Command::new(found);
     command.stdin(Stdio::null()).env("LC_ALL", "C");
@@ -168,12 +215,18 @@ fn tool(name: &str) -> Result<Command> {
 /// Runs a tool that must succeed.
 fn run(command: &mut Command) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(Error::io(format!("cannot start {name}")))?;
+    let output = command
+        .output()
+        .map_err(Error::io(format!("cannot start {name}")))?;
     if output.status.success() {
         return Ok(output);
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Setup(format!("{name} failed ({}): {}", output.status, said.trim())))
+    Err(Error::Setup(format!(
+        "{name} failed ({}): {}",
+        output.status,
+        said.trim()
+    )))
 }
 
 /// Bytes that can still be written in a directory's file system.
@@ -186,7 +239,9 @@ pub(crate) fn scratch(wanted: Option<&Path>, bytes: u64) -> PathBuf {
     let memory = Path::new("/dev/shm");
     match wanted {
         Some(dir) => dir.into(),
-        None if room(memory) > bytes + bytes / 8 && available_memory() > bytes + bytes / 4 => memory.into(),
+        None if room(memory) > bytes + bytes / 8 && available_memory() > bytes + bytes / 4 => {
+            memory.into()
+        }
         None => std::env::temp_dir(),
     }
 }
@@ -200,7 +255,12 @@ pub(crate) fn available_memory() -> u64 {
 pub(crate) fn meminfo(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib * 1024)
 }
 
 #[cfg(test)]
@@ -210,16 +270,33 @@ mod tests {
     #[test]
     fn extent_line_is_parsed_and_others_are_not() {
         let line = " 1/ 1   2/ 10  27791 -  60557  32919 -  65685  32767 Uninit";
-        assert_eq!(Extent::parse(line), Some(Extent { lblk: 27791, len: 32767, pblk: 32919 }));
-        assert_eq!(Extent::parse("Level Entries       Logical      Physical Length Flags"), None);
+        assert_eq!(
+            Extent::parse(line),
+            Some(Extent {
+                lblk: 27791,
+                len: 32767,
+                pblk: 32919
+            })
+        );
+        assert_eq!(
+            Extent::parse("Level Entries       Logical      Physical Length Flags"),
+            None
+        );
     }
 
     #[test]
     fn swaps_exchange_neighbours_evenly() {
-        let laid_out = [Extent { lblk: 0, len: 100, pblk: 1000 }];
+        let laid_out = [Extent {
+            lblk: 0,
+            len: 100,
+            pblk: 1000,
+        }];
         let mut script = String::new();
         swap_neighbours(&mut script, &laid_out, 100, 7);
-        assert_eq!(script, "set_bmap 0 1001\nset_bmap 1 1000\nset_bmap 50 1051\nset_bmap 51 1050\n");
+        assert_eq!(
+            script,
+            "set_bmap 0 1001\nset_bmap 1 1000\nset_bmap 50 1051\nset_bmap 51 1050\n"
+        );
         script.clear();
         swap_neighbours(&mut script, &laid_out, 100, 1);
         assert!(script.is_empty());

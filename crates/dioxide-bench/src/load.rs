@@ -68,7 +68,9 @@ pub(crate) struct Timing {
 type Latencies = [Histogram<u64>; 2];
 
 fn no_latencies() -> Latencies {
-    [(); 2].map(|()| Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constants"))
+    [(); 2].map(|()| {
+        Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constants")
+    })
 }
 
 /// How many reads and writes a thread has finished. Only the thread writes it, so that counting is
@@ -138,8 +140,17 @@ impl Round<'_> {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let side = |n: usize| self.counts.iter().map(|count| count.0[n].load(Ordering::Relaxed)).sum();
-        Snapshot { at: Instant::now(), cpu: cpu_time(), ops: [side(0), side(1)] }
+        let side = |n: usize| {
+            self.counts
+                .iter()
+                .map(|count| count.0[n].load(Ordering::Relaxed))
+                .sum()
+        };
+        Snapshot {
+            at: Instant::now(),
+            cpu: cpu_time(),
+            ops: [side(0), side(1)],
+        }
     }
 }
 
@@ -190,7 +201,11 @@ fn outcome(before: &Snapshot, after: &Snapshot, latencies: Latencies) -> Outcome
     let ops = [0, 1].map(|side| (after.ops[side] - before.ops[side]) as f64);
     let cpu_ns = (after.cpu - before.cpu).as_nanos() as f64;
     let cpu_ns_per_io = cpu_ns / (ops[0] + ops[1]).max(1.0);
-    Outcome { iops: ops.map(|ops| ops / seconds), latencies, cpu_ns_per_io }
+    Outcome {
+        iops: ops.map(|ops| ops / seconds),
+        latencies,
+        cpu_ns_per_io,
+    }
 }
 
 /// Processor time that the process has used.
@@ -251,12 +266,18 @@ struct Pace {
 }
 
 impl Pace {
-    const UNKNOWN: Pace = Pace { mask: 0, slow: true };
+    const UNKNOWN: Pace = Pace {
+        mask: 0,
+        slow: true,
+    };
 
     /// Reading the clock twice costs some 50 ns: let that be invisible beside a request.
     fn of(ops: u64, elapsed: Duration) -> Pace {
         let per_op_ns = elapsed.as_nanos() / u128::from(ops.max(1));
-        Pace { mask: if per_op_ns < 2_000 { 63 } else { 0 }, slow: per_op_ns > 50_000 }
+        Pace {
+            mask: if per_op_ns < 2_000 { 63 } else { 0 },
+            slow: per_op_ns > 50_000,
+        }
     }
 
     #[inline]
@@ -280,7 +301,10 @@ impl Dice {
         let percent = u32::from(job.read_percent);
         // The smallest deck that has the exact share.
         let smallest = [1, 2, 4, 5, 10, 20, 25, 50, 100].into_iter();
-        let cards = smallest.filter(|cards| percent * cards % 100 == 0).min().unwrap_or(100);
+        let cards = smallest
+            .filter(|cards| percent * cards % 100 == 0)
+            .min()
+            .unwrap_or(100);
         let reads = percent * cards / 100;
         Dice {
             deck: (0..cards).map(|card| card >= reads).collect(),
@@ -312,7 +336,10 @@ struct Cursor {
 
 impl Cursor {
     fn new(round: &Round<'_>, number: u32) -> Cursor {
-        Cursor { at: round.order.start(number, round.job.jobs), len: round.positions.len() }
+        Cursor {
+            at: round.order.start(number, round.job.jobs),
+            len: round.positions.len(),
+        }
     }
 
     #[inline]
@@ -326,7 +353,9 @@ impl Cursor {
 /// An error of a target that moved fewer bytes than asked.
 #[cold]
 fn short(what: &str, at: u64, got: usize, wanted: usize) -> Error {
-    Error::Setup(format!("{what} at {at} moved {got} of {wanted} bytes: is the file too small?"))
+    Error::Setup(format!(
+        "{what} at {at} moved {got} of {wanted} bytes: is the file too small?"
+    ))
 }
 
 #[cfg(test)]
@@ -352,7 +381,11 @@ mod tests {
         };
         for (percent, writes) in [(0, 1000), (100, 0), (50, 500), (70, 300), (99, 10)] {
             let mut dice = Dice::new(&job(percent), 0);
-            assert_eq!((0..1000).filter(|_| dice.write()).count(), writes, "{percent} % reads");
+            assert_eq!(
+                (0..1000).filter(|_| dice.write()).count(),
+                writes,
+                "{percent} % reads"
+            );
         }
         let mut dice = Dice::new(&job(50), 0);
         let firsts: Vec<bool> = (0..40).map(|_| (dice.write(), dice.write()).0).collect();
@@ -362,7 +395,11 @@ mod tests {
     #[test]
     fn rates_are_those_between_two_snapshots() {
         let at = Instant::now();
-        let before = Snapshot { at, cpu: Duration::ZERO, ops: [10, 20] };
+        let before = Snapshot {
+            at,
+            cpu: Duration::ZERO,
+            ops: [10, 20],
+        };
         let after = Snapshot {
             at: at + Duration::from_millis(500),
             cpu: Duration::from_micros(150),

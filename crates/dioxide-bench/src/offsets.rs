@@ -50,7 +50,10 @@ impl Order {
             shuffle(&mut file, seed);
             shuffle(&mut device, seed);
         }
-        Order { file: file.into(), device: device.into() }
+        Order {
+            file: file.into(),
+            device: device.into(),
+        }
     }
 
     /// Where job number `job` of `jobs` starts.
@@ -66,7 +69,9 @@ fn blocks(runs: &[Run], size: u64, block_size: u32) -> impl Iterator<Item = (u64
         let end = (run.file + run.len).min(size);
         let first = run.file.next_multiple_of(block);
         let count = end.saturating_sub(first) / block;
-        (0..count).map(move |n| first + n * block).map(|at| (at, at - run.file + run.device))
+        (0..count)
+            .map(move |n| first + n * block)
+            .map(|at| (at, at - run.file + run.device))
     })
 }
 
@@ -113,8 +118,16 @@ mod tests {
     use super::*;
 
     const RUNS: [Run; 2] = [
-        Run { file: 0, device: 1 << 20, len: 10_240 },
-        Run { file: 10_240, device: 9 << 20, len: 100_000 },
+        Run {
+            file: 0,
+            device: 1 << 20,
+            len: 10_240,
+        },
+        Run {
+            file: 10_240,
+            device: 9 << 20,
+            len: 100_000,
+        },
     ];
 
     #[test]
@@ -131,7 +144,12 @@ mod tests {
         let shuffled = Order::new(&RUNS, 1 << 30, 512, Pattern::Shuffled { seed: 7 });
         assert_ne!(sorted.file, shuffled.file);
         let pairs = |order: &Order| {
-            let mut pairs: Vec<_> = order.file.iter().copied().zip(order.device.iter().copied()).collect();
+            let mut pairs: Vec<_> = order
+                .file
+                .iter()
+                .copied()
+                .zip(order.device.iter().copied())
+                .collect();
             pairs.sort_unstable();
             pairs
         };
@@ -147,7 +165,11 @@ mod tests {
 
     #[test]
     fn huge_file_is_sampled_evenly() {
-        let run = Run { file: 0, device: 0, len: 1 << 40 };
+        let run = Run {
+            file: 0,
+            device: 0,
+            len: 1 << 40,
+        };
         let order = Order::new(&[run], 1 << 40, 4096, Pattern::Sequential);
         assert_eq!(order.file.len(), 1 << 22);
         assert_eq!(order.file[1], 64 * 4096);
@@ -157,6 +179,9 @@ mod tests {
     fn jobs_start_equally_far_apart() {
         let order = Order::new(&RUNS, 1 << 30, 512, Pattern::Sequential);
         let n = order.file.len();
-        assert_eq!([0, 1, 2, 3].map(|job| order.start(job, 4)), [0, n / 4, n / 2, n * 3 / 4]);
+        assert_eq!(
+            [0, 1, 2, 3].map(|job| order.start(job, 4)),
+            [0, n / 4, n / 2, n * 3 / 4]
+        );
     }
 }

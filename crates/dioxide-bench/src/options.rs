@@ -36,9 +36,9 @@ pub struct BenchOptions {
     /// How bytes move between memory and the image. `Auto` means the mapping under a simulated
     /// device, so that the imitated device is the slow part, and the engine's own choice otherwise.
     pub backend: Backend,
-    /// Length of the timed part of each round; `None`: 1 s, or 200 ms if `quick`.
+    /// Length of the timed part of each round; `None`: 1 s, or 200 ms if `quick` (`rows`: 400 and 80 ms).
     pub runtime: Option<Duration>,
-    /// Rounds, of which the median counts; `None`: 5, or 3 if `quick`. (`rows`: 7, 5.)
+    /// Rounds, of which the median counts; `None`: 5, or 3 if `quick` (`rows`: 15 and 9).
     pub runs: Option<u32>,
     /// Request sizes in bytes, multiples of 512; empty: those of the experiment.
     pub block_sizes: Vec<u32>,
@@ -151,9 +151,15 @@ impl Experiment {
     /// One line on what it shows.
     pub const fn summary(self) -> &'static str {
         match self {
-            Experiment::MixedRandrw => "8 threads read and overwrite one file at random, under seven write-lock policies",
-            Experiment::UnalignedOverwrite => "8 queues overwrite half blocks, before and after concurrent unaligned overwrites",
-            Experiment::AioCompletion => "one queue overwrites at random, completion inline and deferred to a worker",
+            Experiment::MixedRandrw => {
+                "8 threads read and overwrite one file at random, under seven write-lock policies"
+            }
+            Experiment::UnalignedOverwrite => {
+                "8 queues overwrite half blocks, before and after concurrent unaligned overwrites"
+            }
+            Experiment::AioCompletion => {
+                "one queue overwrites at random, completion inline and deferred to a worker"
+            }
             Experiment::SimpleRead => "one deep queue reads 4k blocks, simple path on and off",
             Experiment::SimpleReadSweep => "the same at depths 1 to 256",
             Experiment::Rows => "the rows of the performance table, each with its target",
@@ -209,7 +215,9 @@ impl FromStr for Target {
             None if name == "raw" => Ok(Target::Raw),
             None if name == "dioxide" => Ok(Target::Dioxide),
             Some(("path", path)) if !path.is_empty() => Ok(Target::Path(path.into())),
-            _ => Err(Error::Setup(format!("no target '{name}'; there are raw, dioxide, path:FILE"))),
+            _ => Err(Error::Setup(format!(
+                "no target '{name}'; there are raw, dioxide, path:FILE"
+            ))),
         }
     }
 }
@@ -292,7 +300,9 @@ impl FromStr for SimpleChoice {
             "on" => Ok(SimpleChoice::On),
             "off" => Ok(SimpleChoice::Off),
             "both" => Ok(SimpleChoice::Both),
-            _ => Err(Error::Setup(format!("'{name}': the simple path is on, off or both"))),
+            _ => Err(Error::Setup(format!(
+                "'{name}': the simple path is on, off or both"
+            ))),
         }
     }
 }
@@ -315,7 +325,10 @@ mod tests {
     #[test]
     fn experiment_and_target_names_round_trip() {
         for experiment in Experiment::ALL {
-            assert_eq!(experiment.to_string().parse::<Experiment>().unwrap(), experiment);
+            assert_eq!(
+                experiment.to_string().parse::<Experiment>().unwrap(),
+                experiment
+            );
         }
         for name in ["raw", "dioxide", "path:/mnt/file:with:colons"] {
             assert_eq!(name.parse::<Target>().unwrap().to_string(), name);
@@ -334,7 +347,9 @@ mod tests {
     #[test]
     fn device_spec_is_parsed_and_shown() {
         let device: DeviceChoice = "sim:latency=231us,iops=801k".parse().unwrap();
-        let DeviceChoice::Sim(spec) = &device else { panic!("{device}") };
+        let DeviceChoice::Sim(spec) = &device else {
+            panic!("{device}")
+        };
         assert_eq!(spec.read_iops, Some(801_000));
         assert_eq!(device.to_string().parse::<DeviceChoice>().unwrap(), device);
         assert!("sim:latency=soon".parse::<DeviceChoice>().is_err());

@@ -82,10 +82,15 @@ fn defaults(experiment: Experiment) -> Defaults {
             completions: &[CompletionMode::Deferred, CompletionMode::Inline],
             ..quiet
         },
-        Experiment::SimpleRead | Experiment::Rows => Defaults { simple: SimpleChoice::Both, ..quiet },
-        Experiment::SimpleReadSweep => {
-            Defaults { simple: SimpleChoice::Both, depths: &[1, 64, 128, 256], ..quiet }
-        }
+        Experiment::SimpleRead | Experiment::Rows => Defaults {
+            simple: SimpleChoice::Both,
+            ..quiet
+        },
+        Experiment::SimpleReadSweep => Defaults {
+            simple: SimpleChoice::Both,
+            depths: &[1, 64, 128, 256],
+            ..quiet
+        },
     }
 }
 
@@ -128,7 +133,11 @@ fn settings(defaults: &Defaults, options: &BenchOptions) -> Vec<Setting> {
     for &policy in or(&options.policies, defaults.policies) {
         for &completion in or(&options.completions, defaults.completions) {
             for simple in options.simple.unwrap_or(defaults.simple).settings() {
-                all.push(Setting { policy, completion, simple });
+                all.push(Setting {
+                    policy,
+                    completion,
+                    simple,
+                });
             }
         }
     }
@@ -137,7 +146,10 @@ fn settings(defaults: &Defaults, options: &BenchOptions) -> Vec<Setting> {
 
 fn engine(queue: bool, depth: u32, batch: Option<u32>) -> Engine {
     match queue || depth != 1 {
-        true => Engine::Queue { depth, batch: batch.unwrap_or((depth / 4).clamp(1, 32)) },
+        true => Engine::Queue {
+            depth,
+            batch: batch.unwrap_or((depth / 4).clamp(1, 32)),
+        },
         false => Engine::Psync,
     }
 }
@@ -159,10 +171,18 @@ fn layer(experiment: Experiment, options: &BenchOptions, block_size: u32) -> Lay
 }
 
 fn check(case: &Case, options: &BenchOptions) -> Result<()> {
-    let Job { engine, read_percent, block_size, jobs, .. } = case.job;
+    let Job {
+        engine,
+        read_percent,
+        block_size,
+        jobs,
+        ..
+    } = case.job;
     let bad = |what: String| Err(Error::Setup(what));
     if block_size == 0 || !block_size.is_multiple_of(512) || block_size > 1 << 30 {
-        return bad(format!("block size {block_size}: it must be a multiple of 512, at most 1 GiB"));
+        return bad(format!(
+            "block size {block_size}: it must be a multiple of 512, at most 1 GiB"
+        ));
     }
     if jobs == 0 || jobs > 1024 {
         return bad(format!("{jobs} jobs: there must be 1 to 1024"));
@@ -173,10 +193,15 @@ fn check(case: &Case, options: &BenchOptions) -> Result<()> {
     if let Engine::Queue { depth, batch } = engine
         && (depth == 0 || depth > 1 << 15 || batch == 0)
     {
-        return bad(format!("depth {depth} and batch {batch}: they must be 1 to 32768"));
+        return bad(format!(
+            "depth {depth} and batch {batch}: they must be 1 to 32768"
+        ));
     }
     if case.layer == Layer::Null && engine == Engine::Psync {
-        return bad(format!("{}: the null device measures queues only", case.experiment));
+        return bad(format!(
+            "{}: the null device measures queues only",
+            case.experiment
+        ));
     }
     if case.layer == Layer::Null && options.verify {
         return bad("the null device keeps no data, so there is nothing to verify".into());
@@ -186,15 +211,20 @@ fn check(case: &Case, options: &BenchOptions) -> Result<()> {
 
 /// How many rounds, and how long each.
 pub(crate) fn timing(options: &BenchOptions, rows: bool) -> (u32, Timing) {
-    let runs = match (rows, options.quick) {
-        (false, true) => 3,
-        (true, false) => 7,
-        _ => 5,
+    // The table is about ratios near 1: many short rounds tell those better than few long ones.
+    let (runs, ms) = match (rows, options.quick) {
+        (false, false) => (5, 1000),
+        (false, true) => (3, 200),
+        (true, false) => (15, 400),
+        (true, true) => (9, 80),
     };
-    let usual = Duration::from_millis(if options.quick { 200 } else { 1000 });
+    let usual = Duration::from_millis(ms);
     let runtime = options.runtime.unwrap_or(usual);
     let warm_up = (runtime / 4).clamp(Duration::from_millis(5), Duration::from_secs(2));
-    (options.runs.unwrap_or(runs).max(1), Timing { warm_up, runtime })
+    (
+        options.runs.unwrap_or(runs).max(1),
+        Timing { warm_up, runtime },
+    )
 }
 
 /// `randread`, `write` and so on, of reads (0) or writes (1).
@@ -230,16 +260,40 @@ mod tests {
         assert!(matches!(mixed[0].layer, Layer::Sim(_)));
 
         let unaligned = plan(Experiment::UnalignedOverwrite, &options);
-        assert_eq!(unaligned[0].job.engine, Engine::Queue { depth: 256, batch: 32 });
-        assert_eq!((unaligned[0].job.jobs, unaligned[0].job.block_size), (8, 2048));
+        assert_eq!(
+            unaligned[0].job.engine,
+            Engine::Queue {
+                depth: 256,
+                batch: 32
+            }
+        );
+        assert_eq!(
+            (unaligned[0].job.jobs, unaligned[0].job.block_size),
+            (8, 2048)
+        );
 
         let aio = plan(Experiment::AioCompletion, &options);
-        assert_eq!(aio.iter().map(|c| c.job.block_size).collect::<Vec<_>>(), [4096, 8192, 12_288, 16_384]);
+        assert_eq!(
+            aio.iter().map(|c| c.job.block_size).collect::<Vec<_>>(),
+            [4096, 8192, 12_288, 16_384]
+        );
         assert_eq!(aio[0].job.engine.depth(), 64);
 
         let sweep = plan(Experiment::SimpleReadSweep, &options);
-        assert_eq!(sweep.iter().map(|c| c.job.engine.depth()).collect::<Vec<_>>(), [1, 64, 128, 256]);
-        assert_eq!(plan(Experiment::SimpleRead, &options)[0].job.engine, Engine::Queue { depth: 512, batch: 32 });
+        assert_eq!(
+            sweep
+                .iter()
+                .map(|c| c.job.engine.depth())
+                .collect::<Vec<_>>(),
+            [1, 64, 128, 256]
+        );
+        assert_eq!(
+            plan(Experiment::SimpleRead, &options)[0].job.engine,
+            Engine::Queue {
+                depth: 512,
+                batch: 32
+            }
+        );
     }
 
     #[test]
@@ -258,19 +312,45 @@ mod tests {
         assert_eq!(cases.len(), 2);
         assert_eq!(cases[1].job.engine, Engine::Queue { depth: 8, batch: 2 });
         assert_eq!((cases[0].job.jobs, cases[0].job.read_percent), (2, 70));
-        assert_eq!(cases[0].settings.iter().map(|s| s.simple).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(
+            cases[0]
+                .settings
+                .iter()
+                .map(|s| s.simple)
+                .collect::<Vec<_>>(),
+            [false, true]
+        );
         assert_eq!(cases[0].layer, Layer::Bare);
     }
 
     #[test]
     fn senseless_options_are_refused() {
         let refused = |options: BenchOptions| cases(Experiment::MixedRandrw, &options).is_err();
-        assert!(refused(BenchOptions { block_sizes: vec![1000], ..BenchOptions::default() }));
-        assert!(refused(BenchOptions { numjobs: Some(0), ..BenchOptions::default() }));
-        assert!(refused(BenchOptions { mix: Some(101), ..BenchOptions::default() }));
-        assert!(refused(BenchOptions { iodepths: vec![0], ..BenchOptions::default() }));
-        assert!(refused(BenchOptions { device: DeviceChoice::Null, ..BenchOptions::default() }));
-        let null = BenchOptions { device: DeviceChoice::Null, verify: true, ..BenchOptions::default() };
+        assert!(refused(BenchOptions {
+            block_sizes: vec![1000],
+            ..BenchOptions::default()
+        }));
+        assert!(refused(BenchOptions {
+            numjobs: Some(0),
+            ..BenchOptions::default()
+        }));
+        assert!(refused(BenchOptions {
+            mix: Some(101),
+            ..BenchOptions::default()
+        }));
+        assert!(refused(BenchOptions {
+            iodepths: vec![0],
+            ..BenchOptions::default()
+        }));
+        assert!(refused(BenchOptions {
+            device: DeviceChoice::Null,
+            ..BenchOptions::default()
+        }));
+        let null = BenchOptions {
+            device: DeviceChoice::Null,
+            verify: true,
+            ..BenchOptions::default()
+        };
         assert!(cases(Experiment::SimpleRead, &null).is_err());
     }
 }

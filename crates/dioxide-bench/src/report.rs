@@ -1,5 +1,8 @@
 //! What a run found, and its forms.
 
+mod html;
+mod text;
+
 use crate::image::meminfo;
 use dioxide::Stats;
 use serde::Serialize;
@@ -139,11 +142,15 @@ impl Machine {
     /// This one.
     pub(crate) fn here() -> Machine {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
+        let model = cpuinfo
+            .lines()
+            .find_map(|line| line.strip_prefix("model name"));
         let uname = rustix::system::uname();
         let part = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
         Machine {
-            cpu: model.map_or("unknown".into(), |m| m.trim_start_matches(['\t', ' ', ':']).into()),
+            cpu: model.map_or("unknown".into(), |m| {
+                m.trim_start_matches(['\t', ' ', ':']).into()
+            }),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_mib: meminfo("MemTotal:").unwrap_or(0) >> 20,
             kernel: format!("{} {}", part(uname.sysname()), part(uname.release())),
@@ -153,8 +160,14 @@ impl Machine {
 
 impl Spread {
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Spread {
-        let start = Spread { min: f64::INFINITY, max: f64::NEG_INFINITY };
-        values.fold(start, |s, v| Spread { min: s.min.min(v), max: s.max.max(v) })
+        let start = Spread {
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+        };
+        values.fold(start, |s, v| Spread {
+            min: s.min.min(v),
+            max: s.max.max(v),
+        })
     }
 }
 
@@ -191,14 +204,130 @@ impl Report {
         }
         text
     }
+}
 
-    /// One self-contained HTML page.
-    pub fn to_html(&self) -> String {
-        String::new()
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+
+    /// Three rows: raw and two policies; a check that holds and one that does not.
+    pub(crate) fn report() -> Report {
+        Report {
+            machine: Machine {
+                cpu: "Z80".into(),
+                cpus: 2,
+                memory_mib: 1,
+                kernel: "Linux 6.18".into(),
+            },
+            config: vec![("seed".into(), "1".into())],
+            rows: vec![
+                row(None, 30_000.0, None),
+                row(Some("parallel"), 7_000.0, Some(7_724.0)),
+                row(Some("ilock+"), 30_000.0, Some(30_921.0)),
+            ],
+            checks: vec![check("order", true), check("e2fsck", false)],
+        }
     }
 
-    /// For a terminal.
-    pub fn to_table(&self) -> String {
-        String::new()
+    fn row(policy: Option<&str>, iops: f64, seed_iops: Option<f64>) -> Row {
+        Row {
+            experiment: "mixed-randrw".into(),
+            target: if policy.is_some() { "dioxide" } else { "raw" }.into(),
+            policy: policy.map(Into::into),
+            completion: policy.map(|_| "inline".into()),
+            simple: policy.map(|_| "on".into()),
+            engine: "psync".into(),
+            rw: "randrw:read".into(),
+            block_size: 4096,
+            iodepth: 1,
+            numjobs: 8,
+            iops,
+            bw_MiBps: iops / 256.0,
+            lat_us: Latency {
+                mean: 1.5,
+                p50: 1.0,
+                p99: 2.0,
+                p999: 3.0,
+            },
+            cpu_ns_per_io: 100.0,
+            ratio_to_raw: Some(1.0),
+            spread: Spread {
+                min: iops - 1.0,
+                max: iops + 1.0,
+            },
+            runs: 3,
+            device: "mem".into(),
+            seed_iops,
+            stats: None,
+            verified: None,
+        }
+    }
+
+    fn check(what: &str, pass: bool) -> Check {
+        Check {
+            experiment: "mixed-randrw".into(),
+            what: what.into(),
+            target: "so".into(),
+            measured: "thus".into(),
+            pass,
+            damage: !pass,
+            note: Some("why".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_row_has_the_documented_keys_first_and_in_order() {
+        let text = samples::report().to_json_lines();
+        assert_eq!(text.lines().count(), 3);
+        let keys = [
+            "experiment",
+            "target",
+            "policy",
+            "completion",
+            "simple",
+            "engine",
+            "rw",
+            "block_size",
+            "iodepth",
+            "numjobs",
+            "iops",
+            "bw_MiBps",
+            "lat_us",
+            "cpu_ns_per_io",
+            "ratio_to_raw",
+        ];
+        for line in text.lines() {
+            let mut at = 0;
+            for key in keys {
+                let found = line[at..].find(&format!("\"{key}\":"));
+                at += found.unwrap_or_else(|| panic!("{key} is not next in {}", &line[at..]));
+            }
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            for part in ["mean", "p50", "p99", "p999"] {
+                assert!(row["lat_us"][part].is_number(), "{part}");
+            }
+        }
+    }
+
+    #[test]
+    fn damage_is_told_from_a_missed_figure() {
+        let mut report = samples::report();
+        assert!(report.found_damage());
+        assert_eq!(report.failures().count(), 1);
+        report.checks[1].damage = false;
+        assert!(!report.found_damage());
+    }
+
+    #[test]
+    fn spread_is_smallest_and_largest() {
+        assert_eq!(
+            Spread::of([2.0, 1.0, 3.0].into_iter()),
+            Spread { min: 1.0, max: 3.0 }
+        );
     }
 }

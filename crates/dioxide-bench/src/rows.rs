@@ -32,10 +32,23 @@ const MIB: u64 = 1 << 20;
 const FILE: &str = "bench.data";
 
 /// Measures all of them.
-pub(crate) fn run(options: &BenchOptions, report: &mut Report, ticker: &mut Ticker<'_>) -> Result<()> {
+pub(crate) fn run(
+    options: &BenchOptions,
+    report: &mut Report,
+    ticker: &mut Ticker<'_>,
+) -> Result<()> {
     let (runs, timing) = plan::timing(options, true);
-    let size = options.size_bytes.unwrap_or(if options.quick { 256 * MIB } else { 1024 * MIB });
-    let mut table = Table { options, report, ticker, runs, timing, size };
+    let size = options
+        .size_bytes
+        .unwrap_or(if options.quick { 256 * MIB } else { 1024 * MIB });
+    let mut table = Table {
+        options,
+        report,
+        ticker,
+        runs,
+        timing,
+        size,
+    };
     table.in_memory()?;
     table.on_disk()?;
     table.extents(340, 0.97)?;
@@ -61,21 +74,41 @@ struct Entry {
 }
 
 fn raw(subject: &Arc<Subject>, job: Job) -> Entry {
-    Entry { on: On::Raw(subject.clone()), job, raw: None }
+    Entry {
+        on: On::Raw(subject.clone()),
+        job,
+        raw: None,
+    }
 }
 
 /// Measured against the first entry if that is raw.
 fn dioxide(subject: &Arc<Subject>, job: Job) -> Entry {
-    Entry { on: On::Dioxide(subject.clone(), Setting::default()), job, raw: Some(0) }
+    Entry {
+        on: On::Dioxide(subject.clone(), Setting::default()),
+        job,
+        raw: Some(0),
+    }
 }
 
 fn psync(read_percent: u8, block_size: u32, jobs: u32) -> Job {
-    Job { engine: Engine::Psync, read_percent, block_size, jobs, seed: 1 }
+    Job {
+        engine: Engine::Psync,
+        read_percent,
+        block_size,
+        jobs,
+        seed: 1,
+    }
 }
 
 fn queue(read_percent: u8, block_size: u32, depth: u32) -> Job {
     let batch = (depth / 4).clamp(1, 32);
-    Job { engine: Engine::Queue { depth, batch }, read_percent, block_size, jobs: 1, seed: 1 }
+    Job {
+        engine: Engine::Queue { depth, batch },
+        read_percent,
+        block_size,
+        jobs: 1,
+        seed: 1,
+    }
 }
 
 const READ: u8 = 100;
@@ -84,7 +117,12 @@ const WRITE: u8 = 0;
 /// Nanoseconds per request of `a` less those of `b`, one thread each: median over the rounds.
 fn added_ns(a: &Rounds, b: &Rounds) -> f64 {
     let ns = |outcome: &Outcome| 1e9 / outcome.total_iops();
-    median(a.outcomes.iter().zip(&b.outcomes).map(|(a, b)| ns(a) - ns(b)))
+    median(
+        a.outcomes
+            .iter()
+            .zip(&b.outcomes)
+            .map(|(a, b)| ns(a) - ns(b)),
+    )
 }
 
 fn speed(a: &Rounds, b: &Rounds) -> f64 {
@@ -94,17 +132,29 @@ fn speed(a: &Rounds, b: &Rounds) -> f64 {
 impl Table<'_, '_> {
     fn image(&self, bytes: u64, files: &[NewFile<'_>]) -> Result<Image> {
         let data = files.iter().map(|file| file.bytes).sum();
-        Image::make(&image::scratch(self.options.scratch.as_deref(), data), bytes, files)
+        Image::make(
+            &image::scratch(self.options.scratch.as_deref(), data),
+            bytes,
+            files,
+        )
     }
 
     fn whole_file(&self) -> NewFile<'static> {
-        NewFile { name: FILE, bytes: self.size, extents: 1 }
+        NewFile {
+            name: FILE,
+            bytes: self.size,
+            extents: 1,
+        }
     }
 
     /// Runs entries against each other; their figures become rows named `name`.
     fn contest(&mut self, name: &str, entries: Vec<Entry>) -> Result<Vec<Rounds>> {
-        let variants: Vec<Variant> = entries.into_iter().map(|entry| self.variant(entry)).collect();
-        self.ticker.expect(variants.len() as u64 * u64::from(self.runs));
+        let variants: Vec<Variant> = entries
+            .into_iter()
+            .map(|entry| self.variant(entry))
+            .collect();
+        self.ticker
+            .expect(variants.len() as u64 * u64::from(self.runs));
         let rounds = contest(&variants, self.runs, self.timing, |variant| {
             self.ticker.round(&format!("{name} {}", variant.label()));
         })?;
@@ -129,9 +179,17 @@ impl Table<'_, '_> {
         let (On::Raw(subject) | On::Dioxide(subject, _)) = &on else {
             unreachable!("the table has no paths")
         };
-        let pattern = Pattern::Shuffled { seed: self.options.seed };
+        let pattern = Pattern::Shuffled {
+            seed: self.options.seed,
+        };
         let order = Order::new(&subject.runs, subject.size, job.block_size, pattern);
-        Variant { on, job, order: order.into(), ledger: None, raw }
+        Variant {
+            on,
+            job,
+            order: order.into(),
+            ledger: None,
+            raw,
+        }
     }
 
     /// Raw and dioxide in one job.
@@ -140,7 +198,14 @@ impl Table<'_, '_> {
         Ok(rounds.try_into().expect("two entries"))
     }
 
-    fn check(&mut self, row: &str, target: String, measured: String, pass: bool, note: Option<String>) {
+    fn check(
+        &mut self,
+        row: &str,
+        target: String,
+        measured: String,
+        pass: bool,
+        note: Option<String>,
+    ) {
         self.report.checks.push(Check {
             experiment: Experiment::Rows.to_string(),
             what: row.into(),
@@ -153,11 +218,23 @@ impl Table<'_, '_> {
     }
 
     fn at_least(&mut self, row: &str, measured: f64, least: f64) {
-        self.check(row, format!("≥ {least}"), format!("{measured:.3}"), measured >= least, None);
+        self.check(
+            row,
+            format!("≥ {least}"),
+            format!("{measured:.3}"),
+            measured >= least,
+            None,
+        );
     }
 
     fn at_most(&mut self, row: &str, measured: f64, most: f64) {
-        self.check(row, format!("≤ {most}"), format!("{measured:.3}"), measured <= most, None);
+        self.check(
+            row,
+            format!("≤ {most}"),
+            format!("{measured:.3}"),
+            measured <= most,
+            None,
+        );
     }
 
     /// A pair, judged by its ratio, and by the nanoseconds it adds if there is a limit.
@@ -177,8 +254,18 @@ impl Table<'_, '_> {
         let shown = most_ns.map_or(String::new(), |_| format!(", {added:.1} ns"));
         let pass = measured >= least && most_ns.is_none_or(|ns| added <= ns);
         let cpu = |rounds: &Rounds| median(rounds.outcomes.iter().map(|o| o.cpu_ns_per_io));
-        let note = format!("processor time per request: {:.0} ns, raw {:.0}", cpu(dioxide), cpu(raw));
-        self.check(row, format!("≥ {least}{limit}"), format!("{measured:.3}{shown}"), pass, Some(note));
+        let note = format!(
+            "processor time per request: {:.0} ns, raw {:.0}",
+            cpu(dioxide),
+            cpu(raw)
+        );
+        self.check(
+            row,
+            format!("≥ {least}{limit}"),
+            format!("{measured:.3}{shown}"),
+            pass,
+            Some(note),
+        );
         Ok(pair)
     }
 
@@ -201,25 +288,60 @@ impl Table<'_, '_> {
 
     fn pread(&mut self, subject: &Arc<Subject>) -> Result<()> {
         let goal = (0.97, Some(40.0));
-        let pair = self.judged_pair("1: 4k reads ÷ raw, pread", "read-4k", subject, psync(READ, 4096, 1), goal)?;
-        self.at_most("8: time at depth 1 ÷ raw, pread", speed(&pair[0], &pair[1]), 1.03);
+        let pair = self.judged_pair(
+            "1: 4k reads ÷ raw, pread",
+            "read-4k",
+            subject,
+            psync(READ, 4096, 1),
+            goal,
+        )?;
+        self.at_most(
+            "8: time at depth 1 ÷ raw, pread",
+            speed(&pair[0], &pair[1]),
+            1.03,
+        );
         self.overwrites("pread", subject)?;
         let row = "4: 2k overwrites ÷ raw, pread, 8 threads";
-        self.judged_pair(row, "overwrite-2k", subject, psync(WRITE, 2048, 8), (0.97, None))?;
-        let entries = [2048, 4096].map(|size| Entry { raw: None, ..dioxide(subject, psync(WRITE, size, 8)) });
+        self.judged_pair(
+            row,
+            "overwrite-2k",
+            subject,
+            psync(WRITE, 2048, 8),
+            (0.97, None),
+        )?;
+        let entries = [2048, 4096].map(|size| Entry {
+            raw: None,
+            ..dioxide(subject, psync(WRITE, size, 8))
+        });
         let rounds = self.contest("unaligned", entries.into())?;
-        self.at_least("9: 2k ÷ 4k overwrites, pread, 8 threads", speed(&rounds[0], &rounds[1]), 1.0);
+        self.at_least(
+            "9: 2k ÷ 4k overwrites, pread, 8 threads",
+            speed(&rounds[0], &rounds[1]),
+            1.0,
+        );
         let [raw_scales, scales] = self.scaling(subject, WRITE)?;
         let target = format!("≥ raw's own {raw_scales:.3}");
         // Two ratios of noisy figures: 3 % is not a difference.
         let pass = scales >= raw_scales * 0.97;
-        self.check("10: overwrites, 1 → 2 threads, pread", target, format!("{scales:.3}"), pass, None);
+        self.check(
+            "10: overwrites, 1 → 2 threads, pread",
+            target,
+            format!("{scales:.3}"),
+            pass,
+            None,
+        );
         Ok(())
     }
 
     fn mapping(&mut self, subject: &Arc<Subject>) -> Result<()> {
         let goal = (0.97, Some(14.0));
-        self.judged_pair("2: 4k reads ÷ raw, mapping", "read-4k", subject, psync(READ, 4096, 1), goal)?;
+        self.judged_pair(
+            "2: 4k reads ÷ raw, mapping",
+            "read-4k",
+            subject,
+            psync(READ, 4096, 1),
+            goal,
+        )?;
         self.overwrites("mapping", subject)?;
         let reads = self.scaling(subject, READ)?;
         self.scaling_check("10: reads, 1 → 2 threads, mapping", reads, 1.85);
@@ -230,14 +352,26 @@ impl Table<'_, '_> {
 
     fn scaling_check(&mut self, row: &str, [raw, dioxide]: [f64; 2], least: f64) {
         let note = Some(format!("raw's own is {raw:.3}"));
-        self.check(row, format!("≥ {least}"), format!("{dioxide:.3}"), dioxide >= least, note);
+        self.check(
+            row,
+            format!("≥ {least}"),
+            format!("{dioxide:.3}"),
+            dioxide >= least,
+            note,
+        );
     }
 
     fn overwrites(&mut self, backend: &str, subject: &Arc<Subject>) -> Result<()> {
         for (name, size) in [("4k", 4096), ("2k", 2048), ("512", 512)] {
             let row = format!("4: {name} overwrites ÷ raw, {backend}");
             let job = psync(WRITE, size, 1);
-            self.judged_pair(&row, &format!("overwrite-{name}"), subject, job, (0.97, None))?;
+            self.judged_pair(
+                &row,
+                &format!("overwrite-{name}"),
+                subject,
+                job,
+                (0.97, None),
+            )?;
         }
         Ok(())
     }
@@ -249,7 +383,10 @@ impl Table<'_, '_> {
         for jobs in [1, 2] {
             entries.push(raw(subject, job(jobs)));
             let first = entries.len() - 1;
-            entries.push(Entry { raw: Some(first), ..dioxide(subject, job(jobs)) });
+            entries.push(Entry {
+                raw: Some(first),
+                ..dioxide(subject, job(jobs))
+            });
         }
         let rounds = self.contest("scaling", entries)?;
         Ok([speed(&rounds[2], &rounds[0]), speed(&rounds[3], &rounds[1])])
@@ -260,7 +397,13 @@ impl Table<'_, '_> {
         match Subject::open(device, &Layer::Null, FILE, self.size) {
             Ok(subject) => {
                 let goal = (0.95, Some(10.0));
-                self.judged_pair(row, "overhead", &Arc::new(subject), queue(READ, 4096, 512), goal)?;
+                self.judged_pair(
+                    row,
+                    "overhead",
+                    &Arc::new(subject),
+                    queue(READ, 4096, 512),
+                    goal,
+                )?;
                 Ok(())
             }
             Err(error) => {
@@ -281,7 +424,10 @@ impl Table<'_, '_> {
         let (image, name) = match &self.options.image {
             Some(path) => (Image::given(path.clone()), self.options.file.as_str()),
             None => {
-                let file = NewFile { bytes: size, ..self.whole_file() };
+                let file = NewFile {
+                    bytes: size,
+                    ..self.whole_file()
+                };
                 let made = Image::make(&std::env::temp_dir(), size + size / 8 + 32 * MIB, &[file]);
                 (made?, FILE)
             }
@@ -301,9 +447,19 @@ impl Table<'_, '_> {
         if self.options.image.is_none() {
             subject.fill()?;
         }
-        self.judged_pair(row, "read-4k", &subject, queue(READ, 4096, 32), (0.98, None))?;
+        self.judged_pair(
+            row,
+            "read-4k",
+            &subject,
+            queue(READ, 4096, 32),
+            (0.98, None),
+        )?;
         let [raw, dioxide] = self.pair("qd1-latency", &subject, queue(READ, 4096, 1))?;
-        self.at_most("8: time at depth 1 ÷ raw, io_uring", speed(&raw, &dioxide), 1.03);
+        self.at_most(
+            "8: time at depth 1 ÷ raw, io_uring",
+            speed(&raw, &dioxide),
+            1.03,
+        );
         Ok(())
     }
 
@@ -317,10 +473,19 @@ impl Table<'_, '_> {
             self.skipped(&format!("12: {wanted} extents ÷ few"), &why);
             return Ok(());
         }
-        self.ticker.say(&format!("making a file of {wanted} extents"));
+        self.ticker
+            .say(&format!("making a file of {wanted} extents"));
         let files = [
-            NewFile { name: "few", bytes, extents: 1 },
-            NewFile { name: "many", bytes, extents: wanted },
+            NewFile {
+                name: "few",
+                bytes,
+                extents: 1,
+            },
+            NewFile {
+                name: "many",
+                bytes,
+                extents: wanted,
+            },
         ];
         let image = self.image(2 * bytes + bytes / 8 + 64 * MIB, &files)?;
         for (backend, how) in [(Backend::Pread, "pread"), (Backend::Mmap, "mapping")] {
@@ -332,10 +497,16 @@ impl Table<'_, '_> {
                 many.fill()?;
             }
             let job = psync(READ, 4096, 1);
-            let entries =
-                [&few, &many].map(|subject| Entry { raw: None, ..dioxide(subject, job) });
+            let entries = [&few, &many].map(|subject| Entry {
+                raw: None,
+                ..dioxide(subject, job)
+            });
             let rounds = self.contest("extents", entries.into())?;
-            let row = format!("12: reads of {} extents ÷ {}, {how}", many.runs.len(), few.runs.len());
+            let row = format!(
+                "12: reads of {} extents ÷ {}, {how}",
+                many.runs.len(),
+                few.runs.len()
+            );
             self.at_least(&row, speed(&rounds[1], &rounds[0]), least);
         }
         self.fsck(&image)
@@ -345,7 +516,10 @@ impl Table<'_, '_> {
         const HUGE: u64 = 16 << 40;
         const MOST_MIB: f64 = 16.0;
         let bytes = self.size.min(256 * MIB);
-        let file = NewFile { bytes, ..self.whole_file() };
+        let file = NewFile {
+            bytes,
+            ..self.whole_file()
+        };
         self.ticker.say("making a file system of 16 TiB");
         let small = self.image(1024 * MIB, std::slice::from_ref(&file))?;
         let huge = match self.image(HUGE, &[file]) {
@@ -369,14 +543,23 @@ impl Table<'_, '_> {
         subjects[0].fill()?;
         subjects[1].fill()?;
         let job = psync(READ, 4096, 1);
-        let entries = subjects.map(|subject| Entry { raw: None, ..dioxide(&subject, job) });
+        let entries = subjects.map(|subject| Entry {
+            raw: None,
+            ..dioxide(&subject, job)
+        });
         let rounds = self.contest("image-size", entries.into())?;
-        self.at_most("16: time of a read, 16 TiB ÷ 1 GiB, pread", speed(&rounds[0], &rounds[1]), 1.03);
+        self.at_most(
+            "16: time of a read, 16 TiB ÷ 1 GiB, pread",
+            speed(&rounds[0], &rounds[1]),
+            1.03,
+        );
         Ok(())
     }
 
     fn fsck(&mut self, image: &Image) -> Result<()> {
-        self.report.checks.extend(fsck_check(Experiment::Rows, image, 0)?);
+        self.report
+            .checks
+            .extend(fsck_check(Experiment::Rows, image, 0)?);
         Ok(())
     }
 }
@@ -384,6 +567,9 @@ impl Table<'_, '_> {
 /// Memory of the process in use now.
 fn resident_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = status.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok());
+    let pages = status
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<f64>().ok());
     pages.unwrap_or(0.0) * rustix::param::page_size() as f64 / MIB as f64
 }

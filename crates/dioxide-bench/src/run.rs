@@ -8,7 +8,10 @@ use crate::plan::{self, Case};
 use crate::report::{Latency, Machine, Spread};
 use crate::subject::{self, Layer, PathSubject, Subject};
 use crate::verify::Ledger;
-use crate::{BenchOptions, Check, DeviceChoice, Error, Experiment, Progress, Report, Result, Row, Target, Verified};
+use crate::{
+    BenchOptions, Check, DeviceChoice, Error, Experiment, Progress, Report, Result, Row, Target,
+    Verified,
+};
 use crate::{rows, seeds};
 use dioxide::Backend;
 use dioxide::block::Device;
@@ -24,7 +27,10 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
         [] => &Experiment::SEEDS,
         some => some,
     };
-    let mut report = Report { machine: Machine::here(), ..Report::default() };
+    let mut report = Report {
+        machine: Machine::here(),
+        ..Report::default()
+    };
     let (runs, timing) = plan::timing(options, false);
     report.config = config(options, runs, timing);
     let mut cases = Vec::new();
@@ -32,7 +38,12 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
         cases.extend(plan::cases(experiment, options)?);
     }
     let mut ticker = Ticker::new(progress);
-    ticker.expect(cases.iter().map(|case| variants_of(case, options) * u64::from(runs)).sum());
+    ticker.expect(
+        cases
+            .iter()
+            .map(|case| variants_of(case, options) * u64::from(runs))
+            .sum(),
+    );
     let wants_rows = asked.contains(&Experiment::Rows);
     if !cases.is_empty() {
         Runner::open(options)?.run(&cases, runs, timing, &mut report, &mut ticker)?;
@@ -61,7 +72,13 @@ fn config(options: &BenchOptions, runs: u32, timing: Timing) -> Vec<(String, Str
         ("image", image),
         ("device", options.device.to_string()),
         ("backend", options.backend.to_string()),
-        ("rounds", format!("{runs} of {:?}, warm-up {:?}", timing.runtime, timing.warm_up)),
+        (
+            "rounds",
+            format!(
+                "{runs} of {:?}, warm-up {:?}",
+                timing.runtime, timing.warm_up
+            ),
+        ),
         ("seed", options.seed.to_string()),
         ("verify", if options.verify { "on" } else { "off" }.into()),
     ];
@@ -77,7 +94,11 @@ pub(crate) struct Ticker<'a> {
 
 impl<'a> Ticker<'a> {
     fn new(progress: &'a mut dyn Progress) -> Self {
-        Ticker { progress, done: 0, total: 0 }
+        Ticker {
+            progress,
+            done: 0,
+            total: 0,
+        }
     }
 
     /// So many more rounds will come.
@@ -114,17 +135,32 @@ impl<'a> Runner<'a> {
         let usual = if options.quick { 256 * MIB } else { 1024 * MIB };
         let size = options.size_bytes.unwrap_or(usual) & !4095;
         if size == 0 {
-            return Err(Error::Setup("the file must have at least 4096 bytes".into()));
+            return Err(Error::Setup(
+                "the file must have at least 4096 bytes".into(),
+            ));
         }
         let (image, made) = match &options.image {
             Some(path) => (Image::given(path.clone()), false),
             None => {
                 let dir = image::scratch(options.scratch.as_deref(), size);
-                let file = NewFile { name: FILE, bytes: size, extents: 1 };
-                (Image::make(&dir, size + size / 8 + 32 * MIB, &[file])?, true)
+                let file = NewFile {
+                    name: FILE,
+                    bytes: size,
+                    extents: 1,
+                };
+                (
+                    Image::make(&dir, size + size / 8 + 32 * MIB, &[file])?,
+                    true,
+                )
             }
         };
-        let mut runner = Runner { options, image, made, size, open: None };
+        let mut runner = Runner {
+            options,
+            image,
+            made,
+            size,
+            open: None,
+        };
         if made {
             runner.subject(&Layer::Bare)?.fill()?;
         }
@@ -145,17 +181,27 @@ impl<'a> Runner<'a> {
             for case in of_experiment {
                 let variants = self.variants(case)?;
                 let label = |v: &Variant| format!("{experiment} {}", v.label());
-                let rounds = contest(&variants, runs, timing, |variant| ticker.round(&label(variant)))?;
+                let rounds = contest(&variants, runs, timing, |variant| {
+                    ticker.round(&label(variant))
+                })?;
                 let verified = self.scan(&variants)?;
-                report.checks.extend(verified_check(experiment, case, verified));
+                report
+                    .checks
+                    .extend(verified_check(experiment, case, verified));
                 let pairs = variants.iter().zip(&rounds);
-                report.rows.extend(pairs.flat_map(|(v, r)| make_rows(case, v, r, &rounds)));
+                report
+                    .rows
+                    .extend(pairs.flat_map(|(v, r)| make_rows(case, v, r, &rounds)));
                 results.push((case, variants, rounds));
             }
             report.checks.extend(crate::goals::of(&results));
             drop(results);
             if of_experiment.iter().any(|case| case.job.read_percent < 100) {
-                report.checks.extend(fsck_check(experiment, &self.image, self.options.img_offset)?);
+                report.checks.extend(fsck_check(
+                    experiment,
+                    &self.image,
+                    self.options.img_offset,
+                )?);
             }
         }
         Ok(())
@@ -187,7 +233,10 @@ impl<'a> Runner<'a> {
         };
         let asked = self.options.size_bytes.unwrap_or(0);
         if subject.size < asked {
-            return Err(Error::Setup(format!("{name} has {} bytes, {asked} are asked for", subject.size)));
+            return Err(Error::Setup(format!(
+                "{name} has {} bytes, {asked} are asked for",
+                subject.size
+            )));
         }
         Ok(Arc::new(subject))
     }
@@ -196,12 +245,16 @@ impl<'a> Runner<'a> {
         let subject = self.subject(&case.layer)?;
         let pattern = match case.sequential {
             true => Pattern::Sequential,
-            false => Pattern::Shuffled { seed: self.options.seed },
+            false => Pattern::Shuffled {
+                seed: self.options.seed,
+            },
         };
         let order = Order::new(&subject.runs, subject.size, case.job.block_size, pattern);
         if order.file.is_empty() {
             let size = size_name(case.job.block_size);
-            return Err(Error::Setup(format!("no block of {size} of the file is in one piece")));
+            return Err(Error::Setup(format!(
+                "no block of {size} of the file is in one piece"
+            )));
         }
         let order = Arc::new(order);
         let ledger = self.ledger(case, subject.size);
@@ -232,13 +285,17 @@ impl<'a> Runner<'a> {
                 raw: None,
             }));
         }
-        let raw = variants.iter().position(|variant| matches!(variant.on, On::Raw(_)));
+        let raw = variants
+            .iter()
+            .position(|variant| matches!(variant.on, On::Raw(_)));
         variants.iter_mut().for_each(|variant| variant.raw = raw);
         Ok(variants)
     }
 
     fn ledger(&self, case: &Case, size: u64) -> Option<Arc<Ledger>> {
-        self.options.verify.then(|| Arc::new(Ledger::new(size, case.job.block_size)))
+        self.options
+            .verify
+            .then(|| Arc::new(Ledger::new(size, case.job.block_size)))
     }
 
     /// After the rounds, every sector is what was acknowledged last: through the file, and as it
@@ -247,23 +304,32 @@ impl<'a> Runner<'a> {
         let mut sum = Verified::default();
         let mut seen: Vec<&Arc<Ledger>> = Vec::new();
         for variant in variants {
-            let Some(ledger) = &variant.ledger else { return Ok(None) };
+            let Some(ledger) = &variant.ledger else {
+                return Ok(None);
+            };
             match &variant.on {
-                On::Raw(subject) => ledger.scan_order(&variant.order, &variant.order.device, |at, buf| {
-                    Ok(subject.device.read_at(at, buf)?)
-                })?,
-                On::Dioxide(subject, _) => ledger.scan_order(&variant.order, &variant.order.file, |at, buf| {
-                    Ok(subject.file.read_at(buf, at).map(|_| ())?)
-                })?,
-                On::Path(subject) => ledger.scan_order(&variant.order, &variant.order.file, |at, buf| {
-                    Ok(subject.device.read_at(at, buf)?)
-                })?,
+                On::Raw(subject) => {
+                    ledger.scan_order(&variant.order, &variant.order.device, |at, buf| {
+                        Ok(subject.device.read_at(at, buf)?)
+                    })?
+                }
+                On::Dioxide(subject, _) => {
+                    ledger.scan_order(&variant.order, &variant.order.file, |at, buf| {
+                        Ok(subject.file.read_at(buf, at).map(|_| ())?)
+                    })?
+                }
+                On::Path(subject) => {
+                    ledger.scan_order(&variant.order, &variant.order.file, |at, buf| {
+                        Ok(subject.device.read_at(at, buf)?)
+                    })?
+                }
             }
             if !seen.iter().any(|known| Arc::ptr_eq(known, ledger)) {
                 seen.push(ledger);
             }
         }
-        seen.iter().for_each(|ledger| sum = sum.plus(&ledger.found()));
+        seen.iter()
+            .for_each(|ledger| sum = sum.plus(&ledger.found()));
         Ok(Some(sum))
     }
 }
@@ -277,7 +343,10 @@ fn verified_check(experiment: Experiment, case: &Case, found: Option<Verified>) 
         target: "no sector torn, lost or misplaced".into(),
         measured: match wrong {
             0 => format!("{} sectors, none", found.sectors),
-            _ => format!("{} torn, {} lost, {} misplaced", found.torn, found.lost, found.misplaced),
+            _ => format!(
+                "{} torn, {} lost, {} misplaced",
+                found.torn, found.lost, found.misplaced
+            ),
         },
         pass: wrong == 0,
         damage: true,
@@ -286,7 +355,11 @@ fn verified_check(experiment: Experiment, case: &Case, found: Option<Verified>) 
 }
 
 /// Whether the file system is still clean; nothing if e2fsck is not installed.
-pub(crate) fn fsck_check(experiment: Experiment, image: &Image, img_offset: u64) -> Result<Option<Check>> {
+pub(crate) fn fsck_check(
+    experiment: Experiment,
+    image: &Image,
+    img_offset: u64,
+) -> Result<Option<Check>> {
     Ok(image.check(img_offset)?.map(|verdict| Check {
         experiment: experiment.to_string(),
         what: "e2fsck -fn".into(),
@@ -299,17 +372,31 @@ pub(crate) fn fsck_check(experiment: Experiment, image: &Image, img_offset: u64)
 }
 
 /// A variant's rows: one, or in a mix one for reads and one for writes.
-pub(crate) fn make_rows(case: &Case, variant: &Variant, rounds: &Rounds, all: &[Rounds]) -> Vec<Row> {
+pub(crate) fn make_rows(
+    case: &Case,
+    variant: &Variant,
+    rounds: &Rounds,
+    all: &[Rounds],
+) -> Vec<Row> {
     let sides: &[usize] = match case.job.read_percent {
         100 => &[0],
         0 => &[1],
         _ => &[0, 1],
     };
     let raw = variant.raw.map(|index| &all[index]);
-    sides.iter().map(|&side| make_row(case, variant, rounds, raw, side)).collect()
+    sides
+        .iter()
+        .map(|&side| make_row(case, variant, rounds, raw, side))
+        .collect()
 }
 
-fn make_row(case: &Case, variant: &Variant, rounds: &Rounds, raw: Option<&Rounds>, side: usize) -> Row {
+fn make_row(
+    case: &Case,
+    variant: &Variant,
+    rounds: &Rounds,
+    raw: Option<&Rounds>,
+    side: usize,
+) -> Row {
     let job = &variant.job;
     let setting = variant.on.setting();
     let iops = |outcome: &Outcome| outcome.iops[side];
@@ -356,11 +443,15 @@ fn latency(outcomes: &[Outcome], side: usize) -> Latency {
 fn seed_iops(case: &Case, variant: &Variant) -> Option<f64> {
     let name = match (case.experiment, variant.on.setting(), &variant.on) {
         (_, None, On::Raw(_)) => "raw".to_string(),
-        (Experiment::MixedRandrw | Experiment::UnalignedOverwrite, Some(s), _) => s.policy.to_string(),
+        (Experiment::MixedRandrw | Experiment::UnalignedOverwrite, Some(s), _) => {
+            s.policy.to_string()
+        }
         (Experiment::AioCompletion, Some(s), _) => s.completion.to_string(),
         (_, Some(s), _) => if s.simple { "simple on" } else { "simple off" }.into(),
         _ => return None,
     };
-    let Case { experiment, job, .. } = case;
+    let Case {
+        experiment, job, ..
+    } = case;
     seeds::figure(*experiment, &name, job.block_size, job.engine.depth())
 }

@@ -51,7 +51,10 @@ pub(crate) const MIXED_SIZES: [u32; 5] = [4 * K, 16 * K, 64 * K, 512 * K, 1024 *
 const MIXED: [(&str, [f64; 5]); 7] = [
     ("parallel", [7_724.0, 3_685.0, 1_865.0, 767.0, 476.0]),
     ("pre49", [29_478.0, 13_650.0, 6_606.0, 1_152.0, 580.0]),
-    ("pre49+nolock", [30_862.0, 13_904.0, 6_678.0, 1_208.0, 600.0]),
+    (
+        "pre49+nolock",
+        [30_862.0, 13_904.0, 6_678.0, 1_208.0, 600.0],
+    ),
     ("ilock", [7_491.0, 3_502.0, 1_653.0, 578.0, 385.0]),
     ("ilocknew", [7_547.0, 3_582.0, 1_678.0, 604.0, 412.0]),
     ("ilock+", [30_921.0, 13_921.0, 6_682.0, 1_204.0, 611.0]),
@@ -61,11 +64,16 @@ const MIXED: [(&str, [f64; 5]); 7] = [
 const UNALIGNED: [(&str, f64); 2] = [("v5.6", 4_328.0), ("v6.4", 801_000.0)];
 
 /// MiB a second at 4k, 8k, 12k, 16k.
-const AIO: [(&str, [f64; 4]); 2] =
-    [("deferred", [1_004.0, 2_074.0, 2_309.0, 2_465.0]), ("inline", [1_193.0, 2_258.0, 2_346.0, 2_446.0])];
+const AIO: [(&str, [f64; 4]); 2] = [
+    ("deferred", [1_004.0, 2_074.0, 2_309.0, 2_465.0]),
+    ("inline", [1_193.0, 2_258.0, 2_346.0, 2_446.0]),
+];
 
-const SIMPLE: [(&str, f64); 3] =
-    [("raw", 3_200_000.0), ("simple off", 1_920_000.0), ("simple on", 2_190_000.0)];
+const SIMPLE: [(&str, f64); 3] = [
+    ("raw", 3_200_000.0),
+    ("simple off", 1_920_000.0),
+    ("simple on", 2_190_000.0),
+];
 
 /// Depth, off, on.
 const SWEEP: [(u32, f64, f64); 4] = [
@@ -79,7 +87,13 @@ const SWEEP: [(u32, f64, f64); 4] = [
 pub(crate) fn figures() -> Vec<Figure> {
     let mut all = Vec::new();
     let mut add = |experiment, variant, block_size, iodepth, iops| {
-        all.push(Figure { experiment, variant, block_size, iodepth, iops });
+        all.push(Figure {
+            experiment,
+            variant,
+            block_size,
+            iodepth,
+            iops,
+        });
     };
     for (policy, row) in MIXED {
         for (size, iops) in MIXED_SIZES.into_iter().zip(row) {
@@ -91,7 +105,13 @@ pub(crate) fn figures() -> Vec<Figure> {
     }
     for (mode, row) in AIO {
         for (size, mib) in [4 * K, 8 * K, 12 * K, 16 * K].into_iter().zip(row) {
-            add(Experiment::AioCompletion, mode, size, 64, mib * f64::from(1 << 20) / f64::from(size));
+            add(
+                Experiment::AioCompletion,
+                mode,
+                size,
+                64,
+                mib * f64::from(1 << 20) / f64::from(size),
+            );
         }
     }
     for (variant, iops) in SIMPLE {
@@ -105,9 +125,15 @@ pub(crate) fn figures() -> Vec<Figure> {
 }
 
 /// The figure for a place, if the mail has one.
-pub(crate) fn figure(experiment: Experiment, variant: &str, block_size: u32, iodepth: u32) -> Option<f64> {
+pub(crate) fn figure(
+    experiment: Experiment,
+    variant: &str,
+    block_size: u32,
+    iodepth: u32,
+) -> Option<f64> {
     let wanted = |f: &Figure| {
-        (f.experiment, f.variant, f.block_size, f.iodepth) == (experiment, variant, block_size, iodepth)
+        (f.experiment, f.variant, f.block_size, f.iodepth)
+            == (experiment, variant, block_size, iodepth)
     };
     figures().into_iter().find(wanted).map(|f| f.iops)
 }
@@ -145,8 +171,14 @@ mod tests {
 
     #[test]
     fn figures_are_found_by_place() {
-        assert_eq!(figure(Experiment::MixedRandrw, "ilock+", 4096, 1), Some(30_921.0));
-        assert_eq!(figure(Experiment::SimpleRead, "raw", 4096, 512), Some(3_200_000.0));
+        assert_eq!(
+            figure(Experiment::MixedRandrw, "ilock+", 4096, 1),
+            Some(30_921.0)
+        );
+        assert_eq!(
+            figure(Experiment::SimpleRead, "raw", 4096, 512),
+            Some(3_200_000.0)
+        );
         assert_eq!(figure(Experiment::SimpleRead, "raw", 8192, 512), None);
     }
 

@@ -33,7 +33,11 @@ impl Layer {
 }
 
 /// Opens the image itself. The mapping is populated, so that no round pays for page faults.
-pub(crate) fn open_image(image: &Image, backend: Backend, img_offset: u64) -> Result<Arc<dyn Device>> {
+pub(crate) fn open_image(
+    image: &Image,
+    backend: Backend,
+    img_offset: u64,
+) -> Result<Arc<dyn Device>> {
     let options = FileOptions {
         backend,
         write: true,
@@ -59,20 +63,39 @@ pub(crate) struct Subject {
 impl Subject {
     /// Opens `name` (a path in the file system) through `layer` over `image`; uses up to `limit`
     /// bytes of it.
-    pub(crate) fn open(image: &Arc<dyn Device>, layer: &Layer, name: &str, limit: u64) -> Result<Subject> {
+    pub(crate) fn open(
+        image: &Arc<dyn Device>,
+        layer: &Layer,
+        name: &str,
+        limit: u64,
+    ) -> Result<Subject> {
         let device = layer.over(image)?;
         let fs = Fs::open_device(device.clone(), &MountOptions::new())?;
-        let options = OpenOptions::new().read(true).write(true).direct(true).fsetid(true);
-        let file = options.open(&fs, name).map_err(|error| explain_missing(error, name))?;
+        let options = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .direct(true)
+            .fsetid(true);
+        let file = options
+            .open(&fs, name)
+            .map_err(|error| explain_missing(error, name))?;
         file.preload_map()?;
         let size = file.len().min(limit);
         let runs = lay_out(&file, fs.block_size(), name, size)?;
-        Ok(Subject { device, fs, file, size, runs })
+        Ok(Subject {
+            device,
+            fs,
+            file,
+            size,
+            runs,
+        })
     }
 
     /// Writes every sector of what is used, stamped as [`verify`] wants it.
     pub(crate) fn fill(&self) -> Result<()> {
-        fill(self.size, |at, buf| Ok(self.file.write_at(buf, at).map(|_| ())?))
+        fill(self.size, |at, buf| {
+            Ok(self.file.write_at(buf, at).map(|_| ())?)
+        })
     }
 }
 
@@ -106,14 +129,22 @@ fn lay_out(file: &File, block_size: u32, name: &str, size: u64) -> Result<Vec<Ru
         if mapping.kind != MapKind::Mapped {
             return Err(Error::Setup(format!(
                 "{name} has a {} at {at}: the load needs a file that was written throughout",
-                if mapping.kind == MapKind::Hole { "hole" } else { "range of unwritten blocks" },
+                if mapping.kind == MapKind::Hole {
+                    "hole"
+                } else {
+                    "range of unwritten blocks"
+                },
             )));
         }
         let len = u64::from(mapping.len) * block;
         let device = mapping.pblk.0 * block;
         match runs.last_mut() {
             Some(last) if last.device + last.len == device => last.len += len,
-            _ => runs.push(Run { file: at, device, len }),
+            _ => runs.push(Run {
+                file: at,
+                device,
+                len,
+            }),
         }
         at += len;
     }
@@ -133,7 +164,11 @@ pub(crate) struct PathSubject {
 impl PathSubject {
     /// Opens `path`, which must hold at least `size` bytes.
     pub(crate) fn open(path: &Path, backend: Backend, size: u64) -> Result<PathSubject> {
-        let options = FileOptions { backend, write: true, ..FileOptions::default() };
+        let options = FileOptions {
+            backend,
+            write: true,
+            ..FileOptions::default()
+        };
         let device = file::open(path, &options)?;
         let has = device.geometry().size_bytes;
         if has < size {
@@ -142,7 +177,10 @@ impl PathSubject {
                 path.display()
             )));
         }
-        Ok(PathSubject { path: path.into(), device })
+        Ok(PathSubject {
+            path: path.into(),
+            device,
+        })
     }
 
     /// As [`Subject::fill`].

@@ -77,7 +77,13 @@ enum Sector {
 }
 
 fn parse(sector: &[u8; SECTOR]) -> Sector {
-    let found = || sector.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+    let found = || {
+        sector
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|bytes| u64::from_le_bytes(*bytes))
+    };
     let head: Vec<u64> = found().take(3).collect();
     if head[0] != MAGIC {
         return Sector::Foreign;
@@ -156,7 +162,11 @@ impl Ledger {
     /// For `size` bytes that were filled by [`stamp_fill`].
     pub(crate) fn new(size: u64, block_size: u32) -> Ledger {
         let blocks = size.div_ceil(u64::from(block_size));
-        let table = || (0..blocks).map(|_| AtomicU64::new(token(0, FILL_WRITER))).collect();
+        let table = || {
+            (0..blocks)
+                .map(|_| AtomicU64::new(token(0, FILL_WRITER)))
+                .collect()
+        };
         Ledger {
             block_size: u64::from(block_size),
             begun: table(),
@@ -202,7 +212,13 @@ impl Ledger {
     }
 
     /// What is wrong with a sector, if anything: a counter.
-    fn judge(&self, sector: &[u8; SECTOR], at: u64, known: Token, begun: Token) -> Option<&AtomicU64> {
+    fn judge(
+        &self,
+        sector: &[u8; SECTOR],
+        at: u64,
+        known: Token,
+        begun: Token,
+    ) -> Option<&AtomicU64> {
         match parse(sector) {
             Sector::Of(offset, token) if offset == at && (known..=begun).contains(&token) => None,
             Sector::Of(offset, token) if offset == at && token < known => Some(&self.lost),
@@ -216,7 +232,9 @@ impl Ledger {
         let begun = self.begun[self.block(offset)].load(Ordering::SeqCst);
         let sectors = buf.as_chunks::<SECTOR>().0.iter().enumerate();
         sectors
-            .filter_map(|(n, sector)| self.judge(sector, offset + (n * SECTOR) as u64, known, begun))
+            .filter_map(|(n, sector)| {
+                self.judge(sector, offset + (n * SECTOR) as u64, known, begun)
+            })
             .next()
     }
 }
@@ -228,7 +246,8 @@ impl Checker for Ledger {
         let block = self.block(offset);
         let known = self.acknowledged[block].load(Ordering::SeqCst);
         let next = token((known >> 16) + 1, u64::from(writer));
-        let claimed = self.begun[block].compare_exchange(known, next, Ordering::SeqCst, Ordering::SeqCst);
+        let claimed =
+            self.begun[block].compare_exchange(known, next, Ordering::SeqCst, Ordering::SeqCst);
         claimed.ok()?;
         stamp(buf, offset, next);
         Some(next)
@@ -249,7 +268,8 @@ impl Checker for Ledger {
         buf: &mut [u8],
         mut reread: impl FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        self.sectors.fetch_add((buf.len() / SECTOR) as u64, Ordering::Relaxed);
+        self.sectors
+            .fetch_add((buf.len() / SECTOR) as u64, Ordering::Relaxed);
         let mut wrong = self.first_wrong(offset, known, buf);
         for _ in 0..REREADS {
             match wrong {
@@ -290,14 +310,19 @@ mod tests {
             Ok(())
         };
         let offsets: Box<[u64]> = (0..file.len() as u64).step_by(BLOCK).collect();
-        let order = Order { device: offsets.clone(), file: offsets };
+        let order = Order {
+            device: offsets.clone(),
+            file: offsets,
+        };
         ledger.scan_order(&order, &order.file, read).unwrap();
         ledger.found()
     }
 
     fn write(ledger: &Ledger, file: &mut [u8], block: usize) {
         let at = block * BLOCK;
-        let token = ledger.claim(at as u64, 3, &mut file[at..at + BLOCK]).unwrap();
+        let token = ledger
+            .claim(at as u64, 3, &mut file[at..at + BLOCK])
+            .unwrap();
         ledger.acknowledge(at as u64, token);
     }
 
@@ -307,7 +332,13 @@ mod tests {
         write(&ledger, &mut file, 2);
         write(&ledger, &mut file, 2);
         let found = scan(&ledger, &file);
-        assert_eq!(found, Verified { sectors: 16, ..Verified::default() });
+        assert_eq!(
+            found,
+            Verified {
+                sectors: 16,
+                ..Verified::default()
+            }
+        );
     }
 
     #[test]
@@ -348,7 +379,14 @@ mod tests {
             Ok(())
         };
         ledger.check(0, ledger.known(0), &mut buf, reread).unwrap();
-        assert_eq!(ledger.found(), Verified { sectors: 4, reread: 1, ..Verified::default() });
+        assert_eq!(
+            ledger.found(),
+            Verified {
+                sectors: 4,
+                reread: 1,
+                ..Verified::default()
+            }
+        );
     }
 
     #[test]
@@ -358,10 +396,18 @@ mod tests {
         let known = ledger.known(0);
         let token = ledger.claim(0, 1, &mut newer).unwrap();
         assert_eq!(ledger.claim(0, 2, &mut vec![0; BLOCK]), None);
-        ledger.check(0, known, &mut file[..BLOCK].to_vec(), no_reread).unwrap();
+        ledger
+            .check(0, known, &mut file[..BLOCK].to_vec(), no_reread)
+            .unwrap();
         ledger.check(0, known, &mut newer, no_reread).unwrap();
         ledger.acknowledge(0, token);
-        assert_eq!(ledger.found(), Verified { sectors: 8, ..Verified::default() });
+        assert_eq!(
+            ledger.found(),
+            Verified {
+                sectors: 8,
+                ..Verified::default()
+            }
+        );
     }
 
     #[test]
@@ -369,7 +415,9 @@ mod tests {
         let (ledger, _) = filled();
         let mut buf = vec![0; BLOCK];
         stamp(&mut buf, 0, token(5, 1));
-        ledger.check(0, ledger.known(0), &mut buf, no_reread).unwrap();
+        ledger
+            .check(0, ledger.known(0), &mut buf, no_reread)
+            .unwrap();
         assert_eq!(ledger.found().misplaced, 1);
     }
 }

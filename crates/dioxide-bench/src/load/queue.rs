@@ -50,8 +50,14 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
     ) -> Result<Self> {
         let block = round.job.block_size as usize;
         let pool = BufPool::new(depth as usize, block);
-        let options = QueueOptions { depth, pool: Some(pool.clone()), ..QueueOptions::default() };
-        let idle = (0..u64::from(depth)).map(|tag| (tag, buffer(&pool, block))).collect();
+        let options = QueueOptions {
+            depth,
+            pool: Some(pool.clone()),
+            ..QueueOptions::default()
+        };
+        let idle = (0..u64::from(depth))
+            .map(|tag| (tag, buffer(&pool, block)))
+            .collect();
         Ok(Runner {
             target,
             checker,
@@ -79,7 +85,11 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
             self.queue.submit()?;
             let in_flight = self.depth - self.idle.len();
             if self.idle.len() < self.batch {
-                let min = if pace.slow { 1 } else { self.batch.min(in_flight) };
+                let min = if pace.slow {
+                    1
+                } else {
+                    self.batch.min(in_flight)
+                };
                 self.queue.wait(min, &mut self.done)?;
             } else {
                 self.queue.reap(&mut self.done);
@@ -102,11 +112,18 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
     fn push_batch(&mut self, pace: Pace, n: &mut u64) -> Result<()> {
         let begin_ns = self.now_ns();
         for _ in 0..self.batch.min(self.idle.len()) {
-            let Some((tag, buf)) = self.idle.pop() else { break };
+            let Some((tag, buf)) = self.idle.pop() else {
+                break;
+            };
             let index = self.cursor.next();
             let write = self.dice.write();
             let begin_ns = if pace.samples(*n) { begin_ns } else { 0 };
-            self.pending[tag as usize] = Pending { begin_ns, write, index, token: 0 };
+            self.pending[tag as usize] = Pending {
+                begin_ns,
+                write,
+                index,
+                token: 0,
+            };
             *n += 1;
             self.push(tag, buf, index, write)?;
         }
@@ -127,7 +144,8 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
             };
             self.pending[tag as usize].token = token;
         }
-        self.queue.push(write, self.round.positions[index], buf, tag)
+        self.queue
+            .push(write, self.round.positions[index], buf, tag)
     }
 
     fn account(&mut self, latencies: &mut Latencies) -> Result<()> {
@@ -135,7 +153,9 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
         let mut done = std::mem::take(&mut self.done);
         for completion in done.drain(..) {
             let (tag, mut buf) = self.queue.take(completion)?;
-            let Pending { begin_ns, write, .. } = self.pending[tag as usize];
+            let Pending {
+                begin_ns, write, ..
+            } = self.pending[tag as usize];
             self.ops[usize::from(write)] += 1;
             if begin_ns != 0 {
                 latencies[usize::from(write)].saturating_record(end_ns - begin_ns);
@@ -151,14 +171,20 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
     }
 
     fn check(&self, tag: u64, buf: &mut Buf) -> Result<()> {
-        let Pending { write, index, token, .. } = self.pending[tag as usize];
+        let Pending {
+            write,
+            index,
+            token,
+            ..
+        } = self.pending[tag as usize];
         let offset = self.round.order.file[index];
         if write {
             self.checker.acknowledge(offset, token);
             return Ok(());
         }
         let at = self.round.positions[index];
-        self.checker.check(offset, token, buf, |buf| self.target.read(at, buf))
+        self.checker
+            .check(offset, token, buf, |buf| self.target.read(at, buf))
     }
 
     #[inline]
@@ -168,7 +194,9 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
 }
 
 fn buffer(pool: &BufPool, len: usize) -> Buf {
-    let mut buf = pool.take().expect("the pool holds a buffer for each request");
+    let mut buf = pool
+        .take()
+        .expect("the pool holds a buffer for each request");
     buf.set_len(len);
     buf.fill(0xd1);
     buf

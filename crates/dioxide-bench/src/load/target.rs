@@ -52,7 +52,11 @@ impl LoadTarget for DeviceTarget<'_> {
     type Queue = DeviceQueue;
 
     fn positions<'a>(&self, order: &'a Order) -> &'a [u64] {
-        if self.by_file { &order.file } else { &order.device }
+        if self.by_file {
+            &order.file
+        } else {
+            &order.device
+        }
     }
 
     #[inline]
@@ -84,8 +88,15 @@ impl LoadQueue for DeviceQueue {
     #[inline]
     fn push(&mut self, write: bool, at: u64, buf: Buf, tag: u64) -> Result<()> {
         let kind = if write { OpKind::Write } else { OpKind::Read };
-        let segs = Segs::One(Seg { device_offset: at, buf_offset: 0, len: buf.len() as u32 });
-        let slot = self.queue.push(Op { kind, buf, segs }).expect("the queue has room");
+        let segs = Segs::One(Seg {
+            device_offset: at,
+            buf_offset: 0,
+            len: buf.len() as u32,
+        });
+        let slot = self
+            .queue
+            .push(Op { kind, buf, segs })
+            .expect("the queue has room");
         self.tags[slot as usize] = tag;
         Ok(())
     }
@@ -149,7 +160,10 @@ impl LoadTarget for DioxideTarget<'_> {
     }
 
     fn open_queue(&self, options: &QueueOptions) -> Result<DioxideQueue> {
-        Ok(DioxideQueue { queue: self.fs.queue(options)?, file: self.file.clone() })
+        Ok(DioxideQueue {
+            queue: self.fs.queue(options)?,
+            file: self.file.clone(),
+        })
     }
 }
 
