@@ -1,7 +1,7 @@
 //! The extent map: which blocks of a file lie where, in memory.
 //!
-//! It answers one question on every request, so its cost is the engine's cost. A lookup is at most
-//! three dependent loads, takes no lock, writes no memory, and does not depend on the number of
+//! It answers one question on every request, so its cost is the engine's cost. A lookup is a few
+//! dependent loads, takes no lock, writes no memory, and does not depend on the number of
 //! extents:
 //!
 //! - a **region** is 2^18 blocks (1 GiB of 4 KiB blocks). A region that is one run, or nothing but
@@ -9,8 +9,8 @@
 //! - 512 **spans** of 512 blocks each. A span that is one run or hole is one word. Otherwise it has
 //!   a leaf of
 //! - 512 block addresses, four bytes each, relative to the lowest; or, while the span has at most 32
-//!   runs and holes, a list of them that is searched by comparing with all at once. Dense addresses
-//!   of a moderately fragmented file would not stay in the cache beside the data.
+//!   runs and holes, a list of them that is searched by comparing with all at once. Block by block, a
+//!   moderately fragmented file's map would not stay in the cache beside the data.
 //!
 //! A fully fragmented file so costs 4.1 bytes per block, a contiguous one next to nothing. Regions
 //! are read from the disk at their first use, by [`load`]; until then a lookup answers that the
@@ -37,7 +37,6 @@ const NODE_BITS: u32 = 9;
 const REGION_BITS: u32 = SPAN_BITS + NODE_BITS;
 const SPAN_BLOCKS: u32 = 1 << SPAN_BITS;
 const REGION_BLOCKS: u32 = 1 << REGION_BITS;
-const REGIONS: u32 = 1 << (32 - REGION_BITS);
 
 /// What backs a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,18 +82,37 @@ pub(crate) trait RunSource {
     fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()>;
 }
 
-/// One word of the map: three bits of tag, 61 of block address (addresses have 48 bits). Written
-/// blocks have tag 0, so that the lookup that matters most needs no masking.
+/// One word of the map: three bits of tag, nine of leaf number, 52 of block address (addresses
+/// have 48 bits). Written blocks have tag 0, so that the lookup that matters most needs no masking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word(u64);
 
 impl Word {
     const MAPPED: u64 = 0;
     const UNWRITTEN: u64 = 1;
-    /// Leads to the next level; the address is the leaf's lowest block.
-    const DEEPER: u64 = 2;
-    const HOLE: Word = Word(3 << 61);
-    const UNREAD: Word = Word(4 << 61);
+    /// The region has a node.
+    const NODE: u64 = 2;
+    /// The span has a leaf of this kind, with this number; the address is its lowest block.
+    const FEW: u64 = 3;
+    const NARROW: u64 = 4;
+    const WIDE: u64 = 5;
+    const HOLE: Word = Word(6 << 61);
+    const UNREAD: Word = Word(7 << 61);
+
+    fn leaf(tag: u64, number: usize, base: u64) -> Word {
+        debug_assert!(number < 1 << NODE_BITS && base < 1 << 52);
+        Word(tag << 61 | (number as u64) << 52 | base)
+    }
+
+    #[inline(always)]
+    fn leaf_number(self) -> usize {
+        (self.0 >> 52) as usize % (1 << NODE_BITS)
+    }
+
+    #[inline(always)]
+    fn base(self) -> u64 {
+        self.0 & ((1 << 52) - 1)
+    }
 
     fn new(tag: u64, address: u64) -> Word {
         debug_assert!(address < 1 << 61);
@@ -121,41 +139,50 @@ impl Word {
     }
 }
 
-/// What the blocks of one span are.
-#[derive(Debug)]
-enum Leaf {
-    /// At most [`FEW`] runs and holes: three cache lines at most are touched to find one.
-    Few(Box<Few>),
-    /// Addresses block by block, relative to the span's word. 0 is a hole; otherwise address - base
-    /// + 1, with the top bit for unwritten. All lie within 2^31 blocks.
-    Narrow(Box<[AtomicU32; SPAN_BLOCKS as usize]>),
-    /// The same for any addresses.
-    Wide(Box<[AtomicU64; SPAN_BLOCKS as usize]>),
-}
-
-const FEW: usize = 32;
-
-/// The runs of a span, holes among them, in order.
-#[derive(Debug)]
+/// A span of at most [`FEW`] runs and holes. Two neighbouring cache lines serve most lookups.
+#[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Few {
     /// First block of each run; [`UNUSED`] behind the last. All are compared at once.
     starts: [i16; FEW],
-    /// What begins there: a run's word, or a hole's.
-    words: [Word; FEW],
+    /// What begins there.
+    entries: [u32; FEW],
 }
+
+const FEW: usize = 32;
 
 /// Above every block of a span.
 const UNUSED: i16 = i16::MAX;
 const _: () = assert!(SPAN_BLOCKS < UNUSED as u32);
 
-const NARROW_UNWRITTEN: u32 = 1 << 31;
-const WIDE_UNWRITTEN: u64 = 1 << 63;
+/// A span block by block.
+type Narrow = [AtomicU32; SPAN_BLOCKS as usize];
 
+/// The same for addresses that lie too far apart: words.
+type Wide = [AtomicU64; SPAN_BLOCKS as usize];
+
+/// Entries of [`Few`] and [`Narrow`]: 0 is a hole; otherwise the distance from the span's base, plus
+/// 1, with this bit for unwritten.
+const UNWRITTEN: u32 = 1 << 31;
+
+/// Whether an address that far from the base fits an entry.
+fn is_near(distance: u64) -> bool {
+    distance + 1 < u64::from(UNWRITTEN)
+}
+
+#[inline(always)]
+fn entry_of(distance: u64, unwritten: bool) -> u32 {
+    (distance as u32 + 1) | if unwritten { UNWRITTEN } else { 0 }
+}
+
+/// The spans of a region. Their leaves lie in one array for each kind, so that a span's word leads to
+/// its entries without a pointer between.
 #[derive(Debug)]
 struct Node {
-    spans: [AtomicU64; 1 << NODE_BITS],
-    leaves: [OnceLock<Leaf>; 1 << NODE_BITS],
+    spans: Box<[AtomicU64; 1 << NODE_BITS]>,
+    few: Vec<Few>,
+    narrow: Vec<Narrow>,
+    wide: Vec<Wide>,
 }
 
 #[derive(Debug)]
@@ -229,7 +256,7 @@ impl ExtentMap {
         let word = Word(region.word.load(Ordering::Acquire));
         let within = lblk % REGION_BLOCKS;
         match word.tag() {
-            Word::DEEPER => {
+            Word::NODE => {
                 let node = region.node.get().expect("filled in before the word");
                 Ok(node.piece(within))
             }
@@ -263,7 +290,7 @@ impl ExtentMap {
         let region = self.region(lblk >> REGION_BITS)?;
         let within = lblk % REGION_BLOCKS;
         let word = Word(region.word.load(Ordering::Acquire));
-        if word.tag() == Word::DEEPER {
+        if word.tag() == Word::NODE {
             return region.node.get()?.written_block(within);
         }
         let inside = within < region.run_blocks.load(Ordering::Relaxed);
@@ -384,7 +411,7 @@ impl Region {
             }
             _ => {
                 self.node.get_or_init(|| Node::of_runs(runs));
-                Word::new(Word::DEEPER, 0)
+                Word::new(Word::NODE, 0)
             }
         };
         self.word.store(word.0, Ordering::Release);
@@ -393,9 +420,11 @@ impl Region {
 
 impl Node {
     fn of_runs(runs: &[Run]) -> Box<Node> {
-        let node = Box::new(Node {
-            spans: [const { AtomicU64::new(Word::HOLE.0) }; 1 << NODE_BITS],
-            leaves: [const { OnceLock::new() }; 1 << NODE_BITS],
+        let mut node = Box::new(Node {
+            spans: Box::new([const { AtomicU64::new(Word::HOLE.0) }; 1 << NODE_BITS]),
+            few: Vec::new(),
+            narrow: Vec::new(),
+            wide: Vec::new(),
         });
         let mut rest = runs;
         for span in 0..1u32 << NODE_BITS {
@@ -407,57 +436,95 @@ impl Node {
                 rest = tail;
             }
             let inside = rest.iter().take_while(|run| run.lblk.0 < end).count();
-            node.fill_span(span as usize, start, &rest[..inside]);
+            let word = node.add_span(start, &rest[..inside]);
+            node.spans[span as usize].store(word.0, Ordering::Relaxed);
         }
+        node.few.shrink_to_fit();
+        node.narrow.shrink_to_fit();
+        node.wide.shrink_to_fit();
         node
     }
 
-    fn fill_span(&self, span: usize, start: u32, runs: &[Run]) {
-        let word = match runs {
-            [] => Word::HOLE,
+    /// The word of the span that begins at block `start`, whose leaf is added if it needs one.
+    fn add_span(&mut self, start: u32, runs: &[Run]) -> Word {
+        match runs {
+            [] => return Word::HOLE,
             [run] if run.lblk.0 <= start && run.lblk.0 + run.len >= start + SPAN_BLOCKS => {
                 let skipped = u64::from(start - run.lblk.0);
-                Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped)
+                return Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped);
             }
-            _ => {
-                let (leaf, base) = Leaf::of_runs(start, runs);
-                self.leaves[span].get_or_init(|| leaf);
-                Word::new(Word::DEEPER, base)
-            }
-        };
-        self.spans[span].store(word.0, Ordering::Release);
+            _ => {}
+        }
+        let blocks = SpanBlocks { start, runs };
+        let (base, top) = blocks.bounds();
+        if !is_near(top - base) {
+            self.wide.push(blocks.wide());
+            return Word::leaf(Word::WIDE, self.wide.len() - 1, 0);
+        }
+        if let Some(few) = blocks.few(base) {
+            self.few.push(few);
+            return Word::leaf(Word::FEW, self.few.len() - 1, base);
+        }
+        self.narrow.push(blocks.narrow(base));
+        Word::leaf(Word::NARROW, self.narrow.len() - 1, base)
+    }
+
+    #[inline(always)]
+    fn span(&self, within: u32) -> Word {
+        Word(self.spans[(within >> SPAN_BITS) as usize].load(Ordering::Acquire))
     }
 
     #[inline(always)]
     fn written_block(&self, within: u32) -> Option<u64> {
-        let span = (within >> SPAN_BITS) as usize;
-        let word = Word(self.spans[span].load(Ordering::Acquire));
-        if word.tag() == Word::MAPPED {
-            return Some(word.0 + u64::from(within % SPAN_BLOCKS));
-        }
-        self.written_block_of_leaf(within)
-    }
-
-    fn written_block_of_leaf(&self, within: u32) -> Option<u64> {
-        let piece = self.piece(within);
-        (piece.kind == MapKind::Mapped).then_some(piece.pblk)
+        let (word, block) = (self.span(within), within % SPAN_BLOCKS);
+        let entry = match word.tag() {
+            Word::MAPPED => return Some(word.0 + u64::from(block)),
+            Word::FEW => {
+                let (start, entry) = self.few[word.leaf_number()].find(block);
+                // Holes and unwritten runs keep their mark.
+                if entry == 0 {
+                    0
+                } else {
+                    entry + (block - start)
+                }
+            }
+            Word::NARROW => self.narrow[word.leaf_number()][block as usize].load(Ordering::Relaxed),
+            _ => {
+                let piece = self.piece(within);
+                return (piece.kind == MapKind::Mapped).then_some(piece.pblk);
+            }
+        };
+        let written = entry != 0 && entry & UNWRITTEN == 0;
+        written.then(|| word.base() + u64::from(entry) - 1)
     }
 
     #[inline(always)]
     fn piece(&self, within: u32) -> Piece {
-        let span = (within >> SPAN_BITS) as usize;
-        let block = within % SPAN_BLOCKS;
-        let word = Word(self.spans[span].load(Ordering::Acquire));
+        let (word, block) = (self.span(within), within % SPAN_BLOCKS);
+        let number = word.leaf_number();
         match word.tag() {
-            Word::DEEPER => {
-                let leaf = self.leaves[span].get().expect("filled in before the word");
-                leaf.piece(word.address(), block as usize)
-            }
             Word::MAPPED | Word::UNWRITTEN => Piece {
                 kind: kind_of(word.tag()),
                 pblk: word.address() + u64::from(block),
                 len: SPAN_BLOCKS - block,
             },
+            Word::FEW => self.few[number].piece(word.base(), block),
+            Word::NARROW => {
+                let entry = self.narrow[number][block as usize].load(Ordering::Relaxed);
+                Piece::of_entry(word.base(), entry, 0, 1)
+            }
+            Word::WIDE => {
+                let word = Word(self.wide[number][block as usize].load(Ordering::Relaxed));
+                let kind = match word {
+                    Word::HOLE => MapKind::Hole,
+                    _ => kind_of(word.tag()),
+                };
+                Piece {
+                    kind,
+                    pblk: word.address(),
+                    len: 1,
+                }
+            }
             _ => Piece {
                 kind: MapKind::Hole,
                 pblk: 0,
@@ -467,136 +534,144 @@ impl Node {
     }
 }
 
+impl Piece {
+    /// What an entry says of the block that lies `inside` blocks behind its start.
+    #[inline(always)]
+    fn of_entry(base: u64, entry: u32, inside: u32, len: u32) -> Piece {
+        let kind = match (entry, entry & UNWRITTEN) {
+            (0, _) => MapKind::Hole,
+            (_, 0) => MapKind::Mapped,
+            _ => MapKind::Unwritten,
+        };
+        let distance = u64::from(entry & !UNWRITTEN) + u64::from(inside);
+        Piece {
+            kind,
+            pblk: (base + distance).wrapping_sub(1),
+            len,
+        }
+    }
+}
+
 impl Few {
-    /// The runs of the blocks `start .. start + 512`, if they and the holes between are few.
-    fn of_runs(start: u32, runs: &[Run]) -> Option<Box<Few>> {
+    /// Number of the run that holds `block`.
+    #[inline(always)]
+    fn number(&self, block: u32) -> usize {
+        let block = block as i16;
+        let not_after = |&start: &i16| usize::from(start <= block);
+        // The first run starts at block 0, so at least one does not start after `block`.
+        self.starts.iter().map(not_after).sum::<usize>() - 1
+    }
+
+    /// First block and entry of the run that holds `block`.
+    #[inline(always)]
+    fn find(&self, block: u32) -> (u32, u32) {
+        let number = self.number(block);
+        (self.starts[number] as u32, self.entries[number])
+    }
+
+    fn piece(&self, base: u64, block: u32) -> Piece {
+        let number = self.number(block);
+        let start = self.starts[number] as u32;
+        let end = self
+            .starts
+            .get(number + 1)
+            .map_or(SPAN_BLOCKS, |&next| next as u32);
+        let len = end.min(SPAN_BLOCKS) - block;
+        Piece::of_entry(base, self.entries[number], block - start, len)
+    }
+}
+
+/// The runs of one span, to be made into a leaf.
+struct SpanBlocks<'a> {
+    start: u32,
+    /// At least one, and all overlap the span.
+    runs: &'a [Run],
+}
+
+impl SpanBlocks<'_> {
+    /// First block in the span, length and address of a run as far as it lies in the span.
+    fn clip(&self, run: &Run) -> (u32, u32, u64) {
+        let from = run.lblk.0.max(self.start);
+        let to = (run.lblk.0 + run.len).min(self.start + SPAN_BLOCKS);
+        (
+            from - self.start,
+            to - from,
+            run.pblk.0 + u64::from(from - run.lblk.0),
+        )
+    }
+
+    /// Lowest and highest address.
+    fn bounds(&self) -> (u64, u64) {
+        let clipped = || self.runs.iter().map(|run| self.clip(run));
+        let lowest = clipped().map(|(_, _, pblk)| pblk).min();
+        let highest = clipped()
+            .map(|(_, len, pblk)| pblk + u64::from(len) - 1)
+            .max();
+        (lowest.unwrap_or(0), highest.unwrap_or(0))
+    }
+
+    fn few(&self, base: u64) -> Option<Few> {
         let mut few = Few {
             starts: [UNUSED; FEW],
-            words: [Word::HOLE; FEW],
+            entries: [0; FEW],
         };
         let mut used = 0;
-        let mut put = |at: u32, word: Word| {
+        let mut put = |at: u32, entry: u32| {
             *few.starts.get_mut(used)? = at as i16;
-            few.words[used] = word;
+            few.entries[used] = entry;
             used += 1;
             Some(())
         };
         let mut at = 0;
-        for run in runs {
-            let from = run.lblk.0.saturating_sub(start);
+        for run in self.runs {
+            let (from, len, pblk) = self.clip(run);
             if from > at {
-                put(at, Word::HOLE)?;
+                put(at, 0)?;
             }
-            let skipped = u64::from((start + from) - run.lblk.0);
-            put(
-                from,
-                Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped),
-            )?;
-            at = run.lblk.0 + run.len - start;
+            put(from, entry_of(pblk - base, run.unwritten))?;
+            at = from + len;
         }
         if at < SPAN_BLOCKS {
-            put(at, Word::HOLE)?;
+            put(at, 0)?;
         }
-        Some(Box::new(few))
+        Some(few)
     }
 
-    #[inline(always)]
-    fn piece(&self, block: u32) -> Piece {
-        let block = block as i16;
-        let before: usize = self
-            .starts
-            .iter()
-            .map(|&start| usize::from(start <= block))
-            .sum();
-        // The first run starts at block 0, so `before` is at least 1.
-        let word = self.words[before - 1];
-        let start = self.starts[before - 1];
-        let end = self
-            .starts
-            .get(before)
-            .copied()
-            .unwrap_or(UNUSED)
-            .min(SPAN_BLOCKS as i16);
-        Piece {
-            kind: if word == Word::HOLE {
-                MapKind::Hole
+    /// Calls `each` with every block that is backed: its number in the span, address and kind.
+    fn for_each(&self, mut each: impl FnMut(usize, u64, bool)) {
+        for run in self.runs {
+            let (from, len, pblk) = self.clip(run);
+            for step in 0..len {
+                each(
+                    (from + step) as usize,
+                    pblk + u64::from(step),
+                    run.unwritten,
+                );
+            }
+        }
+    }
+
+    fn narrow(&self, base: u64) -> Narrow {
+        let leaf: Narrow = [const { AtomicU32::new(0) }; SPAN_BLOCKS as usize];
+        self.for_each(|block, pblk, unwritten| {
+            leaf[block].store(entry_of(pblk - base, unwritten), Ordering::Relaxed);
+        });
+        leaf
+    }
+
+    fn wide(&self) -> Wide {
+        let leaf: Wide = [const { AtomicU64::new(Word::HOLE.0) }; SPAN_BLOCKS as usize];
+        self.for_each(|block, pblk, unwritten| {
+            let tag = if unwritten {
+                Word::UNWRITTEN
             } else {
-                kind_of(word.tag())
-            },
-            pblk: word.address() + (block - start) as u64,
-            len: (end - block) as u32,
-        }
+                Word::MAPPED
+            };
+            leaf[block].store(Word::new(tag, pblk).0, Ordering::Relaxed);
+        });
+        leaf
     }
 }
-
-impl Leaf {
-    /// A leaf of the blocks `start .. start + 512`, and the base of its addresses.
-    fn of_runs(start: u32, runs: &[Run]) -> (Leaf, u64) {
-        match Few::of_runs(start, runs) {
-            Some(few) => (Leaf::Few(few), 0),
-            None => Leaf::block_by_block(start, runs),
-        }
-    }
-
-    fn block_by_block(start: u32, runs: &[Run]) -> (Leaf, u64) {
-        let inside = || {
-            runs.iter().flat_map(move |run| {
-                let from = run.lblk.0.max(start);
-                let to = (run.lblk.0 + run.len).min(start + SPAN_BLOCKS);
-                (from..to).map(move |lblk| {
-                    let pblk = run.pblk.0 + u64::from(lblk - run.lblk.0);
-                    ((lblk - start) as usize, pblk, run.unwritten)
-                })
-            })
-        };
-        let base = inside().map(|(_, pblk, _)| pblk).min().unwrap_or(0);
-        let top = inside().map(|(_, pblk, _)| pblk).max().unwrap_or(0);
-        if top - base < u64::from(NARROW_UNWRITTEN) - 1 {
-            let leaf = Box::new([const { AtomicU32::new(0) }; SPAN_BLOCKS as usize]);
-            for (block, pblk, unwritten) in inside() {
-                let flag = if unwritten { NARROW_UNWRITTEN } else { 0 };
-                leaf[block].store(((pblk - base) as u32 + 1) | flag, Ordering::Relaxed);
-            }
-            return (Leaf::Narrow(leaf), base);
-        }
-        let leaf = Box::new([const { AtomicU64::new(0) }; SPAN_BLOCKS as usize]);
-        for (block, pblk, unwritten) in inside() {
-            let flag = if unwritten { WIDE_UNWRITTEN } else { 0 };
-            leaf[block].store((pblk - base + 1) | flag, Ordering::Relaxed);
-        }
-        (Leaf::Wide(leaf), base)
-    }
-
-    #[inline(always)]
-    fn piece(&self, base: u64, block: usize) -> Piece {
-        let (unwritten, distance) = match self {
-            Leaf::Few(few) => return few.piece(block as u32),
-            Leaf::Narrow(entries) => {
-                let entry = entries[block].load(Ordering::Relaxed);
-                (
-                    entry & NARROW_UNWRITTEN != 0,
-                    u64::from(entry & !NARROW_UNWRITTEN),
-                )
-            }
-            Leaf::Wide(entries) => {
-                let entry = entries[block].load(Ordering::Relaxed);
-                (entry & WIDE_UNWRITTEN != 0, entry & !WIDE_UNWRITTEN)
-            }
-        };
-        let kind = match (distance, unwritten) {
-            (0, _) => MapKind::Hole,
-            (_, true) => MapKind::Unwritten,
-            (_, false) => MapKind::Mapped,
-        };
-        Piece {
-            kind,
-            pblk: (base + distance).wrapping_sub(1),
-            len: 1,
-        }
-    }
-}
-
-const _: () = assert!(REGIONS == 1 << 14);
 
 #[cfg(test)]
 mod tests {
@@ -740,11 +815,9 @@ mod tests {
 
     #[test]
     fn fragmented_file_costs_at_most_4_1_bytes_per_block() {
-        // Per allocation, the allocator's own header.
-        const HEADER: usize = 16;
-        let node = size_of::<Node>() + HEADER;
-        let leaf = size_of::<[AtomicU32; SPAN_BLOCKS as usize]>() + HEADER;
-        let bytes = (node + (1 << NODE_BITS) * leaf) as f64 / f64::from(REGION_BLOCKS);
+        let node = size_of::<Node>() + size_of::<[AtomicU64; 1 << NODE_BITS]>();
+        let leaves = (1 << NODE_BITS) * size_of::<Narrow>();
+        let bytes = (node + leaves) as f64 / f64::from(REGION_BLOCKS);
         assert!(bytes <= 4.1, "{bytes} bytes per block");
     }
 
