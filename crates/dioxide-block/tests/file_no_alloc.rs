@@ -1,44 +1,16 @@
 //! The hot paths allocate nothing: counted by this binary's allocator.
-#![allow(unsafe_code)]
-
 mod host;
 
 use dioxide_block::file::{Backend, NullSink};
 use dioxide_block::mem::MemDevice;
+use dioxide_block::sim::SimDevice;
 use dioxide_block::{Buf, BufPool, Completion, Device, Durability, OpKind, QueueOptions};
+use dioxide_testkit::memory::{Counting, allocations_of};
 use host::{MIB, op, push, writable};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: passes everything to the system's allocator; the counter allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
-
-fn allocations_of(work: impl FnOnce()) -> usize {
-    let before = ALLOCATIONS.with(Cell::get);
-    work();
-    ALLOCATIONS.with(Cell::get) - before
-}
 
 fn blocking(device: &dyn Device) -> usize {
     let mut buf = Buf::zeroed(4096);
@@ -105,4 +77,10 @@ fn files_allocate_nothing_per_request() {
 #[test]
 fn null_sink_allocates_nothing_per_request() {
     check(&NullSink::new(Arc::new(MemDevice::new(MIB))).unwrap());
+}
+
+#[test]
+fn simulated_device_allocates_nothing_per_request() {
+    let spec = "latency=5us..20us,iops=2M".parse().unwrap();
+    check(&SimDevice::new(Arc::new(MemDevice::new(MIB)), spec));
 }

@@ -7,11 +7,13 @@
 //! | [`tools`] | debugfs, e2fsck and dumpe2fs as functions |
 //! | [`pattern`](mod@pattern) | bytes that a file's seed and an offset determine |
 //! | [`shape`] | files and directories of a certain shape |
+//! | [`memory`] | an allocator that counts |
 //!
 //! Everything here is for tests: what goes wrong panics, with the output of the program that failed.
 //! It needs e2fsprogs; what mounts needs root as well, so such tests begin with [`need_root!`].
 
 pub mod image;
+pub mod memory;
 pub mod mount;
 pub mod pattern;
 pub mod shape;

@@ -2,45 +2,16 @@
 //!
 //! The allocations are counted by this binary's allocator. The system calls are counted by strace,
 //! which runs this very binary again with one of the `counted_*` loops.
-#![allow(unsafe_code)]
-
 use dioxide::{
     Backend, Buf, BufPool, Completion, File, Fs, MountOptions, OpenOptions, QueueOptions,
 };
+use dioxide_testkit::memory::{Counting, allocations_of};
 use dioxide_testkit::{Dir, Image, debugfs, e2fsck_clean, pattern};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: passes everything to the system's allocator; the counter allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
 static COUNTING: Counting = Counting;
-
-fn allocations_of(work: impl FnOnce()) -> usize {
-    let before = ALLOCATIONS.with(Cell::get);
-    work();
-    ALLOCATIONS.with(Cell::get) - before
-}
 
 const BLOCKS: u64 = 256;
 const REQUESTS: u64 = 10_000;

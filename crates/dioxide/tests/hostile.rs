@@ -12,8 +12,6 @@ mod crafted;
 mod device;
 #[path = "hostile/huge.rs"]
 mod huge;
-#[path = "hostile/memory.rs"]
-mod memory;
 #[path = "hostile/mutate.rs"]
 mod mutate;
 #[path = "hostile/read_all.rs"]
@@ -22,12 +20,16 @@ mod read_all;
 mod subjects;
 
 use device::Mutant;
+use dioxide_testkit::memory::{self, Counting};
 use read_all::read_all;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use subjects::Subject;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// Most bytes that opening and reading one image may have allocated at once.
 const MEMORY_MAX: usize = 64 << 20;

@@ -1,7 +1,7 @@
 //! A file system of 16 TiB costs no more than a small one.
 
-use super::memory;
 use dioxide::{Fs, MountOptions, OpenOptions};
+use dioxide_testkit::memory;
 use dioxide_testkit::{Image, debugfs};
 use std::time::{Duration, Instant};
 
