@@ -2,7 +2,6 @@
 
 use crate::load::{DeviceTarget, DioxideTarget, Engine, Job, Outcome, Timing, round};
 use crate::offsets::Order;
-use crate::report::Verified;
 use crate::subject::{PathSubject, Subject};
 use crate::verify::{Checker, Ledger, Unchecked};
 use crate::{Result, Target};
@@ -76,7 +75,6 @@ pub(crate) struct Variant {
 pub(crate) struct Rounds {
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) stats: Option<Stats>,
-    pub(crate) verified: Option<Verified>,
 }
 
 /// Runs all variants, alternating. `step` is called before each round of each.
@@ -102,13 +100,9 @@ pub(crate) fn contest(
             }
         }
     }
-    let rounds = variants.iter().zip(outcomes).zip(stats);
+    let rounds = outcomes.into_iter().zip(stats);
     Ok(rounds
-        .map(|((variant, outcomes), stats)| Rounds {
-            outcomes,
-            stats,
-            verified: variant.ledger.as_ref().map(|ledger| ledger.found()),
-        })
+        .map(|(outcomes, stats)| Rounds { outcomes, stats })
         .collect())
 }
 

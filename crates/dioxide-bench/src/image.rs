@@ -20,7 +20,7 @@ use std::process::{Command, Output, Stdio};
 pub(crate) struct Image {
     pub(crate) path: PathBuf,
     /// Keeps an image that was made here.
-    _file: Option<File>,
+    file: Option<File>,
 }
 
 /// A file to make inside an image.
@@ -34,9 +34,19 @@ pub(crate) struct NewFile<'a> {
 }
 
 impl Image {
+    /// A device's description, with a word for an image that has no name but a number.
+    pub(crate) fn describe(&self, device: &str) -> String {
+        match (&self.file, self.path.file_name()) {
+            (Some(_), Some(name)) => {
+                device.replace(&format!(" on {}", name.display()), " on a made image")
+            }
+            _ => device.into(),
+        }
+    }
+
     /// An image that exists.
     pub(crate) fn given(path: PathBuf) -> Image {
-        Image { path, _file: None }
+        Image { path, file: None }
     }
 
     /// Makes a file system of `bytes` in `dir` with 4 KiB blocks and the files.
@@ -47,7 +57,7 @@ impl Image {
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let image = Image {
             path: path.into(),
-            _file: Some(file),
+            file: Some(file),
         };
         let mut command = tool("mke2fs")?;
         command.args([

@@ -26,7 +26,9 @@
 //! |---|---|
 //! | `options` | what can be asked for |
 //! | `plan` | experiments as lists of cases |
-//! | `run` | running cases; rows and checks of them |
+//! | `run` | running cases one after another |
+//! | `stage` | what a case's variants are run on, opened once |
+//! | `figures` | rows from rounds |
 //! | `goals` | what the experiments must reach |
 //! | `rows` | the performance table |
 //! | `seeds` | the mails' figures, and the devices they imply |
@@ -40,6 +42,7 @@
 
 mod compare;
 mod error;
+mod figures;
 mod goals;
 mod image;
 mod load;
@@ -50,6 +53,7 @@ mod report;
 mod rows;
 mod run;
 mod seeds;
+mod stage;
 mod subject;
 mod verify;
 

@@ -235,7 +235,7 @@ pub enum DeviceChoice {
     /// A simulated device with what the mail's figures imply, for every experiment.
     Seed,
     /// A simulated device as described.
-    Sim(SimSpec),
+    Sim(Box<SimSpec>),
     /// A sink for data: only metadata reaches the image. Measures the cost of the software. Queues
     /// only.
     Null,
@@ -262,7 +262,7 @@ impl FromStr for DeviceChoice {
             None if name == "image" => Ok(DeviceChoice::Image),
             None if name == "sim" => Ok(DeviceChoice::Seed),
             None if name == "null" => Ok(DeviceChoice::Null),
-            Some(("sim", spec)) => Ok(DeviceChoice::Sim(spec.parse()?)),
+            Some(("sim", spec)) => Ok(DeviceChoice::Sim(Box::new(spec.parse()?))),
             _ => Err(Error::Setup(format!(
                 "no device '{name}'; there are auto, image, sim, sim:latency=...,iops=..., null"
             ))),

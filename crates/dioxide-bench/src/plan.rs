@@ -155,7 +155,9 @@ fn engine(queue: bool, depth: u32, batch: Option<u32>) -> Engine {
 }
 
 fn layer(experiment: Experiment, options: &BenchOptions, block_size: u32) -> Layer {
-    let seed = || seeds::device(experiment, block_size).map_or(Layer::Bare, Layer::Sim);
+    let seed = || {
+        seeds::device(experiment, block_size).map_or(Layer::Bare, |spec| Layer::Sim(Box::new(spec)))
+    };
     match &options.device {
         DeviceChoice::Auto => match experiment {
             Experiment::MixedRandrw | Experiment::UnalignedOverwrite => seed(),

@@ -17,11 +17,12 @@
 //! say.
 
 use crate::compare::{On, Rounds, Setting, Variant, contest, median, ratio};
+use crate::figures::make_rows;
 use crate::image::{self, Image, NewFile};
 use crate::load::{Engine, Job, Outcome, Timing};
 use crate::offsets::{Order, Pattern};
 use crate::plan::{self, Case};
-use crate::run::{Ticker, fsck_check, make_rows};
+use crate::run::{Ticker, fsck_check};
 use crate::subject::{self, Layer, Subject};
 use crate::{BenchOptions, Check, Error, Experiment, Report, Result};
 use dioxide::{Backend, Fs, MountOptions};

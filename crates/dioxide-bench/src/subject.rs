@@ -18,7 +18,7 @@ const CHUNK: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Layer {
     Bare,
-    Sim(SimSpec),
+    Sim(Box<SimSpec>),
     Null,
 }
 
@@ -26,7 +26,7 @@ impl Layer {
     fn over(&self, device: &Arc<dyn Device>) -> Result<Arc<dyn Device>> {
         Ok(match self {
             Layer::Bare => device.clone(),
-            Layer::Sim(spec) => Arc::new(SimDevice::new(device.clone(), spec.clone())),
+            Layer::Sim(spec) => Arc::new(SimDevice::new(device.clone(), (**spec).clone())),
             Layer::Null => Arc::new(NullSink::new(device.clone())?),
         })
     }
@@ -170,17 +170,24 @@ impl PathSubject {
             ..FileOptions::default()
         };
         let device = file::open(path, &options)?;
-        let has = device.geometry().size_bytes;
-        if has < size {
-            return Err(Error::Setup(format!(
-                "{} has {has} bytes, the load uses {size}: make it larger, or use less by --size",
-                path.display()
-            )));
-        }
-        Ok(PathSubject {
+        let subject = PathSubject {
             path: path.into(),
             device,
-        })
+        };
+        subject.check_size(size)?;
+        Ok(subject)
+    }
+
+    /// Refuses a file of less than `size` bytes.
+    pub(crate) fn check_size(&self, size: u64) -> Result<()> {
+        let has = self.device.geometry().size_bytes;
+        if has < size || has == 0 {
+            return Err(Error::Setup(format!(
+                "{} has {has} bytes, the load uses {size}: make it larger, or use less by --size",
+                self.path.display()
+            )));
+        }
+        Ok(())
     }
 
     /// As [`Subject::fill`].

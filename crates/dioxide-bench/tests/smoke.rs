@@ -1,0 +1,235 @@
+//! Every experiment, for a few milliseconds each, on small images, with verification: so that none
+//! of them rots. Needs mke2fs, debugfs and e2fsck.
+
+use dioxide_bench::{
+    BenchOptions, DeviceChoice, Experiment, Progress, Report, SimpleChoice, Target,
+};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const SIZE: u64 = 4 << 20;
+
+fn tiny(experiment: Experiment) -> BenchOptions {
+    BenchOptions {
+        experiments: vec![experiment],
+        runtime: Some(Duration::from_millis(5)),
+        runs: Some(1),
+        size_bytes: Some(SIZE),
+        quick: true,
+        verify: true,
+        ..BenchOptions::default()
+    }
+}
+
+fn run(options: &BenchOptions) -> Report {
+    let report = dioxide_bench::run(options, &mut ()).expect("the run is set up");
+    assert!(!report.rows.is_empty());
+    let damage: Vec<_> = report.failures().filter(|check| check.damage).collect();
+    assert!(damage.is_empty(), "{damage:#?}");
+    report
+}
+
+/// How many rows an experiment must give: one per case and variant, two in a mix.
+fn assert_rows(experiment: Experiment, rows: usize) {
+    let report = run(&tiny(experiment));
+    assert_eq!(report.rows.len(), rows);
+    for row in &report.rows {
+        assert!(row.experiment == experiment.id() && row.ratio_to_raw.is_some());
+        let verified = row.verified.expect("verification is on");
+        assert!(verified.sectors > 0);
+    }
+    assert_eq!(report.to_json_lines().lines().count(), rows);
+    assert!(report.to_html().contains(experiment.id()));
+    assert!(report.to_table().contains(experiment.id()));
+}
+
+#[test]
+fn mixed_randrw_tiny_is_verified() {
+    assert_rows(Experiment::MixedRandrw, 5 * 8 * 2);
+}
+
+#[test]
+fn unaligned_overwrite_tiny_is_verified() {
+    assert_rows(Experiment::UnalignedOverwrite, 2 * 4);
+}
+
+#[test]
+fn aio_completion_tiny_is_verified() {
+    assert_rows(Experiment::AioCompletion, 4 * 3);
+}
+
+#[test]
+fn simple_read_tiny_is_verified() {
+    assert_rows(Experiment::SimpleRead, 3);
+}
+
+#[test]
+fn simple_read_sweep_tiny_is_verified() {
+    assert_rows(Experiment::SimpleReadSweep, 4 * 3);
+}
+
+#[test]
+fn rows_tiny_gives_a_verdict_for_each_row_of_the_table() {
+    let options = BenchOptions {
+        runtime: Some(Duration::from_millis(2)),
+        ..tiny(Experiment::Rows)
+    };
+    let report = run(&options);
+    for row in [
+        "1:", "2:", "3:", "4:", "5:", "8:", "9:", "10:", "12:", "16:",
+    ] {
+        let judged = report
+            .checks
+            .iter()
+            .any(|check| check.what.starts_with(row));
+        assert!(judged, "row {row}");
+    }
+}
+
+#[test]
+fn null_device_measures_queues_and_refuses_the_rest() {
+    let options = BenchOptions {
+        device: DeviceChoice::Null,
+        verify: false,
+        ..tiny(Experiment::SimpleRead)
+    };
+    match dioxide_bench::run(&options, &mut ()) {
+        Ok(report) => assert!(report.rows[0].device.starts_with("null sink")),
+        // Where io_uring is not permitted.
+        Err(error) => assert!(error.to_string().contains("io_uring"), "{error}"),
+    }
+    let experiments = vec![Experiment::MixedRandrw];
+    let error = dioxide_bench::run(
+        &BenchOptions {
+            experiments,
+            ..options
+        },
+        &mut (),
+    )
+    .unwrap_err();
+    assert!(error.to_string().contains("queues only"), "{error}");
+}
+
+#[test]
+fn flags_reach_the_rows() {
+    let options = BenchOptions {
+        block_sizes: vec![8192],
+        iodepths: vec![4],
+        numjobs: Some(2),
+        mix: Some(70),
+        simple: Some(SimpleChoice::Both),
+        targets: vec![Target::Dioxide],
+        device: "sim:latency=20us".parse().expect("a device"),
+        ..tiny(Experiment::SimpleRead)
+    };
+    let report = run(&options);
+    assert_eq!(report.rows.len(), 4);
+    let row = &report.rows[0];
+    assert_eq!((row.block_size, row.iodepth, row.numjobs), (8192, 4, 2));
+    assert_eq!(
+        (row.rw.as_str(), row.engine.as_str()),
+        ("randrw:read", "queue")
+    );
+    assert_eq!(row.simple.as_deref(), Some("off"));
+    assert!(row.ratio_to_raw.is_none() && row.device.starts_with("sim("));
+}
+
+#[test]
+fn path_target_runs_on_a_plain_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("data");
+    std::fs::write(&path, vec![0; SIZE as usize]).expect("a file");
+    let targets = vec![Target::Raw, Target::Path(path)];
+    let report = run(&BenchOptions {
+        targets,
+        ..tiny(Experiment::AioCompletion)
+    });
+    assert!(report.rows[1].target.starts_with("path:") && report.rows[1].policy.is_none());
+}
+
+/// A given image with a file of zeros that was really written (`mke2fs -d` would leave it a hole).
+fn given_image(dir: &Path, bytes: &[u8]) -> PathBuf {
+    let (tree, image) = (dir.join("tree"), dir.join("image"));
+    std::fs::create_dir(&tree).expect("a directory");
+    std::fs::write(tree.join("data"), bytes).expect("a file");
+    let status = Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-d"])
+        .args([&tree, &image])
+        .arg("16M")
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .status();
+    assert!(status.expect("mke2fs").success());
+    image
+}
+
+fn on_given(image: &Path, file: &str) -> BenchOptions {
+    BenchOptions {
+        image: Some(image.into()),
+        file: file.into(),
+        size_bytes: None,
+        ..tiny(Experiment::AioCompletion)
+    }
+}
+
+#[test]
+fn given_image_is_used_as_it_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = given_image(dir.path(), &vec![7; SIZE as usize]);
+    run(&on_given(&image, "/data"));
+    assert!(image.exists());
+}
+
+#[test]
+fn given_image_that_does_not_do_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = given_image(dir.path(), &vec![0; SIZE as usize]);
+    let refusal = |options: &BenchOptions| {
+        let error = dioxide_bench::run(options, &mut ()).expect_err("it must be refused");
+        error.to_string()
+    };
+    assert!(refusal(&on_given(&image, "/nothing")).contains("no /nothing"));
+    assert!(refusal(&on_given(&image, "/data")).contains("hole"));
+}
+
+#[test]
+fn given_file_that_is_too_small_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = given_image(dir.path(), &[7; 8192]);
+    let options = BenchOptions {
+        size_bytes: Some(SIZE),
+        ..on_given(&image, "/data")
+    };
+    let error = dioxide_bench::run(&options, &mut ()).unwrap_err();
+    assert!(error.to_string().contains("has 8192 bytes"), "{error}");
+}
+
+#[test]
+fn progress_goes_up_to_its_total() {
+    struct Seen(Vec<(u64, u64)>);
+    impl Progress for Seen {
+        fn step(&mut self, done: u64, total: u64, _what: &str) {
+            self.0.push((done, total));
+        }
+    }
+    let mut seen = Seen(Vec::new());
+    dioxide_bench::run(&tiny(Experiment::SimpleReadSweep), &mut seen).expect("a run");
+    assert_eq!(seen.0.first(), Some(&(0, 12)));
+    assert_eq!(seen.0.last(), Some(&(12, 12)));
+    assert!(seen.0.is_sorted());
+}
+
+#[test]
+fn paths_alone_need_no_image() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("data");
+    std::fs::write(&path, vec![0; SIZE as usize]).expect("a file");
+    let options = BenchOptions {
+        targets: vec![Target::Path(path)],
+        scratch: Some("/nonexistent".into()),
+        size_bytes: None,
+        ..tiny(Experiment::MixedRandrw)
+    };
+    let report = run(&options);
+    assert_eq!(report.rows.len(), 5 * 2);
+}
