@@ -195,12 +195,8 @@ impl<'a> Stage<'a> {
             open.check_size(size)?;
             return Ok(open.clone());
         }
-        // A mapping would be of the page cache, not of the file system's direct I/O.
-        let backend = match self.options.backend {
-            Backend::Mmap => Backend::Auto,
-            other => other,
-        };
-        let file = Arc::new(PathSubject::open(path, backend, size)?);
+        // Whatever is asked for the image: a mount is driven by the best that it takes.
+        let file = Arc::new(PathSubject::open(path, Backend::Auto, size)?);
         self.paths.push(file.clone());
         Ok(file)
     }

@@ -15,7 +15,8 @@ impl Report {
             "{} × {}, {} MiB, {}",
             m.cpus, m.cpu, m.memory_mib, m.kernel
         );
-        for rows in self.rows.chunk_by(|a, b| a.experiment == b.experiment) {
+        let title = |row: &Row| (row.experiment.clone(), row.device.clone());
+        for rows in self.rows.chunk_by(|a, b| title(a) == title(b)) {
             write_rows(&mut out, rows);
         }
         write_checks(&mut out, &self.checks);
@@ -24,18 +25,11 @@ impl Report {
 }
 
 fn write_rows(out: &mut String, rows: &[Row]) {
+    let _ = writeln!(out, "\n{} on {}", rows[0].experiment, rows[0].device);
     let _ = writeln!(
         out,
-        "\n{:<28} {:<13} {:>9} {:>8} {:>7} {:>9} {:>9} {:>8} {:>6}",
-        rows[0].experiment,
-        "rw",
-        "size×jobs",
-        "IOPS",
-        "MiB/s",
-        "mean µs",
-        "p99 µs",
-        "CPU ns",
-        "÷ raw",
+        "{:<28} {:<13} {:>9} {:>8} {:>7} {:>9} {:>9} {:>8} {:>6}",
+        "", "", "size×jobs", "IOPS", "MiB/s", "mean µs", "p99 µs", "CPU ns", "÷ raw",
     );
     let differs = Differences::among(rows);
     for row in rows {
