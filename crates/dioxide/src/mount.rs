@@ -54,7 +54,10 @@ pub(crate) struct Mount {
     pub(crate) in_flight: InFlightRegistry,
     pub(crate) counters: Counters,
     pub(crate) inodes: InodeCache,
+    /// For requests that would block a queue.
     pub(crate) workers: Workers,
+    /// For deferred completions.
+    pub(crate) ioend: Workers,
     pub(crate) knobs: Knobs,
     /// What reading directories needs of the superblock.
     pub(crate) dir_format: DirFormat,

@@ -82,7 +82,6 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
         let mut n = 0;
         while self.round.is(phase) {
             self.push_batch(pace, &mut n)?;
-            self.queue.submit()?;
             let in_flight = self.depth - self.idle.len();
             if self.idle.len() < self.batch {
                 let min = if pace.slow {
@@ -92,6 +91,7 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
                 };
                 self.queue.wait(min, &mut self.done)?;
             } else {
+                self.queue.submit()?;
                 self.queue.reap(&mut self.done);
             }
             self.account(&mut latencies)?;

@@ -112,10 +112,12 @@ impl LoadQueue for DeviceQueue {
     }
 
     fn wait(&mut self, min: usize, done: &mut Vec<block::Completion>) -> Result<()> {
-        self.queue.submit()?;
         let mut count = self.queue.reap(done);
+        if count >= min {
+            return Ok(self.queue.submit()?);
+        }
         while count < min && self.queue.in_flight() > 0 {
-            self.queue.wait(None)?;
+            self.queue.wait_for((min - count) as u32, None)?;
             count += self.queue.reap(done);
         }
         Ok(())

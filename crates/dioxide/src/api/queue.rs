@@ -590,7 +590,7 @@ impl Core {
             .add(self.slot(), Count::CompletedDeferred);
         self.away += 1;
         let (give_back, waker) = (self.give_back.clone(), self.waker.clone());
-        self.mount.workers.run(move || {
+        self.mount.ioend.run(move || {
             if write && result.is_ok() {
                 inode.set_modified(write::coarse_now_ns());
             }

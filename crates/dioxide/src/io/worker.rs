@@ -1,5 +1,6 @@
-//! The threads that run what would block a queue (as io_uring's io-wq), and completions that may
-//! sleep.
+//! Threads that run jobs. A mount has two pools, because the jobs of one wait for those of the other:
+//! requests that would block a queue (as io_uring's io-wq), which may drain direct I/O in flight, and
+//! deferred completions (as the kernels' `s_dio_done_wq`), which end it and wait for nothing.
 //!
 //! Threads start when a job comes and no thread is idle, up to a limit, and end with the mount.
 
@@ -12,6 +13,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Debug)]
 pub(crate) struct Workers {
+    name: &'static str,
     limit: usize,
     started: AtomicUsize,
     idle: Arc<AtomicUsize>,
@@ -20,10 +22,11 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// A pool of at most `limit` threads, none of them started.
-    pub(crate) fn new(limit: usize) -> Workers {
+    /// A pool of at most `limit` threads of this name, none of them started.
+    pub(crate) fn new(name: &'static str, limit: usize) -> Workers {
         let (jobs, inbox) = unbounded();
         Workers {
+            name,
             limit: limit.max(1),
             started: AtomicUsize::new(0),
             idle: Arc::new(AtomicUsize::new(0)),
@@ -54,7 +57,7 @@ impl Workers {
         }
         let (inbox, idle) = (self.inbox.clone(), self.idle.clone());
         let spawned = thread::Builder::new()
-            .name("dioxide-worker".into())
+            .name(self.name.into())
             .spawn(move || work(&inbox, &idle));
         if let Err(error) = spawned {
             let before = self.started.fetch_sub(1, Ordering::Relaxed);
@@ -84,7 +87,7 @@ mod tests {
 
     #[test]
     fn jobs_more_than_threads_all_run() {
-        let workers = Workers::new(2);
+        let workers = Workers::new("test", 2);
         let (done, results) = unbounded();
         for number in 0..100 {
             let done = done.clone();
@@ -103,7 +106,7 @@ mod tests {
 
     #[test]
     fn blocked_job_leaves_the_other_threads_working() {
-        let workers = Workers::new(2);
+        let workers = Workers::new("test", 2);
         let (release, gate) = unbounded::<()>();
         let (done, results) = unbounded();
         workers.run(move || {

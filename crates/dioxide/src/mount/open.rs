@@ -85,7 +85,8 @@ impl Mount {
             in_flight: InFlightRegistry::default(),
             counters: Counters::new(),
             inodes: InodeCache::new(),
-            workers: Workers::new(options.workers),
+            workers: Workers::new("dioxide-worker", options.workers),
+            ioend: Workers::new("dioxide-ioend", options.workers),
             knobs: Knobs::new(
                 options.policy,
                 options.completion,

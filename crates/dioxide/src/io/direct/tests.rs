@@ -41,6 +41,10 @@ fn content() -> Vec<u8> {
 
 impl Bed {
     fn new(policy: Policy) -> Bed {
+        Bed::with(MountOptions::new().policy(policy))
+    }
+
+    fn with(options: MountOptions) -> Bed {
         let dir = tempfile::tempdir().expect("a folder for the image");
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).expect("a new folder");
@@ -57,15 +61,14 @@ impl Bed {
             .arg(&tree)
             .arg(&image)
             .arg("16M"));
-        let options = FileOptions {
+        let writable = FileOptions {
             write: true,
             ..FileOptions::default()
         };
-        let inner = file::open(&image, &options).expect("a fresh image");
+        let inner = file::open(&image, &writable).expect("a fresh image");
         let sim = SimDevice::new(inner, SimSpec::default());
         let device: Arc<dyn Device> = Arc::new(sim.clone());
-        let fs =
-            Fs::open_device(device, &MountOptions::new().policy(policy)).expect("a fresh image");
+        let fs = Fs::open_device(device, &options).expect("a fresh image");
         Bed { dir, sim, fs }
     }
 
@@ -203,6 +206,35 @@ fn deferred_completion_is_still_in_flight_for_a_drain() {
             .expect("nothing is in flight");
     }
     assert_eq!(bed.fs.stats().completed_deferred, 50);
+}
+
+// Deferred completions had shared their threads with punted requests: every thread drained, and none
+// was left to complete what they drained.
+#[test]
+fn deferred_completion_while_every_worker_drains_goes_through() {
+    let options = MountOptions::new().policy(Policy::V56).workers(1);
+    let bed = Bed::with(options.completion(CompletionMode::Deferred));
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    queue.write(&file, 0, block(1), 1).expect("room");
+    queue.write(&file, BLOCK as u64, half(2), 2).expect("room");
+    queue.submit().expect("a working queue");
+    hold.wait_for(1);
+    // The worker has the lock and waits for the first write.
+    while file.inode.rwsem.try_shared(Slot::NONE).is_some() {
+        thread::yield_now();
+    }
+    hold.release();
+    let (done, reaped) = channel();
+    thread::spawn(move || {
+        let mut completions = Vec::new();
+        let result = queue.wait_timeout(2, &mut completions, Some(SOON));
+        let _ = done.send((result.is_ok(), completions.len()));
+        // Dropping the queue would hang if the test has failed.
+        std::mem::forget(queue);
+    });
+    assert_eq!(reaped.recv_timeout(2 * SOON), Ok((true, 2)));
 }
 
 // A thread that drains what it must reap itself would wait for ever.
