@@ -176,10 +176,12 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     let request = request_of(file, told);
     let entry = policy::entry_lock(told.policy, request.entry_facts());
     told.step("entry lock", entry_words(entry, &request));
-    let pos = if file.access.append {
-        file.inode.i_size()
-    } else {
-        told.offset
+    let pos = match request.check_ability().and_then(|()| request.position()) {
+        Ok(pos) => pos,
+        Err(error) => {
+            told.refuse(&error);
+            return Ok(());
+        }
     };
     let (facts, _) = request.facts(pos)?;
     told.facts = Some(facts);

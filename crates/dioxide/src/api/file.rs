@@ -43,9 +43,10 @@ impl OpenOptions {
         self
     }
 
-    /// `O_DIRECT`: offsets, lengths and memory addresses must be multiples of the device's logical
+    /// `O_DIRECT`: offsets and the length of each buffer must be multiples of the device's logical
     /// block; otherwise requests fail with `EINVAL`. Without it they may be anything for reads; an
-    /// edge that is not aligned is read through a copy.
+    /// edge that is not aligned is read through a copy. Memory may lie anywhere either way; where the
+    /// device needs aligned memory, other memory costs a copy.
     pub fn direct(mut self, on: bool) -> Self {
         self.access.direct = on;
         self

@@ -271,6 +271,12 @@ mod loom_tests {
             self.block.with_mut(|block| unsafe { *block += 1 });
         }
 
+        /// What every queued request does under the lock: it is in flight before the lock is gone.
+        fn submit(&self) {
+            let _together = self.lock.shared(Slot::of(0));
+            self.table.raise(0, &self.io);
+        }
+
         /// A truncate: alone, and after every request in flight.
         fn free(&self) {
             let _alone = self.lock.exclusive();
@@ -288,10 +294,7 @@ mod loom_tests {
             let request = {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    {
-                        let _together = shared.lock.shared(Slot::of(0));
-                        shared.table.raise(0, &shared.io);
-                    }
+                    shared.submit();
                     shared.touch();
                     shared.table.drop_last(0, &shared.io);
                 })
@@ -310,10 +313,7 @@ mod loom_tests {
             let request = {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    {
-                        let _together = shared.lock.shared(Slot::of(0));
-                        shared.table.raise(0, &shared.io);
-                    }
+                    shared.submit();
                     shared.io.raise();
                     shared.table.drop_last(0, &shared.io);
                     shared.touch();

@@ -654,3 +654,21 @@ fn dropped_queue_waits_for_what_is_in_flight() {
     file.read_at(&mut now, 0).expect("readable");
     assert!(now.iter().all(|&byte| byte == 0x77));
 }
+
+// Explaining asks what the engine asks, limits included: no offset may overflow.
+#[test]
+fn explain_past_the_largest_file_is_refused() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    for offset in [u64::MAX - 4095, 1 << 63, 1 << 44] {
+        let told = file
+            .explain(crate::Direction::Write, offset, BLOCK, None)
+            .expect("a sound tree");
+        let refused = told.refused.expect("no file is that large");
+        assert!(refused.contains("file too large"), "{refused}");
+        let told = file
+            .explain(crate::Direction::Read, offset, BLOCK, None)
+            .expect("a sound tree");
+        assert!(told.refused.is_none() && !told.simple, "reads end at EOF");
+    }
+}

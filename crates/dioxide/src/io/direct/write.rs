@@ -161,7 +161,7 @@ impl<'a> WriteRequest<'a> {
 
     /// Whether direct I/O can serve this file and this alignment (A1 step 4).
     #[inline]
-    fn check_ability(&self) -> Result<()> {
+    pub(crate) fn check_ability(&self) -> Result<()> {
         if !self.inode.is_plain_data() {
             return Err(self.unsupported("writing inline, verity, encrypted or journalled data"));
         }
@@ -181,7 +181,7 @@ impl<'a> WriteRequest<'a> {
 
     /// The position, append resolved under the lock, and checked against the largest file.
     #[inline]
-    fn position(&self) -> Result<u64> {
+    pub(crate) fn position(&self) -> Result<u64> {
         let pos = if self.access.append {
             self.inode.i_size()
         } else {
