@@ -217,8 +217,8 @@ pub(crate) fn timing(options: &BenchOptions, rows: bool) -> (u32, Timing) {
     let (runs, ms) = match (rows, options.quick) {
         (false, false) => (5, 1000),
         (false, true) => (3, 200),
-        (true, false) => (15, 400),
-        (true, true) => (9, 80),
+        (true, false) => (61, 40),
+        (true, true) => (21, 20),
     };
     let usual = Duration::from_millis(ms);
     let runtime = options.runtime.unwrap_or(usual);

@@ -1,6 +1,6 @@
 //! The trait that every device implements, for synchronous use.
 
-use crate::{Error, Queue, QueueOptions, Result};
+use crate::{Error, Lane, Queue, QueueOptions, Result};
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,18 +42,33 @@ impl Geometry {
         Err(self.refusal(op, offset, len))
     }
 
+    /// Checks only that a transfer lies inside the device.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    #[inline(always)]
+    pub(crate) fn check_inside(&self, op: &'static str, offset: u64, len: u64) -> Result<()> {
+        if offset <= self.size_bytes && len <= self.size_bytes - offset {
+            return Ok(());
+        }
+        Err(self.outside(op, offset, len))
+    }
+
+    #[cold]
+    fn outside(&self, op: &'static str, offset: u64, len: u64) -> Error {
+        Error::OutOfRange {
+            op,
+            offset,
+            len,
+            size: self.size_bytes,
+        }
+    }
+
     #[cold]
     fn refusal(&self, op: &'static str, offset: u64, len: u64) -> Error {
         let required = u64::from(self.logical_block_bytes);
         let what = match (offset % required, len % required) {
-            (0, 0) => {
-                return Error::OutOfRange {
-                    op,
-                    offset,
-                    len,
-                    size: self.size_bytes,
-                };
-            }
+            (0, 0) => return self.outside(op, offset, len),
             (0, _) => "length",
             _ => "offset",
         };
@@ -105,6 +120,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A queue for one thread's asynchronous operations.
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>>;
 
+    /// The device by its kind, if it has a shorter way than this trait. See [`Lane::of`].
+    fn lane(&self) -> Option<Lane> {
+        None
+    }
+
     /// The stack of backends in a few words, for reports: `io_uring on vda1`, `sim(mapping)`.
     fn describe(&self) -> String;
 }
@@ -137,6 +157,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
         (**self).open_queue(options)
+    }
+
+    fn lane(&self) -> Option<Lane> {
+        (**self).lane()
     }
 
     fn describe(&self) -> String {

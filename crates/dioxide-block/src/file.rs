@@ -23,6 +23,7 @@
 
 mod guard;
 mod io;
+mod lane;
 mod mapping;
 mod probe;
 mod sigbus;
@@ -30,6 +31,7 @@ mod sink;
 mod uring;
 
 pub use guard::in_use_by;
+pub use lane::Lane;
 pub use sink::NullSink;
 
 use crate::inline::InlineQueue;
@@ -156,12 +158,12 @@ impl Device for FileDevice {
         &self.io.geometry
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.io.read_at(offset, buf)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.io.write_at(offset, buf, durability)
     }
@@ -187,6 +189,10 @@ impl Device for FileDevice {
             )?));
         }
         Ok(Box::new(InlineQueue::new(self.clone(), options)))
+    }
+
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::file(self.clone()))
     }
 
     fn describe(&self) -> String {

@@ -22,7 +22,7 @@ use crate::io::worker::Workers;
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
-use dioxide_block::Device;
+use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
 use dioxide_format::superblock::SuperBlock;
@@ -37,6 +37,8 @@ use zone::Zones;
 #[derive(Debug)]
 pub(crate) struct Mount {
     pub(crate) device: Arc<dyn Device>,
+    /// The same device, for the short paths.
+    pub(crate) lane: Lane,
     pub(crate) sb: SuperBlock,
     /// log2 of the file-system block in bytes.
     pub(crate) block_bits: u32,

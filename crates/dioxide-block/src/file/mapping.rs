@@ -15,6 +15,7 @@
 //! mapping as well, and is still right after the mapping was lost.
 #![allow(unsafe_code)]
 
+use super::Lane;
 use super::io::{FileIo, failed};
 use super::sigbus::Watch;
 use crate::inline::InlineQueue;
@@ -80,7 +81,7 @@ impl Mapping {
         !self.watch.lost()
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         if !self.watch.lost() {
             // SAFETY: the caller checked the range against the device's size, and the region is
@@ -93,7 +94,7 @@ impl Mapping {
         self.read_by_call(offset, buf)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         if !self.watch.lost() {
             // SAFETY: as in `read`; the caller checked that the device is writable.
@@ -175,34 +176,52 @@ impl Mapping {
     }
 }
 
+impl MappedDevice {
+    /// Reads at any offset of the device.
+    #[inline(always)]
+    pub(super) fn read_bytes(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let map = &*self.0;
+        let len = buf.len();
+        map.io.geometry.check_inside("read", offset, len as u64)?;
+        match len <= CHUNK_BYTES {
+            true => map.read(offset, buf),
+            false => map.read_in_chunks(offset, buf),
+        }
+    }
+
+    /// Writes at any offset of the device.
+    #[inline(always)]
+    pub(super) fn write_bytes(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        let map = &*self.0;
+        let len = buf.len();
+        map.io.writable("write")?;
+        map.io.geometry.check_inside("write", offset, len as u64)?;
+        match len <= CHUNK_BYTES {
+            true => map.write(offset, buf),
+            false => map.write_in_chunks(offset, buf),
+        }
+    }
+}
+
 impl Device for MappedDevice {
     #[inline]
     fn geometry(&self) -> &Geometry {
         &self.0.io.geometry
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let map = &*self.0;
-        map.io.geometry.check("read", offset, buf.len() as u64)?;
-        match buf.len() <= CHUNK_BYTES {
-            true => map.read(offset, buf),
-            false => map.read_in_chunks(offset, buf),
-        }
+        self.geometry().check("read", offset, buf.len() as u64)?;
+        self.read_bytes(offset, buf)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
-        let map = &*self.0;
-        map.io.writable("write")?;
-        map.io.geometry.check("write", offset, buf.len() as u64)?;
-        match buf.len() <= CHUNK_BYTES {
-            true => map.write(offset, buf)?,
-            false => map.write_in_chunks(offset, buf)?,
-        }
+        self.geometry().check("write", offset, buf.len() as u64)?;
+        self.write_bytes(offset, buf)?;
         match durability {
             Durability::Cached => Ok(()),
-            Durability::ForceUnitAccess => map.io.flush(),
+            Durability::ForceUnitAccess => self.0.io.flush(),
         }
     }
 
@@ -220,6 +239,10 @@ impl Device for MappedDevice {
 
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
         Ok(Box::new(InlineQueue::new(self.clone(), options)))
+    }
+
+    fn lane(&self) -> Option<Lane> {
+        Some(Lane::mapping(self.clone()))
     }
 
     fn describe(&self) -> String {

@@ -3,8 +3,8 @@
 use crate::explain::{Direction, Explanation};
 use crate::inode::Inode;
 use crate::io::direct::policy::Policy;
-use crate::io::direct::write::WriteRequest;
-use crate::io::direct::{Access, Wait, read, write};
+use crate::io::direct::write::{Memory, WriteRequest};
+use crate::io::direct::{Access, Wait, read, simple, write};
 use crate::mount::Mount;
 use crate::sync::slot;
 use crate::{Error, FileType, Fs, Mapping, Metadata, Result, map};
@@ -98,7 +98,6 @@ impl File {
     /// errors; damage in the extent tree.
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.readable()?;
         read::read_one(
             &self.mount,
             &self.inode,
@@ -115,7 +114,6 @@ impl File {
     /// # Errors
     /// As [`File::read_at`]; `EAGAIN`.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.readable()?;
         read::read_one(
             &self.mount,
             &self.inode,
@@ -131,7 +129,7 @@ impl File {
     /// # Errors
     /// As [`File::read_at`].
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        self.readable()?;
+        self.access.check_readable()?;
         read::read_general(
             &self.mount,
             &self.inode,
@@ -149,9 +147,10 @@ impl File {
     /// `EROFS`; device errors, after which any part of the range may have been written.
     #[inline(always)]
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.writable()?;
-        match write::write_short(&self.mount, &self.inode, self.access, buf, offset) {
-            Some(result) => result,
+        let (mount, inode, slot) = (&self.mount, &self.inode, slot::current());
+        let memory = Memory::of_one(buf);
+        match simple::shared_overwrite(mount, inode, self.access, offset, memory, slot) {
+            Some(short) => write::write_short(mount, inode, buf, &short, slot),
             None => self.write_slices(&[IoSlice::new(buf)], offset, Wait::Block),
         }
     }
@@ -175,7 +174,7 @@ impl File {
 
     #[inline(never)]
     fn write_slices(&self, bufs: &[IoSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
-        self.writable()?;
+        self.access.check_writable()?;
         let request = WriteRequest {
             mount: &self.mount,
             inode: &self.inode,
@@ -183,30 +182,12 @@ impl File {
             policy: self.mount.knobs.sample().policy(),
             offset,
             len: bufs.iter().map(|buf| buf.len()).sum(),
-            memory: write::Memory::of(bufs),
+            memory: Memory::of(bufs),
             asynchronous: false,
             wait,
             slot: slot::current(),
         };
         write::write(&request, bufs)
-    }
-
-    #[inline]
-    fn readable(&self) -> Result<()> {
-        if self.access.read {
-            Ok(())
-        } else {
-            Err(Error::BadAccess("reading"))
-        }
-    }
-
-    #[inline]
-    fn writable(&self) -> Result<()> {
-        if self.access.write {
-            Ok(())
-        } else {
-            Err(Error::BadAccess("writing"))
-        }
     }
 
     /// Makes every write that returned before this call durable, and the device's cache with it.

@@ -12,6 +12,7 @@
 //! - `ready`: finished, not yet reaped.
 
 use crate::inode::Inode;
+use crate::io::clock::coarse_now_ns;
 use crate::io::direct::iter::{Piece, Pieces};
 use crate::io::direct::policy::{LockMode, Plan};
 use crate::io::direct::read::{InFile, ReadLock, collect};
@@ -21,7 +22,7 @@ use crate::io::ioend::{CompletionMode, EndFacts, defers};
 use crate::map::MapKind;
 use crate::mount::Mount;
 use crate::stats::Count;
-use crate::sync::inflight::InFlightTable;
+use crate::sync::inflight::{InFlightTable, Note};
 use crate::sync::slot::{self, Claim, Slot};
 use crate::{Error, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -67,7 +68,8 @@ struct Core {
     outstanding: usize,
     /// How many of them are with a worker.
     away: usize,
-    requests: Box<[Request]>,
+    /// How many are reads that end inside a logical block.
+    tails: usize,
     table: Arc<InFlightTable>,
     files: Files,
     ready: VecDeque<Completion>,
@@ -79,8 +81,8 @@ struct Core {
     _claim: Option<Claim>,
 }
 
-/// A request in the device's queue.
-#[derive(Clone, Copy, Default)]
+/// A request in the device's queue. It is kept in the in-flight table, packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     tag: u64,
     /// What the caller gets if all goes well.
@@ -93,16 +95,23 @@ struct Request {
 }
 
 impl Request {
-    /// A request that moves `span` bytes, all of them the caller's; `file` is filled in by the push.
-    #[inline]
-    fn whole(tag: u64, span: usize, write: bool) -> Request {
-        // Buffers are at most 2 GiB.
+    #[inline(always)]
+    fn pack(self) -> Note {
+        [
+            self.tag,
+            u64::from(self.bytes) | u64::from(self.span) << 32,
+            u64::from(self.file) | u64::from(self.write) << 32,
+        ]
+    }
+
+    #[inline(always)]
+    fn unpack([tag, lengths, file]: Note) -> Request {
         Request {
             tag,
-            bytes: span as u32,
-            span: span as u32,
-            file: 0,
-            write,
+            bytes: lengths as u32,
+            span: (lengths >> 32) as u32,
+            file: file as u32,
+            write: file >> 32 != 0,
         }
     }
 }
@@ -167,7 +176,7 @@ impl Queue {
             depth,
             outstanding: 0,
             away: 0,
-            requests: vec![Request::default(); depth].into_boxed_slice(),
+            tails: 0,
             table,
             files: Files::default(),
             ready: VecDeque::with_capacity(depth),
@@ -207,14 +216,18 @@ impl Queue {
         }
         core.outstanding += 1;
         let (mount, inode, slot) = (&*file.mount, &file.inode, core.slot());
-        if file.access.read
-            && core.is_of(mount)
-            && let Some(short) = simple::small_read(mount, inode, offset, buf.len(), slot)
+        if core.is_of(mount)
+            && let Some(short) =
+                simple::small_read(mount, inode, file.access, offset, buf.len(), slot)
         {
             mount.counters.add(slot, Count::ReadSimple);
-            let request = Request::whole(tag, buf.len(), false);
-            let op = op(OpKind::Read, short.device_offset, buf);
-            core.push(&mut *self.device, inode, op, request);
+            let request = core.whole(inode, tag, buf.len(), false);
+            core.push(
+                &mut *self.device,
+                inode,
+                op(OpKind::Read, short.device_offset, buf),
+                request,
+            );
             return Ok(());
         }
         self.read_slowly(file, offset, buf, tag);
@@ -225,9 +238,9 @@ impl Queue {
     #[inline(never)]
     fn read_slowly(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) {
         let core = &mut self.core;
-        let start = match core.refuse(file, file.access.read, "reading") {
-            Some(error) => Start::Done(buf, Err(error)),
-            None => core.start_read(&mut *self.device, file, offset, buf, tag),
+        let start = match core.check(file, file.access.check_readable()) {
+            Err(error) => Start::Done(buf, Err(error)),
+            Ok(()) => core.start_read(&mut *self.device, file, offset, buf, tag),
         };
         core.settle(start, file, offset, tag, false);
     }
@@ -245,15 +258,18 @@ impl Queue {
         core.outstanding += 1;
         let (mount, inode, slot) = (&*file.mount, &file.inode, core.slot());
         let (memory, access) = (Memory::of_one(&buf), file.access);
-        if access.write
-            && core.is_of(mount)
+        if core.is_of(mount)
             && let Some(short) =
                 simple::shared_overwrite(mount, inode, access, offset, memory, slot)
         {
             mount.counters.add(slot, Count::WriteShared);
-            let request = Request::whole(tag, buf.len(), true);
-            let op = op(OpKind::Write, short.device_offset, buf);
-            core.push(&mut *self.device, inode, op, request);
+            let request = core.whole(inode, tag, buf.len(), true);
+            core.push(
+                &mut *self.device,
+                inode,
+                op(OpKind::Write, short.device_offset, buf),
+                request,
+            );
             return Ok(());
         }
         self.write_slowly(file, offset, buf, tag);
@@ -264,9 +280,9 @@ impl Queue {
     #[inline(never)]
     fn write_slowly(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) {
         let core = &mut self.core;
-        let start = match core.refuse(file, file.access.write, "writing") {
-            Some(error) => Start::Done(buf, Err(error)),
-            None => core.start_write(&mut *self.device, file, offset, buf, tag),
+        let start = match core.check(file, file.access.check_writable()) {
+            Err(error) => Start::Done(buf, Err(error)),
+            Ok(()) => core.start_write(&mut *self.device, file, offset, buf, tag),
         };
         core.settle(start, file, offset, tag, true);
     }
@@ -285,9 +301,17 @@ impl Queue {
         done.extend(self.core.ready.drain(..));
         let finished = done.len();
         self.device.reap(&mut self.scratch);
-        let (mode, mut now) = (self.core.mount.knobs.sample().completion(), None);
+        let (core, mut now) = (&mut self.core, None);
+        let mode = core.mount.knobs.sample().completion();
+        if core.tails > 0 {
+            core.zero_tails(&mut self.scratch);
+        }
         for completion in self.scratch.drain(..) {
-            self.core.end(completion, mode, &mut now, done);
+            if core.must_defer(&completion, mode) {
+                core.defer(completion);
+            } else {
+                done.push(core.end(completion, &mut now));
+            }
         }
         let inline = (done.len() - finished) as u64;
         let slot = self.core.slot();
@@ -380,14 +404,14 @@ impl Core {
         std::ptr::eq(&*self.mount, mount)
     }
 
-    /// Why this file cannot be used here at all, if so.
-    fn refuse(&self, file: &File, allowed: bool, access: &'static str) -> Option<Error> {
+    /// Whether this file can be used here at all, with the `access` that it has.
+    fn check(&self, file: &File, access: Result<()>) -> Result<()> {
         if !self.is_of(&file.mount) {
-            return Some(Error::Invalid(
+            return Err(Error::Invalid(
                 "the file is of another mount than the queue".into(),
             ));
         }
-        (!allowed).then_some(Error::BadAccess(access))
+        access
     }
 
     /// Books where a request went.
@@ -420,8 +444,8 @@ impl Core {
             && let Some(device_offset) = simple::locate_read(mount, inode, offset, len)
         {
             mount.counters.add(slot, Count::ReadSimple);
-            let op = op(OpKind::Read, device_offset, buf);
-            self.push(device, inode, op, Request::whole(tag, len, false));
+            let request = self.whole(inode, tag, len, false);
+            self.push(device, inode, op(OpKind::Read, device_offset, buf), request);
             return Start::Pushed;
         }
         mount.counters.add(slot, Count::ReadGeneral);
@@ -457,9 +481,10 @@ impl Core {
         if segs.as_slice().is_empty() {
             return Start::Done(buf, Ok(read.bytes));
         }
+        self.tails += usize::from(read.bytes < read.span);
         let request = Request {
             bytes: read.bytes as u32,
-            ..Request::whole(tag, read.span, false)
+            ..self.whole(inode, tag, read.span, false)
         };
         let kind = OpKind::Read;
         self.push(device, inode, Op { kind, buf, segs }, request);
@@ -500,7 +525,8 @@ impl Core {
             }
         };
         self.count_write(&plan);
-        self.push(device, &file.inode, op, Request::whole(tag, len, true));
+        let request = self.whole(&file.inode, tag, len, true);
+        self.push(device, &file.inode, op, request);
         Start::Pushed
     }
 
@@ -520,6 +546,19 @@ impl Core {
         }
     }
 
+    /// A request that moves `span` bytes, all of them the caller's.
+    #[inline(always)]
+    fn whole(&mut self, inode: &Arc<Inode>, tag: u64, span: usize, write: bool) -> Request {
+        // Buffers are at most 2 GiB.
+        Request {
+            tag,
+            bytes: span as u32,
+            span: span as u32,
+            file: self.files.index_of(inode),
+            write,
+        }
+    }
+
     /// Pushes to the device, and raises the in-flight count while the lock is still held.
     #[inline(always)]
     fn push(
@@ -527,64 +566,75 @@ impl Core {
         device: &mut dyn block::Queue,
         inode: &Arc<Inode>,
         op: Op,
-        mut request: Request,
+        request: Request,
     ) {
-        request.file = self.files.index_of(inode);
         let Ok(slot) = device.push(op) else {
             unreachable!("the device's queue is as deep as this one");
         };
         self.table.set_owner(slot::current());
-        self.table.raise(slot as usize, &inode.in_flight);
-        self.requests[slot as usize] = request;
+        self.table
+            .raise(slot as usize, &inode.in_flight, request.pack());
     }
 
-    /// A request came back from the device. `now` is the time of this reap, once it was asked for.
     #[inline(always)]
-    fn end(
-        &mut self,
-        completion: block::Completion,
-        mode: CompletionMode,
-        now: &mut Option<i64>,
-        done: &mut Vec<Completion>,
-    ) {
-        let block::Completion {
-            slot,
-            mut buf,
-            result,
-        } = completion;
-        let request = self.requests[slot as usize];
-        let bytes = request.bytes as usize;
+    fn request(&self, slot: block::SlotId) -> Request {
+        Request::unpack(self.table.note(slot as usize))
+    }
+
+    #[inline(always)]
+    fn must_defer(&self, completion: &block::Completion, mode: CompletionMode) -> bool {
         let facts = EndFacts {
-            write: request.write,
-            failed: result.is_err(),
+            write: self.request(completion.slot).write,
+            failed: completion.result.is_err(),
         };
-        if defers(mode, facts) {
-            return self.defer(slot as usize, buf, result.map(|()| bytes));
+        defers(mode, facts)
+    }
+
+    /// Zeroes what was read of the last logical block and lies past the end of the file.
+    #[cold]
+    fn zero_tails(&mut self, completions: &mut [block::Completion]) {
+        for block::Completion { slot, buf, .. } in completions {
+            let request = self.request(*slot);
+            if request.bytes < request.span {
+                buf[request.bytes as usize..request.span as usize].fill(0);
+                self.tails -= 1;
+            }
         }
+    }
+
+    /// A request came back from the device without an error. `now` is the time of this reap, once
+    /// it was asked for.
+    #[inline(always)]
+    fn end(&mut self, completion: block::Completion, now: &mut Option<i64>) -> Completion {
+        let block::Completion { slot, buf, .. } = completion;
+        let request = self.request(slot);
         let inode = &self.files.inodes[request.file as usize];
         if request.write {
-            inode.set_modified(*now.get_or_insert_with(write::coarse_now_ns));
-        } else if request.bytes < request.span {
-            buf[bytes..request.span as usize].fill(0);
+            inode.set_modified(*now.get_or_insert_with(coarse_now_ns));
         }
         self.table.drop_last(slot as usize, &inode.in_flight);
-        done.push(Completion {
+        Completion {
             tag: request.tag,
             buf,
-            result: Ok(bytes),
-        });
+            result: Ok(request.bytes as usize),
+        }
     }
 
     /// Hands a completion to a worker. The inode's own count takes over from the table's entry,
     /// whose slot the next request may use.
     #[inline(never)]
-    fn defer(&mut self, slot: usize, buf: Buf, result: Result<usize, Box<block::Error>>) {
+    fn defer(&mut self, completion: block::Completion) {
+        let block::Completion { slot, buf, result } = completion;
         let Request {
-            tag, file, write, ..
-        } = self.requests[slot];
+            tag,
+            file,
+            write,
+            bytes,
+            ..
+        } = self.request(slot);
         let inode = self.files.inodes[file as usize].clone();
         inode.in_flight.raise();
-        self.table.drop_last(slot, &inode.in_flight);
+        self.table.drop_last(slot as usize, &inode.in_flight);
         self.mount
             .counters
             .add(self.slot(), Count::CompletedDeferred);
@@ -592,13 +642,16 @@ impl Core {
         let (give_back, waker) = (self.give_back.clone(), self.waker.clone());
         self.mount.ioend.run(move || {
             if write && result.is_ok() {
-                inode.set_modified(write::coarse_now_ns());
+                inode.set_modified(coarse_now_ns());
             }
             if let Err(error) = &result {
                 tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");
             }
             inode.in_flight.lower();
-            let result = result.map_err(|error| Box::new(Error::from(*error)));
+            let result = match result {
+                Ok(()) => Ok(bytes as usize),
+                Err(error) => Err(Box::new(Error::from(*error))),
+            };
             // A queue that is gone does not want it.
             let _ = give_back.send(Completion { tag, buf, result });
             waker.wake();

@@ -1,5 +1,6 @@
 //! Moving file data: direct I/O, completion, and the workers that take what would block.
 
+pub(crate) mod clock;
 pub(crate) mod direct;
 pub(crate) mod ioend;
 pub(crate) mod worker;

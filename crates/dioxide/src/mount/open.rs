@@ -19,7 +19,7 @@ use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
 use crate::{Error, FileType, Place, Result};
-use dioxide_block::{Buf, Device};
+use dioxide_block::{Buf, Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::journal::JournalSuperBlock;
@@ -97,6 +97,7 @@ impl Mount {
             descs: DescTable::new(&sb, Pblk(sb_at / u64::from(block_bytes))),
             zones: Zones::unknown(),
             meta: MetaCache::new(block_bytes as usize),
+            lane: Lane::of(&device),
             device,
             sb,
         }

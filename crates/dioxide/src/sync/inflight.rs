@@ -24,12 +24,34 @@ use std::sync::{Arc, Weak};
 /// Entry of a request that is not in flight.
 const NOBODY: u64 = 0;
 
-/// One queue's requests in flight: entry = request slot, value = inode, or 0.
+/// What the queue itself keeps with a request. It lies beside the name of the inode, so that a
+/// request costs one cache line and not two.
+pub(crate) type Note = [u64; 3];
+
+#[derive(Debug)]
+#[repr(align(32))]
+struct Entry {
+    /// Inode of the request, or 0.
+    inode: AtomicU64,
+    /// Written and read by the queue alone.
+    note: [std::sync::atomic::AtomicU64; 3],
+}
+
+/// One queue's requests in flight: entry = request slot.
 #[derive(Debug)]
 pub(crate) struct InFlightTable {
-    entries: Box<[AtomicU64]>,
+    entries: Box<[Entry]>,
     /// Slot number of the thread that pushed last.
     owner: AtomicU64,
+}
+
+impl Entry {
+    fn free() -> Entry {
+        Entry {
+            inode: AtomicU64::new(NOBODY),
+            note: Default::default(),
+        }
+    }
 }
 
 /// The drain would wait for the calling thread itself.
@@ -39,7 +61,7 @@ pub(crate) struct WaitsForSelf;
 impl InFlightTable {
     pub(crate) fn new(depth: usize) -> InFlightTable {
         InFlightTable {
-            entries: (0..depth).map(|_| AtomicU64::new(NOBODY)).collect(),
+            entries: (0..depth).map(|_| Entry::free()).collect(),
             owner: AtomicU64::new(Slot::NONE.index() as u64),
         }
     }
@@ -60,21 +82,32 @@ impl InFlightTable {
     /// Counts the request in `slot` as direct I/O on `inode`. Called before the inode's lock is
     /// released, whose release makes the entry visible to the next exclusive holder.
     #[inline(always)]
-    pub(crate) fn raise(&self, slot: usize, inode: &InFlight) {
-        self.entries[slot].store(inode.id, Ordering::Relaxed);
+    pub(crate) fn raise(&self, slot: usize, inode: &InFlight, note: Note) {
+        let entry = &self.entries[slot];
+        for (place, word) in entry.note.iter().zip(note) {
+            place.store(word, Ordering::Relaxed);
+        }
+        entry.inode.store(inode.id, Ordering::Relaxed);
+    }
+
+    /// What was noted with the request in `slot`.
+    #[inline(always)]
+    pub(crate) fn note(&self, slot: usize) -> Note {
+        let [a, b, c] = &self.entries[slot].note;
+        [a, b, c].map(|word| word.load(Ordering::Relaxed))
     }
 
     /// Ends what [`InFlightTable::raise`] began.
     #[inline(always)]
     pub(crate) fn drop_last(&self, slot: usize, inode: &InFlight) {
-        self.entries[slot].store(NOBODY, Ordering::Release);
+        self.entries[slot].inode.store(NOBODY, Ordering::Release);
         inode.left();
     }
 
     fn names(&self, id: u64) -> bool {
         self.entries
             .iter()
-            .any(|entry| entry.load(Ordering::Acquire) == id)
+            .any(|entry| entry.inode.load(Ordering::Acquire) == id)
     }
 }
 
@@ -195,7 +228,7 @@ mod tests {
         let table = Arc::new(InFlightTable::new(4));
         registry.register(&table);
         let inode = Arc::new(InFlight::new(9));
-        table.raise(2, &inode);
+        table.raise(2, &inode, [0; 3]);
         inode.raise();
         let (done, drained) = std::sync::mpsc::channel();
         let drainer = {
@@ -218,7 +251,7 @@ mod tests {
         let registry = InFlightRegistry::default();
         let table = Arc::new(InFlightTable::new(4));
         registry.register(&table);
-        table.raise(0, &InFlight::new(1));
+        table.raise(0, &InFlight::new(1), [0; 3]);
         assert_eq!(InFlight::new(2).drain(&registry, Slot::NONE), Ok(false));
     }
 
@@ -229,7 +262,7 @@ mod tests {
         registry.register(&table);
         table.set_owner(Slot::of(5));
         let inode = InFlight::new(1);
-        table.raise(0, &inode);
+        table.raise(0, &inode, [0; 3]);
         assert_eq!(inode.drain(&registry, Slot::of(5)), Err(WaitsForSelf));
         table.drop_last(0, &inode);
         assert_eq!(inode.drain(&registry, Slot::of(5)), Ok(false));
@@ -274,7 +307,7 @@ mod loom_tests {
         /// What every queued request does under the lock: it is in flight before the lock is gone.
         fn submit(&self) {
             let _together = self.lock.shared(Slot::of(0));
-            self.table.raise(0, &self.io);
+            self.table.raise(0, &self.io, [0; 3]);
         }
 
         /// A truncate: alone, and after every request in flight.

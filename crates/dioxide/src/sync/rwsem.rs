@@ -155,7 +155,7 @@ impl Rwsem {
     #[inline(always)]
     pub(crate) fn announce(&self, slot: Slot) -> Option<Announced<'_>> {
         let entry: &AtomicU64 = self.presence.entries.get(slot.index())?;
-        if self.bias.load(Ordering::Relaxed) != BIASED || entry.load(Ordering::Relaxed) != NOBODY {
+        if entry.load(Ordering::Relaxed) != NOBODY {
             return None;
         }
         entry.store(self.id, Ordering::Relaxed);

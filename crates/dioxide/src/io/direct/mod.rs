@@ -13,6 +13,8 @@ pub(crate) mod write;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use crate::{Error, Result};
+
 /// What a handle may do, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Access {
@@ -21,6 +23,32 @@ pub(crate) struct Access {
     pub(crate) append: bool,
     pub(crate) direct: bool,
     pub(crate) fsetid: bool,
+}
+
+impl Access {
+    /// # Errors
+    /// `EBADF`.
+    pub(crate) fn check_readable(self) -> Result<()> {
+        match self.read {
+            true => Ok(()),
+            false => Err(Error::BadAccess("reading")),
+        }
+    }
+
+    /// # Errors
+    /// `EBADF`.
+    pub(crate) fn check_writable(self) -> Result<()> {
+        match self.write {
+            true => Ok(()),
+            false => Err(Error::BadAccess("writing")),
+        }
+    }
+
+    /// Whether a write goes where the caller says.
+    #[inline(always)]
+    pub(crate) fn overwrites(self) -> bool {
+        self.write && !self.append
+    }
 }
 
 /// Whether a request may wait for locks, metadata and other requests.

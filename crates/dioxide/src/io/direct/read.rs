@@ -32,20 +32,28 @@ pub(crate) fn read_one(
     wait: Wait,
 ) -> Result<usize> {
     let slot = slot::current();
-    if let Some(short) = simple::small_read(mount, inode, offset, buf.len(), slot) {
-        return read_simple(mount, short.device_offset, buf, slot);
+    match simple::small_read(mount, inode, access, offset, buf.len(), slot) {
+        Some(short) => read_simple(mount, short.device_offset, buf, slot),
+        None => read_one_slowly(mount, inode, access, buf, offset, wait),
     }
-    read_one_slowly(mount, inode, access, buf, offset, wait)
 }
 
 /// The transfer of the simple path, with the lock held.
 #[inline(always)]
 fn read_simple(mount: &Mount, device_offset: u64, buf: &mut [u8], slot: Slot) -> Result<usize> {
     mount.counters.add(slot, Count::ReadSimple);
-    match mount.device.read_at(device_offset, buf) {
+    match mount.lane.read_at(device_offset, buf) {
         Ok(()) => Ok(buf.len()),
-        Err(error) => Err(error.into()),
+        Err(error) => device_failed(error),
     }
+}
+
+/// The answer to a failed transfer. Out of line, so that the usual answer stays a number in a
+/// register and no large `Result` is moved from frame to frame.
+#[cold]
+#[inline(never)]
+pub(super) fn device_failed(error: dioxide_block::Error) -> Result<usize> {
+    Err(error.into())
 }
 
 /// When the lock could not be had by announcing, or the read is not for the simple path.
@@ -59,6 +67,7 @@ fn read_one_slowly(
     offset: u64,
     wait: Wait,
 ) -> Result<usize> {
+    access.check_readable()?;
     if simple::is_small(mount, buf.len()) {
         let slot = slot::current();
         let _held = ReadLock::take(mount, inode, wait, slot)?;

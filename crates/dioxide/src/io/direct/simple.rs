@@ -35,11 +35,12 @@ pub(crate) struct Short<'a> {
 pub(crate) fn small_read<'a>(
     mount: &Mount,
     inode: &'a Inode,
+    access: Access,
     offset: u64,
     len: usize,
     slot: Slot,
 ) -> Option<Short<'a>> {
-    if !is_small(mount, len) {
+    if !access.read || !is_small(mount, len) {
         return None;
     }
     let _lock = inode.rwsem.announce(slot)?;
@@ -78,7 +79,7 @@ pub(crate) fn shared_overwrite<'a>(
 ) -> Option<Short<'a>> {
     let len = memory.lengths;
     let end = offset.checked_add(len)?;
-    if len == 0 || access.append || !mount.aligned(offset | len) {
+    if len == 0 || !access.overwrites() || !mount.aligned(offset | len) {
         return None;
     }
     let _lock = inode.rwsem.announce(slot)?;

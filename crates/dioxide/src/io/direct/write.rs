@@ -13,13 +13,15 @@ use super::lock::{Guard, lock};
 use super::policy::{
     BlockState, EntryFacts, IoLock, LockMode, Plan, Policy, Verdict, WriteFacts, check, entry_lock,
 };
-use super::read::count_would_block;
-use super::{Access, Wait, simple};
+use super::read::{count_would_block, device_failed};
+use super::simple::Short;
+use super::{Access, Wait};
 use crate::inode::Inode;
+use crate::io::clock::coarse_now_ns;
 use crate::map::{MapKind, Mapping};
 use crate::mount::Mount;
 use crate::stats::Count;
-use crate::sync::slot::{self, Slot};
+use crate::sync::slot::Slot;
 use crate::{Error, Result};
 use dioxide_block::Durability;
 use std::io::IoSlice;
@@ -308,28 +310,23 @@ impl<'a> WriteRequest<'a> {
     }
 }
 
-/// A synchronous write by the short path, or `None` if it is not for it.
+/// The transfer of a shared overwrite, with the lock held.
 #[inline(always)]
 pub(crate) fn write_short(
     mount: &Mount,
     inode: &Inode,
-    access: Access,
     buf: &[u8],
-    offset: u64,
-) -> Option<Result<usize>> {
-    let (slot, memory) = (slot::current(), Memory::of_one(buf));
-    let short = simple::shared_overwrite(mount, inode, access, offset, memory, slot)?;
+    short: &Short<'_>,
+    slot: Slot,
+) -> Result<usize> {
     mount.counters.add(slot, Count::WriteShared);
-    let written = mount
-        .device
-        .write_at(short.device_offset, buf, Durability::Cached);
-    Some(match written {
+    match mount.lane.write_at(short.device_offset, buf) {
         Ok(()) => {
             inode.set_modified(coarse_now_ns());
             Ok(buf.len())
         }
-        Err(error) => Err(error.into()),
-    })
+        Err(error) => device_failed(error),
+    }
 }
 
 /// Any synchronous write.
@@ -423,11 +420,4 @@ fn transfer_pieces(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>], pos: u64) -
         }
     }
     Ok(())
-}
-
-/// The time as the kernel stamps inodes: of the last timer tick, in nanoseconds since 1970.
-#[inline]
-pub(crate) fn coarse_now_ns() -> i64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
