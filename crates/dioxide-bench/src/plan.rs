@@ -217,7 +217,7 @@ pub(crate) fn timing(options: &BenchOptions, rows: bool) -> (u32, Timing) {
     let (runs, ms) = match (rows, options.quick) {
         (false, false) => (5, 1000),
         (false, true) => (3, 200),
-        (true, false) => (61, 40),
+        (true, false) => (41, 30),
         (true, true) => (21, 20),
     };
     let usual = Duration::from_millis(ms);
