@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`mod@file`] | images and block devices: io_uring, pread/pwrite or a shared mapping, chosen by probing |
 //! | [`mem`] | a device in memory |
+//! | [`overlay`] | a device with some blocks replaced, read-only |
 //! | [`sim`] | wraps a device with latency, an IOPS ceiling and faults |
 //! | [`record`] | wraps a device and logs writes, flushes and FUA |
 //!
@@ -21,6 +22,7 @@ mod queue;
 pub mod file;
 pub mod inline;
 pub mod mem;
+pub mod overlay;
 pub mod record;
 pub mod sim;
 
