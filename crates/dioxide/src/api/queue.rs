@@ -105,6 +105,15 @@ impl Request {
     }
 
     #[inline(always)]
+    fn must_defer(self, completion: &block::Completion, mode: CompletionMode) -> bool {
+        let facts = EndFacts {
+            write: self.write,
+            failed: completion.result.is_err(),
+        };
+        defers(mode, facts)
+    }
+
+    #[inline(always)]
     fn unpack([tag, lengths, file]: Note) -> Request {
         Request {
             tag,
@@ -307,11 +316,15 @@ impl Queue {
             core.zero_tails(&mut self.scratch);
         }
         for completion in self.scratch.drain(..) {
-            if core.must_defer(&completion, mode) {
-                core.defer(completion);
+            let request = core.request(completion.slot);
+            if request.must_defer(&completion, mode) {
+                core.defer(completion, request);
             } else {
-                done.push(core.end(completion, &mut now));
+                done.push(core.end(completion, request, &mut now));
             }
+        }
+        if core.table.is_drained() {
+            core.wake_drains();
         }
         let inline = (done.len() - finished) as u64;
         let slot = self.core.slot();
@@ -581,13 +594,12 @@ impl Core {
         Request::unpack(self.table.note(slot as usize))
     }
 
-    #[inline(always)]
-    fn must_defer(&self, completion: &block::Completion, mode: CompletionMode) -> bool {
-        let facts = EndFacts {
-            write: self.request(completion.slot).write,
-            failed: completion.result.is_err(),
-        };
-        defers(mode, facts)
+    /// Some of what was reaped may be what a drain waits for.
+    #[cold]
+    fn wake_drains(&self) {
+        for inode in &self.files.inodes {
+            inode.in_flight.wake();
+        }
     }
 
     /// Zeroes what was read of the last logical block and lies past the end of the file.
@@ -605,14 +617,18 @@ impl Core {
     /// A request came back from the device without an error. `now` is the time of this reap, once
     /// it was asked for.
     #[inline(always)]
-    fn end(&mut self, completion: block::Completion, now: &mut Option<i64>) -> Completion {
+    fn end(
+        &self,
+        completion: block::Completion,
+        request: Request,
+        now: &mut Option<i64>,
+    ) -> Completion {
         let block::Completion { slot, buf, .. } = completion;
-        let request = self.request(slot);
-        let inode = &self.files.inodes[request.file as usize];
         if request.write {
+            let inode = &self.files.inodes[request.file as usize];
             inode.set_modified(*now.get_or_insert_with(coarse_now_ns));
         }
-        self.table.drop_last(slot as usize, &inode.in_flight);
+        self.table.drop_last(slot as usize);
         Completion {
             tag: request.tag,
             buf,
@@ -623,7 +639,7 @@ impl Core {
     /// Hands a completion to a worker. The inode's own count takes over from the table's entry,
     /// whose slot the next request may use.
     #[inline(never)]
-    fn defer(&mut self, completion: block::Completion) {
+    fn defer(&mut self, completion: block::Completion, request: Request) {
         let block::Completion { slot, buf, result } = completion;
         let Request {
             tag,
@@ -631,10 +647,10 @@ impl Core {
             write,
             bytes,
             ..
-        } = self.request(slot);
+        } = request;
         let inode = self.files.inodes[file as usize].clone();
         inode.in_flight.raise();
-        self.table.drop_last(slot as usize, &inode.in_flight);
+        self.table.drop_last(slot as usize);
         self.mount
             .counters
             .add(self.slot(), Count::CompletedDeferred);

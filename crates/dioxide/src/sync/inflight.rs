@@ -43,6 +43,8 @@ pub(crate) struct InFlightTable {
     entries: Box<[Entry]>,
     /// Slot number of the thread that pushed last.
     owner: AtomicU64,
+    /// How many drains look at this table.
+    drains: AtomicU32,
 }
 
 impl Entry {
@@ -63,6 +65,7 @@ impl InFlightTable {
         InFlightTable {
             entries: (0..depth).map(|_| Entry::free()).collect(),
             owner: AtomicU64::new(Slot::NONE.index() as u64),
+            drains: AtomicU32::new(0),
         }
     }
 
@@ -97,11 +100,20 @@ impl InFlightTable {
         [a, b, c].map(|word| word.load(Ordering::Relaxed))
     }
 
-    /// Ends what [`InFlightTable::raise`] began.
+    /// Ends what [`InFlightTable::raise`] began. Once all that came back together has been ended,
+    /// the queue asks [`InFlightTable::is_drained`].
     #[inline(always)]
-    pub(crate) fn drop_last(&self, slot: usize, inode: &InFlight) {
+    pub(crate) fn drop_last(&self, slot: usize) {
         self.entries[slot].inode.store(NOBODY, Ordering::Release);
-        inode.left();
+    }
+
+    /// Whether a drain may wait for a request that has left: then the queue wakes the drains of
+    /// its inodes by [`InFlight::wake`].
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        // Pairs with the heavy fence in `drain`: either it sees the entries free, or we see it.
+        fence::light();
+        self.drains.load(Ordering::Relaxed) != 0
     }
 
     fn names(&self, id: u64) -> bool {
@@ -172,15 +184,13 @@ impl InFlight {
     /// Ends what [`InFlight::raise`] began.
     pub(crate) fn lower(&self) {
         self.counted.fetch_sub(1, Ordering::Release);
-        self.left();
+        // As in `is_drained`, with the count in place of the entries.
+        fence::light();
+        self.wake();
     }
 
-    /// Called after a request has left: wakes a drain that may wait for it.
-    #[inline(always)]
-    fn left(&self) {
-        // Pairs with the heavy fence in `drain`: either it sees the entry free, or we see it
-        // draining.
-        fence::light();
+    /// Wakes a drain that may wait for what has left.
+    pub(crate) fn wake(&self) {
         if self.draining.load(Ordering::Relaxed) != 0 {
             self.left.notify();
         }
@@ -207,12 +217,20 @@ impl InFlight {
     }
 
     fn drain_tables(&self, tables: &[Arc<InFlightTable>]) -> bool {
-        self.draining.fetch_add(1, Ordering::Relaxed);
+        let drains = tables.iter().map(|table| &table.drains);
+        let announced = drains.chain([&self.draining]);
+        announced.clone().for_each(|count| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
         fence::heavy();
         let waited = self.left.wait_while(|| {
-            self.counted.load(Ordering::Acquire) > 0 || tables.iter().any(|t| t.names(self.id))
+            // The tables first: a completion that is handed to a worker is counted before it leaves
+            // its entry.
+            tables.iter().any(|t| t.names(self.id)) || self.counted.load(Ordering::Acquire) > 0
         });
-        self.draining.fetch_sub(1, Ordering::Relaxed);
+        announced.for_each(|count| {
+            count.fetch_sub(1, Ordering::Relaxed);
+        });
         waited
     }
 }
@@ -239,7 +257,10 @@ mod tests {
                 waited
             })
         };
-        table.drop_last(2, &inode);
+        table.drop_last(2);
+        if table.is_drained() {
+            inode.wake();
+        }
         assert!(drained.recv_timeout(Duration::from_millis(50)).is_err());
         inode.lower();
         assert!(drained.recv_timeout(Duration::from_secs(10)).is_ok());
@@ -264,7 +285,7 @@ mod tests {
         let inode = InFlight::new(1);
         table.raise(0, &inode, [0; 3]);
         assert_eq!(inode.drain(&registry, Slot::of(5)), Err(WaitsForSelf));
-        table.drop_last(0, &inode);
+        table.drop_last(0);
         assert_eq!(inode.drain(&registry, Slot::of(5)), Ok(false));
     }
 }
@@ -310,6 +331,14 @@ mod loom_tests {
             self.table.raise(0, &self.io, [0; 3]);
         }
 
+        /// What the queue does when it reaps.
+        fn finish(&self) {
+            self.table.drop_last(0);
+            if self.table.is_drained() {
+                self.io.wake();
+            }
+        }
+
         /// A truncate: alone, and after every request in flight.
         fn free(&self) {
             let _alone = self.lock.exclusive();
@@ -329,7 +358,7 @@ mod loom_tests {
                 thread::spawn(move || {
                     shared.submit();
                     shared.touch();
-                    shared.table.drop_last(0, &shared.io);
+                    shared.finish();
                 })
             };
             shared.free();
@@ -348,7 +377,7 @@ mod loom_tests {
                 thread::spawn(move || {
                     shared.submit();
                     shared.io.raise();
-                    shared.table.drop_last(0, &shared.io);
+                    shared.table.drop_last(0);
                     shared.touch();
                     shared.io.lower();
                 })
