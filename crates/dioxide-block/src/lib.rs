@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`mod@file`] | images and block devices: io_uring, pread/pwrite or a shared mapping, chosen by probing |
 //! | [`mem`] | a device in memory |
-//! | [`overlay`] | a device with some blocks replaced, read-only |
+//! | [`overlay`] | a device some of whose blocks are read from elsewhere on it |
 //! | [`sim`] | wraps a device with latency, an IOPS ceiling and faults |
 //! | [`record`] | wraps a device and logs writes, flushes and FUA |
 //!

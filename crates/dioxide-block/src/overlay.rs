@@ -1,11 +1,11 @@
-//! A device with some of its blocks replaced, read-only.
+//! A device some of whose blocks are read from elsewhere on it, read-only.
 //!
-//! For: looking at a file system whose journal was replayed in memory only. Not for: writing; a
-//! replaced block would have two versions, and which of them is right only its owner knows.
+//! For: looking at a file system whose journal holds newer copies of its blocks, without writing them
+//! to their places. Not for: writing; a redirected block would have two versions, and which of them
+//! is right only its owner knows.
 //!
-//! Invariant: each replaced block has `block_bytes` bytes, a multiple of the logical block.
-//!
-//! Rejected: a queue of its own that sends what is not replaced to the device's. Replayed blocks are
+//! Rejected: copies of the blocks in memory. A log may claim as many as its device is large.
+//! Rejected: a queue of its own that sends what is not redirected to the device's. Redirected blocks are
 //! metadata, and an image that is read so is looked at, not worked on; so queued operations block.
 
 use crate::inline::InlineQueue;
@@ -13,7 +13,16 @@ use crate::{Device, Durability, Error, Geometry, Queue, QueueOptions, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// See the module header. Clones share the blocks.
+/// Where a block is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The block that has its contents.
+    pub block: u64,
+    /// What the first bytes are, if not those found there.
+    pub head: Option<[u8; 4]>,
+}
+
+/// See the module header. Clones share the table.
 #[derive(Clone, Debug)]
 pub struct OverlayDevice(Arc<Overlay>);
 
@@ -21,19 +30,19 @@ pub struct OverlayDevice(Arc<Overlay>);
 struct Overlay {
     inner: Arc<dyn Device>,
     geometry: Geometry,
-    block_bytes: usize,
-    blocks: HashMap<u64, Arc<[u8]>>,
+    block_bytes: u64,
+    redirects: HashMap<u64, Redirect>,
 }
 
 impl OverlayDevice {
-    /// `inner` with `blocks`, by number, in place of its own. `block_bytes` is their size.
+    /// `inner` with blocks, by number, read from elsewhere. `block_bytes` is their size.
     ///
     /// # Panics
-    /// If a block is of another size, or the size is no multiple of the logical block.
+    /// If the size is no multiple of the logical block.
     pub fn new(
         inner: Arc<dyn Device>,
-        block_bytes: usize,
-        blocks: HashMap<u64, Arc<[u8]>>,
+        block_bytes: u32,
+        redirects: HashMap<u64, Redirect>,
     ) -> OverlayDevice {
         let geometry = Geometry {
             read_only: true,
@@ -42,24 +51,35 @@ impl OverlayDevice {
             ..inner.geometry().clone()
         };
         assert!(
-            block_bytes.is_multiple_of(geometry.logical_block_bytes as usize) && block_bytes > 0,
+            block_bytes > 0 && block_bytes.is_multiple_of(geometry.logical_block_bytes),
             "blocks of {block_bytes} bytes"
-        );
-        assert!(
-            blocks.values().all(|bytes| bytes.len() == block_bytes),
-            "a block of another size than {block_bytes} bytes"
         );
         OverlayDevice(Arc::new(Overlay {
             inner,
             geometry,
-            block_bytes,
-            blocks,
+            block_bytes: u64::from(block_bytes),
+            redirects,
         }))
     }
+}
 
-    fn refuse(op: &'static str) -> Result<()> {
-        Err(Error::ReadOnly { op })
+impl Overlay {
+    /// Reads part of a block, `skip` bytes into it.
+    fn read_part(&self, redirect: Redirect, skip: u64, part: &mut [u8]) -> Result<()> {
+        let offset = redirect.block.checked_mul(self.block_bytes);
+        let offset = offset.and_then(|offset| offset.checked_add(skip));
+        // A place beyond all devices gives the error of one beyond this device.
+        self.inner
+            .read_at(offset.unwrap_or(u64::MAX - 4095), part)?;
+        if let (Some(head), 0) = (redirect.head, skip) {
+            part[..head.len()].copy_from_slice(&head);
+        }
+        Ok(())
     }
+}
+
+fn refuse(op: &'static str) -> Result<()> {
+    Err(Error::ReadOnly { op })
 }
 
 impl Device for OverlayDevice {
@@ -70,22 +90,22 @@ impl Device for OverlayDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let overlay = &*self.0;
         overlay.inner.read_at(offset, buf)?;
-        let block_bytes = overlay.block_bytes as u64;
+        let block_bytes = overlay.block_bytes;
         let end = offset + buf.len() as u64;
         for block in offset / block_bytes..end.div_ceil(block_bytes) {
-            let Some(bytes) = overlay.blocks.get(&block) else {
+            let Some(&redirect) = overlay.redirects.get(&block) else {
                 continue;
             };
             let start = block * block_bytes;
             let (from, to) = (offset.max(start), end.min(start + block_bytes));
-            buf[(from - offset) as usize..(to - offset) as usize]
-                .copy_from_slice(&bytes[(from - start) as usize..(to - start) as usize]);
+            let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
+            overlay.read_part(redirect, from - start, part)?;
         }
         Ok(())
     }
 
     fn write_at(&self, _: u64, _: &[u8], _: Durability) -> Result<()> {
-        OverlayDevice::refuse("write")
+        refuse("write")
     }
 
     fn flush(&self) -> Result<()> {
@@ -93,11 +113,11 @@ impl Device for OverlayDevice {
     }
 
     fn discard(&self, _: u64, _: u64) -> Result<()> {
-        OverlayDevice::refuse("discard")
+        refuse("discard")
     }
 
     fn write_zeroes(&self, _: u64, _: u64) -> Result<()> {
-        OverlayDevice::refuse("write zeroes")
+        refuse("write zeroes")
     }
 
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
@@ -105,8 +125,8 @@ impl Device for OverlayDevice {
     }
 
     fn describe(&self) -> String {
-        let (inner, blocks) = (self.0.inner.describe(), self.0.blocks.len());
-        format!("{inner} with {blocks} blocks replaced in memory")
+        let (inner, blocks) = (self.0.inner.describe(), self.0.redirects.len());
+        format!("{inner} with {blocks} blocks from its journal")
     }
 }
 
@@ -115,36 +135,52 @@ mod tests {
     use super::*;
     use crate::mem::MemDevice;
 
+    /// 16 blocks, each full of its number; 2 and 3 are read from 12 and 13, the last with a head.
     fn overlay() -> OverlayDevice {
         let inner = MemDevice::new(16 * 1024);
-        inner
-            .write_at(0, &[1; 16 * 1024], Durability::Cached)
-            .expect("a range of the device");
-        let block = |byte: u8| Arc::from([byte; 1024]);
-        let blocks = HashMap::from([(2, block(7)), (3, block(8)), (15, block(9))]);
-        OverlayDevice::new(Arc::new(inner), 1024, blocks)
-    }
-
-    #[test]
-    fn read_across_replaced_and_own_blocks_sees_each() {
-        let mut buf = vec![0; 16 * 1024];
-        overlay().read_at(0, &mut buf).expect("a range");
-        for (block, bytes) in buf.chunks(1024).enumerate() {
-            let expected = match block {
-                2 => 7,
-                3 => 8,
-                15 => 9,
-                _ => 1,
-            };
-            assert!(bytes.iter().all(|&b| b == expected), "block {block}");
+        for block in 0..16 {
+            let bytes = [block as u8; 1024];
+            inner
+                .write_at(block * 1024, &bytes, Durability::Cached)
+                .expect("a block of the device");
         }
+        let head = Some([0xAA, 0xBB, 0xCC, 0xDD]);
+        let redirects = HashMap::from([
+            (
+                2,
+                Redirect {
+                    block: 12,
+                    head: None,
+                },
+            ),
+            (3, Redirect { block: 13, head }),
+            (
+                9,
+                Redirect {
+                    block: 1 << 60,
+                    head: None,
+                },
+            ),
+        ]);
+        OverlayDevice::new(Arc::new(inner), 1024, redirects)
     }
 
     #[test]
-    fn read_of_parts_of_replaced_blocks_sees_them() {
+    fn read_across_redirected_and_own_blocks_sees_each() {
+        let mut buf = vec![0; 6 * 1024];
+        overlay().read_at(0, &mut buf).expect("a range");
+        let firsts: Vec<u8> = buf.chunks(1024).map(|block| block[4]).collect();
+        assert_eq!(firsts, [0, 1, 12, 13, 4, 5]);
+        assert_eq!(buf[3 * 1024..][..4], [0xAA, 0xBB, 0xCC, 0xDD]);
+    }
+
+    #[test]
+    fn read_of_parts_of_redirected_blocks_sees_them() {
         let mut buf = [0; 1024];
         overlay().read_at(2560, &mut buf).expect("a range");
-        assert_eq!((buf[0], buf[511], buf[512], buf[1023]), (7, 7, 8, 8));
+        assert_eq!((buf[0], buf[511], buf[512], buf[516]), (12, 12, 0xAA, 13));
+        overlay().read_at(3584, &mut buf[..512]).expect("a range");
+        assert_eq!(buf[0], 13);
     }
 
     #[test]
@@ -152,7 +188,9 @@ mod tests {
         let overlay = overlay();
         let error = overlay.write_at(0, &[0; 512], Durability::Cached);
         assert!(matches!(error, Err(Error::ReadOnly { op: "write" })));
-        let error = overlay.read_at(16 * 1024, &mut [0; 512]);
-        assert!(matches!(error, Err(Error::OutOfRange { .. })));
+        for offset in [16 * 1024, 9 * 1024] {
+            let error = overlay.read_at(offset, &mut [0; 512]);
+            assert!(matches!(error, Err(Error::OutOfRange { .. })), "{error:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Block and inode bitmaps: bit `i` is in byte `i / 8`, lowest bit first; set means used.
 //!
-//! For: reading, searching, checksums. Not for: allocation.
+//! For: reading, searching, changing, checksums. Not for: choosing what to allocate.
 //!
 //! Bits past the end of the slice read as used, so that nothing can be allocated there.
 
@@ -9,6 +9,7 @@ use crate::checksum::crc32c;
 use crate::error::{ensure_checksum, prefix};
 use crate::group_desc::GroupDesc;
 use crate::superblock::SuperBlock;
+use std::ops::Range;
 
 /// Whether bit `index` is set.
 pub fn get(bitmap: &[u8], index: usize) -> bool {
@@ -23,6 +24,29 @@ pub fn put(bitmap: &mut [u8], index: usize, used: bool) {
         let bit = 1 << (index % 8);
         *byte = if used { *byte | bit } else { *byte & !bit };
     }
+}
+
+/// Sets or clears the bits of `range`; past the end of the slice nothing happens.
+pub fn put_range(bitmap: &mut [u8], range: Range<usize>, used: bool) {
+    let end = range.end.min(bitmap.len().saturating_mul(8));
+    let mut at = range.start;
+    while at < end {
+        if at.is_multiple_of(8) && end - at >= 8 {
+            let bytes = (end - at) / 8;
+            bitmap[at / 8..at / 8 + bytes].fill(if used { 0xFF } else { 0 });
+            at += bytes * 8;
+        } else {
+            put(bitmap, at, used);
+            at += 1;
+        }
+    }
+}
+
+/// The first run of clear bits in `from..end`.
+pub fn next_free_run(bitmap: &[u8], from: usize, end: usize) -> Option<Range<usize>> {
+    let end = end.min(bitmap.len().saturating_mul(8));
+    let start = next_zero(bitmap, from, end)?;
+    Some(start..next_set(bitmap, start, end).unwrap_or(end))
 }
 
 /// The 64 bits from bit `word * 64` on; bits past the end are set.

@@ -80,6 +80,8 @@ macro_rules! feature_set {
     };
 }
 
+pub(crate) use feature_set;
+
 feature_set! {
     /// Features that a reader or writer may ignore when it does not know them.
     Compat, "C" {

@@ -11,6 +11,7 @@ use crate::error::{ensure, ensure_checksum, prefix};
 use crate::layout::{layout, le16, le32};
 use crate::superblock::SuperBlock;
 use crate::types::{Group, Pblk};
+use std::ops::Range;
 
 const STRUCTURE: &str = "group descriptor";
 const CHECKSUM_AT: usize = 0x1E;
@@ -198,6 +199,48 @@ impl GroupDesc {
             self.disk.bg_inode_bitmap_csum_hi,
             self.disk.bg_inode_bitmap_csum_lo,
         )
+    }
+
+    /// Stores the number of free clusters, cut to what the descriptor holds.
+    pub fn set_free_clusters_count(&mut self, count: u32) {
+        self.disk.bg_free_blocks_count_lo = count as u16;
+        self.disk.bg_free_blocks_count_hi = self.upper(count);
+    }
+
+    /// Stores the number of free inodes, cut to what the descriptor holds.
+    pub fn set_free_inodes_count(&mut self, count: u32) {
+        self.disk.bg_free_inodes_count_lo = count as u16;
+        self.disk.bg_free_inodes_count_hi = self.upper(count);
+    }
+
+    /// Stores the number of directories, cut to what the descriptor holds.
+    pub fn set_used_dirs_count(&mut self, count: u32) {
+        self.disk.bg_used_dirs_count_lo = count as u16;
+        self.disk.bg_used_dirs_count_hi = self.upper(count);
+    }
+
+    /// Stores the number of inodes at the end of the table that were never used, cut to what the
+    /// descriptor holds.
+    pub fn set_itable_unused(&mut self, count: u32) {
+        self.disk.bg_itable_unused_lo = count as u16;
+        self.disk.bg_itable_unused_hi = self.upper(count);
+    }
+
+    /// Clears bits of `flags()`.
+    pub fn clear_flags(&mut self, flags: u16) {
+        self.disk.bg_flags &= !flags;
+    }
+
+    /// The blocks that hold the group's metadata, wherever they lie: superblock and descriptor
+    /// copies, block bitmap, inode bitmap, inode table. Some may be empty.
+    pub fn metadata_ranges(&self, sb: &SuperBlock, group: Group) -> [Range<u64>; 4] {
+        [
+            (sb.group_first_block(group), sb.base_meta_blocks(group)),
+            (self.block_bitmap(), 1),
+            (self.inode_bitmap(), 1),
+            (self.inode_table(), sb.inode_table_blocks()),
+        ]
+        .map(|(start, len)| start.0..start.0.saturating_add(u64::from(len)))
     }
 
     /// Stores the checksum of the block bitmap, cut to what the descriptor holds.

@@ -45,7 +45,9 @@ scalar_field!(byte, u8, from_le_bytes, to_le_bytes);
 scalar_field!(le16, u16, from_le_bytes, to_le_bytes);
 scalar_field!(le32, u32, from_le_bytes, to_le_bytes);
 scalar_field!(le64, u64, from_le_bytes, to_le_bytes);
+scalar_field!(be16, u16, from_be_bytes, to_be_bytes);
 scalar_field!(be32, u32, from_be_bytes, to_be_bytes);
+scalar_field!(be64, u64, from_be_bytes, to_be_bytes);
 
 impl<T: Field, const N: usize> Field for [T; N] {
     type Value = [T::Value; N];

@@ -3,11 +3,16 @@
 
 use dioxide_format::dir::{self, DirFormat};
 use dioxide_format::extent::{self, Extent, ExtentEntries, ExtentHeader, ExtentIndex, ExtentNode};
-use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
+use dioxide_format::features::Incompat;
+use dioxide_format::group_desc::{self, GroupChecksum, GroupDesc};
 use dioxide_format::htree::{self, DxNode, DxRoot, HashVersion};
 use dioxide_format::inline_data::{self, InlineDir};
 use dioxide_format::inode::{Inode, Timestamp};
-use dioxide_format::journal::JournalSuperBlock;
+use dioxide_format::journal::fast_commit::{Next, Scan};
+use dioxide_format::journal::{
+    self, Checksums, CommitBlock, DescriptorWriter, JournalFormat, JournalSuperBlock, RevokeWriter,
+    Tag, TagFlags, Tid, TransactionSum,
+};
 use dioxide_format::mmp::Mmp;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::system_zone::SystemZone;
@@ -119,6 +124,33 @@ fn xattr_block() -> Vec<u8> {
     block[32..48].copy_from_slice(&[1, 1, 0xFC, 3, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
     block[48] = b'n';
     block
+}
+
+/// Each of the eight layouts of a log.
+fn journal_format(kind: usize) -> JournalFormat {
+    use Checksums::{None, Transaction, V2, V3};
+    JournalFormat {
+        checksums: [None, Transaction, V2, V3][kind % 4],
+        wide: kind >= 4,
+        seed: 0x1234_5678,
+        uuid: [0xAB; 16],
+    }
+}
+
+/// What of a tag's checksum comes back.
+fn checksum_mask(format: &JournalFormat) -> u32 {
+    match format.checksums {
+        Checksums::None | Checksums::Transaction => 0,
+        Checksums::V2 => 0xFFFF,
+        Checksums::V3 => u32::MAX,
+    }
+}
+
+/// A record of the fast-commit area.
+fn fast_record(tag: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [tag.to_le_bytes(), (value.len() as u16).to_le_bytes()].concat();
+    bytes.extend(value);
+    bytes
 }
 
 proptest! {
@@ -466,6 +498,11 @@ proptest! {
         };
         prop_assert_eq!(zone.overlaps(Pblk(probe), len), (probe..probe + len).any(is_metadata));
         prop_assert!(zone.ranges().windows(2).all(|pair| pair[0].end < pair[1].start));
+        for (group, desc) in descs.iter().enumerate() {
+            for range in desc.metadata_ranges(&sb, Group(group as u32)) {
+                prop_assert!(range.into_iter().all(is_metadata));
+            }
+        }
         let near = zone.ranges()[0].end;
         prop_assert_eq!(zone.is_metadata_block(Pblk(near)), is_metadata(near));
         prop_assert_eq!(zone.is_metadata_block(Pblk(near - 1)), is_metadata(near - 1));
@@ -478,6 +515,79 @@ proptest! {
         for i in 0..64 {
             prop_assert_eq!(bitmap::get(&bytes, i), if i == at { used } else { bitmap::get(&before, i) });
         }
+    }
+
+    #[test]
+    fn bitmap_put_range_changes_exactly_the_range(
+        mut bytes in vec(any::<u8>(), 0..9),
+        from in 0..80usize,
+        len in 0..80usize,
+        used in any::<bool>(),
+    ) {
+        let before = bytes.clone();
+        bitmap::put_range(&mut bytes, from..from + len, used);
+        for i in 0..bytes.len() * 8 {
+            let inside = (from..from + len).contains(&i);
+            prop_assert_eq!(bitmap::get(&bytes, i), if inside { used } else { bitmap::get(&before, i) });
+        }
+    }
+
+    #[test]
+    fn bitmap_free_runs_are_the_maximal_runs_of_clear_bits(
+        bytes in vec(prop::sample::select(vec![0u8, 0xFF, 0x3C, 0xC3]), 0..20),
+        end in 0..170usize,
+    ) {
+        let bits = end.min(bytes.len() * 8);
+        let mut at = 0;
+        let mut found = Vec::new();
+        while let Some(run) = bitmap::next_free_run(&bytes, at, end) {
+            prop_assert!(run.start == 0 || bitmap::get(&bytes, run.start - 1) || run.start == at);
+            prop_assert!(run.end == bits || bitmap::get(&bytes, run.end));
+            at = run.end;
+            found.extend(run);
+        }
+        let free: Vec<usize> = (0..bits).filter(|&i| !bitmap::get(&bytes, i)).collect();
+        prop_assert_eq!(found, free);
+    }
+
+    #[test]
+    fn group_desc_counts_read_back_what_was_stored(
+        counts in any::<[u16; 4]>(),
+        high in any::<bool>(),
+        wide in any::<bool>(),
+    ) {
+        let size = if wide { 64 } else { 32 };
+        let mut desc = GroupDesc::parse(&[0xFF; 64], size).unwrap();
+        let [blocks, inodes, dirs, unused] =
+            counts.map(|count| u32::from(count) | (u32::from(high && wide) << 16));
+        desc.set_free_clusters_count(blocks);
+        desc.set_free_inodes_count(inodes);
+        desc.set_used_dirs_count(dirs);
+        desc.set_itable_unused(unused);
+        desc.clear_flags(group_desc::BLOCK_UNINIT);
+        let desc = GroupDesc::parse(&desc.encode(), size).unwrap();
+        prop_assert_eq!(desc.free_clusters_count(), blocks);
+        prop_assert_eq!(desc.free_inodes_count(), inodes);
+        prop_assert_eq!(desc.used_dirs_count(), dirs);
+        prop_assert_eq!(desc.itable_unused(), unused);
+        prop_assert_eq!(desc.flags(), !group_desc::BLOCK_UNINIT);
+    }
+
+    #[test]
+    fn superblock_free_counts_read_back_what_was_stored(
+        blocks in 0..1u64 << 48,
+        inodes in any::<u32>(),
+        wide in any::<bool>(),
+    ) {
+        let mut sb = valid_superblock();
+        let bit = Incompat::BIT64.bits();
+        let incompat = &mut sb.disk_mut().s_feature_incompat;
+        *incompat = if wide { *incompat | bit } else { *incompat & !bit };
+        sb.set_free_blocks_count(blocks);
+        sb.set_free_inodes_count(inodes);
+        let sb = SuperBlock::parse(&sb.encode()).unwrap();
+        prop_assert_eq!(sb.free_blocks_count(), if wide { blocks } else { blocks & 0xFFFF_FFFF });
+        prop_assert_eq!(sb.free_inodes_count(), inodes);
     }
 
     #[test]
@@ -545,6 +655,153 @@ proptest! {
         let journal = JournalSuperBlock::parse(&bytes).unwrap();
         prop_assert!(bytes == journal.encode());
         let _ = (journal.validate(1024), journal.verify_checksum());
+    }
+
+    #[test]
+    fn journal_superblock_flipped_bit_is_detected(bytes in vec(any::<u8>(), 1024), bit in 0..1024 * 8usize) {
+        let mut sb = JournalSuperBlock::parse(&bytes).unwrap();
+        (sb.h_blocktype, sb.s_feature_incompat) = (4, 0x10);
+        sb.update_checksum();
+        sb.verify_checksum().unwrap();
+        let mut damaged = sb.encode();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let damaged = JournalSuperBlock::parse(&damaged).unwrap();
+        // Without these two there is no checksum to check.
+        let has_one = damaged.h_blocktype != 3 && damaged.s_feature_incompat & 0x18 != 0;
+        prop_assert_eq!(damaged.verify_checksum().is_err(), has_one);
+        let _ = (sb.format(), damaged.format(), damaged.fast_commit_blocks());
+    }
+
+    #[test]
+    fn journal_descriptor_written_is_read_back(
+        blocks in vec((any::<u64>(), any::<u32>(), any::<bool>()), 1..300),
+        kind in 0..8usize,
+        bit in 0..1024 * 8usize,
+    ) {
+        let format = journal_format(kind);
+        let mut block = vec![0xEE; 1024];
+        let mut writer = DescriptorWriter::new(&mut block, &format, Tid(77));
+        let mut written = Vec::new();
+        for (number, checksum, is_escaped) in blocks {
+            if writer.is_full() {
+                break;
+            }
+            let number = if format.wide { number } else { number & 0xFFFF_FFFF };
+            let flags = TagFlags(u32::from(is_escaped));
+            writer.push(Tag { block: number, flags, checksum });
+            written.push((number, checksum & checksum_mask(&format), is_escaped));
+        }
+        prop_assert!(written.len() <= DescriptorWriter::capacity(1024, &format));
+        prop_assert!(!writer.is_full() || written.len() == DescriptorWriter::capacity(1024, &format));
+        writer.seal();
+        format.verify_tail(&block).unwrap();
+        let read: Vec<_> = journal::tags(&block, &format)
+            .map(|tag| (tag.block, tag.checksum, tag.is_escaped()))
+            .collect();
+        prop_assert_eq!(read, written);
+        block[bit / 8] ^= 1 << (bit % 8);
+        prop_assert_eq!(format.verify_tail(&block).is_err(), format.checksums.per_block());
+        prop_assert!(journal::tags(&block, &format).count() <= 1024 / 8);
+    }
+
+    #[test]
+    fn journal_revoke_block_written_is_read_back(
+        numbers in vec(any::<u64>(), 0..300),
+        kind in 0..8usize,
+        bit in 0..1024 * 8usize,
+    ) {
+        let format = journal_format(kind);
+        let mut block = vec![0xEE; 1024];
+        let mut writer = RevokeWriter::new(&mut block, &format, Tid(77));
+        let mask = if format.wide { u64::MAX } else { 0xFFFF_FFFF };
+        let numbers: Vec<u64> = numbers
+            .into_iter()
+            .map(|number| number & mask)
+            .take(RevokeWriter::capacity(1024, &format))
+            .collect();
+        numbers.iter().for_each(|number| writer.push(*number));
+        let full = numbers.len() == RevokeWriter::capacity(1024, &format);
+        prop_assert_eq!(writer.is_full(), full);
+        writer.seal();
+        format.verify_tail(&block).unwrap();
+        prop_assert_eq!(journal::revokes(&block, &format).unwrap().collect::<Vec<_>>(), numbers);
+        block[bit / 8] ^= 1 << (bit % 8);
+        prop_assert_eq!(format.verify_tail(&block).is_err(), format.checksums.per_block());
+        let _ = journal::revokes(&block, &format).map(Iterator::count);
+    }
+
+    #[test]
+    fn journal_commit_block_written_is_read_back(
+        secs in any::<u64>(),
+        nsec in any::<u32>(),
+        data in vec(any::<u8>(), 0..600),
+        kind in 0..8usize,
+        bit in 0..60 * 8usize,
+    ) {
+        let format = journal_format(kind);
+        let commit = CommitBlock { tid: Tid(3), secs, nsec };
+        let mut sum = TransactionSum::default();
+        sum.add(&data);
+        let mut block = vec![0xEE; 1024];
+        commit.write(&mut block, &format, &sum);
+        prop_assert_eq!(CommitBlock::parse(&block).unwrap(), commit);
+        CommitBlock::verify(&block, &format, &sum).unwrap();
+        let mut damaged = block.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let caught = CommitBlock::verify(&damaged, &format, &sum).is_err();
+        prop_assert!(caught || !format.checksums.per_block());
+        // Only the first sector of a commit block need be its own.
+        block[512..].fill(0x55);
+        CommitBlock::verify(&block, &format, &sum).unwrap();
+        sum.add(&[1]);
+        let stale = CommitBlock::verify(&block, &format, &sum).is_err();
+        prop_assert_eq!(stale, format.checksums == Checksums::Transaction);
+    }
+
+    #[test]
+    fn journal_any_bytes_are_read_without_panic(block in vec(any::<u8>(), 0..1200), kind in 0..8usize) {
+        let format = journal_format(kind);
+        prop_assert!(journal::tags(&block, &format).count() <= block.len() / 8);
+        if let Ok(numbers) = journal::revokes(&block, &format) {
+            prop_assert!(numbers.count() <= block.len() / 4);
+        }
+        let _ = (journal::BlockHeader::of(&block), CommitBlock::parse(&block));
+        let _ = (format.verify_tail(&block), format.verify_data(&Tag::default(), Tid(0), &block));
+        let _ = CommitBlock::verify(&block, &format, &TransactionSum::default());
+    }
+
+    #[test]
+    fn fast_commit_damaged_bytes_are_never_half_a_commit(
+        first in vec(any::<u8>(), 12),
+        names in vec(vec(any::<u8>(), 1..255), 1..3),
+        flips in vec((0..1024usize, any::<u8>()), 0..4),
+        noise in vec(any::<u8>(), 0..1024),
+    ) {
+        let mut block = fast_record(9, &[0, 0, 0, 0, 7, 0, 0, 0]);
+        block.extend(fast_record(2, &[&[9, 0, 0, 0], &first[..8]].concat()));
+        for name in &names {
+            block.extend(fast_record(4, &[&first[4..], &name[..]].concat()));
+        }
+        let room = 1024 - block.len() as u16 - 4;
+        block.extend([8u16.to_le_bytes(), room.to_le_bytes()].concat());
+        block.extend(7u32.to_le_bytes());
+        block.extend(dioxide_format::checksum::crc32c(0, &block).to_le_bytes());
+        let covered = block.len();
+        block.resize(1024, 0);
+        let mut scan = Scan::new(Tid(7), 256);
+        prop_assert_eq!(scan.block(&block).unwrap(), Next::More);
+        let (commits, records) = scan.finish();
+        prop_assert_eq!((commits, records.len()), (1, 1 + names.len()));
+        let mut damaged = block.clone();
+        flips.iter().for_each(|(at, flip)| damaged[*at] ^= flip);
+        let mut scan = Scan::new(Tid(7), 256);
+        let result = scan.block(&damaged);
+        let (commits, records) = scan.finish();
+        let is_hit = damaged[..covered] != block[..covered];
+        prop_assert_eq!(commits, u32::from(!is_hit));
+        prop_assert_eq!(records.is_empty(), is_hit);
+        prop_assert!(is_hit || result.is_ok());
+        let _ = Scan::new(Tid(7), 256).block(&noise);
     }
 
     #[test]

@@ -223,6 +223,18 @@ impl SuperBlock {
         )
     }
 
+    /// Stores the number of free inodes. `update_checksum` afterwards.
+    pub fn set_free_inodes_count(&mut self, count: u32) {
+        self.disk.s_free_inodes_count = count;
+    }
+
+    /// Stores the number of free blocks (in blocks, also with bigalloc). `update_checksum`
+    /// afterwards.
+    pub fn set_free_blocks_count(&mut self, count: u64) {
+        self.disk.s_free_blocks_count_lo = count as u32;
+        self.disk.s_free_blocks_hi = self.hi32((count >> 32) as u32);
+    }
+
     /// Blocks kept for the super user.
     pub fn reserved_blocks_count(&self) -> u64 {
         hi_lo(

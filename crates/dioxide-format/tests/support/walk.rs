@@ -571,10 +571,13 @@ impl<'i> Walk<'i> {
     fn check_journal(&mut self, ino: Ino, inode: &Inode) {
         let blocks = self.blocks(ino, inode);
         let bytes = self.block(blocks[&0]);
-        let journal = JournalSuperBlock::parse(&bytes).unwrap();
+        let mut journal = JournalSuperBlock::parse(&bytes).unwrap();
         assert_eq!(journal.encode(), bytes[..JournalSuperBlock::SIZE]);
         journal.validate(self.sb.block_size()).unwrap();
         journal.verify_checksum().unwrap();
+        journal.format().unwrap();
+        journal.update_checksum();
+        assert_eq!(journal.encode(), bytes[..JournalSuperBlock::SIZE]);
         assert!(journal.is_empty());
         assert!(!self.sb.needs_recovery());
     }
