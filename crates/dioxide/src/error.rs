@@ -135,6 +135,9 @@ pub enum Error {
     /// The request passes the file-size limit (`EFBIG`).
     #[error("file too large: {0}")]
     TooLarge(String),
+    /// Nothing is left to allocate (`ENOSPC`); says of what. Nothing was changed.
+    #[error("no space left: {0}")]
+    NoSpace(&'static str),
     /// No-wait mode, and the request would have to wait (`EAGAIN`).
     #[error("would block: {0}")]
     WouldBlock(&'static str),
@@ -162,6 +165,7 @@ impl Error {
             Error::BadAccess(_) => libc::EBADF,
             Error::Invalid(_) => libc::EINVAL,
             Error::TooLarge(_) => libc::EFBIG,
+            Error::NoSpace(_) => libc::ENOSPC,
             Error::WouldBlock(_) => libc::EAGAIN,
             Error::Deadlock(_) => libc::EDEADLK,
         }
@@ -187,6 +191,24 @@ impl Error {
                 what: error.to_string(),
             },
             other => Error::Unsupported(other.to_string()),
+        }
+    }
+}
+
+impl From<dioxide_journal::Error> for Error {
+    fn from(error: dioxide_journal::Error) -> Error {
+        use dioxide_journal::Error as J;
+        match error {
+            J::Device(error) => Error::Device(error),
+            J::Block { block, source } => Error::format(source, Place::block(block)),
+            J::Log { .. } => Error::Corrupt {
+                structure: "journal",
+                place: Place::default(),
+                what: error.to_string(),
+            },
+            J::Unsupported(what) => Error::Unsupported(what),
+            J::Aborted(_) => Error::ReadOnly(error.to_string()),
+            other => Error::Invalid(other.to_string()),
         }
     }
 }

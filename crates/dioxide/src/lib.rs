@@ -26,6 +26,8 @@
 //! | `mount` | opening a file system, and what all its files share |
 //! | `sync` | the locks |
 
+#[cfg(test)]
+mod alloc;
 mod api;
 mod error;
 mod explain;

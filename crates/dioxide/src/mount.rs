@@ -15,6 +15,7 @@ mod groups;
 mod knobs;
 mod meta;
 mod open;
+mod replay;
 pub(crate) mod zone;
 
 use crate::inode::InodeCache;

@@ -5,6 +5,8 @@
 mod open;
 #[path = "namespace/paths.rs"]
 mod paths;
+#[path = "namespace/replay.rs"]
+mod replay;
 #[path = "namespace/tree.rs"]
 mod tree;
 #[path = "namespace/variants.rs"]

@@ -20,6 +20,7 @@ pub struct MountOptions {
     pub(crate) backend: Backend,
     pub(crate) img_offset: u64,
     pub(crate) sb: Option<u64>,
+    pub(crate) noload: bool,
     pub(crate) policy: Policy,
     pub(crate) completion: CompletionMode,
     pub(crate) simple: bool,
@@ -35,6 +36,7 @@ impl Default for MountOptions {
             backend: Backend::Auto,
             img_offset: 0,
             sb: None,
+            noload: false,
             policy: Policy::default(),
             completion: CompletionMode::default(),
             simple: true,
@@ -73,6 +75,13 @@ impl MountOptions {
     /// the first. Opens read-only.
     pub fn superblock_at(mut self, block_1k: u64) -> Self {
         self.sb = Some(block_1k);
+        self
+    }
+
+    /// `noload` (or `norecovery`): leave a journal that needs recovery alone. The file system is shown
+    /// as it was before the journal, which may be inconsistent, and is read-only.
+    pub fn noload(mut self, on: bool) -> Self {
+        self.noload = on;
         self
     }
 
@@ -130,8 +139,9 @@ pub struct Fs(pub(crate) Arc<Mount>);
 impl Fs {
     /// Opens an image file or block device. Blocks on reading its metadata.
     ///
-    /// A file system whose journal needs recovery, or with features that dioxide cannot write,
-    /// opens read-only; [`Fs::warnings`] says so.
+    /// A journal that needs recovery is replayed: on the device where the mount may write; else
+    /// what the journal has newer is read from there. A file system with features that dioxide cannot write, or a damaged journal, opens
+    /// read-only; [`Fs::warnings`] says so.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if it cannot be opened, is in use, or is locked;

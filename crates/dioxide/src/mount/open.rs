@@ -4,12 +4,13 @@
 //! but must not write is opened read-only, with a warning that says why. Everything else is opened
 //! as asked; what the user should know becomes a warning.
 //!
-//! Not for: repairing, or replaying a journal. Nothing is written.
+//! Not for: repairing. A journal is replayed before ([`super::replay`]); nothing else is written.
 //!
 //! Rejected: judging at the first write. Whoever opened read-write learns it then, too late.
 
 use super::groups::DescTable;
 use super::meta::MetaCache;
+use super::replay::replay;
 use super::zone::{Zones, journal_blocks};
 use super::{Knobs, Mount};
 use crate::api::fs::MountOptions;
@@ -43,7 +44,7 @@ const INCOMPAT: Incompat = Incompat::FILETYPE
     .union(Incompat::INLINE_DATA);
 
 /// What can be written. ORPHAN_PRESENT is not a layout but a state, and judged as such.
-const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
+pub(super) const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::LARGE_FILE)
     .union(RoCompat::HUGE_FILE)
     .union(RoCompat::GDT_CSUM)
@@ -67,12 +68,23 @@ impl Mount {
         let at = at.ok_or_else(|| Error::Invalid("sb: past the end of any device".into()))?;
         let sb = read_superblock(&*device, at)?;
         fits_device(&sb, &*device)?;
-        let mut mount = Mount::new(device, options, sb, at);
+        let replayed = replay(device, options, sb, at)?;
+        let mut mount = Mount::new(replayed.device, options, replayed.sb, at);
+        replayed.note.into_iter().for_each(|note| mount.warn(note));
+        replayed
+            .read_only
+            .into_iter()
+            .for_each(|why| mount.restrict(why));
         mount.judge(options)?;
         Ok(Arc::new(mount))
     }
 
-    fn new(device: Arc<dyn Device>, options: &MountOptions, sb: SuperBlock, sb_at: u64) -> Mount {
+    pub(super) fn new(
+        device: Arc<dyn Device>,
+        options: &MountOptions,
+        sb: SuperBlock,
+        sb_at: u64,
+    ) -> Mount {
         let block_bytes = sb.block_size();
         Mount {
             block_bits: sb.block_size_log2(),
@@ -136,9 +148,6 @@ impl Mount {
 
     /// What the superblock says of how the file system was left.
     fn judge_state(&mut self) {
-        if self.sb.needs_recovery() {
-            self.restrict("the journal needs recovery: mount the image or run e2fsck; files are shown as they were before it".into());
-        }
         if self.sb.last_orphan().is_some()
             || self
                 .sb
@@ -256,7 +265,7 @@ impl Mount {
         Ok(())
     }
 
-    fn journal_inode(&self) -> Result<Arc<Inode>> {
+    pub(super) fn journal_inode(&self) -> Result<Arc<Inode>> {
         let ino = self
             .sb
             .journal_inum()
@@ -294,7 +303,7 @@ fn mmp_user(mmp: &Mmp) -> String {
 }
 
 /// The superblock at byte `at`, if it is one, is intact, and asks for nothing unknown.
-fn read_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock> {
+pub(super) fn read_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock> {
     let place = Place::default().at(at);
     let format = |error| Error::format(error, place);
     let bytes = read_span(device, at, SuperBlock::SIZE)?;
@@ -329,7 +338,7 @@ fn fits_device(sb: &SuperBlock, device: &dyn Device) -> Result<()> {
 }
 
 /// `len` bytes at `at`, whatever the device's logical block.
-fn read_span(device: &dyn Device, at: u64, len: usize) -> Result<Vec<u8>> {
+pub(super) fn read_span(device: &dyn Device, at: u64, len: usize) -> Result<Vec<u8>> {
     let geometry = device.geometry();
     let logical = u64::from(geometry.logical_block_bytes);
     let start = at - at % logical;

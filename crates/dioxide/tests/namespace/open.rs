@@ -114,13 +114,6 @@ fn features_that_cannot_be_written_open_read_only() {
 }
 
 #[test]
-fn journal_to_replay_opens_read_only() {
-    let image = small("");
-    debugfs(image.path(), &["feature needs_recovery"]);
-    assert!(read_only_reason(&image).contains("needs recovery"));
-}
-
-#[test]
 fn journal_that_is_no_journal_opens_read_only() {
     let image = small("");
     debugfs(image.path(), &["clri <8>"]);

@@ -1,0 +1,367 @@
+//! The cache of metadata blocks of one device.
+//!
+//! A cached block is an `Arc<[u8]>` that is replaced when the block changes, never written into. So
+//! a reader keeps the version that it got for as long as it likes and waits for nobody, and a
+//! transaction that commits keeps its version (jbd2's frozen copy) by holding the `Arc`.
+//!
+//! It is not the journal: it does not know which changes are durable. It never writes to the device.
+//! Who holds a `Buffer` pins it: a transaction holds those it changed until they are written home,
+//! so that eviction cannot drop the only version there is.
+//!
+//! # Invariants
+//! - At most one `Buffer` of a block exists that anybody can reach. A new reference comes only from
+//!   the map, under the shard's lock, or from another reference; so one that only the map has
+//!   stays so while the shard is locked, and may be dropped.
+//! - What was read from the device was accepted by its [`Kind`] before anybody saw it. Failures are
+//!   not kept: the next reader asks the device again.
+//! - More bytes than the budget are cached only while that much is pinned.
+//!
+//! # Locks
+//! Shard (the map and the clock's hand), then nothing; a buffer's `change` (one change at a time),
+//! then its `slot` (the current version; held for a clone or a swap). None is held over device I/O,
+//! `change` is held while the caller's closure runs.
+//!
+//! # Rejected
+//! A cache crate: pinning by reference is what these do not have. A hash map with a list for the
+//! clock: an ordered map is its own ring, and forgets a block without leaving a trace in a list.
+
+use crate::{Error, Kind, Result};
+use dioxide_block::Device;
+use dioxide_format::types::Pblk;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SHARDS: usize = 16;
+/// How many blocks an insertion looks at to find victims, so that it stays cheap when all are pinned.
+const CLOCK_STEPS: usize = 64;
+
+/// A cached metadata block. Whoever holds one pins it in the cache.
+pub(crate) struct Buffer {
+    block: Pblk,
+    change: Mutex<()>,
+    slot: Mutex<Slot>,
+    loaded: Condvar,
+    /// Used since the clock's hand passed.
+    used: AtomicBool,
+}
+
+enum Slot {
+    /// Whoever put the buffer into the map reads the device.
+    Loading,
+    Ready(Version),
+    /// Could not be loaded, and is no longer in the map.
+    Failed,
+}
+
+struct Version {
+    bytes: Arc<[u8]>,
+    /// Name of the kind that accepted or made it.
+    kind: &'static str,
+}
+
+impl Buffer {
+    fn new(block: Pblk, slot: Slot) -> Arc<Buffer> {
+        Arc::new(Buffer {
+            block,
+            change: Mutex::new(()),
+            slot: Mutex::new(slot),
+            loaded: Condvar::new(),
+            used: AtomicBool::new(true),
+        })
+    }
+
+    /// The current version.
+    ///
+    /// # Panics
+    /// If it was never loaded: the journal only holds buffers that were.
+    pub(crate) fn bytes(&self) -> Arc<[u8]> {
+        match &*self.slot.lock() {
+            Slot::Ready(version) => version.bytes.clone(),
+            _ => unreachable!("a buffer of a transaction was loaded"),
+        }
+    }
+
+    fn set(&self, slot: Slot) {
+        *self.slot.lock() = slot;
+        self.loaded.notify_all();
+    }
+
+    /// Waits until it is loaded; `None` if that failed.
+    fn wait(&self) -> Option<(Arc<[u8]>, &'static str)> {
+        let mut slot = self.slot.lock();
+        loop {
+            match &*slot {
+                Slot::Loading => self.loaded.wait(&mut slot),
+                Slot::Ready(version) => return Some((version.bytes.clone(), version.kind)),
+                Slot::Failed => return None,
+            }
+        }
+    }
+
+    /// Replaces the content by a changed and sealed copy. If `change` fails nothing happens.
+    pub(crate) fn change(
+        &self,
+        kind: &dyn Kind,
+        change: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let _one_at_a_time = self.change.lock();
+        let mut bytes: Arc<[u8]> = Arc::from(&*self.bytes());
+        let copy = Arc::get_mut(&mut bytes).expect("nobody else has the copy yet");
+        change(copy)?;
+        kind.seal(self.block, copy);
+        let kind = kind.name();
+        self.set(Slot::Ready(Version { bytes, kind }));
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({})", self.block)
+    }
+}
+
+/// How full a cache is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Blocks in the cache.
+    pub blocks: usize,
+    /// Those that a transaction pins.
+    pub pinned: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    map: BTreeMap<u64, Arc<Buffer>>,
+    /// Where the clock goes on.
+    hand: u64,
+}
+
+impl Shard {
+    /// The block at or after the clock's hand; the hand moves past it.
+    fn tick(&mut self) -> Option<u64> {
+        let from_hand = self.map.range(self.hand..).next();
+        let (&block, _) = from_hand.or_else(|| self.map.iter().next())?;
+        self.hand = block.wrapping_add(1);
+        Some(block)
+    }
+
+    /// Drops blocks that nobody has and that were not used lately, down to `limit` blocks.
+    fn evict(&mut self, limit: usize, steps: usize) {
+        for _ in 0..steps {
+            if self.map.len() <= limit {
+                return;
+            }
+            let Some(block) = self.tick() else { return };
+            let buffer = self.map.get_mut(&block).expect("the clock's hand is on it");
+            let pinned = Arc::get_mut(buffer).is_none();
+            if !pinned && !buffer.used.swap(false, Ordering::Relaxed) {
+                self.map.remove(&block);
+            }
+        }
+    }
+}
+
+/// The cache of metadata blocks of one device. Clones are the same cache.
+#[derive(Clone)]
+pub struct BufferCache(Arc<Cache>);
+
+struct Cache {
+    device: Arc<dyn Device>,
+    block_bytes: usize,
+    /// Blocks per shard that the budget allows.
+    limit: usize,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl BufferCache {
+    /// A cache of blocks of `block_bytes` bytes that keeps at most about `budget_bytes` bytes of
+    /// what is not pinned by a transaction.
+    ///
+    /// # Panics
+    /// If the block is not a power of two of whole logical blocks of the device.
+    pub fn new(device: Arc<dyn Device>, block_bytes: usize, budget_bytes: usize) -> BufferCache {
+        let logical = device.geometry().logical_block_bytes as usize;
+        assert!(
+            block_bytes.is_power_of_two() && block_bytes >= logical,
+            "metadata blocks of {block_bytes} bytes on logical blocks of {logical}"
+        );
+        BufferCache(Arc::new(Cache {
+            device,
+            block_bytes,
+            limit: (budget_bytes / block_bytes / SHARDS).max(1),
+            shards: Default::default(),
+        }))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0.device
+    }
+
+    /// Size of a block in bytes.
+    pub fn block_bytes(&self) -> usize {
+        self.0.block_bytes
+    }
+
+    /// The block as it is now, with changes that are not durable yet. Reads the device, and blocks,
+    /// when it is not cached; otherwise waits for nobody.
+    ///
+    /// # Errors
+    /// The device's; [`Error::Block`] for what `kind` refuses. Neither is cached.
+    pub fn read(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<[u8]>> {
+        Ok(self.get(block, kind)?.1)
+    }
+
+    /// Drops every block that nobody pins, so that the next read asks the device.
+    pub fn drop_unpinned(&self) {
+        for shard in &self.0.shards {
+            let unpinned = |b: &mut Arc<Buffer>| Arc::get_mut(b).is_some();
+            shard.lock().map.retain(|_, buffer| !unpinned(buffer));
+        }
+    }
+
+    /// Counts what is cached.
+    pub fn stats(&self) -> CacheStats {
+        let mut stats = CacheStats::default();
+        for shard in &self.0.shards {
+            let mut shard = shard.lock();
+            stats.blocks += shard.map.len();
+            let pinned = shard
+                .map
+                .values_mut()
+                .filter_map(|b| match Arc::get_mut(b) {
+                    None => Some(()),
+                    Some(_) => None,
+                });
+            stats.pinned += pinned.count();
+        }
+        stats
+    }
+
+    /// The buffer and its current version.
+    pub(crate) fn get(&self, block: Pblk, kind: &dyn Kind) -> Result<(Arc<Buffer>, Arc<[u8]>)> {
+        loop {
+            let (buffer, is_new) = self.find_or_insert(block);
+            if is_new {
+                let bytes = self.load(&buffer, kind)?;
+                return Ok((buffer, bytes));
+            }
+            let Some((bytes, accepted_as)) = buffer.wait() else {
+                continue;
+            };
+            if accepted_as != kind.name() {
+                verify(kind, block, &bytes)?;
+            }
+            buffer.used.store(true, Ordering::Relaxed);
+            return Ok((buffer, bytes));
+        }
+    }
+
+    /// Makes the block one with these bytes, sealed, whatever it was.
+    pub(crate) fn create(&self, block: Pblk, kind: &dyn Kind, bytes: &[u8]) -> Arc<Buffer> {
+        let mut bytes: Arc<[u8]> = Arc::from(bytes);
+        kind.seal(block, Arc::get_mut(&mut bytes).expect("just made"));
+        loop {
+            let (buffer, is_new) = self.find_or_insert(block);
+            if !is_new && buffer.wait().is_none() {
+                continue;
+            }
+            let one_at_a_time = buffer.change.lock();
+            let kind = kind.name();
+            buffer.set(Slot::Ready(Version { bytes, kind }));
+            drop(one_at_a_time);
+            return buffer;
+        }
+    }
+
+    /// Drops the block unless somebody has it.
+    pub(crate) fn remove(&self, block: Pblk) {
+        let mut shard = self.shard(block).lock();
+        if let Some(buffer) = shard.map.get_mut(&block.0)
+            && Arc::get_mut(buffer).is_some()
+        {
+            shard.map.remove(&block.0);
+        }
+    }
+
+    /// Evicts what exceeds the budget, after pins were given up.
+    pub(crate) fn trim(&self) {
+        for shard in &self.0.shards {
+            let mut shard = shard.lock();
+            let steps = 2 * shard.map.len();
+            shard.evict(self.0.limit, steps);
+        }
+    }
+
+    fn shard(&self, block: Pblk) -> &Mutex<Shard> {
+        // Neighbours share a shard, so that a sequential reader stays in one cache line's worth.
+        &self.0.shards[(block.0 >> 3) as usize % SHARDS]
+    }
+
+    /// The block's buffer; whether the caller has to load it.
+    fn find_or_insert(&self, block: Pblk) -> (Arc<Buffer>, bool) {
+        let mut shard = self.shard(block).lock();
+        if let Some(buffer) = shard.map.get(&block.0) {
+            return (buffer.clone(), false);
+        }
+        shard.evict(self.0.limit - 1, CLOCK_STEPS);
+        let buffer = Buffer::new(block, Slot::Loading);
+        shard.map.insert(block.0, buffer.clone());
+        (buffer, true)
+    }
+
+    fn load(&self, buffer: &Arc<Buffer>, kind: &dyn Kind) -> Result<Arc<[u8]>> {
+        let undo = Unload(self, buffer);
+        let bytes = self.read_device(buffer.block)?;
+        verify(kind, buffer.block, &bytes)?;
+        std::mem::forget(undo);
+        buffer.set(Slot::Ready(Version {
+            bytes: bytes.clone(),
+            kind: kind.name(),
+        }));
+        Ok(bytes)
+    }
+
+    fn read_device(&self, block: Pblk) -> Result<Arc<[u8]>> {
+        let mut bytes: Arc<[u8]> = Arc::from(vec![0; self.0.block_bytes]);
+        let whole = Arc::get_mut(&mut bytes).expect("just made");
+        // An offset that does not fit is past the end of every device, which then says so.
+        let offset = block.0.saturating_mul(self.0.block_bytes as u64);
+        self.0.device.read_at(offset, whole)?;
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for BufferCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferCache")
+            .field("device", &self.0.device.describe())
+            .field("block_bytes", &self.0.block_bytes)
+            .finish()
+    }
+}
+
+fn verify(kind: &dyn Kind, block: Pblk, bytes: &[u8]) -> Result<()> {
+    kind.verify(block, bytes).map_err(|source| Error::Block {
+        block: block.0,
+        source,
+    })
+}
+
+/// Takes a buffer that could not be loaded out of the map, also when the verifier panics.
+struct Unload<'a>(&'a BufferCache, &'a Arc<Buffer>);
+
+impl Drop for Unload<'_> {
+    fn drop(&mut self) {
+        let Unload(cache, buffer) = self;
+        cache.shard(buffer.block).lock().map.remove(&buffer.block.0);
+        buffer.set(Slot::Failed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! How metadata blocks are read and changed.
+//!
+//! All code above the journal (allocator, extent tree, directories, inodes) changes blocks by
+//! [`Edit`] and knows nothing of transactions; a handle implements it, and so does a map in memory
+//! for tests. A change is a closure over the whole block, so that nobody can hold a half-changed
+//! block, and each block is sealed (its checksum made right) when the closure returns.
+
+use crate::Result;
+use dioxide_format::types::Pblk;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a metadata block is: how it is checked when it comes from the device, and made right before
+/// it goes into the log.
+pub trait Kind: fmt::Debug + Send + Sync {
+    /// The structure, by its ext4 name.
+    fn name(&self) -> &'static str;
+
+    /// Checks a block that was read: checksum, magic numbers, bounds.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn verify(&self, block: Pblk, bytes: &[u8]) -> dioxide_format::Result<()>;
+
+    /// Brings the block's own checksum up to date after a change.
+    fn seal(&self, block: Pblk, bytes: &mut [u8]);
+}
+
+/// Reads and changes metadata blocks, all of one size. What was changed through one `Edit` becomes
+/// durable together or not at all.
+pub trait Edit {
+    /// Size of a block in bytes.
+    fn block_bytes(&self) -> usize;
+
+    /// The block as it is now, changes included. Blocks on the device when it is not cached.
+    ///
+    /// # Errors
+    /// The device's; [`crate::Error::Block`] for what `kind` refuses.
+    fn read(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<[u8]>>;
+
+    /// Changes a block. If `change` fails, the block stays as it was.
+    ///
+    /// # Errors
+    /// As [`Edit::read`]; those of `change`; [`crate::Error::Aborted`] and
+    /// [`crate::Error::OutOfCredits`].
+    fn modify(
+        &mut self,
+        block: Pblk,
+        kind: &dyn Kind,
+        change: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<()>;
+
+    /// Makes a block that was just allocated a metadata block with these bytes (sealed by `kind`),
+    /// without reading it. Cancels an earlier revocation.
+    ///
+    /// # Errors
+    /// [`crate::Error::Aborted`] and [`crate::Error::OutOfCredits`].
+    fn create(&mut self, block: Pblk, kind: &dyn Kind, bytes: &[u8]) -> Result<()>;
+
+    /// A metadata block was freed: its changes need not reach the device, and what the log holds of
+    /// it must never be replayed over what the block is used for next.
+    ///
+    /// # Errors
+    /// [`crate::Error::Aborted`].
+    fn forget(&mut self, block: Pblk) -> Result<()>;
+}

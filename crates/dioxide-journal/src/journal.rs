@@ -1,0 +1,387 @@
+//! The live journal: handles, group commit, checkpoint, abort.
+//!
+//! A [`Handle`] is one caller's part of the running transaction. A commit closes that transaction,
+//! writes it to the log and makes it durable, while the next one already takes changes. A checkpoint
+//! writes what was committed to where it belongs and frees its part of the log.
+//!
+//! It is not recovery: a [`Journal`] is opened on a log that holds nothing. It knows no inodes: what
+//! must be on the device before a commit is registered as a closure ([`Handle::add_ordered`]).
+//!
+//! Without a log ([`Journal::none`]) a commit writes its blocks home. Data registered as ordered
+//! comes first; but a crash in the middle leaves some of the blocks, as on any file system without a
+//! journal.
+//!
+//! # Who commits
+//! Whoever waits: the first waiter becomes the committer, the others wait for it, and the next
+//! transaction collects what comes meanwhile. So many waiters share one commit, and one waiter
+//! alone pays no switch of threads. A thread of its own commits what nobody waits for, after
+//! [`JournalOptions::commit_interval`].
+//!
+//! # Room in the log
+//! A transaction has at most a quarter of the log, so that it always fits once all others are
+//! checkpointed; the committer does that when it must. So a handle never waits for room
+//! itself, only for the transaction before its own.
+//!
+//! # Locking
+//! Order: `log` → `state` → the cache's (see [`crate::buffer`]).
+//!
+//! | State | Guarded by |
+//! |---|---|
+//! | position in the log, its superblock, committed versions that are not home yet | `log`, held over device I/O: it serialises commits and checkpoints |
+//! | running transaction, phase of the committing one, newest durable tid, which blocks the log holds a copy of | `state`, held briefly, never over I/O or a caller's closure |
+//! | who commits | `State::committer` under `state`: the others wait on a condition, not on `log`, so that they are all woken by the commit that they need |
+//! | reason of the abort | written once; set under `state`, read without |
+//!
+//! Handles take `state` only. Readers of cached blocks take neither.
+//! Ordered closures run with `log` held and `state` free: they may wait for I/O, but not for the
+//! journal. Closures for after the commit run with neither held, and before anybody learns that the
+//! transaction is durable; they may not start handles or wait for commits.
+//!
+//! # Rejected
+//! jbd2's commit thread for every commit: two switches of threads for each fsync. Reserving log space
+//! when a handle starts: it makes handles wait for checkpoints with their callers' locks held.
+
+mod checkpoint;
+mod commit;
+mod gather;
+mod handle;
+mod ring;
+mod timer;
+
+pub use handle::Handle;
+
+use crate::buffer::BufferCache;
+use crate::log::LogMap;
+use crate::transaction::{Running, State as Phase, Tid};
+use crate::{Error, Result};
+use dioxide_block::Device;
+use dioxide_format::journal::JournalSuperBlock;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use ring::Ring;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Largest transaction without a log to bound it, in blocks.
+const MAX_WITHOUT_LOG: u32 = 4096;
+
+/// How to run a journal.
+#[derive(Clone, Debug)]
+pub struct JournalOptions {
+    /// A transaction is committed at the latest so long after it began. ext4's `commit=`.
+    pub commit_interval: Duration,
+    /// Flush the device's cache where durability needs it. Without, a power cut may lose or destroy
+    /// what was committed.
+    pub barrier: bool,
+    /// Largest transaction in blocks; at most, and by default, a quarter of the log.
+    pub max_transaction: u32,
+    /// Use checksums of version 3 in a log that has none. Linux does so if the file system has
+    /// `metadata_csum`.
+    pub checksum_v3: bool,
+    /// Use block numbers of 64 bits. Linux does so if the file system has `64bit`.
+    pub wide: bool,
+}
+
+impl Default for JournalOptions {
+    /// 5 seconds, barriers, and the features that the log has.
+    fn default() -> Self {
+        JournalOptions {
+            commit_interval: Duration::from_secs(5),
+            barrier: true,
+            max_transaction: u32::MAX,
+            checksum_v3: false,
+            wide: false,
+        }
+    }
+}
+
+/// A live journal. Dropping it commits nothing and leaves the log as after a crash; see
+/// [`Journal::close`].
+pub struct Journal {
+    core: Arc<Core>,
+    timer: timer::Timer,
+}
+
+struct Core {
+    cache: BufferCache,
+    barrier: bool,
+    has_log: bool,
+    max_transaction: u32,
+    log: Mutex<Log>,
+    state: Mutex<State>,
+    /// A new transaction may be started.
+    can_start: Condvar,
+    /// The last handle of a locked transaction stopped.
+    idle: Condvar,
+    /// A transaction became durable, or nobody commits any more.
+    done: Condvar,
+    aborted: OnceLock<String>,
+}
+
+/// What commits and checkpoints work on.
+struct Log {
+    /// `None`: a file system without a journal.
+    ring: Option<Ring>,
+    /// The newest committed version of each block that is not written home yet.
+    home: HashMap<u64, checkpoint::Pending>,
+    /// Pins of a transaction whose commit failed, so that readers go on seeing one state.
+    stuck: Vec<crate::transaction::Frozen>,
+}
+
+struct State {
+    running: Option<Running>,
+    committing: Option<(Tid, Phase)>,
+    /// The newest transaction that was begun, and the newest that is durable.
+    newest: Tid,
+    committed: Tid,
+    committer: bool,
+    /// Blocks of which the log holds a copy, with the last transaction that wrote one.
+    logged: HashMap<u64, Tid>,
+}
+
+impl State {
+    /// Whether a commit could bring `tid` nearer.
+    fn is_pending(&self, tid: Tid) -> bool {
+        self.committed < tid.min(self.newest)
+    }
+
+    fn phase(&self, tid: Tid) -> Option<Phase> {
+        match (&self.running, self.committing) {
+            _ if tid <= self.committed => Some(Phase::Finished),
+            (_, Some((committing, phase))) if committing == tid => Some(phase),
+            (Some(running), _) if running.tid == tid => Some(match running.locked {
+                true => Phase::Locked,
+                false => Phase::Running,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The running transaction of an open handle.
+    fn of_handle(&mut self, tid: Tid) -> &mut Running {
+        let running = self.running.as_mut();
+        running
+            .filter(|running| running.tid == tid)
+            .expect("a transaction with an open handle is not closed")
+    }
+
+    fn begin(&mut self) -> &mut Running {
+        self.newest = Tid(self.newest.0 + 1);
+        self.running.insert(Running::new(self.newest))
+    }
+}
+
+impl Journal {
+    /// A journal on a log that is empty: clean, or recovered.
+    ///
+    /// `device` holds the log, `map` says where on it. `cache` is of the file system's device, which
+    /// is the same one unless the journal is external.
+    ///
+    /// # Errors
+    /// [`Error::Log`] for a log that is not empty or too small; [`Error::Unsupported`] for features
+    /// that cannot be written, by name.
+    pub fn open(
+        device: Arc<dyn Device>,
+        map: LogMap,
+        superblock: JournalSuperBlock,
+        cache: BufferCache,
+        options: &JournalOptions,
+    ) -> Result<Journal> {
+        let ring = Ring::open(device, map, superblock, &cache, options)?;
+        let max = options.max_transaction.min(ring.usable() / 4);
+        Ok(Journal::new(cache, Some(ring), max, options))
+    }
+
+    /// For a file system without a journal: [`Journal::flush`] and every commit write changed blocks
+    /// home, ordered data first, and not atomically.
+    pub fn none(cache: BufferCache, options: &JournalOptions) -> Journal {
+        let max = options.max_transaction.min(MAX_WITHOUT_LOG);
+        Journal::new(cache, None, max, options)
+    }
+
+    fn new(
+        cache: BufferCache,
+        ring: Option<Ring>,
+        max_transaction: u32,
+        options: &JournalOptions,
+    ) -> Journal {
+        let core = Arc::new(Core {
+            cache,
+            barrier: options.barrier,
+            has_log: ring.is_some(),
+            max_transaction,
+            log: Mutex::new(Log {
+                ring,
+                home: HashMap::new(),
+                stuck: Vec::new(),
+            }),
+            state: Mutex::new(State {
+                running: None,
+                committing: None,
+                newest: Tid(0),
+                committed: Tid(0),
+                committer: false,
+                logged: HashMap::new(),
+            }),
+            can_start: Condvar::new(),
+            idle: Condvar::new(),
+            done: Condvar::new(),
+            aborted: OnceLock::new(),
+        });
+        let timer = timer::Timer::start(core.clone(), options.commit_interval);
+        Journal { core, timer }
+    }
+
+    /// Begins a part of the running transaction that changes at most `credits` different blocks.
+    ///
+    /// Blocks while the running transaction is full or being closed; it is then committed first. A
+    /// thread has at most one handle: a second one could wait for the first for ever.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`]; [`Error::HandleTooLarge`].
+    pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
+        Handle::start(self, credits)
+    }
+
+    /// Makes everything durable that handles stopped so far have changed. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn force_commit(&self) -> Result<()> {
+        let newest = self.core.state.lock().newest;
+        self.wait_commit(newest)
+    }
+
+    /// Waits until a transaction is durable, committing it if nobody does.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn wait_commit(&self, tid: Tid) -> Result<()> {
+        self.core.commit_to(tid).map(drop)
+    }
+
+    /// As [`Journal::wait_commit`]. Whether a flush that was issued after this call began has
+    /// completed: if not (the transaction was durable before, or its flush was on its way), a caller
+    /// that needs its data durable flushes the device itself.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn commit_if_needed(&self, tid: Tid) -> Result<bool> {
+        self.core.commit_to(tid)
+    }
+
+    /// Asks for a commit of a transaction without waiting for it.
+    pub fn start_commit(&self, tid: Tid) {
+        if self.core.state.lock().is_pending(tid) {
+            self.timer.request(tid);
+        }
+    }
+
+    /// Commits everything and writes it home; the log is empty and says so, unless handles were
+    /// started meanwhile. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn flush(&self) -> Result<()> {
+        self.force_commit()?;
+        self.core.checkpoint_all()
+    }
+
+    /// [`Journal::flush`], and the end of the journal.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`]: the log is then as after a crash.
+    pub fn close(self) -> Result<()> {
+        self.flush()
+    }
+
+    /// Stops the journal for good, as after a failed write: every later change and commit fails with
+    /// this reason, if it is the first.
+    pub fn abort(&self, reason: &str) {
+        self.core.abort(reason.into());
+    }
+
+    /// Why the journal was aborted, if it was.
+    pub fn aborted(&self) -> Option<&str> {
+        self.core.aborted.get().map(String::as_str)
+    }
+
+    /// How far a transaction is; `None` for one that never began.
+    pub fn state(&self, tid: Tid) -> Option<Phase> {
+        self.core.state.lock().phase(tid)
+    }
+
+    /// The newest transaction that is durable; 0 if there is none.
+    pub fn committed(&self) -> Tid {
+        self.core.state.lock().committed
+    }
+
+    /// The cache that it protects.
+    pub fn cache(&self) -> &BufferCache {
+        &self.core.cache
+    }
+
+    /// Largest number of credits of a handle.
+    pub fn max_credits(&self) -> u32 {
+        self.core.max_transaction
+    }
+}
+
+impl Core {
+    fn check_aborted(&self) -> Result<()> {
+        match self.aborted.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::Aborted(reason.clone())),
+        }
+    }
+
+    /// Latches the abort and wakes everybody who waits.
+    fn latch(&self, reason: String) {
+        let _waiters_see_it = self.state.lock();
+        if self.aborted.set(reason).is_ok() {
+            tracing::error!("journal aborted: {}", self.aborted.get().expect("just set"));
+        }
+        self.can_start.notify_all();
+        self.idle.notify_all();
+        self.done.notify_all();
+    }
+
+    /// Latches, and notes the failure in the log's superblock unless somebody writes to the log.
+    fn abort(&self, reason: String) {
+        self.latch(reason);
+        if let Some(mut log) = self.log.try_lock() {
+            log.note_failure();
+        }
+    }
+
+    /// [`Core::abort`] by somebody who has the log.
+    fn fail(&self, log: &mut Log, error: Error) -> Error {
+        self.latch(error.to_string());
+        log.note_failure();
+        self.check_aborted().expect_err("just latched")
+    }
+
+    fn wait_start(&self, state: &mut MutexGuard<'_, State>) {
+        self.can_start.wait(state);
+    }
+}
+
+impl Log {
+    /// Best effort: the journal is lost for writing in any case.
+    fn note_failure(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            let _ = ring.note_failure();
+        }
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal")
+            .field("cache", &self.core.cache)
+            .field("committed", &self.committed())
+            .field("aborted", &self.aborted())
+            .finish()
+    }
+}

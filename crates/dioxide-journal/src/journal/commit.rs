@@ -1,0 +1,158 @@
+//! Commit: from the running transaction to a durable one.
+
+use super::checkpoint::Pending;
+use super::gather::Gather;
+use super::{Core, Log, State};
+use crate::Result;
+use crate::transaction::{Closed, Frozen, State as Phase, Tid};
+
+impl Core {
+    /// Waits until `tid` is durable, committing when nobody else does. Whether a flush came after the
+    /// call.
+    pub(super) fn commit_to(&self, tid: Tid) -> Result<bool> {
+        self.check_aborted()?;
+        let mut state = self.state.lock();
+        let flush_to_come = state.phase(tid) < Some(Phase::Commit) && state.is_pending(tid);
+        while state.is_pending(tid) {
+            self.check_aborted()?;
+            if state.committer {
+                self.done.wait(&mut state);
+                continue;
+            }
+            state.committer = true;
+            drop(state);
+            let turn = Turn(self);
+            self.commit_running()?;
+            drop(turn);
+            state = self.state.lock();
+        }
+        Ok(flush_to_come)
+    }
+
+    /// Commits the running transaction, if there is one. The caller is the committer.
+    fn commit_running(&self) -> Result<()> {
+        let mut log = self.log.lock();
+        let Some(mut closed) = self.close_running()? else {
+            return Ok(());
+        };
+        let (tid, on_commit) = (closed.tid, std::mem::take(&mut closed.on_commit));
+        match self.write(&mut log, &mut closed) {
+            Ok(()) => self.retire(&mut log, closed),
+            Err(error) => {
+                log.stuck = closed.blocks;
+                return Err(self.fail(&mut log, error));
+            }
+        }
+        drop(log);
+        on_commit.into_iter().for_each(|then| then());
+        let mut state = self.state.lock();
+        state.committed = tid;
+        state.committing = None;
+        Ok(())
+    }
+
+    /// Waits for the running transaction's handles, takes it out, and lets the next one begin.
+    fn close_running(&self) -> Result<Option<Closed>> {
+        let mut state = self.state.lock();
+        loop {
+            self.check_aborted()?;
+            let Some(running) = &mut state.running else {
+                return Ok(None);
+            };
+            running.locked = true;
+            if running.updates == 0 {
+                break;
+            }
+            self.idle.wait(&mut state);
+        }
+        let closed = state.running.take().map(|running| running.close());
+        if let Some(closed) = &closed {
+            state.committing = Some((closed.tid, Phase::Flush));
+            state.note_logged(closed, self.has_log);
+        }
+        self.can_start.notify_all();
+        Ok(closed)
+    }
+
+    fn write(&self, log: &mut Log, closed: &mut Closed) -> Result<()> {
+        for first in closed.ordered.drain(..) {
+            first()?;
+        }
+        if closed.is_empty() {
+            self.enter_commit(closed.tid);
+            return self.flush_home();
+        }
+        if log.ring.is_none() {
+            self.write_home(&closed.blocks)?;
+            self.enter_commit(closed.tid);
+            return self.flush_home();
+        }
+        self.make_room(log, closed)?;
+        let ring = log.ring.as_mut().expect("checked above");
+        ring.write_body(closed)?;
+        self.enter_commit(closed.tid);
+        if ring.is_external(&self.cache) {
+            self.flush_home()?;
+        }
+        ring.write_commit(closed)
+    }
+
+    /// From here on a flush is on its way.
+    fn enter_commit(&self, tid: Tid) {
+        self.state.lock().committing = Some((tid, Phase::Commit));
+    }
+
+    /// Takes a durable transaction's blocks over for the checkpoint, and drops those it freed.
+    fn retire(&self, log: &mut Log, closed: Closed) {
+        for block in &closed.forgotten {
+            log.home.remove(block);
+        }
+        if log.ring.is_some() {
+            let pending = |frozen: Frozen| (frozen.block, Pending::new(frozen, closed.tid));
+            log.home.extend(closed.blocks.into_iter().map(pending));
+        }
+        for &block in &closed.forgotten {
+            self.cache.remove(block.into());
+        }
+    }
+
+    /// Writes blocks to where they belong on the file system's device. They ascend.
+    pub(super) fn write_home(&self, blocks: &[Frozen]) -> Result<()> {
+        let device = &**self.cache.device();
+        let mut out = Gather::new(device, self.cache.block_bytes());
+        for frozen in blocks {
+            out.push(frozen.block, &frozen.bytes)?;
+        }
+        out.finish()
+    }
+
+    pub(super) fn flush_home(&self) -> Result<()> {
+        if self.barrier {
+            self.cache.device().flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn note_logged(&mut self, closed: &Closed, has_log: bool) {
+        if has_log {
+            let logged = closed.blocks.iter().map(|b| (b.block, closed.tid));
+            self.logged.extend(logged);
+        }
+    }
+}
+
+/// Being the committer. Ends with it, also by a panic, which aborts the journal.
+struct Turn<'a>(&'a Core);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Turn(core) = self;
+        if std::thread::panicking() {
+            core.abort("a panic interrupted a commit".into());
+        }
+        core.state.lock().committer = false;
+        core.done.notify_all();
+    }
+}

@@ -1,0 +1,232 @@
+//! One caller's part of a transaction.
+
+use super::{Core, Journal};
+use crate::buffer::Buffer;
+use crate::transaction::{OnCommit, Ordered, Tid};
+use crate::{Edit, Error, Kind, Result};
+use dioxide_format::types::Pblk;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// One caller's part of the running transaction: what it changes becomes durable together. The
+/// transaction cannot be closed before the handle ends, so handles are short and wait for no commit.
+///
+/// Dropping it is [`Handle::stop`] without waiting. A handle that is dropped by a panic leaves a
+/// change that was not finished, and so aborts the journal.
+pub struct Handle<'j> {
+    journal: &'j Journal,
+    tid: Tid,
+    credits: u32,
+    /// The different blocks that it has changed.
+    charged: BTreeSet<u64>,
+    sync: bool,
+    /// Part of the transaction. Not between the two halves of a restart, and not after `stop`.
+    open: bool,
+}
+
+impl<'j> Handle<'j> {
+    pub(super) fn start(journal: &'j Journal, credits: u32) -> Result<Handle<'j>> {
+        Ok(Handle {
+            journal,
+            tid: join(journal, credits)?,
+            credits,
+            charged: BTreeSet::new(),
+            sync: false,
+            open: true,
+        })
+    }
+
+    /// The transaction it is part of; another one after [`Handle::restart`].
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// How many more different blocks it may change.
+    pub fn credits(&self) -> u32 {
+        self.credits - self.charged.len() as u32
+    }
+
+    /// Asks for more credits without waiting. Whether it got them: if not, finish what must be
+    /// atomic and [`Handle::restart`].
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn extend(&mut self, more: u32) -> Result<bool> {
+        let core = self.core();
+        core.check_aborted()?;
+        let mut state = core.state.lock();
+        let running = state.of_handle(self.tid);
+        let fits = running.has_room(more, core.max_transaction);
+        if fits {
+            running.reserve(more);
+            drop(state);
+            self.credits += more;
+        }
+        Ok(fits)
+    }
+
+    /// Ends this part and begins another, perhaps in the next transaction: what was changed until now
+    /// may become durable without what comes. Blocks as [`Journal::start`] does.
+    ///
+    /// # Errors
+    /// As [`Journal::start`]. The handle can then only be dropped.
+    pub fn restart(&mut self, credits: u32) -> Result<()> {
+        self.leave();
+        self.credits = 0;
+        self.charged.clear();
+        self.tid = join(self.journal, credits)?;
+        self.credits = credits;
+        self.open = true;
+        Ok(())
+    }
+
+    /// [`Handle::stop`] is to return only when the changes are durable.
+    pub fn mark_sync(&mut self) {
+        self.sync = true;
+    }
+
+    /// Has `then` run once this transaction is durable, and before anybody learns that it is: blocks
+    /// that were freed can be allocated from there on. It does not run if the commit fails. It must
+    /// not start a handle or wait for a commit.
+    pub fn on_commit(&mut self, then: OnCommit) {
+        let mut state = self.core().state.lock();
+        state.of_handle(self.tid).on_commit.push(then);
+    }
+
+    /// Has `first` run before this transaction's commit block is written (data=ordered): to wait for
+    /// data that is on its way to the device, say. The flush that the commit issues on the device of
+    /// the cache comes after. It may wait for I/O, but not for a handle or a commit. If it fails, the
+    /// journal aborts.
+    pub fn add_ordered(&mut self, first: Ordered) {
+        let mut state = self.core().state.lock();
+        state.of_handle(self.tid).ordered.push(first);
+    }
+
+    /// Ends it. Returns the transaction, to wait for; blocks until that is durable after
+    /// [`Handle::mark_sync`].
+    ///
+    /// # Errors
+    /// [`Error::Aborted`]: the changes will never be durable.
+    pub fn stop(mut self) -> Result<Tid> {
+        self.leave();
+        match self.sync {
+            true => self.journal.wait_commit(self.tid)?,
+            false => self.core().check_aborted()?,
+        }
+        Ok(self.tid)
+    }
+
+    fn core(&self) -> &'j Core {
+        &self.journal.core
+    }
+
+    fn leave(&mut self) {
+        if !std::mem::replace(&mut self.open, false) {
+            return;
+        }
+        let core = self.core();
+        let mut state = core.state.lock();
+        let unused = self.credits();
+        let running = state.of_handle(self.tid);
+        running.unreserve(unused);
+        running.updates -= 1;
+        if running.updates == 0 && running.locked {
+            core.idle.notify_all();
+        }
+    }
+
+    /// Whether it may change this block.
+    fn check(&self, block: Pblk) -> Result<()> {
+        self.core().check_aborted()?;
+        match self.credits() > 0 || self.charged.contains(&block.0) {
+            true => Ok(()),
+            false => Err(Error::OutOfCredits {
+                credits: self.credits,
+            }),
+        }
+    }
+
+    fn add(&mut self, block: Pblk, buffer: Arc<Buffer>) {
+        let is_new = self.charged.insert(block.0);
+        let mut state = self.core().state.lock();
+        let running = state.of_handle(self.tid);
+        running.unreserve(u32::from(is_new));
+        running.add(block.0, buffer);
+    }
+}
+
+/// Makes a handle part of the running transaction, as soon as that takes it.
+fn join(journal: &Journal, credits: u32) -> Result<Tid> {
+    let core = &*journal.core;
+    let max = core.max_transaction;
+    if credits > max {
+        return Err(Error::HandleTooLarge { credits, max });
+    }
+    let mut state = core.state.lock();
+    loop {
+        core.check_aborted()?;
+        match &mut state.running {
+            None => drop(state.begin()),
+            Some(running) if running.has_room(credits, max) => {
+                running.reserve(credits);
+                running.updates += 1;
+                return Ok(running.tid);
+            }
+            Some(running) => {
+                if !running.locked {
+                    journal.timer.request(running.tid);
+                }
+                core.wait_start(&mut state);
+            }
+        }
+    }
+}
+
+impl Edit for Handle<'_> {
+    fn block_bytes(&self) -> usize {
+        self.core().cache.block_bytes()
+    }
+
+    fn read(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<[u8]>> {
+        self.core().cache.read(block, kind)
+    }
+
+    fn modify(
+        &mut self,
+        block: Pblk,
+        kind: &dyn Kind,
+        change: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.check(block)?;
+        let (buffer, _) = self.core().cache.get(block, kind)?;
+        buffer.change(kind, change)?;
+        self.add(block, buffer);
+        Ok(())
+    }
+
+    fn create(&mut self, block: Pblk, kind: &dyn Kind, bytes: &[u8]) -> Result<()> {
+        assert_eq!(bytes.len(), self.block_bytes(), "a whole block");
+        self.check(block)?;
+        let buffer = self.core().cache.create(block, kind, bytes);
+        self.add(block, buffer);
+        Ok(())
+    }
+
+    fn forget(&mut self, block: Pblk) -> Result<()> {
+        self.core().check_aborted()?;
+        let mut state = self.core().state.lock();
+        let in_log = state.logged.contains_key(&block.0);
+        state.of_handle(self.tid).forget(block.0, in_log);
+        Ok(())
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        if self.open && std::thread::panicking() {
+            let reason = "a panic interrupted a change of metadata";
+            self.journal.abort(reason);
+        }
+        self.leave();
+    }
+}

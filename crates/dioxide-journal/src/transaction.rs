@@ -1,0 +1,163 @@
+//! A transaction: what a commit makes durable together.
+//!
+//! It is not the journal: there is no lock and no I/O here, only the arithmetic of what belongs to
+//! a transaction. The journal guards the running one by its state mutex.
+//!
+//! # Invariants
+//! - A block is in `blocks` or in `forgotten`, never in both; `revoked` is a part of `forgotten`.
+//! - `reserved` is the sum of the credits that its handles have not used; it is 0 without handles.
+//! - A closed transaction holds the versions it commits; nobody changes those.
+//!
+//! # Revocation
+//! A block that is forgotten while the log holds a copy of it must not be replayed over what it is
+//! used for next: the transaction writes a revoke record, which suppresses copies of its own and of
+//! earlier transactions. So a block that is used again in the same transaction cancels the record,
+//! and one that is used again in a later transaction needs nothing: its copy is newer than the
+//! record. A block of which the log holds no copy is revoked never.
+
+use crate::Result;
+use crate::buffer::Buffer;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Names a transaction in memory: they count up from 1 and never wrap. It is not the sequence number
+/// in the log, which counts only transactions that had something to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tid(pub u64);
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How far a transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Takes handles.
+    Running,
+    /// Takes no more handles and waits for those that it has.
+    Locked,
+    /// Closed: ordered data and log blocks are on their way, and no flush was issued yet.
+    Flush,
+    /// The flush was issued, or the commit block.
+    Commit,
+    /// Durable.
+    Finished,
+}
+
+/// Something to do before a transaction's commit block is written. An error aborts the journal.
+pub type Ordered = Box<dyn FnOnce() -> Result<()> + Send>;
+/// Something to do once a transaction is durable.
+pub type OnCommit = Box<dyn FnOnce() + Send>;
+
+/// The transaction that takes changes.
+pub(crate) struct Running {
+    pub(crate) tid: Tid,
+    pub(crate) started: Instant,
+    pub(crate) locked: bool,
+    /// Handles that are open.
+    pub(crate) updates: u32,
+    reserved: u32,
+    blocks: BTreeMap<u64, Arc<Buffer>>,
+    revoked: BTreeSet<u64>,
+    forgotten: BTreeSet<u64>,
+    pub(crate) ordered: Vec<Ordered>,
+    pub(crate) on_commit: Vec<OnCommit>,
+}
+
+impl Running {
+    pub(crate) fn new(tid: Tid) -> Running {
+        Running {
+            tid,
+            started: Instant::now(),
+            locked: false,
+            updates: 0,
+            reserved: 0,
+            blocks: BTreeMap::new(),
+            revoked: BTreeSet::new(),
+            forgotten: BTreeSet::new(),
+            ordered: Vec::new(),
+            on_commit: Vec::new(),
+        }
+    }
+
+    /// Whether `credits` more fit into a transaction of at most `max` blocks.
+    pub(crate) fn has_room(&self, credits: u32, max: u32) -> bool {
+        let outstanding = self.blocks.len() as u64 + u64::from(self.reserved);
+        !self.locked && outstanding + u64::from(credits) <= u64::from(max)
+    }
+
+    pub(crate) fn reserve(&mut self, credits: u32) {
+        self.reserved += credits;
+    }
+
+    pub(crate) fn unreserve(&mut self, credits: u32) {
+        self.reserved -= credits;
+    }
+
+    /// A block was changed: it goes into the log, whatever was revoked before.
+    pub(crate) fn add(&mut self, block: u64, buffer: Arc<Buffer>) {
+        self.revoked.remove(&block);
+        self.forgotten.remove(&block);
+        self.blocks.insert(block, buffer);
+    }
+
+    /// A block was freed. `in_log`: the log holds a copy of it that could be replayed.
+    pub(crate) fn forget(&mut self, block: u64, in_log: bool) {
+        self.blocks.remove(&block);
+        self.forgotten.insert(block);
+        if in_log {
+            self.revoked.insert(block);
+        }
+    }
+
+    /// Ends it: the versions of now are what is committed. No handle is open.
+    pub(crate) fn close(self) -> Closed {
+        debug_assert!(self.updates == 0 && self.reserved == 0);
+        let frozen = |(block, buffer): (u64, Arc<Buffer>)| Frozen {
+            block,
+            bytes: buffer.bytes(),
+            _pin: buffer,
+        };
+        Closed {
+            tid: self.tid,
+            blocks: self.blocks.into_iter().map(frozen).collect(),
+            revoked: self.revoked.into_iter().collect(),
+            forgotten: self.forgotten.into_iter().collect(),
+            ordered: self.ordered,
+            on_commit: self.on_commit,
+        }
+    }
+}
+
+/// The version of a block that a transaction commits.
+#[derive(Clone)]
+pub(crate) struct Frozen {
+    pub(crate) block: u64,
+    pub(crate) bytes: Arc<[u8]>,
+    /// Pins the block in the cache.
+    pub(crate) _pin: Arc<Buffer>,
+}
+
+/// A transaction that commits. Blocks ascend.
+pub(crate) struct Closed {
+    pub(crate) tid: Tid,
+    pub(crate) blocks: Vec<Frozen>,
+    pub(crate) revoked: Vec<u64>,
+    pub(crate) forgotten: Vec<u64>,
+    pub(crate) ordered: Vec<Ordered>,
+    pub(crate) on_commit: Vec<OnCommit>,
+}
+
+impl Closed {
+    /// Whether the log needs nothing of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.revoked.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

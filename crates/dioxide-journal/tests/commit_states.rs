@@ -1,0 +1,550 @@
+//! The life of transactions: handles and credits, states, group commit, checkpoint, revocation.
+
+mod commit_support;
+
+use commit_support::reader::replay;
+use commit_support::{
+    BLOCK, DEVICE_BYTES, Form, LOG, LOG_BLOCKS, Summed, content, fresh, log_map, open, options,
+    superblock, version_of,
+};
+use dioxide_block::Device;
+use dioxide_block::mem::MemDevice;
+use dioxide_block::record::{Action, RecordDevice};
+use dioxide_block::sim::{FaultOp, SimDevice, SimSpec};
+use dioxide_format::types::Pblk;
+use dioxide_journal::buffer::BufferCache;
+use dioxide_journal::journal::{Handle, Journal};
+use dioxide_journal::transaction::{State, Tid};
+use dioxide_journal::{Edit, Error};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const FORM: Form = Form::V3;
+
+fn journal() -> (MemDevice, Journal) {
+    let (memory, _) = fresh(FORM, 1);
+    let journal = open(Arc::new(memory.clone()), FORM, 1);
+    (memory, journal)
+}
+
+fn image(device: &dyn Device) -> Vec<u8> {
+    let mut image = vec![0; DEVICE_BYTES as usize];
+    device.read_at(0, &mut image).expect("memory");
+    image
+}
+
+fn set(handle: &mut Handle<'_>, block: u64, version: u64) -> dioxide_journal::Result<()> {
+    handle.modify(Pblk(block), &Summed, &mut |bytes| {
+        bytes.copy_from_slice(&content(block, version));
+        Ok(())
+    })
+}
+
+/// One handle that changes one block.
+fn change(journal: &Journal, block: u64, version: u64) -> Tid {
+    let mut handle = journal.start(1).expect("start");
+    set(&mut handle, block, version).expect("modify");
+    handle.stop().expect("stop")
+}
+
+fn forget(journal: &Journal, block: u64) -> Tid {
+    let mut handle = journal.start(0).expect("start");
+    handle.forget(Pblk(block)).expect("forget");
+    handle.stop().expect("stop")
+}
+
+fn version(journal: &Journal, block: u64) -> u64 {
+    version_of(&journal.cache().read(Pblk(block), &Summed).expect("read"))
+}
+
+/// Version of a block after a replay of the log as it is.
+fn recovered(device: &dyn Device, block: u64) -> u64 {
+    let mut image = image(device);
+    replay(&mut image).expect("replay");
+    version_of(&image[block as usize * BLOCK..])
+}
+
+fn be32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().expect("4 bytes"))
+}
+
+/// `s_start` and `s_sequence` as they are on the device.
+fn tail(device: &dyn Device) -> (u32, u32) {
+    let image = image(device);
+    let sb = &image[LOG as usize * BLOCK..];
+    (be32(&sb[0x1C..]), be32(&sb[0x18..]))
+}
+
+/// Revoke blocks in the log, old ones included.
+fn revoke_blocks(device: &dyn Device) -> usize {
+    let image = image(device);
+    let log = &image[LOG as usize * BLOCK..][..LOG_BLOCKS as usize * BLOCK];
+    let is_revoke = |b: &&[u8]| be32(b) == 0xC03B_3998 && be32(&b[4..]) == 5;
+    log.chunks(BLOCK).filter(is_revoke).count()
+}
+
+#[test]
+fn handle_changes_as_many_blocks_as_it_has_credits() {
+    let (_, journal) = journal();
+    let mut handle = journal.start(2).expect("start");
+    for version in 1..4 {
+        set(&mut handle, 3, version).expect("one block, one credit");
+    }
+    assert_eq!(handle.credits(), 1);
+    set(&mut handle, 4, 1).expect("the other");
+    let error = set(&mut handle, 5, 1).expect_err("a third");
+    assert!(matches!(error, Error::OutOfCredits { credits: 2 }));
+    let error = handle.create(Pblk(5), &Summed, &content(5, 1));
+    assert!(matches!(error, Err(Error::OutOfCredits { credits: 2 })));
+    set(&mut handle, 4, 2).expect("what it has, it may change");
+    assert!(handle.extend(1).expect("extend"));
+    set(&mut handle, 5, 1).expect("now it may");
+    drop(handle);
+    assert_eq!(version(&journal, 5), 1);
+}
+
+#[test]
+fn handle_larger_than_a_transaction_is_refused() {
+    let (_, journal) = journal();
+    let max = journal.max_credits();
+    assert_eq!(max, (LOG_BLOCKS - 1) / 4);
+    let error = journal.start(max + 1).map(drop).expect_err("too many");
+    assert!(matches!(error, Error::HandleTooLarge { credits, .. } if credits == max + 1));
+    let mut handle = journal.start(max).expect("all of it");
+    assert!(!handle.extend(1).expect("extend"));
+}
+
+#[test]
+fn handle_that_changes_nothing_gives_its_credits_back() {
+    let (_, journal) = journal();
+    for _ in 0..10 {
+        let handle = journal.start(journal.max_credits()).expect("start");
+        assert_eq!(handle.stop().expect("stop"), Tid(1));
+    }
+}
+
+#[test]
+fn full_transaction_makes_the_next_handle_wait_for_the_next_one() {
+    let (_, journal) = journal();
+    let mut handle = journal.start(journal.max_credits()).expect("start");
+    set(&mut handle, 0, 1).expect("modify");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| journal.start(1).expect("start").stop().expect("stop"));
+        while journal.state(Tid(1)) != Some(State::Locked) {
+            thread::yield_now();
+        }
+        assert!(!handle.extend(1).expect("extend"), "it is being closed");
+        assert!(!waiting.is_finished());
+        drop(handle);
+        assert_eq!(waiting.join().expect("thread"), Tid(2));
+    });
+}
+
+#[test]
+fn restart_goes_on_with_new_credits() {
+    let (_, journal) = journal();
+    let mut handle = journal.start(1).expect("start");
+    set(&mut handle, 3, 1).expect("modify");
+    handle.restart(2).expect("restart");
+    assert_eq!(handle.credits(), 2);
+    set(&mut handle, 4, 1).expect("modify");
+    set(&mut handle, 5, 1).expect("modify");
+    assert!(set(&mut handle, 6, 1).is_err());
+}
+
+#[test]
+fn restart_lets_a_commit_through() {
+    let (memory, journal) = journal();
+    let mut handle = journal.start(1).expect("start");
+    set(&mut handle, 3, 1).expect("modify");
+    thread::scope(|scope| {
+        scope.spawn(|| journal.wait_commit(Tid(1)).expect("commit"));
+        while journal.state(Tid(1)) != Some(State::Locked) {
+            thread::yield_now();
+        }
+        handle.restart(1).expect("restart");
+        assert_eq!(handle.tid(), Tid(2));
+        set(&mut handle, 4, 1).expect("modify");
+    });
+    assert_eq!((recovered(&memory, 3), recovered(&memory, 4)), (1, 0));
+}
+
+#[test]
+fn modify_that_fails_leaves_the_block_and_the_transaction() {
+    let (memory, journal) = journal();
+    let mut handle = journal.start(1).expect("start");
+    let failed = handle.modify(Pblk(3), &Summed, &mut |bytes| {
+        bytes.fill(0);
+        Err(Error::Unsupported("this".into()))
+    });
+    assert!(failed.is_err());
+    assert_eq!(handle.credits(), 1);
+    drop(handle);
+    journal.force_commit().expect("commit");
+    assert_eq!(version(&journal, 3), 0);
+    assert_eq!(tail(&memory), (0, 1), "nothing was logged");
+}
+
+/// A device whose flushes are held.
+fn held() -> (SimDevice, Journal) {
+    let (memory, _) = fresh(FORM, 1);
+    let sim = SimDevice::new(Arc::new(memory), SimSpec::default());
+    let journal = open(Arc::new(sim.clone()), FORM, 1);
+    (sim, journal)
+}
+
+#[test]
+fn state_goes_from_running_to_finished() {
+    let (sim, journal) = held();
+    assert_eq!(journal.state(Tid(1)), None);
+    let mut handle = journal.start(1).expect("start");
+    set(&mut handle, 3, 1).expect("modify");
+    assert_eq!(journal.state(Tid(1)), Some(State::Running));
+    let (writes, flushes) = (
+        sim.hold(None, FaultOp::Write),
+        sim.hold(None, FaultOp::Flush),
+    );
+    thread::scope(|scope| {
+        scope.spawn(|| journal.force_commit().expect("commit"));
+        while journal.state(Tid(1)) != Some(State::Locked) {
+            thread::yield_now();
+        }
+        drop(handle);
+        writes.wait_for(1);
+        assert_eq!(journal.state(Tid(1)), Some(State::Flush));
+        writes.release();
+        flushes.wait_for(1);
+        assert_eq!(journal.state(Tid(1)), Some(State::Commit));
+        assert_eq!(journal.committed(), Tid(0));
+        flushes.release();
+    });
+    assert_eq!(journal.state(Tid(1)), Some(State::Finished));
+    assert_eq!(journal.committed(), Tid(1));
+}
+
+#[test]
+fn block_changed_during_a_commit_keeps_both_versions() {
+    let (sim, journal) = held();
+    change(&journal, 3, 1);
+    let writes = sim.hold(None, FaultOp::Write);
+    thread::scope(|scope| {
+        scope.spawn(|| journal.wait_commit(Tid(1)).expect("commit"));
+        writes.wait_for(1);
+        assert_eq!(version(&journal, 3), 1, "a reader does not wait");
+        assert_eq!(change(&journal, 3, 2), Tid(2), "nor does a writer");
+        assert_eq!(version(&journal, 3), 2);
+        writes.release();
+    });
+    assert_eq!(recovered(&sim, 3), 1);
+    change(&journal, 4, 1);
+    journal.force_commit().expect("commit");
+    assert_eq!((recovered(&sim, 3), recovered(&sim, 4)), (2, 1));
+}
+
+#[test]
+fn checkpoint_writes_the_committed_version_only() {
+    let (sim, journal) = held();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    let writes = sim.hold(Some(3 * BLOCK as u64..4 * BLOCK as u64), FaultOp::Write);
+    thread::scope(|scope| {
+        scope.spawn(|| journal.flush().expect("flush"));
+        writes.wait_for(1);
+        change(&journal, 3, 2);
+        writes.release();
+    });
+    let home = image(&sim);
+    assert_eq!(version_of(&home[3 * BLOCK..]), 1);
+    assert_eq!(version(&journal, 3), 2);
+    journal.flush().expect("flush");
+    assert_eq!(version_of(&image(&sim)[3 * BLOCK..]), 2);
+}
+
+#[test]
+fn commit_if_needed_tells_whether_a_flush_came_after() {
+    let (sim, journal) = held();
+    let tid = change(&journal, 3, 1);
+    assert!(
+        journal.commit_if_needed(tid).expect("commit"),
+        "it was running"
+    );
+    assert!(
+        !journal.commit_if_needed(tid).expect("commit"),
+        "it was durable"
+    );
+    let tid = change(&journal, 3, 2);
+    let flushes = sim.hold(None, FaultOp::Flush);
+    thread::scope(|scope| {
+        scope.spawn(|| journal.wait_commit(tid).expect("commit"));
+        flushes.wait_for(1);
+        let late = scope.spawn(|| journal.commit_if_needed(tid).expect("commit"));
+        thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!late.is_finished());
+        flushes.release();
+        assert!(!late.join().expect("thread"), "the flush was on its way");
+    });
+}
+
+#[test]
+fn group_commit_serves_all_waiters_with_one() {
+    let (memory, _) = fresh(FORM, 1);
+    let record = RecordDevice::new(Arc::new(memory));
+    let sim = SimDevice::new(Arc::new(record.clone()), SimSpec::default());
+    let journal = open(Arc::new(sim.clone()), FORM, 1);
+    change(&journal, 0, 1);
+    let flushes = sim.hold(None, FaultOp::Flush);
+    thread::scope(|scope| {
+        scope.spawn(|| journal.force_commit().expect("commit"));
+        flushes.wait_for(1);
+        let tids: Vec<Tid> = (1..7).map(|block| change(&journal, block, 1)).collect();
+        assert!(tids.iter().all(|&tid| tid == Tid(2)));
+        for tid in tids {
+            let journal = &journal;
+            scope.spawn(move || journal.wait_commit(tid).expect("commit"));
+        }
+        flushes.release();
+    });
+    let log = record.log();
+    let is_fua = |action: &Action| matches!(action, Action::Write { fua: true, .. });
+    let commits = log.entries().iter().filter(|e| is_fua(&e.action)).count();
+    assert_eq!(commits, 2);
+}
+
+#[test]
+fn start_commit_commits_in_the_background() {
+    let (_, journal) = journal();
+    let tid = change(&journal, 3, 1);
+    journal.start_commit(tid);
+    let start = std::time::Instant::now();
+    while journal.committed() < tid {
+        assert!(start.elapsed().as_secs() < 10, "not committed");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn hooks_run_before_and_after_the_commit_block() {
+    let (memory, journal) = journal();
+    let mut handle = journal.start(1).expect("start");
+    set(&mut handle, 3, 1).expect("modify");
+    let seen = memory.clone();
+    handle.add_ordered(Box::new(move || {
+        assert_eq!(recovered(&seen, 3), 0, "not committed yet");
+        Ok(())
+    }));
+    let (seen, ran) = (memory.clone(), Arc::<AtomicBool>::default());
+    let flag = ran.clone();
+    handle.on_commit(Box::new(move || {
+        assert_eq!(recovered(&seen, 3), 1, "durable");
+        flag.store(true, Ordering::SeqCst);
+    }));
+    handle.mark_sync();
+    handle.stop().expect("stop");
+    assert!(ran.load(Ordering::SeqCst));
+}
+
+#[test]
+fn barrier_off_issues_neither_flush_nor_fua() {
+    let (memory, _) = fresh(FORM, 1);
+    let record = RecordDevice::new(Arc::new(memory));
+    let mut options = options();
+    options.barrier = false;
+    let journal = commit_support::open_with(Arc::new(record.clone()), FORM, 1, &options);
+    change(&journal, 3, 1);
+    journal.flush().expect("flush");
+    for entry in record.log().entries() {
+        assert!(
+            matches!(entry.action, Action::Write { fua: false, .. }),
+            "{entry:?}"
+        );
+    }
+}
+
+#[test]
+fn flush_empties_the_log_and_the_next_commit_fills_it_again() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    assert_eq!(tail(&memory), (1, 1));
+    journal.flush().expect("flush");
+    assert_eq!(tail(&memory), (0, 2));
+    change(&journal, 3, 2);
+    journal.force_commit().expect("commit");
+    assert_eq!(tail(&memory), (4, 2));
+    assert_eq!(recovered(&memory, 3), 2);
+    drop(journal);
+    assert_eq!(tail(&memory), (4, 2), "a dropped journal is not clean");
+    assert_eq!(version_of(&image(&memory)[3 * BLOCK..]), 1);
+}
+
+#[test]
+fn log_that_is_full_is_checkpointed_and_goes_round() {
+    let (memory, journal) = journal();
+    for round in 1..200 {
+        change(&journal, round % 40, round);
+        journal.force_commit().expect("commit");
+        assert_eq!(recovered(&memory, round % 40), round);
+    }
+    let (start, sequence) = tail(&memory);
+    assert!(start > 0 && sequence > 100, "{start} {sequence}");
+    journal.close().expect("close");
+    assert_eq!(tail(&memory), (0, 200));
+}
+
+#[test]
+fn largest_transactions_fit() {
+    let (memory, journal) = journal();
+    let max = u64::from(journal.max_credits());
+    for round in 1..20 {
+        let mut handle = journal.start(max as u32).expect("start");
+        for block in 0..max {
+            set(&mut handle, block, round).expect("modify");
+        }
+        handle.mark_sync();
+        handle.stop().expect("stop");
+        assert_eq!(recovered(&memory, max - 1), round);
+    }
+}
+
+#[test]
+fn forget_of_an_unlogged_block_writes_no_revoke() {
+    let (memory, journal) = journal();
+    change(&journal, 4, 1);
+    change(&journal, 3, 1);
+    forget(&journal, 3);
+    journal.force_commit().expect("commit");
+    assert_eq!(revoke_blocks(&memory), 0);
+    assert_eq!((recovered(&memory, 3), recovered(&memory, 4)), (0, 1));
+    assert_eq!(version(&journal, 3), 0, "not cached any more");
+}
+
+#[test]
+fn forget_of_a_logged_block_revokes_it() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    forget(&journal, 3);
+    journal.force_commit().expect("commit");
+    assert_eq!(revoke_blocks(&memory), 1);
+    assert_eq!(recovered(&memory, 3), 0);
+    journal.flush().expect("flush");
+    assert_eq!(
+        version_of(&image(&memory)[3 * BLOCK..]),
+        0,
+        "nor written home"
+    );
+}
+
+#[test]
+fn forget_during_the_commit_of_the_block_revokes_it() {
+    let (sim, journal) = held();
+    change(&journal, 3, 1);
+    let writes = sim.hold(None, FaultOp::Write);
+    thread::scope(|scope| {
+        scope.spawn(|| journal.wait_commit(Tid(1)).expect("commit"));
+        writes.wait_for(1);
+        assert_eq!(forget(&journal, 3), Tid(2));
+        writes.release();
+    });
+    journal.force_commit().expect("commit");
+    assert_eq!((revoke_blocks(&sim), recovered(&sim, 3)), (1, 0));
+}
+
+#[test]
+fn forget_after_the_checkpoint_writes_no_revoke() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.flush().expect("flush");
+    forget(&journal, 3);
+    change(&journal, 4, 1);
+    journal.force_commit().expect("commit");
+    assert_eq!(revoke_blocks(&memory), 0);
+    assert_eq!(recovered(&memory, 3), 1);
+}
+
+#[test]
+fn block_used_again_in_the_same_transaction_cancels_the_revoke() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    let mut handle = journal.start(1).expect("start");
+    handle.forget(Pblk(3)).expect("forget");
+    handle
+        .create(Pblk(3), &Summed, &content(3, 2))
+        .expect("create");
+    handle.mark_sync();
+    handle.stop().expect("stop");
+    assert_eq!((revoke_blocks(&memory), recovered(&memory, 3)), (0, 2));
+}
+
+#[test]
+fn block_used_again_later_is_replayed_from_there() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    forget(&journal, 3);
+    journal.force_commit().expect("commit");
+    let mut handle = journal.start(1).expect("start");
+    handle
+        .create(Pblk(3), &Summed, &content(3, 2))
+        .expect("create");
+    handle.mark_sync();
+    handle.stop().expect("stop");
+    assert_eq!((revoke_blocks(&memory), recovered(&memory, 3)), (1, 2));
+}
+
+#[test]
+fn revoke_outlives_the_checkpoint_of_part_of_the_log() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    forget(&journal, 3);
+    journal.force_commit().expect("commit");
+    for round in 1..200 {
+        change(&journal, 5 + round % 8, round);
+        journal.force_commit().expect("commit");
+        assert_eq!(recovered(&memory, 3), 0);
+    }
+}
+
+#[test]
+fn open_refuses_what_it_cannot_write() {
+    let try_open = |change: &dyn Fn(&mut dioxide_format::journal::JournalSuperBlock)| {
+        let (memory, _) = fresh(FORM, 1);
+        let device: Arc<dyn Device> = Arc::new(memory);
+        let mut sb = superblock(FORM, 1);
+        change(&mut sb);
+        let cache = BufferCache::new(device.clone(), BLOCK, 16 * BLOCK);
+        Journal::open(device, log_map(), sb, cache, &options()).map(drop)
+    };
+    try_open(&|_| {}).expect("a good one");
+    let not_recovered = try_open(&|sb| sb.s_start = 1);
+    assert!(matches!(not_recovered, Err(Error::Log { .. })));
+    let too_small = try_open(&|sb| sb.s_maxlen = 10);
+    assert!(matches!(too_small, Err(Error::Log { .. })));
+    let too_large = try_open(&|sb| sb.s_maxlen = LOG_BLOCKS + 1);
+    assert!(matches!(too_large, Err(Error::Log { .. })));
+    let version_1 = try_open(&|sb| sb.h_blocktype = 3);
+    assert!(matches!(version_1, Err(Error::Unsupported(_))));
+    let feature = try_open(&|sb| sb.s_feature_incompat |= 0x1000);
+    assert!(matches!(feature, Err(Error::Unsupported(_))));
+}
+
+#[test]
+fn eviction_never_drops_what_is_not_home() {
+    // The cache's budget is 16 blocks; more are changed, none is home.
+    let (_, journal) = journal();
+    for block in 0..40 {
+        change(&journal, block, 1 + block);
+    }
+    journal.force_commit().expect("commit");
+    for block in 0..40 {
+        assert_eq!(version(&journal, block), 1 + block);
+    }
+    assert_eq!(journal.cache().stats().pinned, 40);
+    journal.flush().expect("flush");
+    let stats = journal.cache().stats();
+    assert_eq!(stats.pinned, 0);
+    assert!(stats.blocks <= 16, "{stats:?}");
+}

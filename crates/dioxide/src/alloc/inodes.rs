@@ -1,0 +1,425 @@
+//! The inode allocator.
+//!
+//! For: inode numbers, inode bitmaps, and the counts in descriptors. Not for: the inode itself, its
+//! generation, or its table block; [`NewInode`] says what the caller must know of those.
+//!
+//! Invariants: as for blocks. A number below `s_first_ino` is neither handed out nor taken back.
+
+use super::blocks::BlockAllocator;
+use super::groups::{Groups, Load, Slot, Totals, UNKNOWN, contradiction};
+use super::kinds::InodeBitmap;
+use super::orlov::Spread;
+use crate::{Error, Place, Result};
+use dioxide_format::bitmap;
+use dioxide_format::group_desc::{GroupDesc, INODE_UNINIT, INODE_ZEROED};
+use dioxide_format::superblock::SuperBlock;
+use dioxide_format::types::{Group, Ino, Pblk};
+use dioxide_journal::Edit;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What the inode will be, which decides where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InodeKind {
+    /// Anything but a directory: near its parent.
+    File,
+    /// A directory: near its parent, while there is room for what it will hold.
+    Directory,
+    /// A directory in the root, or in one with the `TOPDIR` flag: away from all others.
+    TopDirectory,
+}
+
+/// An inode that was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewInode {
+    /// Its number.
+    pub(crate) ino: Ino,
+    /// Whether the group's inode table was zeroed (`INODE_ZEROED`; also without descriptor
+    /// checksums, where tables always are). If not, slots that were never used hold anything.
+    pub(crate) table_zeroed: bool,
+    /// Whether no other inode in its block of the table is in use: the block need not be read, and
+    /// if the table was not zeroed must be made of zeros.
+    pub(crate) alone_in_block: bool,
+}
+
+/// The inode allocator of one file system.
+#[derive(Debug)]
+pub(crate) struct InodeAllocator {
+    pub(super) blocks: Arc<BlockAllocator>,
+    pub(super) spread: Spread,
+    free: AtomicU64,
+    directories: AtomicU64,
+}
+
+struct View {
+    desc: GroupDesc,
+    bits: Arc<[u8]>,
+    fresh: bool,
+}
+
+/// One bit to change.
+struct Change {
+    index: u32,
+    used: bool,
+    directory: bool,
+}
+
+impl InodeAllocator {
+    /// Metadata blocks that one `allocate` changes: the inode bitmap, the descriptor, and the block
+    /// bitmap of a group that has none yet.
+    pub(crate) const ALLOCATE_CREDITS: u32 = 3;
+    /// Metadata blocks that one `free` changes.
+    pub(crate) const FREE_CREDITS: u32 = 2;
+
+    /// `totals` are those of [`Groups::totals`].
+    pub(crate) fn new(blocks: Arc<BlockAllocator>, totals: Totals) -> InodeAllocator {
+        InodeAllocator {
+            blocks,
+            spread: Spread::default(),
+            free: AtomicU64::new(totals.free_inodes),
+            directories: AtomicU64::new(totals.directories),
+        }
+    }
+
+    pub(super) fn groups(&self) -> &Groups {
+        &self.blocks.groups
+    }
+
+    pub(super) fn sb(&self) -> &SuperBlock {
+        self.groups().sb()
+    }
+
+    pub(super) fn slot(&self, group: Group) -> &Slot {
+        self.groups().slot(group)
+    }
+
+    /// Free inodes; the caller stores it when it writes the superblock.
+    pub(crate) fn free_inodes(&self) -> u64 {
+        self.free.load(Relaxed)
+    }
+
+    /// Directories.
+    pub(crate) fn directories(&self) -> u64 {
+        self.directories.load(Relaxed)
+    }
+
+    /// Allocates an inode for an entry of the directory `parent`. Changes
+    /// [`ALLOCATE_CREDITS`](Self::ALLOCATE_CREDITS) metadata blocks; blocks on the device for bitmaps
+    /// that are not cached.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]. A damaged group is passed over; its [`Error::Corrupt`] comes when no other
+    /// has a free inode. In each case no inode is taken.
+    pub(crate) fn allocate(
+        &self,
+        edit: &mut dyn Edit,
+        parent: Ino,
+        kind: InodeKind,
+    ) -> Result<NewInode> {
+        let mut damage = None;
+        let first = self.choose(&*edit, parent, kind);
+        let count = self.groups().count();
+        // The chosen group may have been filled since.
+        for group in (first.0..count).chain(0..first.0).map(Group) {
+            match self.allocate_in(edit, group, kind != InodeKind::File) {
+                Ok(Some(inode)) => return Ok(inode),
+                Ok(None) => {}
+                Err(
+                    error @ (Error::Corrupt { .. } | Error::Checksum { .. } | Error::Device(_)),
+                ) => {
+                    damage.get_or_insert(error);
+                }
+                Err(fatal) => return Err(fatal),
+            }
+        }
+        Err(damage.unwrap_or(Error::NoSpace("inodes")))
+    }
+
+    fn allocate_in(
+        &self,
+        edit: &mut dyn Edit,
+        group: Group,
+        directory: bool,
+    ) -> Result<Option<NewInode>> {
+        if self.peek(&*edit, group)? == 0 {
+            return Ok(None);
+        }
+        self.blocks.initialise(edit, group)?;
+        let mut load = self.slot(group).inodes.lock();
+        let view = self.view(&*edit, group, &mut load)?;
+        let per_group = self.sb().inodes_per_group();
+        let from = self.first_index(group);
+        let Some(index) = bitmap::next_zero(&view.bits, from as usize, per_group as usize) else {
+            return Ok(None);
+        };
+        let index = index as u32;
+        let change = Change {
+            index,
+            used: true,
+            directory,
+        };
+        self.write(edit, group, &view, &change)?;
+        Ok(Some(NewInode {
+            ino: Ino(group.0 * per_group + index + 1),
+            table_zeroed: !self.sb().features().group_csum()
+                || view.desc.flags() & INODE_ZEROED != 0,
+            alone_in_block: self.alone(&view.bits, index),
+        }))
+    }
+
+    /// The first index in a group that is not reserved.
+    fn first_index(&self, group: Group) -> u32 {
+        let first = u64::from(self.sb().first_ino().0) - 1;
+        let before = u64::from(group.0) * u64::from(self.sb().inodes_per_group());
+        first
+            .saturating_sub(before)
+            .min(self.sb().inodes_per_group().into()) as u32
+    }
+
+    /// Whether the bits of all other inodes in the same block of the table are clear.
+    fn alone(&self, bits: &[u8], index: u32) -> bool {
+        let per_block = self.sb().block_size() / self.sb().inode_size() as u32;
+        let start = index / per_block * per_block;
+        let end = (start + per_block).min(self.sb().inodes_per_group());
+        let used =
+            |range: Range<u32>| bitmap::next_set(bits, range.start as usize, range.end as usize);
+        used(start..index).is_none() && used(index + 1..end).is_none()
+    }
+
+    /// Frees an inode. Changes [`FREE_CREDITS`](Self::FREE_CREDITS) metadata blocks; blocks on the
+    /// device for a bitmap that is not cached. Nothing keeps the number from being handed out again at
+    /// once: the table block's next change belongs to the same transaction or a later one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for an inode that is free already, is reserved, or does not exist; nothing
+    /// is changed then.
+    pub(crate) fn free(&self, edit: &mut dyn Edit, ino: Ino, was_dir: bool) -> Result<()> {
+        let location = self.sb().inode_location(ino);
+        let wrong = |what: &str| Error::Corrupt {
+            structure: "inode bitmap",
+            place: Place::ino(ino),
+            what: what.into(),
+        };
+        let location = location.filter(|_| ino >= self.sb().first_ino());
+        let (group, index) = location.ok_or_else(|| wrong("freed, and no file's"))?;
+        let mut load = self.slot(group).inodes.lock();
+        let view = self.view(&*edit, group, &mut load)?;
+        if !bitmap::get(&view.bits, index as usize) {
+            return Err(wrong("freed, and free already"));
+        }
+        let change = Change {
+            index,
+            used: false,
+            directory: was_dir,
+        };
+        self.write(edit, group, &view, &change)
+    }
+
+    /// Free inodes of a group, from memory once it was looked at.
+    pub(super) fn peek(&self, edit: &dyn Edit, group: Group) -> Result<u32> {
+        let slot = self.slot(group);
+        if slot.free_inodes.get() == UNKNOWN {
+            let _load = slot.inodes.lock();
+            self.note(group, &self.groups().desc(edit, group)?);
+        }
+        Ok(slot.free_inodes.get())
+    }
+
+    fn note(&self, group: Group, desc: &GroupDesc) {
+        let slot = self.slot(group);
+        slot.used_dirs.set(desc.used_dirs_count());
+        slot.free_inodes.set(desc.free_inodes_count());
+    }
+
+    fn view(&self, edit: &dyn Edit, group: Group, load: &mut Load) -> Result<View> {
+        if *load == Load::Damaged {
+            return Err(damaged(group, "it was found damaged before".into()));
+        }
+        let view = self.read(edit, group).and_then(|view| {
+            if *load == Load::No {
+                self.check_loaded(group, &view)?;
+                *load = Load::Ready;
+            }
+            Ok(view)
+        });
+        if let Err(Error::Corrupt { .. } | Error::Checksum { .. }) = &view {
+            *load = Load::Damaged;
+            self.slot(group).free_inodes.set(0);
+        }
+        view
+    }
+
+    fn read(&self, edit: &dyn Edit, group: Group) -> Result<View> {
+        let desc = self.groups().desc(edit, group)?;
+        let fresh = self.groups().has_flag(&desc, INODE_UNINIT);
+        let bits = if fresh {
+            self.initial_bitmap()
+        } else {
+            let sb = self.sb();
+            let kind = InodeBitmap { sb, desc: &desc };
+            edit.read(desc.inode_bitmap(), &kind).map_err(Error::from)?
+        };
+        Ok(View { desc, bits, fresh })
+    }
+
+    /// The bitmap of a group none of whose inodes was ever used.
+    fn initial_bitmap(&self) -> Arc<[u8]> {
+        let mut bytes = vec![0; self.sb().block_size() as usize];
+        let bits = bytes.len() * 8;
+        bitmap::put_range(
+            &mut bytes,
+            self.sb().inodes_per_group() as usize..bits,
+            true,
+        );
+        bytes.into()
+    }
+
+    fn check_loaded(&self, group: Group, view: &View) -> Result<()> {
+        let free = bitmap::count_free(&view.bits, self.sb().inodes_per_group() as usize);
+        let counted = view.desc.free_inodes_count();
+        if free != counted as usize {
+            let what = format!("{free} bits are clear, its descriptor counts {counted}");
+            return Err(damaged(group, what));
+        }
+        self.note(group, &view.desc);
+        Ok(())
+    }
+
+    /// Changes one bit and brings the descriptor and the totals up to date.
+    fn write(&self, edit: &mut dyn Edit, group: Group, view: &View, change: &Change) -> Result<()> {
+        let csum = self.write_bitmap(edit, view, change.index, change.used)?;
+        let done = self.write_desc(edit, group, change, csum);
+        if done.is_err() && !view.fresh {
+            // As for blocks: what is left should be consistent.
+            let _ = self.write_bitmap(edit, view, change.index, !change.used);
+        }
+        done?;
+        let count = |total: &AtomicU64, up: bool| {
+            if up {
+                total.fetch_add(1, Relaxed)
+            } else {
+                total.fetch_sub(1, Relaxed)
+            }
+        };
+        count(&self.free, !change.used);
+        if change.directory {
+            count(&self.directories, change.used);
+        }
+        Ok(())
+    }
+
+    fn write_bitmap(
+        &self,
+        edit: &mut dyn Edit,
+        view: &View,
+        index: u32,
+        used: bool,
+    ) -> Result<Option<u32>> {
+        let (sb, block) = (self.sb(), view.desc.inode_bitmap());
+        let kind = InodeBitmap {
+            sb,
+            desc: &view.desc,
+        };
+        let mut csum = None;
+        let mut change = |bytes: &mut [u8]| {
+            bitmap::put(bytes, index as usize, used);
+            csum = checksum(sb, &view.desc, bytes);
+            Ok(())
+        };
+        if view.fresh {
+            let mut bytes = view.bits.to_vec();
+            change(&mut bytes).and_then(|()| edit.create(block, &kind, &bytes))
+        } else {
+            edit.modify(block, &kind, &mut change)
+        }
+        .map_err(Error::from)?;
+        Ok(csum)
+    }
+
+    fn write_desc(
+        &self,
+        edit: &mut dyn Edit,
+        group: Group,
+        change: &Change,
+        csum: Option<u32>,
+    ) -> Result<()> {
+        let mut after = None;
+        let mut on_desc = |block: Pblk, desc: &mut GroupDesc| {
+            self.count(block, desc, change)?;
+            self.shrink_unused(desc, change);
+            desc.clear_flags(INODE_UNINIT);
+            if let Some(csum) = csum {
+                desc.set_inode_bitmap_csum(csum);
+            }
+            after = Some(desc.clone());
+            Ok(())
+        };
+        self.groups().change_desc(edit, group, &mut on_desc)?;
+        if let Some(desc) = after {
+            self.note(group, &desc);
+        }
+        Ok(())
+    }
+
+    fn count(
+        &self,
+        block: Pblk,
+        desc: &mut GroupDesc,
+        change: &Change,
+    ) -> dioxide_journal::Result<()> {
+        let most = self.sb().inodes_per_group();
+        let step = |before: u32, up: bool, field: &'static str| {
+            let after = if up {
+                before.checked_add(1).filter(|&after| after <= most)
+            } else {
+                before.checked_sub(1)
+            };
+            after.ok_or_else(|| {
+                let expected = "room for one more".into();
+                contradiction(block, "group descriptor", field, before, expected)
+            })
+        };
+        let free = step(
+            desc.free_inodes_count(),
+            !change.used,
+            "bg_free_inodes_count",
+        )?;
+        if change.directory {
+            let dirs = step(desc.used_dirs_count(), change.used, "bg_used_dirs_count")?;
+            desc.set_used_dirs_count(dirs);
+        }
+        desc.set_free_inodes_count(free);
+        Ok(())
+    }
+
+    /// Inodes past the last one ever used need not be looked at by a check; it counts where
+    /// descriptors have checksums.
+    fn shrink_unused(&self, desc: &mut GroupDesc, change: &Change) {
+        if !change.used || !self.sb().features().group_csum() {
+            return;
+        }
+        let after = self.sb().inodes_per_group() - (change.index + 1);
+        if self.groups().has_flag(desc, INODE_UNINIT) || after < desc.itable_unused() {
+            desc.set_itable_unused(after);
+        }
+    }
+}
+
+/// The checksum of an inode bitmap, where the file system has one.
+fn checksum(sb: &SuperBlock, desc: &GroupDesc, bytes: &[u8]) -> Option<u32> {
+    if !sb.features().metadata_csum() {
+        return None;
+    }
+    let mut desc = desc.clone();
+    bitmap::update_inode_bitmap(bytes, sb, &mut desc).ok()?;
+    Some(desc.inode_bitmap_csum())
+}
+
+fn damaged(group: Group, what: String) -> Error {
+    Error::Corrupt {
+        structure: "inode bitmap",
+        place: Place::default(),
+        what: format!("group {group}: {what}"),
+    }
+}

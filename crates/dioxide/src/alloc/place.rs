@@ -1,0 +1,389 @@
+//! Where a run of blocks goes.
+//!
+//! In this order:
+//! 1. The goal itself, if the request continues what is mapped there.
+//! 2. A run of the whole length (or of the length of the stream's next window, if that is more): in
+//!    the goal's group, then in the groups of its flex group, then in all others.
+//! 3. The same for half the length, or for the longest that was met if that is less, down to the
+//!    fewest clusters asked for.
+//! 4. Again from 2 on, now taking other streams' windows.
+//!
+//! A group that another thread has locked is passed over, and waited for only when no other serves;
+//! but the goal of a request that continues is waited for at once, since the lock is held for
+//! microseconds and a cut in a file stays.
+
+use super::blocks::{BlockAllocator, Goal, Request, Run, Stream, View};
+use super::groups::UNKNOWN;
+use super::pool::GroupBlocks;
+use super::search::{self, Found};
+use super::space::Reservation;
+use super::streams::State;
+use crate::{Error, Result};
+use dioxide_format::types::{Group, Pblk};
+use dioxide_journal::Edit;
+use std::ops::Range;
+
+/// One allocation on its way.
+struct Search<'r, 's> {
+    request: &'r Request,
+    claim: &'r mut Reservation<'s>,
+    /// Whether the claim may be made larger.
+    grows: bool,
+    goal: (Group, u32),
+    /// Why a group could not be used: the first reason.
+    damage: Option<Error>,
+}
+
+/// How a group is tried.
+#[derive(Clone, Copy)]
+struct Mode {
+    want: u32,
+    /// Take other streams' windows.
+    steal: bool,
+    /// Wait for the group's lock.
+    wait: bool,
+}
+
+/// What came of it.
+enum Tried {
+    Took(Run),
+    /// The group has no run that is long enough. At most this.
+    Short(u32),
+    /// Another thread has it locked.
+    Busy,
+}
+
+impl Search<'_, '_> {
+    fn least(&self) -> u32 {
+        *self.request.len.start()
+    }
+
+    fn most(&self) -> u32 {
+        *self.request.len.end()
+    }
+
+    /// How many of `len` clusters are claimed, after claiming what more there is.
+    fn afford(&mut self, len: u32) -> u32 {
+        if self.grows {
+            self.claim.grow(len.into(), self.request.reserved);
+        }
+        u64::from(len).min(self.claim.left()) as u32
+    }
+
+    /// Passes over a damaged or unreadable group.
+    fn pass_over(&mut self, error: Error) -> Result<()> {
+        match error {
+            Error::Corrupt { .. } | Error::Checksum { .. } | Error::Device(_) => {
+                self.damage.get_or_insert(error);
+                Ok(())
+            }
+            fatal => Err(fatal),
+        }
+    }
+}
+
+impl BlockAllocator {
+    /// Allocates one run. Changes [`ALLOCATE_CREDITS`](Self::ALLOCATE_CREDITS) metadata blocks;
+    /// blocks on the device for bitmaps that are not cached.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when no run is long enough, or when there are too few clusters for this
+    /// caller. A damaged group is passed over; the call that finds the damage returns its
+    /// [`Error::Corrupt`] when no other group serves, later ones do not count the group at all.
+    /// [`Error::Invalid`] for an empty length. In each case nothing is changed.
+    pub(crate) fn allocate(&self, edit: &mut dyn Edit, request: &Request) -> Result<Run> {
+        valid(request)?;
+        let mut claim = self
+            .space
+            .claim((*request.len.start()).into(), request.reserved)?;
+        self.place(edit, request, &mut claim, true)
+    }
+
+    /// As [`BlockAllocator::allocate`], of clusters that were reserved before: at most as many as are
+    /// left of them, and [`Request::reserved`] says nothing.
+    ///
+    /// # Errors
+    /// As [`BlockAllocator::allocate`]; [`Error::Invalid`] too when less than the fewest is left.
+    pub(crate) fn allocate_reserved(
+        &self,
+        edit: &mut dyn Edit,
+        request: &Request,
+        reservation: &mut Reservation<'_>,
+    ) -> Result<Run> {
+        valid(request)?;
+        assert!(
+            reservation.is_of(&self.space),
+            "reserved in this file system"
+        );
+        if reservation.left() < u64::from(*request.len.start()) {
+            let left = reservation.left();
+            return Err(Error::Invalid(format!("{left} clusters are reserved")));
+        }
+        self.place(edit, request, reservation, false)
+    }
+
+    fn place(
+        &self,
+        edit: &mut dyn Edit,
+        request: &Request,
+        claim: &mut Reservation<'_>,
+        grows: bool,
+    ) -> Result<Run> {
+        let (Goal::Append(goal) | Goal::Near(goal)) = request.goal;
+        let mut search = Search {
+            request,
+            claim,
+            grows,
+            goal: self.goal(goal),
+            damage: None,
+        };
+        if let Some(run) = self.at_goal(edit, &mut search)? {
+            return Ok(run);
+        }
+        for steal in [false, true] {
+            if let Some(run) = self.widen(edit, &mut search, steal)? {
+                return Ok(run);
+            }
+        }
+        Err(search.damage.unwrap_or(Error::NoSpace("blocks")))
+    }
+
+    /// The group and bit of a goal; the first ones for a goal outside the file system.
+    fn goal(&self, goal: Pblk) -> (Group, u32) {
+        let sb = self.sb();
+        match sb.group_of_block(goal) {
+            Some(group) => {
+                let offset = (goal.0 - sb.group_first_block(group).0) as u32;
+                (group, offset / sb.cluster_ratio())
+            }
+            None => (Group(0), 0),
+        }
+    }
+
+    /// The goal itself, for a request that continues.
+    fn at_goal(&self, edit: &mut dyn Edit, search: &mut Search<'_, '_>) -> Result<Option<Run>> {
+        let Goal::Append(goal) = search.request.goal else {
+            return Ok(None);
+        };
+        if self.sb().group_of_block(goal).is_none() {
+            return Ok(None);
+        }
+        let (group, at) = search.goal;
+        let mut state = self.slot(group).blocks.lock();
+        let view = match self.view(&*edit, group, &mut state) {
+            Ok(view) => view,
+            Err(error) => return search.pass_over(error).map(|()| None),
+        };
+        let bits = state.open_to(state.settled(&view.bits), search.request.stream);
+        let run = search::run_at(&bits, at, self.sb().clusters_in_group(group));
+        if run.end - run.start < search.least() {
+            return Ok(None);
+        }
+        drop(bits);
+        let (run, left) = self.take(edit, search, group, &mut state, &view, run)?;
+        drop(state);
+        self.leave(search.request.stream, left);
+        Ok(Some(run))
+    }
+
+    /// Sweeps for shorter and shorter runs.
+    fn widen(
+        &self,
+        edit: &mut dyn Edit,
+        search: &mut Search<'_, '_>,
+        steal: bool,
+    ) -> Result<Option<Run>> {
+        let mut want = search.most().max(self.window_wanted(search.request.stream));
+        loop {
+            match self.sweep(edit, search, want, steal)? {
+                Tried::Took(run) => return Ok(Some(run)),
+                Tried::Short(longest) if want > search.least() && longest >= search.least() => {
+                    want = (want / 2).min(longest).max(search.least());
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Clusters of the window that the stream would get.
+    fn window_wanted(&self, stream: Option<Stream>) -> u32 {
+        let available = self.available_clusters(true);
+        stream.map_or(0, |stream| self.streams.window(stream, available))
+    }
+
+    /// Tries every group, the nearest first, and those that were locked once more at the end.
+    fn sweep(
+        &self,
+        edit: &mut dyn Edit,
+        search: &mut Search<'_, '_>,
+        want: u32,
+        steal: bool,
+    ) -> Result<Tried> {
+        let mut longest = 0;
+        for wait in [false, true] {
+            let mut busy = false;
+            let mode = Mode { want, steal, wait };
+            for group in self.order(search.goal.0) {
+                match self.attempt(edit, search, group, mode)? {
+                    Tried::Short(len) => longest = longest.max(len),
+                    Tried::Busy => busy = true,
+                    took => return Ok(took),
+                }
+            }
+            if !busy {
+                break;
+            }
+        }
+        Ok(Tried::Short(longest))
+    }
+
+    /// All groups: the goal's flex group from the goal on, then the others from there on, around.
+    fn order(&self, goal: Group) -> impl Iterator<Item = Group> + use<> {
+        let count = self.groups.count();
+        let log = u32::from(self.sb().log_groups_per_flex());
+        let first = goal.0 >> log << log;
+        let end = (u64::from(first) + (1 << log)).min(count.into()) as u32;
+        (goal.0..end)
+            .chain(first..goal.0)
+            .chain(end..count)
+            .chain(0..first)
+            .map(Group)
+    }
+
+    fn attempt(
+        &self,
+        edit: &mut dyn Edit,
+        search: &mut Search<'_, '_>,
+        group: Group,
+        mode: Mode,
+    ) -> Result<Tried> {
+        let slot = self.slot(group);
+        if slot.longest.get() < mode.want {
+            return Ok(Tried::Short(slot.longest.get()));
+        }
+        let state = if mode.wait {
+            Some(slot.blocks.lock())
+        } else {
+            slot.blocks.try_lock()
+        };
+        let Some(mut state) = state else {
+            return Ok(Tried::Busy);
+        };
+        let view = match self.worth(&*edit, group, &mut state, mode.want) {
+            Ok(Ok(view)) => view,
+            Ok(Err(short)) => return Ok(Tried::Short(short)),
+            Err(error) => return search.pass_over(error).map(|()| Tried::Short(0)),
+        };
+        let stream = search.request.stream;
+        let settled = state.settled(&view.bits);
+        let bits = if mode.steal {
+            settled
+        } else {
+            state.open_to(settled, stream)
+        };
+        let from = if group == search.goal.0 {
+            search.goal.1
+        } else {
+            0
+        };
+        let end = self.sb().clusters_in_group(group);
+        let run = match search::first_fit(&bits, from, end, mode.want) {
+            Found::Run(run) => run,
+            Found::Longest(longest) => {
+                // Another stream's window may end at any time: what it hides still counts.
+                if mode.steal || !state.has_others(stream) {
+                    slot.longest.set(longest);
+                }
+                return Ok(Tried::Short(longest));
+            }
+        };
+        drop(bits);
+        let (run, left) = self.take(edit, search, group, &mut state, &view, run)?;
+        drop(state);
+        self.leave(stream, left);
+        Ok(Tried::Took(run))
+    }
+
+    /// The group, unless what is known of it (its descriptor, the first time) says that it has no run
+    /// of that length: then what it has at most.
+    fn worth(
+        &self,
+        edit: &dyn Edit,
+        group: Group,
+        state: &mut GroupBlocks,
+        want: u32,
+    ) -> Result<Result<View, u32>> {
+        let slot = self.slot(group);
+        if slot.longest.get() == UNKNOWN
+            && let Ok(desc) = self.groups.desc(edit, group)
+        {
+            slot.longest.set(desc.free_clusters_count());
+        }
+        if slot.longest.get() < want {
+            return Ok(Err(slot.longest.get()));
+        }
+        self.view(edit, group, state).map(Ok)
+    }
+
+    /// Allocates the start of a free run of a group, whose lock is held, and moves the stream's
+    /// window. Returns the group where the stream had its window before, if that is another.
+    fn take(
+        &self,
+        edit: &mut dyn Edit,
+        search: &mut Search<'_, '_>,
+        group: Group,
+        state: &mut GroupBlocks,
+        view: &View,
+        run: Range<u32>,
+    ) -> Result<(Run, Option<Group>)> {
+        let len = search.afford((run.end - run.start).min(search.most()));
+        let taken = run.start..run.start + len;
+        self.write(edit, group, view, &taken, true)?;
+        search.claim.spend(len.into());
+        state.cut_windows(&taken);
+        let left = self.move_window(search.request, group, state, view, taken.end);
+        Ok((self.run(group, &taken), left))
+    }
+
+    /// Keeps what follows `at` for the request's stream.
+    fn move_window(
+        &self,
+        request: &Request,
+        group: Group,
+        state: &mut GroupBlocks,
+        view: &View,
+        at: u32,
+    ) -> Option<Group> {
+        let stream = request.stream?;
+        if state.window_at(stream, at) > 0 {
+            return None;
+        }
+        let len = self.window_wanted(Some(stream));
+        let end = self.sb().clusters_in_group(group);
+        let open = state.open_to(state.settled(&view.bits), Some(stream));
+        let free = search::run_at(&open, at, end);
+        drop(open);
+        state.set_window(stream, free.start..free.end.min(at.saturating_add(len)));
+        let before = self.streams.get(stream);
+        let state = match request.goal {
+            Goal::Append(_) => State::grown(group, before),
+            Goal::Near(_) => State::moved(group, before),
+        };
+        let before = self.streams.put(stream, state);
+        before.map(|state| state.group).filter(|&old| old != group)
+    }
+
+    /// Drops the window that a stream had in a group that it left. No group's lock is held.
+    fn leave(&self, stream: Option<Stream>, group: Option<Group>) {
+        if let (Some(stream), Some(group)) = (stream, group) {
+            self.slot(group).blocks.lock().drop_window(stream);
+        }
+    }
+}
+
+fn valid(request: &Request) -> Result<()> {
+    if *request.len.start() == 0 || request.len.is_empty() {
+        return Err(Error::Invalid(format!("{:?} clusters", request.len)));
+    }
+    Ok(())
+}

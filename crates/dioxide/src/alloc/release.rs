@@ -1,0 +1,172 @@
+//! Giving blocks back.
+//!
+//! Invariant: a freed block is clear in its bitmap in the transaction that freed it, and is not handed
+//! out before that transaction is committed: after a crash in between, its old owner would have it
+//! again, with what its new owner wrote.
+
+use super::blocks::{BlockAllocator, Run, View, damaged};
+use super::groups::{Load, UNKNOWN};
+use super::pool::GroupBlocks;
+use crate::{Error, Place, Result};
+use dioxide_format::bitmap;
+use dioxide_format::types::{Group, Pblk};
+use dioxide_journal::Edit;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// When freed blocks may be allocated again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// At once: there is no journal.
+    Now,
+    /// When [`BlockAllocator::committed`] is told this transaction. Its number is only compared.
+    After(u32),
+}
+
+/// What a transaction freed.
+type Freed = Vec<(Group, Range<u32>)>;
+
+/// What each uncommitted transaction freed. Its lock is a leaf.
+#[derive(Debug, Default)]
+pub(super) struct Pending(Mutex<HashMap<u32, Freed>>);
+
+impl Pending {
+    fn add(&self, tid: u32, group: Group, bits: Range<u32>) {
+        let mut all = self.0.lock();
+        let runs = all.entry(tid).or_default();
+        match runs.last_mut() {
+            Some((last, run)) if *last == group && run.end == bits.start => run.end = bits.end,
+            _ => runs.push((group, bits)),
+        }
+    }
+
+    fn take(&self, tid: u32) -> Freed {
+        self.0.lock().remove(&tid).unwrap_or_default()
+    }
+}
+
+impl BlockAllocator {
+    /// Frees clusters, in one group or several. Changes
+    /// [`FREE_CREDITS_PER_GROUP`](Self::FREE_CREDITS_PER_GROUP) metadata blocks for each; blocks on
+    /// the device for bitmaps that are not cached.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when any of them is free already or holds fixed metadata, or when the run
+    /// is not made of whole clusters of the file system; nothing is changed then. An error of the
+    /// device or the journal may leave the first groups of several changed.
+    pub(crate) fn free(&self, edit: &mut dyn Edit, run: Run, release: Release) -> Result<()> {
+        let pieces = self.pieces(run)?;
+        if pieces.len() > 1 {
+            for (group, bits) in &pieces {
+                let mut state = self.slot(*group).blocks.lock();
+                let view = self.view(&*edit, *group, &mut state)?;
+                self.check_in_use(*group, &view, bits)?;
+            }
+        }
+        pieces
+            .into_iter()
+            .try_for_each(|(group, bits)| self.free_piece(edit, group, bits, release))
+    }
+
+    /// The groups and bits of a run.
+    fn pieces(&self, run: Run) -> Result<Vec<(Group, Range<u32>)>> {
+        let sb = self.sb();
+        let ratio = u64::from(sb.cluster_ratio());
+        let mut pieces = Vec::new();
+        let (mut at, mut left) = (run.start, run.len);
+        while left > 0 {
+            let group = sb.group_of_block(at).ok_or_else(|| outside(run))?;
+            let offset = at.0 - sb.group_first_block(group).0;
+            if !offset.is_multiple_of(ratio) {
+                return Err(outside(run));
+            }
+            let bit = (offset / ratio) as u32;
+            let len = left.min(sb.clusters_in_group(group) - bit);
+            pieces.push((group, bit..bit + len));
+            left -= len;
+            at = Pblk(at.0 + u64::from(len) * ratio);
+        }
+        Ok(pieces)
+    }
+
+    fn check_in_use(&self, group: Group, view: &View, bits: &Range<u32>) -> Result<()> {
+        let (from, end) = (bits.start as usize, bits.end as usize);
+        if let Some(bit) = bitmap::next_zero(&view.bits, from, end) {
+            return Err(damaged(
+                group,
+                format!("bit {bit} is freed, and free already"),
+            ));
+        }
+        let metadata = self.groups.metadata_bits(group, &view.desc);
+        let hit = |range: &Range<usize>| range.start < end && from < range.end;
+        match metadata.into_iter().find(hit) {
+            Some(range) => {
+                let what = format!("bits {from} to {end} are freed, and {range:?} are metadata");
+                Err(damaged(group, what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn free_piece(
+        &self,
+        edit: &mut dyn Edit,
+        group: Group,
+        bits: Range<u32>,
+        release: Release,
+    ) -> Result<()> {
+        let mut state = self.slot(group).blocks.lock();
+        let view = self.view(&*edit, group, &mut state)?;
+        self.check_in_use(group, &view, &bits)?;
+        self.write(edit, group, &view, &bits, false)?;
+        let count = bits.end - bits.start;
+        match release {
+            Release::Now => self.reopen(group, &mut state, count),
+            Release::After(tid) => {
+                state.hold(bits.clone(), view.bits.len());
+                self.pending.add(tid, group, bits);
+            }
+        }
+        self.space.freed(count.into(), release != Release::Now);
+        Ok(())
+    }
+
+    /// Bits became free to allocate: the longest run may have grown by them and by a neighbour.
+    fn reopen(&self, group: Group, state: &mut GroupBlocks, count: u32) {
+        let slot = self.slot(group);
+        state.trimmed = None;
+        if slot.longest.get() != UNKNOWN {
+            let longest = slot.longest.get().saturating_mul(2).saturating_add(count);
+            slot.longest.set(longest.min(slot.free_clusters.get()));
+        }
+    }
+
+    /// The transaction is durable: what it freed can be allocated. Each run is first shown to
+    /// `before`, while nobody can have it yet: there a mount with `discard` discards it. Takes
+    /// groups' locks, one at a time, not while it calls `before`.
+    pub(crate) fn committed(&self, tid: u32, before: &mut dyn FnMut(Run)) {
+        for (group, bits) in self.pending.take(tid) {
+            before(self.run(group, &bits));
+            let count = bits.end - bits.start;
+            let mut state = self.slot(group).blocks.lock();
+            state.release(bits);
+            let damaged = state.load == Load::Damaged;
+            if !damaged {
+                self.reopen(group, &mut state, count);
+            }
+            self.space.settled(count.into());
+            if damaged {
+                self.space.lost(count.into());
+            }
+        }
+    }
+}
+
+fn outside(run: Run) -> Error {
+    Error::Corrupt {
+        structure: "block number",
+        place: Place::block(run.start.0),
+        what: format!("{} clusters are freed that are not all there", run.len),
+    }
+}

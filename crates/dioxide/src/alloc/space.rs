@@ -1,0 +1,136 @@
+//! How many clusters there are to have.
+//!
+//! Not for: where they are. All numbers are clusters.
+//!
+//! Invariant: `available` = free in the bitmaps − pending (freed, not committed) − claimed. A claim
+//! is made before a bitmap is searched, so clusters that were promised are there, whoever else
+//! allocates; only whether they lie together is open.
+//!
+//! Rejected: counters sharded by CPU. An exact answer to "is there enough" needs their sum, and one
+//! atomic addition is small beside the search and the change of two metadata blocks.
+
+use crate::{Error, Result};
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// The counters of a file system. Who claims from `available` also sees what was stored before it
+/// grew: the hint of the group where the clusters are. The others are only numbers.
+#[derive(Debug)]
+pub(super) struct Space {
+    available: CachePadded<AtomicU64>,
+    free: AtomicU64,
+    pending: AtomicU64,
+    /// What only privileged callers may use.
+    kept: u64,
+}
+
+/// Clusters that nobody else can take. Given back when dropped, as far as they were not used.
+#[derive(Debug)]
+pub(crate) struct Reservation<'a> {
+    space: &'a Space,
+    left: u64,
+}
+
+impl Space {
+    pub(super) fn new(free: u64, kept: u64) -> Space {
+        Space {
+            available: CachePadded::new(AtomicU64::new(free)),
+            free: AtomicU64::new(free),
+            pending: AtomicU64::new(0),
+            kept,
+        }
+    }
+
+    pub(super) fn free(&self) -> u64 {
+        self.free.load(Relaxed)
+    }
+
+    pub(super) fn pending(&self) -> u64 {
+        self.pending.load(Relaxed)
+    }
+
+    /// What a caller can claim.
+    pub(super) fn available(&self, privileged: bool) -> u64 {
+        let floor = self.floor(privileged);
+        self.available.load(Relaxed).saturating_sub(floor)
+    }
+
+    fn floor(&self, privileged: bool) -> u64 {
+        if privileged { 0 } else { self.kept }
+    }
+
+    /// Takes between `least` and `most` out of what is available; none if that is less than `least`.
+    fn take(&self, least: u64, most: u64, privileged: bool) -> Option<u64> {
+        let floor = self.floor(privileged);
+        let mut taken = 0;
+        self.available
+            .fetch_update(Acquire, Relaxed, |now| {
+                taken = now.saturating_sub(floor).min(most);
+                (taken >= least).then(|| now - taken)
+            })
+            .ok()
+            .map(|_| taken)
+    }
+
+    /// Claims exactly `count`.
+    pub(super) fn claim(&self, count: u64, privileged: bool) -> Result<Reservation<'_>> {
+        let left = self
+            .take(count, count, privileged)
+            .ok_or(Error::NoSpace("blocks"))?;
+        Ok(Reservation { space: self, left })
+    }
+
+    /// Clusters were freed in a bitmap; `pending` if they wait for a commit. Else the group's hint was
+    /// raised before.
+    pub(super) fn freed(&self, count: u64, pending: bool) {
+        self.free.fetch_add(count, Relaxed);
+        if pending {
+            self.pending.fetch_add(count, Relaxed);
+        } else {
+            self.available.fetch_add(count, Release);
+        }
+    }
+
+    /// Pending clusters can be had; the group's hint was raised before.
+    pub(super) fn settled(&self, count: u64) {
+        self.pending.fetch_sub(count, Relaxed);
+        self.available.fetch_add(count, Release);
+    }
+
+    /// Free clusters of a damaged group cannot be had any more.
+    pub(super) fn lost(&self, count: u64) {
+        self.take(0, count, true);
+    }
+}
+
+impl Reservation<'_> {
+    /// Clusters that are still claimed.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Claims more, up to `count` in all, as far as there is more.
+    pub(super) fn grow(&mut self, count: u64, privileged: bool) {
+        let more = count.saturating_sub(self.left);
+        self.left += self.space.take(0, more, privileged).unwrap_or(0);
+    }
+
+    /// `count` of the claimed clusters were allocated.
+    pub(super) fn spend(&mut self, count: u64) {
+        assert!(count <= self.left, "more was allocated than claimed");
+        self.left -= count;
+        self.space.free.fetch_sub(count, Relaxed);
+    }
+
+    /// Whether the claim is of that file system.
+    pub(super) fn is_of(&self, space: &Space) -> bool {
+        std::ptr::eq(self.space, space)
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.space.available.fetch_add(self.left, Release);
+    }
+}

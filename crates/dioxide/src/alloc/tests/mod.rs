@@ -1,0 +1,10 @@
+//! Both allocators over images that mke2fs made, against a model, e2fsck and dumpe2fs.
+
+mod blocks;
+mod damage;
+mod inodes;
+mod model;
+mod search;
+mod streams;
+mod support;
+mod threads;

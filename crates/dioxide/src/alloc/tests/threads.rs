@@ -1,0 +1,189 @@
+//! Several threads at once.
+
+use super::blocks::request;
+use super::support::{Fs, Random, VARIANTS};
+use crate::Error;
+use crate::alloc::{Goal, InodeAllocator, InodeKind, Release, Request, Run, Stream};
+use dioxide_format::types::{Group, Ino, Pblk};
+use dioxide_testkit::Image;
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const THREADS: u64 = 4;
+
+/// What some thread has now.
+#[derive(Default)]
+struct Owned {
+    clusters: Mutex<HashSet<u64>>,
+    inodes: Mutex<HashSet<u32>>,
+}
+
+fn blocks_of(fs: &Fs, run: Run) -> impl Iterator<Item = u64> {
+    let ratio = u64::from(fs.sb.cluster_ratio());
+    (0..u64::from(run.len)).map(move |i| run.start.0 + i * ratio)
+}
+
+fn allocate(fs: &Fs, owned: &Owned, random: &mut Random, thread: u64) -> Option<Run> {
+    let goal = Goal::Near(Pblk(random.below(fs.sb.blocks_count())));
+    let most = 1 + random.below(300) as u32;
+    let request = Request {
+        stream: random.one_in(2).then_some(Stream(thread)),
+        ..request(goal, 1, most)
+    };
+    match fs.blocks.allocate(&mut fs.for_blocks(), &request) {
+        Ok(run) => {
+            let mut all = owned.clusters.lock();
+            for block in blocks_of(fs, run) {
+                assert!(all.insert(block), "{block} was handed out twice");
+            }
+            Some(run)
+        }
+        Err(Error::NoSpace(_)) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn free(fs: &Fs, owned: &Owned, run: Run, tid: u32) {
+    let mut all = owned.clusters.lock();
+    blocks_of(fs, run).for_each(|block| assert!(all.remove(&block)));
+    drop(all);
+    let release = Release::After(tid);
+    fs.blocks.free(&mut fs.for_blocks(), run, release).unwrap();
+}
+
+fn inodes(fs: &Fs, owned: &Owned, random: &mut Random, mine: &mut Vec<(Ino, bool)>) {
+    let directory = random.one_in(4);
+    if random.one_in(3) && !mine.is_empty() {
+        let (ino, was_dir) = mine.swap_remove(random.below(mine.len() as u64) as usize);
+        assert!(owned.inodes.lock().remove(&ino.0));
+        let mut handle = fs.handle(InodeAllocator::FREE_CREDITS);
+        return fs.inodes.free(&mut handle, ino, was_dir).unwrap();
+    }
+    let kind = if directory {
+        InodeKind::TopDirectory
+    } else {
+        InodeKind::File
+    };
+    let parent = mine.last().map_or(Ino::ROOT, |(ino, _)| *ino);
+    let mut handle = fs.handle(InodeAllocator::ALLOCATE_CREDITS);
+    let new = fs.inodes.allocate(&mut handle, parent, kind).unwrap();
+    assert!(owned.inodes.lock().insert(new.ino.0), "{new:?} twice");
+    mine.push((new.ino, directory));
+}
+
+fn work(fs: &Fs, owned: &Owned, thread: u64) {
+    let mut random = Random::new(thread + 1);
+    let (mut runs, mut inos) = (Vec::new(), Vec::new());
+    for step in 0..1500 {
+        match random.below(5) {
+            0 | 1 => runs.extend(allocate(fs, owned, &mut random, thread)),
+            2 if !runs.is_empty() => {
+                let at = random.below(runs.len() as u64) as usize;
+                free(fs, owned, runs.swap_remove(at), step / 100);
+            }
+            3 => fs.blocks.committed(step / 100, &mut |_| ()),
+            _ => inodes(fs, owned, &mut random, &mut inos),
+        }
+    }
+    runs.into_iter().for_each(|run| free(fs, owned, run, 1000));
+    for (ino, was_dir) in inos {
+        owned.inodes.lock().remove(&ino.0);
+        fs.inodes.free(&mut fs.handle(2), ino, was_dir).unwrap();
+    }
+}
+
+#[test]
+fn four_threads_never_share_a_block_and_counts_stay_exact() {
+    for variant in [0, 2, 5, 9] {
+        let fs = Fs::make(VARIANTS[variant].builder());
+        let owned = Owned::default();
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (fs, owned) = (&fs, &owned);
+                scope.spawn(move || work(fs, owned, thread));
+            }
+        });
+        for tid in (0..20).chain([1000]) {
+            fs.blocks.committed(tid, &mut |_| ());
+        }
+        let all = fs.blocks.free_clusters();
+        assert_eq!(fs.blocks.available_clusters(true), all);
+        assert_eq!(fs.blocks.pending_clusters(), 0);
+        fs.finish();
+    }
+}
+
+#[test]
+fn four_threads_fill_it_to_the_last_cluster() {
+    let fs = Fs::make(VARIANTS[0].builder());
+    let owned = Owned::default();
+    let runs: Vec<Run> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (fs, owned) = (&fs, &owned);
+                scope.spawn(move || {
+                    let mut random = Random::new(thread + 9);
+                    let next = || allocate(fs, owned, &mut random, thread);
+                    std::iter::from_fn(next).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+        joined.flatten().collect()
+    });
+    assert_eq!(fs.blocks.free_clusters(), 0);
+    runs.into_iter().for_each(|run| free(&fs, &owned, run, 1));
+    fs.blocks.committed(1, &mut |_| ());
+    fs.finish();
+}
+
+/// Allocates near group 0 while that group is locked; for at most `wait` before it is unlocked.
+fn allocate_beside_a_lock(fs: &Fs, wait: Duration) -> (bool, Run) {
+    let near = request(Goal::Near(fs.sb.first_data_block()), 1, 1);
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        let locked = fs.blocks.slot(Group(0)).blocks.lock();
+        scope.spawn(move || {
+            let run = fs.blocks.allocate(&mut fs.for_blocks(), &near);
+            sender.send(run.unwrap()).unwrap();
+        });
+        let early = receiver.recv_timeout(wait);
+        drop(locked);
+        match early {
+            Ok(run) => (true, run),
+            Err(_) => (false, receiver.recv().unwrap()),
+        }
+    })
+}
+
+#[test]
+fn locked_group_is_passed_over_while_another_serves() {
+    let fs = Fs::make(VARIANTS[0].builder());
+    let (early, run) = allocate_beside_a_lock(&fs, Duration::from_secs(20));
+    assert!(early);
+    assert_eq!(fs.sb.group_of_block(run.start), Some(Group(1)));
+    free(&fs, &owning(&fs, run), run, 1);
+    fs.blocks.committed(1, &mut |_| ());
+    fs.finish();
+}
+
+#[test]
+fn locked_group_is_waited_for_when_no_other_serves() {
+    let fs = Fs::make(Image::builder().features("^has_journal"));
+    assert_eq!(fs.sb.group_count(), 1);
+    let (early, run) = allocate_beside_a_lock(&fs, Duration::from_millis(50));
+    assert!(!early);
+    free(&fs, &owning(&fs, run), run, 1);
+    fs.blocks.committed(1, &mut |_| ());
+    fs.finish();
+}
+
+fn owning(fs: &Fs, run: Run) -> Owned {
+    Owned {
+        clusters: Mutex::new(blocks_of(fs, run).collect()),
+        ..Owned::default()
+    }
+}

@@ -1,0 +1,171 @@
+//! Images whose journal the kernel left dirty: what is mounted, what is written, what is said.
+
+use dioxide::block::mem::MemDevice;
+use dioxide::block::record::RecordDevice;
+use dioxide::block::{Device, Durability};
+use dioxide::{Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Image, Mount, debugfs, e2fsck_clean, need_root};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+const FILES: u32 = 40;
+
+/// A copy of a file system in use: everything that `run` made was synced file by file, so it is in the
+/// journal and not yet where it belongs.
+fn dirty(features: &str) -> Image {
+    let image = Image::builder().size(64 << 20).features(features).build();
+    let mount = Mount::ext4(image.path(), "");
+    fs::create_dir(mount.path().join("dir")).expect("a directory");
+    for number in 0..FILES {
+        let mut file = File::create(mount.path().join(format!("dir/{number}"))).expect("a file");
+        write!(file, "file {number}").expect("room");
+        file.sync_all().expect("a sync");
+    }
+    let copy = image.copy();
+    mount.unmount();
+    copy
+}
+
+fn open(image: &Image, options: &MountOptions) -> Fs {
+    Fs::open(image.path(), options).expect("it opens")
+}
+
+fn assert_files(fs: &Fs) {
+    for number in 0..FILES {
+        let path = format!("/dir/{number}");
+        let file = OpenOptions::new().read(true).open(fs, &path);
+        let mut text = vec![0; 100];
+        let len = file.expect(&path).read_at(&mut text, 0).expect(&path);
+        assert_eq!(text[..len], *format!("file {number}").as_bytes(), "{path}");
+    }
+}
+
+fn needs_recovery(image: &Image) -> bool {
+    let mut bytes = vec![0; 1024];
+    let file = File::open(image.path()).expect("the image");
+    file.read_exact_at(&mut bytes, 1024).expect("a superblock");
+    let sb = dioxide::format::superblock::SuperBlock::parse(&bytes).expect("1024 bytes");
+    sb.needs_recovery()
+}
+
+#[test]
+fn dirty_journal_is_replayed_on_the_device_by_a_writing_mount() {
+    need_root!();
+    for features in ["", "^metadata_csum", "^64bit"] {
+        let image = dirty(features);
+        assert!(needs_recovery(&image));
+        let fs = open(&image, &MountOptions::new());
+        assert_eq!(fs.read_only(), None, "{features}: {:?}", fs.warnings());
+        assert!(fs.warnings()[0].contains("was replayed"));
+        assert_files(&fs);
+        drop(fs);
+        assert!(!needs_recovery(&image));
+        let again = open(&image, &MountOptions::new());
+        assert_eq!(again.warnings(), &[] as &[String]);
+        drop(again);
+        e2fsck_clean(image.path());
+    }
+}
+
+#[test]
+fn dirty_journal_is_read_in_place_by_a_reading_mount() {
+    need_root!();
+    let image = dirty("");
+    let before = fs::read(image.path()).expect("the image");
+    let fs = open(&image, &MountOptions::new().read_only(true));
+    assert!(
+        fs.warnings()[0].contains("read in place"),
+        "{:?}",
+        fs.warnings()
+    );
+    assert_files(&fs);
+    drop(fs);
+    assert!(before == fs::read(image.path()).expect("the image"));
+}
+
+#[test]
+fn dirty_journal_under_noload_is_left_alone() {
+    need_root!();
+    let image = dirty("");
+    let before = fs::read(image.path()).expect("the image");
+    let fs = open(&image, &MountOptions::new().noload(true));
+    let why = fs.read_only().expect("read-only");
+    assert!(why.contains("noload"), "{why}");
+    assert!(
+        fs.read_dir("/dir").is_err(),
+        "the directory is only in the journal"
+    );
+    drop(fs);
+    assert!(before == fs::read(image.path()).expect("the image"));
+}
+
+#[test]
+fn damaged_journal_is_not_replayed_and_nothing_is_written() {
+    need_root!();
+    let image = dirty("");
+    // The second block of the journal, a descriptor, in the middle of what was committed.
+    let first = dioxide_testkit::leaf_extents(image.path(), "<8>")[0].physical;
+    let file = File::options().write(true).open(image.path());
+    let file = file.expect("the image");
+    file.write_all_at(&[0xA5; 64], first * 4096 + 4096 + 200)
+        .expect("a write");
+    let before = fs::read(image.path()).expect("the image");
+    let fs = open(&image, &MountOptions::new());
+    let why = fs.read_only().expect("read-only");
+    assert!(why.contains("journal"), "{why}");
+    drop(fs);
+    assert!(before == fs::read(image.path()).expect("the image"));
+}
+
+#[test]
+fn mark_without_anything_to_replay_is_taken_off() {
+    let image = Image::builder().size(16 << 20).block_size(1024).build();
+    debugfs(image.path(), &["feature needs_recovery"]);
+    let fs = open(&image, &MountOptions::new());
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    drop(fs);
+    assert!(!needs_recovery(&image));
+    e2fsck_clean(image.path());
+}
+
+/// The image in memory.
+fn loaded(bytes: &[u8]) -> Arc<MemDevice> {
+    let device = MemDevice::new(bytes.len() as u64);
+    device
+        .write_at(0, bytes, Durability::Cached)
+        .expect("all of the device");
+    Arc::new(device)
+}
+
+#[test]
+fn replay_cut_after_any_write_is_finished_by_the_next_open() {
+    need_root!();
+    let image = dirty("");
+    let bytes = fs::read(image.path()).expect("the image");
+    let recorder = Arc::new(RecordDevice::new(loaded(&bytes)));
+    drop(Fs::open_device(recorder.clone(), &MountOptions::new()).expect("it opens"));
+    let log = recorder.take_log();
+    let writes = log.entries().len();
+    assert!(writes > 5, "a replay of {writes} writes and flushes");
+    for done in 0..=writes {
+        let device = loaded(&bytes);
+        for entry in &log.entries()[..done] {
+            entry.apply(&*device).expect("a write");
+        }
+        let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
+        assert_eq!(
+            fs.read_only(),
+            None,
+            "cut after {done}: {:?}",
+            fs.warnings()
+        );
+        assert_files(&fs);
+        drop(fs);
+        let mut after = vec![0; bytes.len()];
+        device.read_at(0, &mut after).expect("all of the device");
+        fs::write(image.path(), after).expect("room");
+        e2fsck_clean(image.path());
+    }
+}
