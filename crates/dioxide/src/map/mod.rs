@@ -24,7 +24,11 @@
 //! comparisons that miss on every random read of a fragmented file, and shared writes when threads
 //! share a handle).
 
+#[cfg(test)]
+pub(crate) mod indirect;
 pub(crate) mod load;
+#[cfg(test)]
+pub(crate) mod tree;
 
 use crate::Result;
 use dioxide_format::types::{Lblk, Pblk};
