@@ -69,6 +69,8 @@ impl Mount {
         let sb = read_superblock(&*device, at)?;
         fits_device(&sb, &*device)?;
         let replayed = replay(device, options, sb, at)?;
+        // The journal may have had another superblock.
+        fits_device(&replayed.sb, &*replayed.device)?;
         let mut mount = Mount::new(replayed.device, options, replayed.sb, at);
         replayed.note.into_iter().for_each(|note| mount.warn(note));
         replayed

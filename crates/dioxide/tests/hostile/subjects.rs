@@ -42,6 +42,11 @@ pub fn all() -> Vec<Subject> {
     vec![
         subject("ext4, 1k blocks", small("", 1024)),
         subject("ext4, no checksums", small("^metadata_csum", 1024)),
+        subject("ext4, dirty journal", small("", 1024)),
+        subject(
+            "ext4, dirty journal, no checksums",
+            small("^metadata_csum", 1024),
+        ),
         subject("ext2", small("", 1024).fs_type("ext2")),
         subject("ext4, 4k blocks", small("^has_journal", 4096)),
         subject(
@@ -89,8 +94,13 @@ fn subject(name: &'static str, builder: ImageBuilder) -> Subject {
             .code()
             .is_some_and(|code| code < 4)
     );
+    if name.contains("dirty") {
+        journal(&image);
+    }
     let bytes = Arc::new(fs::read(image.path()).expect("the image"));
-    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let options = MountOptions::new().read_only(true);
+    let fs = Fs::open(image.path(), &options).expect("it opens");
+    assert_eq!(name.contains("dirty"), !fs.warnings().is_empty(), "{name}");
     let block = fs.block_size() as usize;
     Subject {
         name,
@@ -99,6 +109,35 @@ fn subject(name: &'static str, builder: ImageBuilder) -> Subject {
         checksummed: fs.superblock().features().metadata_csum(),
         found: scan(&fs, false),
         bytes,
+    }
+}
+
+/// Blocks that are committed to the journal and wiped where they belong: nothing reads them there.
+const JOURNALED: std::ops::Range<u64> = 40..80;
+
+/// Moves some blocks of metadata into the journal, in two transactions.
+fn journal(image: &Image) {
+    const BLOCK: u64 = 1024;
+    let file = File::options().read(true).write(true).open(image.path());
+    let file = file.expect("the image");
+    let mut commands = vec!["jo".to_owned()];
+    let parts = [40..60, 60..80].map(|blocks: std::ops::Range<u64>| {
+        let copy = tempfile::NamedTempFile::new().expect("a temporary file");
+        let mut bytes = vec![0; ((blocks.end - blocks.start) * BLOCK) as usize];
+        file.read_exact_at(&mut bytes, blocks.start * BLOCK)
+            .expect("blocks of the image");
+        fs::write(copy.path(), bytes).expect("room");
+        let numbers: Vec<String> = blocks.map(|block| block.to_string()).collect();
+        let path = copy.path().display();
+        commands.push(format!("jw -b {} {path}", numbers.join(",")));
+        copy
+    });
+    commands.push("jc".to_owned());
+    debugfs(image.path(), &commands);
+    drop(parts);
+    for block in JOURNALED {
+        file.write_all_at(&[0xEE; BLOCK as usize], block * BLOCK)
+            .expect("a block of the image");
     }
 }
 
