@@ -16,7 +16,7 @@
 //! without a search; but a whole bitmap of 4 KiB is searched by words in about a microsecond, and
 //! [`Slot::longest`] already says which groups are worth it.
 
-use super::groups::{Groups, Load, Slot, Totals, contradiction};
+use super::groups::{Groups, Load, Slot, Totals, View, contradiction};
 use super::kinds::BlockBitmap;
 use super::pool::{GroupBlocks, wide};
 use super::release::Pending;
@@ -74,15 +74,6 @@ pub(crate) struct BlockAllocator {
     pub(super) space: Space,
     pub(super) streams: Streams,
     pub(super) pending: Pending,
-}
-
-/// One group's descriptor and bitmap as they are now.
-#[derive(Debug)]
-pub(super) struct View {
-    pub(super) desc: GroupDesc,
-    pub(super) bits: Arc<[u8]>,
-    /// The bitmap is computed and was never written.
-    fresh: bool,
 }
 
 impl BlockAllocator {
@@ -300,13 +291,7 @@ impl BlockAllocator {
             csum = checksum(sb, &view.desc, bytes);
             Ok(())
         };
-        if view.fresh {
-            let mut bytes = view.bits.to_vec();
-            change(&mut bytes).and_then(|()| edit.create(block, &kind, &bytes))
-        } else {
-            edit.modify(block, &kind, &mut change)
-        }
-        .map_err(Error::from)?;
+        view.change_bitmap(edit, block, &kind, &mut change)?;
         Ok(csum)
     }
 

@@ -21,7 +21,7 @@ use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::system_zone::SystemZone;
 use dioxide_format::types::{Group, Pblk};
-use dioxide_journal::Edit;
+use dioxide_journal::{Edit, Kind};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -116,6 +116,34 @@ pub(super) fn contradiction(
             found: found.to_string(),
             expected,
         },
+    }
+}
+
+/// One group's descriptor and one of its bitmaps as they are now.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) desc: GroupDesc,
+    pub(super) bits: Arc<[u8]>,
+    /// The bitmap is computed and was never written.
+    pub(super) fresh: bool,
+}
+
+impl View {
+    /// Changes the bitmap, which lies in `block`.
+    pub(super) fn change_bitmap(
+        &self,
+        edit: &mut dyn Edit,
+        block: Pblk,
+        kind: &dyn Kind,
+        change: &mut dyn FnMut(&mut [u8]) -> dioxide_journal::Result<()>,
+    ) -> Result<()> {
+        let changed = if self.fresh {
+            let mut bytes = self.bits.to_vec();
+            change(&mut bytes).and_then(|()| edit.create(block, kind, &bytes))
+        } else {
+            edit.modify(block, kind, change)
+        };
+        Ok(changed?)
     }
 }
 

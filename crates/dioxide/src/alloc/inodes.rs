@@ -6,7 +6,7 @@
 //! Invariants: as for blocks. A number below `s_first_ino` is neither handed out nor taken back.
 
 use super::blocks::BlockAllocator;
-use super::groups::{Groups, Load, Slot, Totals, UNKNOWN, contradiction};
+use super::groups::{Groups, Load, Slot, Totals, UNKNOWN, View, contradiction};
 use super::kinds::InodeBitmap;
 use super::orlov::Spread;
 use crate::{Error, Place, Result};
@@ -50,12 +50,6 @@ pub(crate) struct InodeAllocator {
     pub(super) spread: Spread,
     free: AtomicU64,
     directories: AtomicU64,
-}
-
-struct View {
-    desc: GroupDesc,
-    bits: Arc<[u8]>,
-    fresh: bool,
 }
 
 /// One bit to change.
@@ -327,13 +321,7 @@ impl InodeAllocator {
             csum = checksum(sb, &view.desc, bytes);
             Ok(())
         };
-        if view.fresh {
-            let mut bytes = view.bits.to_vec();
-            change(&mut bytes).and_then(|()| edit.create(block, &kind, &bytes))
-        } else {
-            edit.modify(block, &kind, &mut change)
-        }
-        .map_err(Error::from)?;
+        view.change_bitmap(edit, block, &kind, &mut change)?;
         Ok(csum)
     }
 

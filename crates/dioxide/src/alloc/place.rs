@@ -12,8 +12,9 @@
 //! but the goal of a request that continues is waited for at once, since the lock is held for
 //! microseconds and a cut in a file stays.
 
-use super::blocks::{BlockAllocator, Goal, Request, Run, Stream, View};
+use super::blocks::{BlockAllocator, Goal, Request, Run, Stream};
 use super::groups::UNKNOWN;
+use super::groups::View;
 use super::pool::GroupBlocks;
 use super::search::{self, Found};
 use super::space::Reservation;

@@ -4,7 +4,8 @@
 //! out before that transaction is committed: after a crash in between, its old owner would have it
 //! again, with what its new owner wrote.
 
-use super::blocks::{BlockAllocator, Run, View, damaged};
+use super::blocks::{BlockAllocator, Run, damaged};
+use super::groups::View;
 use super::groups::{Load, UNKNOWN};
 use super::pool::GroupBlocks;
 use crate::{Error, Place, Result};

@@ -1,13 +1,13 @@
 //! Carrying out a planned change.
 //!
-//! Order: allocate everything (what can fail for want of space comes before any change), write the
+//! Order: check that what is planned are nodes, allocate everything (what can fail for want of space comes before any change), write the
 //! nodes, the root, and free last. If freeing is refused, blocks are lost but the tree is whole.
 
 use super::blocks::{Blocks, Owner, PhysicalRun, free_tree_block};
 use super::node::{ExtentBlock, I_BLOCK_BYTES, format_error, journal_error};
 use super::plan::{FIRST_NEW, Fate, ROOT, Slot};
 use crate::Result;
-use dioxide_format::extent::{ExtentEntries, ExtentNode};
+use dioxide_format::extent::{ExtentEntries, ExtentNode, LBLK_END};
 use dioxide_format::types::Pblk;
 use dioxide_journal::Edit;
 use std::collections::BTreeMap;
@@ -33,6 +33,7 @@ impl Changes {
         blocks: &mut dyn Blocks,
         root: &mut [u8; I_BLOCK_BYTES],
     ) -> Result<()> {
+        self.check(owner)?;
         let addresses = self.allocate(owner, edit, blocks)?;
         for Slot { node, .. } in self.nodes.values_mut() {
             resolve(node, &addresses);
@@ -43,6 +44,23 @@ impl Changes {
             encode(owner, None, &slot.node, root)?;
         }
         self.free(owner, edit, blocks)
+    }
+
+    /// A damaged tree can make a plan come to nodes that are none: then nothing is changed.
+    fn check(&self, owner: &Owner) -> Result<()> {
+        for (&id, Slot { node, fate }) in &self.nodes {
+            let physical = match node.entries {
+                ExtentEntries::Leaf(_) => owner.physical.clone(),
+                // New children have no addresses yet.
+                ExtentEntries::Index(_) => 0..u64::MAX,
+            };
+            if !matches!(fate, Fate::Unchanged | Fate::Dropped) {
+                let block = (id.0 < FIRST_NEW && id != ROOT).then_some(id);
+                node.validate(0..LBLK_END, physical)
+                    .map_err(|error| format_error(owner, block, error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Blocks for all new nodes, or for none.

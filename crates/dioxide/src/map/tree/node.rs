@@ -95,12 +95,10 @@ pub(crate) fn format_error(
 
 /// Adds the inode to an error of the journal.
 pub(crate) fn journal_error(owner: &Owner, error: dioxide_journal::Error) -> Error {
-    use dioxide_journal::Error as J;
     match error {
-        J::Device(error) => Error::Device(error),
-        J::Block { block, source } => format_error(owner, Some(Pblk(block)), source),
-        J::Aborted(_) => Error::ReadOnly(error.to_string()),
-        J::Unsupported(what) => Error::Unsupported(what),
-        other => Error::Invalid(other.to_string()),
+        dioxide_journal::Error::Block { block, source } => {
+            format_error(owner, Some(Pblk(block)), source)
+        }
+        other => other.into(),
     }
 }
