@@ -312,6 +312,11 @@ impl Journal {
         self.core.state.lock().phase(tid)
     }
 
+    /// The newest transaction that was begun; 0 if there is none.
+    pub fn newest(&self) -> Tid {
+        self.core.state.lock().newest
+    }
+
     /// The newest transaction that is durable; 0 if there is none.
     pub fn committed(&self) -> Tid {
         self.core.state.lock().committed

@@ -138,6 +138,9 @@ pub enum Error {
     /// Nothing is left to allocate (`ENOSPC`); says of what. Nothing was changed.
     #[error("no space left: {0}")]
     NoSpace(&'static str),
+    /// Somebody still uses it (`EBUSY`); says who.
+    #[error("busy: {0}")]
+    Busy(&'static str),
     /// No-wait mode, and the request would have to wait (`EAGAIN`).
     #[error("would block: {0}")]
     WouldBlock(&'static str),
@@ -166,6 +169,7 @@ impl Error {
             Error::Invalid(_) => libc::EINVAL,
             Error::TooLarge(_) => libc::EFBIG,
             Error::NoSpace(_) => libc::ENOSPC,
+            Error::Busy(_) => libc::EBUSY,
             Error::WouldBlock(_) => libc::EAGAIN,
             Error::Deadlock(_) => libc::EDEADLK,
         }

@@ -183,20 +183,23 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
             return Ok(());
         }
     };
-    let (facts, _) = request.facts(pos)?;
+    let (facts, first) = request.facts(pos)?;
     told.facts = Some(facts);
     describe_pieces(file, told, told.len)?;
     told.step("facts", facts_words(&facts));
-    let plan = decide(told, entry, &facts);
+    let plain = request.is_plain(pos, &facts, first)?;
+    let alone = !plain && request.must_be_alone(pos, &facts);
+    let plan = decide(told, entry, &facts, alone);
     told.lock = plan.lock;
     told.io_lock = plan.io_lock;
     told.drains = plan.drain;
     told.waits = plan.wait;
-    told.would_block = told.restarts || plan.drain || plan.wait;
+    told.would_block = told.restarts || plan.drain || plan.wait || !plain;
     plan_steps(told, &plan);
-    match request.check_supported(pos) {
-        Err(error) => told.refuse(&error),
-        Ok(()) => told.step("completion", completion_words(file)),
+    match file.mount.why_read_only() {
+        Some(why) => told.refuse(&Error::ReadOnly(why.to_owned())),
+        None if plain => told.step("completion", completion_words(file)),
+        None => told.step("metadata", metadata_words(&facts)),
     }
     Ok(())
 }
@@ -220,22 +223,47 @@ fn request_of<'a>(file: &'a File, told: &Explanation) -> WriteRequest<'a> {
     }
 }
 
-fn decide(told: &mut Explanation, entry: LockMode, facts: &WriteFacts) -> Plan {
+/// `alone`: parts of blocks must be filled up, whatever the policy says.
+fn decide(told: &mut Explanation, entry: LockMode, facts: &WriteFacts, alone: bool) -> Plan {
+    let exclusive = |facts| match policy::check(told.policy, LockMode::Exclusive, facts) {
+        Verdict::Proceed(plan) => Plan {
+            drain: plan.drain || alone,
+            ..plan
+        },
+        Verdict::Restart => unreachable!("nothing is stronger than the exclusive lock"),
+    };
     match policy::check(told.policy, entry, facts) {
-        Verdict::Proceed(plan) => {
+        Verdict::Proceed(plan) if entry != LockMode::Exclusive && !alone => {
             told.step("check", format!("goes on {}", lock_name(plan.lock)));
             plan
         }
-        Verdict::Restart => {
+        Verdict::Proceed(_) if entry == LockMode::Exclusive => {
+            let plan = exclusive(facts);
+            told.step("check", format!("goes on {}", lock_name(plan.lock)));
+            plan
+        }
+        _ => {
+            let plan = exclusive(facts);
             told.restarts = true;
             told.step(
                 "check",
                 "cannot stay shared: unlocks, locks exclusive, and restarts every check",
             );
-            match policy::check(told.policy, LockMode::Exclusive, facts) {
-                Verdict::Proceed(plan) => plan,
-                Verdict::Restart => unreachable!("nothing is stronger than the exclusive lock"),
-            }
+            plan
+        }
+    }
+}
+
+fn metadata_words(facts: &WriteFacts) -> &'static str {
+    match (facts.blocks, facts.extending) {
+        (BlockState::Unwritten, _) => {
+            "the data is written first; then a transaction makes the blocks written"
+        }
+        (_, true) => {
+            "blocks are claimed where there are none, and the data written; then a transaction maps them and moves i_size"
+        }
+        (_, false) => {
+            "blocks are claimed for holes, and the data written; then a transaction per run maps them"
         }
     }
 }

@@ -23,10 +23,10 @@
 //! | `io` | the direct-I/O engine: policies, read, write, completion, workers |
 //! | `map` | the extent map, and reading it from extent trees and indirect blocks |
 //! | `inode`, `namei` | inodes in memory; directories, paths, symlinks, attributes |
+//! | `alloc`, `txn` | which blocks and inodes are free; changing metadata through the journal |
 //! | `mount` | opening a file system, and what all its files share |
 //! | `sync` | the locks |
 
-#[cfg(test)]
 mod alloc;
 mod api;
 mod error;
@@ -38,15 +38,18 @@ mod mount;
 mod namei;
 mod stats;
 mod sync;
+mod txn;
 
+pub use api::attributes::{FallocateMode, SetAttributes, StatFs};
 pub use api::file::{File, OpenOptions};
-pub use api::fs::{Fs, MountOptions};
+pub use api::fs::{DataMode, Fs, MountOptions};
 pub use api::metadata::{DirEntry, FileType, Metadata, Timestamp, Xattr};
 pub use api::queue::{Completion, Queue, QueueOptions};
 pub use dioxide_block as block;
 pub use dioxide_block::file::Backend;
 pub use dioxide_block::{Buf, BufPool};
 pub use dioxide_format as format;
+pub use dioxide_format::superblock::ErrorPolicy;
 pub use error::{Error, Place, Result};
 pub use explain::{Direction, Explanation, Step};
 pub use io::direct::policy;

@@ -6,7 +6,8 @@
 //! | [`knobs`] | what may be switched while mounted |
 //! | [`groups`] | group descriptors, read when needed |
 //! | [`zone`] | which blocks no file may claim |
-//! | [`meta`] | blocks of metadata, kept in a bounded cache |
+//! | [`meta`] | reading blocks of metadata |
+//! | [`span`] | bytes on the device, whatever its logical block |
 //!
 //! Nothing here grows with the size of the file system: what is read at open, and what is kept,
 //! has a limit.
@@ -16,6 +17,7 @@ mod knobs;
 mod meta;
 mod open;
 mod replay;
+pub(crate) mod span;
 pub(crate) mod zone;
 
 use crate::inode::InodeCache;
@@ -23,15 +25,19 @@ use crate::io::worker::Workers;
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
+use crate::txn::Writer;
 use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
-use dioxide_format::superblock::SuperBlock;
+use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
+use dioxide_journal::buffer::BufferCache;
 use groups::DescTable;
 use knobs::Knobs;
-use meta::MetaCache;
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use zone::Zones;
 
 /// What [`crate::Fs`] points to.
@@ -40,7 +46,8 @@ pub(crate) struct Mount {
     pub(crate) device: Arc<dyn Device>,
     /// The same device, for the short paths.
     pub(crate) lane: Lane,
-    pub(crate) sb: SuperBlock,
+    /// As it was when the file system was opened.
+    pub(crate) sb: Arc<SuperBlock>,
     /// log2 of the file-system block in bytes.
     pub(crate) block_bits: u32,
     /// The file-system block in bytes, less 1.
@@ -66,7 +73,37 @@ pub(crate) struct Mount {
     pub(crate) dir_format: DirFormat,
     descs: DescTable,
     zones: Zones,
-    meta: MetaCache,
+    /// Blocks of metadata, changes included that are not durable yet.
+    pub(crate) cache: BufferCache,
+    /// What changes metadata, once something did.
+    pub(crate) writer: OnceLock<Writer>,
+    /// Held while it is made.
+    pub(crate) starting: Mutex<()>,
+    /// Why nothing is written any more, if so.
+    pub(crate) failed: OnceLock<String>,
+    pub(crate) noload: bool,
+    pub(crate) barrier: bool,
+    pub(crate) discard: bool,
+    pub(crate) commit_interval: Duration,
+    /// What to do when metadata turns out damaged.
+    pub(crate) errors: ErrorPolicy,
+    /// Damage was found: the superblock is to say so.
+    pub(crate) damaged: AtomicBool,
+    /// User and group that the reserved blocks are kept for.
+    reserve: (u32, u32),
+}
+
+/// Closing without [`Mount::close`]: what was changed becomes durable as far as that is possible, and
+/// the file system stays marked as in use.
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.started_writer().is_some()
+            && self.why_read_only().is_none()
+            && let Err(error) = self.sync()
+        {
+            tracing::error!("what was changed last is lost: {error}");
+        }
+    }
 }
 
 impl Mount {
@@ -86,6 +123,12 @@ impl Mount {
     /// the superblock.
     pub(crate) fn physical_blocks(&self) -> Range<u64> {
         self.sb.first_data_block().0 + 1..self.sb.blocks_count()
+    }
+
+    /// Whether the reserved blocks are kept for this user or group.
+    pub(crate) fn has_reserve(&self, (uid, gid): (u32, u32)) -> bool {
+        let (resuid, resgid) = self.reserve;
+        uid == 0 || uid == resuid || (gid == resgid && resgid != 0)
     }
 
     /// The seed of metadata checksums, if the file system has them.

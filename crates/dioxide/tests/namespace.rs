@@ -3,6 +3,8 @@
 
 #[path = "namespace/open.rs"]
 mod open;
+#[path = "namespace/orphans.rs"]
+mod orphans;
 #[path = "namespace/paths.rs"]
 mod paths;
 #[path = "namespace/replay.rs"]

@@ -278,9 +278,44 @@ impl Inode {
         }
     }
 
+    /// Sets the space used, in units of 512 bytes, a whole number of blocks. `huge_file` and
+    /// `block_size` as for [`Inode::sectors`]. Whether the format can say it: if not, nothing changes.
+    #[must_use]
+    pub fn set_sectors(&mut self, sectors: u64, huge_file: bool, block_size: u32) -> bool {
+        const LOW: u64 = 1 << 32;
+        const WIDE: u64 = 1 << 48;
+        let blocks = sectors / u64::from(block_size / 512);
+        let (count, in_blocks) = match huge_file {
+            _ if sectors < LOW => (sectors, false),
+            true if sectors < WIDE => (sectors, false),
+            true if blocks < WIDE => (blocks, true),
+            _ => return false,
+        };
+        self.disk.i_blocks_lo = count as u32;
+        if huge_file {
+            self.disk.l_i_blocks_high = (count >> 32) as u16;
+        }
+        let flag = InodeFlags::HUGE_FILE.0;
+        self.disk.i_flags = self.disk.i_flags & !flag | if in_blocks { flag } else { 0 };
+        true
+    }
+
     /// The flags.
     pub fn flags(&self) -> InodeFlags {
         InodeFlags(self.disk.i_flags)
+    }
+
+    /// Sets owner and group.
+    pub fn set_owner(&mut self, uid: u32, gid: u32) {
+        self.disk.i_uid = uid as u16;
+        self.disk.l_i_uid_high = (uid >> 16) as u16;
+        self.disk.i_gid = gid as u16;
+        self.disk.l_i_gid_high = (gid >> 16) as u16;
+    }
+
+    /// Sets the permission bits, set-ID and sticky bits included: the low 12 bits of the mode.
+    pub fn set_permissions(&mut self, permissions: u16) {
+        self.disk.i_mode = self.disk.i_mode & !0o7777 | permissions & 0o7777;
     }
 
     /// Whether `i_block` is the root of an extent tree.
@@ -305,9 +340,21 @@ impl Inode {
         (block != 0).then_some(Pblk(block))
     }
 
+    /// Sets the block of extended attributes.
+    pub fn set_file_acl(&mut self, block: Option<Pblk>) {
+        let block = block.map_or(0, |block| block.0);
+        self.disk.i_file_acl_lo = block as u32;
+        self.disk.l_i_file_acl_high = (block >> 32) as u16;
+    }
+
     /// The 60 bytes that hold the block map, the inline content or a fast symlink.
     pub fn i_block(&self) -> &[u8; 60] {
         &self.disk.i_block
+    }
+
+    /// Sets the 60 bytes.
+    pub fn set_i_block(&mut self, bytes: &[u8; 60]) {
+        self.disk.i_block = *bytes;
     }
 
     /// Last access.
@@ -362,6 +409,11 @@ impl Inode {
     /// When the inode was deleted, seconds since 1970; or the next inode of the legacy orphan list.
     pub fn dtime(&self) -> u32 {
         self.disk.i_dtime
+    }
+
+    /// Sets the time of deletion, or the next inode of the legacy orphan list.
+    pub fn set_dtime(&mut self, dtime: u32) {
+        self.disk.i_dtime = dtime;
     }
 
     /// Project; 0 when the inode has no room for it.

@@ -1,7 +1,8 @@
 //! The block allocator: its state, and reading and changing one group's bitmap.
 //!
-//! For: `allocate` ([`place`](super::place)), `free` and `committed` ([`release`](super::release)),
-//! `trim` ([`trim`](super::trim)). Not for: extents.
+//! For: `allocate` and `claim` ([`place`](super::place)), what is claimed ([`claim`](super::claim)),
+//! `free` and `committed` ([`release`](super::release)), `trim` ([`trim`](super::trim)). Not for:
+//! extents.
 //!
 //! Every length is in clusters; without bigalloc a cluster is a block. A file that uses part of a
 //! cluster has all of it: which blocks of a cluster are in use, and when the last of them goes, is the
@@ -10,7 +11,7 @@
 //! Invariants:
 //! - A bitmap and the count and checksum in its descriptor change together, under the group's lock.
 //! - A group whose bitmap contradicts its descriptor is never changed.
-//! - A clear bit is handed out only if no uncommitted transaction freed it.
+//! - A clear bit is handed out only if no uncommitted transaction freed it and nobody claimed it.
 //!
 //! Rejected: a buddy bitmap beside each bitmap, as mballoc has. It finds aligned powers of two
 //! without a search; but a whole bitmap of 4 KiB is searched by words in about a microsecond, and
@@ -58,7 +59,7 @@ pub(crate) struct Request {
     pub(crate) reserved: bool,
 }
 
-/// Clusters that lie together, in one group when they come from `allocate`.
+/// Clusters that lie together, in one group when they come from `allocate` or a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Run {
     /// First block of the first cluster.
@@ -77,7 +78,7 @@ pub(crate) struct BlockAllocator {
 }
 
 impl BlockAllocator {
-    /// Metadata blocks that one `allocate` changes.
+    /// Metadata blocks that one `allocate`, or the recording of one claim, changes.
     pub(crate) const ALLOCATE_CREDITS: u32 = 2;
     /// Metadata blocks that `free` changes for each group that the run touches.
     pub(crate) const FREE_CREDITS_PER_GROUP: u32 = 2;
@@ -102,9 +103,10 @@ impl BlockAllocator {
         self.groups.slot(group)
     }
 
-    /// Free clusters as the bitmaps say, pending ones included: times the cluster ratio, this is what
-    /// the superblock's total should be. Descriptors are changed by each transaction, the
-    /// superblock's total is not: the caller stores it when it writes the superblock (as ext4 does).
+    /// Free clusters as the bitmaps say, pending and claimed ones included: times the cluster ratio,
+    /// this is what the superblock's total should be. Descriptors are changed by each transaction,
+    /// the superblock's total is not: the caller stores it when it writes the superblock (as ext4
+    /// does).
     pub(crate) fn free_clusters(&self) -> u64 {
         self.space.free()
     }
@@ -120,13 +122,14 @@ impl BlockAllocator {
         self.space.available(reserved)
     }
 
-    /// Claims `count` clusters before an operation that must not fail half-way; `reserved` as in
-    /// [`Request`]. That they are there is certain, not that they lie together.
+    /// Reserves `count` clusters before an operation that must not fail half-way; `reserved` as in
+    /// [`Request`]. That they are there is certain, not that they lie together. Others, and the same
+    /// operation, may claim and allocate meanwhile.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
     pub(crate) fn reserve(&self, count: u64, reserved: bool) -> Result<Reservation<'_>> {
-        self.space.claim(count, reserved)
+        self.space.reserve(count, reserved)
     }
 
     /// Gives back what is kept for a stream that ends: at the last close, or when its inode goes.
@@ -248,7 +251,7 @@ impl BlockAllocator {
         state.load = Load::Damaged;
         slot.free_clusters.set(0);
         slot.longest.set(0);
-        let held = state.pending_count();
+        let held = state.held_count();
         self.space.lost(u64::from(free.saturating_sub(held)));
     }
 

@@ -44,18 +44,18 @@ pub(super) enum Load {
     Damaged,
 }
 
-/// A hint that others read without a lock.
+/// A hint that others read without a lock. Who reads one also sees what was done before it was set.
 #[derive(Debug)]
 pub(super) struct Hint(AtomicU32);
 
 impl Hint {
     pub(super) fn get(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Acquire)
     }
 
     /// Under the lock that guards it.
     pub(super) fn set(&self, value: u32) {
-        self.0.store(value, Ordering::Relaxed);
+        self.0.store(value, Ordering::Release);
     }
 }
 
@@ -89,6 +89,14 @@ pub(crate) struct Totals {
     pub(crate) free_inodes: u64,
     /// Directories.
     pub(crate) directories: u64,
+}
+
+impl Totals {
+    fn add(&mut self, desc: &GroupDesc) {
+        self.free_clusters += u64::from(desc.free_clusters_count());
+        self.free_inodes += u64::from(desc.free_inodes_count());
+        self.directories += u64::from(desc.used_dirs_count());
+    }
 }
 
 /// All groups of a file system.
@@ -194,6 +202,11 @@ impl Groups {
     pub(super) fn desc(&self, edit: &dyn Edit, group: Group) -> Result<GroupDesc> {
         let (block, at) = self.desc_place(group);
         let bytes = edit.read(block, &DescBlock).map_err(Error::from)?;
+        self.parse_at(group, block, &bytes, at)
+    }
+
+    /// The descriptor at byte `at` of a block of the table.
+    fn parse_at(&self, group: Group, block: Pblk, bytes: &[u8], at: usize) -> Result<GroupDesc> {
         self.parse(group, bytes.get(at..).unwrap_or(&[]))
             .map_err(|error| Error::format(error, Place::block(block.0).at(at as u64)))
     }
@@ -266,17 +279,20 @@ impl Groups {
     }
 
     /// Adds up all descriptors. The superblock's own totals are right only after a clean unmount, so
-    /// whoever mounts for writing asks for these. Reads the whole table.
+    /// whoever mounts for writing asks for these. Reads the whole table, each block once.
     ///
     /// # Errors
     /// The device's; damaged descriptors.
     pub(crate) fn totals(&self, edit: &dyn Edit) -> Result<Totals> {
         let mut totals = Totals::default();
-        for group in (0..self.count()).map(Group) {
-            let desc = self.desc(edit, group)?;
-            totals.free_clusters += u64::from(desc.free_clusters_count());
-            totals.free_inodes += u64::from(desc.free_inodes_count());
-            totals.directories += u64::from(desc.used_dirs_count());
+        let per_block = self.sb.descs_per_block().max(1);
+        for first in (0..self.count()).step_by(per_block as usize) {
+            let end = first.saturating_add(per_block).min(self.count());
+            let block = self.desc_place(Group(first)).0;
+            let bytes = edit.read(block, &DescBlock).map_err(Error::from)?;
+            for (i, group) in (first..end).map(Group).enumerate() {
+                totals.add(&self.parse_at(group, block, &bytes, i * self.sb.desc_size())?);
+            }
         }
         Ok(totals)
     }

@@ -9,6 +9,7 @@
 //! | [`groups`] | descriptors, and what is known of each group |
 //! | [`kinds`] | how bitmaps and descriptors are checked |
 //! | [`blocks`] | the block allocator; [`place`], [`release`] and [`trim`] are its parts |
+//! | [`claim`] | blocks that are chosen before data is written, and recorded after |
 //! | [`pool`], [`streams`] | blocks that are free, and yet not for everyone |
 //! | [`space`] | how much there is to have, and reservations |
 //! | [`search`] | runs of clear bits |
@@ -16,10 +17,21 @@
 //!
 //! # Locks
 //! A group has one lock for its blocks and one for its inodes. A thread holds at most one of all
-//! these at a time. They come after handle start and the extent map's lock, before the metadata
-//! buffer (which `Edit` takes inside). Locks of streams and of the list of pending runs are leaves.
+//! these at a time; dropping a claim takes one. They come after handle start and the extent map's
+//! lock, before the metadata buffer (which `Edit` takes inside). Locks of streams and of the list of
+//! pending runs are leaves.
+
+#![cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        unused_imports,
+        reason = "making inodes, and reserving blocks for that, is for names"
+    )
+)]
 
 mod blocks;
+mod claim;
 mod groups;
 mod inodes;
 mod kinds;
@@ -35,6 +47,7 @@ mod tests;
 mod trim;
 
 pub(crate) use blocks::{BlockAllocator, Goal, Request, Run, Stream};
+pub(crate) use claim::Claim;
 pub(crate) use groups::{Groups, Totals};
 pub(crate) use inodes::{InodeAllocator, InodeKind, NewInode};
 pub(crate) use release::Release;

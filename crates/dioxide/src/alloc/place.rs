@@ -1,5 +1,8 @@
 //! Where a run of blocks goes.
 //!
+//! `allocate` and `claim` choose alike. They differ in what becomes of the chosen clusters, under the
+//! lock of the group where they were found: used in its bitmap, or held in its state.
+//!
 //! In this order:
 //! 1. The goal itself, if the request continues what is mapped there.
 //! 2. A run of the whole length (or of the length of the stream's next window, if that is more): in
@@ -13,6 +16,7 @@
 //! microseconds and a cut in a file stays.
 
 use super::blocks::{BlockAllocator, Goal, Request, Run, Stream};
+use super::claim::Claim;
 use super::groups::UNKNOWN;
 use super::groups::View;
 use super::pool::GroupBlocks;
@@ -23,12 +27,28 @@ use crate::{Error, Result};
 use dioxide_format::types::{Group, Pblk};
 use dioxide_journal::Edit;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Clusters of one group.
+pub(super) struct Chosen {
+    pub(super) group: Group,
+    pub(super) bits: Range<u32>,
+}
+
+/// What becomes of the clusters that are chosen.
+enum Use<'e> {
+    /// The bitmap has them as used.
+    Allocate(&'e mut dyn Edit),
+    /// They are held. Blocks are only read.
+    Claim(&'e dyn Edit),
+}
 
 /// One allocation on its way.
-struct Search<'r, 's> {
+struct Search<'e, 'r, 's> {
     request: &'r Request,
-    claim: &'r mut Reservation<'s>,
-    /// Whether the claim may be made larger.
+    to: Use<'e>,
+    reservation: &'r mut Reservation<'s>,
+    /// Whether more may be reserved.
     grows: bool,
     goal: (Group, u32),
     /// Why a group could not be used: the first reason.
@@ -47,14 +67,14 @@ struct Mode {
 
 /// What came of it.
 enum Tried {
-    Took(Run),
+    Took(Chosen),
     /// The group has no run that is long enough. At most this.
     Short(u32),
     /// Another thread has it locked.
     Busy,
 }
 
-impl Search<'_, '_> {
+impl Search<'_, '_, '_> {
     fn least(&self) -> u32 {
         *self.request.len.start()
     }
@@ -63,12 +83,19 @@ impl Search<'_, '_> {
         *self.request.len.end()
     }
 
-    /// How many of `len` clusters are claimed, after claiming what more there is.
+    fn edit(&self) -> &dyn Edit {
+        match &self.to {
+            Use::Allocate(edit) => &**edit,
+            Use::Claim(edit) => *edit,
+        }
+    }
+
+    /// How many of `len` clusters are reserved, after reserving what more there is.
     fn afford(&mut self, len: u32) -> u32 {
         if self.grows {
-            self.claim.grow(len.into(), self.request.reserved);
+            self.reservation.grow(len.into(), self.request.reserved);
         }
-        u64::from(len).min(self.claim.left()) as u32
+        u64::from(len).min(self.reservation.left()) as u32
     }
 
     /// Passes over a damaged or unreadable group.
@@ -93,11 +120,19 @@ impl BlockAllocator {
     /// [`Error::Corrupt`] when no other group serves, later ones do not count the group at all.
     /// [`Error::Invalid`] for an empty length. In each case nothing is changed.
     pub(crate) fn allocate(&self, edit: &mut dyn Edit, request: &Request) -> Result<Run> {
-        valid(request)?;
-        let mut claim = self
-            .space
-            .claim((*request.len.start()).into(), request.reserved)?;
-        self.place(edit, request, &mut claim, true)
+        let chosen = self.reserve_and_choose(Use::Allocate(edit), request)?;
+        Ok(self.run(chosen.group, &chosen.bits))
+    }
+
+    /// Chooses one run as [`BlockAllocator::allocate`] does, for data that is written before it is
+    /// mapped: no block is changed until [`Claim::record`]. Blocks on the device for bitmaps that are
+    /// not cached.
+    ///
+    /// # Errors
+    /// As [`BlockAllocator::allocate`].
+    pub(crate) fn claim(self: &Arc<Self>, edit: &dyn Edit, request: &Request) -> Result<Claim> {
+        let chosen = self.reserve_and_choose(Use::Claim(edit), request)?;
+        Ok(Claim::new(self.clone(), chosen))
     }
 
     /// As [`BlockAllocator::allocate`], of clusters that were reserved before: at most as many as are
@@ -120,33 +155,49 @@ impl BlockAllocator {
             let left = reservation.left();
             return Err(Error::Invalid(format!("{left} clusters are reserved")));
         }
-        self.place(edit, request, reservation, false)
+        let chosen = self.choose(Use::Allocate(edit), request, reservation, false)?;
+        Ok(self.run(chosen.group, &chosen.bits))
     }
 
-    fn place(
+    fn reserve_and_choose(&self, to: Use<'_>, request: &Request) -> Result<Chosen> {
+        valid(request)?;
+        let least = (*request.len.start()).into();
+        let mut reservation = self.space.reserve(least, request.reserved)?;
+        self.choose(to, request, &mut reservation, true)
+    }
+
+    fn choose(
         &self,
-        edit: &mut dyn Edit,
+        to: Use<'_>,
         request: &Request,
-        claim: &mut Reservation<'_>,
+        reservation: &mut Reservation<'_>,
         grows: bool,
-    ) -> Result<Run> {
+    ) -> Result<Chosen> {
         let (Goal::Append(goal) | Goal::Near(goal)) = request.goal;
         let mut search = Search {
             request,
-            claim,
+            to,
+            reservation,
             grows,
             goal: self.goal(goal),
             damage: None,
         };
-        if let Some(run) = self.at_goal(edit, &mut search)? {
-            return Ok(run);
+        if let Some(chosen) = self.at_goal(&mut search)? {
+            return Ok(chosen);
         }
-        for steal in [false, true] {
-            if let Some(run) = self.widen(edit, &mut search, steal)? {
-                return Ok(run);
+        loop {
+            let openings = self.space.openings();
+            for steal in [false, true] {
+                if let Some(chosen) = self.widen(&mut search, steal)? {
+                    return Ok(chosen);
+                }
+            }
+            // One cluster was reserved, so one there is: it was given back where the search had been.
+            // Several may be there and not lie together.
+            if search.least() > 1 || self.space.openings() == openings {
+                return Err(search.damage.unwrap_or(Error::NoSpace("blocks")));
             }
         }
-        Err(search.damage.unwrap_or(Error::NoSpace("blocks")))
     }
 
     /// The group and bit of a goal; the first ones for a goal outside the file system.
@@ -162,7 +213,7 @@ impl BlockAllocator {
     }
 
     /// The goal itself, for a request that continues.
-    fn at_goal(&self, edit: &mut dyn Edit, search: &mut Search<'_, '_>) -> Result<Option<Run>> {
+    fn at_goal(&self, search: &mut Search<'_, '_, '_>) -> Result<Option<Chosen>> {
         let Goal::Append(goal) = search.request.goal else {
             return Ok(None);
         };
@@ -171,33 +222,29 @@ impl BlockAllocator {
         }
         let (group, at) = search.goal;
         let mut state = self.slot(group).blocks.lock();
-        let view = match self.view(&*edit, group, &mut state) {
+        let view = match self.view(search.edit(), group, &mut state) {
             Ok(view) => view,
             Err(error) => return search.pass_over(error).map(|()| None),
         };
         let bits = state.open_to(state.settled(&view.bits), search.request.stream);
-        let run = search::run_at(&bits, at, self.sb().clusters_in_group(group));
+        let end = self.sb().clusters_in_group(group);
+        let run = search::run_at(&bits, at, end.min(at.saturating_add(search.most())));
         if run.end - run.start < search.least() {
             return Ok(None);
         }
         drop(bits);
-        let (run, left) = self.take(edit, search, group, &mut state, &view, run)?;
+        let (chosen, left) = self.take(search, group, &mut state, &view, run)?;
         drop(state);
         self.leave(search.request.stream, left);
-        Ok(Some(run))
+        Ok(Some(chosen))
     }
 
     /// Sweeps for shorter and shorter runs.
-    fn widen(
-        &self,
-        edit: &mut dyn Edit,
-        search: &mut Search<'_, '_>,
-        steal: bool,
-    ) -> Result<Option<Run>> {
+    fn widen(&self, search: &mut Search<'_, '_, '_>, steal: bool) -> Result<Option<Chosen>> {
         let mut want = search.most().max(self.window_wanted(search.request.stream));
         loop {
-            match self.sweep(edit, search, want, steal)? {
-                Tried::Took(run) => return Ok(Some(run)),
+            match self.sweep(search, want, steal)? {
+                Tried::Took(chosen) => return Ok(Some(chosen)),
                 Tried::Short(longest) if want > search.least() && longest >= search.least() => {
                     want = (want / 2).min(longest).max(search.least());
                 }
@@ -213,19 +260,13 @@ impl BlockAllocator {
     }
 
     /// Tries every group, the nearest first, and those that were locked once more at the end.
-    fn sweep(
-        &self,
-        edit: &mut dyn Edit,
-        search: &mut Search<'_, '_>,
-        want: u32,
-        steal: bool,
-    ) -> Result<Tried> {
+    fn sweep(&self, search: &mut Search<'_, '_, '_>, want: u32, steal: bool) -> Result<Tried> {
         let mut longest = 0;
         for wait in [false, true] {
             let mut busy = false;
             let mode = Mode { want, steal, wait };
             for group in self.order(search.goal.0) {
-                match self.attempt(edit, search, group, mode)? {
+                match self.attempt(search, group, mode)? {
                     Tried::Short(len) => longest = longest.max(len),
                     Tried::Busy => busy = true,
                     took => return Ok(took),
@@ -251,13 +292,7 @@ impl BlockAllocator {
             .map(Group)
     }
 
-    fn attempt(
-        &self,
-        edit: &mut dyn Edit,
-        search: &mut Search<'_, '_>,
-        group: Group,
-        mode: Mode,
-    ) -> Result<Tried> {
+    fn attempt(&self, search: &mut Search<'_, '_, '_>, group: Group, mode: Mode) -> Result<Tried> {
         let slot = self.slot(group);
         if slot.longest.get() < mode.want {
             return Ok(Tried::Short(slot.longest.get()));
@@ -270,7 +305,7 @@ impl BlockAllocator {
         let Some(mut state) = state else {
             return Ok(Tried::Busy);
         };
-        let view = match self.worth(&*edit, group, &mut state, mode.want) {
+        let view = match self.worth(search.edit(), group, &mut state, mode.want) {
             Ok(Ok(view)) => view,
             Ok(Err(short)) => return Ok(Tried::Short(short)),
             Err(error) => return search.pass_over(error).map(|()| Tried::Short(0)),
@@ -299,10 +334,10 @@ impl BlockAllocator {
             }
         };
         drop(bits);
-        let (run, left) = self.take(edit, search, group, &mut state, &view, run)?;
+        let (chosen, left) = self.take(search, group, &mut state, &view, run)?;
         drop(state);
         self.leave(stream, left);
-        Ok(Tried::Took(run))
+        Ok(Tried::Took(chosen))
     }
 
     /// The group, unless what is known of it (its descriptor, the first time) says that it has no run
@@ -326,24 +361,29 @@ impl BlockAllocator {
         self.view(edit, group, state).map(Ok)
     }
 
-    /// Allocates the start of a free run of a group, whose lock is held, and moves the stream's
-    /// window. Returns the group where the stream had its window before, if that is another.
+    /// Allocates or claims the start of a free run of a group, whose lock is held, and moves the
+    /// stream's window. Returns the group where the stream had its window before, if that is another.
     fn take(
         &self,
-        edit: &mut dyn Edit,
-        search: &mut Search<'_, '_>,
+        search: &mut Search<'_, '_, '_>,
         group: Group,
         state: &mut GroupBlocks,
         view: &View,
         run: Range<u32>,
-    ) -> Result<(Run, Option<Group>)> {
+    ) -> Result<(Chosen, Option<Group>)> {
         let len = search.afford((run.end - run.start).min(search.most()));
-        let taken = run.start..run.start + len;
-        self.write(edit, group, view, &taken, true)?;
-        search.claim.spend(len.into());
-        state.cut_windows(&taken);
-        let left = self.move_window(search.request, group, state, view, taken.end);
-        Ok((self.run(group, &taken), left))
+        let bits = run.start..run.start + len;
+        match &mut search.to {
+            Use::Allocate(edit) => {
+                self.write(*edit, group, view, &bits, true)?;
+                self.space.used(len.into());
+            }
+            Use::Claim(_) => state.hold(&bits, view.bits.len()),
+        }
+        search.reservation.spend(len.into());
+        state.cut_windows(&bits);
+        let left = self.move_window(search.request, group, state, view, bits.end);
+        Ok((Chosen { group, bits }, left))
     }
 
     /// Keeps what follows `at` for the request's stream.
@@ -362,9 +402,9 @@ impl BlockAllocator {
         let len = self.window_wanted(Some(stream));
         let end = self.sb().clusters_in_group(group);
         let open = state.open_to(state.settled(&view.bits), Some(stream));
-        let free = search::run_at(&open, at, end);
+        let window = search::run_at(&open, at, end.min(at.saturating_add(len)));
         drop(open);
-        state.set_window(stream, free.start..free.end.min(at.saturating_add(len)));
+        state.set_window(stream, window);
         let before = self.streams.get(stream);
         let state = match request.goal {
             Goal::Append(_) => State::grown(group, before),

@@ -1,13 +1,15 @@
 //! What one group's free blocks are promised to, beyond what its bitmap says.
 //!
-//! Two things keep a clear bit from being handed out. *Pending*: the block was freed by a
-//! transaction that did not commit yet; after a crash its old owner would have it again. *Windows*:
-//! the blocks after a stream's last allocation, kept for that stream, so that two files that grow
-//! together do not interleave. A window is a wish in memory only: it counts nowhere, and who finds
-//! no other space takes it.
+//! Three things keep a clear bit from being handed out. *Pending*: the block was freed by a
+//! transaction that did not commit yet; after a crash its old owner would have it again. *Claimed*:
+//! data is being written to the block, which is recorded as used afterwards. *Windows*: the blocks
+//! after a stream's last allocation, kept for that stream, so that two files that grow together do
+//! not interleave. A window is a wish in memory only: it counts nowhere, and who finds no other space
+//! takes it.
 //!
-//! Rejected for pending blocks: a second copy of the whole bitmap per group, as of the last commit.
-//! Most groups have none, and the copy would cost memory in proportion to the device.
+//! Pending and claimed bits are *held*, all in one map: who holds a bit knows why, and nobody else
+//! needs to. Rejected: a second copy of the whole bitmap per group, as it is to be allocated from.
+//! Most groups hold nothing, and the copy would cost memory in proportion to the device.
 
 use super::Stream;
 use super::groups::Load;
@@ -26,42 +28,48 @@ struct Window {
 #[derive(Debug, Default)]
 pub(super) struct GroupBlocks {
     pub(super) load: Load,
-    /// Bits freed by transactions that did not commit; empty when there are none.
-    pending: Vec<u8>,
-    pending_count: u32,
+    /// Bits that are clear in the bitmap, and pending or claimed; empty when there are none.
+    held: Vec<u8>,
+    held_count: u32,
     windows: Vec<Window>,
     /// Runs from this length on were discarded, and nothing was freed since.
     pub(super) trimmed: Option<u32>,
 }
 
 impl GroupBlocks {
-    /// Marks bits that are clear in the bitmap, but must not be allocated before a commit.
-    pub(super) fn hold(&mut self, bits: Range<u32>, block_bytes: usize) {
-        self.pending.resize(block_bytes, 0);
-        self.pending_count += bits.end - bits.start;
-        bitmap::put_range(&mut self.pending, wide(&bits), true);
+    /// Marks bits that are clear in the bitmap, but not to be handed out, and not marked yet.
+    pub(super) fn hold(&mut self, bits: &Range<u32>, block_bytes: usize) {
+        let range = wide(bits);
+        let held = |range: &Range<usize>| bitmap::next_set(&self.held, range.start, range.end);
+        debug_assert_eq!(held(&range), None, "held twice");
+        self.held.resize(block_bytes, 0);
+        self.held_count += bits.end - bits.start;
+        bitmap::put_range(&mut self.held, range, true);
     }
 
-    /// Takes back [`GroupBlocks::hold`].
-    pub(super) fn release(&mut self, bits: Range<u32>) {
-        self.pending_count -= bits.end - bits.start;
-        bitmap::put_range(&mut self.pending, wide(&bits), false);
-        if self.pending_count == 0 {
-            self.pending = Vec::new();
+    /// Takes back [`GroupBlocks::hold`], of all these bits or some of them.
+    pub(super) fn release(&mut self, bits: &Range<u32>) {
+        let range = wide(bits);
+        let not_held = |range: &Range<usize>| bitmap::next_zero(&self.held, range.start, range.end);
+        debug_assert_eq!(not_held(&range), None, "released, and not held");
+        self.held_count -= bits.end - bits.start;
+        bitmap::put_range(&mut self.held, range, false);
+        if self.held_count == 0 {
+            self.held = Vec::new();
         }
     }
 
-    /// How many bits wait for a commit.
-    pub(super) fn pending_count(&self) -> u32 {
-        self.pending_count
+    /// How many bits are pending or claimed.
+    pub(super) fn held_count(&self) -> u32 {
+        self.held_count
     }
 
-    /// The bitmap with pending blocks as used.
+    /// The bitmap with held blocks as used.
     pub(super) fn settled<'a>(&self, bits: &'a [u8]) -> Cow<'a, [u8]> {
-        if self.pending_count == 0 {
+        if self.held_count == 0 {
             return Cow::Borrowed(bits);
         }
-        Cow::Owned(bits.iter().zip(&self.pending).map(|(a, b)| a | b).collect())
+        Cow::Owned(bits.iter().zip(&self.held).map(|(a, b)| a | b).collect())
     }
 
     /// Whether another than `stream` has a window here.

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a freed block is clear in its bitmap in the transaction that freed it, and is not handed
 //! out before that transaction is committed: after a crash in between, its old owner would have it
-//! again, with what its new owner wrote.
+//! again, with what its new owner wrote. (A block that no committed transaction knows has no old
+//! owner: [`Release::Now`].)
 
 use super::blocks::{BlockAllocator, Run, damaged};
 use super::groups::View;
@@ -19,7 +20,9 @@ use std::ops::Range;
 /// When freed blocks may be allocated again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// At once: there is no journal.
+    /// At once: there is no journal, or the blocks were recorded in the transaction that frees them
+    /// and never in one before it, so that after a crash nobody has them. Which it is, the caller
+    /// knows.
     Now,
     /// When [`BlockAllocator::committed`] is told this transaction. Its number is only compared.
     After(u32),
@@ -53,9 +56,9 @@ impl BlockAllocator {
     /// the device for bitmaps that are not cached.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] when any of them is free already or holds fixed metadata, or when the run
-    /// is not made of whole clusters of the file system; nothing is changed then. An error of the
-    /// device or the journal may leave the first groups of several changed.
+    /// [`Error::Corrupt`] when any of them is free already (claimed ones are) or holds fixed metadata,
+    /// or when the run is not made of whole clusters of the file system; nothing is changed then. An
+    /// error of the device or the journal may leave the first groups of several changed.
     pub(crate) fn free(&self, edit: &mut dyn Edit, run: Run, release: Release) -> Result<()> {
         let pieces = self.pieces(run)?;
         if pieces.len() > 1 {
@@ -122,18 +125,19 @@ impl BlockAllocator {
         self.check_in_use(group, &view, &bits)?;
         self.write(edit, group, &view, &bits, false)?;
         let count = bits.end - bits.start;
+        self.space.freed(count.into());
         match release {
             Release::Now => self.reopen(group, &mut state, count),
             Release::After(tid) => {
-                state.hold(bits.clone(), view.bits.len());
+                state.hold(&bits, view.bits.len());
+                self.space.suspended(count.into());
                 self.pending.add(tid, group, bits);
             }
         }
-        self.space.freed(count.into(), release != Release::Now);
         Ok(())
     }
 
-    /// Bits became free to allocate: the longest run may have grown by them and by a neighbour.
+    /// Bits can be had: the longest run may have grown by them and by a run on either side.
     fn reopen(&self, group: Group, state: &mut GroupBlocks, count: u32) {
         let slot = self.slot(group);
         state.trimmed = None;
@@ -141,25 +145,27 @@ impl BlockAllocator {
             let longest = slot.longest.get().saturating_mul(2).saturating_add(count);
             slot.longest.set(longest.min(slot.free_clusters.get()));
         }
+        self.space.opened(count.into());
+    }
+
+    /// Bits that were held can be had again, unless their group was found damaged meanwhile. Takes the
+    /// group's lock.
+    pub(super) fn let_go(&self, group: Group, bits: &Range<u32>) {
+        let mut state = self.slot(group).blocks.lock();
+        state.release(bits);
+        if state.load != Load::Damaged {
+            self.reopen(group, &mut state, bits.end - bits.start);
+        }
     }
 
     /// The transaction is durable: what it freed can be allocated. Each run is first shown to
-    /// `before`, while nobody can have it yet: there a mount with `discard` discards it. Takes
-    /// groups' locks, one at a time, not while it calls `before`.
+    /// `before`, while nobody can have it yet: there a mount with `discard` discards it. Claims
+    /// stay. Takes groups' locks, one at a time, not while it calls `before`.
     pub(crate) fn committed(&self, tid: u32, before: &mut dyn FnMut(Run)) {
         for (group, bits) in self.pending.take(tid) {
             before(self.run(group, &bits));
-            let count = bits.end - bits.start;
-            let mut state = self.slot(group).blocks.lock();
-            state.release(bits);
-            let damaged = state.load == Load::Damaged;
-            if !damaged {
-                self.reopen(group, &mut state, count);
-            }
-            self.space.settled(count.into());
-            if damaged {
-                self.space.lost(count.into());
-            }
+            self.space.settled((bits.end - bits.start).into());
+            self.let_go(group, &bits);
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn first_fit(bits: &[u8], from: u32, end: u32, want: u32) -> Found {
     Found::Longest(longest)
 }
 
-/// The free run that begins exactly at `at`; empty if that bit is set.
+/// The free run that begins exactly at `at`, up to `end`; empty if that bit is set.
 pub(super) fn run_at(bits: &[u8], at: u32, end: u32) -> Range<u32> {
     match runs(bits, at, end).next() {
         Some(run) if run.start == at => run,

@@ -2,9 +2,10 @@
 //!
 //! Not for: where they are. All numbers are clusters.
 //!
-//! Invariant: `available` = free in the bitmaps − pending (freed, not committed) − claimed. A claim
-//! is made before a bitmap is searched, so clusters that were promised are there, whoever else
-//! allocates; only whether they lie together is open.
+//! Invariant: `available` = free in the bitmaps − pending (freed, not committed) − claimed (chosen,
+//! not recorded) − reserved (promised, not chosen). Clusters are reserved before a bitmap is
+//! searched, so those that were promised are there, whoever else allocates; only whether they lie
+//! together is open. Claimed clusters are not counted by themselves: nobody asks.
 //!
 //! Rejected: counters sharded by CPU. An exact answer to "is there enough" needs their sum, and one
 //! atomic addition is small beside the search and the change of two metadata blocks.
@@ -14,13 +15,16 @@ use crossbeam_utils::CachePadded;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// The counters of a file system. Who claims from `available` also sees what was stored before it
-/// grew: the hint of the group where the clusters are. The others are only numbers.
+/// The counters of a file system. Who takes from `available` also sees what was stored before it
+/// grew: the hint of the group where the clusters are; so does who sees `openings` grow. The others
+/// are only numbers.
 #[derive(Debug)]
 pub(super) struct Space {
     available: CachePadded<AtomicU64>,
     free: AtomicU64,
     pending: AtomicU64,
+    /// How often clusters somewhere became such that they can be had.
+    openings: AtomicU64,
     /// What only privileged callers may use.
     kept: u64,
 }
@@ -38,6 +42,7 @@ impl Space {
             available: CachePadded::new(AtomicU64::new(free)),
             free: AtomicU64::new(free),
             pending: AtomicU64::new(0),
+            openings: AtomicU64::new(0),
             kept,
         }
     }
@@ -50,7 +55,7 @@ impl Space {
         self.pending.load(Relaxed)
     }
 
-    /// What a caller can claim.
+    /// What a caller can reserve.
     pub(super) fn available(&self, privileged: bool) -> u64 {
         let floor = self.floor(privileged);
         self.available.load(Relaxed).saturating_sub(floor)
@@ -73,29 +78,43 @@ impl Space {
             .map(|_| taken)
     }
 
-    /// Claims exactly `count`.
-    pub(super) fn claim(&self, count: u64, privileged: bool) -> Result<Reservation<'_>> {
+    /// Reserves exactly `count`.
+    pub(super) fn reserve(&self, count: u64, privileged: bool) -> Result<Reservation<'_>> {
         let left = self
             .take(count, count, privileged)
             .ok_or(Error::NoSpace("blocks"))?;
         Ok(Reservation { space: self, left })
     }
 
-    /// Clusters were freed in a bitmap; `pending` if they wait for a commit. Else the group's hint was
-    /// raised before.
-    pub(super) fn freed(&self, count: u64, pending: bool) {
-        self.free.fetch_add(count, Relaxed);
-        if pending {
-            self.pending.fetch_add(count, Relaxed);
-        } else {
-            self.available.fetch_add(count, Release);
-        }
+    /// Clusters became used in a bitmap.
+    pub(super) fn used(&self, count: u64) {
+        self.free.fetch_sub(count, Relaxed);
     }
 
-    /// Pending clusters can be had; the group's hint was raised before.
+    /// Clusters became free in a bitmap.
+    pub(super) fn freed(&self, count: u64) {
+        self.free.fetch_add(count, Relaxed);
+    }
+
+    /// Freed clusters wait for a commit.
+    pub(super) fn suspended(&self, count: u64) {
+        self.pending.fetch_add(count, Relaxed);
+    }
+
+    /// The commit came.
     pub(super) fn settled(&self, count: u64) {
         self.pending.fetch_sub(count, Relaxed);
+    }
+
+    /// Clusters can be had; the group's hint was raised before.
+    pub(super) fn opened(&self, count: u64) {
+        self.openings.fetch_add(1, Release);
         self.available.fetch_add(count, Release);
+    }
+
+    /// A number that grows whenever clusters somewhere can be had that could not before.
+    pub(super) fn openings(&self) -> u64 {
+        self.openings.load(Acquire)
     }
 
     /// Free clusters of a damaged group cannot be had any more.
@@ -105,25 +124,24 @@ impl Space {
 }
 
 impl Reservation<'_> {
-    /// Clusters that are still claimed.
+    /// Clusters that are still reserved.
     pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Claims more, up to `count` in all, as far as there is more.
+    /// Reserves more, up to `count` in all, as far as there is more.
     pub(super) fn grow(&mut self, count: u64, privileged: bool) {
         let more = count.saturating_sub(self.left);
         self.left += self.space.take(0, more, privileged).unwrap_or(0);
     }
 
-    /// `count` of the claimed clusters were allocated.
+    /// `count` of the reserved clusters were chosen.
     pub(super) fn spend(&mut self, count: u64) {
-        assert!(count <= self.left, "more was allocated than claimed");
+        assert!(count <= self.left, "more was taken than reserved");
         self.left -= count;
-        self.space.free.fetch_sub(count, Relaxed);
     }
 
-    /// Whether the claim is of that file system.
+    /// Whether it is of that file system.
     pub(super) fn is_of(&self, space: &Space) -> bool {
         std::ptr::eq(self.space, space)
     }
@@ -131,6 +149,9 @@ impl Reservation<'_> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.space.available.fetch_add(self.left, Release);
+        // Most are used up, and the counter is everybody's.
+        if self.left > 0 {
+            self.space.available.fetch_add(self.left, Release);
+        }
     }
 }

@@ -9,9 +9,10 @@ use std::ops::Range;
 
 impl BlockAllocator {
     /// Shows every free run of at least `min_len` clusters inside `blocks` to `discard`, group by
-    /// group under the group's lock, so that nobody has the run meanwhile. Pending blocks are left
-    /// out, and whole groups in which nothing was freed since they were last trimmed. Returns the number
-    /// of clusters shown. Damaged groups are passed over.
+    /// group under the group's lock, so that nobody has the run meanwhile. Pending and claimed blocks
+    /// are left out (data may be on its way to those), and whole groups in which nothing was freed or
+    /// given back since they were last trimmed. Returns the number of clusters shown. Damaged groups
+    /// are passed over.
     ///
     /// # Errors
     /// Those of `discard` and of the device; what was shown before stays trimmed.

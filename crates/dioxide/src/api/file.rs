@@ -4,10 +4,10 @@ use crate::explain::{Direction, Explanation};
 use crate::inode::Inode;
 use crate::io::direct::policy::Policy;
 use crate::io::direct::write::{Memory, WriteRequest};
-use crate::io::direct::{Access, Wait, read, simple, write};
+use crate::io::direct::{Access, SyncMode, Wait, read, simple, write};
 use crate::mount::Mount;
 use crate::sync::slot;
-use crate::{Error, FileType, Fs, Mapping, Metadata, Result, map};
+use crate::{Error, FallocateMode, FileType, Fs, Mapping, Metadata, Result, SetAttributes, map};
 use dioxide_format::types::Lblk;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     access: Access,
+    user: Option<(u32, u32)>,
 }
 
 impl OpenOptions {
@@ -44,8 +45,8 @@ impl OpenOptions {
     }
 
     /// `O_DIRECT`: offsets and the length of each buffer must be multiples of the device's logical
-    /// block; otherwise requests fail with `EINVAL`. Without it they may be anything for reads; an
-    /// edge that is not aligned is read through a copy. Memory may lie anywhere either way; where the
+    /// block; otherwise requests fail with `EINVAL`. Without it they may be anything: an edge that is
+    /// not aligned is read through a copy, and written with what surrounds it while nobody else writes to the file. Memory may lie anywhere either way; where the
     /// device needs aligned memory, other memory costs a copy.
     pub fn direct(mut self, on: bool) -> Self {
         self.access.direct = on;
@@ -59,6 +60,32 @@ impl OpenOptions {
         self
     }
 
+    /// `O_DSYNC`: a write returns when it is durable, with what reading it back needs.
+    pub fn dsync(mut self, on: bool) -> Self {
+        self.access.sync = if on { SyncMode::Data } else { SyncMode::None };
+        self
+    }
+
+    /// `O_SYNC`: a write returns when it is durable, times included.
+    pub fn sync(mut self, on: bool) -> Self {
+        self.access.sync = if on { SyncMode::Full } else { SyncMode::None };
+        self
+    }
+
+    /// The writer has `CAP_SYS_RESOURCE`, and so may use the file system's reserved blocks. Off by
+    /// default.
+    pub fn resource(mut self, on: bool) -> Self {
+        self.access.resource = on;
+        self
+    }
+
+    /// Who writes: may use the reserved blocks if they are kept for this user or group
+    /// ([`crate::MountOptions::resuid`]).
+    pub fn user(mut self, uid: u32, gid: u32) -> Self {
+        self.user = Some((uid, gid));
+        self
+    }
+
     /// Opens a regular file. Symlinks are followed. Blocks on metadata.
     ///
     /// # Errors
@@ -69,20 +96,23 @@ impl OpenOptions {
         let path = path.as_ref();
         let inode = fs.0.lookup(path, true)?;
         self.access.check(&fs.0, &inode, path)?;
+        let user = self.user.is_some_and(|user| fs.0.has_reserve(user));
         Ok(File {
             mount: fs.0.clone(),
             inode,
-            access: self.access,
+            access: Access {
+                resource: self.access.resource || user,
+                ..self.access
+            },
         })
     }
 }
 
 /// An open regular file. Clones and threads may use it at the same time; it has no position.
 ///
-/// Reads and writes go straight to the device: there is no cache of file data. Overwrites change
-/// mtime and ctime in memory only. A write that would have to change metadata (allocate, extend,
-/// convert unwritten blocks, strip privileges) is refused as [`Error::Unsupported`] with nothing
-/// written.
+/// Reads and writes go straight to the device: there is no cache of file data. A write that returned is
+/// seen by every read; it survives a crash once it was synced ([`File::sync_data`], [`File::sync_all`],
+/// [`Fs::sync`], or [`OpenOptions::dsync`]). The times of overwrites stay in memory until then.
 #[derive(Clone, Debug)]
 pub struct File {
     pub(crate) mount: Arc<Mount>,
@@ -140,11 +170,14 @@ impl File {
         )
     }
 
-    /// Writes `buf` at `offset`; returns its length. Blocks.
+    /// Writes `buf` at `offset`, or at the end of a file opened for appending; returns its length. The
+    /// file grows as needed; a gap reads as zeros. Blocks.
     ///
     /// # Errors
-    /// `EINVAL` for a misaligned request; [`Error::Unsupported`] for what would change metadata;
-    /// `EROFS`; device errors, after which any part of the range may have been written.
+    /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; `ENOSPC`;
+    /// `EFBIG`; `EROFS`; [`Error::Unsupported`] for inline, encrypted and journalled files; device
+    /// errors. After an error the file has its old size, and any part of what lies inside it may
+    /// have been written.
     #[inline(always)]
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let (mount, inode, slot) = (&self.mount, &self.inode, slot::current());
@@ -190,13 +223,76 @@ impl File {
         write::write(&request, bufs)
     }
 
-    /// Makes every write that returned before this call durable, and the device's cache with it.
+    /// `fdatasync`: makes every write that returned before this call durable, with the size and the
+    /// blocks that reading it back needs. Blocks.
+    ///
+    /// # Errors
+    /// Those of the device and of the journal; nothing is written any more after one of them.
+    pub fn sync_data(&self) -> Result<()> {
+        self.mount.sync_inode(&self.inode, true)
+    }
+
+    /// `fsync`: as [`File::sync_data`], and the times and other attributes. Blocks.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.mount.sync_inode(&self.inode, false)
+    }
+
+    /// `ftruncate`: cuts the file off at `size` bytes, or makes it longer by a hole. Waits for the
+    /// file's direct I/O in flight. Blocks.
+    ///
+    /// # Errors
+    /// `EBADF`, `EROFS`, `EFBIG`; `EDEADLK` if this thread's own queue has requests in flight on the
+    /// file; `EPERM` for an immutable or append-only file; damage.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.access.check_writable()?;
+        self.mount.set_len(&self.inode, size, self.access)
+    }
+
+    /// `fallocate`: allocates, frees, zeroes or moves a range. Waits for the file's direct I/O in
+    /// flight. Blocks.
+    ///
+    /// # Errors
+    /// As [`File::set_len`]; `EINVAL` for an empty range, or one that is not whole clusters inside the
+    /// file where the mode needs that; `ENOSPC`, and part of the range may be allocated;
+    /// [`Error::Unsupported`] for files without extents, but for punching holes.
+    pub fn allocate(&self, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
+        self.access.check_writable()?;
+        let end = offset.checked_add(len).filter(|_| len > 0);
+        let end =
+            end.ok_or_else(|| Error::Invalid(format!("a range of {len} bytes at {offset}")))?;
+        self.mount
+            .fallocate(&self.inode, mode, offset..end, self.access)
+    }
+
+    /// `SEEK_DATA`: the first byte at or behind `offset` that is data; none (`ENXIO`) if there is no
+    /// more. Unwritten blocks are holes. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage in the extent tree.
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.mount.seek(&self.inode, offset, true)
+    }
+
+    /// `SEEK_HOLE`: the first byte at or behind `offset` that is no data; the end of the file is a
+    /// hole. None (`ENXIO`) for an offset at or behind the end. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage in the extent tree.
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
+        self.mount.seek(&self.inode, offset, false)
+    }
+
+    /// `chmod`, `chown`, `utimensat` and `FS_IOC_SETFLAGS` in one. All changes become durable together.
     /// Blocks.
     ///
     /// # Errors
-    /// The device's.
-    pub fn sync_data(&self) -> Result<()> {
-        Ok(self.mount.device.flush()?)
+    /// `EROFS`; `EPERM` for an immutable or append-only file, unless the flags are changed;
+    /// [`Error::Unsupported`] for flags that say how content is stored.
+    pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
+        self.mount.set_attributes(&self.inode, set)
     }
 
     /// Size in bytes.
@@ -253,6 +349,12 @@ impl File {
     }
 }
 
+impl Drop for File {
+    fn drop(&mut self) {
+        self.mount.keep_times(&self.inode);
+    }
+}
+
 impl Access {
     fn check(&self, mount: &Mount, inode: &Inode, path: &[u8]) -> Result<()> {
         let name = || String::from_utf8_lossy(path).into_owned();
@@ -279,7 +381,7 @@ impl Access {
     }
 
     fn check_write(&self, mount: &Mount, inode: &Inode, name: impl Fn() -> String) -> Result<()> {
-        if let Some(why) = &mount.read_only {
+        if let Some(why) = mount.why_read_only() {
             return Err(Error::ReadOnly(format!("{}: {why}", name())));
         }
         if inode.is_immutable() {

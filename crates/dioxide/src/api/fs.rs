@@ -3,12 +3,17 @@
 use crate::io::direct::policy::Policy;
 use crate::io::ioend::CompletionMode;
 use crate::mount::Mount;
-use crate::{Backend, DirEntry, Metadata, Queue, QueueOptions, Result, Stats, Xattr};
+use crate::{
+    Backend, DirEntry, Error, Metadata, Queue, QueueOptions, Result, SetAttributes, StatFs, Stats,
+    Xattr,
+};
 use dioxide_block::Device;
 use dioxide_block::file::FileOptions;
-use dioxide_format::superblock::SuperBlock;
+use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How to open a file system.
 ///
@@ -27,6 +32,26 @@ pub struct MountOptions {
     pub(crate) dioread_nolock: bool,
     pub(crate) workers: usize,
     pub(crate) populate: bool,
+    pub(crate) barrier: bool,
+    pub(crate) discard: bool,
+    pub(crate) commit_interval: Duration,
+    pub(crate) errors: Option<ErrorPolicy>,
+    pub(crate) data: DataMode,
+    pub(crate) resuid: Option<u32>,
+    pub(crate) resgid: Option<u32>,
+}
+
+/// `data=`: what a commit orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataMode {
+    /// `ordered`: data is on the device before the transaction that makes a file lead to it.
+    #[default]
+    Ordered,
+    /// `writeback`: nothing is promised. dioxide writes data before it maps it in any case, so that this
+    /// is the same as `ordered`.
+    Writeback,
+    /// `journal`: data goes through the journal. Refused by [`Fs::open`]: dioxide does not do it.
+    Journal,
 }
 
 impl Default for MountOptions {
@@ -43,6 +68,13 @@ impl Default for MountOptions {
             dioread_nolock: true,
             workers: 8,
             populate: false,
+            barrier: true,
+            discard: false,
+            commit_interval: Duration::from_secs(5),
+            errors: None,
+            data: DataMode::default(),
+            resuid: None,
+            resgid: None,
         }
     }
 }
@@ -121,6 +153,52 @@ impl MountOptions {
         self
     }
 
+    /// `barrier` or `nobarrier`: whether the device's cache is flushed where durability needs it. Without,
+    /// a power cut may lose what was synced, and damage the file system.
+    pub fn barrier(mut self, on: bool) -> Self {
+        self.barrier = on;
+        self
+    }
+
+    /// `discard`: tell the device which blocks were freed, once that is durable.
+    pub fn discard(mut self, on: bool) -> Self {
+        self.discard = on;
+        self
+    }
+
+    /// `commit=`: how long a change stays in memory at most, if nobody syncs it.
+    pub fn commit_interval(mut self, interval: Duration) -> Self {
+        self.commit_interval = interval;
+        self
+    }
+
+    /// `errors=`: what to do when metadata turns out damaged. By default what the superblock says.
+    /// [`ErrorPolicy::Panic`] fails everything from there on, as [`ErrorPolicy::RemountReadOnly`] does; it
+    /// never ends the process.
+    pub fn errors(mut self, policy: ErrorPolicy) -> Self {
+        self.errors = Some(policy);
+        self
+    }
+
+    /// `data=`.
+    pub fn data(mut self, mode: DataMode) -> Self {
+        self.data = mode;
+        self
+    }
+
+    /// `resuid=`: who may use the reserved blocks, see [`crate::OpenOptions::user`]. By default whom
+    /// the superblock names.
+    pub fn resuid(mut self, uid: u32) -> Self {
+        self.resuid = Some(uid);
+        self
+    }
+
+    /// `resgid=`: the group that may. As [`MountOptions::resuid`].
+    pub fn resgid(mut self, gid: u32) -> Self {
+        self.resgid = Some(gid);
+        self
+    }
+
     fn file_options(&self) -> FileOptions {
         FileOptions {
             backend: self.backend,
@@ -132,7 +210,11 @@ impl MountOptions {
     }
 }
 
-/// A mounted file system. Cheap to clone; the last clone closes it.
+/// A mounted file system. Cheap to clone.
+///
+/// [`Fs::close`] ends it cleanly. When the last clone and file are only dropped, what was changed is
+/// committed as far as that is possible, and the file system stays marked as in use: whoever opens it
+/// next replays its journal.
 #[derive(Clone, Debug)]
 pub struct Fs(pub(crate) Arc<Mount>);
 
@@ -167,7 +249,7 @@ impl Fs {
         &self.0.device
     }
 
-    /// The superblock as it was read.
+    /// The superblock as it was when the file system was opened.
     pub fn superblock(&self) -> &SuperBlock {
         &self.0.sb
     }
@@ -179,7 +261,7 @@ impl Fs {
 
     /// Why the mount is read-only, if it is.
     pub fn read_only(&self) -> Option<&str> {
-        self.0.read_only.as_deref()
+        self.0.why_read_only()
     }
 
     /// What the user should know about this image, a line each.
@@ -230,6 +312,51 @@ impl Fs {
     pub fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Xattr>> {
         let inode = self.0.lookup(path.as_ref(), true)?;
         self.0.xattrs(&inode)
+    }
+
+    /// Changes attributes of a file; symlinks are followed. Blocks.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`] and [`crate::File::set_attributes`].
+    pub fn set_attributes(&self, path: impl AsRef<[u8]>, set: &SetAttributes) -> Result<()> {
+        let inode = self.0.lookup(path.as_ref(), true)?;
+        self.0.set_attributes(&inode, set)
+    }
+
+    /// `statfs`: how much there is and how much is free. Does not block.
+    pub fn statfs(&self) -> StatFs {
+        self.0.statfs()
+    }
+
+    /// `syncfs`: makes everything durable that has returned, times included. Blocks.
+    ///
+    /// # Errors
+    /// Those of the device and of the journal; nothing is written any more after one of them.
+    pub fn sync(&self) -> Result<()> {
+        self.0.sync()
+    }
+
+    /// `FITRIM`: tells the device which of the bytes in `range` are free, in runs of at least
+    /// `min_len` bytes; returns how many bytes that were. Blocks freed and not yet committed are left
+    /// out. Blocks.
+    ///
+    /// # Errors
+    /// `EROFS`; those of the device.
+    pub fn trim(&self, range: Range<u64>, min_len: u64) -> Result<u64> {
+        self.0.trim(range, min_len)
+    }
+
+    /// Ends the mount: makes everything durable, empties the journal and marks the file system as
+    /// clean. Blocks.
+    ///
+    /// # Errors
+    /// `EBUSY` while files, queues or other clones are there: nothing happens then, as if this clone
+    /// was dropped. Those of the device and of the journal: the file system is then as after a crash.
+    pub fn close(self) -> Result<()> {
+        match Arc::into_inner(self.0) {
+            Some(mount) => mount.close(),
+            None => Err(Error::Busy("files, queues or other handles are open")),
+        }
     }
 
     /// Opens a queue for one thread's asynchronous requests.

@@ -155,10 +155,15 @@ impl Files {
         index
     }
 
-    fn forget_if_many(&mut self) {
+    fn forget_if_many(&mut self, mount: &Mount) {
         if self.inodes.len() > REMEMBERED_FILES {
-            *self = Files::default();
+            self.forget(mount);
         }
+    }
+
+    fn forget(&mut self, mount: &Mount) {
+        self.inodes.iter().for_each(|inode| mount.keep_times(inode));
+        *self = Files::default();
     }
 }
 
@@ -338,7 +343,8 @@ impl Queue {
         let count = done.len() - before;
         self.core.outstanding -= count;
         if self.core.outstanding == 0 {
-            self.core.files.forget_if_many();
+            let core = &mut self.core;
+            core.files.forget_if_many(&core.mount);
         }
         count
     }
@@ -393,6 +399,8 @@ impl Drop for Queue {
             }
             done.clear();
         }
+        let core = &mut self.core;
+        core.files.forget(&core.mount);
     }
 }
 
@@ -523,6 +531,8 @@ impl Core {
             plan,
             pos,
             first,
+            plain: _,
+            facts: _,
         } = match write::admit(&request) {
             Ok(admitted) => admitted,
             Err(error) => return self.punt_or_fail(buf, error),
@@ -687,6 +697,8 @@ impl Core {
                 file.read_at(&mut buf, offset)
             };
             let result = result.map_err(Box::new);
+            // Who has the completion may close the file system.
+            drop(file);
             // A queue that is gone does not want it.
             let _ = give_back.send(Completion { tag, buf, result });
             waker.wake();

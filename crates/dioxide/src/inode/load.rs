@@ -6,7 +6,7 @@
 //! Directories stay for a while after their last user has left, so that walking paths does not
 //! read their maps again and again. Files do not: their maps may be large.
 
-use super::{Inode, Nosec};
+use super::{Inode, Location, Node, Nosec};
 use crate::mount::Mount;
 use crate::{Error, FileType, Place, Result};
 use dioxide_format::features::Incompat;
@@ -29,6 +29,8 @@ const SMALL_DIR_BYTES: u64 = 4 << 20;
 pub(crate) struct InodeCache {
     shards: [Mutex<Shard>; SHARDS],
     kept: [Mutex<Option<Arc<Inode>>>; KEPT_SMALL + KEPT_LARGE],
+    /// Closed files whose times are not on the disk yet. Its lock is a leaf.
+    modified: Mutex<HashMap<Ino, Arc<Inode>>>,
     next_id: AtomicU64,
 }
 
@@ -44,6 +46,7 @@ impl InodeCache {
         InodeCache {
             shards: std::array::from_fn(|_| Mutex::default()),
             kept: std::array::from_fn(|_| Mutex::default()),
+            modified: Mutex::default(),
             next_id: AtomicU64::new(1),
         }
     }
@@ -87,6 +90,39 @@ impl InodeCache {
         }
     }
 
+    /// All inodes that somebody holds.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        let held = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            shard
+                .inodes
+                .values()
+                .filter_map(Weak::upgrade)
+                .collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(held).collect()
+    }
+
+    /// Keeps a closed file until its times were written.
+    pub(crate) fn keep_modified(&self, inode: &Arc<Inode>) {
+        self.modified.lock().insert(inode.ino, inode.clone());
+    }
+
+    /// How many closed files are kept so.
+    pub(crate) fn modified_count(&self) -> usize {
+        self.modified.lock().len()
+    }
+
+    /// Lets those go whose times were written.
+    pub(crate) fn forget_modified(&self) {
+        let written = |inode: &Arc<Inode>| inode.modified_ns().is_none();
+        let gone: Vec<_> = {
+            let mut modified = self.modified.lock();
+            modified.extract_if(|_, inode| written(inode)).collect()
+        };
+        drop(gone);
+    }
+
     /// How many entries there are, those that nobody holds included.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
@@ -113,12 +149,6 @@ impl Shard {
     }
 }
 
-/// Where an inode lies on the disk.
-struct Location {
-    block: Pblk,
-    offset: usize,
-}
-
 impl Mount {
     /// An inode, by number. Blocks on metadata unless somebody holds it.
     ///
@@ -129,6 +159,17 @@ impl Mount {
         match self.inodes.get(ino) {
             Some(inode) => Ok(inode),
             None => Ok(self.inodes.put(self.load_inode(ino)?)),
+        }
+    }
+
+    /// An inode that a crash left to be truncated or deleted: it may have no links. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Mount::inode`].
+    pub(crate) fn orphan(&self, ino: Ino) -> Result<Arc<Inode>> {
+        match self.inodes.get(ino) {
+            Some(inode) => Ok(inode),
+            None => Ok(self.inodes.put(self.load_any_inode(ino)?)),
         }
     }
 
@@ -147,7 +188,22 @@ impl Mount {
     }
 
     fn load_inode(&self, ino: Ino) -> Result<Inode> {
-        let Location { block, offset } = self.locate_inode(ino)?;
+        let inode = self.load_any_inode(ino)?;
+        if inode.node().disk.links_count() > 0 {
+            return Ok(inode);
+        }
+        let Location { block, offset } = inode.location;
+        Err(Error::Corrupt {
+            structure: "inode",
+            place: Place::block(block.0).in_inode(ino).at(offset as u64),
+            what: "it is in use, but was deleted (i_links_count is 0)".into(),
+        })
+    }
+
+    /// Whether it has links or not.
+    fn load_any_inode(&self, ino: Ino) -> Result<Inode> {
+        let location = self.locate_inode(ino)?;
+        let Location { block, offset } = location;
         let place = Place::block(block.0).in_inode(ino).at(offset as u64);
         let size = self.sb.inode_size();
         let table = self.read_meta(block)?;
@@ -159,8 +215,8 @@ impl Mount {
         Ok(Inode::new(
             ino,
             self.inodes.new_id(),
-            disk,
-            raw,
+            location,
+            Node { disk, raw },
             nosec,
             self.presence.clone(),
         ))
@@ -176,11 +232,6 @@ impl Mount {
             place,
             what,
         };
-        if disk.links_count() == 0 {
-            return Err(corrupt(
-                "it is in use, but was deleted (i_links_count is 0)".into(),
-            ));
-        }
         disk.validate(&self.sb).map_err(format)?;
         if disk.size() > self.max_file_bytes() {
             let (found, most) = (disk.size(), self.max_file_bytes());
@@ -214,7 +265,7 @@ impl Mount {
     }
 
     /// What a write to the file has to strip.
-    fn nosec(&self, disk: &DiskInode, raw: &[u8], ino: Ino) -> Nosec {
+    pub(crate) fn nosec(&self, disk: &DiskInode, raw: &[u8], ino: Ino) -> Nosec {
         if disk.file_type() != Some(DiskType::Regular) {
             return Nosec::default();
         }
@@ -244,31 +295,26 @@ impl From<Option<DiskType>> for FileType {
 }
 
 impl Inode {
-    /// What kind of file it is.
-    pub(crate) fn file_type(&self) -> FileType {
-        self.disk.file_type().into()
-    }
-
     /// Whether nobody may change it (`chattr +i`).
     pub(crate) fn is_immutable(&self) -> bool {
-        self.disk.flags().contains(InodeFlags::IMMUTABLE)
+        self.flags().contains(InodeFlags::IMMUTABLE)
     }
 
     /// Whether it may only grow (`chattr +a`).
     pub(crate) fn is_append_only(&self) -> bool {
-        self.disk.flags().contains(InodeFlags::APPEND)
+        self.flags().contains(InodeFlags::APPEND)
     }
 
     /// Whether its content lies in the inode.
     #[inline]
     pub(crate) fn has_inline_data(&self) -> bool {
-        self.disk.has_inline_data()
+        self.flags().contains(InodeFlags::INLINE_DATA)
     }
 
     /// Whether an extent tree maps it, rather than indirect blocks.
     #[inline]
     pub(crate) fn is_extent_mapped(&self) -> bool {
-        self.disk.uses_extents()
+        self.flags().contains(InodeFlags::EXTENTS)
     }
 
     /// Whether its blocks hold its bytes as they are, so that direct I/O may reach them: not
@@ -279,7 +325,7 @@ impl Inode {
             | InodeFlags::ENCRYPT.0
             | InodeFlags::VERITY.0
             | InodeFlags::JOURNAL_DATA.0;
-        self.disk.flags().0 & SPECIAL == 0
+        self.flags().0 & SPECIAL == 0
     }
 
     /// Where it is, for errors.

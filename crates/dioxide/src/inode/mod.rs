@@ -4,25 +4,33 @@ mod load;
 
 pub(crate) use load::InodeCache;
 
+use crate::FileType;
+use crate::alloc::{BlockAllocator, Stream};
 use crate::map::ExtentMap;
 use crate::sync::inflight::InFlight;
 use crate::sync::rwsem::{Presence, Rwsem};
-use dioxide_format::inode::Inode as DiskInode;
-use dioxide_format::types::Ino;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
+use dioxide_format::types::{Ino, Pblk};
+use dioxide_journal::transaction::Tid;
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// An inode in memory: one per inode and mount, shared by all handles.
 ///
 /// Which lock guards what is in `docs/LOCKING.md`; in short, `rwsem` guards the sizes and the map
-/// against change, and both may be sampled without it.
+/// against change, the map's lock serialises changes of the inode itself, and all may be sampled
+/// without either.
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) ino: Ino,
-    /// As read from the disk. Nothing changes it until metadata can be written.
-    pub(crate) disk: DiskInode,
-    /// The raw bytes it was parsed from (`inode_size` of them): holds the in-inode attributes.
-    pub(crate) raw: Box<[u8]>,
+    /// Where it lies on the disk.
+    pub(crate) location: Location,
+    file_type: FileType,
+    /// As it is now, uncommitted changes included. Replaced, never changed.
+    node: RwLock<Arc<Node>>,
+    /// `i_flags` of the node.
+    flags: AtomicU32,
     pub(crate) rwsem: Rwsem,
     pub(crate) in_flight: InFlight,
     pub(crate) map: ExtentMap,
@@ -32,21 +40,57 @@ pub(crate) struct Inode {
     /// may take them. 0 if none may.
     short_read_end: AtomicU64,
     short_write_end: AtomicU64,
-    /// Time of the last overwrite in this mount, in nanoseconds since 1970, or [`NEVER`]. Stays in
-    /// memory: it is mtime and ctime for `stat`, and is not written to the disk.
+    /// Time of the last overwrite since the inode was last written, in nanoseconds since 1970, or
+    /// [`NEVER`]. Stays in memory until the inode is written for another reason (lazytime).
     modified_ns: AtomicI64,
-    /// A write strips privileges unless this holds: no set-user-ID, no executable set-group-ID, no
-    /// `security.capability` attribute.
-    pub(crate) nosec: Nosec,
+    nosec: AtomicU8,
+    /// The last transactions that changed it: at all, and in what reading its data back needs.
+    sync_tid: AtomicU64,
+    datasync_tid: AtomicU64,
+    /// Near which block to allocate next; 0 if it was not decided.
+    goal: AtomicU64,
+    /// Set when blocks were allocated for it: the window that is kept for it goes with it.
+    allocator: OnceLock<Arc<BlockAllocator>>,
 }
 
-/// What an inode has that a write by somebody without `CAP_FSETID` must strip.
+/// The inode itself.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) disk: DiskInode,
+    /// The raw bytes (`inode_size` of them): hold the in-inode attributes.
+    pub(crate) raw: Box<[u8]>,
+}
+
+/// Where an inode lies on the disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location {
+    /// The block of the inode table.
+    pub(crate) block: Pblk,
+    /// The byte in it.
+    pub(crate) offset: usize,
+}
+
+/// What an inode has that a write by somebody without `CAP_FSETID` must strip. A write strips
+/// privileges unless it has neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nosec {
     /// Set-user-ID, or set-group-ID with group execution.
     pub(crate) set_id: bool,
     /// A `security.capability` attribute, stripped whoever writes.
     pub(crate) capability: bool,
+}
+
+impl Nosec {
+    fn to_u8(self) -> u8 {
+        u8::from(self.set_id) | u8::from(self.capability) << 1
+    }
+
+    fn from_u8(bits: u8) -> Nosec {
+        Nosec {
+            set_id: bits & 1 != 0,
+            capability: bits & 2 != 0,
+        }
+    }
 }
 
 const NEVER: i64 = i64::MIN;
@@ -56,16 +100,18 @@ impl Inode {
     pub(crate) fn new(
         ino: Ino,
         id: u64,
-        disk: DiskInode,
-        raw: Box<[u8]>,
+        location: Location,
+        node: Node,
         nosec: Nosec,
         presence: Arc<Presence>,
     ) -> Inode {
-        let size = disk.size();
+        let size = node.disk.size();
         let inode = Inode {
             ino,
-            disk,
-            raw,
+            location,
+            file_type: node.disk.file_type().into(),
+            flags: AtomicU32::new(node.disk.flags().0),
+            node: RwLock::new(Arc::new(node)),
             rwsem: Rwsem::new(id, presence),
             in_flight: InFlight::new(id),
             map: ExtentMap::new(),
@@ -74,22 +120,99 @@ impl Inode {
             short_read_end: AtomicU64::new(0),
             short_write_end: AtomicU64::new(0),
             modified_ns: AtomicI64::new(NEVER),
-            nosec,
+            nosec: AtomicU8::new(nosec.to_u8()),
+            sync_tid: AtomicU64::new(0),
+            datasync_tid: AtomicU64::new(0),
+            goal: AtomicU64::new(0),
+            allocator: OnceLock::new(),
         };
         inode.set_size(size);
         inode
     }
 
-    /// Changes both sizes. The caller holds the rwsem exclusive, or is the only one to know the
-    /// inode.
+    /// The inode as it is now.
+    pub(crate) fn node(&self) -> Arc<Node> {
+        self.node.read().clone()
+    }
+
+    /// Replaces it. The caller holds the map's lock.
+    pub(crate) fn set_node(&self, node: Node) {
+        self.flags.store(node.disk.flags().0, Ordering::Release);
+        *self.node.write() = Arc::new(node);
+    }
+
+    /// What kind of file it is.
+    pub(crate) fn file_type(&self) -> FileType {
+        self.file_type
+    }
+
+    /// `i_flags`.
+    #[inline]
+    pub(crate) fn flags(&self) -> InodeFlags {
+        InodeFlags(self.flags.load(Ordering::Acquire))
+    }
+
+    /// What a write must strip.
+    #[inline]
+    pub(crate) fn nosec(&self) -> Nosec {
+        Nosec::from_u8(self.nosec.load(Ordering::Acquire))
+    }
+
+    /// Changes what a write must strip. The caller holds the rwsem exclusive.
+    pub(crate) fn set_nosec(&self, nosec: Nosec) {
+        self.nosec.store(nosec.to_u8(), Ordering::Release);
+        self.set_short_ends();
+    }
+
+    /// Changes both sizes. The caller holds the rwsem exclusive, or the map's lock for a size that
+    /// grows, or is the only one to know the inode.
     pub(crate) fn set_size(&self, size: u64) {
         self.i_size.store(size, Ordering::Release);
         self.i_disksize.store(size, Ordering::Release);
-        let read_end = if self.is_plain_data() { size } else { 0 };
-        let strips = self.nosec.set_id || self.nosec.capability;
+        self.set_short_ends();
+    }
+
+    fn set_short_ends(&self) {
+        let plain = self.is_plain_data();
+        let read_end = if plain { self.i_size() } else { 0 };
+        let nosec = self.nosec();
+        let strips = nosec.set_id || nosec.capability || self.is_immutable();
         let write_end = if strips { 0 } else { read_end };
         self.short_read_end.store(read_end, Ordering::Release);
         self.short_write_end.store(write_end, Ordering::Release);
+    }
+
+    /// Remembers the transaction that changed it; `data` if reading its data back needs it.
+    pub(crate) fn changed_in(&self, tid: Tid, data: bool) {
+        self.sync_tid.fetch_max(tid.0, Ordering::AcqRel);
+        if data {
+            self.datasync_tid.fetch_max(tid.0, Ordering::AcqRel);
+        }
+    }
+
+    /// The last transaction that changed it; with `data_only`, what reading its data back needs.
+    pub(crate) fn last_change(&self, data_only: bool) -> Tid {
+        let tid = match data_only {
+            true => &self.datasync_tid,
+            false => &self.sync_tid,
+        };
+        Tid(tid.load(Ordering::Acquire))
+    }
+
+    /// Near which block to allocate, if that was decided.
+    pub(crate) fn goal(&self) -> Option<Pblk> {
+        Some(Pblk(self.goal.load(Ordering::Relaxed))).filter(|goal| goal.0 != 0)
+    }
+
+    /// Blocks up to `goal` were allocated by `allocator`.
+    pub(crate) fn set_goal(&self, goal: Pblk, allocator: &Arc<BlockAllocator>) {
+        self.goal.store(goal.0, Ordering::Relaxed);
+        self.allocator.get_or_init(|| allocator.clone());
+    }
+
+    /// Names its allocations.
+    pub(crate) fn stream(&self) -> Stream {
+        Stream(self.ino.0.into())
     }
 
     /// Up to where small reads may take the simple path.
@@ -124,8 +247,22 @@ impl Inode {
         }
     }
 
-    /// When this mount last overwrote the file, if it did, in nanoseconds since 1970.
+    /// When this mount last overwrote the file since the inode was written, if it did, in
+    /// nanoseconds since 1970.
     pub(crate) fn modified_ns(&self) -> Option<i64> {
         Some(self.modified_ns.load(Ordering::Relaxed)).filter(|&ns| ns != NEVER)
+    }
+
+    /// Takes that time, to write it.
+    pub(crate) fn take_modified_ns(&self) -> Option<i64> {
+        Some(self.modified_ns.swap(NEVER, Ordering::Relaxed)).filter(|&ns| ns != NEVER)
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        if let Some(allocator) = self.allocator.get() {
+            allocator.close_stream(self.stream());
+        }
     }
 }

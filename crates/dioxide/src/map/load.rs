@@ -6,7 +6,7 @@
 //! outside its own metadata. Both walks are iterative or of bounded depth, hold one node per level,
 //! and read no more nodes than a map of that many blocks can have.
 
-use super::{Mapping, Run, RunSource};
+use super::{MapGuard, Mapping, Run, RunSource};
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::mount::zone::ZoneCheck;
@@ -39,16 +39,43 @@ pub(crate) fn lookup_or_load(
     }
 }
 
+/// As [`lookup_or_load`], for who holds the map's lock.
+///
+/// # Errors
+/// As [`lookup_or_load`].
+pub(crate) fn lookup_or_load_locked(
+    mount: &Mount,
+    inode: &Inode,
+    lock: &MapGuard<'_>,
+    lblk: Lblk,
+    want: u32,
+) -> Result<Mapping> {
+    loop {
+        match inode.map.lookup(lblk, want) {
+            Ok(mapping) => return Ok(mapping),
+            Err(super::NotCached) => with_source(mount, inode, |source| lock.load(lblk, source))?,
+        }
+    }
+}
+
 /// Brings the region that holds `lblk` into memory. Blocks on metadata.
 ///
 /// # Errors
 /// As [`lookup_or_load`].
 pub(crate) fn load(mount: &Mount, inode: &Inode, lblk: Lblk) -> Result<()> {
+    with_source(mount, inode, |source| inode.map.load(lblk, source))
+}
+
+fn with_source(
+    mount: &Mount,
+    inode: &Inode,
+    load: impl FnOnce(&dyn RunSource) -> Result<()>,
+) -> Result<()> {
     let has_blocks = matches!(
         inode.file_type(),
         FileType::Regular | FileType::Directory | FileType::Symlink
     );
-    if !has_blocks || inode.has_inline_data() || inode.disk.is_fast_symlink() {
+    if !has_blocks || inode.has_inline_data() || inode.node().disk.is_fast_symlink() {
         return Err(Error::Unsupported(format!(
             "inode {} has no blocks: its content lies in the inode",
             inode.ino
@@ -56,9 +83,9 @@ pub(crate) fn load(mount: &Mount, inode: &Inode, lblk: Lblk) -> Result<()> {
     }
     let source = Source { mount, inode };
     if inode.is_extent_mapped() {
-        inode.map.load(lblk, &Extents(source))
+        load(&Extents(source))
     } else {
-        inode.map.load(lblk, &Indirect(source))
+        load(&Indirect(source))
     }
 }
 
@@ -135,14 +162,14 @@ struct Frame {
 
 impl Extents<'_> {
     fn root(&self) -> Result<Frame> {
-        self.frame(self.0.inode.disk.i_block(), None, None, 0..LBLK_END)
+        self.frame(self.0.inode.node().disk.i_block(), None, None, 0..LBLK_END)
     }
 
     fn child(&self, block: Pblk, depth: u16, logical: Range<u64>) -> Result<Frame> {
         let Source { mount, inode } = self.0;
         let bytes = mount.read_meta(block)?;
         if let Some(seed) = mount.checksum_seed() {
-            extent::verify_checksum(&bytes, inode.disk.seed(seed, inode.ino))
+            extent::verify_checksum(&bytes, inode.node().disk.seed(seed, inode.ino))
                 .map_err(|error| Error::format(error, self.0.place(Some(block))))?;
         }
         self.frame(&bytes, Some(block), Some(depth), logical)
@@ -301,7 +328,8 @@ impl Indirect<'_> {
     /// The pointers in the inode.
     fn roots(&self) -> Vec<Branch> {
         let mut first = 0;
-        let pointers = indirect::pointers(self.0.inode.disk.i_block()).enumerate();
+        let node = self.0.inode.node();
+        let pointers = indirect::pointers(node.disk.i_block()).enumerate();
         pointers
             .map(|(at, pointer)| {
                 let levels = (at as u32 + 1).saturating_sub(indirect::DIRECT);

@@ -8,7 +8,7 @@ use crate::io::direct::policy::{
 };
 use crate::io::ioend::CompletionMode;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The settings of a mount.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Knobs {
     word: AtomicU32,
     dioread_nolock: bool,
     changing: Mutex<()>,
+    /// Changed under `changing`.
+    refusing: AtomicBool,
 }
 
 /// One sample of the settings.
@@ -62,6 +64,10 @@ impl Sample {
         ];
         let set = flags.iter().filter(|(_, on)| *on).map(|(flag, _)| flag);
         Sample(u32::from(policy.to_u8()) | set.sum::<u32>())
+    }
+
+    fn without_shared_writes(self) -> Sample {
+        Sample(self.0 & !(SHARED_ALIGNED | SHARED_UNALIGNED | SHARED_UNALIGNED_AT_EOF))
     }
 
     pub(crate) fn policy(self) -> Policy {
@@ -136,6 +142,7 @@ impl Knobs {
             word: AtomicU32::new(sample.0),
             dioread_nolock,
             changing: Mutex::new(()),
+            refusing: AtomicBool::new(false),
         }
     }
 
@@ -150,7 +157,10 @@ impl Knobs {
         let (mut policy, mut completion, mut simple) =
             (now.policy(), now.completion(), now.simple());
         change(&mut policy, &mut completion, &mut simple);
-        let sample = Sample::new(policy, completion, simple, self.dioread_nolock);
+        let mut sample = Sample::new(policy, completion, simple, self.dioread_nolock);
+        if self.refusing.load(Ordering::Relaxed) {
+            sample = sample.without_shared_writes();
+        }
         self.word.store(sample.0, Ordering::Relaxed);
     }
 
@@ -160,6 +170,14 @@ impl Knobs {
 
     pub(crate) fn set_completion(&self, to: CompletionMode) {
         self.change(|_, completion, _| *completion = to);
+    }
+
+    /// No write takes a short path any more: the general one says why it is refused.
+    pub(crate) fn refuse_writes(&self) {
+        let _changing = self.changing.lock();
+        self.refusing.store(true, Ordering::Relaxed);
+        self.word
+            .store(self.sample().without_shared_writes().0, Ordering::Relaxed);
     }
 
     pub(crate) fn set_simple(&self, to: bool) {

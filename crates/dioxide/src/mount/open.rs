@@ -9,26 +9,32 @@
 //! Rejected: judging at the first write. Whoever opened read-write learns it then, too late.
 
 use super::groups::DescTable;
-use super::meta::MetaCache;
+use super::meta::BUDGET_BYTES;
 use super::replay::replay;
+use super::span::read_span;
 use super::zone::{Zones, journal_blocks};
 use super::{Knobs, Mount};
-use crate::api::fs::MountOptions;
+use crate::api::fs::{DataMode, MountOptions};
 use crate::inode::{Inode, InodeCache};
 use crate::io::worker::Workers;
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
 use crate::{Error, FileType, Place, Result};
-use dioxide_block::{Buf, Device, Lane};
+use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::journal::JournalSuperBlock;
 use dioxide_format::mmp::{Mmp, MmpState};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::types::Pblk;
+use dioxide_journal::buffer::BufferCache;
+use dioxide_journal::log::LogMap;
+use parking_lot::Mutex;
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 /// What can be read.
 const INCOMPAT: Incompat = Incompat::FILETYPE
@@ -62,6 +68,9 @@ impl Mount {
     /// # Errors
     /// See [`crate::Fs::open`].
     pub(crate) fn open(device: Arc<dyn Device>, options: &MountOptions) -> Result<Arc<Mount>> {
+        if options.data == DataMode::Journal {
+            return Err(Error::Unsupported("data=journal".into()));
+        }
         let at = options
             .sb
             .map_or(Some(SUPERBLOCK_OFFSET), |block| block.checked_mul(1024));
@@ -71,20 +80,40 @@ impl Mount {
         let replayed = replay(device, options, sb, at)?;
         // The journal may have had another superblock.
         fits_device(&replayed.sb, &*replayed.device)?;
-        let mut mount = Mount::new(replayed.device, options, replayed.sb, at);
+        let mut mount = Mount::new(replayed.device, options, Arc::new(replayed.sb), at);
         replayed.note.into_iter().for_each(|note| mount.warn(note));
         replayed
             .read_only
             .into_iter()
             .for_each(|why| mount.restrict(why));
         mount.judge(options)?;
+        if mount.has_orphans() {
+            mount.clear_orphans();
+        }
         Ok(Arc::new(mount))
+    }
+
+    fn has_orphans(&self) -> bool {
+        let present = RoCompat::ORPHAN_PRESENT;
+        self.sb.last_orphan().is_some() || self.sb.features().ro_compat.contains(present)
+    }
+
+    /// Finishes what a crash has left to do.
+    fn clear_orphans(&mut self) {
+        if self.read_only.is_some() {
+            return self.warn("deleted files wait to be freed (orphans)".into());
+        }
+        match self.recover_orphans() {
+            Ok(0) => {}
+            Ok(count) => self.warn(format!("{count} orphans were truncated or freed")),
+            Err(error) => self.restrict(format!("orphans could not be freed: {error}")),
+        }
     }
 
     pub(super) fn new(
         device: Arc<dyn Device>,
         options: &MountOptions,
-        sb: SuperBlock,
+        sb: Arc<SuperBlock>,
         sb_at: u64,
     ) -> Mount {
         let block_bytes = sb.block_size();
@@ -110,7 +139,20 @@ impl Mount {
             dir_format: DirFormat::of(&sb),
             descs: DescTable::new(&sb, Pblk(sb_at / u64::from(block_bytes))),
             zones: Zones::unknown(),
-            meta: MetaCache::new(block_bytes as usize),
+            cache: BufferCache::new(device.clone(), block_bytes as usize, BUDGET_BYTES),
+            writer: OnceLock::new(),
+            starting: Mutex::new(()),
+            failed: OnceLock::new(),
+            noload: options.noload,
+            barrier: options.barrier,
+            discard: options.discard,
+            commit_interval: options.commit_interval,
+            errors: options.errors.unwrap_or(sb.errors()),
+            damaged: AtomicBool::new(false),
+            reserve: (
+                options.resuid.unwrap_or(sb.disk().s_def_resuid.into()),
+                options.resgid.unwrap_or(sb.disk().s_def_resgid.into()),
+            ),
             lane: Lane::of(&device),
             device,
             sb,
@@ -150,17 +192,6 @@ impl Mount {
 
     /// What the superblock says of how the file system was left.
     fn judge_state(&mut self) {
-        if self.sb.last_orphan().is_some()
-            || self
-                .sb
-                .features()
-                .ro_compat
-                .contains(RoCompat::ORPHAN_PRESENT)
-        {
-            self.restrict(
-                "deleted files wait to be freed (orphans): mount the image or run e2fsck".into(),
-            );
-        }
         if self.sb.state() & STATE_ERROR != 0 {
             let count = self.sb.error_count();
             self.warn(format!(
@@ -242,13 +273,19 @@ impl Mount {
         if !self.sb.features().compat.contains(Compat::HAS_JOURNAL) || self.sb.journal_dev() != 0 {
             return;
         }
-        if let Err(error) = self.look_at_journal() {
-            self.restrict(error.to_string());
+        match self.find_journal() {
+            Ok((blocks, super_block)) => {
+                self.learn_journal(blocks);
+                if !super_block.is_empty() && !self.sb.needs_recovery() {
+                    self.restrict("the journal is not empty: run e2fsck".into());
+                }
+            }
+            Err(error) => self.restrict(error.to_string()),
         }
     }
 
-    /// Finds where the journal is, and that it is one and empty.
-    fn look_at_journal(&mut self) -> Result<()> {
+    /// Where the journal is, and its superblock.
+    fn find_journal(&self) -> Result<(Vec<Range<u64>>, JournalSuperBlock)> {
         let journal = self.journal_inode()?;
         let blocks = journal_blocks(self, &journal)?;
         let Some(first) = blocks.first().map(|range| Pblk(range.start)) else {
@@ -260,11 +297,13 @@ impl Mount {
         let super_block = JournalSuperBlock::parse(&block).map_err(format)?;
         super_block.validate(self.sb.block_size()).map_err(format)?;
         super_block.verify_checksum().map_err(format)?;
-        self.learn_journal(blocks);
-        if !super_block.is_empty() && !self.sb.needs_recovery() {
-            self.restrict("the journal is not empty: run e2fsck".into());
-        }
-        Ok(())
+        Ok((blocks, super_block))
+    }
+
+    /// The journal of the file system, to be written to.
+    pub(crate) fn open_log(&self) -> Result<(LogMap, JournalSuperBlock)> {
+        let (blocks, super_block) = self.find_journal()?;
+        Ok((LogMap::internal(blocks)?, super_block))
     }
 
     pub(super) fn journal_inode(&self) -> Result<Arc<Inode>> {
@@ -337,25 +376,4 @@ fn fits_device(sb: &SuperBlock, device: &dyn Device) -> Result<()> {
         "file-system blocks of {} bytes on a device with logical blocks of {logical}",
         sb.block_size()
     )))
-}
-
-/// `len` bytes at `at`, whatever the device's logical block.
-pub(super) fn read_span(device: &dyn Device, at: u64, len: usize) -> Result<Vec<u8>> {
-    let geometry = device.geometry();
-    let logical = u64::from(geometry.logical_block_bytes);
-    let start = at - at % logical;
-    let end = at.checked_add(len as u64).map_or(u64::MAX, |end| {
-        end.div_ceil(logical).saturating_mul(logical)
-    });
-    if end > geometry.size_bytes {
-        return Err(Error::Corrupt {
-            structure: "superblock",
-            place: Place::default().at(at),
-            what: format!("the device ends at byte {}", geometry.size_bytes),
-        });
-    }
-    let mut buf = Buf::zeroed((end - start) as usize);
-    device.read_at(start, &mut buf)?;
-    let skip = (at - start) as usize;
-    Ok(buf[skip..skip + len].to_vec())
 }

@@ -12,12 +12,13 @@
 //! be sent away.
 
 use super::Mount;
-use super::open::{RO_COMPAT, read_span, read_superblock};
+use super::open::{RO_COMPAT, read_superblock};
+use super::span::write_span;
 use super::zone::journal_blocks;
 use crate::api::fs::MountOptions;
 use crate::{Error, Result};
+use dioxide_block::Device;
 use dioxide_block::overlay::OverlayDevice;
-use dioxide_block::{Device, Durability};
 use dioxide_format::features::{Compat, Incompat};
 use dioxide_format::superblock::{STATE_ERROR, SuperBlock};
 use dioxide_journal::log::{Log, LogMap};
@@ -73,7 +74,7 @@ fn replay_internal(
     sb: &SuperBlock,
     at: u64,
 ) -> Result<Replayed> {
-    let before = Mount::new(device.clone(), options, sb.clone(), at);
+    let before = Mount::new(device.clone(), options, Arc::new(sb.clone()), at);
     let runs = journal_blocks(&before, &*before.journal_inode()?)?;
     let block_bytes = sb.block_size() as usize;
     let log = Log::new(device.clone(), LogMap::internal(runs)?, block_bytes);
@@ -129,7 +130,8 @@ fn on_device(device: &Arc<dyn Device>, recovery: Recovery<'_>, at: u64) -> Resul
         disk.s_state |= STATE_ERROR;
     }
     sb.update_checksum();
-    write_superblock(&**device, &sb, at)?;
+    write_span(&**device, at, &sb.encode())?;
+    device.flush()?;
     Ok(Replayed {
         note: Some(said("the journal was replayed", &recovered)),
         ..Replayed::as_it_is(device.clone(), sb, None)
@@ -171,17 +173,6 @@ fn said(what: &str, recovered: &Recovered) -> String {
         Some(tid) => format!("; it ends with transaction {tid}, whose commit block is damaged"),
     };
     format!("{what}: {transactions} transactions, {blocks_replayed} blocks{dropped}")
-}
-
-/// Writes the superblock at byte `at`, and flushes.
-fn write_superblock(device: &dyn Device, sb: &SuperBlock, at: u64) -> Result<()> {
-    let logical = u64::from(device.geometry().logical_block_bytes);
-    let start = at - at % logical;
-    let end = (at + SuperBlock::SIZE as u64).next_multiple_of(logical);
-    let mut bytes = read_span(device, start, (end - start) as usize)?;
-    bytes[(at - start) as usize..][..SuperBlock::SIZE].copy_from_slice(&sb.encode());
-    device.write_at(start, &bytes, Durability::Cached)?;
-    Ok(device.flush()?)
 }
 
 impl Replayed {

@@ -78,6 +78,28 @@ impl Mount {
         errors
     }
 
+    /// How many blocks are fixed metadata or the journal.
+    pub(crate) fn overhead(&self) -> u64 {
+        let len = |zone: &SystemZone| -> u64 {
+            zone.ranges()
+                .iter()
+                .map(|range| range.end - range.start)
+                .sum()
+        };
+        let first = self.sb.first_data_block().0;
+        let fixed = self.zones.fixed.as_ref();
+        let known = fixed.map(|zone| first + len(zone) + len(&self.zones.journal));
+        let ratio = u64::from(self.sb.cluster_ratio());
+        known.unwrap_or_else(|| u64::from(self.sb.disk().s_overhead_clusters) * ratio)
+    }
+
+    /// All blocks that are never free, as far as they are known.
+    pub(crate) fn fixed_zone(&self) -> SystemZone {
+        let fixed = self.zones.fixed.iter().flat_map(|zone| zone.ranges());
+        let ranges = fixed.chain(self.zones.journal.ranges()).cloned();
+        zone_of(&self.sb, ranges.collect())
+    }
+
     /// Remembers the blocks of the journal.
     pub(super) fn learn_journal(&mut self, blocks: Vec<Range<u64>>) {
         self.zones.journal = zone_of(&self.sb, blocks);

@@ -8,6 +8,7 @@
 //! passed over, as Linux does: the names are in the blocks, whatever the index says. A block whose
 //! checksum is wrong is an error either way.
 
+use super::symlink::system_data;
 use crate::inode::Inode;
 use crate::map::{self, MapKind};
 use crate::mount::Mount;
@@ -93,14 +94,15 @@ impl Mount {
 
     fn is_indexed(&self, dir: &Inode) -> bool {
         self.sb.features().compat.contains(Compat::DIR_INDEX)
-            && dir.disk.flags().contains(InodeFlags::INDEX)
+            && dir.flags().contains(InodeFlags::INDEX)
             && !dir.has_inline_data()
     }
 
     fn for_each_inline(&self, dir: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
         let format = |error| Error::format(error, dir.place());
-        let data = self.system_data(dir)?;
-        let inline = InlineDir::parse(&dir.disk, data, &self.dir_format).map_err(format)?;
+        let node = dir.node();
+        let data = system_data(&node, dir)?;
+        let inline = InlineDir::parse(&node.disk, data, &self.dir_format).map_err(format)?;
         for (name, ino) in [(&b"."[..], dir.ino), (b"..", inline.parent)] {
             let entry = dir::DirEntry {
                 offset: 0,
@@ -161,7 +163,7 @@ impl Mount {
         let Some(seed) = self.checksum_seed() else {
             return Ok(());
         };
-        let seed = dir.disk.seed(seed, dir.ino);
+        let seed = dir.node().disk.seed(seed, dir.ino);
         let is_index =
             self.is_indexed(dir) && htree::is_index_block(&block.bytes, lblk, &self.dir_format);
         let verified = if is_index {

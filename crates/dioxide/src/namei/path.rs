@@ -115,7 +115,7 @@ impl Walk<'_> {
             .ok_or_else(|| Error::NotFound(self.name()))?;
         self.check_entry(dir, name, ino)?;
         let child = self.mount.inode(ino)?;
-        if child.disk.flags().contains(InodeFlags::EA_INODE) {
+        if child.flags().contains(InodeFlags::EA_INODE) {
             return Err(self.bad_entry(dir, name, ino, "which holds an attribute's value"));
         }
         Ok(child)

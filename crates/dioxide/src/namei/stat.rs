@@ -31,7 +31,8 @@ impl Timestamp {
 impl Mount {
     /// The metadata of an inode. Does not block.
     pub(crate) fn metadata(&self, inode: &Inode) -> Metadata {
-        let disk = &inode.disk;
+        let node = inode.node();
+        let disk = &node.disk;
         let modified = inode.modified_ns().map(Timestamp::from_ns);
         let changed = |time: DiskTime| modified.map_or(time.into(), |ours| ours.max(time.into()));
         Metadata {
@@ -65,7 +66,7 @@ impl Mount {
     /// of its own: `tar` and others take a file without any for one hole.
     fn sectors(&self, inode: &Inode) -> u64 {
         let huge_file = self.has_ro_compat(RoCompat::HUGE_FILE);
-        let sectors = inode.disk.sectors(huge_file, self.sb.block_size());
+        let sectors = inode.node().disk.sectors(huge_file, self.sb.block_size());
         if inode.has_inline_data() && inode.file_type() == FileType::Regular {
             return sectors + inode.i_size().div_ceil(512);
         }

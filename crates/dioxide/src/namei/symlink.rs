@@ -1,6 +1,6 @@
 //! Targets of symlinks, and content that lies in inodes.
 
-use crate::inode::Inode;
+use crate::inode::{Inode, Node};
 use crate::map::{self, MapKind};
 use crate::mount::Mount;
 use crate::{Error, FileType, Result};
@@ -18,8 +18,9 @@ impl Mount {
         }
         let format = |error| Error::format(error, inode.place());
         let size = inode.i_size();
-        let target = if inode.disk.is_fast_symlink() {
-            symlink::fast_target(&inode.disk).map_err(format)?.to_vec()
+        let node = inode.node();
+        let target = if node.disk.is_fast_symlink() {
+            symlink::fast_target(&node.disk).map_err(format)?.to_vec()
         } else if inode.has_inline_data() {
             let content = self.inline_data(inode)?;
             symlink::slow_target(&content, size)
@@ -48,16 +49,18 @@ impl Mount {
     /// # Errors
     /// Damage.
     pub(crate) fn inline_data(&self, inode: &Inode) -> Result<Vec<u8>> {
-        let data = self.system_data(inode)?;
-        inline_data::file_content(&inode.disk, data)
+        let node = inode.node();
+        let data = system_data(&node, inode)?;
+        inline_data::file_content(&node.disk, data)
             .map_err(|error| Error::format(error, inode.place()))
     }
+}
 
-    /// The part of inline content that is kept as an attribute; empty when there is none.
-    pub(super) fn system_data<'a>(&self, inode: &'a Inode) -> Result<&'a [u8]> {
-        let area = inode.disk.in_inode_xattrs(&inode.raw);
-        let entries =
-            xattr::parse_in_inode(area).map_err(|error| Error::format(error, inode.place()))?;
-        Ok(inline_data::system_data(&entries).unwrap_or(&[]))
-    }
+/// The part of inline content that is kept as an attribute; empty when there is none. `node` is
+/// that of `inode`.
+pub(super) fn system_data<'a>(node: &'a Node, inode: &Inode) -> Result<&'a [u8]> {
+    let area = node.disk.in_inode_xattrs(&node.raw);
+    let entries =
+        xattr::parse_in_inode(area).map_err(|error| Error::format(error, inode.place()))?;
+    Ok(inline_data::system_data(&entries).unwrap_or(&[]))
 }

@@ -32,7 +32,8 @@ impl Mount {
     pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
         let mut found = Vec::new();
         let mut total = 0;
-        self.for_each_xattr(&inode.disk, &inode.raw, inode.ino, &mut |entry| {
+        let node = inode.node();
+        self.for_each_xattr(&node.disk, &node.raw, inode.ino, &mut |entry| {
             if entry.head.e_name_index == INDEX_SYSTEM && entry.name == b"data" {
                 return Ok(());
             }
@@ -113,7 +114,7 @@ impl Mount {
     /// A value that is the content of another inode.
     fn ea_inode_value(&self, owner: &Inode, ino: Ino, size: u32) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
-        let fits = inode.disk.flags().contains(InodeFlags::EA_INODE)
+        let fits = inode.flags().contains(InodeFlags::EA_INODE)
             && inode.file_type() == FileType::Regular
             && inode.i_size() == u64::from(size)
             && size <= VALUE_MAX;
@@ -129,9 +130,11 @@ impl Mount {
     /// The value's inode keeps its hash where others have the time of the last access. Values that
     /// Lustre wrote have none; they name their owner instead.
     fn check_ea_inode(&self, owner: &Inode, inode: &Inode, value: &[u8]) -> Result<()> {
-        let disk = inode.disk.disk();
+        let node = inode.node();
+        let disk = node.disk.disk();
         let (found, expected) = (disk.i_atime, crc32c(self.sb.checksum_seed(), value));
-        let by_lustre = disk.i_mtime == owner.ino.0 && disk.i_generation == owner.disk.generation();
+        let by_lustre =
+            disk.i_mtime == owner.ino.0 && disk.i_generation == owner.node().disk.generation();
         if found == expected || by_lustre {
             return Ok(());
         }

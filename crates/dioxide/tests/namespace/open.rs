@@ -124,13 +124,15 @@ fn journal_that_is_no_journal_opens_read_only() {
 }
 
 #[test]
-fn orphans_open_read_only() {
+fn orphans_are_left_alone_by_a_reading_mount() {
     let image = small("");
     debugfs(image.path(), &["ssv last_orphan 13"]);
-    assert!(read_only_reason(&image).contains("orphans"));
-    let image = small("orphan_file");
-    debugfs(image.path(), &["feature orphan_present"]);
-    assert!(read_only_reason(&image).contains("orphans"));
+    let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).expect("it opens");
+    assert!(fs.warnings()[0].contains("orphans"), "{:?}", fs.warnings());
+    drop(fs);
+    let fs = open(&image).expect("it opens");
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    assert_eq!(fs.superblock().last_orphan().map(|ino| ino.0), Some(13));
 }
 
 #[test]

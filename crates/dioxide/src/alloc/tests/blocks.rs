@@ -261,7 +261,7 @@ fn free_across_groups_frees_all_or_nothing() {
 }
 
 /// The clusters of all runs that `trim` shows.
-fn trimmed(fs: &Fs, blocks: Range<u64>, least: u32) -> BTreeSet<u64> {
+pub(super) fn trimmed(fs: &Fs, blocks: Range<u64>, least: u32) -> BTreeSet<u64> {
     let ratio = u64::from(fs.sb.cluster_ratio());
     let mut seen = BTreeSet::new();
     let mut show = |run: Run| {

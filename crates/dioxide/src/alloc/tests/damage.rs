@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// Flips one bit of a file system's block.
-fn flip(fs: &Fs, block: Pblk, byte: u64) {
+pub(super) fn flip(fs: &Fs, block: Pblk, byte: u64) {
     let file = File::options()
         .read(true)
         .write(true)
@@ -25,7 +25,7 @@ fn flip(fs: &Fs, block: Pblk, byte: u64) {
     file.write_all_at(&bytes, at).unwrap();
 }
 
-fn desc(fs: &Fs, group: u32) -> GroupDesc {
+pub(super) fn desc(fs: &Fs, group: u32) -> GroupDesc {
     Groups::new(fs.sb.clone(), SystemZone::default())
         .desc(&fs.handle(0), Group(group))
         .unwrap()

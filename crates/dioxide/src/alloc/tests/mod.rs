@@ -1,6 +1,7 @@
 //! Both allocators over images that mke2fs made, against a model, e2fsck and dumpe2fs.
 
 mod blocks;
+mod claims;
 mod damage;
 mod inodes;
 mod model;

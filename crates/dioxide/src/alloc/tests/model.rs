@@ -1,8 +1,9 @@
-//! Random allocating and freeing against a set of free clusters.
+//! Random allocating, claiming and freeing against a set of free clusters.
 
+use super::blocks::trimmed;
 use super::support::{Dump, Fs, Random, VARIANTS};
 use crate::Error;
-use crate::alloc::{Goal, Release, Request, Run, Stream};
+use crate::alloc::{Claim, Goal, Release, Request, Run, Stream};
 use dioxide_format::types::Pblk;
 use dioxide_testkit::{Image, e2fsck_clean, need_root};
 use std::collections::{BTreeSet, HashMap};
@@ -18,6 +19,8 @@ struct Model {
     pending: HashMap<u32, BTreeSet<u64>>,
     /// Ours.
     used: Vec<Run>,
+    /// Ours, and not recorded.
+    claims: Vec<Claim>,
     tid: u32,
     /// Where each stream goes on; none without streams.
     last: Option<HashMap<Stream, u64>>,
@@ -79,31 +82,81 @@ impl Model {
         }
     }
 
+    fn claimed_count(&self) -> u64 {
+        let lens = self.claims.iter().map(|claim| claim.run().len);
+        lens.map(u64::from).sum()
+    }
+
     fn allocate(&mut self, fs: &Fs, random: &mut Random) {
         let request = self.request(fs, random);
         let mut handle = fs.for_blocks();
         let available = fs.blocks.available_clusters(request.reserved);
+        let result = fs.blocks.allocate(&mut handle, &request);
+        assert!(result.is_ok() || handle.touched.is_empty());
+        let run = result.as_ref().map(|run| *run);
+        self.chosen(fs, &request, available, run);
+        self.used.extend(result.ok());
+    }
+
+    fn claim(&mut self, fs: &Fs, random: &mut Random) {
+        let request = self.request(fs, random);
+        let available = fs.blocks.available_clusters(request.reserved);
+        let result = fs.blocks.claim(&fs.handle(0), &request);
+        let run = result.as_ref().map(Claim::run);
+        self.chosen(fs, &request, available, run);
+        self.claims.extend(result.ok());
+    }
+
+    /// What was chosen fits the request and was to be had; or nothing was.
+    fn chosen(&mut self, fs: &Fs, request: &Request, available: u64, run: Result<Run, &Error>) {
         let least = *request.len.start();
-        match fs.blocks.allocate(&mut handle, &request) {
+        match run {
             Ok(run) => {
                 assert!(request.len.contains(&run.len), "{request:?} {run:?}");
                 assert!(u64::from(run.len) <= available);
-                self.check_goal(fs, &request, run);
+                self.check_goal(fs, request, run);
                 for block in self.blocks(run) {
                     assert!(self.open.remove(&block), "{block} was not free: {run:?}");
                 }
                 if let (Some(stream), Some(last)) = (request.stream, &mut self.last) {
                     last.insert(stream, run.start.0 + u64::from(run.len) * self.ratio);
                 }
-                self.used.push(run);
             }
             Err(Error::NoSpace(_)) => {
-                assert!(handle.touched.is_empty());
                 let fits = self.longest(fs) >= least && available >= u64::from(least);
                 assert!(!fits, "{request:?} of {available}");
             }
             Err(error) => panic!("{request:?}: {error}"),
         }
+    }
+
+    /// Records a part of a claim or gives it back; the rest stays claimed.
+    fn settle(&mut self, fs: &Fs, random: &mut Random) {
+        if self.claims.is_empty() {
+            return;
+        }
+        let at = random.below(self.claims.len() as u64) as usize;
+        let mut part = self.claims.swap_remove(at);
+        let again = fs
+            .blocks
+            .free(&mut fs.for_blocks(), part.run(), Release::Now);
+        assert!(matches!(again, Err(Error::Corrupt { .. })), "{again:?}");
+        let len = part.run().len;
+        let rest = part.split_off(1 + random.below(len.into()) as u32);
+        if rest.run().len > 0 {
+            self.claims.push(rest);
+        }
+        if random.one_in(3) {
+            self.open.extend(self.blocks(part.run()));
+        } else {
+            self.used.push(part.record(&mut fs.for_blocks()).unwrap());
+        }
+    }
+
+    /// Shows only what can be had.
+    fn trim(&self, fs: &Fs) {
+        let seen = trimmed(fs, 0..u64::MAX, 1);
+        assert!(seen.is_subset(&self.open), "trimmed what is not free");
     }
 
     /// Without streams there are no windows, and a free goal must be met.
@@ -172,7 +225,8 @@ impl Model {
         let open = self.open.len() as u64;
         assert_eq!(fs.blocks.available_clusters(true), open);
         assert_eq!(fs.blocks.pending_clusters(), self.pending_count());
-        assert_eq!(fs.blocks.free_clusters(), open + self.pending_count());
+        let free = open + self.pending_count() + self.claimed_count();
+        assert_eq!(fs.blocks.free_clusters(), free);
     }
 
     /// What is on the image agrees with the model, by dumpe2fs.
@@ -181,6 +235,9 @@ impl Model {
         let dump = Dump::of(&fs.image, self.ratio);
         let mut free = self.open.clone();
         free.extend(self.pending.values().flatten());
+        for claim in &self.claims {
+            free.extend(self.blocks(claim.run()));
+        }
         assert!(dump.blocks == free, "dumpe2fs finds other blocks free");
         let total: u64 = dump.counts.iter().map(|counts| counts[0]).sum();
         assert_eq!(total, free.len() as u64);
@@ -193,7 +250,7 @@ fn run(variant: usize, seed: u64, steps: u64, streams: bool) {
     change(variant.builder().build(), seed, steps, streams);
 }
 
-/// Allocates and frees, and frees all again.
+/// Allocates, claims and frees, and frees all again.
 fn change(image: Image, seed: u64, steps: u64, streams: bool) -> Image {
     let fs = Fs::open(image);
     let ratio = u64::from(fs.sb.cluster_ratio());
@@ -202,6 +259,7 @@ fn change(image: Image, seed: u64, steps: u64, streams: bool) -> Image {
         open: Dump::of(&fs.image, ratio).blocks,
         pending: HashMap::new(),
         used: Vec::new(),
+        claims: Vec::new(),
         tid: 1,
         last: streams.then(HashMap::new),
     };
@@ -211,13 +269,17 @@ fn change(image: Image, seed: u64, steps: u64, streams: bool) -> Image {
         // First more is allocated than freed, until nothing is left.
         let fill = step * 2 < steps;
         match random.below(16) {
+            0 if random.one_in(4) => model.trim(&fs),
             0 => model.commit(&fs, &mut random),
-            n if (n < 13) == fill => model.allocate(&fs, &mut random),
+            1 | 2 => model.settle(&fs, &mut random),
+            n if (n < 13) == fill && n % 2 == 0 => model.allocate(&fs, &mut random),
+            n if (n < 13) == fill => model.claim(&fs, &mut random),
             _ => model.free(&fs, &mut random),
         }
         model.check_counts(&fs);
     }
     model.check_image(&fs);
+    model.claims.clear();
     for run in std::mem::take(&mut model.used) {
         fs.blocks
             .free(&mut fs.for_blocks(), run, Release::Now)

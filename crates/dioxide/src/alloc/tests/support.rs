@@ -7,6 +7,7 @@ use dioxide_format::types::{Group, Pblk};
 use dioxide_journal::{Edit, Error, Kind, Result};
 use dioxide_testkit::{Image, ImageBuilder, dumpe2fs, e2fsck_clean};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
@@ -51,6 +52,8 @@ impl Disk {
 pub(super) struct Handle<'a> {
     disk: &'a Disk,
     pub(super) touched: HashSet<u64>,
+    /// How often a block was read, not to change it.
+    pub(super) reads: Cell<u32>,
     credits: u32,
 }
 
@@ -71,6 +74,7 @@ impl Edit for Handle<'_> {
     }
 
     fn read(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<[u8]>> {
+        self.reads.set(self.reads.get() + 1);
         self.disk.read(block, kind)
     }
 
@@ -200,8 +204,18 @@ impl Disk {
         Handle {
             disk: self,
             touched: HashSet::new(),
+            reads: Cell::new(0),
             credits,
         }
+    }
+
+    /// Blocks that differ from the image, or were changed back to what it has.
+    pub(super) fn changes(&self) -> HashMap<u64, Arc<[u8]>> {
+        self.changed.lock().clone()
+    }
+
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.changed.lock().is_empty()
     }
 }
 
@@ -253,6 +267,15 @@ fn counts(line: &str) -> [u64; 3] {
         digits.parse().expect(line)
     });
     [(); 3].map(|()| parts.next().expect(line))
+}
+
+/// None when there is no space.
+pub(super) fn unless_full<T>(result: crate::Result<T>) -> Option<T> {
+    match result {
+        Ok(done) => Some(done),
+        Err(crate::Error::NoSpace(_)) => None,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Numbers that follow from a seed.

@@ -1,9 +1,8 @@
 //! Several threads at once.
 
 use super::blocks::request;
-use super::support::{Fs, Random, VARIANTS};
-use crate::Error;
-use crate::alloc::{Goal, InodeAllocator, InodeKind, Release, Request, Run, Stream};
+use super::support::{Fs, Random, VARIANTS, unless_full};
+use crate::alloc::{Claim, Goal, InodeAllocator, InodeKind, Release, Request, Run, Stream};
 use dioxide_format::types::{Group, Ino, Pblk};
 use dioxide_testkit::Image;
 use parking_lot::Mutex;
@@ -26,30 +25,55 @@ fn blocks_of(fs: &Fs, run: Run) -> impl Iterator<Item = u64> {
     (0..u64::from(run.len)).map(move |i| run.start.0 + i * ratio)
 }
 
-fn allocate(fs: &Fs, owned: &Owned, random: &mut Random, thread: u64) -> Option<Run> {
+fn anywhere(fs: &Fs, random: &mut Random, thread: u64) -> Request {
     let goal = Goal::Near(Pblk(random.below(fs.sb.blocks_count())));
     let most = 1 + random.below(300) as u32;
-    let request = Request {
+    Request {
         stream: random.one_in(2).then_some(Stream(thread)),
         ..request(goal, 1, most)
-    };
-    match fs.blocks.allocate(&mut fs.for_blocks(), &request) {
-        Ok(run) => {
-            let mut all = owned.clusters.lock();
-            for block in blocks_of(fs, run) {
-                assert!(all.insert(block), "{block} was handed out twice");
-            }
-            Some(run)
-        }
-        Err(Error::NoSpace(_)) => None,
-        Err(error) => panic!("{error}"),
     }
 }
 
+impl Owned {
+    fn got(&self, fs: &Fs, run: Run) {
+        let mut all = self.clusters.lock();
+        for block in blocks_of(fs, run) {
+            assert!(all.insert(block), "{block} was handed out twice");
+        }
+    }
+
+    /// Before anyone else can have them.
+    fn lost(&self, fs: &Fs, run: Run) {
+        let mut all = self.clusters.lock();
+        blocks_of(fs, run).for_each(|block| assert!(all.remove(&block)));
+    }
+}
+
+fn allocate(fs: &Fs, owned: &Owned, random: &mut Random, thread: u64) -> Option<Run> {
+    let request = anywhere(fs, random, thread);
+    let run = unless_full(fs.blocks.allocate(&mut fs.for_blocks(), &request))?;
+    owned.got(fs, run);
+    Some(run)
+}
+
+fn claim(fs: &Fs, owned: &Owned, random: &mut Random, thread: u64) -> Option<Claim> {
+    let request = anywhere(fs, random, thread);
+    let claim = unless_full(fs.blocks.claim(&fs.handle(0), &request))?;
+    owned.got(fs, claim.run());
+    Some(claim)
+}
+
+/// Records a part of a claim and gives the rest back.
+fn settle(fs: &Fs, owned: &Owned, random: &mut Random, mut claim: Claim) -> Option<Run> {
+    let rest = claim.split_off(random.below(u64::from(claim.run().len) + 1) as u32);
+    owned.lost(fs, rest.run());
+    drop(rest);
+    let run = claim.record(&mut fs.for_blocks()).unwrap();
+    (run.len > 0).then_some(run)
+}
+
 fn free(fs: &Fs, owned: &Owned, run: Run, tid: u32) {
-    let mut all = owned.clusters.lock();
-    blocks_of(fs, run).for_each(|block| assert!(all.remove(&block)));
-    drop(all);
+    owned.lost(fs, run);
     let release = Release::After(tid);
     fs.blocks.free(&mut fs.for_blocks(), run, release).unwrap();
 }
@@ -76,19 +100,28 @@ fn inodes(fs: &Fs, owned: &Owned, random: &mut Random, mine: &mut Vec<(Ino, bool
 
 fn work(fs: &Fs, owned: &Owned, thread: u64) {
     let mut random = Random::new(thread + 1);
-    let (mut runs, mut inos) = (Vec::new(), Vec::new());
-    for step in 0..1500 {
-        match random.below(5) {
-            0 | 1 => runs.extend(allocate(fs, owned, &mut random, thread)),
-            2 if !runs.is_empty() => {
+    let (mut runs, mut claims, mut inos) = (Vec::new(), Vec::new(), Vec::new());
+    for step in 0..2000 {
+        match random.below(7) {
+            0 => runs.extend(allocate(fs, owned, &mut random, thread)),
+            1 => claims.extend(claim(fs, owned, &mut random, thread)),
+            2 if !claims.is_empty() => {
+                let at = random.below(claims.len() as u64) as usize;
+                let claim = claims.swap_remove(at);
+                runs.extend(settle(fs, owned, &mut random, claim));
+            }
+            3 if !runs.is_empty() => {
                 let at = random.below(runs.len() as u64) as usize;
                 free(fs, owned, runs.swap_remove(at), step / 100);
             }
-            3 => fs.blocks.committed(step / 100, &mut |_| ()),
+            4 => fs.blocks.committed(step / 100, &mut |_| ()),
             _ => inodes(fs, owned, &mut random, &mut inos),
         }
     }
     runs.into_iter().for_each(|run| free(fs, owned, run, 1000));
+    for claim in claims {
+        owned.lost(fs, claim.run());
+    }
     for (ino, was_dir) in inos {
         owned.inodes.lock().remove(&ino.0);
         fs.inodes.free(&mut fs.handle(2), ino, was_dir).unwrap();
@@ -137,6 +170,46 @@ fn four_threads_fill_it_to_the_last_cluster() {
     assert_eq!(fs.blocks.free_clusters(), 0);
     runs.into_iter().for_each(|run| free(&fs, &owned, run, 1));
     fs.blocks.committed(1, &mut |_| ());
+    fs.finish();
+}
+
+/// Claims and gives back single clusters; never has more than `most`, so there always is one.
+fn take_turns(fs: &Fs, thread: u64, most: usize) {
+    let mut random = Random::new(thread + 5);
+    let mut mine = Vec::new();
+    for _ in 0..20_000 {
+        if mine.len() == most || (!mine.is_empty() && random.one_in(2)) {
+            drop(mine.swap_remove(random.below(mine.len() as u64) as usize));
+        } else {
+            let goal = Goal::Near(Pblk(random.below(fs.sb.blocks_count())));
+            let claim = fs.blocks.claim(&fs.handle(0), &request(goal, 1, 1));
+            mine.push(claim.expect("there is one for each"));
+        }
+    }
+}
+
+#[test]
+fn four_threads_with_just_enough_clusters_never_lack_one() {
+    const EACH: usize = 3;
+    let fs = Fs::make(VARIANTS[0].builder());
+    let all = request(Goal::Near(Pblk(0)), 1, u32::MAX);
+    let next = || unless_full(fs.blocks.claim(&fs.handle(0), &all));
+    let mut others: Vec<Claim> = std::iter::from_fn(next).collect();
+    // As many as all threads together have at most, far from each other.
+    for claim in others.iter_mut().take(THREADS as usize * EACH) {
+        drop(claim.split_off(claim.run().len - 1));
+    }
+    assert_eq!(fs.blocks.available_clusters(true), THREADS * EACH as u64);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let fs = &fs;
+            scope.spawn(move || take_turns(fs, thread, EACH));
+        }
+    });
+    assert_eq!(fs.blocks.available_clusters(true), THREADS * EACH as u64);
+    drop(others);
+    assert_eq!(fs.blocks.available_clusters(true), fs.totals.free_clusters);
+    assert!(fs.disk.is_unchanged());
     fs.finish();
 }
 

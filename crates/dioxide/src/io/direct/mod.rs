@@ -1,10 +1,12 @@
 //! The direct-I/O engine. One request, in the order it runs:
 //!
 //! [`policy`] decides the lock → [`read`] or [`write`] takes it and checks → [`simple`] serves a
-//! small read by one lookup, [`iter`] everything else mapping by mapping → the device.
+//! small read by one lookup, [`iter`] everything else mapping by mapping → the device. Writes that need
+//! blocks, or a new size, go through [`place`].
 
 pub(crate) mod iter;
 pub(crate) mod lock;
+pub(crate) mod place;
 pub mod policy;
 pub(crate) mod read;
 pub(crate) mod simple;
@@ -23,6 +25,21 @@ pub(crate) struct Access {
     pub(crate) append: bool,
     pub(crate) direct: bool,
     pub(crate) fsetid: bool,
+    /// May use blocks that are kept for the super user.
+    pub(crate) resource: bool,
+    pub(crate) sync: SyncMode,
+}
+
+/// What a write waits for before it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SyncMode {
+    /// Nothing.
+    #[default]
+    None,
+    /// `O_DSYNC`: that the data can be read back after a crash.
+    Data,
+    /// `O_SYNC`: and the times too.
+    Full,
 }
 
 impl Access {
@@ -44,10 +61,10 @@ impl Access {
         }
     }
 
-    /// Whether a write goes where the caller says.
+    /// Whether a write goes where the caller says, and need not be durable when it returns.
     #[inline(always)]
     pub(crate) fn overwrites(self) -> bool {
-        self.write && !self.append
+        self.write && !self.append && matches!(self.sync, SyncMode::None)
     }
 }
 

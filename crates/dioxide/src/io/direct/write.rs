@@ -2,20 +2,19 @@
 //!
 //! [`admit`] takes the lock that the policy hints at, makes every check under it, and starts over
 //! with the exclusive lock if the policy says so; nothing that was learnt under the shared lock
-//! survives the restart (invariant 17). What it returns is a request that may be written: every
-//! byte of it lies in written blocks inside i_size.
-//!
-//! What would change metadata is refused as unsupported, after the policy has decided and before
-//! anything is written.
+//! survives the restart (invariant 17). What it returns is a request that may be written: *plain*, if
+//! every byte of it lies in written blocks inside i_size and nothing else is to be changed; all others
+//! are [`place`]'s.
 
 use super::iter::{Piece, Pieces, map};
 use super::lock::{Guard, lock};
+use super::place::{self, Placed};
 use super::policy::{
     BlockState, EntryFacts, IoLock, LockMode, Plan, Policy, Verdict, WriteFacts, check, entry_lock,
 };
 use super::read::{count_would_block, device_failed};
 use super::simple::Short;
-use super::{Access, Wait};
+use super::{Access, SyncMode, Wait};
 use crate::inode::Inode;
 use crate::io::clock::coarse_now_ns;
 use crate::map::{MapKind, Mapping};
@@ -50,6 +49,9 @@ pub(crate) struct Admitted<'a> {
     pub(crate) pos: u64,
     /// The mapping at `pos`.
     pub(crate) first: Mapping,
+    /// Nothing but bytes of written blocks changes.
+    pub(crate) plain: bool,
+    pub(crate) facts: WriteFacts,
 }
 
 /// How the segments of a request are aligned.
@@ -143,45 +145,61 @@ impl<'a> WriteRequest<'a> {
         self.check_ability()?;
         let pos = self.position()?;
         let (facts, first) = self.facts(pos)?;
-        let Verdict::Proceed(plan) = check(self.policy, mode, &facts) else {
+        let Verdict::Proceed(mut plan) = check(self.policy, mode, &facts) else {
             return Ok(None);
         };
-        if self.wait == Wait::NoWait && (plan.drain || plan.wait) {
-            return Err(Error::WouldBlock("the write must run alone"));
+        let plain = self.is_plain(pos, &facts, first)?;
+        if !plain && self.must_be_alone(pos, &facts) {
+            if mode != LockMode::Exclusive {
+                return Ok(None);
+            }
+            plan.drain = true;
+        }
+        if self.wait == Wait::NoWait && (plan.drain || plan.wait || !plain) {
+            return Err(Error::WouldBlock("the write must run alone, or allocate"));
+        }
+        if self.wait == Wait::NoWait && self.access.sync != SyncMode::None {
+            return Err(Error::WouldBlock("the write must be durable"));
         }
         if plan.drain {
             self.drain()?;
         }
-        self.check_needs_no_metadata(pos, &facts, first)?;
         Ok(Some(Admitted {
             guard,
             plan,
             pos,
             first,
+            plain,
+            facts,
         }))
     }
 
-    /// Whether direct I/O can serve this file and this alignment (A1 step 4).
+    /// Whether direct I/O can serve this file.
     #[inline]
     pub(crate) fn check_ability(&self) -> Result<()> {
-        if !self.inode.is_plain_data() {
-            return Err(self.unsupported("writing inline, verity, encrypted or journalled data"));
+        if self.inode.is_plain_data() {
+            return Ok(());
         }
-        if !self.mount.aligned(self.offset | self.memory.lengths) && !self.access.append {
-            return Err(self.misaligned());
-        }
-        Ok(())
+        Err(self.unsupported("writing inline, verity, encrypted or journalled data"))
     }
 
-    #[cold]
-    fn misaligned(&self) -> Error {
-        if self.access.direct {
-            return self.mount.misaligned("write", self.offset, self.len);
-        }
-        self.unsupported("a write that the device's logical block does not divide")
+    /// Whether the device's logical block divides position and lengths.
+    #[inline]
+    pub(crate) fn device_aligned(&self, pos: u64) -> bool {
+        self.mount.aligned(pos | self.memory.lengths)
     }
 
-    /// The position, append resolved under the lock, and checked against the largest file.
+    /// Whether parts of blocks are read and written back, so that nobody else may write them: the
+    /// request is not made of logical blocks, or of file-system blocks where these hold no data, or
+    /// what is behind the end of the file comes into it.
+    pub(crate) fn must_be_alone(&self, pos: u64, facts: &WriteFacts) -> bool {
+        !self.device_aligned(pos)
+            || facts.starts_past_eof
+            || !facts.aligned && (facts.extending || facts.partial_unwritten)
+    }
+
+    /// The position, append resolved under the lock, checked against the device's logical block and
+    /// the largest file.
     #[inline]
     pub(crate) fn position(&self) -> Result<u64> {
         let pos = if self.access.append {
@@ -189,12 +207,15 @@ impl<'a> WriteRequest<'a> {
         } else {
             self.offset
         };
+        if self.access.direct && !self.device_aligned(pos) {
+            return Err(self.mount.misaligned("write", pos, self.len));
+        }
         match pos.checked_add(self.len as u64) {
-            Some(end) if end <= self.mount.max_file_bytes() => Ok(pos),
+            Some(end) if end <= self.mount.max_bytes_of(self.inode) => Ok(pos),
             _ => Err(Error::TooLarge(format!(
-                "a write of {} bytes at {pos}: files end at {} bytes",
+                "a write of {} bytes at {pos}: this file ends at {} bytes",
                 self.len,
-                self.mount.max_file_bytes()
+                self.mount.max_bytes_of(self.inode)
             ))),
         }
     }
@@ -247,7 +268,7 @@ impl<'a> WriteRequest<'a> {
 
     #[inline]
     pub(crate) fn strips_privileges(&self) -> bool {
-        let nosec = self.inode.nosec;
+        let nosec = self.inode.nosec();
         nosec.capability || (nosec.set_id && !self.access.fsetid)
     }
 
@@ -265,47 +286,36 @@ impl<'a> WriteRequest<'a> {
         Ok(())
     }
 
-    /// Refuses what would change metadata. The last check, so that nothing is written before.
+    /// Whether nothing but bytes of written blocks changes.
     #[inline]
-    fn check_needs_no_metadata(&self, pos: u64, facts: &WriteFacts, first: Mapping) -> Result<()> {
-        if facts.strips_privileges {
-            return Err(self.unsupported("stripping set-user-ID, set-group-ID or capabilities"));
+    pub(crate) fn is_plain(&self, pos: u64, facts: &WriteFacts, first: Mapping) -> Result<bool> {
+        if facts.strips_privileges || facts.extending || !self.device_aligned(pos) {
+            return Ok(false);
         }
-        if facts.extending {
-            return Err(self.unsupported("a write past the end of the file"));
+        match facts.blocks {
+            BlockState::Written => Ok(true),
+            _ => self.all_written(pos, first),
         }
-        if facts.blocks == BlockState::Written {
-            return Ok(());
-        }
-        self.check_all_written(pos, first)
     }
 
     #[cold]
-    fn check_all_written(&self, pos: u64, first: Mapping) -> Result<()> {
-        let what = |kind| match kind {
-            MapKind::Mapped => Ok(()),
-            MapKind::Hole => Err(self.unsupported("filling a hole")),
-            MapKind::Unwritten => Err(self.unsupported("writing to unwritten blocks")),
-        };
-        what(first.kind)?;
+    fn all_written(&self, pos: u64, first: Mapping) -> Result<bool> {
+        if first.kind != MapKind::Mapped {
+            return Ok(false);
+        }
         for piece in Pieces::new(self.mount, self.inode, pos, self.len, self.wait) {
-            what(piece?.kind)?;
+            if piece?.kind != MapKind::Mapped {
+                return Ok(false);
+            }
         }
-        Ok(())
-    }
-
-    /// Whether the engine would carry out the write at `pos`, once it has its lock.
-    pub(crate) fn check_supported(&self, pos: u64) -> Result<()> {
-        self.check_ability()?;
-        let (facts, first) = self.facts(pos)?;
-        self.check_needs_no_metadata(pos, &facts, first)
+        Ok(true)
     }
 
     #[cold]
-    fn unsupported(&self, what: &str) -> Error {
+    pub(super) fn unsupported(&self, what: &str) -> Error {
         let (len, offset, ino) = (self.len, self.offset, self.inode.ino.0);
         Error::Unsupported(format!(
-            "{what} needs the journal, which is not there yet ({len} bytes at {offset} of inode {ino}; nothing was written)"
+            "{what} ({len} bytes at {offset} of inode {ino}; nothing was written)"
         ))
     }
 }
@@ -334,17 +344,77 @@ pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<
     if request.len == 0 {
         return Ok(0);
     }
+    request.mount.check_writable()?;
     let admitted = admit(request)?;
+    match carry_out(request, bufs, admitted)? {
+        Placed::Done => {}
+        Placed::MustBeAlone => {
+            let mut admitted = restart(request)?;
+            request.drain()?;
+            admitted.plan.io_lock = IoLock::Keep;
+            if carry_out(request, bufs, admitted)? == Placed::MustBeAlone {
+                return Err(Error::NoSpace("blocks"));
+            }
+        }
+    }
+    Ok(request.len)
+}
+
+/// Writes what was admitted, and makes it as durable as the handle wants.
+fn carry_out(
+    request: &WriteRequest<'_>,
+    bufs: &[IoSlice<'_>],
+    admitted: Admitted<'_>,
+) -> Result<Placed> {
     let mode = match admitted.plan.lock {
         LockMode::Exclusive => Count::WriteExclusive,
         LockMode::Shared | LockMode::None => Count::WriteShared,
     };
     request.mount.counters.add(request.slot, mode);
+    if !admitted.plain {
+        let alone =
+            admitted.plan.lock == LockMode::Exclusive && admitted.plan.io_lock == IoLock::Keep;
+        let (pos, facts) = (admitted.pos, admitted.facts);
+        let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
+        let placed = place::write_placing(request, bufs, pos, &facts, alone)?;
+        drop(held);
+        if placed == Placed::Done {
+            request.make_durable()?;
+        }
+        return Ok(placed);
+    }
     let (pos, first) = (admitted.pos, admitted.first);
-    let _held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
-    transfer(request, bufs, pos, first)?;
+    let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
+    let durability = request.durability(&first, pos);
+    transfer(request, bufs, pos, first, durability)?;
     request.inode.set_modified(coarse_now_ns());
-    Ok(request.len)
+    drop(held);
+    if durability == Durability::Cached {
+        request.make_durable()?;
+    }
+    Ok(Placed::Done)
+}
+
+impl WriteRequest<'_> {
+    /// Whether the write itself can be durable: `O_DSYNC` of one mapping that nobody needs a commit to
+    /// find.
+    fn durability(&self, first: &Mapping, pos: u64) -> Durability {
+        let end = pos + self.len as u64;
+        let covered = (u64::from(first.lblk.0) + u64::from(first.len)) << self.mount.block_bits;
+        let alone = self.access.sync == SyncMode::Data && self.mount.barrier && covered >= end;
+        if alone && self.mount.is_durable(self.inode.last_change(true)) {
+            return Durability::ForceUnitAccess;
+        }
+        Durability::Cached
+    }
+
+    fn make_durable(&self) -> Result<()> {
+        match self.access.sync {
+            SyncMode::None => Ok(()),
+            SyncMode::Data => self.mount.sync_inode(self.inode, true),
+            SyncMode::Full => self.mount.sync_inode(self.inode, false),
+        }
+    }
 }
 
 /// What protects a synchronous write's I/O.
@@ -385,6 +455,7 @@ fn transfer(
     bufs: &[IoSlice<'_>],
     pos: u64,
     first: Mapping,
+    durability: Durability,
 ) -> Result<()> {
     let mount = request.mount;
     let piece = mount.piece_of(&first, pos, pos + request.len as u64);
@@ -392,14 +463,19 @@ fn transfer(
         [buf] if piece.len == request.len => {
             Ok(mount
                 .device
-                .write_at(piece.device_offset, buf, Durability::Cached)?)
+                .write_at(piece.device_offset, buf, durability)?)
         }
-        _ => transfer_pieces(request, bufs, pos),
+        _ => transfer_pieces(request, bufs, pos, durability),
     }
 }
 
 /// Any buffers, any mappings; all lengths are multiples of the logical block.
-fn transfer_pieces(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>], pos: u64) -> Result<()> {
+fn transfer_pieces(
+    request: &WriteRequest<'_>,
+    bufs: &[IoSlice<'_>],
+    pos: u64,
+    durability: Durability,
+) -> Result<()> {
     let mount = request.mount;
     let mut bufs = bufs.iter();
     let mut rest: &[u8] = &[];
@@ -413,7 +489,7 @@ fn transfer_pieces(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>], pos: u64) -
             let (part, later) = rest.split_at(rest.len().min(piece.len));
             mount
                 .device
-                .write_at(piece.device_offset, part, Durability::Cached)?;
+                .write_at(piece.device_offset, part, durability)?;
             piece.device_offset += part.len() as u64;
             piece.len -= part.len();
             rest = later;

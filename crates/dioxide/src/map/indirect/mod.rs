@@ -10,6 +10,11 @@
 //! Rejected: planning whole pointer blocks in memory, as trees do. Here a change is a list of
 //! pointers to set or to clear, and no block is ever split.
 
+#![cfg_attr(
+    not(test),
+    expect(dead_code, reason = "making files, and whole ranges at once, is for names")
+)]
+
 mod remove;
 #[cfg(test)]
 mod tests;
@@ -36,6 +41,22 @@ pub(crate) const CREDITS_FOR_SET: u32 = MAX_LEVELS * (1 + CREDITS_PER_CLUSTER);
 /// [`Blocks::free_credits`] of one block.
 pub(crate) const fn credits_for_remove(data: u32) -> u32 {
     MAX_LEVELS * CREDITS_PER_CLUSTER + data
+}
+
+/// How many blocks from `lblk` on have their pointers side by side.
+pub(crate) fn run_at(lblk: Lblk, block_bytes: u32) -> u32 {
+    let Some(path) = indirect::path(lblk, block_bytes) else {
+        return 0;
+    };
+    slots_of(&path, block_bytes) - path.offsets().last().unwrap_or(&0)
+}
+
+/// Pointers beside the last one of a path, it included.
+fn slots_of(path: &Path, block_bytes: u32) -> u32 {
+    match path.levels() {
+        0 => DIRECT,
+        _ => indirect::pointers_per_block(block_bytes),
+    }
 }
 
 /// A block of pointers.
@@ -121,11 +142,7 @@ impl<'a> Indirect<'a> {
         let path = indirect::path(lblk, block_bytes)
             .ok_or_else(|| Error::TooLarge(format!("block {lblk} of an indirect map")))?;
         let last = *path.offsets().last().unwrap_or(&0);
-        let slots = match path.levels() {
-            0 => DIRECT,
-            _ => indirect::pointers_per_block(block_bytes),
-        };
-        let len = run.len.min(slots - last);
+        let len = run.len.min(slots_of(&path, block_bytes) - last);
         let data: Vec<u32> = (0..len).map(|i| run.start.0 as u32 + i).collect();
         let way = self.follow(edit, path)?;
         if way.missing() == 0 {

@@ -19,6 +19,11 @@
 //! rest given back. It asks for more blocks than it needs when space is short, and each step needs
 //! its own way back.
 
+#![cfg_attr(
+    not(test),
+    expect(dead_code, reason = "making files, and whole ranges at once, is for names")
+)]
+
 mod apply;
 mod blocks;
 #[cfg(test)]

@@ -1,0 +1,225 @@
+//! What is changed of a file beside its content, and what is told of the file system as a whole.
+
+use crate::inode::Inode;
+use crate::io::clock::coarse_now_ns;
+use crate::io::direct::Wait;
+use crate::io::direct::lock::lock;
+use crate::io::direct::policy::LockMode;
+use crate::mount::Mount;
+use crate::sync::slot;
+use crate::txn::inode::disk_time;
+use crate::{Error, Result, Timestamp};
+use dioxide_format::inode::{InodeFlags, Timestamp as DiskTime};
+
+/// What `fallocate` does with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FallocateMode {
+    /// Allocates what is a hole, and makes the file longer if the range ends behind it. New blocks
+    /// read as zeros.
+    Allocate,
+    /// `FALLOC_FL_KEEP_SIZE`: the same, and the file keeps its size.
+    KeepSize,
+    /// `FALLOC_FL_PUNCH_HOLE` (with KEEP_SIZE): frees whole blocks, and zeroes the rest.
+    PunchHole,
+    /// `FALLOC_FL_ZERO_RANGE`: zeroes the range without writing to whole blocks, allocates what is a
+    /// hole, and makes the file longer if the range ends behind it.
+    ZeroRange,
+    /// The same, and the file keeps its size.
+    ZeroRangeKeepSize,
+    /// `FALLOC_FL_COLLAPSE_RANGE`: takes the range out; what is behind it moves forward. Whole
+    /// clusters inside the file.
+    CollapseRange,
+    /// `FALLOC_FL_INSERT_RANGE`: makes room for a hole; what is behind it moves back. Whole clusters.
+    InsertRange,
+}
+
+/// Changes of a file's attributes: what is not named stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    permissions: Option<u16>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    atime: Option<Timestamp>,
+    mtime: Option<Timestamp>,
+    flags: Option<u32>,
+}
+
+impl SetAttributes {
+    /// No change.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Permission bits, set-ID and sticky bits included: the low 12 bits.
+    pub fn mode(mut self, permissions: u16) -> Self {
+        self.permissions = Some(permissions & 0o7777);
+        self
+    }
+
+    /// Owner. Strips set-user-ID and set-group-ID from regular files, as `chown` does.
+    pub fn uid(mut self, uid: u32) -> Self {
+        self.uid = Some(uid);
+        self
+    }
+
+    /// Group. Strips as [`SetAttributes::uid`].
+    pub fn gid(mut self, gid: u32) -> Self {
+        self.gid = Some(gid);
+        self
+    }
+
+    /// Last access.
+    pub fn atime(mut self, time: Timestamp) -> Self {
+        self.atime = Some(time);
+        self
+    }
+
+    /// Last change of the content.
+    pub fn mtime(mut self, time: Timestamp) -> Self {
+        self.mtime = Some(time);
+        self
+    }
+
+    /// Inode flags (`EXT4_*_FL`), of those that a user may change.
+    pub fn flags(mut self, flags: u32) -> Self {
+        self.flags = Some(flags);
+        self
+    }
+}
+
+/// What `statfs` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct StatFs {
+    /// File-system block in bytes.
+    pub block_size: u32,
+    /// Blocks that files can have: all but those of the fixed metadata.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for who may not use the reserve.
+    pub blocks_available: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_max: u32,
+}
+
+/// Flags that a user may change, as far as the engine knows what they mean.
+const CHANGEABLE: u32 = InodeFlags::IMMUTABLE.0
+    | InodeFlags::APPEND.0
+    | InodeFlags::NODUMP.0
+    | InodeFlags::NOATIME.0
+    | InodeFlags::SYNC.0
+    | InodeFlags::DIRSYNC.0;
+
+fn to_disk(time: Timestamp) -> DiskTime {
+    DiskTime {
+        secs: time.secs,
+        nsec: time.nanos,
+    }
+}
+
+impl Mount {
+    /// Changes attributes of an inode, all in one transaction. Blocks.
+    ///
+    /// # Errors
+    /// See [`crate::File::set_attributes`].
+    pub(crate) fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
+        let writer = self.writer()?;
+        let _exclusive = lock(
+            self,
+            inode,
+            LockMode::Exclusive,
+            Wait::Block,
+            slot::current(),
+        )?;
+        let before = inode.flags().0;
+        let flags = set.flags.map(|flags| (flags, flags ^ before));
+        if let Some((_, changed)) = flags
+            && changed & !CHANGEABLE != 0
+        {
+            return Err(Error::Unsupported(format!(
+                "changing the flags {} of inode {}",
+                InodeFlags(changed & !CHANGEABLE),
+                inode.ino
+            )));
+        }
+        let restricted = InodeFlags::IMMUTABLE.0 | InodeFlags::APPEND.0;
+        if before & restricted != 0 && flags.is_none() {
+            return Err(Error::NotPermitted(format!(
+                "inode {} is immutable or append-only",
+                inode.ino
+            )));
+        }
+        let bad_nanos =
+            |time: &Option<Timestamp>| time.is_some_and(|time| time.nanos >= 1_000_000_000);
+        if bad_nanos(&set.atime) || bad_nanos(&set.mtime) {
+            return Err(Error::Invalid("a time of over 999,999,999 ns".into()));
+        }
+        // What overwrites left in memory is older than what is set now.
+        inode.take_modified_ns();
+        self.set_size_and(writer, inode, &mut |disk| apply(disk, set))?;
+        let node = inode.node();
+        inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
+        Ok(())
+    }
+
+    /// The numbers of the file system.
+    pub(crate) fn statfs(&self) -> StatFs {
+        let sb = &self.sb;
+        let ratio = u64::from(sb.cluster_ratio());
+        let (free, available, files_free) = match self.started_writer() {
+            Some(writer) => (
+                writer.blocks.free_clusters() * ratio,
+                writer.blocks.available_clusters(false) * ratio,
+                writer.inodes.free_inodes(),
+            ),
+            None => {
+                let free = sb.free_blocks_count();
+                let available = free.saturating_sub(sb.reserved_blocks_count());
+                (free, available, sb.free_inodes_count().into())
+            }
+        };
+        StatFs {
+            block_size: sb.block_size(),
+            blocks: sb.blocks_count().saturating_sub(self.overhead()),
+            blocks_free: free,
+            blocks_available: available,
+            files: sb.inodes_count().into(),
+            files_free,
+            name_max: 255,
+        }
+    }
+}
+
+fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes) {
+    if set.uid.is_some() || set.gid.is_some() {
+        disk.set_owner(set.uid.unwrap_or(disk.uid()), set.gid.unwrap_or(disk.gid()));
+        let mode = u32::from(disk.permissions());
+        let group = if mode & libc::S_IXGRP != 0 {
+            libc::S_ISGID
+        } else {
+            0
+        };
+        if !disk.is_dir() {
+            disk.set_permissions((mode & !(libc::S_ISUID | group)) as u16);
+        }
+    }
+    if let Some(permissions) = set.permissions {
+        disk.set_permissions(permissions);
+    }
+    if let Some(time) = set.atime {
+        disk.set_atime(to_disk(time));
+    }
+    if let Some(time) = set.mtime {
+        disk.set_mtime(to_disk(time));
+    }
+    if let Some(flags) = set.flags {
+        disk.disk_mut().i_flags = flags;
+    }
+    disk.set_ctime(disk_time(coarse_now_ns()));
+}

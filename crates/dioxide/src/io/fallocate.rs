@@ -1,0 +1,321 @@
+//! fallocate in all its modes, and where a file has data.
+//!
+//! Each mode begins with the file alone: its lock exclusive and direct I/O in flight drained. Edges of
+//! a range that are not whole blocks are zeroed by writing; whole blocks change in the map only.
+//!
+//! Blocks that are allocated ahead are unwritten, so that nothing stale can be read from them; a crash
+//! in the middle leaves some of the range allocated, which is harmless. Collapse and insert move
+//! extents in steps; a crash in the middle leaves them half moved, as in ext4.
+
+use crate::alloc::Request;
+use crate::api::attributes::FallocateMode as Mode;
+use crate::inode::Inode;
+use crate::io::direct::Access;
+use crate::io::resize::stamp;
+use crate::map::{self, MapKind, Run};
+use crate::mount::Mount;
+use crate::txn::Writer;
+use crate::txn::file::{Credits, MOST_UNWRITTEN};
+use crate::txn::inode::INODE_CREDITS;
+use crate::{Error, Result};
+use dioxide_format::extent::Extent;
+use dioxide_format::types::{Lblk, Pblk};
+use std::ops::Range;
+
+/// A range of a file.
+struct Span {
+    bytes: Range<u64>,
+    /// Blocks that lie in it as a whole.
+    whole: Range<u64>,
+}
+
+impl Mount {
+    /// Allocates, frees, zeroes or moves a range of a file. Blocks.
+    ///
+    /// # Errors
+    /// See [`crate::File::allocate`].
+    pub(crate) fn fallocate(
+        &self,
+        inode: &Inode,
+        mode: Mode,
+        bytes: Range<u64>,
+        access: Access,
+    ) -> Result<()> {
+        let writer = self.writer()?;
+        let _alone = self.alone(inode)?;
+        self.check_resizable(inode)?;
+        if !inode.is_extent_mapped() && mode != Mode::PunchHole {
+            let what = "fallocate on a file that is mapped by indirect blocks";
+            return Err(Error::Unsupported(format!("{what}: inode {}", inode.ino)));
+        }
+        let limited = matches!(mode, Mode::PunchHole | Mode::CollapseRange);
+        if !limited && bytes.end > self.max_bytes_of(inode) {
+            return Err(Error::TooLarge(format!("up to byte {}", bytes.end)));
+        }
+        self.strip_if_needed(writer, inode, access)?;
+        let span = self.span(bytes);
+        let changed = match mode {
+            Mode::Allocate => self.preallocate(writer, inode, &span, true, access),
+            Mode::KeepSize => self.preallocate(writer, inode, &span, false, access),
+            Mode::PunchHole => self.punch(writer, inode, &span),
+            Mode::ZeroRange => self.zero_range(writer, inode, &span, true, access),
+            Mode::ZeroRangeKeepSize => self.zero_range(writer, inode, &span, false, access),
+            Mode::CollapseRange => self.collapse(writer, inode, &span),
+            Mode::InsertRange => self.insert_range(writer, inode, &span),
+        };
+        self.judged(changed)
+    }
+
+    fn span(&self, bytes: Range<u64>) -> Span {
+        let start = bytes.start.div_ceil(self.block_bytes());
+        Span {
+            whole: start..(bytes.end >> self.block_bits).max(start),
+            bytes,
+        }
+    }
+
+    fn blocks_touched(&self, span: &Span) -> Range<u64> {
+        span.bytes.start >> self.block_bits..span.bytes.end.div_ceil(self.block_bytes())
+    }
+
+    fn preallocate(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        span: &Span,
+        grow: bool,
+        access: Access,
+    ) -> Result<()> {
+        self.fill_holes(writer, inode, self.blocks_touched(span), access)?;
+        let size = match grow {
+            true => span.bytes.end.max(inode.i_size()),
+            false => inode.i_size(),
+        };
+        self.stamp_and_resize(writer, inode, size)
+    }
+
+    /// Stamps the inode and makes it longer. What was behind its end in the last block becomes zeros.
+    fn stamp_and_resize(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
+        let old = inode.i_size();
+        if size > old {
+            self.zero_block_part(inode, old, old.next_multiple_of(self.block_bytes()))?;
+        }
+        self.set_size_and(writer, inode, &mut |disk| {
+            disk.set_size(size);
+            stamp(disk);
+        })?;
+        inode.set_size(size);
+        Ok(())
+    }
+
+    /// Allocates unwritten blocks for the holes of a range.
+    fn fill_holes(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        blocks: Range<u64>,
+        access: Access,
+    ) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let want = (blocks.end - at).min(MOST_UNWRITTEN.into()) as u32;
+            let mapping = map::load::lookup_or_load(self, inode, Lblk(at as u32), want)?;
+            at += match mapping.kind {
+                MapKind::Hole => self.fill_hole(writer, inode, at, mapping.len, access)?,
+                _ => mapping.len.into(),
+            };
+        }
+        Ok(())
+    }
+
+    /// Allocates one run at the begin of a hole; returns its length.
+    fn fill_hole(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        at: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<u64> {
+        let lblk = Lblk(at as u32);
+        let ratio = u64::from(self.sb.cluster_ratio());
+        let skip = at % ratio;
+        let hole = self.own_clusters(inode, at..at + u64::from(len))?;
+        let (pblk, len, mut claim) = match self.implied_cluster(inode, lblk)? {
+            Some(cluster) => (cluster.0 + skip, (ratio - skip).min(len.into()), None),
+            None => {
+                let most = u64::from(MOST_UNWRITTEN).min(hole.end - at);
+                let clusters =
+                    ((skip + most).div_ceil(ratio)).min(u64::from(MOST_UNWRITTEN) / ratio);
+                let request = Request {
+                    goal: self.goal_behind(inode, at)?,
+                    len: 1..=clusters.max(1) as u32,
+                    stream: Some(inode.stream()),
+                    reserved: access.resource,
+                };
+                let claim = self.claim_some(writer, &request)?;
+                let run = claim.run();
+                let blocks = u64::from(run.len) * ratio - skip;
+                (run.start.0 + skip, blocks.min(most), Some(claim))
+            }
+        };
+        let run = Run {
+            lblk,
+            len: len as u32,
+            pblk: Pblk(pblk),
+            unwritten: true,
+        };
+        let extent = Extent {
+            lblk,
+            // At most MOST_UNWRITTEN.
+            len: len as u16,
+            pblk: run.pblk,
+            unwritten: true,
+        };
+        let mut handle = writer.begin(Credits::insert(self, inode)? + INODE_CREDITS)?;
+        let lock = inode.map.lock();
+        self.change_map(
+            writer,
+            &mut handle,
+            inode,
+            &lock,
+            |map| map.insert_claimed(extent, claim.as_mut()),
+            &mut |_, _| {},
+        )?;
+        lock.set_run(&run);
+        drop(lock);
+        handle.stop()?;
+        inode.set_goal(Pblk(pblk + len), &writer.blocks);
+        Ok(len)
+    }
+
+    fn punch(&self, writer: &Writer, inode: &Inode, span: &Span) -> Result<()> {
+        self.zero_edges(inode, span)?;
+        // Blocks behind the end, allocated ahead, go too.
+        self.remove_blocks(writer, inode, span.whole.clone())?;
+        self.set_size_and(writer, inode, &mut stamp)
+    }
+
+    /// Zeros the parts of blocks at both ends of a range.
+    fn zero_edges(&self, inode: &Inode, span: &Span) -> Result<()> {
+        let Range { start, end } = span.bytes;
+        let head = start.next_multiple_of(self.block_bytes()).min(end);
+        self.zero_block_part(inode, start, head)?;
+        let tail = (end - end % self.block_bytes()).max(head);
+        self.zero_block_part(inode, tail, end)
+    }
+
+    fn zero_range(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        span: &Span,
+        grow: bool,
+        access: Access,
+    ) -> Result<()> {
+        self.zero_edges(inode, span)?;
+        self.make_unwritten(writer, inode, span.whole.clone())?;
+        self.preallocate(writer, inode, span, grow, access)
+    }
+
+    fn check_whole_blocks(&self, inode: &Inode, span: &Span, what: &str) -> Result<()> {
+        let unit = u64::from(self.sb.cluster_size());
+        let Range { start, end } = span.bytes;
+        if !start.is_multiple_of(unit) || !end.is_multiple_of(unit) {
+            return Err(Error::Invalid(format!(
+                "{what} of bytes {start} to {end}: offset and length must be multiples of {unit}"
+            )));
+        }
+        if start >= inode.i_size() {
+            return Err(Error::Invalid(format!(
+                "{what} at {start}: the file ends at {}",
+                inode.i_size()
+            )));
+        }
+        Ok(())
+    }
+
+    fn collapse(&self, writer: &Writer, inode: &Inode, span: &Span) -> Result<()> {
+        self.check_whole_blocks(inode, span, "collapse")?;
+        let old = inode.i_size();
+        if span.bytes.end >= old {
+            return Err(Error::Invalid(format!(
+                "collapse up to {}: the file ends at {old}; truncate it instead",
+                span.bytes.end
+            )));
+        }
+        let len = span.whole.end - span.whole.start;
+        self.remove_blocks(writer, inode, span.whole.clone())?;
+        self.shift(
+            writer,
+            inode,
+            span.whole.end..self.map_end(inode),
+            -(len as i64),
+        )?;
+        let size = old - (span.bytes.end - span.bytes.start);
+        self.set_size_and(writer, inode, &mut |disk| {
+            disk.set_size(size);
+            stamp(disk);
+        })?;
+        inode.set_size(size);
+        Ok(())
+    }
+
+    fn insert_range(&self, writer: &Writer, inode: &Inode, span: &Span) -> Result<()> {
+        self.check_whole_blocks(inode, span, "insert")?;
+        let len = span.bytes.end - span.bytes.start;
+        let size = inode.i_size() + len;
+        if size > self.max_bytes_of(inode) {
+            return Err(Error::TooLarge(format!("{size} bytes")));
+        }
+        // First the size: what is moved behind the old end must not be cut off after a crash.
+        self.set_size_and(writer, inode, &mut |disk| {
+            disk.set_size(size);
+            stamp(disk);
+        })?;
+        inode.set_size(size);
+        let blocks = (len >> self.block_bits) as i64;
+        let last = self.map_end(inode) - blocks as u64;
+        self.shift(writer, inode, span.whole.start..last, blocks)
+    }
+
+    fn shift(&self, writer: &Writer, inode: &Inode, range: Range<u64>, delta: i64) -> Result<()> {
+        let least = Credits::shift(self, inode)?;
+        let mut step = |map: &mut crate::txn::file::MapChange<'_, '_>, rest, credits| {
+            map.shift(rest, delta, credits)
+        };
+        let mut publish = |lock: &map::MapGuard<'_>, done: Range<u64>| {
+            let moved =
+                done.start.saturating_add_signed(delta)..done.end.saturating_add_signed(delta);
+            self.republish(
+                inode,
+                lock,
+                done.start.min(moved.start)..done.end.max(moved.end),
+            )
+        };
+        self.in_steps(writer, inode, range, least, &mut step, &mut publish)
+    }
+
+    /// The first byte at or behind `offset` that is data, or that is none. Unwritten blocks are holes.
+    /// The end of the file is a hole.
+    pub(crate) fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<Option<u64>> {
+        let size = inode.i_size();
+        if offset >= size {
+            return Ok(None);
+        }
+        if inode.has_inline_data() {
+            return Ok(Some(if data { offset } else { size }));
+        }
+        let end = size.div_ceil(self.block_bytes());
+        let mut at = offset >> self.block_bits;
+        while at < end {
+            let mapping =
+                map::load::lookup_or_load(self, inode, Lblk(at as u32), (end - at) as u32)?;
+            if (mapping.kind == MapKind::Mapped) == data {
+                return Ok(Some(offset.max(at << self.block_bits)));
+            }
+            at += u64::from(mapping.len);
+        }
+        Ok((!data).then_some(size))
+    }
+}

@@ -1,0 +1,277 @@
+//! Changing a file's size and what it has allocated: truncate, fallocate, and where its data is.
+//!
+//! All of it runs with the inode's lock exclusive and direct I/O in flight drained. What may take more
+//! than one transaction is resumable: a shrinking truncate is an orphan meanwhile, and what fallocate
+//! leaves half done is a file as somebody might have made it.
+
+use crate::inode::Inode;
+use crate::io::clock::coarse_now_ns;
+use crate::io::direct::lock::{Guard, lock};
+use crate::io::direct::policy::LockMode;
+use crate::io::direct::{Access, Wait};
+use crate::map::tree::{Progress, State};
+use crate::map::{self, MapGuard, MapKind};
+use crate::mount::Mount;
+use crate::sync::slot;
+use crate::txn::Writer;
+use crate::txn::file::{Credits, MapChange};
+use crate::txn::inode::{INODE_CREDITS, disk_time};
+use crate::txn::orphan::ORPHAN_CREDITS;
+use crate::{Error, Result};
+use dioxide_block::{Buf, Durability};
+use dioxide_format::inode::Inode as DiskInode;
+use dioxide_format::types::Lblk;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One transaction's part of a change: of what is left of a range, with so many credits.
+type Step<'a> = dyn FnMut(&mut MapChange<'_, '_>, Range<u64>, u32) -> Result<Progress> + 'a;
+/// Shows readers what was done.
+type Publish<'a> = dyn FnMut(&MapGuard<'_>, Range<u64>) -> Result<()> + 'a;
+
+/// Stamps a change of content.
+pub(crate) fn stamp(disk: &mut DiskInode) {
+    let now = disk_time(coarse_now_ns());
+    disk.set_mtime(now);
+    disk.set_ctime(now);
+}
+
+impl Mount {
+    /// The file alone: its lock exclusive, and no direct I/O in flight.
+    pub(crate) fn alone<'a>(&self, inode: &'a Inode) -> Result<Guard<'a>> {
+        let slot = slot::current();
+        let guard = lock(self, inode, LockMode::Exclusive, Wait::Block, slot)?;
+        if inode.in_flight.drain(&self.in_flight, slot).is_err() {
+            return Err(Error::Deadlock(
+                "the file has requests in this thread's own queue; reap them first",
+            ));
+        }
+        Ok(guard)
+    }
+
+    /// Sets the size. Blocks.
+    ///
+    /// # Errors
+    /// See [`crate::File::set_len`].
+    pub(crate) fn set_len(&self, inode: &Inode, size: u64, access: Access) -> Result<()> {
+        let writer = self.writer()?;
+        let _alone = self.alone(inode)?;
+        self.check_resizable(inode)?;
+        self.check_size(inode, size)?;
+        self.strip_if_needed(writer, inode, access)?;
+        let changed = if size < inode.i_size() {
+            self.shrink(writer, inode, size)
+        } else {
+            self.grow(writer, inode, size)
+        };
+        self.judged(changed)
+    }
+
+    fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
+        let most = self.max_bytes_of(inode);
+        if size <= most {
+            return Ok(());
+        }
+        Err(Error::TooLarge(format!(
+            "{size} bytes: this file ends at {most}"
+        )))
+    }
+
+    /// Files whose content is not in blocks as it is.
+    pub(crate) fn check_resizable(&self, inode: &Inode) -> Result<()> {
+        if !inode.is_plain_data() {
+            let what = "changing the size of inline, verity, encrypted or journalled data";
+            return Err(Error::Unsupported(format!("{what}: inode {}", inode.ino)));
+        }
+        if inode.is_immutable() {
+            return Err(Error::NotPermitted(format!(
+                "inode {} is immutable",
+                inode.ino
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes a file longer; what is new reads as zeros. Also stamps one that keeps its size.
+    fn grow(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
+        let old = inode.i_size();
+        if size > old {
+            let block_end = old.next_multiple_of(self.block_bytes());
+            self.zero_block_part(inode, old, block_end)?;
+        }
+        self.set_size_and(writer, inode, &mut |disk| {
+            disk.set_size(size);
+            stamp(disk);
+        })?;
+        inode.set_size(size);
+        Ok(())
+    }
+
+    /// One transaction that only changes the inode.
+    pub(crate) fn set_size_and(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        change: &mut dyn FnMut(&mut DiskInode),
+    ) -> Result<()> {
+        let mut handle = writer.begin(INODE_CREDITS)?;
+        let lock = inode.map.lock();
+        self.change_inode(&mut handle, inode, &lock, change)?;
+        inode.changed_in(handle.tid(), true);
+        drop(lock);
+        handle.stop()?;
+        Ok(())
+    }
+
+    /// Zeros bytes of one block, if the file has data there.
+    pub(crate) fn zero_block_part(&self, inode: &Inode, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let block = from >> self.block_bits;
+        let mapping = map::load::lookup_or_load(self, inode, Lblk(block as u32), 1)?;
+        if mapping.kind != MapKind::Mapped {
+            return Ok(());
+        }
+        let start = mapping.pblk.0 << self.block_bits;
+        let logical = self.logical_mask + 1;
+        // Only the logical blocks that are concerned: others may be written meanwhile.
+        let first = (from & self.block_mask) / logical * logical;
+        let last =
+            ((to - (block << self.block_bits)).next_multiple_of(logical)).min(self.block_bytes());
+        let mut buf = Buf::zeroed((last - first) as usize);
+        self.device.read_at(start + first, &mut buf)?;
+        let at = (from & self.block_mask) - first;
+        buf[at as usize..(at + to - from) as usize].fill(0);
+        Ok(self
+            .device
+            .write_at(start + first, &buf, Durability::Cached)?)
+    }
+
+    /// Makes a file shorter. The file is alone.
+    pub(crate) fn shrink(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
+        let block_end = size.next_multiple_of(self.block_bytes());
+        let end = block_end.min(inode.i_size());
+        let mut handle = writer.begin(ORPHAN_CREDITS + INODE_CREDITS)?;
+        let inode = &self.inode(inode.ino)?;
+        writer.orphans.add(self, &mut handle, inode)?;
+        let lock = inode.map.lock();
+        self.change_inode(&mut handle, inode, &lock, &mut |disk| {
+            disk.set_size(size);
+            stamp(disk);
+        })?;
+        inode.changed_in(handle.tid(), true);
+        inode.set_size(size);
+        drop(lock);
+        handle.stop()?;
+        // Before the commit, or with it: what is behind the end must not come back as data.
+        self.zero_block_part(inode, size, end.max(size))?;
+        self.free_behind_end(writer, inode)
+    }
+
+    /// Removes what a file has behind its end, and takes it from the orphans.
+    pub(crate) fn free_behind_end(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
+        let first = inode.i_size().div_ceil(self.block_bytes());
+        self.remove_blocks(writer, inode, first..self.map_end(inode))?;
+        self.not_an_orphan(writer, inode)
+    }
+
+    /// Removes and frees blocks, in as many transactions as it takes. The file is alone.
+    pub(crate) fn remove_blocks(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        blocks: Range<u64>,
+    ) -> Result<()> {
+        let least = Credits::remove(self, inode)?;
+        self.in_steps(
+            writer,
+            inode,
+            blocks,
+            least,
+            &mut |map, rest, credits| map.remove(rest, credits),
+            &mut |lock, done| {
+                lock.set_hole(done);
+                Ok(())
+            },
+        )
+    }
+
+    /// Changes the map of a range in steps of one transaction each. `least` credits are enough for
+    /// `step` to get on; `publish` shows readers what was done.
+    pub(crate) fn in_steps(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        range: Range<u64>,
+        least: u32,
+        step: &mut Step<'_>,
+        publish: &mut Publish<'_>,
+    ) -> Result<()> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let credits = least.max(writer.ample_credits());
+            let mut handle = writer.begin(credits + INODE_CREDITS)?;
+            let lock = inode.map.lock();
+            let progress = self.change_map(
+                writer,
+                &mut handle,
+                inode,
+                &lock,
+                |map| step(map, rest.clone(), credits),
+                &mut |disk, _| stamp(disk),
+            )?;
+            let left = match &progress {
+                Progress::Done => rest.end..rest.end,
+                Progress::More(left) => left.clone(),
+            };
+            // From the left or from the right.
+            let done = match left.end == rest.end {
+                true => rest.start..left.start,
+                false => left.end..rest.end,
+            };
+            publish(&lock, done)?;
+            drop(lock);
+            handle.stop()?;
+            rest = left;
+        }
+        Ok(())
+    }
+
+    /// Shows readers what the tree says of a range.
+    pub(crate) fn republish(
+        &self,
+        inode: &Inode,
+        lock: &MapGuard<'_>,
+        range: Range<u64>,
+    ) -> Result<()> {
+        lock.set_hole(range.clone());
+        for run in self.tree_runs(inode, range)? {
+            lock.set_run(&run);
+        }
+        Ok(())
+    }
+
+    /// Makes unwritten blocks of what is mapped in a range.
+    pub(crate) fn make_unwritten(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        blocks: Range<u64>,
+    ) -> Result<()> {
+        let least = Credits::convert(self, inode)?;
+        self.in_steps(
+            writer,
+            inode,
+            blocks,
+            least,
+            &mut |map, rest, credits| map.convert(rest, State::Unwritten, credits),
+            &mut |lock, done| self.republish(inode, lock, done),
+        )
+    }
+
+    /// The largest size of a file, in bytes.
+    pub(crate) fn max_bytes_of(&self, inode: &Inode) -> u64 {
+        (self.map_end(inode) << self.block_bits).min(self.max_file_bytes())
+    }
+}

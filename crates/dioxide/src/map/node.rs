@@ -1,0 +1,163 @@
+//! The spans of a region that is not one run: finding a block in them.
+//!
+//! Not for: changing them ([`super::change`]).
+//!
+//! Invariants: a leaf that the word of a span has led to is always a leaf of that span, and its
+//! entries always count from the same base; so whoever read the word long ago finds in it what
+//! was, or is, of that block.
+
+use super::leaf::{Few, SpanBlocks};
+use super::live::Leaves;
+use super::word::{Narrow, Piece, UNWRITTEN, Wide, Word, base_between, kind_of};
+use super::{MapKind, NODE_BITS, Run, SPAN_BITS, SPAN_BLOCKS};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The spans of a region. Their leaves lie in one array for each kind, so that a span's word leads to
+/// its entries without a pointer between.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) spans: Box<[AtomicU64; 1 << NODE_BITS]>,
+    few: Vec<Few>,
+    pub(super) narrow: Vec<Narrow>,
+    pub(super) wide: Vec<Wide>,
+    pub(super) live: Leaves<AtomicU32>,
+    pub(super) live_wide: Leaves<AtomicU64>,
+}
+
+impl Node {
+    pub(super) fn of_runs(runs: &[Run]) -> Box<Node> {
+        let mut node = Box::new(Node {
+            spans: Box::new([const { AtomicU64::new(Word::HOLE.0) }; 1 << NODE_BITS]),
+            few: Vec::new(),
+            narrow: Vec::new(),
+            wide: Vec::new(),
+            live: Leaves::new(),
+            live_wide: Leaves::new(),
+        });
+        let mut rest = runs;
+        for span in 0..1u32 << NODE_BITS {
+            let start = span << SPAN_BITS;
+            let end = start + SPAN_BLOCKS;
+            while let [run, tail @ ..] = rest
+                && run.lblk.0 + run.len <= start
+            {
+                rest = tail;
+            }
+            let inside = rest.iter().take_while(|run| run.lblk.0 < end).count();
+            let word = node.add_span(start, &rest[..inside]);
+            node.spans[span as usize].store(word.0, Ordering::Relaxed);
+        }
+        node.few.shrink_to_fit();
+        node.narrow.shrink_to_fit();
+        node.wide.shrink_to_fit();
+        node
+    }
+
+    /// The word of the span that begins at block `start`, whose leaf is added if it needs one.
+    fn add_span(&mut self, start: u32, runs: &[Run]) -> Word {
+        match runs {
+            [] => return Word::HOLE,
+            [run] if run.lblk.0 <= start && run.lblk.0 + run.len >= start + SPAN_BLOCKS => {
+                let skipped = u64::from(start - run.lblk.0);
+                return Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped);
+            }
+            _ => {}
+        }
+        let blocks = SpanBlocks { start, runs };
+        let (lowest, highest) = blocks.bounds();
+        let Some(base) = base_between(lowest, highest) else {
+            self.wide.push(blocks.wide());
+            return Word::leaf(Word::WIDE, self.wide.len() - 1, 0);
+        };
+        if let Some(few) = blocks.few(base) {
+            self.few.push(few);
+            return Word::leaf(Word::FEW, self.few.len() - 1, base);
+        }
+        self.narrow.push(blocks.narrow(base));
+        Word::leaf(Word::NARROW, self.narrow.len() - 1, base)
+    }
+
+    #[inline(always)]
+    fn span(&self, within: u32) -> Word {
+        Word(self.spans[(within >> SPAN_BITS) as usize].load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    pub(super) fn written_block(&self, within: u32) -> Option<u64> {
+        let (word, block) = (self.span(within), within % SPAN_BLOCKS);
+        let entry = match word.tag() {
+            Word::MAPPED => return Some(word.0 + u64::from(block)),
+            Word::FEW => {
+                let (start, entry) = self.few[word.leaf_number()].find(block);
+                // Holes and unwritten runs keep their mark.
+                if entry == 0 {
+                    0
+                } else {
+                    entry + (block - start)
+                }
+            }
+            Word::NARROW => self.narrow[word.leaf_number()][block as usize].load(Ordering::Acquire),
+            _ => return self.written_elsewhere(word, block),
+        };
+        let written = entry != 0 && entry & UNWRITTEN == 0;
+        written.then(|| word.base() + u64::from(entry) - 1)
+    }
+
+    /// [`Node::written_block`] in a span of another kind. Not inlined: one `match` over all kinds
+    /// becomes a jump through a table, which costs the frequent ones more than their comparisons.
+    #[inline(never)]
+    fn written_elsewhere(&self, word: Word, block: u32) -> Option<u64> {
+        if word.tag() == Word::LIVE {
+            let entry = self.live.leaf(word.leaf_number())[block as usize].load(Ordering::Acquire);
+            let written = entry != 0 && entry & UNWRITTEN == 0;
+            return written.then(|| word.base() + u64::from(entry) - 1);
+        }
+        let piece = self.piece_of(word, block);
+        (piece.kind == MapKind::Mapped).then_some(piece.pblk)
+    }
+
+    #[inline(always)]
+    pub(super) fn piece(&self, within: u32) -> Piece {
+        self.piece_of(self.span(within), within % SPAN_BLOCKS)
+    }
+
+    /// What a block is in the span that `word` is of.
+    #[inline(always)]
+    pub(super) fn piece_of(&self, word: Word, block: u32) -> Piece {
+        let number = word.leaf_number();
+        match word.tag() {
+            Word::MAPPED | Word::UNWRITTEN => Piece {
+                kind: kind_of(word.tag()),
+                pblk: word.address() + u64::from(block),
+                len: SPAN_BLOCKS - block,
+            },
+            Word::FEW => self.few[number].piece(word.base(), block),
+            Word::NARROW => Piece::of_narrow(&self.narrow[number], word.base(), block),
+            Word::LIVE => Piece::of_narrow(self.live.leaf(number), word.base(), block),
+            Word::WIDE => Piece::of_wide(&self.wide[number], block),
+            Word::LIVE_WIDE => Piece::of_wide(self.live_wide.leaf(number), block),
+            _ => Piece::hole(SPAN_BLOCKS - block),
+        }
+    }
+}
+
+impl Piece {
+    #[inline(always)]
+    fn of_narrow(leaf: &Narrow, base: u64, block: u32) -> Piece {
+        Piece::of_entry(base, leaf[block as usize].load(Ordering::Acquire), 0, 1)
+    }
+
+    #[inline(always)]
+    fn of_wide(leaf: &Wide, block: u32) -> Piece {
+        let word = Word(leaf[block as usize].load(Ordering::Acquire));
+        let kind = match word {
+            Word::HOLE => MapKind::Hole,
+            _ => kind_of(word.tag()),
+        };
+        Piece {
+            kind,
+            pblk: word.address(),
+            len: 1,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! One region: a word, a length, and a node once these two do not say it all.
+//!
+//! Invariants:
+//! - The word goes from unread to hole, run or node; from hole to run, while there was no node, or to
+//!   node; from run to node; and from node to hole. A run's word never changes, only its length
+//!   does. So who has read the word, and then the length, has what was true at some moment between,
+//!   and needs not look at the word again.
+//! - What a word leads to is there before the word is.
+
+use super::node::Node;
+use super::word::{Piece, Word, kind_of};
+use super::{REGION_BLOCKS, Run};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) word: AtomicU64,
+    /// If `word` is a run: blocks from here on are a hole. Written before `word`.
+    pub(super) run_blocks: AtomicU32,
+    pub(super) node: OnceLock<Box<Node>>,
+}
+
+impl Region {
+    pub(super) fn new() -> Region {
+        Region {
+            word: AtomicU64::new(Word::UNREAD.0),
+            run_blocks: AtomicU32::new(0),
+            node: OnceLock::new(),
+        }
+    }
+
+    /// Publishes `runs` (relative to the region) as its content.
+    pub(super) fn fill(&self, runs: &[Run]) {
+        let word = match runs {
+            [] => Word::HOLE,
+            [run] if run.lblk.0 == 0 => {
+                self.run_blocks.store(run.len, Ordering::Relaxed);
+                Word::of_run(run)
+            }
+            _ => {
+                self.node.get_or_init(|| Node::of_runs(runs));
+                Word::new(Word::NODE, 0)
+            }
+        };
+        self.word.store(word.0, Ordering::Release);
+    }
+
+    /// `None`: it is not read yet.
+    #[inline(always)]
+    pub(super) fn piece(&self, within: u32) -> Option<Piece> {
+        let word = Word(self.word.load(Ordering::Acquire));
+        let hole = Piece::hole(REGION_BLOCKS - within);
+        match word.tag() {
+            Word::NODE => {
+                let node = self.node.get().expect("filled in before the word");
+                Some(node.piece(within))
+            }
+            Word::MAPPED | Word::UNWRITTEN => {
+                let run_blocks = self.run_blocks.load(Ordering::Acquire);
+                if within >= run_blocks {
+                    return Some(hole);
+                }
+                Some(Piece {
+                    kind: kind_of(word.tag()),
+                    pblk: word.address() + u64::from(within),
+                    len: run_blocks - within,
+                })
+            }
+            _ => (word == Word::HOLE).then_some(hole),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn written_block(&self, within: u32) -> Option<u64> {
+        let word = Word(self.word.load(Ordering::Acquire));
+        if word.tag() == Word::NODE {
+            return self.node.get()?.written_block(within);
+        }
+        let inside = within < self.run_blocks.load(Ordering::Acquire);
+        (word.tag() == Word::MAPPED && inside).then_some(word.0 + u64::from(within))
+    }
+}

@@ -1,0 +1,451 @@
+//! One file's map under change: where its blocks come from and go, and the inode that goes with it.
+//!
+//! Extent trees and indirect maps look the same from here, but for what only one of them has.
+
+use super::Writer;
+use crate::alloc::{BlockAllocator, Claim, Goal, Release, Request, Run};
+use crate::inode::Inode;
+use crate::map::indirect::{self, Indirect};
+use crate::map::tree::{
+    self, Blocks, CREDITS_PER_CLUSTER, I_BLOCK_BYTES, Owner, PhysicalRun, Progress, State, Tree,
+};
+use crate::map::{MapGuard, MapKind, Mapping};
+use crate::mount::Mount;
+use crate::{Error, FileType, Result};
+use dioxide_format::extent::Extent;
+use dioxide_format::features::RoCompat;
+use dioxide_format::inode::Inode as DiskInode;
+use dioxide_format::types::{Lblk, Pblk};
+use dioxide_journal::Edit;
+use dioxide_journal::journal::Handle;
+use std::ops::Range;
+
+/// Largest extents of each state, in blocks.
+pub(crate) const MOST_WRITTEN: u32 = 1 << 15;
+pub(crate) const MOST_UNWRITTEN: u32 = MOST_WRITTEN - 1;
+
+/// Tries after a commit that may have set blocks free.
+const COMMITS_FOR_SPACE: u32 = 3;
+
+/// The largest block that an indirect map can point to, plus one.
+const INDIRECT_END: u64 = 1 << 32;
+
+/// A file's map, and the handle that it is changed through.
+pub(crate) struct MapChange<'c, 'j> {
+    pub(crate) handle: &'c mut Handle<'j>,
+    owner: Owner,
+    root: [u8; I_BLOCK_BYTES],
+    extents: bool,
+    blocks: FileBlocks<'c>,
+}
+
+/// The blocks of one file, as its map gives and takes them.
+pub(crate) struct FileBlocks<'c> {
+    mount: &'c Mount,
+    writer: &'c Writer,
+    release: Release,
+    goal: Pblk,
+    extents: bool,
+    /// Its blocks are metadata.
+    is_directory: bool,
+    /// Allocated by this very change: nothing on the disk refers to them.
+    fresh: Vec<Pblk>,
+    /// Clusters that the file has more than before.
+    grown: i64,
+    freed: bool,
+}
+
+impl Blocks for FileBlocks<'_> {
+    fn allocate_tree_block(&mut self, edit: &mut dyn Edit, goal: Pblk) -> Result<Pblk> {
+        let goal = if goal.0 == 0 { self.goal } else { goal };
+        let request = Request {
+            goal: Goal::Near(goal),
+            len: 1..=1,
+            stream: None,
+            // A file that was promised blocks must not fail for the map that leads to them.
+            reserved: true,
+        };
+        let run = self.writer.blocks.allocate(edit, &request)?;
+        self.grown += 1;
+        self.fresh.push(run.start);
+        if !self.extents && run.start.0 >= INDIRECT_END {
+            self.free_run(edit, run)?;
+            return Err(Error::NoSpace("blocks that 32 bits can point to"));
+        }
+        Ok(run.start)
+    }
+
+    fn free(&mut self, edit: &mut dyn Edit, run: PhysicalRun) -> Result<()> {
+        if self.is_directory {
+            for block in run.start.0..run.start.0 + u64::from(run.len) {
+                edit.forget(Pblk(block))?;
+            }
+        }
+        let len = run.len.div_ceil(self.mount.sb.cluster_ratio());
+        let start = run.start;
+        self.free_run(edit, Run { start, len })
+    }
+
+    fn free_credits(&self, run: PhysicalRun) -> u32 {
+        let groups = run.len / self.mount.sb.blocks_per_group() + 2;
+        groups * BlockAllocator::FREE_CREDITS_PER_GROUP
+    }
+}
+
+impl FileBlocks<'_> {
+    fn free_run(&mut self, edit: &mut dyn Edit, run: Run) -> Result<()> {
+        let fresh = self.fresh.iter().position(|&block| block == run.start);
+        let release = match fresh {
+            Some(at) if run.len == 1 => {
+                self.fresh.swap_remove(at);
+                Release::Now
+            }
+            _ => self.release,
+        };
+        self.writer.blocks.free(edit, run, release)?;
+        self.grown -= i64::from(run.len);
+        self.freed |= release != Release::Now;
+        Ok(())
+    }
+}
+
+/// Credits that a change of one step needs at least; what is left of `ample` goes to removing more.
+pub(crate) struct Credits;
+
+impl Credits {
+    /// Inserting one run.
+    pub(crate) fn insert(mount: &Mount, inode: &Inode) -> Result<u32> {
+        let map = match inode.is_extent_mapped() {
+            true => tree::credits_for_insert(mount.tree_depth(inode)? + 1),
+            false => indirect::CREDITS_FOR_SET,
+        };
+        Ok(map + BlockAllocator::ALLOCATE_CREDITS)
+    }
+
+    /// Least for removing.
+    pub(crate) fn remove(mount: &Mount, inode: &Inode) -> Result<u32> {
+        let groups = MOST_WRITTEN / mount.sb.blocks_per_group() + 2;
+        let data = groups * BlockAllocator::FREE_CREDITS_PER_GROUP;
+        Ok(match inode.is_extent_mapped() {
+            true => tree::credits_for_remove(mount.tree_depth(inode)? + 1, data),
+            false => indirect::credits_for_remove(2 * CREDITS_PER_CLUSTER),
+        })
+    }
+
+    /// Least for converting.
+    pub(crate) fn convert(mount: &Mount, inode: &Inode) -> Result<u32> {
+        Ok(tree::credits_for_convert(mount.tree_depth(inode)? + 1))
+    }
+
+    /// Least for shifting.
+    pub(crate) fn shift(mount: &Mount, inode: &Inode) -> Result<u32> {
+        // The extents of one cluster lie in at most two leaves, unless each block has its own.
+        let leaves = 1 + mount.sb.cluster_ratio().min(4);
+        Ok(tree::credits_for_shift(
+            mount.tree_depth(inode)? + 1,
+            leaves,
+        ))
+    }
+}
+
+impl Mount {
+    /// Depth of a file's extent tree as it is now. It may grow by one before the map is locked.
+    fn tree_depth(&self, inode: &Inode) -> Result<u16> {
+        let owner = self.owner(inode);
+        let mut root = *inode.node().disk.i_block();
+        Tree::new(&owner, &mut root).depth(&self.reader())
+    }
+
+    pub(crate) fn owner(&self, inode: &Inode) -> Owner {
+        let seed = self.checksum_seed();
+        Owner {
+            ino: inode.ino,
+            seed: seed.map(|seed| inode.node().disk.seed(seed, inode.ino)),
+            physical: self.physical_blocks(),
+            cluster_ratio: self.sb.cluster_ratio(),
+        }
+    }
+
+    /// Changes a file's map, and writes the inode with what `also` changes in it. Blocks on
+    /// metadata. If `change` fails, `also` is not called, and what it left of the map is kept right.
+    pub(crate) fn change_map<'j, T>(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'j>,
+        inode: &Inode,
+        lock: &MapGuard<'_>,
+        change: impl FnOnce(&mut MapChange<'_, 'j>) -> Result<T>,
+        also: &mut dyn FnMut(&mut DiskInode, &T),
+    ) -> Result<T> {
+        let before = *inode.node().disk.i_block();
+        let extents = inode.is_extent_mapped();
+        let mut map = MapChange {
+            owner: self.owner(inode),
+            root: before,
+            extents,
+            blocks: FileBlocks {
+                mount: self,
+                writer,
+                release: writer.release(handle),
+                goal: self.goal_of(inode)?,
+                extents,
+                is_directory: inode.file_type() == FileType::Directory,
+                fresh: Vec::new(),
+                grown: 0,
+                freed: false,
+            },
+            handle,
+        };
+        let result = change(&mut map);
+        let (root, grown, freed) = (map.root, map.blocks.grown, map.blocks.freed);
+        if freed {
+            writer.release_on_commit(self, handle);
+        }
+        if result.is_ok() || root != before || grown != 0 {
+            let huge_file = self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
+            let block_size = self.sb.block_size();
+            let delta = grown * i64::from(self.sb.cluster_ratio()) * i64::from(block_size / 512);
+            let mut fits = true;
+            self.change_inode(handle, inode, lock, &mut |disk| {
+                disk.set_i_block(&root);
+                let sectors = disk.sectors(huge_file, block_size);
+                // More than was counted can only be freed where the count was damaged.
+                let sectors = sectors.saturating_add_signed(delta);
+                fits = disk.set_sectors(sectors, huge_file, block_size);
+                if let Ok(done) = &result {
+                    also(disk, done);
+                }
+            })?;
+            if !fits {
+                tracing::warn!(ino = inode.ino.0, "i_blocks has no room for the count");
+            }
+            inode.changed_in(handle.tid(), true);
+        }
+        result
+    }
+
+    /// Near which block to allocate for a file.
+    pub(crate) fn goal_of(&self, inode: &Inode) -> Result<Pblk> {
+        if let Some(goal) = inode.goal() {
+            return Ok(goal);
+        }
+        let group = self.sb.inode_location(inode.ino).map(|(group, _)| group);
+        Ok(group.map_or(Pblk(0), |group| self.sb.group_first_block(group)))
+    }
+}
+
+impl MapChange<'_, '_> {
+    fn tree<T>(
+        &mut self,
+        change: impl FnOnce(&mut Tree<'_>, &mut dyn Edit, &mut dyn Blocks) -> Result<T>,
+    ) -> Result<T> {
+        let mut tree = Tree::new(&self.owner, &mut self.root);
+        change(&mut tree, self.handle, &mut self.blocks)
+    }
+
+    /// Maps a hole. Returns how many blocks from the start of `extent` were mapped: all, unless an
+    /// indirect map has their pointers in several blocks.
+    pub(crate) fn insert(&mut self, extent: Extent) -> Result<u32> {
+        if self.extents {
+            let len = u32::from(extent.len);
+            return self
+                .tree(|tree, edit, blocks| tree.insert(edit, blocks, extent))
+                .map(|()| len);
+        }
+        let run = PhysicalRun {
+            start: extent.pblk,
+            len: extent.len.into(),
+        };
+        let mut map = Indirect::new(&self.owner, &mut self.root);
+        map.set(self.handle, &mut self.blocks, extent.lblk, run)
+    }
+
+    /// Maps a hole to blocks that were claimed for it, from the claim's first on; or to a cluster
+    /// that the file has, without a claim. Returns how many were mapped, as [`MapChange::insert`]; the
+    /// claim keeps the others.
+    pub(crate) fn insert_claimed(
+        &mut self,
+        mut extent: Extent,
+        claim: Option<&mut Claim>,
+    ) -> Result<u32> {
+        let Some(claim) = claim else {
+            return self.insert(extent);
+        };
+        if !self.extents {
+            let most = indirect::run_at(extent.lblk, self.handle.block_bytes() as u32);
+            extent.len = u32::from(extent.len).min(most) as u16;
+            let mut rest = claim.split_off(extent.len.into());
+            std::mem::swap(claim, &mut rest);
+            return self.insert_recorded(extent, &mut rest);
+        }
+        self.insert_recorded(extent, claim)
+    }
+
+    fn insert_recorded(&mut self, extent: Extent, claim: &mut Claim) -> Result<u32> {
+        let run = claim.record(self.handle)?;
+        self.blocks.grown += i64::from(run.len);
+        let inserted = self.insert(extent);
+        if inserted.is_err() {
+            self.blocks.grown -= i64::from(run.len);
+            let writer = self.blocks.writer;
+            writer.blocks.free(self.handle, run, Release::Now)?;
+        }
+        inserted
+    }
+
+    /// Makes blocks written or unwritten, as many as `credits` allow.
+    pub(crate) fn convert(
+        &mut self,
+        range: Range<u64>,
+        to: State,
+        credits: u32,
+    ) -> Result<Progress> {
+        self.tree(|tree, edit, blocks| tree.convert_some(edit, blocks, range, to, credits))
+    }
+
+    /// Removes and frees blocks, as many as `credits` allow.
+    pub(crate) fn remove(&mut self, range: Range<u64>, credits: u32) -> Result<Progress> {
+        if self.extents {
+            return self.tree(|tree, edit, blocks| tree.remove_some(edit, blocks, range, credits));
+        }
+        let mut map = Indirect::new(&self.owner, &mut self.root);
+        map.remove_some(self.handle, &mut self.blocks, range, credits)
+    }
+
+    /// Moves blocks, as many as `credits` allow.
+    pub(crate) fn shift(
+        &mut self,
+        range: Range<u64>,
+        delta: i64,
+        credits: u32,
+    ) -> Result<Progress> {
+        self.tree(|tree, edit, blocks| tree.shift_some(edit, blocks, range, delta, credits))
+    }
+}
+
+impl Mount {
+    /// The mapping that covers a block, with the map locked. At most `want` blocks of it.
+    pub(crate) fn mapping_locked(
+        &self,
+        inode: &Inode,
+        lock: &MapGuard<'_>,
+        lblk: Lblk,
+        want: u32,
+    ) -> Result<Mapping> {
+        crate::map::load::lookup_or_load_locked(self, inode, lock, lblk, want)
+    }
+
+    /// With bigalloc: the cluster that backs a block's neighbours already.
+    pub(crate) fn implied_cluster(&self, inode: &Inode, lblk: Lblk) -> Result<Option<Pblk>> {
+        if self.sb.cluster_ratio() == 1 || !inode.is_extent_mapped() {
+            return Ok(None);
+        }
+        let owner = self.owner(inode);
+        let mut root = *inode.node().disk.i_block();
+        Tree::new(&owner, &mut root).implied_cluster(&self.reader(), lblk)
+    }
+
+    /// As much of a hole as can have clusters of its own, if its first block can: its last cluster may
+    /// hold mapped blocks behind the hole.
+    pub(crate) fn own_clusters(&self, inode: &Inode, hole: Range<u64>) -> Result<Range<u64>> {
+        let last = hole.end - hole.end % u64::from(self.sb.cluster_ratio());
+        if last == hole.end || last <= hole.start {
+            return Ok(hole);
+        }
+        Ok(match self.implied_cluster(inode, Lblk(last as u32))? {
+            Some(_) => hole.start..last,
+            None => hole,
+        })
+    }
+
+    /// Where a block of a file should lie: right behind the one before, if that is mapped.
+    pub(crate) fn goal_behind(&self, inode: &Inode, lblk: u64) -> Result<Goal> {
+        if lblk > 0 && lblk.is_multiple_of(self.sb.cluster_ratio().into()) {
+            let last = Lblk(lblk as u32 - 1);
+            let mapping = crate::map::load::lookup_or_load(self, inode, last, 1)?;
+            if mapping.kind != MapKind::Hole {
+                return Ok(Goal::Append(Pblk(mapping.pblk.0 + 1)));
+            }
+        }
+        Ok(Goal::Near(self.goal_of(inode)?))
+    }
+
+    /// Claims clusters, after a commit if that sets some free. No handle may be open.
+    pub(crate) fn claim_some(&self, writer: &Writer, request: &Request) -> Result<Claim> {
+        let reader = self.reader();
+        for _ in 0..COMMITS_FOR_SPACE {
+            match writer.blocks.claim(&reader, request) {
+                Err(Error::NoSpace(_)) if writer.commit_for_space()? => {}
+                result => return result,
+            }
+        }
+        writer.blocks.claim(&reader, request)
+    }
+
+    /// The end of what a file's map can hold, in blocks.
+    pub(crate) fn map_end(&self, inode: &Inode) -> u64 {
+        u64::from(self.sb.max_lblk(inode.is_extent_mapped()).0) + 1
+    }
+
+    /// The unwritten extents that overlap a range: first block, length, and where they lie.
+    pub(crate) fn unwritten_extents(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, u64, u64)>> {
+        let owner = self.owner(inode);
+        let mut root = *inode.node().disk.i_block();
+        let mut found = Vec::new();
+        Tree::new(&owner, &mut root).for_each(&self.reader(), range, &mut |extent| {
+            if extent.unwritten {
+                found.push((extent.lblk.0.into(), extent.len.into(), extent.pblk.0));
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// What the extent tree has in a range, as far as it lies in it.
+    pub(crate) fn tree_runs(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+    ) -> Result<Vec<crate::map::Run>> {
+        let owner = self.owner(inode);
+        let mut root = *inode.node().disk.i_block();
+        let mut runs = Vec::new();
+        let each = &mut |extent: Extent| {
+            let start = u64::from(extent.lblk.0).max(range.start);
+            let end = extent.end().min(range.end);
+            runs.push(crate::map::Run {
+                lblk: Lblk(start as u32),
+                len: (end - start) as u32,
+                pblk: Pblk(extent.pblk.0 + (start - u64::from(extent.lblk.0))),
+                unwritten: extent.unwritten,
+            });
+            Ok(())
+        };
+        Tree::new(&owner, &mut root).for_each(&self.reader(), range.clone(), each)?;
+        Ok(runs)
+    }
+
+    /// Calls `each` with every mapping but holes in a range, with the map locked.
+    pub(crate) fn for_each_mapping(
+        &self,
+        inode: &Inode,
+        lock: &MapGuard<'_>,
+        range: Range<u64>,
+        each: &mut dyn FnMut(Mapping) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let want = (range.end - at).min(u64::from(u32::MAX)) as u32;
+            let mapping = self.mapping_locked(inode, lock, Lblk(at as u32), want)?;
+            at += u64::from(mapping.len);
+            if mapping.kind != MapKind::Hole {
+                each(mapping)?;
+            }
+        }
+        Ok(())
+    }
+}

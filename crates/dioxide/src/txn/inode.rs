@@ -1,0 +1,126 @@
+//! Writing an inode back.
+
+use super::Writer;
+use crate::inode::{Inode, Node, Nosec};
+use crate::io::clock::coarse_now_ns;
+use crate::io::direct::Access;
+use crate::map::MapGuard;
+use crate::mount::Mount;
+use crate::{Error, Result};
+use dioxide_format::inode::{Inode as DiskInode, Timestamp};
+use dioxide_format::types::Pblk;
+use dioxide_journal::{Edit, Kind};
+
+/// Metadata blocks that writing an inode changes.
+pub(crate) const INODE_CREDITS: u32 = 1;
+
+/// A block of an inode table. Each inode in it has its own checksum, checked when it is loaded.
+#[derive(Debug)]
+pub(super) struct TableBlock;
+
+impl Kind for TableBlock {
+    fn name(&self) -> &'static str {
+        "inode table"
+    }
+
+    fn verify(&self, _: Pblk, _: &[u8]) -> dioxide_format::Result<()> {
+        Ok(())
+    }
+
+    fn seal(&self, _: Pblk, _: &mut [u8]) {}
+}
+
+/// A time as the disk has it.
+pub(crate) fn disk_time(ns: i64) -> Timestamp {
+    const NANOS: i64 = 1_000_000_000;
+    Timestamp {
+        secs: ns.div_euclid(NANOS),
+        // Below 10^9.
+        nsec: ns.rem_euclid(NANOS) as u32,
+    }
+}
+
+impl Mount {
+    /// Changes an inode: [`INODE_CREDITS`]. The times of overwrites that were kept in memory go with
+    /// it.
+    ///
+    /// # Errors
+    /// Those of the journal; the inode in memory is then as it was.
+    pub(crate) fn change_inode(
+        &self,
+        edit: &mut dyn Edit,
+        inode: &Inode,
+        _lock: &MapGuard<'_>,
+        change: &mut dyn FnMut(&mut DiskInode),
+    ) -> Result<()> {
+        let mut disk = inode.node().disk.clone();
+        let modified = inode.take_modified_ns();
+        if let Some(ns) = modified {
+            disk.set_mtime(disk.mtime().max(disk_time(ns)));
+            disk.set_ctime(disk.ctime().max(disk_time(ns)));
+        }
+        change(&mut disk);
+        let stored = self.store_inode(edit, inode, disk);
+        if let (Err(_), Some(ns)) = (&stored, modified) {
+            inode.set_modified(ns);
+        }
+        stored
+    }
+
+    /// Takes from a file what a write to it must take: set-user-ID and set-group-ID, unless the writer
+    /// has `CAP_FSETID`. The caller has the file exclusive.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a file with capabilities.
+    pub(crate) fn strip_if_needed(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        access: Access,
+    ) -> Result<()> {
+        let nosec = inode.nosec();
+        match nosec.capability || nosec.set_id && !access.fsetid {
+            true => self.strip_privileges(writer, inode),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes set-user-ID and set-group-ID from a file.
+    ///
+    /// # Errors
+    /// As [`Mount::strip_if_needed`].
+    pub(crate) fn strip_privileges(&self, writer: &Writer, inode: &Inode) -> Result<()> {
+        if inode.nosec().capability {
+            return Err(Error::Unsupported(format!(
+                "removing the capabilities of inode {}, as a write must",
+                inode.ino
+            )));
+        }
+        self.set_size_and(writer, inode, &mut |disk| {
+            let mode = disk.permissions();
+            let group = match u32::from(mode) & libc::S_IXGRP {
+                0 => 0,
+                _ => libc::S_ISGID as u16,
+            };
+            disk.set_permissions(mode & !(libc::S_ISUID as u16 | group));
+            disk.set_ctime(disk_time(coarse_now_ns()));
+        })?;
+        inode.set_nosec(Nosec::default());
+        Ok(())
+    }
+
+    fn store_inode(&self, edit: &mut dyn Edit, inode: &Inode, mut disk: DiskInode) -> Result<()> {
+        if let Some(seed) = self.checksum_seed() {
+            disk.update_checksum(seed, inode.ino);
+        }
+        let raw: Box<[u8]> = disk.encode().into();
+        let at = inode.location.offset;
+        edit.modify(inode.location.block, &TableBlock, &mut |bytes| {
+            bytes[at..at + raw.len()].copy_from_slice(&raw);
+            Ok(())
+        })
+        .map_err(Error::from)?;
+        inode.set_node(Node { disk, raw });
+        Ok(())
+    }
+}

@@ -1,0 +1,416 @@
+//! Orphans: inodes that a crash leaves work for, a truncate to finish or a file to delete.
+//!
+//! They stand in the orphan file where the file system has one, else (or when that is full) in a list
+//! that the superblock begins and `i_dtime` goes on with.
+//!
+//! Locks: the list's comes after handle start and before the map's of any inode, because taking an
+//! inode out of the middle changes its neighbour.
+
+use super::inode::INODE_CREDITS;
+use super::{Writer, superblock};
+use crate::alloc::{BlockAllocator, InodeAllocator, Run};
+use crate::inode::Inode;
+use crate::io::clock::coarse_now_ns;
+use crate::map::{self, MapKind};
+use crate::mount::Mount;
+use crate::{Error, FileType, Place, Result};
+use dioxide_format::superblock::SuperBlock;
+use dioxide_format::types::{Ino, Lblk, Pblk};
+use dioxide_format::xattr::{XattrBlock, XattrEntry, XattrHeader, XattrValue};
+use dioxide_format::{orphan_file, xattr};
+use dioxide_journal::journal::Handle;
+use dioxide_journal::{Edit, Kind};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Metadata blocks that adding or removing an orphan changes: the superblock or a neighbour, and the
+/// inode; or a block of the orphan file.
+pub(crate) const ORPHAN_CREDITS: u32 = 1 + INODE_CREDITS;
+
+/// Most blocks that an orphan file may have.
+const FILE_BLOCKS: u64 = 1 << 15;
+
+/// The orphans of a mount.
+#[derive(Debug)]
+pub(crate) struct Orphans {
+    file: Option<OrphanFile>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where an orphan stands in the file: number of the block, and entry.
+    slots: HashMap<Ino, (usize, usize)>,
+    /// The list on the disk, its end first.
+    list: Vec<Arc<Inode>>,
+}
+
+#[derive(Debug)]
+struct OrphanFile {
+    blocks: Vec<Pblk>,
+    kind: OrphanBlock,
+}
+
+#[derive(Debug)]
+struct OrphanBlock {
+    seed: Option<u32>,
+    max_ino: u32,
+}
+
+impl Kind for OrphanBlock {
+    fn name(&self) -> &'static str {
+        "orphan file block"
+    }
+
+    fn verify(&self, block: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
+        if let Some(seed) = self.seed {
+            orphan_file::verify_checksum(bytes, seed, block)?;
+        }
+        orphan_file::orphans(bytes, self.max_ino).map(drop)
+    }
+
+    fn seal(&self, block: Pblk, bytes: &mut [u8]) {
+        if let Some(seed) = self.seed {
+            orphan_file::update_checksum(bytes, seed, block)
+                .unwrap_or_else(|error| panic!("orphan file block {block} was changed: {error}"));
+        }
+    }
+}
+
+/// What a file system holds of orphans when it is opened.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// In the file, with their places.
+    in_file: Vec<(Ino, (usize, usize))>,
+    /// In the list, its end first.
+    in_list: Vec<Arc<Inode>>,
+}
+
+impl Orphans {
+    /// The orphans that are there. Blocks.
+    ///
+    /// # Errors
+    /// Damage; the device's.
+    pub(crate) fn open(mount: &Mount) -> Result<Orphans> {
+        let file = OrphanFile::open(mount)?;
+        let found = mount.find_orphans(file.as_ref())?;
+        Ok(Orphans {
+            state: Mutex::new(State {
+                slots: found.in_file.into_iter().collect(),
+                list: found.in_list,
+            }),
+            file,
+        })
+    }
+
+    /// Whether there is an orphan file.
+    pub(crate) fn in_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.slots.is_empty() && state.list.is_empty()
+    }
+
+    /// Those that there are.
+    pub(crate) fn all(&self) -> Vec<Ino> {
+        let state = self.state.lock();
+        let listed = state.list.iter().map(|inode| inode.ino);
+        state.slots.keys().copied().chain(listed).collect()
+    }
+
+    /// Makes an inode an orphan, unless it is: [`ORPHAN_CREDITS`]. Its map's lock is free.
+    ///
+    /// # Errors
+    /// Those of the journal; damage in the orphan file.
+    pub(crate) fn add(&self, mount: &Mount, edit: &mut dyn Edit, inode: &Arc<Inode>) -> Result<()> {
+        let mut state = self.state.lock();
+        let listed = state.list.iter().any(|other| other.ino == inode.ino);
+        if listed || state.slots.contains_key(&inode.ino) {
+            return Ok(());
+        }
+        if let Some(file) = &self.file
+            && let Some(slot) = file.add(edit, inode.ino)?
+        {
+            state.slots.insert(inode.ino, slot);
+            return Ok(());
+        }
+        let next = state.list.last().map_or(0, |inode| inode.ino.0);
+        set_next(mount, edit, inode, next)?;
+        superblock::change(mount, edit, &mut |sb| set_first(sb, inode.ino.0))?;
+        state.list.push(inode.clone());
+        Ok(())
+    }
+
+    /// The inode is done with: [`ORPHAN_CREDITS`]. Its map's lock is free.
+    ///
+    /// # Errors
+    /// As [`Orphans::add`].
+    pub(crate) fn remove(&self, mount: &Mount, edit: &mut dyn Edit, inode: &Inode) -> Result<()> {
+        let mut state = self.state.lock();
+        if let Some(&(block, entry)) = state.slots.get(&inode.ino) {
+            let file = self.file.as_ref().expect("slots are of a file");
+            file.set(edit, block, entry, 0)?;
+            state.slots.remove(&inode.ino);
+            return Ok(());
+        }
+        let Some(at) = state.list.iter().position(|one| one.ino == inode.ino) else {
+            return Ok(());
+        };
+        let next = at.checked_sub(1).map_or(0, |at| state.list[at].ino.0);
+        match state.list.get(at + 1) {
+            Some(neighbour) => set_next(mount, edit, neighbour, next)?,
+            None => superblock::change(mount, edit, &mut |sb| set_first(sb, next))?,
+        }
+        set_next(mount, edit, inode, 0)?;
+        state.list.remove(at);
+        Ok(())
+    }
+}
+
+fn set_first(sb: &mut SuperBlock, ino: u32) {
+    sb.disk_mut().s_last_orphan = ino;
+}
+
+fn set_next(mount: &Mount, edit: &mut dyn Edit, inode: &Inode, next: u32) -> Result<()> {
+    let lock = inode.map.lock();
+    mount.change_inode(edit, inode, &lock, &mut |disk| disk.set_dtime(next))
+}
+
+impl OrphanFile {
+    /// The orphan file, if the file system has one.
+    fn open(mount: &Mount) -> Result<Option<OrphanFile>> {
+        let Some(ino) = mount.sb.orphan_file_inum() else {
+            return Ok(None);
+        };
+        let inode = mount.inode(ino)?;
+        let count = inode.i_size() >> mount.block_bits;
+        let damage = |what: String| inode.corrupt("orphan file", what);
+        if count > FILE_BLOCKS {
+            return Err(damage(format!("it has {count} blocks")));
+        }
+        let mut blocks = Vec::new();
+        for lblk in 0..count as u32 {
+            let mapping = map::load::lookup_or_load(mount, &inode, Lblk(lblk), 1)?;
+            if mapping.kind != MapKind::Mapped {
+                return Err(damage(format!("its block {lblk} is not there")));
+            }
+            blocks.push(mapping.pblk);
+        }
+        let seed = mount.checksum_seed();
+        let kind = OrphanBlock {
+            seed: seed.map(|seed| inode.node().disk.seed(seed, ino)),
+            max_ino: mount.sb.inodes_count(),
+        };
+        Ok(Some(OrphanFile { blocks, kind }))
+    }
+
+    /// Puts an inode into a free entry; none if it is full.
+    fn add(&self, edit: &mut dyn Edit, ino: Ino) -> Result<Option<(usize, usize)>> {
+        for (number, &block) in self.blocks.iter().enumerate() {
+            let bytes = edit.read(block, &self.kind).map_err(Error::from)?;
+            let entries = orphan_file::entries_per_block(bytes.len() as u32) as usize;
+            let numbers = bytes.chunks_exact(4).take(entries);
+            if let Some(entry) = numbers.into_iter().position(|entry| entry == [0; 4]) {
+                self.set(edit, number, entry, ino.0)?;
+                return Ok(Some((number, entry)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn set(&self, edit: &mut dyn Edit, block: usize, entry: usize, ino: u32) -> Result<()> {
+        let at = 4 * entry;
+        let mut change = |bytes: &mut [u8]| {
+            bytes[at..at + 4].copy_from_slice(&ino.to_le_bytes());
+            Ok(())
+        };
+        Ok(edit.modify(self.blocks[block], &self.kind, &mut change)?)
+    }
+}
+
+impl Mount {
+    fn find_orphans(&self, file: Option<&OrphanFile>) -> Result<Found> {
+        let mut found = Found {
+            in_list: self.orphan_list()?,
+            ..Found::default()
+        };
+        for (number, &block) in file.iter().flat_map(|file| file.blocks.iter().enumerate()) {
+            let kind = &file.expect("its blocks are walked").kind;
+            let bytes = self.cache.read(block, kind)?;
+            let orphans = orphan_file::orphans(&bytes, self.sb.inodes_count())
+                .map_err(|error| Error::format(error, Place::block(block.0)))?;
+            let placed = orphans
+                .into_iter()
+                .map(|(entry, ino)| (ino, (number, entry)));
+            found.in_file.extend(placed);
+        }
+        Ok(found)
+    }
+
+    /// The list, its end first.
+    fn orphan_list(&self) -> Result<Vec<Arc<Inode>>> {
+        let mut list = Vec::new();
+        let mut seen = HashSet::new();
+        let mut next = self.sb.last_orphan();
+        while let Some(ino) = next {
+            if !seen.insert(ino) {
+                return Err(Error::Corrupt {
+                    structure: "orphan list",
+                    place: Place::ino(ino),
+                    what: "it leads back to this inode".into(),
+                });
+            }
+            let inode = self.orphan(ino)?;
+            let after = inode.node().disk.dtime();
+            list.push(inode);
+            next = (after != 0).then_some(Ino(after));
+        }
+        list.reverse();
+        Ok(list)
+    }
+
+    /// Finishes what a crash has left to do; returns for how many inodes.
+    ///
+    /// # Errors
+    /// Damage; [`Error::Unsupported`] for a deleted inode with attributes in inodes of their own.
+    pub(crate) fn recover_orphans(&self) -> Result<usize> {
+        let writer = self.writer()?;
+        let orphans = writer.orphans.all();
+        for &ino in &orphans {
+            let inode = self.orphan(ino)?;
+            if inode.node().disk.links_count() == 0 {
+                self.delete(writer, &inode)?;
+                continue;
+            }
+            if inode.is_plain_data() && inode.file_type() == FileType::Regular {
+                let end = inode.i_size().next_multiple_of(self.block_bytes());
+                self.zero_block_part(&inode, inode.i_size(), end)?;
+            }
+            if has_blocks(&inode) {
+                self.free_behind_end(writer, &inode)?;
+            } else {
+                self.not_an_orphan(writer, &inode)?;
+            }
+        }
+        Ok(orphans.len())
+    }
+
+    /// Takes an inode from the orphans.
+    pub(crate) fn not_an_orphan(&self, writer: &Writer, inode: &Inode) -> Result<()> {
+        let mut handle = writer.begin(ORPHAN_CREDITS)?;
+        writer.orphans.remove(self, &mut handle, inode)?;
+        inode.changed_in(handle.tid(), true);
+        handle.stop()?;
+        Ok(())
+    }
+
+    /// Frees an inode without links, and all that it has. Nobody else knows it.
+    pub(crate) fn delete(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
+        if has_blocks(inode) {
+            self.remove_blocks(writer, inode, 0..self.map_end(inode))?;
+        }
+        let credits = ORPHAN_CREDITS
+            + INODE_CREDITS
+            + InodeAllocator::FREE_CREDITS
+            + BlockAllocator::FREE_CREDITS_PER_GROUP
+            + 1;
+        let mut handle = writer.begin(credits)?;
+        let attributes = inode.node().disk.file_acl();
+        if let Some(block) = attributes {
+            self.drop_xattr_block(writer, &mut handle, inode, block)?;
+        }
+        writer.orphans.remove(self, &mut handle, inode)?;
+        let lock = inode.map.lock();
+        let now = coarse_now_ns().div_euclid(1_000_000_000) as u32;
+        self.change_inode(&mut handle, inode, &lock, &mut |disk| {
+            disk.set_size(0);
+            disk.set_dtime(now.max(1));
+            disk.set_file_acl(None);
+        })?;
+        drop(lock);
+        let was_dir = inode.file_type() == FileType::Directory;
+        writer.inodes.free(&mut handle, inode.ino, was_dir)?;
+        handle.stop()?;
+        Ok(())
+    }
+
+    /// An inode does not use this block of attributes any more.
+    fn drop_xattr_block(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        block: Pblk,
+    ) -> Result<()> {
+        let kind = AttributeBlock {
+            seed: self.checksum_seed(),
+        };
+        let bytes = handle.read(block, &kind)?;
+        let place = Place::block(block.0).in_inode(inode.ino);
+        let format = |error| Error::format(error, place);
+        let header = XattrHeader::parse(&bytes).map_err(format)?;
+        let parsed = XattrBlock::parse(&bytes).map_err(format)?;
+        let in_inodes = |entry: &XattrEntry<'_>| matches!(entry.value, XattrValue::Inode { .. });
+        if parsed.entries.iter().any(in_inodes) {
+            return Err(Error::Unsupported(format!(
+                "freeing inode {}, whose attributes lie in inodes of their own",
+                inode.ino
+            )));
+        }
+        if header.h_refcount > 1 {
+            let mut change = |bytes: &mut [u8]| {
+                let fewer = XattrHeader {
+                    h_refcount: header.h_refcount - 1,
+                    ..header.clone()
+                };
+                bytes[..XattrHeader::SIZE].copy_from_slice(&fewer.encode());
+                Ok(())
+            };
+            return Ok(handle.modify(block, &kind, &mut change)?);
+        }
+        handle.forget(block)?;
+        let start = Pblk(block.0 - block.0 % u64::from(self.sb.cluster_ratio()));
+        let release = writer.release(handle);
+        writer.blocks.free(handle, Run { start, len: 1 }, release)?;
+        writer.release_on_commit(self, handle);
+        Ok(())
+    }
+}
+
+/// Whether an inode's `i_block` leads to blocks.
+fn has_blocks(inode: &Inode) -> bool {
+    let kind = matches!(
+        inode.file_type(),
+        FileType::Regular | FileType::Directory | FileType::Symlink
+    );
+    kind && !inode.has_inline_data() && !inode.node().disk.is_fast_symlink()
+}
+
+/// A block of extended attributes.
+#[derive(Debug)]
+struct AttributeBlock {
+    seed: Option<u32>,
+}
+
+impl Kind for AttributeBlock {
+    fn name(&self) -> &'static str {
+        "xattr block"
+    }
+
+    fn verify(&self, block: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
+        match self.seed {
+            Some(seed) => xattr::verify_checksum(bytes, seed, block),
+            None => Ok(()),
+        }
+    }
+
+    fn seal(&self, block: Pblk, bytes: &mut [u8]) {
+        if let Some(seed) = self.seed {
+            xattr::update_checksum(bytes, seed, block)
+                .unwrap_or_else(|error| panic!("xattr block {block} was changed: {error}"));
+        }
+    }
+}

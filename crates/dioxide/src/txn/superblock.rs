@@ -1,0 +1,111 @@
+//! The superblock on the disk.
+//!
+//! For: the few fields that change while mounted. Not for: what the engine computes with, which is
+//! as it was when the file system was opened ([`Mount::sb`]).
+//!
+//! Free counts are right on the disk after a clean end only; in between, the descriptors have them
+//! (as in ext4).
+
+use crate::Result;
+use crate::io::clock::coarse_now_ns;
+use crate::mount::Mount;
+use crate::mount::span::{read_span, write_span};
+use dioxide_format::superblock::{STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock, SuperBlockDisk};
+use dioxide_format::types::Pblk;
+use dioxide_journal::{Edit, Kind};
+
+/// The block that holds the superblock, and the byte in it.
+pub(crate) fn place(mount: &Mount) -> (Pblk, usize) {
+    let at = SUPERBLOCK_OFFSET;
+    (
+        Pblk(at >> mount.block_bits),
+        (at & mount.block_mask) as usize,
+    )
+}
+
+/// The block that holds the superblock.
+#[derive(Debug)]
+struct SuperBlockBlock {
+    offset: usize,
+}
+
+impl SuperBlockBlock {
+    fn parse(&self, bytes: &[u8]) -> dioxide_format::Result<SuperBlock> {
+        SuperBlock::parse(&bytes[self.offset..])
+    }
+}
+
+impl Kind for SuperBlockBlock {
+    fn name(&self) -> &'static str {
+        "superblock"
+    }
+
+    fn verify(&self, _: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
+        self.parse(bytes)?.verify_checksum()
+    }
+
+    fn seal(&self, _: Pblk, _: &mut [u8]) {}
+}
+
+/// Changes the superblock in a transaction: one credit.
+pub(crate) fn change(
+    mount: &Mount,
+    edit: &mut dyn Edit,
+    change: &mut dyn FnMut(&mut SuperBlock),
+) -> Result<()> {
+    let (block, offset) = place(mount);
+    let kind = SuperBlockBlock { offset };
+    edit.modify(block, &kind, &mut |bytes| {
+        let wrong = |source| dioxide_journal::Error::Block {
+            block: block.0,
+            source,
+        };
+        let mut sb = kind.parse(bytes).map_err(wrong)?;
+        change(&mut sb);
+        sb.update_checksum();
+        bytes[offset..][..SuperBlock::SIZE].copy_from_slice(&sb.encode());
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Changes the superblock on the device and flushes. No transaction may be open, and the log must
+/// hold no copy of it.
+pub(crate) fn rewrite(mount: &Mount, change: &mut dyn FnMut(&mut SuperBlock)) -> Result<()> {
+    let device = &*mount.device;
+    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
+    let place = crate::Place::default().at(SUPERBLOCK_OFFSET);
+    let mut sb = SuperBlock::parse(&bytes).map_err(|error| crate::Error::format(error, place))?;
+    change(&mut sb);
+    set_write_time(sb.disk_mut());
+    sb.update_checksum();
+    write_span(device, SUPERBLOCK_OFFSET, &sb.encode())?;
+    // What is cached of the block is older.
+    mount.cache.drop_unpinned();
+    Ok(device.flush()?)
+}
+
+fn now_secs() -> i64 {
+    coarse_now_ns().div_euclid(1_000_000_000)
+}
+
+/// Low 32 bits and the 8 above.
+fn split(secs: i64) -> (u32, u8) {
+    (secs as u32, (secs >> 32) as u8)
+}
+
+/// Stamps the time of the mount.
+pub(crate) fn set_mount_time(disk: &mut SuperBlockDisk) {
+    (disk.s_mtime, disk.s_mtime_hi) = split(now_secs());
+}
+
+/// Records that damage was found.
+pub(crate) fn note_error(disk: &mut SuperBlockDisk) {
+    disk.s_state |= STATE_ERROR;
+    disk.s_error_count = disk.s_error_count.saturating_add(1);
+    (disk.s_last_error_time, disk.s_last_error_time_hi) = split(now_secs());
+}
+
+fn set_write_time(disk: &mut SuperBlockDisk) {
+    (disk.s_wtime, disk.s_wtime_hi) = split(now_secs());
+}

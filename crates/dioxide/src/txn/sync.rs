@@ -1,0 +1,130 @@
+//! What fsync and its kin wait for.
+//!
+//! | Call | Times | Transaction | Flush |
+//! |---|---|---|---|
+//! | fdatasync, `O_DSYNC` | no | the last that reading the data back needs | unless the commit had one |
+//! | fsync, `O_SYNC` | yes | the last that changed the inode | unless the commit had one |
+//! | sync | of all inodes | all | unless the commit had one |
+//!
+//! None of them waits for direct I/O in flight: what has not returned is promised nothing.
+
+use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::txn::inode::INODE_CREDITS;
+use crate::{Error, Result};
+use dioxide_format::superblock::ErrorPolicy;
+use dioxide_journal::transaction::Tid;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Most closed files that are kept for their times.
+const MOST_KEPT: usize = 1024;
+
+impl Mount {
+    /// Makes a file's completed writes durable; its times too unless `data_only`. Blocks.
+    ///
+    /// # Errors
+    /// Those of the device and of the journal. After one of them nothing is written any more.
+    pub(crate) fn sync_inode(&self, inode: &Inode, data_only: bool) -> Result<()> {
+        if !data_only {
+            self.write_times(inode)?;
+        }
+        self.commit_and_flush(|_| inode.last_change(data_only))
+    }
+
+    /// Makes everything durable that has completed. Blocks.
+    ///
+    /// # Errors
+    /// As [`Mount::sync_inode`].
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.write_all_times()?;
+        self.commit_and_flush(|writer| writer.journal.newest())
+    }
+
+    fn write_all_times(&self) -> Result<()> {
+        for inode in self.inodes.all() {
+            self.write_times(&inode)?;
+        }
+        self.inodes.forget_modified();
+        Ok(())
+    }
+
+    /// Writes the times of overwrites that were kept in memory.
+    fn write_times(&self, inode: &Inode) -> Result<()> {
+        if inode.modified_ns().is_none() || self.why_read_only().is_some() {
+            return Ok(());
+        }
+        let mut handle = self.writer()?.begin(INODE_CREDITS)?;
+        let lock = inode.map.lock();
+        self.change_inode(&mut handle, inode, &lock, &mut |_| {})?;
+        inode.changed_in(handle.tid(), false);
+        drop(lock);
+        handle.stop()?;
+        Ok(())
+    }
+
+    fn commit_and_flush(&self, tid: impl Fn(&super::Writer) -> Tid) -> Result<()> {
+        if let Some(why) = self.failed.get() {
+            return Err(Error::ReadOnly(why.clone()));
+        }
+        let flushed = match self.started_writer() {
+            Some(writer) => {
+                let tid = tid(writer);
+                writer.journal.commit_if_needed(tid)?
+            }
+            None => false,
+        };
+        if flushed || !self.barrier {
+            return Ok(());
+        }
+        self.device.flush().map_err(|error| self.fail(error.into()))
+    }
+
+    /// Nothing may be written any more: what was acknowledged could not be made durable.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        let reason = error.to_string();
+        if let Some(writer) = self.started_writer() {
+            writer.journal.abort(&reason);
+        }
+        if self.failed.set(reason).is_ok() {
+            tracing::error!("nothing is written any more: {error}");
+        }
+        self.knobs.refuse_writes();
+        error
+    }
+
+    /// Passes a result on; if it says that metadata is damaged, does what `errors=` says.
+    pub(crate) fn judged<T>(&self, result: Result<T>) -> Result<T> {
+        let damage = |error: &Error| matches!(error, Error::Corrupt { .. } | Error::Checksum { .. });
+        match result {
+            Err(error) if damage(&error) => {
+                self.damaged.store(true, Ordering::Relaxed);
+                Err(match self.errors {
+                    ErrorPolicy::Continue | ErrorPolicy::Unknown(_) => error,
+                    ErrorPolicy::RemountReadOnly | ErrorPolicy::Panic => self.fail(error),
+                })
+            }
+            result => result,
+        }
+    }
+
+    /// Whether a change is durable already.
+    pub(crate) fn is_durable(&self, tid: Tid) -> bool {
+        match self.started_writer() {
+            Some(writer) => writer.is_durable(tid),
+            None => true,
+        }
+    }
+
+    /// A file is closed: its times stay until the next sync.
+    pub(crate) fn keep_times(&self, inode: &Arc<Inode>) {
+        if inode.modified_ns().is_some() && self.why_read_only().is_none() {
+            self.inodes.keep_modified(inode);
+        }
+        if self.inodes.modified_count() > MOST_KEPT
+            && let Err(error) = self.write_all_times()
+        {
+            tracing::warn!("times of overwrites were not written: {error}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What changes metadata, made at the first change of a mount, and its clean end.
+
+use super::orphan::Orphans;
+use super::superblock;
+use crate::alloc::{BlockAllocator, Groups, InodeAllocator};
+use crate::mount::Mount;
+use crate::{Error, Result};
+use dioxide_format::features::{Compat, Incompat, RoCompat};
+use dioxide_format::superblock::STATE_CLEAN;
+use dioxide_format::types::Pblk;
+use dioxide_journal::buffer::BufferCache;
+use dioxide_journal::journal::{Handle, Journal, JournalOptions};
+use dioxide_journal::transaction::Tid;
+use dioxide_journal::{Edit, Kind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The parts of a mount that change metadata.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) journal: Journal,
+    pub(crate) blocks: Arc<BlockAllocator>,
+    #[allow(dead_code, reason = "inodes are made and freed by the namespace")]
+    pub(crate) inodes: InodeAllocator,
+    pub(crate) orphans: Orphans,
+    has_journal: bool,
+    /// Freed blocks are discarded once that is committed.
+    discard: bool,
+}
+
+impl Mount {
+    /// What changes metadata. Made at the first call, which marks the file system as in use. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] when nothing may be written; [`Error::Unsupported`] for a journal that
+    /// cannot be; the device's; damage in the descriptors or the journal.
+    pub(crate) fn writer(&self) -> Result<&Writer> {
+        self.check_writable()?;
+        if let Some(writer) = self.writer.get() {
+            return Ok(writer);
+        }
+        let _one = self.starting.lock();
+        if let Some(writer) = self.writer.get() {
+            return Ok(writer);
+        }
+        let writer = Writer::start(self)?;
+        Ok(self.writer.get_or_init(|| writer))
+    }
+
+    /// The writer, if anything was changed.
+    pub(crate) fn started_writer(&self) -> Option<&Writer> {
+        self.writer.get()
+    }
+
+    /// # Errors
+    /// [`Error::ReadOnly`], with the reason.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        match self.why_read_only() {
+            Some(why) => Err(Error::ReadOnly(why.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Why nothing may be written: as it was opened, or since an error.
+    pub(crate) fn why_read_only(&self) -> Option<&str> {
+        let opened = self.read_only.as_deref();
+        opened.or_else(|| self.started_writer()?.journal.aborted())
+    }
+
+    /// Reads metadata as an [`Edit`] that changes nothing.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader(&self.cache)
+    }
+
+    /// Makes everything durable, empties the log and marks the file system as clean. Blocks.
+    ///
+    /// # Errors
+    /// Those of the device and the journal; the file system then stays as after a crash.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.sync()?;
+        let Some(writer) = self.started_writer() else {
+            return Ok(());
+        };
+        writer.journal.flush()?;
+        superblock::rewrite(self, &mut |sb| {
+            sb.set_free_blocks_count(writer.blocks.free_clusters() * u64::from(sb.cluster_ratio()));
+            sb.set_free_inodes_count(writer.inodes.free_inodes() as u32);
+            let disk = sb.disk_mut();
+            disk.s_state |= STATE_CLEAN & self.sb.state();
+            if self.damaged.load(Ordering::Relaxed) {
+                superblock::note_error(disk);
+            }
+            disk.s_feature_incompat &= !Incompat::NEEDS_RECOVERY.bits();
+            if writer.orphans.is_empty() {
+                disk.s_feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();
+            }
+        })
+    }
+}
+
+impl Writer {
+    fn start(mount: &Mount) -> Result<Writer> {
+        let sb = &mount.sb;
+        let has_journal = sb.features().compat.contains(Compat::HAS_JOURNAL) && !mount.noload;
+        if has_journal && sb.journal_dev() != 0 {
+            return Err(Error::Unsupported(
+                "the journal lies on another device, which dioxide does not open".into(),
+            ));
+        }
+        let groups = Arc::new(Groups::new(sb.clone(), mount.fixed_zone()));
+        let totals = groups.totals(&mount.reader())?;
+        let blocks = Arc::new(BlockAllocator::new(groups, totals));
+        let inodes = InodeAllocator::new(blocks.clone(), totals);
+        let options = JournalOptions {
+            commit_interval: mount.commit_interval,
+            barrier: mount.barrier,
+            checksum_v3: sb.features().metadata_csum(),
+            wide: sb.is_64bit(),
+            ..JournalOptions::default()
+        };
+        let log = match has_journal {
+            true => Some(mount.open_log()?),
+            false => None,
+        };
+        let orphans = Orphans::open(mount)?;
+        mark_in_use(mount, has_journal, orphans.in_file())?;
+        let cache = mount.cache.clone();
+        let journal = match log {
+            Some((map, super_block)) => {
+                Journal::open(mount.device.clone(), map, super_block, cache, &options)?
+            }
+            None => Journal::none(cache, &options),
+        };
+        Ok(Writer {
+            journal,
+            blocks,
+            inodes,
+            orphans,
+            has_journal,
+            discard: mount.discard,
+        })
+    }
+
+    /// Begins a change of at most `credits` metadata blocks. Blocks; no lock below the handle's may
+    /// be held.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] after an abort.
+    pub(crate) fn begin(&self, credits: u32) -> Result<Handle<'_>> {
+        Ok(self.journal.start(credits)?)
+    }
+
+    /// Most credits that a change should ask for: a part of what a transaction can have, so that
+    /// changes do not wait for each other's room.
+    pub(crate) fn ample_credits(&self) -> u32 {
+        (self.journal.max_credits() / 4).clamp(64.min(self.journal.max_credits()), 1024)
+    }
+
+    /// When blocks that `handle` frees may be used again.
+    pub(crate) fn release(&self, handle: &Handle<'_>) -> crate::alloc::Release {
+        match self.has_journal {
+            // The number is only compared.
+            true => crate::alloc::Release::After(handle.tid().0 as u32),
+            false => crate::alloc::Release::Now,
+        }
+    }
+
+    /// Has the blocks that `handle` frees become allocatable when it is durable.
+    pub(crate) fn release_on_commit(&self, mount: &Mount, handle: &mut Handle<'_>) {
+        if !self.has_journal {
+            return;
+        }
+        let (blocks, tid) = (self.blocks.clone(), handle.tid());
+        let discard = self.discard.then(|| mount.discarder());
+        handle.on_commit(Box::new(move || {
+            blocks.committed(tid.0 as u32, &mut |run| {
+                if let Some(discard) = &discard {
+                    discard.run(run.start, run.len);
+                }
+            });
+        }));
+    }
+
+    /// Commits what is pending if that sets free blocks that can be had. Whether it did.
+    pub(crate) fn commit_for_space(&self) -> Result<bool> {
+        if self.blocks.pending_clusters() == 0 {
+            return Ok(false);
+        }
+        self.journal.force_commit()?;
+        Ok(true)
+    }
+
+    /// Whether a transaction is durable already.
+    pub(crate) fn is_durable(&self, tid: Tid) -> bool {
+        tid <= self.journal.committed()
+    }
+}
+
+/// Says on the disk that the file system is in use, before anything in it changes.
+fn mark_in_use(mount: &Mount, has_journal: bool, orphan_file: bool) -> Result<()> {
+    superblock::rewrite(mount, &mut |sb| {
+        let disk = sb.disk_mut();
+        if has_journal {
+            disk.s_feature_incompat |= Incompat::NEEDS_RECOVERY.bits();
+        } else {
+            disk.s_state &= !STATE_CLEAN;
+        }
+        if orphan_file {
+            disk.s_feature_ro_compat |= RoCompat::ORPHAN_PRESENT.bits();
+        }
+        disk.s_mnt_count = disk.s_mnt_count.saturating_add(1);
+        superblock::set_mount_time(disk);
+    })
+}
+
+/// Discards clusters; what goes wrong is only logged, for the blocks are free either way.
+pub(crate) struct Discarder {
+    device: Arc<dyn dioxide_block::Device>,
+    block_bits: u32,
+    cluster_ratio: u32,
+}
+
+impl Discarder {
+    fn run(&self, start: Pblk, clusters: u32) {
+        let blocks = u64::from(clusters) * u64::from(self.cluster_ratio);
+        let (at, len) = (start.0 << self.block_bits, blocks << self.block_bits);
+        if let Err(error) = self.device.discard(at, len) {
+            tracing::debug!(%error, at, len, "discard failed");
+        }
+    }
+}
+
+impl Mount {
+    /// Discards free blocks of a range of bytes, in runs of at least `min_len` bytes.
+    ///
+    /// # Errors
+    /// See [`crate::Fs::trim`].
+    pub(crate) fn trim(&self, bytes: std::ops::Range<u64>, min_len: u64) -> Result<u64> {
+        let writer = self.writer()?;
+        let cluster = u64::from(self.sb.cluster_size());
+        let start = bytes.start.div_ceil(self.block_bytes());
+        let end = (bytes.end >> self.block_bits).max(start);
+        let least = min_len.div_ceil(cluster).clamp(1, u32::MAX.into()) as u32;
+        let mut discard = |run: crate::alloc::Run| {
+            let (at, len) = (run.start.0 << self.block_bits, u64::from(run.len) * cluster);
+            Ok(self.device.discard(at, len)?)
+        };
+        let blocks = Pblk(start)..Pblk(end);
+        let clusters = writer
+            .blocks
+            .trim(&self.reader(), blocks, least, &mut discard)?;
+        Ok(clusters * cluster)
+    }
+
+    fn discarder(&self) -> Discarder {
+        Discarder {
+            device: self.device.clone(),
+            block_bits: self.block_bits,
+            cluster_ratio: self.sb.cluster_ratio(),
+        }
+    }
+}
+
+/// Metadata for who only looks.
+pub(crate) struct Reader<'a>(&'a BufferCache);
+
+impl Reader<'_> {
+    fn refuse<T>() -> dioxide_journal::Result<T> {
+        Err(dioxide_journal::Error::OutOfCredits { credits: 0 })
+    }
+}
+
+impl Edit for Reader<'_> {
+    fn block_bytes(&self) -> usize {
+        self.0.block_bytes()
+    }
+
+    fn read(&self, block: Pblk, kind: &dyn Kind) -> dioxide_journal::Result<Arc<[u8]>> {
+        self.0.read(block, kind)
+    }
+
+    fn modify(
+        &mut self,
+        _: Pblk,
+        _: &dyn Kind,
+        _: &mut dyn FnMut(&mut [u8]) -> dioxide_journal::Result<()>,
+    ) -> dioxide_journal::Result<()> {
+        Self::refuse()
+    }
+
+    fn create(&mut self, _: Pblk, _: &dyn Kind, _: &[u8]) -> dioxide_journal::Result<()> {
+        Self::refuse()
+    }
+
+    fn forget(&mut self, _: Pblk) -> dioxide_journal::Result<()> {
+        Self::refuse()
+    }
+}
