@@ -30,7 +30,7 @@
 //! | position in the log, its superblock, committed versions that are not home yet | `log`, held over device I/O: it serialises commits and checkpoints |
 //! | running transaction, phase of the committing one, newest durable tid, which blocks the log holds a copy of | `state`, held briefly, never over I/O or a caller's closure |
 //! | who commits | `State::committer` under `state`: the others wait on a condition, not on `log`, so that they are all woken by the commit that they need |
-//! | reason of the abort | written once; set under `state`, read without |
+//! | reason of the abort, and who is told of it | written once; set under `state`, read without |
 //!
 //! Handles take `state` only. Readers of cached blocks take neither.
 //! Ordered closures run with `log` held and `state` free: they may wait for I/O, but not for the
@@ -117,7 +117,12 @@ struct Core {
     /// A transaction became durable, or nobody commits any more.
     done: Condvar,
     aborted: OnceLock<String>,
+    /// Told of the abort.
+    on_abort: Mutex<Option<OnAbort>>,
 }
+
+/// Called once, when the journal aborts.
+pub type OnAbort = Box<dyn FnOnce() + Send>;
 
 /// What commits and checkpoints work on.
 struct Log {
@@ -228,6 +233,7 @@ impl Journal {
             idle: Condvar::new(),
             done: Condvar::new(),
             aborted: OnceLock::new(),
+            on_abort: Mutex::new(None),
         });
         let timer = timer::Timer::start(core.clone(), options.commit_interval);
         Journal { core, timer }
@@ -302,6 +308,13 @@ impl Journal {
         self.core.abort(reason.into());
     }
 
+    /// Has `then` called when the journal aborts, by whoever finds the reason: perhaps the thread that
+    /// commits what nobody waits for, perhaps with locks of the journal held. It must not wait, nor use
+    /// the journal.
+    pub fn on_abort(&self, then: OnAbort) {
+        *self.core.on_abort.lock() = Some(then);
+    }
+
     /// Why the journal was aborted, if it was.
     pub fn aborted(&self) -> Option<&str> {
         self.core.aborted.get().map(String::as_str)
@@ -346,6 +359,9 @@ impl Core {
         let _waiters_see_it = self.state.lock();
         if self.aborted.set(reason).is_ok() {
             tracing::error!("journal aborted: {}", self.aborted.get().expect("just set"));
+            if let Some(then) = self.on_abort.lock().take() {
+                then();
+            }
         }
         self.can_start.notify_all();
         self.idle.notify_all();
@@ -360,11 +376,12 @@ impl Core {
         }
     }
 
-    /// [`Core::abort`] by somebody who has the log.
+    /// [`Core::abort`] by somebody who has the log. The error goes to this caller, all others hear of
+    /// the abort.
     fn fail(&self, log: &mut Log, error: Error) -> Error {
         self.latch(error.to_string());
         log.note_failure();
-        self.check_aborted().expect_err("just latched")
+        error
     }
 
     fn wait_start(&self, state: &mut MutexGuard<'_, State>) {

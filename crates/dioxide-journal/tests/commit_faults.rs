@@ -15,7 +15,7 @@ use dioxide_journal::journal::Journal;
 use dioxide_journal::{Edit, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,7 +85,7 @@ fn fault_everywhere(op: FaultOp) -> u64 {
             return skip;
         }
         let error = result.expect_err("a fault is an error");
-        assert!(matches!(error, Error::Aborted(_)), "{error:?}");
+        assert!(matches!(error, Error::Device(_)), "{error:?}");
         assert_aborted(&journal);
         drop(journal);
         let mut image = image(&memory);
@@ -137,21 +137,31 @@ fn write_fault_wakes_every_waiter() {
         skip: 40,
         ..Fault::every(FaultOp::Write, FaultKind::Io(EIO))
     });
+    // Who ran into the fault hears of it, all others of the abort.
+    let told = AtomicU32::new(0);
     thread::scope(|scope| {
         for number in 0..6 {
-            let journal = &journal;
+            let (journal, told) = (&journal, &told);
             scope.spawn(move || {
                 for version in 1.. {
                     let done = set(journal, &[number], version).and(journal.force_commit());
-                    if let Err(error) = done {
-                        assert!(matches!(error, Error::Aborted(_)), "{error:?}");
-                        return;
+                    match done {
+                        Ok(_) => {}
+                        Err(Error::Device(_)) => {
+                            told.fetch_add(1, Ordering::Relaxed);
+                            return;
+                        }
+                        Err(error) => {
+                            assert!(matches!(error, Error::Aborted(_)), "{error:?}");
+                            return;
+                        }
                     }
                 }
             });
         }
     });
     assert_aborted(&journal);
+    assert_eq!(told.into_inner(), 1);
 }
 
 #[test]

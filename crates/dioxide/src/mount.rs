@@ -6,15 +6,20 @@
 //! | [`knobs`] | what may be switched while mounted |
 //! | [`groups`] | group descriptors, read when needed |
 //! | [`zone`] | which blocks no file may claim |
+//! | [`mmp`] | keeping other hosts away |
+//! | [`log`] | where the journal is |
 //! | [`meta`] | reading blocks of metadata |
 //! | [`span`] | bytes on the device, whatever its logical block |
 //!
 //! Nothing here grows with the size of the file system: what is read at open, and what is kept,
 //! has a limit.
 
+mod fast_commit;
 mod groups;
 mod knobs;
+mod log;
 mod meta;
+mod mmp;
 mod open;
 mod replay;
 pub(crate) mod span;
@@ -33,10 +38,11 @@ use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
 use dioxide_journal::buffer::BufferCache;
 use groups::DescTable;
 use knobs::Knobs;
+use mmp::Protection;
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use zone::Zones;
 
@@ -69,6 +75,8 @@ pub(crate) struct Mount {
     /// For deferred completions.
     pub(crate) ioend: Workers,
     pub(crate) knobs: Knobs,
+    /// For what refuses writes later.
+    me: Weak<Mount>,
     /// What reading directories needs of the superblock.
     pub(crate) dir_format: DirFormat,
     descs: DescTable,
@@ -81,16 +89,22 @@ pub(crate) struct Mount {
     pub(crate) starting: Mutex<()>,
     /// Why nothing is written any more, if so.
     pub(crate) failed: OnceLock<String>,
+    /// Where the journal lies, if not in the file system.
+    journal_device: Option<Arc<dyn Device>>,
     pub(crate) noload: bool,
     pub(crate) barrier: bool,
     pub(crate) discard: bool,
     pub(crate) commit_interval: Duration,
     /// What to do when metadata turns out damaged.
     pub(crate) errors: ErrorPolicy,
+    /// It was closed cleanly.
+    pub(crate) closed: AtomicBool,
     /// Damage was found: the superblock is to say so.
     pub(crate) damaged: AtomicBool,
     /// User and group that the reserved blocks are kept for.
     reserve: (u32, u32),
+    /// Keeps other hosts away, where the file system has that. Given up last.
+    mmp: Option<Protection>,
 }
 
 /// Closing without [`Mount::close`]: what was changed becomes durable as far as that is possible, and
@@ -98,6 +112,7 @@ pub(crate) struct Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.started_writer().is_some()
+            && !self.closed.load(Ordering::Relaxed)
             && self.why_read_only().is_none()
             && let Err(error) = self.sync()
         {
@@ -129,6 +144,23 @@ impl Mount {
     pub(crate) fn has_reserve(&self, (uid, gid): (u32, u32)) -> bool {
         let (resuid, resgid) = self.reserve;
         uid == 0 || uid == resuid || (gid == resgid && resgid != 0)
+    }
+
+    /// What refuses all writes to files from then on, to be called from any place. It needs a thread of
+    /// its own: it may be the last to leave the mount.
+    pub(crate) fn refuser(&self) -> impl FnOnce() + Send + 'static {
+        let me = self.me.clone();
+        move || {
+            let refuse = move || {
+                if let Some(mount) = me.upgrade() {
+                    mount.knobs.refuse_writes();
+                }
+            };
+            let thread = std::thread::Builder::new().name("dioxide-abort".into());
+            if let Err(error) = thread.spawn(refuse) {
+                tracing::error!("writes to open files are not refused: {error}");
+            }
+        }
     }
 
     /// The seed of metadata checksums, if the file system has them.

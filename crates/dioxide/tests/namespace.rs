@@ -1,6 +1,8 @@
 //! Names, attributes and maps, compared with the kernel's ext4 over every kind of file system that
 //! `mke2fs` makes.
 
+#[path = "namespace/journal_device.rs"]
+mod journal_device;
 #[path = "namespace/open.rs"]
 mod open;
 #[path = "namespace/orphans.rs"]

@@ -21,7 +21,7 @@ use super::groups::{Groups, Load, Slot, Totals, View, contradiction};
 use super::kinds::BlockBitmap;
 use super::pool::{GroupBlocks, wide};
 use super::release::Pending;
-use super::space::{Reservation, Space};
+use super::space::{Reservation, Right, Space};
 use super::streams::Streams;
 use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
@@ -55,8 +55,8 @@ pub(crate) struct Request {
     pub(crate) len: RangeInclusive<u32>,
     /// Which window to use and keep; none for blocks that do not grow, such as tree nodes.
     pub(crate) stream: Option<Stream>,
-    /// Whether blocks kept for the super user may be used. Who may is the caller's decision.
-    pub(crate) reserved: bool,
+    /// Which of the blocks that are kept may be used. Who has which right is the caller's decision.
+    pub(crate) right: Right,
 }
 
 /// Clusters that lie together, in one group when they come from `allocate` or a claim.
@@ -83,12 +83,12 @@ impl BlockAllocator {
     /// Metadata blocks that `free` changes for each group that the run touches.
     pub(crate) const FREE_CREDITS_PER_GROUP: u32 = 2;
 
-    /// `totals` are those of [`Groups::totals`].
-    pub(crate) fn new(groups: Arc<Groups>, totals: Totals) -> BlockAllocator {
+    /// `totals` are those of [`Groups::totals`]; `aside` clusters are kept for [`Right::Map`].
+    pub(crate) fn new(groups: Arc<Groups>, totals: Totals, aside: u64) -> BlockAllocator {
         let sb = groups.sb();
         let kept = sb.reserved_blocks_count() / u64::from(sb.cluster_ratio());
         BlockAllocator {
-            space: Space::new(totals.free_clusters, kept),
+            space: Space::new(totals.free_clusters, kept, aside),
             streams: Streams::default(),
             pending: Pending::default(),
             groups,
@@ -117,19 +117,19 @@ impl BlockAllocator {
         self.space.pending()
     }
 
-    /// Clusters that a caller can have now, `reserved` as in [`Request`].
-    pub(crate) fn available_clusters(&self, reserved: bool) -> u64 {
-        self.space.available(reserved)
+    /// Clusters that a caller can have now, `right` as in [`Request`].
+    pub(crate) fn available_clusters(&self, right: Right) -> u64 {
+        self.space.available(right)
     }
 
-    /// Reserves `count` clusters before an operation that must not fail half-way; `reserved` as in
+    /// Reserves `count` clusters before an operation that must not fail half-way; `right` as in
     /// [`Request`]. That they are there is certain, not that they lie together. Others, and the same
     /// operation, may claim and allocate meanwhile.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub(crate) fn reserve(&self, count: u64, reserved: bool) -> Result<Reservation<'_>> {
-        self.space.reserve(count, reserved)
+    pub(crate) fn reserve(&self, count: u64, right: Right) -> Result<Reservation<'_>> {
+        self.space.reserve(count, right)
     }
 
     /// Gives back what is kept for a stream that ends: at the last close, or when its inode goes.

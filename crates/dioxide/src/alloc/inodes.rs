@@ -53,10 +53,10 @@ pub(crate) struct InodeAllocator {
 }
 
 /// One bit to change.
-struct Change {
-    index: u32,
-    used: bool,
-    directory: bool,
+pub(super) struct Change {
+    pub(super) index: u32,
+    pub(super) used: bool,
+    pub(super) directory: bool,
 }
 
 impl InodeAllocator {
@@ -172,7 +172,7 @@ impl InodeAllocator {
     }
 
     /// Whether the bits of all other inodes in the same block of the table are clear.
-    fn alone(&self, bits: &[u8], index: u32) -> bool {
+    pub(super) fn alone(&self, bits: &[u8], index: u32) -> bool {
         let per_block = self.sb().block_size() / self.sb().inode_size() as u32;
         let start = index / per_block * per_block;
         let end = (start + per_block).min(self.sb().inodes_per_group());
@@ -226,7 +226,7 @@ impl InodeAllocator {
         slot.free_inodes.set(desc.free_inodes_count());
     }
 
-    fn view(&self, edit: &dyn Edit, group: Group, load: &mut Load) -> Result<View> {
+    pub(super) fn view(&self, edit: &dyn Edit, group: Group, load: &mut Load) -> Result<View> {
         if *load == Load::Damaged {
             return Err(damaged(group, "it was found damaged before".into()));
         }
@@ -281,7 +281,13 @@ impl InodeAllocator {
     }
 
     /// Changes one bit and brings the descriptor and the totals up to date.
-    fn write(&self, edit: &mut dyn Edit, group: Group, view: &View, change: &Change) -> Result<()> {
+    pub(super) fn write(
+        &self,
+        edit: &mut dyn Edit,
+        group: Group,
+        view: &View,
+        change: &Change,
+    ) -> Result<()> {
         let csum = self.write_bitmap(edit, view, change.index, change.used)?;
         let done = self.write_desc(edit, group, change, csum);
         if done.is_err() && !view.fresh {

@@ -13,6 +13,7 @@
 //! | [`pool`], [`streams`] | blocks that are free, and yet not for everyone |
 //! | [`space`] | how much there is to have, and reservations |
 //! | [`search`] | runs of clear bits |
+//! | [`given`] | blocks and inodes that somebody else chose |
 //! | [`inodes`], [`orlov`] | the inode allocator, and which group an inode goes to |
 //!
 //! # Locks
@@ -32,6 +33,7 @@
 
 mod blocks;
 mod claim;
+mod given;
 mod groups;
 mod inodes;
 mod kinds;
@@ -51,4 +53,4 @@ pub(crate) use claim::Claim;
 pub(crate) use groups::{Groups, Totals};
 pub(crate) use inodes::{InodeAllocator, InodeKind, NewInode};
 pub(crate) use release::Release;
-pub(crate) use space::Reservation;
+pub(crate) use space::{Reservation, Right};

@@ -21,7 +21,7 @@ use super::groups::UNKNOWN;
 use super::groups::View;
 use super::pool::GroupBlocks;
 use super::search::{self, Found};
-use super::space::Reservation;
+use super::space::{Reservation, Right};
 use super::streams::State;
 use crate::{Error, Result};
 use dioxide_format::types::{Group, Pblk};
@@ -93,7 +93,7 @@ impl Search<'_, '_, '_> {
     /// How many of `len` clusters are reserved, after reserving what more there is.
     fn afford(&mut self, len: u32) -> u32 {
         if self.grows {
-            self.reservation.grow(len.into(), self.request.reserved);
+            self.reservation.grow(len.into(), self.request.right);
         }
         u64::from(len).min(self.reservation.left()) as u32
     }
@@ -136,7 +136,7 @@ impl BlockAllocator {
     }
 
     /// As [`BlockAllocator::allocate`], of clusters that were reserved before: at most as many as are
-    /// left of them, and [`Request::reserved`] says nothing.
+    /// left of them, and [`Request::right`] says nothing.
     ///
     /// # Errors
     /// As [`BlockAllocator::allocate`]; [`Error::Invalid`] too when less than the fewest is left.
@@ -162,7 +162,7 @@ impl BlockAllocator {
     fn reserve_and_choose(&self, to: Use<'_>, request: &Request) -> Result<Chosen> {
         valid(request)?;
         let least = (*request.len.start()).into();
-        let mut reservation = self.space.reserve(least, request.reserved)?;
+        let mut reservation = self.space.reserve(least, request.right)?;
         self.choose(to, request, &mut reservation, true)
     }
 
@@ -255,7 +255,7 @@ impl BlockAllocator {
 
     /// Clusters of the window that the stream would get.
     fn window_wanted(&self, stream: Option<Stream>) -> u32 {
-        let available = self.available_clusters(true);
+        let available = self.available_clusters(Right::Map);
         stream.map_or(0, |stream| self.streams.window(stream, available))
     }
 

@@ -74,7 +74,7 @@ impl BlockAllocator {
     }
 
     /// The groups and bits of a run.
-    fn pieces(&self, run: Run) -> Result<Vec<(Group, Range<u32>)>> {
+    pub(super) fn pieces(&self, run: Run) -> Result<Vec<(Group, Range<u32>)>> {
         let sb = self.sb();
         let ratio = u64::from(sb.cluster_ratio());
         let mut pieces = Vec::new();

@@ -25,8 +25,21 @@ pub(super) struct Space {
     pending: AtomicU64,
     /// How often clusters somewhere became such that they can be had.
     openings: AtomicU64,
-    /// What only privileged callers may use.
+    /// What is kept for the super user, and for the maps of files.
     kept: u64,
+    aside: u64,
+}
+
+/// Which of the free clusters a caller may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// What nobody has a claim to.
+    Everyone,
+    /// Those kept for the super user too.
+    Resource,
+    /// All. For the map of a file: making it smaller may take a block, and must not fail for that
+    /// when the file system is full.
+    Map,
 }
 
 /// Clusters that nobody else can take. Given back when dropped, as far as they were not used.
@@ -37,13 +50,14 @@ pub(crate) struct Reservation<'a> {
 }
 
 impl Space {
-    pub(super) fn new(free: u64, kept: u64) -> Space {
+    pub(super) fn new(free: u64, kept: u64, aside: u64) -> Space {
         Space {
             available: CachePadded::new(AtomicU64::new(free)),
             free: AtomicU64::new(free),
             pending: AtomicU64::new(0),
             openings: AtomicU64::new(0),
             kept,
+            aside,
         }
     }
 
@@ -56,18 +70,22 @@ impl Space {
     }
 
     /// What a caller can reserve.
-    pub(super) fn available(&self, privileged: bool) -> u64 {
-        let floor = self.floor(privileged);
+    pub(super) fn available(&self, right: Right) -> u64 {
+        let floor = self.floor(right);
         self.available.load(Relaxed).saturating_sub(floor)
     }
 
-    fn floor(&self, privileged: bool) -> u64 {
-        if privileged { 0 } else { self.kept }
+    fn floor(&self, right: Right) -> u64 {
+        match right {
+            Right::Everyone => self.kept + self.aside,
+            Right::Resource => self.aside,
+            Right::Map => 0,
+        }
     }
 
     /// Takes between `least` and `most` out of what is available; none if that is less than `least`.
-    fn take(&self, least: u64, most: u64, privileged: bool) -> Option<u64> {
-        let floor = self.floor(privileged);
+    fn take(&self, least: u64, most: u64, right: Right) -> Option<u64> {
+        let floor = self.floor(right);
         let mut taken = 0;
         self.available
             .fetch_update(Acquire, Relaxed, |now| {
@@ -79,9 +97,9 @@ impl Space {
     }
 
     /// Reserves exactly `count`.
-    pub(super) fn reserve(&self, count: u64, privileged: bool) -> Result<Reservation<'_>> {
+    pub(super) fn reserve(&self, count: u64, right: Right) -> Result<Reservation<'_>> {
         let left = self
-            .take(count, count, privileged)
+            .take(count, count, right)
             .ok_or(Error::NoSpace("blocks"))?;
         Ok(Reservation { space: self, left })
     }
@@ -119,7 +137,7 @@ impl Space {
 
     /// Free clusters of a damaged group cannot be had any more.
     pub(super) fn lost(&self, count: u64) {
-        self.take(0, count, true);
+        self.take(0, count, Right::Map);
     }
 }
 
@@ -130,9 +148,9 @@ impl Reservation<'_> {
     }
 
     /// Reserves more, up to `count` in all, as far as there is more.
-    pub(super) fn grow(&mut self, count: u64, privileged: bool) {
+    pub(super) fn grow(&mut self, count: u64, right: Right) {
         let more = count.saturating_sub(self.left);
-        self.left += self.space.take(0, more, privileged).unwrap_or(0);
+        self.left += self.space.take(0, more, right).unwrap_or(0);
     }
 
     /// `count` of the reserved clusters were chosen.

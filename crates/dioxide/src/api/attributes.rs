@@ -1,5 +1,6 @@
 //! What is changed of a file beside its content, and what is told of the file system as a whole.
 
+use crate::alloc::Right;
 use crate::inode::Inode;
 use crate::io::clock::coarse_now_ns;
 use crate::io::direct::Wait;
@@ -160,8 +161,6 @@ impl Mount {
         if bad_nanos(&set.atime) || bad_nanos(&set.mtime) {
             return Err(Error::Invalid("a time of over 999,999,999 ns".into()));
         }
-        // What overwrites left in memory is older than what is set now.
-        inode.take_modified_ns();
         self.set_size_and(writer, inode, &mut |disk| apply(disk, set))?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
@@ -172,23 +171,23 @@ impl Mount {
     pub(crate) fn statfs(&self) -> StatFs {
         let sb = &self.sb;
         let ratio = u64::from(sb.cluster_ratio());
-        let (free, available, files_free) = match self.started_writer() {
+        let (free, unclaimed, files_free) = match self.started_writer() {
             Some(writer) => (
                 writer.blocks.free_clusters() * ratio,
-                writer.blocks.available_clusters(false) * ratio,
+                writer.blocks.available_clusters(Right::Resource) * ratio,
                 writer.inodes.free_inodes(),
             ),
             None => {
                 let free = sb.free_blocks_count();
-                let available = free.saturating_sub(sb.reserved_blocks_count());
-                (free, available, sb.free_inodes_count().into())
+                let unclaimed = free.saturating_sub(self.aside_clusters() * ratio);
+                (free, unclaimed, sb.free_inodes_count().into())
             }
         };
         StatFs {
             block_size: sb.block_size(),
             blocks: sb.blocks_count().saturating_sub(self.overhead()),
             blocks_free: free,
-            blocks_available: available,
+            blocks_available: unclaimed.saturating_sub(sb.reserved_blocks_count()),
             files: sb.inodes_count().into(),
             files_free,
             name_max: 255,

@@ -11,7 +11,7 @@ use dioxide_block::Device;
 use dioxide_block::file::FileOptions;
 use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub struct MountOptions {
     pub(crate) data: DataMode,
     pub(crate) resuid: Option<u32>,
     pub(crate) resgid: Option<u32>,
+    pub(crate) journal_path: Option<PathBuf>,
+    pub(crate) journal_device: Option<Arc<dyn Device>>,
 }
 
 /// `data=`: what a commit orders.
@@ -75,6 +77,8 @@ impl Default for MountOptions {
             data: DataMode::default(),
             resuid: None,
             resgid: None,
+            journal_path: None,
+            journal_device: None,
         }
     }
 }
@@ -199,6 +203,19 @@ impl MountOptions {
         self
     }
 
+    /// `journal_path=`: the image or device that holds the journal, for a file system whose journal is
+    /// not in itself. Such a file system can be read, and overwritten, without.
+    pub fn journal_path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.journal_path = Some(path.into());
+        self
+    }
+
+    /// As [`MountOptions::journal_path`], a device that is open already.
+    pub fn journal_device(mut self, device: Arc<dyn Device>) -> Self {
+        self.journal_device = Some(device);
+        self
+    }
+
     fn file_options(&self) -> FileOptions {
         FileOptions {
             backend: self.backend,
@@ -232,8 +249,17 @@ impl Fs {
     /// [`Error::Checksum`](crate::Error::Checksum) if the superblock or group descriptors are
     /// damaged.
     pub fn open(path: impl AsRef<Path>, options: &MountOptions) -> Result<Fs> {
-        let device = dioxide_block::file::open(path.as_ref(), &options.file_options())?;
-        Fs::open_device(device, options)
+        let file_options = options.file_options();
+        let device = dioxide_block::file::open(path.as_ref(), &file_options)?;
+        let Some(journal) = &options.journal_path else {
+            return Fs::open_device(device, options);
+        };
+        let journal_options = FileOptions {
+            img_offset: 0,
+            ..file_options
+        };
+        let journal = dioxide_block::file::open(journal, &journal_options)?;
+        Fs::open_device(device, &options.clone().journal_device(journal))
     }
 
     /// Opens a file system on any device; `backend` and `img_offset` of the options have no effect.

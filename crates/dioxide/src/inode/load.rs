@@ -123,6 +123,15 @@ impl InodeCache {
         drop(gone);
     }
 
+    /// Forgets an inode whose number is another file's from now on. Nobody else may hold it.
+    pub(crate) fn forget(&self, ino: Ino) {
+        self.shard(ino).lock().inodes.remove(&ino);
+        for kept in &self.kept {
+            let mut kept = kept.lock();
+            kept.take_if(|inode| inode.ino == ino);
+        }
+    }
+
     /// How many entries there are, those that nobody holds included.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
@@ -173,7 +182,7 @@ impl Mount {
         }
     }
 
-    fn locate_inode(&self, ino: Ino) -> Result<Location> {
+    pub(crate) fn locate_inode(&self, ino: Ino) -> Result<Location> {
         let (group, index) = self.sb.inode_location(ino).ok_or_else(|| Error::Corrupt {
             structure: "inode number",
             place: Place::ino(ino),
@@ -212,17 +221,22 @@ impl Mount {
         let disk = DiskInode::parse(&raw, size).map_err(|error| Error::format(error, place))?;
         self.check_inode(&disk, ino, place)?;
         let nosec = self.nosec(&disk, &raw, ino);
-        Ok(Inode::new(
+        let inode = Inode::new(
             ino,
             self.inodes.new_id(),
             location,
             Node { disk, raw },
             nosec,
             self.presence.clone(),
-        ))
+        );
+        // Who knew it before may have changed it, and it may not be durable yet.
+        if let Some(writer) = self.started_writer() {
+            inode.changed_in(writer.journal.newest(), true);
+        }
+        Ok(inode)
     }
 
-    fn check_inode(&self, disk: &DiskInode, ino: Ino, place: Place) -> Result<()> {
+    pub(crate) fn check_inode(&self, disk: &DiskInode, ino: Ino, place: Place) -> Result<()> {
         let format = |error| Error::format(error, place);
         if let Some(seed) = self.checksum_seed() {
             disk.verify_checksum(seed, ino).map_err(format)?;

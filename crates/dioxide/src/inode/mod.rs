@@ -13,7 +13,7 @@ use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::transaction::Tid;
 use parking_lot::RwLock;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// An inode in memory: one per inode and mount, shared by all handles.
@@ -49,6 +49,8 @@ pub(crate) struct Inode {
     datasync_tid: AtomicU64,
     /// Near which block to allocate next; 0 if it was not decided.
     goal: AtomicU64,
+    /// A truncate met an error: there are blocks behind the end. Changed under the rwsem, exclusive.
+    cut_short: AtomicBool,
     /// Set when blocks were allocated for it: the window that is kept for it goes with it.
     allocator: OnceLock<Arc<BlockAllocator>>,
 }
@@ -124,6 +126,7 @@ impl Inode {
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
             goal: AtomicU64::new(0),
+            cut_short: AtomicBool::new(false),
             allocator: OnceLock::new(),
         };
         inode.set_size(size);
@@ -208,6 +211,16 @@ impl Inode {
     pub(crate) fn set_goal(&self, goal: Pblk, allocator: &Arc<BlockAllocator>) {
         self.goal.store(goal.0, Ordering::Relaxed);
         self.allocator.get_or_init(|| allocator.clone());
+    }
+
+    /// Whether a truncate met an error, so that there are blocks behind the end.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        self.cut_short.load(Ordering::Relaxed)
+    }
+
+    /// Changes that. The caller holds the rwsem exclusive.
+    pub(crate) fn set_cut_short(&self, cut_short: bool) {
+        self.cut_short.store(cut_short, Ordering::Relaxed);
     }
 
     /// Names its allocations.

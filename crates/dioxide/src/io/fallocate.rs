@@ -22,6 +22,9 @@ use dioxide_format::extent::Extent;
 use dioxide_format::types::{Lblk, Pblk};
 use std::ops::Range;
 
+/// Up to where Linux punches beyond the end of a file.
+const PAGE_BYTES: u64 = 4096;
+
 /// A range of a file.
 struct Span {
     bytes: Range<u64>,
@@ -44,6 +47,9 @@ impl Mount {
         let writer = self.writer()?;
         let _alone = self.alone(inode)?;
         self.check_resizable(inode)?;
+        if !matches!(mode, Mode::Allocate | Mode::KeepSize) {
+            self.check_not_append_only(inode)?;
+        }
         if !inode.is_extent_mapped() && mode != Mode::PunchHole {
             let what = "fallocate on a file that is mapped by indirect blocks";
             return Err(Error::Unsupported(format!("{what}: inode {}", inode.ino)));
@@ -53,6 +59,7 @@ impl Mount {
             return Err(Error::TooLarge(format!("up to byte {}", bytes.end)));
         }
         self.strip_if_needed(writer, inode, access)?;
+        self.finish_truncate(writer, inode)?;
         let span = self.span(bytes);
         let changed = match mode {
             Mode::Allocate => self.preallocate(writer, inode, &span, true, access),
@@ -151,7 +158,7 @@ impl Mount {
                     goal: self.goal_behind(inode, at)?,
                     len: 1..=clusters.max(1) as u32,
                     stream: Some(inode.stream()),
-                    reserved: access.resource,
+                    right: access.right(),
                 };
                 let claim = self.claim_some(writer, &request)?;
                 let run = claim.run();
@@ -172,7 +179,7 @@ impl Mount {
             pblk: run.pblk,
             unwritten: true,
         };
-        let mut handle = writer.begin(Credits::insert(self, inode)? + INODE_CREDITS)?;
+        let mut handle = writer.begin(Credits::insert(self, inode) + INODE_CREDITS)?;
         let lock = inode.map.lock();
         self.change_map(
             writer,
@@ -189,9 +196,17 @@ impl Mount {
         Ok(len)
     }
 
+    /// Behind the end nothing is punched; what is allocated ahead stays, as in Linux. The block that
+    /// the end lies in goes with the bytes up to the end.
     fn punch(&self, writer: &Writer, inode: &Inode, span: &Span) -> Result<()> {
+        let Range { start, end } = span.bytes;
+        let size = inode.i_size();
+        if start >= size {
+            return Ok(());
+        }
+        let last = size.next_multiple_of(self.block_bytes().max(PAGE_BYTES));
+        let span = &self.span(start..end.min(last));
         self.zero_edges(inode, span)?;
-        // Blocks behind the end, allocated ahead, go too.
         self.remove_blocks(writer, inode, span.whole.clone())?;
         self.set_size_and(writer, inode, &mut stamp)
     }
@@ -280,7 +295,7 @@ impl Mount {
     }
 
     fn shift(&self, writer: &Writer, inode: &Inode, range: Range<u64>, delta: i64) -> Result<()> {
-        let least = Credits::shift(self, inode)?;
+        let least = Credits::shift(self, inode);
         let mut step = |map: &mut crate::txn::file::MapChange<'_, '_>, rest, credits| {
             map.shift(rest, delta, credits)
         };

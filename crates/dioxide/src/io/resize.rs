@@ -57,9 +57,12 @@ impl Mount {
         let writer = self.writer()?;
         let _alone = self.alone(inode)?;
         self.check_resizable(inode)?;
+        self.check_not_append_only(inode)?;
         self.check_size(inode, size)?;
         self.strip_if_needed(writer, inode, access)?;
-        let changed = if size < inode.i_size() {
+        self.finish_truncate(writer, inode)?;
+        // To the size that it has: what was allocated behind it goes.
+        let changed = if size <= inode.i_size() {
             self.shrink(writer, inode, size)
         } else {
             self.grow(writer, inode, size)
@@ -75,6 +78,17 @@ impl Mount {
         Err(Error::TooLarge(format!(
             "{size} bytes: this file ends at {most}"
         )))
+    }
+
+    /// An append-only file keeps what it has.
+    pub(crate) fn check_not_append_only(&self, inode: &Inode) -> Result<()> {
+        match inode.is_append_only() {
+            false => Ok(()),
+            true => Err(Error::NotPermitted(format!(
+                "inode {} is append-only",
+                inode.ino
+            ))),
+        }
     }
 
     /// Files whose content is not in blocks as it is.
@@ -151,7 +165,9 @@ impl Mount {
     /// Makes a file shorter. The file is alone.
     pub(crate) fn shrink(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
         let block_end = size.next_multiple_of(self.block_bytes());
-        let end = block_end.min(inode.i_size());
+        // First, so that nothing has happened if it fails; whoever crashes now has old bytes or zeros
+        // behind what will be the end.
+        self.zero_block_part(inode, size, block_end.min(inode.i_size()).max(size))?;
         let mut handle = writer.begin(ORPHAN_CREDITS + INODE_CREDITS)?;
         let inode = &self.inode(inode.ino)?;
         writer.orphans.add(self, &mut handle, inode)?;
@@ -164,15 +180,23 @@ impl Mount {
         inode.set_size(size);
         drop(lock);
         handle.stop()?;
-        // Before the commit, or with it: what is behind the end must not come back as data.
-        self.zero_block_part(inode, size, end.max(size))?;
         self.free_behind_end(writer, inode)
+    }
+
+    /// Finishes a truncate that met an error, before the file grows over what it left.
+    pub(crate) fn finish_truncate(&self, writer: &Writer, inode: &Inode) -> Result<()> {
+        match inode.is_cut_short() {
+            true => self.free_behind_end(writer, &self.inode(inode.ino)?),
+            false => Ok(()),
+        }
     }
 
     /// Removes what a file has behind its end, and takes it from the orphans.
     pub(crate) fn free_behind_end(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
         let first = inode.i_size().div_ceil(self.block_bytes());
+        inode.set_cut_short(true);
         self.remove_blocks(writer, inode, first..self.map_end(inode))?;
+        inode.set_cut_short(false);
         self.not_an_orphan(writer, inode)
     }
 
@@ -183,7 +207,7 @@ impl Mount {
         inode: &Inode,
         blocks: Range<u64>,
     ) -> Result<()> {
-        let least = Credits::remove(self, inode)?;
+        let least = Credits::remove(self, inode);
         self.in_steps(
             writer,
             inode,
@@ -246,7 +270,7 @@ impl Mount {
         range: Range<u64>,
     ) -> Result<()> {
         lock.set_hole(range.clone());
-        for run in self.tree_runs(inode, range)? {
+        for run in self.tree_runs(inode, lock, range)? {
             lock.set_run(&run);
         }
         Ok(())
@@ -259,7 +283,7 @@ impl Mount {
         inode: &Inode,
         blocks: Range<u64>,
     ) -> Result<()> {
-        let least = Credits::convert(self, inode)?;
+        let least = Credits::convert(self, inode);
         self.in_steps(
             writer,
             inode,

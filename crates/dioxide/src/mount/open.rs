@@ -10,6 +10,7 @@
 
 use super::groups::DescTable;
 use super::meta::BUDGET_BYTES;
+use super::mmp::{self, Protection};
 use super::replay::replay;
 use super::span::read_span;
 use super::zone::{Zones, journal_blocks};
@@ -24,17 +25,13 @@ use crate::{Error, FileType, Place, Result};
 use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
-use dioxide_format::journal::JournalSuperBlock;
 use dioxide_format::mmp::{Mmp, MmpState};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
-use dioxide_journal::log::LogMap;
 use parking_lot::Mutex;
-use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// What can be read.
 const INCOMPAT: Incompat = Incompat::FILETYPE
@@ -77,10 +74,12 @@ impl Mount {
         let at = at.ok_or_else(|| Error::Invalid("sb: past the end of any device".into()))?;
         let sb = read_superblock(&*device, at)?;
         fits_device(&sb, &*device)?;
-        let replayed = replay(device, options, sb, at)?;
+        let mmp = protect(&device, options, &sb)?;
+        let replayed = replay(device, options, sb, at, mmp.is_some())?;
         // The journal may have had another superblock.
         fits_device(&replayed.sb, &*replayed.device)?;
         let mut mount = Mount::new(replayed.device, options, Arc::new(replayed.sb), at);
+        mount.mmp = mmp;
         replayed.note.into_iter().for_each(|note| mount.warn(note));
         replayed
             .read_only
@@ -90,7 +89,13 @@ impl Mount {
         if mount.has_orphans() {
             mount.clear_orphans();
         }
-        Ok(Arc::new(mount))
+        Ok(Arc::new_cyclic(|weak| {
+            mount.me = weak.clone();
+            if let Some(mmp) = &mut mount.mmp {
+                mmp.keep(weak.clone());
+            }
+            mount
+        }))
     }
 
     fn has_orphans(&self) -> bool {
@@ -140,14 +145,18 @@ impl Mount {
             descs: DescTable::new(&sb, Pblk(sb_at / u64::from(block_bytes))),
             zones: Zones::unknown(),
             cache: BufferCache::new(device.clone(), block_bytes as usize, BUDGET_BYTES),
+            mmp: None,
+            me: Weak::new(),
             writer: OnceLock::new(),
             starting: Mutex::new(()),
             failed: OnceLock::new(),
+            journal_device: options.journal_device.clone(),
             noload: options.noload,
             barrier: options.barrier,
             discard: options.discard,
             commit_interval: options.commit_interval,
             errors: options.errors.unwrap_or(sb.errors()),
+            closed: AtomicBool::new(false),
             damaged: AtomicBool::new(false),
             reserve: (
                 options.resuid.unwrap_or(sb.disk().s_def_resuid.into()),
@@ -217,50 +226,21 @@ impl Mount {
         }
     }
 
-    /// Another host may use the file system.
-    ///
-    /// # Errors
-    /// `EBUSY` when one does and this mount would write.
+    /// Another host may use the file system; a mount that writes has made sure that none does.
     fn judge_mmp(&mut self) -> Result<()> {
-        let Some(pblk) = self.sb.mmp_block() else {
+        let Some(block) = self.sb.mmp_block().filter(|_| self.mmp.is_none()) else {
             return Ok(());
         };
-        let by = match self.read_mmp(pblk) {
-            Ok(mmp) if mmp.state() == MmpState::Clean => {
-                self.restrict("multi-mount protection (mmp) is not kept up by dioxide yet".into());
-                return Ok(());
-            }
-            Ok(mmp) => mmp_user(&mmp),
-            Err(error) => {
-                self.restrict(format!("who uses the file system is not known: {error}"));
-                return Ok(());
-            }
-        };
-        if self.read_only.is_none() {
-            return Err(Error::Device(dioxide_block::Error::Busy {
-                path: PathBuf::from(self.device.describe()),
-                by: format!(
-                    "{by}, says multi-mount protection; if that is not so, `tune2fs -f -E clear_mmp` says so, or open read-only"
-                ),
-            }));
+        match mmp::read(&*self.device, &self.sb, block.0) {
+            Ok(mmp) if mmp.state() == MmpState::Clean => {}
+            Ok(mmp) if self.read_only.is_none() => return Err(mmp::in_use(&*self.device, &mmp)),
+            Ok(mmp) => self.warn(format!(
+                "the file system is in use by {}: what is read may be changing",
+                mmp_user(&mmp)
+            )),
+            Err(error) => self.restrict(format!("who uses the file system is not known: {error}")),
         }
-        self.warn(format!(
-            "the file system is in use by {by}: what is read may be changing"
-        ));
         Ok(())
-    }
-
-    fn read_mmp(&self, pblk: Pblk) -> Result<Mmp> {
-        let block = self.read_meta(pblk)?;
-        let place = Place::block(pblk.0);
-        let check = || {
-            let mmp = Mmp::parse(&block)?;
-            mmp.validate()?;
-            self.checksum_seed()
-                .map_or(Ok(()), |seed| mmp.verify_checksum(seed))?;
-            Ok(mmp)
-        };
-        check().map_err(|error| Error::format(error, place))
     }
 
     fn judge_groups(&mut self) {
@@ -270,13 +250,13 @@ impl Mount {
     }
 
     fn judge_journal(&mut self) {
-        if !self.sb.features().compat.contains(Compat::HAS_JOURNAL) || self.sb.journal_dev() != 0 {
+        let named = self.sb.journal_dev() == 0 || self.journal_device.is_some();
+        if !self.sb.features().compat.contains(Compat::HAS_JOURNAL) || !named {
             return;
         }
-        match self.find_journal() {
-            Ok((blocks, super_block)) => {
-                self.learn_journal(blocks);
-                if !super_block.is_empty() && !self.sb.needs_recovery() {
+        match self.look_at_journal() {
+            Ok(is_empty) => {
+                if !is_empty && !self.sb.needs_recovery() {
                     self.restrict("the journal is not empty: run e2fsck".into());
                 }
             }
@@ -284,26 +264,13 @@ impl Mount {
         }
     }
 
-    /// Where the journal is, and its superblock.
-    fn find_journal(&self) -> Result<(Vec<Range<u64>>, JournalSuperBlock)> {
-        let journal = self.journal_inode()?;
-        let blocks = journal_blocks(self, &journal)?;
-        let Some(first) = blocks.first().map(|range| Pblk(range.start)) else {
-            return Err(no_journal("it has no blocks"));
-        };
-        let block = self.read_meta(first)?;
-        let place = Place::block(first.0).in_inode(journal.ino);
-        let format = |error| Error::format(error, place);
-        let super_block = JournalSuperBlock::parse(&block).map_err(format)?;
-        super_block.validate(self.sb.block_size()).map_err(format)?;
-        super_block.verify_checksum().map_err(format)?;
-        Ok((blocks, super_block))
-    }
-
-    /// The journal of the file system, to be written to.
-    pub(crate) fn open_log(&self) -> Result<(LogMap, JournalSuperBlock)> {
-        let (blocks, super_block) = self.find_journal()?;
-        Ok((LogMap::internal(blocks)?, super_block))
+    /// Checks and remembers where the journal is. Whether it is empty.
+    fn look_at_journal(&mut self) -> Result<bool> {
+        let log = self.log()?;
+        if self.sb.journal_dev() == 0 {
+            self.learn_journal(journal_blocks(self, &*self.journal_inode()?)?);
+        }
+        Ok(log.read_superblock()?.is_empty())
     }
 
     pub(super) fn journal_inode(&self) -> Result<Arc<Inode>> {
@@ -320,7 +287,7 @@ impl Mount {
     }
 }
 
-fn no_journal(what: &str) -> Error {
+pub(super) fn no_journal(what: &str) -> Error {
     Error::Corrupt {
         structure: "journal",
         place: Place::default(),
@@ -328,7 +295,28 @@ fn no_journal(what: &str) -> Error {
     }
 }
 
-fn mmp_user(mmp: &Mmp) -> String {
+/// Makes sure that no other host uses a file system that will be written to.
+///
+/// # Errors
+/// `EBUSY` if one does. Damage is no error: the file system is then opened read-only.
+fn protect(
+    device: &Arc<dyn Device>,
+    options: &MountOptions,
+    sb: &SuperBlock,
+) -> Result<Option<Protection>> {
+    let writes = !options.read_only && options.sb.is_none() && !device.geometry().read_only;
+    let unknown = sb.features().ro_compat.unsupported(RO_COMPAT);
+    let Some(block) = sb.mmp_block().filter(|_| writes && unknown.is_empty()) else {
+        return Ok(None);
+    };
+    match Protection::take(device, sb, block.0) {
+        Ok(protection) => Ok(Some(protection)),
+        Err(Error::Corrupt { .. } | Error::Checksum { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn mmp_user(mmp: &Mmp) -> String {
     let text = |bytes: &[u8]| {
         let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
         bytes[..end].escape_ascii().to_string()

@@ -1,10 +1,12 @@
 //! Replaying the journal, before anything else looks at the image.
 //!
 //! Three outcomes. Where the file system may be written, what the log holds goes to the device, and
-//! the log is emptied: from then on the image is as after a clean unmount, for everybody. Where it
-//! may not (read-only mount or device, another host's lock, features that cannot be written, fast
-//! commits), blocks of which the log has a newer copy are read from there, and the device stays as it is.
-//! Where the log is damaged, nothing is replayed, files are shown as they were before it, and nothing is written.
+//! the log is emptied: from then on the image is as after a clean unmount, for everybody. The fast
+//! commits that follow the log are part of that ([`super::fast_commit`]); where they cannot be applied,
+//! the log stays, and nothing more is written. Where it may not (read-only mount or device, another
+//! host's lock, features that cannot be written), blocks of which the log has a newer copy are read
+//! from there, and the device stays as it is. Where the log is damaged, nothing is replayed, files are
+//! shown as they were before it, and nothing is written.
 //!
 //! Not for: orphans, which are judged after the replay.
 //!
@@ -12,16 +14,16 @@
 //! be sent away.
 
 use super::Mount;
+use super::fast_commit::{self, Counts};
 use super::open::{RO_COMPAT, read_superblock};
 use super::span::write_span;
-use super::zone::journal_blocks;
 use crate::api::fs::MountOptions;
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_block::overlay::OverlayDevice;
 use dioxide_format::features::{Compat, Incompat};
 use dioxide_format::superblock::{STATE_ERROR, SuperBlock};
-use dioxide_journal::log::{Log, LogMap};
+use dioxide_journal::log::Log;
 use dioxide_journal::recovery::{FileSystem, Recovered, Recovery};
 use std::sync::Arc;
 
@@ -44,6 +46,8 @@ pub(super) fn replay(
     options: &MountOptions,
     sb: SuperBlock,
     at: u64,
+    // Other hosts are kept away.
+    protected: bool,
 ) -> Result<Replayed> {
     // A backup superblock does not know of the journal's state.
     if !sb.needs_recovery() || options.sb.is_some() {
@@ -53,10 +57,10 @@ pub(super) fn replay(
         "the journal needs recovery, which `noload` leaves out".into()
     } else if !sb.features().compat.contains(Compat::HAS_JOURNAL) {
         "it says that a journal needs recovery, and has none: run e2fsck".into()
-    } else if sb.journal_dev() != 0 || sb.journal_inum().is_none() {
-        "the journal needs recovery and lies on another device, which dioxide does not open: mount the image or run e2fsck".into()
+    } else if sb.journal_dev() != 0 && options.journal_device.is_none() {
+        "the journal needs recovery and lies on another device: name it (journal_path)".into()
     } else {
-        match replay_internal(&device, options, &sb, at) {
+        match replay_log(&device, options, &sb, at, protected) {
             Ok(replayed) => return Ok(replayed),
             Err(Error::Device(error)) => return Err(Error::Device(error)),
             Err(error) => format!(
@@ -68,25 +72,50 @@ pub(super) fn replay(
     Ok(Replayed::as_it_is(device, sb, Some(why)))
 }
 
-fn replay_internal(
+fn replay_log(
     device: &Arc<dyn Device>,
     options: &MountOptions,
     sb: &SuperBlock,
     at: u64,
+    protected: bool,
 ) -> Result<Replayed> {
-    let before = Mount::new(device.clone(), options, Arc::new(sb.clone()), at);
-    let runs = journal_blocks(&before, &*before.journal_inode()?)?;
-    let block_bytes = sb.block_size() as usize;
-    let log = Log::new(device.clone(), LogMap::internal(runs)?, block_bytes);
+    let log = Mount::new(device.clone(), options, Arc::new(sb.clone()), at).log()?;
     let fs = FileSystem {
         blocks: sb.blocks_count(),
         inode_bytes: sb.inode_size(),
     };
     let recovery = Recovery::plan(&log, fs)?;
-    match why_not_on_device(device, options, sb, recovery.recovered()) {
-        None => on_device(device, recovery, at),
-        Some(reason) => by_redirection(device, &recovery, reason, at),
+    let waiting = recovery.recovered().fast_commits;
+    if is_read_only(device, options, sb, protected) {
+        let reason = match waiting {
+            0 => Reason::ReadOnly,
+            _ => Reason::Because(not_shown(
+                waiting,
+                "which only a mount that may write replays",
+            )),
+        };
+        if sb.journal_dev() != 0 {
+            let what = "a journal on another device is replayed by mounts that write";
+            return Err(Error::Unsupported(what.into()));
+        }
+        return by_redirection(device, &recovery, reason, at);
     }
+    recovery.replay(&**device)?;
+    let counts = match waiting {
+        0 => None,
+        _ => match apply_fast_commits(device, options, sb, at, &log, &recovery, protected) {
+            Ok(counts) => Some(counts),
+            Err(Error::Device(error)) => return Err(Error::Device(error)),
+            Err(error) => {
+                let why =
+                    format!("which cannot be replayed ({error}): mount the image or run e2fsck");
+                let sb = read_superblock(&**device, at)?;
+                let why = not_shown(waiting, &why);
+                return Ok(Replayed::as_it_is(device.clone(), sb, Some(why)));
+            }
+        },
+    };
+    finish(device, recovery, at, counts)
 }
 
 /// Why the device stays as it is.
@@ -97,33 +126,60 @@ enum Reason {
     Because(String),
 }
 
-fn why_not_on_device(
+fn not_shown(count: u32, why: &str) -> String {
+    format!(
+        "{count} fast commits follow the journal, {why}; files are shown as they were before them"
+    )
+}
+
+fn is_read_only(
     device: &Arc<dyn Device>,
     options: &MountOptions,
     sb: &SuperBlock,
-    recovered: &Recovered,
-) -> Option<Reason> {
-    if recovered.fast_commits > 0 {
-        let count = recovered.fast_commits;
-        return Some(Reason::Because(format!(
-            "{count} fast commits follow the journal, which dioxide does not replay: mount the image or run e2fsck; files are shown as they were before them"
-        )));
-    }
+    protected: bool,
+) -> bool {
     let geometry = device.geometry();
-    let read_only = options.read_only
+    options.read_only
         || geometry.read_only
         || !sb.features().ro_compat.unsupported(RO_COMPAT).is_empty()
-        || sb.mmp_block().is_some()
-        || geometry.size_bytes >> sb.block_size_log2() < sb.blocks_count();
-    read_only.then_some(Reason::ReadOnly)
+        || (sb.mmp_block().is_some() && !protected)
+        || geometry.size_bytes >> sb.block_size_log2() < sb.blocks_count()
 }
 
-fn on_device(device: &Arc<dyn Device>, recovery: Recovery<'_>, at: u64) -> Result<Replayed> {
+/// Applies the fast commits to what the log's replay left on the device.
+fn apply_fast_commits(
+    device: &Arc<dyn Device>,
+    options: &MountOptions,
+    before: &SuperBlock,
+    at: u64,
+    log: &Log,
+    recovery: &Recovery<'_>,
+    protected: bool,
+) -> Result<Counts> {
+    let sb = read_superblock(&**device, at)?;
+    if is_read_only(device, options, &sb, protected) || sb.block_size() != before.block_size() {
+        return Err(Error::Unsupported(
+            "a superblock in the journal with which nothing can be written".into(),
+        ));
+    }
+    fast_commit::replay(device, options, &sb, at, log, recovery)
+}
+
+/// What the log asked for is on the device: empties it and takes off the mark.
+fn finish(
+    device: &Arc<dyn Device>,
+    recovery: Recovery<'_>,
+    at: u64,
+    counts: Option<Counts>,
+) -> Result<Replayed> {
     let had_error = recovery.superblock().s_errno != 0;
-    recovery.replay(&**device)?;
     // First the log, then the mark: an empty log that is marked does no harm.
     let recovered = recovery.reset()?;
     let mut sb = read_superblock(&**device, at)?;
+    if let Some(counts) = counts {
+        sb.set_free_blocks_count(counts.free_blocks);
+        sb.set_free_inodes_count(counts.free_inodes);
+    }
     let disk = sb.disk_mut();
     disk.s_feature_incompat &= !Incompat::NEEDS_RECOVERY.bits();
     if had_error {
@@ -132,8 +188,15 @@ fn on_device(device: &Arc<dyn Device>, recovery: Recovery<'_>, at: u64) -> Resul
     sb.update_checksum();
     write_span(&**device, at, &sb.encode())?;
     device.flush()?;
+    let note = match recovered.fast_commits {
+        0 => said("the journal was replayed", &recovered),
+        count => {
+            let what = format!("the journal and {count} fast commits were replayed");
+            said(&what, &recovered)
+        }
+    };
     Ok(Replayed {
-        note: Some(said("the journal was replayed", &recovered)),
+        note: Some(note),
         ..Replayed::as_it_is(device.clone(), sb, None)
     })
 }

@@ -78,19 +78,18 @@ impl Mount {
         errors
     }
 
-    /// How many blocks are fixed metadata or the journal.
+    /// How many blocks are fixed metadata or the journal: as the superblock says, if it does.
     pub(crate) fn overhead(&self) -> u64 {
+        let clusters = u64::from(self.sb.disk().s_overhead_clusters);
+        if clusters > 0 {
+            return clusters * u64::from(self.sb.cluster_ratio());
+        }
         let len = |zone: &SystemZone| -> u64 {
-            zone.ranges()
-                .iter()
-                .map(|range| range.end - range.start)
-                .sum()
+            let ranges = zone.ranges().iter();
+            ranges.map(|range| range.end - range.start).sum()
         };
-        let first = self.sb.first_data_block().0;
-        let fixed = self.zones.fixed.as_ref();
-        let known = fixed.map(|zone| first + len(zone) + len(&self.zones.journal));
-        let ratio = u64::from(self.sb.cluster_ratio());
-        known.unwrap_or_else(|| u64::from(self.sb.disk().s_overhead_clusters) * ratio)
+        let fixed = self.zones.fixed.as_ref().map_or(0, |zone| len(zone));
+        self.sb.first_data_block().0 + fixed + len(&self.zones.journal)
     }
 
     /// All blocks that are never free, as far as they are known.

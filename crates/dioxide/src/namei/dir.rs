@@ -26,9 +26,9 @@ use std::sync::Arc;
 pub(crate) type Visitor<'a> = dyn FnMut(&dir::DirEntry<'_>) -> ControlFlow<()> + 'a;
 
 /// A block of a directory, and where it came from.
-struct Block {
-    pblk: Pblk,
-    bytes: Arc<[u8]>,
+pub(super) struct Block {
+    pub(super) pblk: Pblk,
+    pub(super) bytes: Arc<[u8]>,
 }
 
 impl Mount {
@@ -92,7 +92,7 @@ impl Mount {
         Ok(found)
     }
 
-    fn is_indexed(&self, dir: &Inode) -> bool {
+    pub(super) fn is_indexed(&self, dir: &Inode) -> bool {
         self.sb.features().compat.contains(Compat::DIR_INDEX)
             && dir.flags().contains(InodeFlags::INDEX)
             && !dir.has_inline_data()
@@ -128,7 +128,7 @@ impl Mount {
     }
 
     /// How many blocks a directory has.
-    fn dir_blocks(&self, dir: &Inode) -> Result<u32> {
+    pub(super) fn dir_blocks(&self, dir: &Inode) -> Result<u32> {
         let (size, block) = (dir.i_size(), self.block_bytes());
         let most = self.sb.blocks_count().min(u64::from(u32::MAX));
         let blocks = size / block;
@@ -143,7 +143,7 @@ impl Mount {
     }
 
     /// A block of a directory, its checksum verified.
-    fn dir_block(&self, dir: &Inode, lblk: Lblk) -> Result<Block> {
+    pub(super) fn dir_block(&self, dir: &Inode, lblk: Lblk) -> Result<Block> {
         let mapping = map::load::lookup_or_load(self, dir, lblk, 1)?;
         if mapping.kind != MapKind::Mapped {
             return Err(dir.corrupt(
@@ -221,14 +221,14 @@ fn index_makes_no_sense(error: &Error) -> bool {
 }
 
 impl Block {
-    fn place(&self, dir: &Inode) -> Place {
+    pub(super) fn place(&self, dir: &Inode) -> Place {
         Place::block(self.pblk.0).in_inode(dir.ino)
     }
 }
 
 /// The way through the index to the blocks where a name may be. There are several when names share
 /// its hash.
-struct Descent<'a> {
+pub(super) struct Descent<'a> {
     mount: &'a Mount,
     dir: &'a Inode,
     dir_blocks: u32,
@@ -241,7 +241,7 @@ struct Descent<'a> {
 }
 
 impl<'a> Descent<'a> {
-    fn start(mount: &'a Mount, dir: &'a Inode, name: &[u8]) -> Result<Descent<'a>> {
+    pub(super) fn start(mount: &'a Mount, dir: &'a Inode, name: &[u8]) -> Result<Descent<'a>> {
         let dir_blocks = mount.dir_blocks(dir)?;
         let block = mount.dir_block(dir, Lblk(0))?;
         let format = |error| Error::format(error, block.place(dir));
@@ -289,7 +289,7 @@ impl<'a> Descent<'a> {
     }
 
     /// The next block where the name may be, if there is one.
-    fn leaf(&mut self) -> Result<Option<Lblk>> {
+    pub(super) fn leaf(&mut self) -> Result<Option<Lblk>> {
         if self.started && !self.advance()? {
             return Ok(None);
         }

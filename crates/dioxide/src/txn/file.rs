@@ -3,7 +3,8 @@
 //! Extent trees and indirect maps look the same from here, but for what only one of them has.
 
 use super::Writer;
-use crate::alloc::{BlockAllocator, Claim, Goal, Release, Request, Run};
+use super::inode::TableBlock;
+use crate::alloc::{BlockAllocator, Claim, Goal, Release, Request, Right, Run};
 use crate::inode::Inode;
 use crate::map::indirect::{self, Indirect};
 use crate::map::tree::{
@@ -37,6 +38,8 @@ pub(crate) struct MapChange<'c, 'j> {
     root: [u8; I_BLOCK_BYTES],
     extents: bool,
     blocks: FileBlocks<'c>,
+    /// A change failed, and everything is as it was.
+    undone: bool,
 }
 
 /// The blocks of one file, as its map gives and takes them.
@@ -62,8 +65,7 @@ impl Blocks for FileBlocks<'_> {
             goal: Goal::Near(goal),
             len: 1..=1,
             stream: None,
-            // A file that was promised blocks must not fail for the map that leads to them.
-            reserved: true,
+            right: Right::Map,
         };
         let run = self.writer.blocks.allocate(edit, &request)?;
         self.grown += 1;
@@ -114,46 +116,42 @@ pub(crate) struct Credits;
 
 impl Credits {
     /// Inserting one run.
-    pub(crate) fn insert(mount: &Mount, inode: &Inode) -> Result<u32> {
+    pub(crate) fn insert(mount: &Mount, inode: &Inode) -> u32 {
         let map = match inode.is_extent_mapped() {
-            true => tree::credits_for_insert(mount.tree_depth(inode)? + 1),
+            true => tree::credits_for_insert(mount.tree_depth(inode) + 1),
             false => indirect::CREDITS_FOR_SET,
         };
-        Ok(map + BlockAllocator::ALLOCATE_CREDITS)
+        map + BlockAllocator::ALLOCATE_CREDITS
     }
 
     /// Least for removing.
-    pub(crate) fn remove(mount: &Mount, inode: &Inode) -> Result<u32> {
+    pub(crate) fn remove(mount: &Mount, inode: &Inode) -> u32 {
         let groups = MOST_WRITTEN / mount.sb.blocks_per_group() + 2;
         let data = groups * BlockAllocator::FREE_CREDITS_PER_GROUP;
-        Ok(match inode.is_extent_mapped() {
-            true => tree::credits_for_remove(mount.tree_depth(inode)? + 1, data),
+        match inode.is_extent_mapped() {
+            true => tree::credits_for_remove(mount.tree_depth(inode) + 1, data),
             false => indirect::credits_for_remove(2 * CREDITS_PER_CLUSTER),
-        })
+        }
     }
 
     /// Least for converting.
-    pub(crate) fn convert(mount: &Mount, inode: &Inode) -> Result<u32> {
-        Ok(tree::credits_for_convert(mount.tree_depth(inode)? + 1))
+    pub(crate) fn convert(mount: &Mount, inode: &Inode) -> u32 {
+        tree::credits_for_convert(mount.tree_depth(inode) + 1)
     }
 
     /// Least for shifting.
-    pub(crate) fn shift(mount: &Mount, inode: &Inode) -> Result<u32> {
+    pub(crate) fn shift(mount: &Mount, inode: &Inode) -> u32 {
         // The extents of one cluster lie in at most two leaves, unless each block has its own.
         let leaves = 1 + mount.sb.cluster_ratio().min(4);
-        Ok(tree::credits_for_shift(
-            mount.tree_depth(inode)? + 1,
-            leaves,
-        ))
+        tree::credits_for_shift(mount.tree_depth(inode) + 1, leaves)
     }
 }
 
 impl Mount {
     /// Depth of a file's extent tree as it is now. It may grow by one before the map is locked.
-    fn tree_depth(&self, inode: &Inode) -> Result<u16> {
-        let owner = self.owner(inode);
+    fn tree_depth(&self, inode: &Inode) -> u16 {
         let mut root = *inode.node().disk.i_block();
-        Tree::new(&owner, &mut root).depth(&self.reader())
+        Tree::new(&self.owner(inode), &mut root).depth()
     }
 
     pub(crate) fn owner(&self, inode: &Inode) -> Owner {
@@ -179,6 +177,9 @@ impl Mount {
     ) -> Result<T> {
         let before = *inode.node().disk.i_block();
         let extents = inode.is_extent_mapped();
+        // What may fail for the device fails before anything is changed, as far as it can.
+        handle.read(inode.location.block, &TableBlock)?;
+        let untouched = handle.credits();
         let mut map = MapChange {
             owner: self.owner(inode),
             root: before,
@@ -195,9 +196,18 @@ impl Mount {
                 freed: false,
             },
             handle,
+            undone: false,
         };
         let result = change(&mut map);
         let (root, grown, freed) = (map.root, map.blocks.grown, map.blocks.freed);
+        let half_done = !map.undone && handle.credits() != untouched;
+        let result = match result {
+            // Some blocks are changed and others not: this transaction must never be committed.
+            Err(error) if half_done && !matches!(error, Error::NoSpace(_)) => {
+                return Err(self.fail(error));
+            }
+            result => result,
+        };
         if freed {
             writer.release_on_commit(self, handle);
         }
@@ -206,7 +216,7 @@ impl Mount {
             let block_size = self.sb.block_size();
             let delta = grown * i64::from(self.sb.cluster_ratio()) * i64::from(block_size / 512);
             let mut fits = true;
-            self.change_inode(handle, inode, lock, &mut |disk| {
+            let stored = self.change_inode(handle, inode, lock, &mut |disk| {
                 disk.set_i_block(&root);
                 let sectors = disk.sectors(huge_file, block_size);
                 // More than was counted can only be freed where the count was damaged.
@@ -215,7 +225,8 @@ impl Mount {
                 if let Ok(done) = &result {
                     also(disk, done);
                 }
-            })?;
+            });
+            stored.map_err(|error| self.fail(error))?;
             if !fits {
                 tracing::warn!(ino = inode.ino.0, "i_blocks has no room for the count");
             }
@@ -289,6 +300,7 @@ impl MapChange<'_, '_> {
             self.blocks.grown -= i64::from(run.len);
             let writer = self.blocks.writer;
             writer.blocks.free(self.handle, run, Release::Now)?;
+            self.undone = true;
         }
         inserted
     }
@@ -335,8 +347,22 @@ impl Mount {
         crate::map::load::lookup_or_load_locked(self, inode, lock, lblk, want)
     }
 
-    /// With bigalloc: the cluster that backs a block's neighbours already.
+    /// With bigalloc: the cluster that backs a block's neighbours already. Takes the map's lock, since
+    /// others may change the tree.
     pub(crate) fn implied_cluster(&self, inode: &Inode, lblk: Lblk) -> Result<Option<Pblk>> {
+        match self.sb.cluster_ratio() {
+            1 => Ok(None),
+            _ => self.implied_cluster_locked(inode, &inode.map.lock(), lblk),
+        }
+    }
+
+    /// As [`Mount::implied_cluster`], for who holds the map's lock.
+    pub(crate) fn implied_cluster_locked(
+        &self,
+        inode: &Inode,
+        _lock: &MapGuard<'_>,
+        lblk: Lblk,
+    ) -> Result<Option<Pblk>> {
         if self.sb.cluster_ratio() == 1 || !inode.is_extent_mapped() {
             return Ok(None);
         }
@@ -391,6 +417,7 @@ impl Mount {
     pub(crate) fn unwritten_extents(
         &self,
         inode: &Inode,
+        _lock: &MapGuard<'_>,
         range: Range<u64>,
     ) -> Result<Vec<(u64, u64, u64)>> {
         let owner = self.owner(inode);
@@ -409,6 +436,7 @@ impl Mount {
     pub(crate) fn tree_runs(
         &self,
         inode: &Inode,
+        _lock: &MapGuard<'_>,
         range: Range<u64>,
     ) -> Result<Vec<crate::map::Run>> {
         let owner = self.owner(inode);

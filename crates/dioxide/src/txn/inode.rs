@@ -16,7 +16,7 @@ pub(crate) const INODE_CREDITS: u32 = 1;
 
 /// A block of an inode table. Each inode in it has its own checksum, checked when it is loaded.
 #[derive(Debug)]
-pub(super) struct TableBlock;
+pub(crate) struct TableBlock;
 
 impl Kind for TableBlock {
     fn name(&self) -> &'static str {

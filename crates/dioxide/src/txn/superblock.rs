@@ -79,10 +79,12 @@ pub(crate) fn rewrite(mount: &Mount, change: &mut dyn FnMut(&mut SuperBlock)) ->
     change(&mut sb);
     set_write_time(sb.disk_mut());
     sb.update_checksum();
-    write_span(device, SUPERBLOCK_OFFSET, &sb.encode())?;
+    let written =
+        write_span(device, SUPERBLOCK_OFFSET, &sb.encode()).and_then(|()| Ok(device.flush()?));
     // What is cached of the block is older.
     mount.cache.drop_unpinned();
-    Ok(device.flush()?)
+    // A flush that failed may have lost what others wrote.
+    written.map_err(|error| mount.fail(error))
 }
 
 fn now_secs() -> i64 {

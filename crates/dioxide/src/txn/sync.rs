@@ -69,8 +69,8 @@ impl Mount {
         }
         let flushed = match self.started_writer() {
             Some(writer) => {
-                let tid = tid(writer);
-                writer.journal.commit_if_needed(tid)?
+                let committed = writer.journal.commit_if_needed(tid(writer));
+                committed.map_err(|error| self.fail(error.into()))?
             }
             None => false,
         };
@@ -95,7 +95,8 @@ impl Mount {
 
     /// Passes a result on; if it says that metadata is damaged, does what `errors=` says.
     pub(crate) fn judged<T>(&self, result: Result<T>) -> Result<T> {
-        let damage = |error: &Error| matches!(error, Error::Corrupt { .. } | Error::Checksum { .. });
+        let damage =
+            |error: &Error| matches!(error, Error::Corrupt { .. } | Error::Checksum { .. });
         match result {
             Err(error) if damage(&error) => {
                 self.damaged.store(true, Ordering::Relaxed);

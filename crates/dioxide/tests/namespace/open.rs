@@ -2,8 +2,10 @@
 
 use dioxide::block::Device;
 use dioxide::block::mem::MemDevice;
+use dioxide::format::mmp::{Mmp, MmpState};
+use dioxide::format::superblock::SuperBlock;
 use dioxide::{Error, Fs, MountOptions};
-use dioxide_testkit::{Image, debugfs};
+use dioxide_testkit::{Image, debugfs, e2fsck_clean};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -156,31 +158,52 @@ fn errors_and_unclean_state_are_warned_of() {
     );
 }
 
-#[test]
-fn mmp_in_use_is_busy_and_readable_on_request() {
-    let image = small("mmp");
-    assert!(read_only_reason(&image).contains("mmp"));
-    let block = open(&image)
-        .expect("it opens")
-        .superblock()
-        .mmp_block()
-        .expect("it has one")
-        .0;
-    // Another host: any sequence that is not the clean one, with its checksum.
+/// The MMP block of an image with blocks of 1 KiB: where it is, and what it holds.
+fn mmp_of(image: &Image) -> (u64, Mmp) {
     let mut bytes = vec![0; 1024];
     let file = File::open(image.path()).expect("the image");
-    file.read_exact_at(&mut bytes, block * 1024)
-        .expect("a block");
-    let mut mmp = dioxide::format::mmp::Mmp::parse(&bytes).expect("1024 bytes");
-    mmp.mmp_seq = 77;
+    file.read_exact_at(&mut bytes, 1024).expect("a superblock");
+    let sb = SuperBlock::parse(&bytes).expect("1024 bytes");
+    let at = sb.mmp_block().expect("it has one").0 * 1024;
+    file.read_exact_at(&mut bytes, at).expect("a block");
+    (at, Mmp::parse(&bytes).expect("1024 bytes"))
+}
+
+/// Another host puts its number.
+fn put_mmp(image: &Image, seq: u32) {
+    let (at, mut mmp) = mmp_of(image);
+    mmp.mmp_seq = seq;
     mmp.mmp_nodename[..5].copy_from_slice(b"other");
-    mmp.update_checksum(open(&image).expect("it opens").superblock().checksum_seed());
-    poke(&image, block * 1024, &mmp.encode());
-    let error = open(&image).expect_err("it is in use");
-    assert_eq!(error.errno(), libc::EBUSY);
-    assert!(error.to_string().contains("other"), "{error}");
+    poke(image, at, &mmp.encode());
+}
+
+// Waiting for a sign of life takes as long as in Linux, so this test is slow.
+#[test]
+fn mmp_of_a_living_host_is_busy_and_of_a_crashed_one_is_taken_over() {
+    let image = small("mmp,^metadata_csum");
+    put_mmp(&image, 77);
     let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).expect("it can be read");
     assert!(fs.warnings()[0].contains("other"), "{:?}", fs.warnings());
+    drop(fs);
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_secs(2));
+            put_mmp(&image, 78);
+        });
+        open(&image).expect_err("it is in use")
+    });
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert!(error.to_string().contains("other"), "{error}");
+    let fs = open(&image).expect("nobody counts any more");
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    let held = mmp_of(&image).1.state();
+    assert!(
+        matches!(held, MmpState::Mounted(seq) if seq != 78),
+        "{held:?}"
+    );
+    fs.close().expect("a clean end");
+    assert_eq!(mmp_of(&image).1.state(), MmpState::Clean);
+    e2fsck_clean(image.path());
 }
 
 #[test]

@@ -99,7 +99,7 @@ variants! {
     ext4_with_128_byte_inodes_walks_as_the_kernel: args = "-I 128";
     ext4_with_sparse_super2_walks_as_the_kernel: args = "-O sparse_super2,^resize_inode", block = 1024;
     ext4_with_orphan_file_and_csum_seed_walks_as_the_kernel: args = "-O orphan_file,metadata_csum_seed";
-    ext4_with_mmp_walks_as_the_kernel: args = "-O mmp", writable = false;
+    ext4_with_mmp_walks_as_the_kernel: args = "-O mmp";
     ext4_with_verity_feature_walks_as_the_kernel: args = "-O verity", writable = false;
     ext3_walks_as_the_kernel: kind = "ext3", block = 1024;
     ext2_walks_as_the_kernel: kind = "ext2", block = 1024;

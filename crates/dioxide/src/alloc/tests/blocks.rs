@@ -2,7 +2,7 @@
 
 use super::support::{Dump, Fs, VARIANTS};
 use crate::Error;
-use crate::alloc::{BlockAllocator, Goal, Release, Request, Reservation, Run};
+use crate::alloc::{BlockAllocator, Goal, Release, Request, Reservation, Right, Run};
 use dioxide_format::types::{Group, Pblk};
 use dioxide_testkit::Image;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ pub(super) fn request(goal: Goal, least: u32, most: u32) -> Request {
         goal,
         len: least..=most,
         stream: None,
-        reserved: true,
+        right: Right::Map,
     }
 }
 
@@ -61,7 +61,7 @@ fn reserved_blocks_only_privileged_callers_get_them() {
     let kept = fs.sb.reserved_blocks_count();
     assert!(kept > 100);
     let plain = Request {
-        reserved: false,
+        right: Right::Everyone,
         ..request(Goal::Near(Pblk(0)), 1, u32::MAX)
     };
     let mut runs = Vec::new();
@@ -69,7 +69,7 @@ fn reserved_blocks_only_privileged_callers_get_them() {
         runs.push(run);
     }
     assert_eq!(fs.blocks.free_clusters(), kept);
-    assert_eq!(fs.blocks.available_clusters(false), 0);
+    assert_eq!(fs.blocks.available_clusters(Right::Everyone), 0);
     let one = request(Goal::Near(Pblk(0)), 1, 1);
     runs.push(fs.blocks.allocate(&mut fs.for_blocks(), &one).unwrap());
     for run in runs {
@@ -83,8 +83,8 @@ fn reserved_blocks_only_privileged_callers_get_them() {
 #[test]
 fn reservation_others_cannot_have_it_and_the_rest_returns() {
     let fs = small();
-    let all = fs.blocks.available_clusters(true);
-    let mut reservation: Reservation<'_> = fs.blocks.reserve(all - 1, true).unwrap();
+    let all = fs.blocks.available_clusters(Right::Map);
+    let mut reservation: Reservation<'_> = fs.blocks.reserve(all - 1, Right::Map).unwrap();
     let two = request(Goal::Near(Pblk(0)), 2, 2);
     let refused = fs.blocks.allocate(&mut fs.for_blocks(), &two);
     assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
@@ -94,10 +94,10 @@ fn reservation_others_cannot_have_it_and_the_rest_returns() {
         .allocate_reserved(&mut fs.for_blocks(), &two, &mut reservation)
         .unwrap();
     assert_eq!(reservation.left(), all - 3);
-    assert_eq!(fs.blocks.available_clusters(true), 1);
+    assert_eq!(fs.blocks.available_clusters(Right::Map), 1);
     drop(reservation);
-    assert_eq!(fs.blocks.available_clusters(true), all - 2);
-    let mut few = fs.blocks.reserve(1, true).unwrap();
+    assert_eq!(fs.blocks.available_clusters(Right::Map), all - 2);
+    let mut few = fs.blocks.reserve(1, Right::Map).unwrap();
     let short = fs
         .blocks
         .allocate_reserved(&mut fs.for_blocks(), &two, &mut few);

@@ -4,7 +4,7 @@ use super::blocks::{request, trimmed};
 use super::damage::{desc, flip};
 use super::support::{Dump, Fs, Handle, VARIANTS, unless_full};
 use crate::Error;
-use crate::alloc::{Claim, Goal, Release, Request, Run, Stream};
+use crate::alloc::{Claim, Goal, Release, Request, Right, Run, Stream};
 use dioxide_format::types::{Group, Pblk};
 use dioxide_journal::{Edit, Kind};
 use dioxide_testkit::Image;
@@ -56,11 +56,11 @@ fn claim_dropped_no_block_was_changed_and_all_can_be_had() {
         let second = claim(&fs, &request(Goal::Append(first.run().start), 5, 5)).unwrap();
         assert_ne!(first.run(), second.run());
         assert_eq!(fs.blocks.free_clusters(), all);
-        assert_eq!(fs.blocks.available_clusters(true), all - 10);
+        assert_eq!(fs.blocks.available_clusters(Right::Map), all - 10);
         assert_eq!(fs.blocks.pending_clusters(), 0);
         let run = first.run();
         drop((first, second));
-        assert_eq!(fs.blocks.available_clusters(true), all);
+        assert_eq!(fs.blocks.available_clusters(Right::Map), all);
         let again = claim(&fs, &some(5)).unwrap();
         assert_eq!(again.run(), run);
         drop(again);
@@ -118,11 +118,11 @@ fn record_of_a_part_dumpe2fs_finds_it_used_and_the_rest_returns() {
         let mut handle = fs.for_blocks();
         let run = middle.record(&mut handle).unwrap();
         assert_eq!(fs.blocks.free_clusters(), all - 4);
-        assert_eq!(fs.blocks.available_clusters(true), all - 9);
+        assert_eq!(fs.blocks.available_clusters(Right::Map), all - 9);
         // An empty claim is recorded without a change.
         assert_eq!(middle.record(&mut fs.handle(0)).unwrap().len, 0);
         drop((middle, head, tail));
-        assert_eq!(fs.blocks.available_clusters(true), all - 4);
+        assert_eq!(fs.blocks.available_clusters(Right::Map), all - 4);
         expected.retain(|block| !clusters(&fs, run).any(|ours| ours == *block));
         fs.write_back();
         assert!(Dump::of(&fs.image, ratio).blocks == expected);
@@ -149,7 +149,7 @@ fn record_that_fails_the_clusters_are_still_claimed() {
             held.record(&mut fs.handle(credits)).unwrap_err();
             assert_eq!(held.run(), run);
             assert_eq!(fs.blocks.free_clusters(), all);
-            assert_eq!(fs.blocks.available_clusters(true), all - 3);
+            assert_eq!(fs.blocks.available_clusters(Right::Map), all - 3);
             let other = claim(&fs, &request(Goal::Append(run.start), 3, 3)).unwrap();
             assert_ne!(other.run().start, run.start);
         }
@@ -182,7 +182,7 @@ fn free_in_the_transaction_that_recorded_leaves_every_block_as_it_was() {
         let before = fs.disk.changes();
         let counts = (
             fs.blocks.free_clusters(),
-            fs.blocks.available_clusters(true),
+            fs.blocks.available_clusters(Right::Map),
         );
         let next = request(Goal::Append(after(&fs, first)), 7, 7);
         let mut held = claim(&fs, &next).unwrap();
@@ -196,7 +196,7 @@ fn free_in_the_transaction_that_recorded_leaves_every_block_as_it_was() {
             counts,
             (
                 fs.blocks.free_clusters(),
-                fs.blocks.available_clusters(true)
+                fs.blocks.available_clusters(Right::Map)
             )
         );
         assert_eq!(fs.blocks.pending_clusters(), 0);
@@ -251,9 +251,9 @@ fn claims_of_all_but_the_reserved_leave_exactly_those() {
         eprintln!("{}", variant.name);
         let fs = Fs::make(variant.builder());
         let all = fs.blocks.free_clusters();
-        let mut nodes = fs.blocks.reserve(5, true).unwrap();
+        let mut nodes = fs.blocks.reserve(5, Right::Map).unwrap();
         let mut claims = Vec::new();
-        while fs.blocks.available_clusters(true) > 0 {
+        while fs.blocks.available_clusters(Right::Map) > 0 {
             let rest = request(Goal::Near(Pblk(0)), 1, u32::MAX);
             claims.push(claim(&fs, &rest).unwrap());
         }
@@ -289,15 +289,15 @@ fn claims_without_privilege_leave_the_reserved_blocks() {
     let kept = fs.sb.reserved_blocks_count();
     assert!(kept > 100);
     let plain = Request {
-        reserved: false,
+        right: Right::Everyone,
         ..request(Goal::Near(Pblk(0)), 1, u32::MAX)
     };
     let mut claims = Vec::new();
     while let Ok(more) = claim(&fs, &plain) {
         claims.push(more);
     }
-    assert_eq!(fs.blocks.available_clusters(true), kept);
-    assert_eq!(fs.blocks.available_clusters(false), 0);
+    assert_eq!(fs.blocks.available_clusters(Right::Map), kept);
+    assert_eq!(fs.blocks.available_clusters(Right::Everyone), 0);
     assert_eq!(claim(&fs, &some(1)).unwrap().run().len, 1);
     drop(claims);
     fs.finish();
@@ -343,9 +343,9 @@ fn damage_found_while_claimed_the_group_is_not_available_any_more() {
     let result = held.record(&mut fs.for_blocks());
     assert!(matches!(result, Err(Error::Checksum { .. })), "{result:?}");
     assert_eq!(held.run().len, 6);
-    assert_eq!(fs.blocks.available_clusters(true), all - lost);
+    assert_eq!(fs.blocks.available_clusters(Right::Map), all - lost);
     drop(held);
-    assert_eq!(fs.blocks.available_clusters(true), all - lost);
+    assert_eq!(fs.blocks.available_clusters(Right::Map), all - lost);
     let elsewhere = claim(&fs, &some(6)).unwrap().run();
     assert_ne!(fs.sb.group_of_block(elsewhere.start), Some(Group(0)));
 }
@@ -447,7 +447,7 @@ fn claim_of_the_last_cluster_that_moves_behind_the_search_finds_it() {
     assert_eq!(last.run().start, at[0]);
     drop(meddled);
     assert_eq!(moves, 3);
-    assert_eq!(fs.blocks.available_clusters(true), 0);
+    assert_eq!(fs.blocks.available_clusters(Right::Map), 0);
     drop((last, single, others));
     fs.finish();
 }

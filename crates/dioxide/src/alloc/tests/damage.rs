@@ -3,7 +3,7 @@
 use super::blocks::request;
 use super::support::{Fs, VARIANTS};
 use crate::Error;
-use crate::alloc::{Goal, Groups, InodeKind, Release, Run};
+use crate::alloc::{Goal, Groups, InodeKind, Release, Right, Run};
 use dioxide_format::group_desc::{BLOCK_UNINIT, GroupDesc};
 use dioxide_format::system_zone::SystemZone;
 use dioxide_format::types::{Group, Ino, Pblk};
@@ -57,7 +57,7 @@ fn damaged_bitmap_its_group_is_passed_over_and_never_changed() {
         assert!(damaged, "{result:?}");
         // What the group had does not count as available any more.
         let lost = u64::from(desc(&fs, 0).free_clusters_count());
-        let available = fs.blocks.available_clusters(true);
+        let available = fs.blocks.available_clusters(Right::Map);
         assert_eq!(available, fs.blocks.free_clusters() - lost);
     }
 }
@@ -128,7 +128,7 @@ fn handle_too_small_leaves_everything_as_it_was() {
             assert!(refused.is_err());
         }
         assert_eq!(fs.blocks.free_clusters(), free);
-        assert_eq!(fs.blocks.available_clusters(true), free);
+        assert_eq!(fs.blocks.available_clusters(Right::Map), free);
         assert_eq!(fs.blocks.pending_clusters(), 0);
         fs.blocks
             .free(&mut fs.for_blocks(), run, Release::Now)

@@ -3,7 +3,7 @@
 use super::blocks::trimmed;
 use super::support::{Dump, Fs, Random, VARIANTS};
 use crate::Error;
-use crate::alloc::{Claim, Goal, Release, Request, Run, Stream};
+use crate::alloc::{Claim, Goal, Release, Request, Right, Run, Stream};
 use dioxide_format::types::Pblk;
 use dioxide_testkit::{Image, e2fsck_clean, need_root};
 use std::collections::{BTreeSet, HashMap};
@@ -78,7 +78,11 @@ impl Model {
             goal,
             len: least..=most,
             stream,
-            reserved: random.one_in(2),
+            right: if random.one_in(2) {
+                Right::Map
+            } else {
+                Right::Everyone
+            },
         }
     }
 
@@ -90,7 +94,7 @@ impl Model {
     fn allocate(&mut self, fs: &Fs, random: &mut Random) {
         let request = self.request(fs, random);
         let mut handle = fs.for_blocks();
-        let available = fs.blocks.available_clusters(request.reserved);
+        let available = fs.blocks.available_clusters(request.right);
         let result = fs.blocks.allocate(&mut handle, &request);
         assert!(result.is_ok() || handle.touched.is_empty());
         let run = result.as_ref().map(|run| *run);
@@ -100,7 +104,7 @@ impl Model {
 
     fn claim(&mut self, fs: &Fs, random: &mut Random) {
         let request = self.request(fs, random);
-        let available = fs.blocks.available_clusters(request.reserved);
+        let available = fs.blocks.available_clusters(request.right);
         let result = fs.blocks.claim(&fs.handle(0), &request);
         let run = result.as_ref().map(Claim::run);
         self.chosen(fs, &request, available, run);
@@ -223,7 +227,7 @@ impl Model {
 
     fn check_counts(&self, fs: &Fs) {
         let open = self.open.len() as u64;
-        assert_eq!(fs.blocks.available_clusters(true), open);
+        assert_eq!(fs.blocks.available_clusters(Right::Map), open);
         assert_eq!(fs.blocks.pending_clusters(), self.pending_count());
         let free = open + self.pending_count() + self.claimed_count();
         assert_eq!(fs.blocks.free_clusters(), free);

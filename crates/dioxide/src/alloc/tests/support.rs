@@ -151,7 +151,7 @@ impl Fs {
         let zone = SystemZone::new(&sb, &descs, more);
         let groups = Arc::new(Groups::new(sb.clone(), zone));
         let totals = groups.totals(&handle).expect("descriptors");
-        let blocks = Arc::new(BlockAllocator::new(groups, totals));
+        let blocks = Arc::new(BlockAllocator::new(groups, totals, 0));
         Fs {
             inodes: InodeAllocator::new(blocks.clone(), totals),
             blocks,

@@ -2,7 +2,7 @@
 
 use super::blocks::request;
 use super::support::{Fs, Random, VARIANTS, unless_full};
-use crate::alloc::{Claim, Goal, InodeAllocator, InodeKind, Release, Request, Run, Stream};
+use crate::alloc::{Claim, Goal, InodeAllocator, InodeKind, Release, Request, Right, Run, Stream};
 use dioxide_format::types::{Group, Ino, Pblk};
 use dioxide_testkit::Image;
 use parking_lot::Mutex;
@@ -143,7 +143,7 @@ fn four_threads_never_share_a_block_and_counts_stay_exact() {
             fs.blocks.committed(tid, &mut |_| ());
         }
         let all = fs.blocks.free_clusters();
-        assert_eq!(fs.blocks.available_clusters(true), all);
+        assert_eq!(fs.blocks.available_clusters(Right::Map), all);
         assert_eq!(fs.blocks.pending_clusters(), 0);
         fs.finish();
     }
@@ -199,16 +199,25 @@ fn four_threads_with_just_enough_clusters_never_lack_one() {
     for claim in others.iter_mut().take(THREADS as usize * EACH) {
         drop(claim.split_off(claim.run().len - 1));
     }
-    assert_eq!(fs.blocks.available_clusters(true), THREADS * EACH as u64);
+    assert_eq!(
+        fs.blocks.available_clusters(Right::Map),
+        THREADS * EACH as u64
+    );
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let fs = &fs;
             scope.spawn(move || take_turns(fs, thread, EACH));
         }
     });
-    assert_eq!(fs.blocks.available_clusters(true), THREADS * EACH as u64);
+    assert_eq!(
+        fs.blocks.available_clusters(Right::Map),
+        THREADS * EACH as u64
+    );
     drop(others);
-    assert_eq!(fs.blocks.available_clusters(true), fs.totals.free_clusters);
+    assert_eq!(
+        fs.blocks.available_clusters(Right::Map),
+        fs.totals.free_clusters
+    );
     assert!(fs.disk.is_unchanged());
     fs.finish();
 }

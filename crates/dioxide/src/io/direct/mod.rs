@@ -15,6 +15,7 @@ pub(crate) mod write;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use crate::alloc::Right;
 use crate::{Error, Result};
 
 /// What a handle may do, and how.
@@ -49,6 +50,14 @@ impl Access {
         match self.read {
             true => Ok(()),
             false => Err(Error::BadAccess("reading")),
+        }
+    }
+
+    /// Which of the free blocks a write may use.
+    pub(crate) fn right(self) -> Right {
+        match self.resource {
+            true => Right::Resource,
+            false => Right::Everyone,
         }
     }
 

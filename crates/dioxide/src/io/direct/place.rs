@@ -17,7 +17,7 @@
 
 use super::policy::WriteFacts;
 use super::write::WriteRequest;
-use crate::alloc::{Claim, Goal, Request};
+use crate::alloc::{Claim, Goal, Request, Right};
 use crate::inode::Inode;
 use crate::io::clock::coarse_now_ns;
 use crate::map::tree::{Progress, State};
@@ -76,7 +76,7 @@ struct Placing<'a, 'b> {
     inode: &'a Inode,
     writer: &'a Writer,
     bufs: &'a [IoSlice<'b>],
-    resource: bool,
+    right: Right,
     pos: u64,
     end: u64,
     /// i_size before.
@@ -85,25 +85,45 @@ struct Placing<'a, 'b> {
     alone: bool,
 }
 
-/// Writes `bufs` at `pos`. The request's lock is held; `alone` if it is exclusive.
-pub(super) fn write_placing(
-    request: &WriteRequest<'_>,
-    bufs: &[IoSlice<'_>],
-    pos: u64,
-    facts: &WriteFacts,
-    alone: bool,
-) -> Result<Placed> {
+/// What comes before the data, with the lock as it was taken: exclusive, for what there is to do.
+pub(super) fn prepare(request: &WriteRequest<'_>, pos: u64, facts: &WriteFacts) -> Result<()> {
     let (mount, inode) = (request.mount, request.inode);
     let writer = mount.writer()?;
     if facts.strips_privileges {
         mount.strip_privileges(writer, inode)?;
     }
+    if inode.is_cut_short() && facts.extending {
+        mount.finish_truncate(writer, inode)?;
+    }
+    zero_gap(mount, inode, pos)
+}
+
+/// A write that begins behind the last block of the file leaves a gap. What the last block holds behind
+/// the end becomes part of it, and must read as zeros.
+fn zero_gap(mount: &Mount, inode: &Inode, pos: u64) -> Result<()> {
+    let size = inode.i_size();
+    let last = size >> mount.block_bits;
+    if pos >> mount.block_bits > last {
+        mount.zero_block_part(inode, size, (last + 1) << mount.block_bits)?;
+    }
+    Ok(())
+}
+
+/// Writes `bufs` at `pos`, after [`prepare`]. The request's lock is held; `alone` if it is exclusive.
+pub(super) fn write_placing(
+    request: &WriteRequest<'_>,
+    bufs: &[IoSlice<'_>],
+    pos: u64,
+    alone: bool,
+) -> Result<Placed> {
+    let (mount, inode) = (request.mount, request.inode);
+    let writer = mount.writer()?;
     let placing = Placing {
         mount,
         inode,
         writer,
         bufs,
-        resource: request.access.resource,
+        right: request.access.right(),
         pos,
         end: pos + request.len as u64,
         old_size: inode.i_size(),
@@ -128,7 +148,6 @@ impl Placing<'_, '_> {
     }
 
     fn write(&self) -> Result<Placed> {
-        self.zero_gap()?;
         let placed = self.place(self.pos..self.end)?;
         if placed == Placed::Done {
             self.grow_to(self.end)?;
@@ -137,25 +156,15 @@ impl Placing<'_, '_> {
         Ok(placed)
     }
 
-    /// A write that begins behind the last block of the file leaves a gap. What the last block holds
-    /// behind the end becomes part of it, and must read as zeros.
-    fn zero_gap(&self) -> Result<()> {
-        let last = self.old_size >> self.mount.block_bits;
-        if self.pos >> self.mount.block_bits > last {
-            self.mount.zero_block_part(
-                self.inode,
-                self.old_size,
-                (last + 1) << self.mount.block_bits,
-            )?;
-        }
-        Ok(())
-    }
-
     /// Writes a part of the request, and all that this takes.
     fn place(&self, bytes: Range<u64>) -> Result<Placed> {
         let mut parts = VecDeque::from([bytes]);
         while let Some(bytes) = parts.pop_front() {
             let targets = self.plan(self.blocks_of(&bytes))?;
+            if !self.alone && self.end > self.old_size && self.takes_steps(&targets) {
+                // If one of them fails, the others are taken back.
+                return Ok(Placed::MustBeAlone);
+            }
             for target in &targets {
                 self.transfer(target, &bytes)?;
             }
@@ -173,6 +182,12 @@ impl Placing<'_, '_> {
             }
         }
         Ok(Placed::Done)
+    }
+
+    /// Whether more than one transaction settles them.
+    fn takes_steps(&self, targets: &[Target]) -> bool {
+        let changing = targets.iter().filter(|t| !matches!(t.what, What::Written));
+        changing.count() > 1 || !self.inode.is_extent_mapped()
     }
 
     fn plan(&self, blocks: Range<u64>) -> Result<Vec<Target>> {
@@ -242,7 +257,7 @@ impl Placing<'_, '_> {
             goal: self.goal(hole.start, before)?,
             len: 1..=wanted as u32,
             stream: Some(self.inode.stream()),
-            reserved: self.resource,
+            right: self.right,
         };
         let claim = self.mount.claim_some(self.writer, &request)?;
         let run = claim.run();
@@ -421,7 +436,7 @@ impl Placing<'_, '_> {
         mut claim: Option<Claim>,
     ) -> Result<Settled> {
         while len > 0 {
-            let credits = Credits::insert(self.mount, self.inode)? + INODE_CREDITS;
+            let credits = Credits::insert(self.mount, self.inode) + INODE_CREDITS;
             let mut handle = self.writer.begin(credits)?;
             let lock = self.inode.map.lock();
             if !self.is_still_hole(&lock, lblk, len, pblk, claim.is_some())? {
@@ -480,7 +495,9 @@ impl Placing<'_, '_> {
             return Ok(true);
         }
         for block in [lblk, lblk + len - 1] {
-            let implied = self.mount.implied_cluster(self.inode, Lblk(block))?;
+            let implied = self
+                .mount
+                .implied_cluster_locked(self.inode, lock, Lblk(block))?;
             let ours = pblk + u64::from(block - lblk) - u64::from(block) % ratio;
             if implied.is_some_and(|cluster| claimed || cluster.0 != ours) {
                 return Ok(false);
@@ -493,7 +510,7 @@ impl Placing<'_, '_> {
     fn settle_unwritten(&self, blocks: Range<u64>) -> Result<Settled> {
         let mut rest = blocks;
         while !rest.is_empty() {
-            let least = Credits::convert(self.mount, self.inode)?;
+            let least = Credits::convert(self.mount, self.inode);
             let credits = least.max(self.writer.ample_credits() - INODE_CREDITS);
             let mut handle = self.writer.begin(credits + INODE_CREDITS)?;
             let lock = self.inode.map.lock();
@@ -537,10 +554,21 @@ impl Placing<'_, '_> {
     }
 
     /// No block is left for the tree to split an extent: what it has around the write is filled with
-    /// zeros instead, and becomes written as a whole.
+    /// zeros instead, and becomes written as a whole. Not behind the end of the file, where written
+    /// blocks are damage.
     fn zero_out(&self, blocks: Range<u64>) -> Result<Settled> {
-        for (start, len, pblk) in self.mount.unwritten_extents(self.inode, blocks.clone())? {
+        let size = self.end.max(self.inode.i_size());
+        let file_end = size.div_ceil(self.block_bytes());
+        let lock = self.inode.map.lock();
+        let extents = self
+            .mount
+            .unwritten_extents(self.inode, &lock, blocks.clone())?;
+        drop(lock);
+        for (start, len, pblk) in extents {
             let whole = start..start + len;
+            if whole.end > file_end {
+                return Err(Error::NoSpace("blocks"));
+            }
             for part in [whole.start..blocks.start, blocks.end..whole.end] {
                 if part.start < part.end {
                     let at = (pblk + (part.start - start)) << self.mount.block_bits;
@@ -548,7 +576,7 @@ impl Placing<'_, '_> {
                     self.mount.device.write_zeroes(at, bytes)?;
                 }
             }
-            let credits = Credits::convert(self.mount, self.inode)?;
+            let credits = Credits::convert(self.mount, self.inode);
             let mut handle = self.writer.begin(credits + INODE_CREDITS)?;
             let lock = self.inode.map.lock();
             let size = self.size_after(whole.end.min(blocks.end));

@@ -154,6 +154,9 @@ impl<'a> WriteRequest<'a> {
                 return Ok(None);
             }
             plan.drain = true;
+            if !facts.starts_past_eof || !facts.aligned {
+                plan.io_lock = IoLock::Keep;
+            }
         }
         if self.wait == Wait::NoWait && (plan.drain || plan.wait || !plain) {
             return Err(Error::WouldBlock("the write must run alone, or allocate"));
@@ -209,6 +212,10 @@ impl<'a> WriteRequest<'a> {
         };
         if self.access.direct && !self.device_aligned(pos) {
             return Err(self.mount.misaligned("write", pos, self.len));
+        }
+        if self.inode.is_immutable() {
+            let ino = self.inode.ino;
+            return Err(Error::NotPermitted(format!("inode {ino} is immutable")));
         }
         match pos.checked_add(self.len as u64) {
             Some(end) if end <= self.mount.max_bytes_of(self.inode) => Ok(pos),
@@ -375,8 +382,9 @@ fn carry_out(
         let alone =
             admitted.plan.lock == LockMode::Exclusive && admitted.plan.io_lock == IoLock::Keep;
         let (pos, facts) = (admitted.pos, admitted.facts);
+        place::prepare(request, pos, &facts)?;
         let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
-        let placed = place::write_placing(request, bufs, pos, &facts, alone)?;
+        let placed = place::write_placing(request, bufs, pos, alone)?;
         drop(held);
         if placed == Placed::Done {
             request.make_durable()?;

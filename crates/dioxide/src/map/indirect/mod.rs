@@ -12,7 +12,10 @@
 
 #![cfg_attr(
     not(test),
-    expect(dead_code, reason = "making files, and whole ranges at once, is for names")
+    expect(
+        dead_code,
+        reason = "making files, and whole ranges at once, is for names"
+    )
 )]
 
 mod remove;

@@ -1,0 +1,93 @@
+//! Blocks and inodes that somebody else chose: what a fast commit names was allocated before the
+//! crash.
+//!
+//! Not for: choosing. While this is used nobody else allocates: a block that is claimed or pending
+//! would be taken all the same.
+
+use super::blocks::{BlockAllocator, Run};
+use super::inodes::{Change, InodeAllocator, NewInode};
+use super::space::Right;
+use crate::{Error, Place, Result};
+use dioxide_format::bitmap;
+use dioxide_format::group_desc::INODE_ZEROED;
+use dioxide_format::types::{Group, Ino};
+use dioxide_journal::Edit;
+
+impl BlockAllocator {
+    /// Makes free clusters used. Changes two metadata blocks for each group that the run touches;
+    /// blocks on the device for bitmaps that are not cached.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for clusters that are in use or not the file system's; the groups before
+    /// may have been changed.
+    pub(crate) fn take_given(&self, edit: &mut dyn Edit, run: Run) -> Result<()> {
+        for (group, bits) in self.pieces(run)? {
+            let count = u64::from(bits.end - bits.start);
+            let mut reservation = self.reserve(count, Right::Map)?;
+            let mut state = self.slot(group).blocks.lock();
+            let view = self.view(&*edit, group, &mut state)?;
+            self.write(edit, group, &view, &bits, true)?;
+            reservation.spend(count);
+            self.space.used(count);
+        }
+        Ok(())
+    }
+}
+
+impl InodeAllocator {
+    /// Whether an inode is in use. Blocks on the device for a bitmap that is not cached.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a number that is no file's; damage.
+    pub(crate) fn is_used(&self, edit: &dyn Edit, ino: Ino) -> Result<bool> {
+        let (group, index) = self.place_of(ino)?;
+        let mut load = self.slot(group).inodes.lock();
+        let view = self.view(edit, group, &mut load)?;
+        Ok(bitmap::get(&view.bits, index as usize))
+    }
+
+    /// Makes a free inode used. Changes [`ALLOCATE_CREDITS`](Self::ALLOCATE_CREDITS) metadata blocks.
+    ///
+    /// # Errors
+    /// As [`InodeAllocator::is_used`]; [`Error::Corrupt`] for one that is in use.
+    pub(crate) fn take_given(
+        &self,
+        edit: &mut dyn Edit,
+        ino: Ino,
+        directory: bool,
+    ) -> Result<NewInode> {
+        let (group, index) = self.place_of(ino)?;
+        self.blocks.initialise(edit, group)?;
+        let mut load = self.slot(group).inodes.lock();
+        let view = self.view(&*edit, group, &mut load)?;
+        if bitmap::get(&view.bits, index as usize) {
+            return Err(wrong(ino, "taken, and in use already"));
+        }
+        let change = Change {
+            index,
+            used: true,
+            directory,
+        };
+        self.write(edit, group, &view, &change)?;
+        Ok(NewInode {
+            ino,
+            table_zeroed: !self.sb().features().group_csum()
+                || view.desc.flags() & INODE_ZEROED != 0,
+            alone_in_block: self.alone(&view.bits, index),
+        })
+    }
+
+    fn place_of(&self, ino: Ino) -> Result<(Group, u32)> {
+        let location = self.sb().inode_location(ino);
+        let location = location.filter(|_| ino >= self.sb().first_ino() || ino == Ino::ROOT);
+        location.ok_or_else(|| wrong(ino, "the number of no file"))
+    }
+}
+
+fn wrong(ino: Ino, what: &str) -> Error {
+    Error::Corrupt {
+        structure: "inode bitmap",
+        place: Place::ino(ino),
+        what: what.into(),
+    }
+}

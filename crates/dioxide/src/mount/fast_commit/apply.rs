@@ -1,0 +1,268 @@
+//! Changing the file system to what the plan says, in one transaction.
+//!
+//! Order: numbers that stand for another file now are set free; blocks that were added are taken,
+//! before anything is allocated; then files, directories, names, and what has no name left.
+
+use super::Counts;
+use super::names::Links;
+use super::plan::{File, Plan, wrong};
+use crate::alloc::{BlockAllocator, Goal, Groups, InodeAllocator, Release, Request, Right, Run};
+use crate::map::tree::{Blocks, PhysicalRun};
+use crate::mount::Mount;
+use crate::txn::orphan::Orphans;
+use crate::{Error, Place, Result};
+use dioxide_format::inode::{FileType, Inode as DiskInode};
+use dioxide_format::journal::fast_commit::Record;
+use dioxide_format::types::{Ino, Pblk};
+use dioxide_journal::Edit;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// An inode as it is on the device.
+#[derive(Clone, Debug)]
+pub(super) struct Old {
+    pub(super) raw: Box<[u8]>,
+    pub(super) disk: DiskInode,
+}
+
+/// What a number of the plan stands for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// The file on the device, if the number is in use there.
+    pub(super) old: Option<Old>,
+    /// It is a file that the device does not have; `old` is another one.
+    pub(super) is_new: bool,
+    pub(super) file_type: Option<FileType>,
+}
+
+impl Known {
+    /// Whether there is such a file at all.
+    pub(super) fn exists(&self) -> bool {
+        self.is_new || self.old.is_some()
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.file_type == Some(FileType::Directory)
+    }
+
+    /// Whether the number was a directory's on the device.
+    pub(super) fn was_dir(&self) -> bool {
+        let old = self.old.as_ref().and_then(|old| old.disk.file_type());
+        old == Some(FileType::Directory)
+    }
+
+    /// The file itself on the device.
+    pub(super) fn same(&self) -> Option<&Old> {
+        self.old.as_ref().filter(|_| !self.is_new)
+    }
+}
+
+/// The blocks of one file, as its tree takes them and gives them back.
+pub(super) struct FileBlocks<'a> {
+    pub(super) blocks: &'a BlockAllocator,
+    pub(super) goal: Pblk,
+    /// Its blocks are metadata.
+    pub(super) is_dir: bool,
+    /// Blocks that it has more than before.
+    pub(super) grown: i64,
+}
+
+impl Blocks for FileBlocks<'_> {
+    fn allocate_tree_block(&mut self, edit: &mut dyn Edit, goal: Pblk) -> Result<Pblk> {
+        let goal = if goal.0 == 0 { self.goal } else { goal };
+        let request = Request {
+            goal: Goal::Near(goal),
+            len: 1..=1,
+            stream: None,
+            right: Right::Map,
+        };
+        let run = self.blocks.allocate(edit, &request)?;
+        self.grown += 1;
+        Ok(run.start)
+    }
+
+    fn free(&mut self, edit: &mut dyn Edit, run: PhysicalRun) -> Result<()> {
+        if self.is_dir {
+            for block in run.start.0..run.start.0 + u64::from(run.len) {
+                edit.forget(Pblk(block))?;
+            }
+        }
+        let (start, len) = (run.start, run.len);
+        // Nothing is written to a block before the transaction that sets it free is durable.
+        self.blocks.free(edit, Run { start, len }, Release::Now)?;
+        self.grown -= i64::from(len);
+        Ok(())
+    }
+
+    fn free_credits(&self, _: PhysicalRun) -> u32 {
+        // Steps are not limited: all is one transaction.
+        0
+    }
+}
+
+/// The change under way.
+pub(super) struct Apply<'a> {
+    pub(super) mount: &'a Mount,
+    pub(super) edit: &'a mut dyn Edit,
+    pub(super) blocks: Arc<BlockAllocator>,
+    pub(super) inodes: InodeAllocator,
+    pub(super) orphans: Orphans,
+    known: BTreeMap<Ino, Known>,
+}
+
+impl<'a> Apply<'a> {
+    pub(super) fn new(mount: &'a Mount, edit: &'a mut dyn Edit) -> Result<Apply<'a>> {
+        let groups = Arc::new(Groups::new(mount.sb.clone(), mount.fixed_zone()));
+        let totals = groups.totals(&mount.reader())?;
+        let blocks = Arc::new(BlockAllocator::new(groups, totals, 0));
+        Ok(Apply {
+            inodes: InodeAllocator::new(blocks.clone(), totals),
+            blocks,
+            orphans: Orphans::open(mount)?,
+            mount,
+            edit,
+            known: BTreeMap::new(),
+        })
+    }
+
+    /// Makes all changes, none of which is on the device then.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]; damage. The transaction must not be committed then.
+    pub(super) fn run(&mut self, records: &[Record]) -> Result<()> {
+        let plan = Plan::new(self.mount, records, &|dir, name| {
+            self.bound_before(dir, name)
+        })?;
+        self.learn(&plan)?;
+        let links = Links::count(self, &plan)?;
+        let is_live = |&(ino, _): &(Ino, &File)| self.known(ino).exists() && links.of(ino) > 0;
+        let files = plan.files.iter().map(|(&ino, file)| (ino, file));
+        let live: Vec<(Ino, &File)> = files.filter(is_live).collect();
+        for &ino in plan.files.keys() {
+            self.clear_number(ino)?;
+        }
+        let steps = live
+            .iter()
+            .map(|(ino, file)| self.take_blocks(*ino, file))
+            .collect::<Result<Vec<_>>>()?;
+        for ((ino, file), steps) in live.iter().zip(steps) {
+            match plan.parent_of(*ino).filter(|_| self.known(*ino).is_dir()) {
+                Some(parent) => self.make_directory(*ino, file, parent, links.of(*ino))?,
+                None => self.write_file(*ino, file, &steps, links.of(*ino))?,
+            }
+        }
+        self.write_names(&plan, &links)?;
+        self.write_links(&plan, &links)
+    }
+
+    /// What the superblock is to count.
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            free_blocks: self.blocks.free_clusters(),
+            free_inodes: self.inodes.free_inodes() as u32,
+        }
+    }
+
+    /// What a name stands for on the device.
+    fn bound_before(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        if !self.is_used(dir)? {
+            return Ok(None);
+        }
+        match self.mount.inode(dir) {
+            Ok(dir) if dir.file_type() == crate::FileType::Directory => {
+                self.mount.find_entry(&dir, name)
+            }
+            Ok(_) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_used(&self, ino: Ino) -> Result<bool> {
+        self.inodes.is_used(&*self.edit, ino)
+    }
+
+    /// Finds out what all numbers of the plan stand for.
+    fn learn(&mut self, plan: &Plan) -> Result<()> {
+        let bound = plan.names.iter().flat_map(|((dir, _), binding)| {
+            [Some(*dir), binding.before, binding.after]
+                .into_iter()
+                .flatten()
+        });
+        let all: BTreeSet<Ino> = plan.files.keys().copied().chain(bound).collect();
+        for ino in all {
+            let known = self.look_at(ino, plan.files.get(&ino))?;
+            self.known.insert(ino, known);
+        }
+        Ok(())
+    }
+
+    fn look_at(&self, ino: Ino, file: Option<&File>) -> Result<Known> {
+        let old = match self.is_used(ino)? {
+            true => Some(self.read_inode(ino)?),
+            false => None,
+        };
+        let raw = file.and_then(|file| file.raw.as_deref());
+        let generation = old.as_ref().map(|old| old.disk.generation().to_le_bytes());
+        let is_new =
+            raw.is_some_and(|raw| generation.is_none() || File::generation(raw) != generation);
+        let recorded = raw
+            .and_then(|raw| raw.first_chunk().copied())
+            .map(u16::from_le_bytes);
+        let old_type = old.as_ref().and_then(|old| old.disk.file_type());
+        let new_type = recorded.and_then(FileType::from_mode);
+        if recorded.is_some() && (new_type.is_none() || !is_new && new_type != old_type) {
+            return Err(wrong(ino, "it is recorded as another type of file"));
+        }
+        let known = Known {
+            file_type: if is_new { new_type } else { old_type },
+            old,
+            is_new,
+        };
+        if file.is_some() && known.is_dir() && !known.is_new {
+            return Err(Error::Unsupported(format!(
+                "a record of the inode of directory {ino}, which exists"
+            )));
+        }
+        Ok(known)
+    }
+
+    /// What a number of the plan stands for.
+    pub(super) fn known(&self, ino: Ino) -> &Known {
+        self.known
+            .get(&ino)
+            .expect("all numbers of the plan were looked at")
+    }
+
+    /// An inode on the device that is in use.
+    fn read_inode(&self, ino: Ino) -> Result<Old> {
+        let at = self.mount.locate_inode(ino)?;
+        let place = Place::block(at.block.0).in_inode(ino).at(at.offset as u64);
+        let size = self.mount.sb.inode_size();
+        let table = self.mount.read_meta(at.block)?;
+        let raw: Box<[u8]> = table[at.offset..at.offset + size].into();
+        let disk = DiskInode::parse(&raw, size).map_err(|error| Error::format(error, place))?;
+        self.mount.check_inode(&disk, ino, place)?;
+        Ok(Old { raw, disk })
+    }
+
+    /// A place near which a file's blocks should lie.
+    pub(super) fn goal(&self, ino: Ino) -> Pblk {
+        let sb = &self.mount.sb;
+        let location = sb.inode_location(ino);
+        location.map_or(Pblk(0), |(group, _)| sb.group_first_block(group))
+    }
+
+    pub(super) fn file_blocks<'b>(
+        &self,
+        blocks: &'b BlockAllocator,
+        ino: Ino,
+        is_dir: bool,
+    ) -> FileBlocks<'b> {
+        FileBlocks {
+            blocks,
+            goal: self.goal(ino),
+            is_dir,
+            grown: 0,
+        }
+    }
+}

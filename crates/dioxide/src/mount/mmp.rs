@@ -1,0 +1,230 @@
+//! Multi-mount protection: no two hosts write to one file system.
+//!
+//! Who wants to write puts a number of its own into the MMP block, waits for longer than any other
+//! user takes to put its next one, and looks whether its number is still there. From then on a thread
+//! counts it up, until the file system is closed. The journal is replayed under this protection too.
+//!
+//! A host that crashed leaves its number. It is told from one that lives by waiting the same time.
+//!
+//! Not for: processes of one machine, which the lock on the image keeps apart at once.
+
+use super::Mount;
+use super::open::mmp_user;
+use super::span::{read_span, write_span};
+use crate::{Error, Place, Result};
+use dioxide_block::Device;
+use dioxide_format::mmp::{Mmp, MmpState, SEQ_CLEAN, SEQ_MAX};
+use dioxide_format::superblock::SuperBlock;
+use parking_lot::{Condvar, Mutex};
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Least seconds between two checks, as in Linux.
+const LEAST_CHECK: u16 = 5;
+/// Most seconds that a crashed host is waited for, beyond its own interval.
+const MOST_EXTRA: u16 = 60;
+
+/// The right to write to a file system with multi-mount protection. Given up when it is dropped.
+#[derive(Debug)]
+pub(super) struct Protection {
+    block: Arc<Block>,
+    keeper: Option<(Arc<Stop>, JoinHandle<()>)>,
+}
+
+#[derive(Debug, Default)]
+struct Stop {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// The block on the device, and what was last written to it.
+#[derive(Debug)]
+struct Block {
+    device: Arc<dyn Device>,
+    sb: SuperBlock,
+    number: u64,
+    /// Seconds between two numbers, and after which one is late.
+    update: u16,
+    check: u16,
+    ours: Mutex<Mmp>,
+}
+
+/// Reads and checks the MMP block of a file system.
+pub(super) fn read(device: &dyn Device, sb: &SuperBlock, block: u64) -> Result<Mmp> {
+    let bytes = read_span(device, block * u64::from(sb.block_size()), Mmp::SIZE)?;
+    let check = || {
+        let mmp = Mmp::parse(&bytes)?;
+        mmp.validate()?;
+        if sb.features().metadata_csum() {
+            mmp.verify_checksum(sb.checksum_seed())?;
+        }
+        Ok(mmp)
+    };
+    check().map_err(|error| Error::format(error, Place::block(block)))
+}
+
+/// The error of a file system that somebody else uses.
+pub(super) fn in_use(device: &dyn Device, mmp: &Mmp) -> Error {
+    Error::Device(dioxide_block::Error::Busy {
+        path: PathBuf::from(device.describe()),
+        by: format!(
+            "{}, says multi-mount protection; if that is not so, `tune2fs -f -E clear_mmp` says so, or open read-only",
+            mmp_user(mmp)
+        ),
+    })
+}
+
+impl Protection {
+    /// Waits until it is certain that nobody else uses the file system: some seconds.
+    ///
+    /// # Errors
+    /// `EBUSY` if somebody does; the device's; damage in the MMP block.
+    pub(super) fn take(
+        device: &Arc<dyn Device>,
+        sb: &SuperBlock,
+        block: u64,
+    ) -> Result<Protection> {
+        let found = read(&**device, sb, block)?;
+        let update = sb.mmp_interval_secs().max(1);
+        let check = update.max(LEAST_CHECK).max(found.mmp_check_interval);
+        let pause =
+            Duration::from_secs((2 * u64::from(check) + 1).min((check + MOST_EXTRA).into()));
+        match found.state() {
+            MmpState::Clean => {}
+            MmpState::Mounted(seq) => {
+                tracing::warn!(
+                    "in use by {}: waiting {pause:?} for a sign of life",
+                    mmp_user(&found)
+                );
+                thread::sleep(pause);
+                let now = read(&**device, sb, block)?;
+                if now.mmp_seq != seq {
+                    return Err(in_use(&**device, &now));
+                }
+            }
+            MmpState::Fsck | MmpState::Unknown(_) => return Err(in_use(&**device, &found)),
+        }
+        let block = Block {
+            number: block,
+            sb: sb.clone(),
+            device: device.clone(),
+            update,
+            check,
+            ours: Mutex::new(named(&found, &**device, check)),
+        };
+        let random = RandomState::new().hash_one(block.number) as u32;
+        block.write(random % SEQ_MAX + 1)?;
+        thread::sleep(pause);
+        block.confirm()?;
+        Ok(Protection {
+            block: Arc::new(block),
+            keeper: None,
+        })
+    }
+
+    /// Keeps the number counting. If another one turns up, `mount` writes no more.
+    pub(super) fn keep(&mut self, mount: Weak<Mount>) {
+        let (block, stop) = (self.block.clone(), Arc::new(Stop::default()));
+        let theirs = stop.clone();
+        let thread = thread::Builder::new()
+            .name("dioxide-mmp".into())
+            .spawn(move || count(&block, &theirs, &mount))
+            .expect("a thread for multi-mount protection");
+        self.keeper = Some((stop, thread));
+    }
+}
+
+impl Drop for Protection {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.keeper.take() {
+            *stop.stopped.lock() = true;
+            stop.changed.notify_all();
+            // The last user of a mount may be that thread itself.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+        if let Err(error) = self.block.give_up() {
+            tracing::warn!("multi-mount protection stays set: {error}");
+        }
+    }
+}
+
+/// The thread.
+fn count(block: &Block, stop: &Stop, mount: &Weak<Mount>) {
+    let mut checked = Instant::now();
+    loop {
+        let mut stopped = stop.stopped.lock();
+        let pause = Duration::from_secs(block.update.into());
+        stop.changed
+            .wait_while_for(&mut stopped, |stopped| !*stopped, pause);
+        if *stopped {
+            return;
+        }
+        drop(stopped);
+        // Who was late may have been taken for dead.
+        let late = checked.elapsed() > Duration::from_secs(block.check.into());
+        let confirmed = if late { block.confirm() } else { Ok(()) };
+        let next = block.ours.lock().mmp_seq % SEQ_MAX + 1;
+        if let Err(error) = confirmed.and_then(|()| block.write(next)) {
+            if let Some(mount) = mount.upgrade() {
+                mount.fail(error);
+            }
+            return;
+        }
+        checked = Instant::now();
+    }
+}
+
+impl Block {
+    fn write(&self, seq: u32) -> Result<()> {
+        let mut ours = self.ours.lock();
+        ours.mmp_seq = seq;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        ours.mmp_time = since.map_or(0, |since| since.as_secs());
+        if self.sb.features().metadata_csum() {
+            ours.update_checksum(self.sb.checksum_seed());
+        }
+        let at = self.number * u64::from(self.sb.block_size());
+        write_span(&*self.device, at, &ours.encode())?;
+        Ok(self.device.flush()?)
+    }
+
+    /// Whether the number on the device is ours.
+    fn confirm(&self) -> Result<()> {
+        let now = read(&*self.device, &self.sb, self.number)?;
+        match now.mmp_seq == self.ours.lock().mmp_seq {
+            true => Ok(()),
+            false => Err(in_use(&*self.device, &now)),
+        }
+    }
+
+    /// Says that nobody uses the file system, unless somebody else does by now.
+    fn give_up(&self) -> Result<()> {
+        let theirs = read(&*self.device, &self.sb, self.number)?;
+        if theirs.mmp_seq == self.ours.lock().mmp_seq {
+            self.write(SEQ_CLEAN)?;
+        }
+        Ok(())
+    }
+}
+
+/// The block with our names in it.
+fn named(found: &Mmp, device: &dyn Device, check: u16) -> Mmp {
+    let mut mmp = found.clone();
+    let fill = |field: &mut [u8], text: &[u8]| {
+        field.fill(0);
+        let len = text.len().min(field.len() - 1);
+        field[..len].copy_from_slice(&text[..len]);
+    };
+    let uname = rustix::system::uname();
+    fill(&mut mmp.mmp_nodename, uname.nodename().to_bytes());
+    let name = device.describe();
+    let base = name.rsplit('/').next().unwrap_or(&name);
+    fill(&mut mmp.mmp_bdevname, base.as_bytes());
+    mmp.mmp_check_interval = check;
+    mmp
+}

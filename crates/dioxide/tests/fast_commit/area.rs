@@ -1,0 +1,229 @@
+//! Images with fast commits, and the area that holds them.
+
+use dioxide::block::mem::MemDevice;
+use dioxide::block::{Device, Durability};
+use dioxide::format::checksum::crc32c;
+use dioxide::format::journal::fast_commit::Record;
+use dioxide::{Fs, MountOptions};
+use dioxide_journal::log::{Log, LogMap, fast_commit_area};
+use dioxide_journal::recovery::{FileSystem, Recovery};
+use dioxide_testkit::{Image, Mount, leaf_extents};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+pub const BLOCK: usize = 4096;
+const SIZE: u64 = 32 << 20;
+
+/// An empty file system that uses fast commits.
+pub fn empty(features: &str) -> Image {
+    let features = match features {
+        "" => "fast_commit".to_owned(),
+        more => format!("fast_commit,{more}"),
+    };
+    Image::builder()
+        .size(SIZE)
+        .args(&["-J", "size=8,fast_commit_size=512"])
+        .features(&features)
+        .build()
+}
+
+/// What a crash leaves of a file system: `before` was committed in full, and `during`, which syncs what
+/// it does, was not if the kernel could help it. What `during` returns is held until the crash.
+pub fn crashed<T>(
+    features: &str,
+    before: impl FnOnce(&Path),
+    during: impl FnOnce(&Path) -> T,
+) -> Image {
+    let image = empty(features);
+    let mount = Mount::ext4(image.path(), "commit=300");
+    before(mount.path());
+    let sync = Command::new("sync").arg("-f").arg(mount.path()).status();
+    assert!(sync.expect("sync of coreutils").success());
+    let held = during(mount.path());
+    let copy = moment(&image);
+    drop(held);
+    mount.unmount();
+    copy
+}
+
+/// A copy that shows one moment of an image in use.
+fn moment(image: &Image) -> Image {
+    for _ in 0..20 {
+        let (first, second) = (image.copy(), image.copy());
+        let read = |image: &Image| fs::read(image.path()).expect("the image");
+        if read(&first) == read(&second) {
+            return first;
+        }
+    }
+    panic!("the image never holds still");
+}
+
+/// Makes what was done to a file durable.
+pub fn fsync(path: &Path) {
+    File::open(path)
+        .expect("it is there")
+        .sync_all()
+        .expect("a sync");
+}
+
+/// Makes what was done to names durable: the kernel has fast commits for files only.
+pub fn sync_names(root: &Path, number: u32) {
+    let name = root.join(format!("sync{number}"));
+    fs::write(&name, b"synced").expect("room");
+    fsync(&name);
+}
+
+/// The image in memory.
+pub fn loaded(bytes: &[u8]) -> Arc<MemDevice> {
+    let device = MemDevice::new(bytes.len() as u64);
+    device
+        .write_at(0, bytes, Durability::Cached)
+        .expect("all of the device");
+    Arc::new(device)
+}
+
+pub fn unloaded(device: &dyn Device) -> Vec<u8> {
+    let mut bytes = vec![0; device.geometry().size_bytes as usize];
+    device.read_at(0, &mut bytes).expect("all of the device");
+    bytes
+}
+
+fn log_of(image: &Image) -> (Log, Vec<Range<u64>>) {
+    let runs: Vec<Range<u64>> = leaf_extents(image.path(), "<8>")
+        .iter()
+        .map(|extent| extent.physical..extent.physical + extent.len)
+        .collect();
+    let map = LogMap::internal(runs.clone()).expect("a journal");
+    let bytes = fs::read(image.path()).expect("the image");
+    (Log::new(loaded(&bytes), map, BLOCK), runs)
+}
+
+/// The records that follow the log, and how many fast commits they are.
+pub fn records(image: &Image) -> (u32, Vec<Record>) {
+    let (log, _) = log_of(image);
+    let fs = FileSystem {
+        blocks: SIZE / BLOCK as u64,
+        inode_bytes: 256,
+    };
+    let recovery = Recovery::plan(&log, fs).expect("the kernel's log");
+    let recovered = recovery.recovered();
+    (
+        recovered.fast_commits,
+        recovered.fast_commit_records.clone(),
+    )
+}
+
+/// How often each tag is there that makes no record.
+pub fn frames(image: &Image) -> BTreeMap<&'static str, u32> {
+    let bytes = fs::read(image.path()).expect("the image");
+    let mut frames = BTreeMap::new();
+    for tlv in tlvs(&bytes, &area(image)) {
+        let name = match tlv.tag {
+            PAD => "PAD",
+            TAIL => "TAIL",
+            HEAD => "HEAD",
+            _ => continue,
+        };
+        *frames.entry(name).or_default() += 1;
+    }
+    frames
+}
+
+/// How often each kind of record is there.
+pub fn kinds(records: &[Record]) -> BTreeMap<&'static str, u32> {
+    let mut kinds = BTreeMap::new();
+    for record in records {
+        let kind = match record {
+            Record::AddRange { .. } => "ADD_RANGE",
+            Record::DelRange { .. } => "DEL_RANGE",
+            Record::Creat(_) => "CREAT",
+            Record::Link(_) => "LINK",
+            Record::Unlink(_) => "UNLINK",
+            Record::Inode { .. } => "INODE",
+        };
+        *kinds.entry(kind).or_default() += 1;
+    }
+    kinds
+}
+
+/// The bytes of the image where the area's blocks lie.
+pub fn area(image: &Image) -> Vec<u64> {
+    let (log, _) = log_of(image);
+    let sb = log.read_superblock().expect("a journal");
+    fast_commit_area(&sb)
+        .map(|at| log.map().device_block(at).expect("of the journal") * BLOCK as u64)
+        .collect()
+}
+
+/// A record as it lies in the area.
+#[derive(Clone, Copy, Debug)]
+pub struct Tlv {
+    pub tag: u16,
+    /// Byte in the image of the record's value.
+    pub value: usize,
+    pub len: usize,
+}
+
+const PAD: u16 = 7;
+pub const TAIL: u16 = 8;
+const HEAD: u16 = 9;
+
+/// All records up to the last tail.
+pub fn tlvs(bytes: &[u8], area: &[u64]) -> Vec<Tlv> {
+    let mut found = Vec::new();
+    'area: for &block in area {
+        let block = block as usize;
+        let mut at = 0;
+        while at + 4 <= BLOCK {
+            let word = |at: usize| u16::from_le_bytes([bytes[block + at], bytes[block + at + 1]]);
+            let (tag, len) = (word(at), usize::from(word(at + 2)));
+            if !(1..=9).contains(&tag) || at + 4 + len > BLOCK {
+                break 'area;
+            }
+            found.push(Tlv {
+                tag,
+                value: block + at + 4,
+                len,
+            });
+            at += 4 + len;
+        }
+    }
+    let end = found
+        .iter()
+        .rposition(|tlv| tlv.tag == TAIL)
+        .map_or(0, |at| at + 1);
+    found.truncate(end);
+    found
+}
+
+/// Makes the checksums of all tails right.
+pub fn seal(bytes: &mut [u8], tlvs: &[Tlv]) {
+    let mut crc = 0;
+    for tlv in tlvs {
+        let head = &bytes[tlv.value - 4..tlv.value];
+        if tlv.tag == TAIL {
+            crc = crc32c(crc32c(crc, head), &bytes[tlv.value..tlv.value + 4]);
+            bytes[tlv.value + 4..tlv.value + 8].copy_from_slice(&crc.to_le_bytes());
+            crc = 0;
+        } else {
+            crc = crc32c(crc, &bytes[tlv.value - 4..tlv.value + tlv.len]);
+        }
+    }
+}
+
+pub fn open(image: &Image) -> Fs {
+    Fs::open(image.path(), &MountOptions::new()).expect("it opens")
+}
+
+/// Opens an image for writing, whose fast commits must have been replayed.
+pub fn replayed(image: &Image, commits: u32) -> Fs {
+    let fs = open(image);
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    let said = format!("{commits} fast commits were replayed");
+    assert!(fs.warnings()[0].contains(&said), "{:?}", fs.warnings());
+    fs
+}

@@ -1,0 +1,401 @@
+//! What the kernel shows after its own replay, and what dioxide shows after this one.
+
+use super::area::{crashed, frames, fsync, kinds, records, replayed, sync_names};
+use super::walk::{Tree, assert_same, by_dioxide, by_kernel};
+use dioxide::format::journal::fast_commit::Record;
+use dioxide::{MountOptions, OpenOptions};
+use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, pattern};
+use rustix::fs::FallocateFlags;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Directories without what the records do not say of them: their times and blocks.
+fn comparable(mut tree: Tree) -> Tree {
+    for record in tree.values_mut().filter(|record| record.mode >> 12 == 4) {
+        record.times = Default::default();
+        record.blocks = 0;
+        record.size = 0;
+    }
+    // Reading a file may have changed when it was read last.
+    tree.values_mut()
+        .for_each(|record| record.times[0] = (0, 0));
+    tree
+}
+
+fn by_kernel_replay(image: &Image) -> Tree {
+    let copy = image.copy();
+    let mount = Mount::ext4(copy.path(), "noatime");
+    let tree = by_kernel(mount.path(), 4096);
+    mount.unmount();
+    comparable(tree)
+}
+
+/// Linux does not replay what it wrote of a file whose last name went while somebody held it (its own
+/// writeback, perhaps): a record of an inode without links.
+fn linux_refuses(records: &[Record]) -> bool {
+    let unlinked = |record: &Record| match record {
+        Record::Inode { raw, .. } => raw[0x1A..0x1C] == [0, 0],
+        _ => false,
+    };
+    records.iter().any(unlinked)
+}
+
+/// Replays what `during`, which syncs all that it writes, left, and compares it with what was there
+/// before the crash, and with the kernel's replay. How often each kind of record
+/// was met.
+fn assert_as_kernel(
+    features: &str,
+    before: impl FnOnce(&Path),
+    during: impl FnOnce(&Path),
+) -> BTreeMap<&'static str, u32> {
+    let mut expected = Tree::new();
+    let image = crashed(features, before, |root| {
+        during(root);
+        expected = comparable(by_kernel(root, 4096));
+    });
+    let (commits, records) = records(&image);
+    assert!(commits > 0, "the kernel made no fast commits");
+    let mut kinds = kinds(&records);
+    kinds.append(&mut frames(&image));
+    println!("{features}: {commits} fast commits, {kinds:?}");
+    let by_kernel = (!linux_refuses(&records)).then(|| by_kernel_replay(&image));
+    let fs = replayed(&image, commits);
+    let ours = comparable(by_dioxide(&fs));
+    assert_same(&expected, &ours);
+    by_kernel.iter().for_each(|tree| assert_same(tree, &ours));
+    // What is written next goes where nothing was.
+    let file = OpenOptions::new();
+    let file = file
+        .read(true)
+        .write(true)
+        .open(&fs, "/base0")
+        .expect("a file");
+    file.write_at(&[7; 300_000], 0).expect("room");
+    drop(file);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+    let again = dioxide::Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    assert_eq!(again.warnings(), &[] as &[String]);
+    kinds
+}
+
+/// What is there before: files of three blocks, some of them with holes, in two directories.
+fn base(root: &Path) {
+    fs::create_dir(root.join("dir")).expect("a directory");
+    for n in 0..12u64 {
+        let data = pattern::pattern(n, 0, 12_000);
+        fs::write(root.join(format!("base{n}")), &data).expect("room");
+        fs::write(root.join(format!("dir/base{n}")), &data).expect("room");
+    }
+}
+
+fn create_and_append(root: &Path) {
+    for n in 0..20u64 {
+        let path = root.join(format!("dir/new{n}"));
+        let file = File::create(&path).expect("a new file");
+        file.write_all_at(&pattern::pattern(n, 0, 3000 + n as usize * 1000), 0)
+            .expect("room");
+        file.sync_all().expect("a sync");
+        file.write_all_at(b"more", n * 50_000).expect("room");
+        file.sync_all().expect("a sync");
+    }
+}
+
+fn write_and_truncate(root: &Path) {
+    for n in 0..6u64 {
+        let file = File::options()
+            .write(true)
+            .open(root.join(format!("base{n}")))
+            .expect("a file");
+        file.write_all_at(&pattern::pattern(n + 100, 0, 20_000), 30_000)
+            .expect("room");
+        file.sync_all().expect("a sync");
+        file.set_len(5000 * n).expect("a length");
+        file.sync_all().expect("a sync");
+        file.write_all_at(&[n as u8; 5000], 8192).expect("room");
+        file.sync_all().expect("a sync");
+    }
+}
+
+fn allocate_and_punch(root: &Path) {
+    for n in 0..4u64 {
+        let file = File::create(root.join(format!("fallocated{n}"))).expect("a new file");
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 200_000).expect("room");
+        file.sync_all().expect("a sync");
+        file.write_all_at(&[n as u8; 9000], 40_000).expect("room");
+        file.sync_all().expect("a sync");
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, punch, 20_000, 24_000).expect("a hole");
+        rustix::fs::fallocate(&file, punch, 100_000, 50_000).expect("a hole");
+        file.sync_all().expect("a sync");
+    }
+}
+
+fn link_unlink_and_rename(root: &Path) {
+    let at = |name: &str| root.join(name);
+    fs::hard_link(at("base1"), at("dir/second")).expect("a link");
+    fsync(&at("base1"));
+    fs::hard_link(at("base2"), at("third")).expect("a link");
+    fs::remove_file(at("base2")).expect("a name");
+    fsync(&at("third"));
+    fs::rename(at("base3"), at("dir/moved")).expect("a name");
+    fsync(&at("dir/moved"));
+    fs::rename(at("base4"), at("dir/base4")).expect("over another file");
+    fsync(&at("dir/base4"));
+    for n in 5..9 {
+        fs::remove_file(at(&format!("dir/base{n}"))).expect("a name");
+    }
+    sync_names(root, 1);
+    for n in 0..5 {
+        let name = at(&format!("short-lived{n}"));
+        fs::write(&name, b"gone soon").expect("room");
+        fsync(&name);
+        fs::remove_file(&name).expect("a name");
+    }
+    sync_names(root, 2);
+}
+
+/// Enough pieces that the tree needs blocks of its own.
+fn fragment(root: &Path) {
+    let file = File::create(root.join("fragmented")).expect("a new file");
+    for n in 0..60 {
+        file.write_all_at(&[n as u8; 4096], n * 8192).expect("room");
+        file.sync_all().expect("a sync");
+    }
+}
+
+/// More records in one fast commit than a block holds.
+fn many_at_once(root: &Path) {
+    for n in 0..60 {
+        let name = root.join(format!("dir/one of many {n}"));
+        File::create(name).expect("a new file");
+    }
+    sync_names(root, 0);
+}
+
+#[test]
+fn fast_commits_of_every_kind_give_what_the_kernel_shows() {
+    need_root!();
+    let mut met: BTreeMap<&str, u32> = BTreeMap::new();
+    let works: [fn(&Path); 6] = [
+        create_and_append,
+        write_and_truncate,
+        allocate_and_punch,
+        link_unlink_and_rename,
+        fragment,
+        many_at_once,
+    ];
+    for work in works {
+        for (kind, count) in assert_as_kernel("", base, work) {
+            *met.entry(kind).or_default() += count;
+        }
+    }
+    let all = [
+        "ADD_RANGE",
+        "DEL_RANGE",
+        "CREAT",
+        "LINK",
+        "UNLINK",
+        "INODE",
+        "PAD",
+        "TAIL",
+        "HEAD",
+    ];
+    for kind in all {
+        assert!(
+            met.get(kind).is_some_and(|&count| count > 0),
+            "{kind}: {met:?}"
+        );
+    }
+}
+
+#[test]
+fn fast_commits_on_other_formats_give_what_the_kernel_shows() {
+    need_root!();
+    for features in [
+        "^metadata_csum",
+        "^64bit",
+        "inline_data",
+        "orphan_file",
+        "^dir_index",
+    ] {
+        assert_as_kernel(features, base, |root| {
+            create_and_append(root);
+            write_and_truncate(root);
+            link_unlink_and_rename(root);
+        });
+    }
+}
+
+#[test]
+fn names_that_fill_blocks_of_a_directory_are_all_there() {
+    need_root!();
+    let long = |n: u32| format!("dir/{n}-{}", "x".repeat(180));
+    let image = crashed("^dir_index", base, |root| {
+        for n in 0..60 {
+            fs::write(root.join(long(n)), n.to_string()).expect("room");
+            fsync(&root.join(long(n)));
+        }
+    });
+    let (commits, _) = records(&image);
+    assert!(commits > 30, "{commits}");
+    let expected = by_kernel_replay(&image);
+    let fs = replayed(&image, commits);
+    assert_same(&expected, &comparable(by_dioxide(&fs)));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+/// A directory of several blocks, which has an index by then.
+fn large_directory(root: &Path) {
+    base(root);
+    for n in 0..400 {
+        fs::write(root.join(format!("dir/a longer name than most {n}")), b"").expect("room");
+    }
+}
+
+#[test]
+fn names_of_an_indexed_directory_come_and_go() {
+    need_root!();
+    let met = assert_as_kernel("", large_directory, |root| {
+        for n in 0..6 {
+            let name = root.join(format!("dir/a new name of {n}"));
+            fs::write(&name, n.to_string()).expect("room");
+            fsync(&name);
+            let old = root.join(format!("dir/a longer name than most {}", n * 50));
+            fs::remove_file(old).expect("a name");
+        }
+        sync_names(root, 0);
+    });
+    assert!(met["CREAT"] >= 6 && met["UNLINK"] >= 6, "{met:?}");
+}
+
+#[test]
+fn full_block_of_an_index_leaves_the_image_to_others() {
+    need_root!();
+    let image = crashed("", large_directory, |root| {
+        for n in 0..200 {
+            let name = root.join(format!("dir/{n} {}", "x".repeat(100)));
+            fs::write(&name, b"").expect("room");
+            fsync(&name);
+        }
+    });
+    let (commits, _) = records(&image);
+    assert!(commits > 0);
+    let fs = dioxide::Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let why = fs.read_only().expect("read-only");
+    assert!(why.contains("indexed directory"), "{why}");
+    drop(fs);
+    // Nothing of them is lost: the kernel still replays them.
+    assert_eq!(records(&image).0, commits);
+    let mount = Mount::ext4(image.path(), "");
+    assert_eq!(
+        fs::read_dir(mount.path().join("dir"))
+            .expect("a directory")
+            .count(),
+        612
+    );
+    mount.unmount();
+}
+
+#[test]
+fn file_without_a_name_is_freed_and_one_that_got_its_first_is_there() {
+    need_root!();
+    for features in ["", "^orphan_file", "orphan_file"] {
+        let image = crashed(features, base, |root| {
+            let open = File::open(root.join("base2")).expect("a file");
+            fs::remove_file(root.join("base2")).expect("a name");
+            sync_names(root, 0);
+            let unnamed = rustix::fs::open(
+                root,
+                rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR,
+                rustix::fs::Mode::from_raw_mode(0o644),
+            );
+            let unnamed = File::from(unnamed.expect("a file without a name"));
+            unnamed.write_all_at(&[5; 10_000], 0).expect("room");
+            let fd = format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&unnamed)
+            );
+            let (from, to) = (rustix::fs::CWD, root.join("named"));
+            rustix::fs::linkat(from, fd, from, to, rustix::fs::AtFlags::SYMLINK_FOLLOW)
+                .expect("a name");
+            unnamed.sync_all().expect("a sync");
+            (open, unnamed)
+        });
+        let (commits, records) = records(&image);
+        println!("{features}: {commits} fast commits, {:?}", kinds(&records));
+        assert!(commits > 0);
+        let fs = replayed(&image, commits);
+        let said = fs.warnings().join("\n");
+        assert!(said.contains("1 orphans were"), "{said}");
+        let tree = by_dioxide(&fs);
+        assert!(!tree.contains_key(&b"/base2"[..]));
+        let named = tree[&b"/named"[..]].content.as_ref();
+        assert!(named.is_some_and(|bytes| *bytes == [5; 10_000]));
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}
+
+#[test]
+fn directories_made_and_removed_in_fast_commits_are_whole() {
+    need_root!();
+    let image = crashed(
+        "",
+        |root| {
+            base(root);
+            fs::create_dir(root.join("old")).expect("a directory");
+            fs::write(root.join("old/file"), vec![1; 50_000]).expect("room");
+            fs::write(root.join("old/linked"), b"stays").expect("room");
+            fs::hard_link(root.join("old/linked"), root.join("stays")).expect("a link");
+        },
+        |root| {
+            fs::create_dir(root.join("made")).expect("a directory");
+            fs::create_dir(root.join("made/below")).expect("a directory");
+            fs::write(root.join("made/below/file"), b"text").expect("room");
+            fsync(&root.join("made/below/file"));
+            fs::create_dir(root.join("brief")).expect("a directory");
+            sync_names(root, 3);
+            fs::remove_file(root.join("old/file")).expect("a name");
+            fs::remove_file(root.join("old/linked")).expect("a name");
+            fs::remove_dir(root.join("old")).expect("it is empty");
+            fs::remove_dir(root.join("brief")).expect("it is empty");
+            sync_names(root, 4);
+            // Their numbers are in use again.
+            fs::create_dir(root.join("again")).expect("a directory");
+            sync_names(root, 5);
+        },
+    );
+    let (commits, records) = records(&image);
+    println!("{commits} fast commits, {:?}", kinds(&records));
+    assert!(commits > 0);
+    let fs = replayed(&image, commits);
+    let tree = by_dioxide(&fs);
+    assert_eq!(
+        tree[&b"/made/below/file"[..]].content.as_deref(),
+        Some(&b"text"[..])
+    );
+    assert_eq!(tree[&b"/made"[..]].nlink, 3);
+    assert_eq!(tree[&b"/stays"[..]].nlink, 1);
+    assert_eq!(tree[&b"/again"[..]].nlink, 2);
+    assert!(!tree.contains_key(&b"/old"[..]) && !tree.contains_key(&b"/brief"[..]));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn reading_mount_leaves_fast_commits_alone_and_says_so() {
+    need_root!();
+    let image = crashed("", base, create_and_append);
+    let before = fs::read(image.path()).expect("the image");
+    let options = MountOptions::new().read_only(true);
+    let opened = dioxide::Fs::open(image.path(), &options).expect("it opens");
+    let said = opened.warnings().join("\n");
+    assert!(said.contains("fast commits follow the journal"), "{said}");
+    assert!(opened.metadata("/base0").is_ok());
+    drop(opened);
+    assert!(before == fs::read(image.path()).expect("the image"));
+}

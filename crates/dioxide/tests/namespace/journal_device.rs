@@ -1,0 +1,132 @@
+//! A journal on a device of its own.
+
+use dioxide::{Error, Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Dir, Image, LoopDevice, Mount, need_root};
+use std::path::Path;
+use std::process::Command;
+
+/// A file system and its journal, each in an image.
+struct Pair {
+    image: Image,
+    journal: Image,
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("e2fsprogs is installed");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command
+}
+
+impl Pair {
+    fn new(block: &str) -> Pair {
+        let image = Image::blank(Dir::Tmpfs, 32 << 20);
+        let journal = Image::blank(Dir::Tmpfs, 8 << 20);
+        run(tool("mke2fs")
+            .args(["-q", "-F", "-b", block, "-O", "journal_dev"])
+            .arg(journal.path()));
+        let on = LoopDevice::attach(journal.path());
+        let mut device = std::ffi::OsString::from("device=");
+        device.push(on.path());
+        run(tool("mke2fs")
+            .args(["-q", "-F", "-t", "ext4", "-b", block, "-J"])
+            .arg(device)
+            .arg(image.path()));
+        drop(on);
+        let pair = Pair { image, journal };
+        pair.mounted(|dir| std::fs::write(dir.join("file"), b"").expect("room"));
+        pair
+    }
+
+    /// Lets `work` use the kernel's mount.
+    fn mounted(&self, work: impl FnOnce(&Path)) {
+        let on = LoopDevice::attach(self.journal.path());
+        let options = format!("journal_path={}", on.path().display());
+        let mount = Mount::ext4(self.image.path(), &options);
+        work(mount.path());
+        mount.unmount();
+    }
+
+    fn open(&self) -> Fs {
+        let options = MountOptions::new().journal_path(self.journal.path());
+        let fs = Fs::open(self.image.path(), &options).expect("it opens");
+        assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+        fs
+    }
+
+    fn check(&self) {
+        run(tool("e2fsck")
+            .args(["-fn", "-j"])
+            .arg(self.journal.path())
+            .arg(self.image.path()));
+    }
+}
+
+fn write(fs: &Fs, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(fs, "/file");
+    let file = file.expect("it is there");
+    file.write_at(bytes, 0).expect("room");
+    file.sync_all().expect("a sync");
+}
+
+fn read(fs: &Fs) -> Vec<u8> {
+    let file = OpenOptions::new().read(true).open(fs, "/file");
+    let file = file.expect("it is there");
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_at(&mut bytes, 0).expect("readable");
+    bytes
+}
+
+#[test]
+fn journal_device_takes_the_log_and_is_replayed() {
+    need_root!();
+    for block in ["1024", "4096"] {
+        let pair = Pair::new(block);
+        let fs = pair.open();
+        write(&fs, &[7; 100_000]);
+        // Not closed: the log is as after a crash.
+        drop(fs);
+        let fs = pair.open();
+        assert!(fs.warnings()[0].contains("replayed"), "{:?}", fs.warnings());
+        assert_eq!(read(&fs), [7; 100_000]);
+        fs.close().expect("a clean end");
+        pair.check();
+
+        // The kernel replays what is left of ours.
+        let fs = pair.open();
+        write(&fs, &[8; 200_000]);
+        drop(fs);
+        pair.mounted(|dir| {
+            let bytes = std::fs::read(dir.join("file")).expect("readable");
+            assert_eq!(bytes, [8; 200_000]);
+        });
+        pair.check();
+    }
+}
+
+#[test]
+fn journal_device_that_is_not_named_or_not_ours_changes_nothing() {
+    need_root!();
+    let pair = Pair::new("4096");
+    let fs = Fs::open(pair.image.path(), &MountOptions::new()).expect("it opens");
+    let file = OpenOptions::new().write(true).open(&fs, "/file");
+    let error = file.expect("it is there").write_at(&[1; 512], 0);
+    let error = error.expect_err("it needs the journal");
+    assert!(
+        matches!(&error, Error::Unsupported(what) if what.contains("journal_path")),
+        "{error}"
+    );
+    drop(fs);
+    let other = Pair::new("4096");
+    let options = MountOptions::new().journal_path(other.journal.path());
+    let fs = Fs::open(pair.image.path(), &options).expect("it opens");
+    let why = fs.read_only().expect("it must not be written");
+    assert!(why.contains("another file system's journal"), "{why}");
+    drop(fs);
+    pair.check();
+}
