@@ -12,6 +12,11 @@
 //! They come last (a flush that did not complete stands at its issue, and covers nothing).
 //! [`Log::epochs`] cuts the log at its completed flushes.
 //!
+//! # Crash states
+//! [`states`] lists what the media may hold if the power fails while a log is written. What was
+//! promised by then is the business of whoever ran the work: [`RecordDevice::now`] tells the time in the
+//! log's own numbers, so that an oracle notes it when a call returns.
+//!
 //! # What it is not
 //! Not a log of what the device refused (misaligned, past its end, read-only): that changed nothing.
 //! Not a way to slow down or fail a device: put [`sim`](crate::sim) under it or over it. Reads are
@@ -23,6 +28,7 @@
 
 mod format;
 mod queue;
+pub mod states;
 
 use crate::{Device, Durability, Geometry, Queue, QueueOptions, Result};
 use parking_lot::Mutex;
@@ -220,6 +226,13 @@ impl RecordDevice {
             geometry,
             book: Mutex::default(),
         }))
+    }
+
+    /// The number that the next issue or completion will get. What returned before this call had all
+    /// its operations issued and completed under lower numbers: at a crash at this number or later,
+    /// it had been acknowledged.
+    pub fn now(&self) -> u64 {
+        self.0.book.lock().next
     }
 
     /// A copy of the log so far.

@@ -1,9 +1,11 @@
 //! The one definition of the command line: parsing, help, man pages and completions come from it.
 
 mod bench;
+mod crash_test;
 mod size;
 
 pub use bench::BenchArgs;
+pub use crash_test::CrashTestArgs;
 
 use crate::address::Address;
 use clap::builder::PossibleValuesParser;
@@ -49,6 +51,7 @@ pub enum Command {
     Extents(ExtentsArgs),
     Explain(ExplainArgs),
     Bench(Box<BenchArgs>),
+    CrashTest(CrashTestArgs),
     Gen(GenArgs),
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod cat;
+mod crash_test;
 mod explain;
 mod extents;
 mod generate;
@@ -23,6 +24,7 @@ pub fn run(command: &Command, out: &mut Out) -> Result<Status, Failure> {
         Command::Extents(args) => extents::run(args, out),
         Command::Explain(args) => explain::run(args, out),
         Command::Bench(args) => bench::run(args, out),
+        Command::CrashTest(args) => crash_test::run(args, out),
         Command::Gen(args) => generate::run(args),
     }
 }

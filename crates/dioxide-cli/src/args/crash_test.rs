@@ -1,0 +1,83 @@
+//! Arguments of `dioxide crash-test`.
+
+use clap::Args;
+use dioxide_crash::campaign::{Campaign, Selection};
+use dioxide_crash::engine::Dioxide;
+use dioxide_crash::explore::Limits;
+use dioxide_crash::fault::Fault;
+use dioxide_crash::image::Layout;
+use dioxide_crash::replay::Replay;
+use std::path::PathBuf;
+
+/// Cuts the power, thousands of times, and checks what was promised
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes small images with mke2fs, runs workloads on a device that records every write and flush, builds
+what a crash at any time can leave of them, recovers each of these states, and checks files against
+what had been promised. e2fsck looks at the results. Nothing is written but temporary files.
+Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc,
+orphan-file and no-journal. Exits with 1 if a state is bad, 2 if the test could not be run.
+
+Examples:
+  dioxide crash-test --states 20000
+  dioxide crash-test 1k csum3 --workload pairs --seed 42 --jobs 4
+  dioxide crash-test --replay 1k/fua/pair:4:17:3/153:4,7[0-1] --keep bad.img")]
+pub struct CrashTestArgs {
+    /// Layouts of the images; all if none is named
+    #[arg(value_name = "LAYOUT", conflicts_with = "replay")]
+    layouts: Vec<Layout>,
+    /// States to check
+    #[arg(long, value_name = "N", default_value = "20000", value_parser = clap::value_parser!(u64).range(1..))]
+    states: u64,
+    /// What is random is so by this
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Threads [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+    /// What to run: all, singles, pairs, random, or one by its name, as in reports
+    #[arg(long, value_name = "NAME", default_value = "all")]
+    workload: Selection,
+    /// Check this state only, as a report describes it
+    #[arg(long, value_name = "STATE")]
+    pub replay: Option<Replay>,
+    /// Write the image of the replayed state, before its recovery
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    pub keep: Option<PathBuf>,
+    /// Break the device on purpose: no-flush, second-flush, no-fua, late, lost, short, misplaced
+    #[arg(long, value_name = "FAULT")]
+    pub fault: Option<Fault>,
+    /// Keep files open during a workload. Otherwise each is opened for each operation
+    #[arg(long)]
+    keep_open: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl CrashTestArgs {
+    /// What is tested.
+    pub fn target(&self) -> Dioxide {
+        Dioxide {
+            keep_open: self.keep_open,
+            ..Dioxide::default()
+        }
+    }
+
+    /// What was asked for.
+    pub fn campaign(&self) -> Campaign {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        Campaign {
+            layouts: match &self.layouts[..] {
+                [] => Layout::ALL.to_vec(),
+                layouts => layouts.to_vec(),
+            },
+            selection: self.workload,
+            seed: self.seed,
+            states: self.states,
+            jobs: self.jobs.map_or_else(processors, usize::from),
+            limits: Limits::default(),
+            fault: self.fault,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `dioxide crash-test`: hands the arguments to the explorer, and its report to people.
+
+use crate::args::CrashTestArgs;
+use crate::failure::{Failure, Status, complain};
+use crate::output::Out;
+use crate::progress::Progress;
+use dioxide_crash::explore::{Checks, Sample};
+use dioxide_crash::fsck::E2fsck;
+use dioxide_crash::replay::Replay;
+use dioxide_crash::report::Report;
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+
+/// One state in so many is recovered by e2fsck as well.
+const E2FSCK_EVERY: u64 = 1000;
+
+pub fn run(args: &CrashTestArgs, out: &mut Out) -> Result<Status, Failure> {
+    let e2fsck = E2fsck::find().map_err(|what| complain(format!("not checked: {what}")));
+    let checks = match &e2fsck {
+        Ok(e2fsck) => Checks {
+            consistent: Some(e2fsck),
+            others: vec![Sample {
+                recover: e2fsck,
+                every: E2FSCK_EVERY,
+            }],
+        },
+        Err(()) => Checks::default(),
+    };
+    let report = match &args.replay {
+        Some(replay) => replayed(args, replay, checks)?,
+        None => explored(args, &checks)?,
+    };
+    match args.json {
+        true => out.json(&report)?,
+        false => write!(out, "{report}")?,
+    }
+    Ok(match report.bad {
+        0 => Status::Fine,
+        _ => Status::Negative,
+    })
+}
+
+fn trouble(what: String) -> Failure {
+    Failure::Told {
+        about: None,
+        what,
+        status: Status::Trouble,
+    }
+}
+
+fn explored(args: &CrashTestArgs, checks: &Checks<'_>) -> Result<Report, Failure> {
+    let bar = Mutex::new(Progress::of_steps());
+    let progress = |done: u64, total: u64, bad: u64| {
+        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+        bar.set(done.min(total), total, format!("{bad} bad"));
+    };
+    let report = args.campaign().run(&args.target(), checks, &progress);
+    report.map_err(trouble)
+}
+
+fn replayed(args: &CrashTestArgs, replay: &Replay, checks: Checks<'_>) -> Result<Report, Failure> {
+    let ran = replay.run(&args.target(), checks, args.fault);
+    let (report, image) = ran.map_err(trouble)?;
+    if let (Some(path), Some(image)) = (&args.keep, image) {
+        let written = std::fs::write(path, image.to_vec());
+        written.map_err(|e| Failure::trouble(path.display(), e))?;
+    }
+    Ok(report)
+}

@@ -1,0 +1,66 @@
+//! `dioxide crash-test`: exit status, report, replay.
+
+use std::process::{Command, Output};
+
+fn crash_test(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
+    command
+        .arg("crash-test")
+        .args(args)
+        .output()
+        .expect("dioxide")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn crash_test_without_bad_states_exits_with_0() {
+    let done = crash_test(&["1k", "--workload", "single:0:1", "--states", "50"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert!(text(&done.stdout).contains("bad           0"));
+}
+
+#[test]
+fn crash_test_on_a_broken_device_exits_with_1_and_its_state_can_be_replayed() {
+    let args = [
+        "1k",
+        "--workload",
+        "single:0:1",
+        "--fault",
+        "no-flush",
+        "--json",
+    ];
+    let done = crash_test(&args);
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let state = report["examples"][0]["replay"]
+        .as_str()
+        .expect("a description");
+    let dir = tempfile::tempdir().expect("directory");
+    let image = dir.path().join("image");
+    let keep = ["--keep", image.to_str().expect("UTF-8")];
+    let replay = |more: &[&str]| crash_test(&[&["--replay", state], more].concat());
+    let again = replay(&[&["--fault", "no-flush"], &keep[..]].concat());
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert!(text(&again.stdout).contains(state));
+    assert!(image.metadata().expect("the image").len() > 0);
+}
+
+#[test]
+fn crash_test_that_cannot_run_exits_with_2() {
+    for args in [
+        &["nonsense"][..],
+        &["--workload", "nonsense"],
+        &["--fault", "nonsense"],
+        &["--replay", "1k/fua/single:0:1/0:99"],
+        &["--replay", "1k"],
+        &["--states", "0"],
+        &["--keep", "x"],
+    ] {
+        let done = crash_test(args);
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {done:?}");
+        assert!(!done.stderr.is_empty());
+    }
+}

@@ -1,0 +1,266 @@
+//! Many workloads over many images, by several threads.
+
+use crate::explore::{Checks, Explorer, Limits};
+use crate::fault::Fault;
+use crate::image::Layout;
+use crate::report::{Bad, Report};
+use crate::run::{Disk, Recorded, Start, record};
+use crate::target::Target;
+use crate::workload::{Random, Workload};
+use dioxide::block::record::states::Cache;
+use parking_lot::Mutex;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Which workloads to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// Operations alone, pairs and random mixes by turns.
+    All,
+    /// Each operation alone.
+    Singles,
+    /// All pairs of operations.
+    Pairs,
+    /// Random mixes, a few of them long.
+    Random,
+    /// One.
+    One(Workload),
+}
+
+impl FromStr for Selection {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Selection, String> {
+        match word {
+            "all" => Ok(Selection::All),
+            "singles" => Ok(Selection::Singles),
+            "pairs" => Ok(Selection::Pairs),
+            "random" => Ok(Selection::Random),
+            one => one.parse().map(Selection::One),
+        }
+    }
+}
+
+/// One run: an image, the cache of its device, a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// The image.
+    pub layout: Layout,
+    /// What the device says of its cache.
+    pub cache: Cache,
+    /// What is done.
+    pub workload: Workload,
+}
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// The images.
+    pub layouts: Vec<Layout>,
+    /// The workloads.
+    pub selection: Selection,
+    /// For everything that is random.
+    pub seed: u64,
+    /// How many states to check; less if the workloads have no more.
+    pub states: u64,
+    /// Threads.
+    pub jobs: usize,
+    /// Of each workload. Its seed and number of states are those of the campaign where that is less.
+    pub limits: Limits,
+    /// How devices lie, if they do.
+    pub fault: Option<Fault>,
+}
+
+/// Told how far it is: states checked, states asked for, bad ones.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64, u64) + Sync);
+
+impl Campaign {
+    /// Runs it. A workload that fails counts as a bad state.
+    ///
+    /// # Errors
+    /// An image could not be made.
+    pub fn run(
+        &self,
+        target: &dyn Target,
+        checks: &Checks<'_>,
+        progress: Progress<'_>,
+    ) -> Result<Report, String> {
+        let starts = self.starts()?;
+        let jobs = self.job_list();
+        let (next, states, bad) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let total = Mutex::new(Report::default());
+        let work = || {
+            let mut report = Report::default();
+            while states.load(Ordering::Relaxed) < self.states {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(job) = self.job(&jobs, index) else {
+                    break;
+                };
+                let (_, start) = starts
+                    .iter()
+                    .find(|(layout, _)| *layout == job.layout)
+                    .expect("made above");
+                let (had, had_bad) = (report.states, report.bad);
+                let left = self.states.saturating_sub(states.load(Ordering::Relaxed));
+                self.explore(target, checks, &job, start, left, &mut report);
+                let done =
+                    states.fetch_add(report.states - had, Ordering::Relaxed) + report.states - had;
+                let is_bad =
+                    bad.fetch_add(report.bad - had_bad, Ordering::Relaxed) + report.bad - had_bad;
+                progress(done, self.states, is_bad);
+            }
+            total.lock().add(&report);
+        };
+        std::thread::scope(|scope| {
+            (0..self.jobs.max(1)).for_each(|_| drop(scope.spawn(work)));
+        });
+        Ok(total.into_inner())
+    }
+
+    fn starts(&self) -> Result<Vec<(Layout, Start)>, String> {
+        let make = |&layout: &Layout| Ok((layout, layout.make()?));
+        self.layouts.iter().map(make).collect()
+    }
+
+    fn explore(
+        &self,
+        target: &dyn Target,
+        checks: &Checks<'_>,
+        job: &Job,
+        start: &Start,
+        left: u64,
+        report: &mut Report,
+    ) {
+        let explorer = Explorer {
+            target,
+            checks: checks.clone(),
+            limits: Limits {
+                seed: self.seed,
+                states: self.limits.states.min(left),
+                ..self.limits.clone()
+            },
+        };
+        match job.record(target, start, self.fault) {
+            Ok(recorded) => explorer.explore(&recorded, &job.to_string(), report),
+            Err(what) => report.complain(Bad {
+                replay: job.to_string(),
+                ops: job.words(),
+                what: format!("the workload failed: {what}"),
+            }),
+        }
+    }
+
+    /// What is run in turn, before random mixes without end.
+    fn job_list(&self) -> Vec<Job> {
+        let both = |layout, workload| {
+            [Cache::Volatile, Cache::NoFua].map(|cache| Job {
+                layout,
+                cache,
+                workload,
+            })
+        };
+        let of = |make: fn(Layout) -> Vec<Workload>| {
+            let all = self.layouts.iter().flat_map(move |&layout| {
+                make(layout)
+                    .into_iter()
+                    .flat_map(move |workload| both(layout, workload))
+            });
+            let mut jobs: Vec<Job> = all.collect();
+            shuffle(&mut jobs, self.seed);
+            jobs
+        };
+        match self.selection {
+            Selection::Singles => of(Workload::singles),
+            Selection::Pairs => of(Workload::pairs),
+            Selection::Random => Vec::new(),
+            Selection::One(workload) => of_one(&self.layouts, workload),
+            Selection::All => {
+                // There are more pairs than operations.
+                let singles = of(Workload::singles).into_iter().map(Some);
+                let singles = singles.chain(std::iter::repeat(None));
+                let turns = of(Workload::pairs).into_iter().zip(singles).zip(0..);
+                let turn = |((pair, single), index): ((Job, Option<Job>), u64)| {
+                    single.into_iter().chain([pair, self.random(index)])
+                };
+                turns.flat_map(turn).collect()
+            }
+        }
+    }
+
+    fn job(&self, jobs: &[Job], index: usize) -> Option<Job> {
+        let endless = matches!(self.selection, Selection::All | Selection::Random);
+        let further = || self.random(index as u64);
+        jobs.get(index).copied().or_else(|| endless.then(further))
+    }
+
+    fn random(&self, index: u64) -> Job {
+        let layouts = self.layouts.len() as u64;
+        Job {
+            layout: self.layouts[(index % layouts) as usize],
+            cache: match index / layouts % 4 {
+                3 => Cache::NoFua,
+                _ => Cache::Volatile,
+            },
+            workload: self.mix(index),
+        }
+    }
+
+    fn mix(&self, index: u64) -> Workload {
+        let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(index);
+        match index % 67 {
+            9 => Workload::Long { seed },
+            _ => Workload::Random { seed },
+        }
+    }
+}
+
+fn of_one(layouts: &[Layout], workload: Workload) -> Vec<Job> {
+    let job = |&layout: &Layout| Job {
+        layout,
+        cache: Cache::Volatile,
+        workload,
+    };
+    layouts.iter().map(job).collect()
+}
+
+fn shuffle<T>(list: &mut [T], seed: u64) {
+    let mut random = Random(seed);
+    for last in (1..list.len()).rev() {
+        list.swap(last, random.below(last as u64 + 1) as usize);
+    }
+}
+
+impl Job {
+    /// Runs the workload.
+    ///
+    /// # Errors
+    /// As [`record`]; the layout has no such operations.
+    pub fn record(
+        &self,
+        target: &dyn Target,
+        start: &Start,
+        fault: Option<Fault>,
+    ) -> Result<Recorded, String> {
+        let disk = Disk {
+            cache: self.cache,
+            fault,
+        };
+        record(target, start, &self.workload.ops(self.layout)?, disk)
+    }
+
+    pub(crate) fn words(&self) -> Vec<String> {
+        let ops = self.workload.ops(self.layout).unwrap_or_default();
+        ops.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cache = match self.cache {
+            Cache::Volatile => "fua",
+            Cache::NoFua => "flush",
+        };
+        write!(f, "{}/{cache}/{}", self.layout, self.workload)
+    }
+}

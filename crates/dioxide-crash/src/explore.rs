@@ -1,0 +1,377 @@
+//! The crash states of a recorded workload, recovered and checked.
+//!
+//! Each state is opened on pages shared with the image before the run, all files are read, what was promised is
+//! checked, and the file system is unmounted. Then, by samples: it is opened again and must read the same; its recovery is
+//! recorded and cut as the workload was, and what a second recovery makes of that is checked; the
+//! image is checked for consistency; and somebody else recovers the same crash, whose files are checked as well.
+//!
+//! Rejected: e2fsck on every state. It costs a hundred recoveries. It looks at each arrangement of files that is new, and at a
+//! sample of the others.
+
+use crate::oracle::Promise;
+use crate::report::{Bad, Coverage, Report};
+use crate::run::{Recorded, look};
+use crate::target::{Seen, Target};
+use dioxide::block::Device;
+use dioxide::block::record::states::{
+    CowDevice, Media, Options, Snapshot, State, StateError, States,
+};
+use dioxide::block::record::{Action, Log, RecordDevice};
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Judges an image that was unmounted.
+pub trait Check: Sync {
+    /// Checks it.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    fn check(&self, image: &Snapshot) -> Result<(), String>;
+}
+
+/// Somebody else who recovers a crashed file system: e2fsck, or the kernel.
+pub trait Recover: Sync {
+    /// In a word, for the report.
+    fn name(&self) -> &str;
+
+    /// The image afterwards, unmounted.
+    ///
+    /// # Errors
+    /// It could not be recovered, or was found damaged; in words.
+    fn recover(&self, image: &Snapshot) -> Result<Snapshot, String>;
+}
+
+/// Another recovery, for every so many states.
+#[derive(Clone, Copy)]
+pub struct Sample<'a> {
+    /// Who.
+    pub recover: &'a dyn Recover,
+    /// How often; not 0.
+    pub every: u64,
+}
+
+/// What is checked besides promises.
+#[derive(Clone, Default)]
+pub struct Checks<'a> {
+    /// Judges recovered images: those of a new shape, and of the others one in [`Limits::check_every`].
+    pub consistent: Option<&'a dyn Check>,
+    /// Other recoveries.
+    pub others: Vec<Sample<'a>>,
+}
+
+/// How much is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Which states, where not all are looked at.
+    pub seed: u64,
+    /// States of one workload; where it has more, they are taken at equal distances.
+    pub states: u64,
+    /// See [`Options::exhaustive`].
+    pub exhaustive: u32,
+    /// See [`Options::samples`].
+    pub samples: u32,
+    /// See [`Options::torn`].
+    pub torn: u32,
+    /// One state in so many is checked for consistency although its shape is known; 0 for none.
+    pub check_every: u64,
+    /// One state in so many is opened again; 0 for none.
+    pub reopen_every: u64,
+    /// One state in so many has its recovery cut; 0 for none.
+    pub interrupt_every: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            seed: 1,
+            states: 400,
+            exhaustive: 6,
+            samples: 8,
+            torn: 4,
+            check_every: 500,
+            reopen_every: 20,
+            interrupt_every: 100,
+        }
+    }
+}
+
+/// Explores recorded workloads.
+#[derive(Clone)]
+pub struct Explorer<'a> {
+    /// What recovers.
+    pub target: &'a dyn Target,
+    /// What is checked besides.
+    pub checks: Checks<'a>,
+    /// How much is looked at.
+    pub limits: Limits,
+}
+
+/// A crash, with what had been promised.
+struct Crash<'a> {
+    recorded: &'a Recorded,
+    promise: &'a Promise,
+    device: CowDevice,
+}
+
+impl Explorer<'_> {
+    /// Explores a workload; `name` is what it is called in the report.
+    pub fn explore(&self, recorded: &Recorded, name: &str, report: &mut Report) {
+        report.workloads += 1;
+        report.ops += u64::from(recorded.model.last());
+        report.unsupported += recorded.unsupported;
+        report.coverage.add(&coverage(&recorded.log));
+        let mut media = media(recorded);
+        let mut known = HashSet::new();
+        let mut promised = (u64::MAX, None);
+        for state in self.chosen(recorded, report) {
+            let acknowledged = acknowledged(recorded, state.at);
+            if promised.0 != state.at || promised.1.is_none() {
+                let promise = Promise::at(&recorded.model, &recorded.times, state.at);
+                promised = (state.at, Some(promise));
+            }
+            let crashed = media.crash(&state);
+            let (device, contents) = crashed.expect("listed from the same log");
+            if !known.insert((contents, acknowledged)) {
+                report.duplicates += 1;
+                continue;
+            }
+            report.states += 1;
+            let crash = Crash {
+                recorded,
+                promise: promised.1.as_ref().expect("made above"),
+                device,
+            };
+            if let Err(what) = self.judge(&crash, report) {
+                report.complain(bad(recorded, format!("{name}/{state}"), what));
+            }
+        }
+    }
+
+    /// Checks one state with everything there is; what is wrong with it.
+    ///
+    /// # Errors
+    /// The state is none of this workload.
+    pub fn replay(
+        &self,
+        recorded: &Recorded,
+        state: &State,
+    ) -> Result<Result<(), String>, StateError> {
+        let (device, _) = media(recorded).crash(state)?;
+        let promise = Promise::at(&recorded.model, &recorded.times, state.at);
+        let crash = Crash {
+            recorded,
+            promise: &promise,
+            device,
+        };
+        // Every sample falls due at 0.
+        Ok(self.judge(&crash, &mut Report::default()))
+    }
+
+    /// The states to look at.
+    fn chosen<'r>(
+        &self,
+        recorded: &'r Recorded,
+        report: &mut Report,
+    ) -> impl Iterator<Item = State> + use<'r> {
+        let limits = &self.limits;
+        let options = Options {
+            seed: limits.seed,
+            exhaustive: limits.exhaustive,
+            samples: limits.samples,
+            torn: limits.torn,
+            marks: recorded.times.iter().map(|op| op.acknowledged).collect(),
+            whole: recorded.whole.clone(),
+        };
+        let total = States::new(&recorded.log, options.clone()).count() as u64;
+        let step = total.div_ceil(limits.states.max(1)).max(1);
+        let phase = limits.seed % step;
+        report.left_out += total - (total + step - 1 - phase) / step;
+        let all = States::new(&recorded.log, options);
+        all.skip(phase as usize).step_by(step as usize)
+    }
+
+    fn judge(&self, crash: &Crash<'_>, report: &mut Report) -> Result<(), String> {
+        let turn = report.states;
+        let before = crash.device.snapshot();
+        let seen = self.recover(crash, Arc::new(crash.device.clone()))?;
+        crash.promise.check(&crash.recorded.model, &seen)?;
+        if is_due(self.limits.reopen_every, turn) {
+            report.reopened += 1;
+            self.reopen(crash, &seen)?;
+        }
+        let new_shape = report.is_new_shape(shape(&seen));
+        if new_shape || is_due(self.limits.check_every, turn) {
+            self.consistent(crash, report)?;
+        }
+        if is_due(self.limits.interrupt_every, turn) {
+            self.interrupt(crash, &before, report)?;
+        }
+        self.others(crash, &before, turn, report)
+    }
+
+    /// Opens, reads and unmounts. A panic is as bad as an error.
+    fn recover(&self, crash: &Crash<'_>, device: Arc<dyn Device>) -> Result<Vec<Seen>, String> {
+        let recovered = catch_unwind(AssertUnwindSafe(|| {
+            let mut session = self.target.open(device).map_err(|e| format!("open: {e}"))?;
+            let seen = look(&mut *session, &crash.recorded.model.names)?;
+            session.close().map_err(|e| format!("unmount: {e}"))?;
+            Ok(seen)
+        }));
+        recovered.unwrap_or_else(|panic| Err(format!("panic: {}", message(&*panic))))
+    }
+
+    /// A recovered file system that is opened again reads the same.
+    fn reopen(&self, crash: &Crash<'_>, seen: &[Seen]) -> Result<(), String> {
+        let again = self.recover(crash, Arc::new(crash.device.clone()))?;
+        match again == seen {
+            true => Ok(()),
+            false => Err("opened once more, files differ from what the recovery showed".into()),
+        }
+    }
+
+    fn consistent(&self, crash: &Crash<'_>, report: &mut Report) -> Result<(), String> {
+        let Some(check) = self.checks.consistent else {
+            return Ok(());
+        };
+        report.consistent += 1;
+        check.check(&crash.device.snapshot())
+    }
+
+    /// Cuts the recovery, at a few of its states, and recovers from that.
+    fn interrupt(
+        &self,
+        crash: &Crash<'_>,
+        before: &Snapshot,
+        report: &mut Report,
+    ) -> Result<(), String> {
+        let cache = crash.recorded.cache;
+        let record = RecordDevice::new(Arc::new(CowDevice::new(before, cache)));
+        self.recover(crash, Arc::new(record.clone()))?;
+        let log = record.take_log();
+        let options = Options {
+            seed: self.limits.seed,
+            exhaustive: 3,
+            samples: 2,
+            torn: 1,
+            marks: Vec::new(),
+            whole: crash.recorded.whole.clone(),
+        };
+        let mut media = Media::new(before.clone(), &log, cache);
+        for state in States::new(&log, options).step_by(3).take(40) {
+            let (device, _) = media.crash(&state).expect("listed from the same log");
+            report.interrupted += 1;
+            let cut = |what| format!("its recovery cut at {state}: {what}");
+            let seen = self.recover(crash, Arc::new(device)).map_err(cut)?;
+            crash
+                .promise
+                .check(&crash.recorded.model, &seen)
+                .map_err(cut)?;
+        }
+        Ok(())
+    }
+
+    fn others(
+        &self,
+        crash: &Crash<'_>,
+        before: &Snapshot,
+        turn: u64,
+        report: &mut Report,
+    ) -> Result<(), String> {
+        for sample in self.checks.others.iter().filter(|s| is_due(s.every, turn)) {
+            let name = sample.recover.name();
+            report.count_other(name);
+            let by = |what| format!("recovered by {name}: {what}");
+            let image = sample.recover.recover(before).map_err(by)?;
+            let device = CowDevice::new(&image, crash.recorded.cache);
+            let seen = self.recover(crash, Arc::new(device)).map_err(by)?;
+            crash
+                .promise
+                .check(&crash.recorded.model, &seen)
+                .map_err(by)?;
+        }
+        Ok(())
+    }
+}
+
+/// The image of a state.
+///
+/// # Errors
+/// The state is none of this workload.
+pub fn image_of(recorded: &Recorded, state: &State) -> Result<Snapshot, StateError> {
+    Ok(media(recorded).crash(state)?.0.snapshot())
+}
+
+fn media(recorded: &Recorded) -> Media<'_> {
+    Media::new(recorded.base.clone(), &recorded.log, recorded.cache)
+}
+
+/// How many operations had returned.
+fn acknowledged(recorded: &Recorded, at: u64) -> usize {
+    recorded.times.partition_point(|op| op.acknowledged <= at)
+}
+
+fn is_due(every: u64, turn: u64) -> bool {
+    every != 0 && turn.is_multiple_of(every)
+}
+
+fn shape(seen: &[Seen]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for seen in seen {
+        (seen.data.len(), seen.mode, seen.shape).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+fn bad(recorded: &Recorded, replay: String, what: String) -> Bad {
+    Bad {
+        replay,
+        ops: recorded.model.ops.iter().map(ToString::to_string).collect(),
+        what,
+    }
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without words")
+}
+
+/// What a log shows of the journal's work.
+fn coverage(log: &Log) -> Coverage {
+    let mut coverage = Coverage::default();
+    let mut last_descriptor = 0;
+    for entry in log.entries() {
+        match &entry.action {
+            Action::Flush => coverage.flushes += 1,
+            Action::Write { offset, bytes, fua } => {
+                coverage.forced += u64::from(*fua);
+                for (index, block) in bytes.chunks(1024).enumerate() {
+                    let at = offset + index as u64 * 1024;
+                    count_journal_block(&mut coverage, &mut last_descriptor, at, block);
+                }
+            }
+            _ => {}
+        }
+    }
+    coverage
+}
+
+fn count_journal_block(coverage: &mut Coverage, last_descriptor: &mut u64, at: u64, block: &[u8]) {
+    const MAGIC: [u8; 4] = 0xC03B_3998u32.to_be_bytes();
+    let Some((MAGIC, [_, _, _, kind, ..])) = block.split_first_chunk::<4>().map(|(m, r)| (*m, r))
+    else {
+        return;
+    };
+    match kind {
+        1 => {
+            coverage.wraps += u64::from(at < *last_descriptor);
+            *last_descriptor = at;
+        }
+        2 => coverage.commits += 1,
+        3 | 4 => coverage.checkpoints += 1,
+        5 => coverage.revokes += 1,
+        _ => {}
+    }
+}

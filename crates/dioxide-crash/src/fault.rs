@@ -1,0 +1,163 @@
+//! Devices that lie, to see whether the explorer notices.
+//!
+//! A [`FaultyDevice`] shows whoever uses it a device that works: reads give what was written. What it passes on, to
+//! the device that is recorded and so to the crash states, is something else.
+
+use dioxide::block::inline::InlineQueue;
+use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
+use dioxide::block::{Device, Durability, Geometry, Queue, QueueOptions, Result};
+use parking_lot::Mutex;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// How a device lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Flushes do nothing.
+    NoFlush,
+    /// Every second flush does nothing.
+    EverySecondFlush,
+    /// Force unit access is forgotten.
+    NoFua,
+    /// The last write before a flush comes after it.
+    LatePastFlush,
+    /// Every so many writes, one never happens.
+    LostWrite(u32),
+    /// Every so many writes, one lacks its last sector.
+    ShortWrite(u32),
+    /// Every so many writes, one goes to the next block of 4096 bytes.
+    Misplaced(u32),
+}
+
+impl Fault {
+    /// One of each kind, by name.
+    pub const ALL: [(&str, Fault); 7] = [
+        ("no-flush", Fault::NoFlush),
+        ("second-flush", Fault::EverySecondFlush),
+        ("no-fua", Fault::NoFua),
+        ("late", Fault::LatePastFlush),
+        ("lost", Fault::LostWrite(7)),
+        ("short", Fault::ShortWrite(7)),
+        ("misplaced", Fault::Misplaced(7)),
+    ];
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Fault, String> {
+        let found = Fault::ALL.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, fault)| fault).ok_or_else(|| {
+            let names = Fault::ALL.map(|(name, _)| name).join(", ");
+            format!("no fault {name:?}: there are {names}")
+        })
+    }
+}
+
+/// See the module header. Clones share everything.
+#[derive(Clone, Debug)]
+pub struct FaultyDevice(Arc<Faulty>);
+
+#[derive(Debug)]
+struct Faulty {
+    fault: Fault,
+    inner: Arc<dyn Device>,
+    /// What the user believes.
+    shown: CowDevice,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    writes: u32,
+    flushes: u32,
+    late: Option<(u64, Vec<u8>)>,
+}
+
+impl FaultyDevice {
+    /// Lies about `inner`, whose contents are `base`.
+    pub fn new(fault: Fault, inner: Arc<dyn Device>, base: &Snapshot) -> FaultyDevice {
+        let cache = match inner.geometry().fua {
+            true => Cache::Volatile,
+            false => Cache::NoFua,
+        };
+        FaultyDevice(Arc::new(Faulty {
+            fault,
+            shown: CowDevice::new(base, cache),
+            inner,
+            state: Mutex::default(),
+        }))
+    }
+}
+
+impl Faulty {
+    fn pass_on(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        let mut state = self.state.lock();
+        state.writes += 1;
+        let turn = |every: u32| state.writes.is_multiple_of(every);
+        match self.fault {
+            Fault::NoFua => self.inner.write_at(offset, buf, Durability::Cached),
+            Fault::LostWrite(every) if turn(every) => Ok(()),
+            Fault::ShortWrite(every) if turn(every) => {
+                let short = buf.len() - 512.min(buf.len());
+                match short {
+                    0 => Ok(()),
+                    _ => self.inner.write_at(offset, &buf[..short], durability),
+                }
+            }
+            Fault::Misplaced(every) if turn(every) => {
+                let end = self.inner.geometry().size_bytes - buf.len() as u64;
+                self.inner
+                    .write_at((offset + 4096).min(end), buf, durability)
+            }
+            Fault::LatePastFlush => match state.late.replace((offset, buf.to_vec())) {
+                Some((offset, buf)) => self.inner.write_at(offset, &buf, Durability::Cached),
+                None => Ok(()),
+            },
+            _ => self.inner.write_at(offset, buf, durability),
+        }
+    }
+}
+
+impl Device for FaultyDevice {
+    fn geometry(&self) -> &Geometry {
+        self.0.inner.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.shown.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        self.0.shown.write_at(offset, buf, durability)?;
+        self.0.pass_on(offset, buf, durability)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let mut state = self.0.state.lock();
+        state.flushes += 1;
+        match self.0.fault {
+            Fault::NoFlush => Ok(()),
+            Fault::EverySecondFlush if state.flushes.is_multiple_of(2) => Ok(()),
+            _ => self.0.inner.flush(),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.shown.discard(offset, len)?;
+        self.0.inner.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.shown.write_zeroes(offset, len)?;
+        self.0.inner.write_zeroes(offset, len)
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(InlineQueue::new(self.clone(), options)))
+    }
+
+    fn describe(&self) -> String {
+        format!("faulty({:?}, {})", self.0.fault, self.0.inner.describe())
+    }
+}

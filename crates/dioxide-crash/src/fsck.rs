@@ -1,0 +1,162 @@
+//! e2fsck as a check, and as another way to recover.
+
+use crate::explore::{Check, Recover};
+use crate::image::Place;
+use dioxide::block::record::states::Snapshot;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// A program of e2fsprogs, which Debian keeps where users do not look, speaking English.
+pub(crate) fn program(name: &str) -> Result<Command, String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{path}:/usr/sbin:/sbin");
+    let is_there = path
+        .split(':')
+        .any(|dir| Path::new(dir).join(name).is_file());
+    if !is_there {
+        return Err(format!("{name} is not installed: it comes with e2fsprogs"));
+    }
+    let mut command = Command::new(name);
+    command.env("PATH", path).env("LC_ALL", "C");
+    Ok(command)
+}
+
+fn output(command: &mut Command) -> Result<Output, String> {
+    command.output().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => format!("{}: not installed", words(command)),
+        _ => format!("{}: {error}", words(command)),
+    })
+}
+
+/// A command without its environment.
+fn words(command: &Command) -> String {
+    let all = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = all.map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
+
+/// Runs a command, which must succeed; what it printed.
+pub(crate) fn run(command: &mut Command) -> Result<String, String> {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = output(command)?;
+    let text = String::from_utf8_lossy(&stdout).into_owned();
+    match status.success() {
+        true => Ok(text),
+        false => {
+            let said = String::from_utf8_lossy(&stderr);
+            Err(format!("{}: {status}: {text}{said}", words(command)))
+        }
+    }
+}
+
+/// `e2fsck -fn`: an unmounted image must be clean. `e2fsck -fy` before that: replays and repairs a
+/// crashed one; whatever it repairs beyond orphans, and totals and marks in the superblock, is damage.
+#[derive(Clone, Copy, Debug)]
+pub struct E2fsck(());
+
+impl E2fsck {
+    /// If it is installed.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn find() -> Result<E2fsck, String> {
+        program("e2fsck").map(|_| E2fsck(()))
+    }
+
+    fn with_file<T>(
+        image: &Snapshot,
+        run: impl FnOnce(&Path) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let place = Place::new().map_err(|e| e.to_string())?;
+        let path = place.path("image");
+        fs::write(&path, image.to_vec()).map_err(|e| e.to_string())?;
+        run(&path)
+    }
+
+    fn clean(path: &Path) -> Result<(), String> {
+        run(program("e2fsck")?.arg("-fn").arg(path)).map(drop)
+    }
+
+    fn repair(path: &Path) -> Result<(), String> {
+        let output = output(program("e2fsck")?.arg("-fy").arg(path))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        match (output.status.code(), damage(&text)) {
+            (Some(0 | 1), None) => Ok(()),
+            _ => Err(format!("e2fsck -fy: {}: {text}", output.status)),
+        }
+    }
+}
+
+/// What a crash explains, and no replay mends: totals in the superblock, which are written at unmount,
+/// and the mark that the orphan file is in use.
+const EXPECTED: [&str; 3] = [
+    "Free blocks count wrong (",
+    "Free inodes count wrong (",
+    "Feature orphan_present is set but orphan file is clean.",
+];
+
+/// What was repaired and a crash does not explain. A question may stand in the line of what it is
+/// about, or below it.
+fn damage(text: &str) -> Option<&str> {
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let about = |index: usize| match lines[index] {
+        "Fix? yes" | "Clear? yes" => lines[index.saturating_sub(1)],
+        line => line,
+    };
+    let asked = (0..lines.len()).filter(|&index| lines[index].ends_with("? yes"));
+    let expected = |line: &str| EXPECTED.iter().any(|known| line.contains(known));
+    asked.map(about).find(|line| !expected(line))
+}
+
+impl Check for E2fsck {
+    fn check(&self, image: &Snapshot) -> Result<(), String> {
+        E2fsck::with_file(image, E2fsck::clean)
+    }
+}
+
+impl Recover for E2fsck {
+    fn name(&self) -> &str {
+        "e2fsck"
+    }
+
+    fn recover(&self, image: &Snapshot) -> Result<Snapshot, String> {
+        E2fsck::with_file(image, |path| {
+            E2fsck::repair(path)?;
+            E2fsck::clean(path)?;
+            let bytes = fs::read(path).map_err(|e| e.to_string())?;
+            Ok(Snapshot::new(&bytes))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::damage;
+
+    #[test]
+    fn totals_and_marks_are_no_damage_and_everything_else_is() {
+        assert_eq!(
+            damage("Free blocks count wrong (10, counted=6574).\nFix? yes\n\n"),
+            None
+        );
+        assert_eq!(
+            damage("/dev/x: recovering journal\nClearing orphaned inode 12\n"),
+            None
+        );
+        for text in [
+            "Free blocks count wrong for group #0 (10, counted=6574).\nFix? yes\n",
+            "Block bitmap differences:  +1234\nFix? yes\n",
+            "Inode 12, i_blocks is 8, should be 16.  Fix? yes\n",
+        ] {
+            assert!(damage(text).is_some(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Images to begin with: made by mke2fs on a file full of poison, with four files.
+//!
+//! | File | What it is |
+//! |---|---|
+//! | `/f0` | 41,260 bytes, all of them data |
+//! | `/f1` | 64 KiB, a hole but for 16 KiB of data in the middle |
+//! | `/f2` | empty |
+//! | `/f3` | 64 KiB, 32 KiB of it allocated and unwritten (where the layout can), the rest a hole |
+
+use crate::content;
+use crate::fsck::{program, run};
+use crate::model::{FileSpec, Units};
+use crate::run::Start;
+use dioxide::block::record::states::Snapshot;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::{fmt, io, str::FromStr};
+use tempfile::TempDir;
+
+const UUID: &str = "d10c1de0-0000-4000-8000-000000000003";
+
+/// A way to arrange a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Blocks of 4096 bytes.
+    K4,
+    /// Blocks of 1024 bytes.
+    K1,
+    /// Blocks of 1024 bytes, no checksums at all.
+    Plain,
+    /// Blocks of 1024 bytes, checksums of version 3 in the journal.
+    Csum3,
+    /// Files mapped by indirect blocks.
+    Indirect,
+    /// Clusters of four blocks of 4096 bytes.
+    Bigalloc,
+    /// With an orphan file.
+    OrphanFile,
+    /// Without a journal: overwrites only.
+    NoJournal,
+}
+
+/// How a layout is made.
+struct Recipe {
+    name: &'static str,
+    block_bytes: u64,
+    /// For mke2fs, which knows `has_journal` by itself.
+    features: &'static str,
+    /// In bytes.
+    cluster: Option<u64>,
+}
+
+impl Layout {
+    /// All of them.
+    pub const ALL: [Layout; 8] = [
+        Layout::K4,
+        Layout::K1,
+        Layout::Plain,
+        Layout::Csum3,
+        Layout::Indirect,
+        Layout::Bigalloc,
+        Layout::OrphanFile,
+        Layout::NoJournal,
+    ];
+
+    fn recipe(self) -> Recipe {
+        let recipe = |name, block_bytes, features| Recipe {
+            name,
+            block_bytes,
+            features,
+            cluster: None,
+        };
+        match self {
+            Layout::K4 => recipe("4k", 4096, "metadata_csum,^orphan_file"),
+            Layout::K1 => recipe("1k", 1024, "metadata_csum,^orphan_file"),
+            Layout::Plain => recipe("plain", 1024, "^metadata_csum,^orphan_file"),
+            Layout::Csum3 => recipe("csum3", 1024, "metadata_csum,^orphan_file"),
+            Layout::Indirect => recipe(
+                "indirect",
+                1024,
+                "^extent,^64bit,^metadata_csum,^orphan_file",
+            ),
+            Layout::Bigalloc => Recipe {
+                cluster: Some(16384),
+                ..recipe("bigalloc", 4096, "metadata_csum,bigalloc,^orphan_file")
+            },
+            Layout::OrphanFile => recipe("orphan-file", 1024, "metadata_csum,orphan_file"),
+            Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.recipe().name
+    }
+
+    /// What ranges that are taken out or put in must be multiples of.
+    pub fn unit_bytes(self) -> u64 {
+        self.recipe().cluster.unwrap_or(4096)
+    }
+
+    /// The smallest journal has 1024 blocks, and mke2fs wants as much again around it.
+    fn size_bytes(self) -> usize {
+        match self.recipe().block_bytes {
+            4096 => 12 << 20,
+            _ => 4 << 20,
+        }
+    }
+
+    fn units(self) -> Units {
+        let Recipe {
+            block_bytes,
+            cluster,
+            ..
+        } = self.recipe();
+        Units {
+            block_bytes,
+            cluster_bytes: cluster.unwrap_or(block_bytes),
+        }
+    }
+
+    /// Whether files can have unwritten blocks.
+    fn has_unwritten(self) -> bool {
+        self != Layout::Indirect
+    }
+
+    pub(crate) fn files(self) -> Vec<FileSpec> {
+        let spec = |name: &str, size, data: &[_], unwritten: &[_]| FileSpec {
+            name: name.into(),
+            size,
+            data: data.to_vec(),
+            unwritten: unwritten.to_vec(),
+        };
+        let unwritten = 16384..49152;
+        vec![
+            spec("/f0", 41_260, std::slice::from_ref(&(0..41_260)), &[]),
+            spec("/f1", 65_536, std::slice::from_ref(&(24_576..40_960)), &[]),
+            spec("/f2", 0, &[], &[]),
+            match self.has_unwritten() {
+                true => spec("/f3", 65_536, &[], std::slice::from_ref(&unwritten)),
+                false => spec("/f3", 65_536, &[], &[]),
+            },
+        ]
+    }
+
+    /// Makes an image.
+    ///
+    /// # Errors
+    /// mke2fs, debugfs or e2fsck is missing or fails; what it said.
+    pub fn make(self) -> Result<Start, String> {
+        let place = Place::new().map_err(|e| format!("temporary directory: {e}"))?;
+        let files = self.files();
+        let image = self.write(&place, &files)?;
+        Ok(Start {
+            image: Snapshot::new(&image),
+            units: self.units(),
+            files,
+            journal: self != Layout::NoJournal,
+            // One checksum over two sectors, and no copy that is as new.
+            whole: std::iter::once(1024..2048).collect(),
+        })
+    }
+
+    fn write(self, place: &Place, files: &[FileSpec]) -> Result<Vec<u8>, String> {
+        let (image, tree) = (place.path("image"), place.path("tree"));
+        let at = |path: &Path, e: io::Error| format!("{}: {e}", path.display());
+        fs::write(&image, poisoned(self.size_bytes())).map_err(|e| at(&image, e))?;
+        fs::create_dir(&tree).map_err(|e| at(&tree, e))?;
+        for (file, spec) in files.iter().enumerate() {
+            write_file(&tree, file, spec).map_err(|e| at(&tree, e))?;
+        }
+        self.mke2fs(&image, &tree)?;
+        self.debugfs(place, &image, files)?;
+        run(program("e2fsck")?.arg("-fn").arg(&image))?;
+        fs::read(&image).map_err(|e| at(&image, e))
+    }
+
+    fn mke2fs(self, image: &Path, tree: &Path) -> Result<(), String> {
+        let recipe = self.recipe();
+        let mut mke2fs = program("mke2fs")?;
+        mke2fs
+            .env("E2FSPROGS_FAKE_TIME", "1700000000")
+            .args(["-q", "-F", "-t", "ext4", "-m", "0", "-N", "32", "-U", UUID])
+            .args(["-b", &recipe.block_bytes.to_string()])
+            .args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
+            .args(["-O", recipe.features]);
+        if self != Layout::NoJournal {
+            // A journal has at least 1024 blocks.
+            mke2fs.args(["-J", &format!("size={}", recipe.block_bytes >> 10)]);
+        }
+        if let Some(cluster) = recipe.cluster {
+            mke2fs.args(["-C", &cluster.to_string()]);
+        }
+        run(mke2fs.arg("-d").arg(tree).arg(image)).map(drop)
+    }
+
+    /// What mke2fs cannot: unwritten blocks, and checksums in a journal.
+    fn debugfs(self, place: &Place, image: &Path, files: &[FileSpec]) -> Result<(), String> {
+        let block_bytes = self.recipe().block_bytes;
+        let mut script = String::new();
+        for spec in files {
+            for range in &spec.unwritten {
+                let (first, last) = (range.start / block_bytes, range.end / block_bytes - 1);
+                script += &format!("fallocate {} {first} {last}\n", spec.name);
+            }
+        }
+        if self == Layout::Csum3 {
+            script += "journal_open -c -v 3\njournal_close\n";
+        }
+        if script.is_empty() {
+            return Ok(());
+        }
+        let commands = place.path("commands");
+        fs::write(&commands, script).map_err(|e| e.to_string())?;
+        let mut debugfs = program("debugfs")?;
+        debugfs.arg("-w").arg("-f").arg(commands).arg(image);
+        run(&mut debugfs).map(drop)
+    }
+}
+
+fn poisoned(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    content::poison(0, &mut bytes);
+    bytes
+}
+
+fn write_file(tree: &Path, number: usize, spec: &FileSpec) -> io::Result<()> {
+    let mut file = File::create(tree.join(spec.name.trim_start_matches('/')))?;
+    file.set_len(spec.size)?;
+    let contents = spec.contents(number);
+    for range in &spec.data {
+        file.seek(SeekFrom::Start(range.start))?;
+        file.write_all(&contents[range.start as usize..range.end as usize])?;
+    }
+    Ok(())
+}
+
+/// A directory in memory, if there is one.
+pub(crate) struct Place(TempDir);
+
+impl Place {
+    pub(crate) fn new() -> io::Result<Place> {
+        let memory = Path::new("/dev/shm");
+        let builder = || {
+            let mut builder = tempfile::Builder::new();
+            builder.prefix("dioxide-crash-");
+            builder
+        };
+        let dir = match memory.is_dir() {
+            true => builder().tempdir_in(memory),
+            false => builder().tempdir(),
+        };
+        dir.map(Place)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Layout {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Layout, String> {
+        let found = Layout::ALL.into_iter().find(|layout| layout.name() == name);
+        found.ok_or_else(|| {
+            let names = Layout::ALL.map(Layout::name).join(", ");
+            format!("no layout {name:?}: there are {names}")
+        })
+    }
+}

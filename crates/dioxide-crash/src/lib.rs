@@ -1,0 +1,53 @@
+//! Power cuts, by the thousand: runs a workload on a recorded device, makes the states that a crash at
+//! any time can leave, recovers each, and checks what had been promised by then.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | [`op`] | what a workload does, as data |
+//! | [`content`] | bytes that tell whose they are, and poison for free space |
+//! | [`model`] | what files look like after each operation, and which mixtures a crash may leave |
+//! | [`oracle`] | what has been promised at a time, and whether files keep it |
+//! | [`target`] | the file system under test, as the explorer sees it |
+//! | [`engine`] | dioxide as such a target |
+//! | [`fault`] | devices that lie, which the explorer must notice |
+//! | [`run`] | a workload on a recorded device |
+//! | [`explore`] | its crash states, recovered and checked |
+//! | [`image`] | images to begin with, made by mke2fs, free space filled with poison |
+//! | [`fsck`] | e2fsck as a check and as another way to recover |
+//! | [`workload`] | operations alone, in pairs with fsync at each place, and at random |
+//! | [`campaign`] | many workloads over many images, by several threads |
+//! | [`replay`] | one state again, by its description |
+//! | [`report`] | figures, and the states that were bad |
+//!
+//! # What is promised
+//! - What fsync, fdatasync, sync or a clean unmount covered is there: data, size, and for all but
+//!   fdatasync the attributes. An acknowledged `O_DSYNC` or `O_SYNC` write is there.
+//! - The files together are as they were after some operation, or within one that takes more than one step. No
+//!   operation is there without those before it, as far as metadata goes.
+//! - Each sector of data is one that was written to that block of that file, not older than what is
+//!   promised; data that came with new metadata (an allocation, a conversion, an extension) is not older than that.
+//! - Holes and unwritten blocks read as zeros. No sector ever shows what free space held.
+//!
+//! # What is assumed
+//! A sector of 512 bytes is written whole, and so are the 1024 bytes of an ext4 superblock: it is changed in place, has one
+//! checksum, and nobody could find the journal to mend it. Whoever has a device that tears it needs a backup superblock.
+//!
+//! # What it is not
+//! Not a model of what several threads may do to one file: workloads are one thread's. Not a check of the
+//! metadata's own consistency: that is e2fsck's part, which is plugged in ([`explore::Checks`]).
+
+pub mod campaign;
+pub mod content;
+pub mod engine;
+pub mod explore;
+pub mod fault;
+pub mod fsck;
+pub mod image;
+pub mod model;
+pub mod op;
+pub mod oracle;
+pub mod replay;
+pub mod report;
+pub mod run;
+pub mod target;
+pub mod workload;

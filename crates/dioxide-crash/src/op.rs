@@ -1,0 +1,184 @@
+//! What a workload does, as data.
+
+use std::fmt;
+
+/// A file of the workload, by its number.
+pub type FileNo = usize;
+
+/// What a write promises when it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durable {
+    /// Nothing.
+    #[default]
+    No,
+    /// `O_DSYNC`.
+    Data,
+    /// `O_SYNC`.
+    Full,
+}
+
+/// What `fallocate` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Allocates, and extends the file.
+    Allocate,
+    /// Allocates; the size stays.
+    KeepSize,
+    /// Makes a hole.
+    PunchHole,
+    /// Makes a range read as zeros, and extends the file.
+    ZeroRange,
+    /// Makes a range read as zeros; the size stays.
+    ZeroRangeKeepSize,
+    /// Takes blocks out; what is behind them moves up.
+    CollapseRange,
+    /// Puts a hole in; what is behind it moves down.
+    InsertRange,
+}
+
+/// One call. Offsets and lengths in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Writes; may be unaligned, extend the file, leave a gap.
+    Write {
+        /// The file.
+        file: FileNo,
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// What it promises.
+        durable: Durable,
+    },
+    /// Writes at the end of the file.
+    Append {
+        /// The file.
+        file: FileNo,
+        /// How many bytes.
+        len: u64,
+        /// What it promises.
+        durable: Durable,
+    },
+    /// `ftruncate`.
+    SetLen {
+        /// The file.
+        file: FileNo,
+        /// The new size.
+        len: u64,
+    },
+    /// `fallocate`.
+    Allocate {
+        /// The file.
+        file: FileNo,
+        /// What it does.
+        mode: Mode,
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// `fchmod`.
+    SetMode {
+        /// The file.
+        file: FileNo,
+        /// Permissions.
+        mode: u16,
+    },
+    /// `futimens`: the time of last access.
+    SetTime {
+        /// The file.
+        file: FileNo,
+        /// Seconds since 1970.
+        secs: i64,
+    },
+    /// `fsync`.
+    Fsync {
+        /// The file.
+        file: FileNo,
+    },
+    /// `fdatasync`.
+    Fdatasync {
+        /// The file.
+        file: FileNo,
+    },
+    /// `syncfs`.
+    Sync,
+}
+
+impl Op {
+    /// The file that it is about; none for [`Op::Sync`].
+    pub fn file(&self) -> Option<FileNo> {
+        match *self {
+            Op::Write { file, .. }
+            | Op::Append { file, .. }
+            | Op::SetLen { file, .. }
+            | Op::Allocate { file, .. }
+            | Op::SetMode { file, .. }
+            | Op::SetTime { file, .. }
+            | Op::Fsync { file }
+            | Op::Fdatasync { file } => Some(file),
+            Op::Sync => None,
+        }
+    }
+
+    /// Whether it may be there in part after a crash, sector by sector.
+    pub fn has_steps(&self) -> bool {
+        match self {
+            Op::Write { .. } | Op::Append { .. } => true,
+            Op::Allocate { mode, .. } => !matches!(mode, Mode::CollapseRange | Mode::InsertRange),
+            _ => false,
+        }
+    }
+}
+
+impl Durable {
+    fn suffix(self) -> &'static str {
+        match self {
+            Durable::No => "",
+            Durable::Data => " dsync",
+            Durable::Full => " sync",
+        }
+    }
+}
+
+impl Mode {
+    fn word(self) -> &'static str {
+        match self {
+            Mode::Allocate => "allocate",
+            Mode::KeepSize => "keep-size",
+            Mode::PunchHole => "punch",
+            Mode::ZeroRange => "zero",
+            Mode::ZeroRangeKeepSize => "zero-keep-size",
+            Mode::CollapseRange => "collapse",
+            Mode::InsertRange => "insert",
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Op::Write {
+                file,
+                offset,
+                len,
+                durable,
+            } => write!(f, "write f{file} {offset}+{len}{}", durable.suffix()),
+            Op::Append { file, len, durable } => {
+                write!(f, "append f{file} {len}{}", durable.suffix())
+            }
+            Op::SetLen { file, len } => write!(f, "truncate f{file} {len}"),
+            Op::Allocate {
+                file,
+                mode,
+                offset,
+                len,
+            } => write!(f, "{} f{file} {offset}+{len}", mode.word()),
+            Op::SetMode { file, mode } => write!(f, "chmod f{file} {mode:o}"),
+            Op::SetTime { file, secs } => write!(f, "atime f{file} {secs}"),
+            Op::Fsync { file } => write!(f, "fsync f{file}"),
+            Op::Fdatasync { file } => write!(f, "fdatasync f{file}"),
+            Op::Sync => f.write_str("sync"),
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What has been promised at a time, and whether files keep it.
+//!
+//! Metadata is ordered: what is found must be the maps of one state, the same for all files, between the
+//! newest one that is promised and the last that was begun; or, where an operation takes several steps, a mixture of the states
+//! before and after it. Data is not ordered: a map of one state may show the data of any later one.
+
+use crate::content;
+use crate::model::{History, Layout, Model, SECTOR, Slot};
+use crate::op::{Durable, FileNo, Op};
+use crate::target::Seen;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// When each operation began and returned, in the numbers of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// The log's next number when it was called.
+    pub began: u64,
+    /// The log's next number when it had returned.
+    pub acknowledged: u64,
+}
+
+/// What must be there at a time, and what may be.
+#[derive(Clone, Debug)]
+pub struct Promise {
+    /// The last state that was begun.
+    last: u32,
+    /// The oldest state whose maps may be found.
+    mapped: u32,
+    /// By file: the oldest state whose data may be found.
+    data: Vec<u32>,
+    /// The same by file, space and sector, where a single write promised itself.
+    sectors: HashMap<(FileNo, usize, u64), u32>,
+}
+
+impl Promise {
+    /// What is promised at `time`, by operations that began and returned at `times`.
+    pub fn at(model: &Model, times: &[Times], time: u64) -> Promise {
+        let mut promise = Promise {
+            last: times.iter().filter(|op| op.began < time).count() as u32,
+            mapped: 0,
+            data: vec![0; model.files.len()],
+            sectors: HashMap::new(),
+        };
+        let returned = (1..).zip(&model.ops).zip(times);
+        for ((state, op), _) in returned.filter(|(_, op)| op.acknowledged <= time) {
+            promise.keep(model, state, op);
+        }
+        promise.last = promise.last.max(promise.mapped);
+        promise
+    }
+
+    fn keep(&mut self, model: &Model, state: u32, op: &Op) {
+        match *op {
+            Op::Fsync { file } => self.whole(&model.files[file], file, state, true),
+            Op::Fdatasync { file } => self.whole(&model.files[file], file, state, false),
+            Op::Sync => {
+                for (file, history) in model.files.iter().enumerate() {
+                    self.whole(history, file, state, true);
+                }
+            }
+            Op::Write { file, durable, .. } | Op::Append { file, durable, .. } => {
+                self.range(model, file, state, durable);
+            }
+            _ => {}
+        }
+    }
+
+    fn whole(&mut self, history: &History, file: FileNo, state: u32, attributes: bool) {
+        self.map(history, state, attributes);
+        self.data[file] = state;
+    }
+
+    fn map(&mut self, history: &History, state: u32, attributes: bool) {
+        let list = match attributes {
+            true => &history.changed,
+            false => &history.mapped,
+        };
+        self.mapped = self.mapped.max(list[state as usize]);
+    }
+
+    fn range(&mut self, model: &Model, file: FileNo, state: u32, durable: Durable) {
+        if durable == Durable::No {
+            return;
+        }
+        self.map(&model.files[file], state, durable == Durable::Full);
+        for (file, space, sectors) in model.promised_by(state) {
+            let each = sectors.map(|sector| ((file, space, sector), state));
+            self.sectors.extend(each);
+        }
+    }
+
+    fn sector(&self, file: FileNo, space: usize, sector: u64) -> u32 {
+        let own = self.sectors.get(&(file, space, sector)).copied();
+        self.data[file].max(own.unwrap_or(0))
+    }
+
+    /// Checks what was found of all files.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, model: &Model, seen: &[Seen]) -> Result<(), String> {
+        stale(model, seen)?;
+        let found: Vec<Found> = (0..seen.len())
+            .map(|file| Found {
+                promise: self,
+                history: &model.files[file],
+                block_bytes: model.block_bytes,
+                file,
+                seen: &seen[file],
+            })
+            .collect();
+        let fits: Vec<Vec<bool>> = found.iter().map(Found::fitting_states).collect();
+        let fits_at = |file: usize, state: u32| fits[file][(state - self.mapped) as usize];
+        for state in (self.mapped..=self.last).rev() {
+            let mut misfits = (0..found.len()).filter(|&file| !fits_at(file, state));
+            match (misfits.next(), misfits.next()) {
+                (None, _) => return Ok(()),
+                (Some(file), None) if self.fits_within(model, &found[file], state) => {
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        Err(self.complaint(model, &found, &fits))
+    }
+
+    /// Whether a file is as in the middle of operation `state`.
+    fn fits_within(&self, model: &Model, found: &Found<'_>, state: u32) -> bool {
+        let op = (state as usize).checked_sub(1).map(|op| &model.ops[op]);
+        state > self.mapped
+            && op.is_some_and(|op| op.has_steps() && op.file() == Some(found.file))
+            && found.fits_within(state)
+    }
+
+    fn complaint(&self, model: &Model, found: &[Found<'_>], fits: &[Vec<bool>]) -> String {
+        let range = format!("states {} to {}", self.mapped, self.last);
+        let Some(file) = fits.iter().position(|fits| !fits.contains(&true)) else {
+            let each = |(file, fits): (usize, &Vec<bool>)| {
+                let states = (self.mapped..).zip(fits).filter(|(_, fits)| **fits);
+                let states: Vec<String> = states.map(|(state, _)| state.to_string()).collect();
+                format!("{} as in {}", model.names[file], states.join(" or "))
+            };
+            let files: Vec<String> = fits.iter().enumerate().map(each).collect();
+            return format!("no common state in {range}: {}", files.join("; "));
+        };
+        // The state that it most likely is: the last with the right size.
+        let size = |&state: &u32| found[file].history.layouts[state as usize].size;
+        let mut states = (self.mapped..=self.last).rev();
+        let state = states.find(|state| size(state) == found[file].size());
+        let state = state.unwrap_or(self.last);
+        let what = found[file].misfit(state);
+        let name = &model.names[file];
+        format!("{name} is as in none of {range}; against {state}: {what}")
+    }
+}
+
+/// What free space held must show nowhere.
+fn stale(model: &Model, seen: &[Seen]) -> Result<(), String> {
+    for (name, seen) in model.names.iter().zip(seen) {
+        let mut sectors = seen.data.chunks(SECTOR as usize);
+        if let Some(at) = sectors.position(content::is_poisoned) {
+            return Err(format!("{name}: sector {at} shows what free space held"));
+        }
+    }
+    Ok(())
+}
+
+/// A file as it was found, and what it may be.
+struct Found<'a> {
+    promise: &'a Promise,
+    history: &'a History,
+    block_bytes: u64,
+    file: FileNo,
+    seen: &'a Seen,
+}
+
+impl Found<'_> {
+    /// By state from the oldest that is allowed: whether the file is as it says.
+    fn fitting_states(&self) -> Vec<bool> {
+        let mut fits: Vec<bool> = Vec::new();
+        let mut before: Option<&Arc<Layout>> = None;
+        for state in self.promise.mapped..=self.promise.last {
+            let layout = &self.history.layouts[state as usize];
+            let same = before.is_some_and(|before| Arc::ptr_eq(before, layout));
+            let last = fits.last().copied();
+            fits.push(match (same, last) {
+                (true, Some(last)) => last,
+                _ => self.fits(layout),
+            });
+            before = Some(layout);
+        }
+        fits
+    }
+
+    fn size(&self) -> u64 {
+        self.seen.data.len() as u64
+    }
+
+    fn sectors(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        (0..).zip(self.seen.data.chunks(SECTOR as usize))
+    }
+
+    fn same_attributes(&self, layout: &Layout) -> bool {
+        self.seen.mode == layout.mode && self.seen.atime == layout.atime
+    }
+
+    fn fits(&self, layout: &Layout) -> bool {
+        let mut sectors = self.sectors();
+        self.size() == layout.size
+            && self.same_attributes(layout)
+            && sectors.all(|(sector, bytes)| self.shows(layout, sector, bytes))
+    }
+
+    fn fits_within(&self, state: u32) -> bool {
+        let layout = |state: u32| &self.history.layouts[state as usize];
+        let (before, after) = (layout(state - 1), layout(state));
+        let shows = |(sector, bytes): (u64, &[u8])| {
+            let end = sector * SECTOR + bytes.len() as u64;
+            // Behind the old end, there is nothing old to show.
+            let was_there = end <= before.size;
+            self.shows(after, sector, bytes) || was_there && self.shows(before, sector, bytes)
+        };
+        [before.size, after.size].contains(&self.size())
+            && self.same_attributes(after)
+            && self.sectors().all(shows)
+    }
+
+    /// Whether a map may show this in a sector of the file.
+    fn shows(&self, layout: &Layout, sector: u64, bytes: &[u8]) -> bool {
+        let per_block = self.block_bytes / SECTOR;
+        let within = sector % per_block;
+        match layout.slots.get(&(sector / per_block)) {
+            Some(slot) if slot.written => self.candidates(slot, within).any(|version| {
+                let at = (within * SECTOR) as usize;
+                version.1[at..at + bytes.len()] == *bytes
+            }),
+            _ => bytes.iter().all(|&byte| byte == 0),
+        }
+    }
+
+    /// What space may hold, newest first.
+    fn candidates(&self, slot: &Slot, within: u64) -> impl Iterator<Item = &(u32, Box<[u8]>)> {
+        let promised = self.promise.sector(self.file, slot.space, within);
+        let floor = promised.max(slot.floors[within as usize]);
+        let versions = &self.history.spaces[slot.space];
+        let newest = versions.partition_point(|&(state, _)| state <= self.promise.last);
+        let oldest = versions.partition_point(|&(state, _)| state <= floor);
+        versions[oldest.saturating_sub(1)..newest.max(oldest)]
+            .iter()
+            .rev()
+    }
+
+    /// What does not fit a state, in words.
+    fn misfit(&self, state: u32) -> String {
+        let layout = &self.history.layouts[state as usize];
+        if self.size() != layout.size {
+            return format!("size {}, not {}", self.size(), layout.size);
+        }
+        if !self.same_attributes(layout) {
+            let Seen { mode, atime, .. } = self.seen;
+            let (right, time) = (layout.mode, layout.atime);
+            return format!("mode {mode:o} and atime {atime}, not {right:o} and {time}");
+        }
+        let misfit = self
+            .sectors()
+            .find(|&(at, bytes)| !self.shows(layout, at, bytes));
+        match misfit {
+            Some((at, bytes)) => format!(
+                "sector {at} has {}, not {}",
+                content::explain(bytes),
+                self.wanted(layout, at)
+            ),
+            None => "fits, but not with the other files".into(),
+        }
+    }
+
+    fn wanted(&self, layout: &Layout, sector: u64) -> String {
+        let per_block = self.block_bytes / SECTOR;
+        let within = sector % per_block;
+        let Some(slot) = layout
+            .slots
+            .get(&(sector / per_block))
+            .filter(|slot| slot.written)
+        else {
+            return "zeros".into();
+        };
+        let words = self.candidates(slot, within).map(|(state, bytes)| {
+            let at = (within * SECTOR) as usize;
+            format!(
+                "{} (state {state})",
+                content::explain(&bytes[at..at + SECTOR as usize])
+            )
+        });
+        words.collect::<Vec<String>>().join(" or ")
+    }
+}

@@ -1,0 +1,179 @@
+//! Figures, and the states that were bad.
+
+use serde::Serialize;
+use std::collections::HashSet;
+use std::fmt;
+
+/// How many bad states are kept in words.
+const KEPT: usize = 100;
+
+/// A state that broke a promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bad {
+    /// Image, workload and state: what `--replay` takes.
+    pub replay: String,
+    /// The operations.
+    pub ops: Vec<String>,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What the workloads made the target do, by what was found in the logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Coverage {
+    /// Commit blocks of the journal.
+    pub commits: u64,
+    /// Revoke blocks.
+    pub revokes: u64,
+    /// Times that the log began again at its first block.
+    pub wraps: u64,
+    /// Writes of the journal's superblock: checkpoints, and the log put in use or out of it.
+    pub checkpoints: u64,
+    /// Writes with force unit access.
+    pub forced: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+/// Figures of an exploration.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Workloads run.
+    pub workloads: u64,
+    /// Operations done.
+    pub ops: u64,
+    /// Operations that the target could not do.
+    pub unsupported: u64,
+    /// States recovered and checked.
+    pub states: u64,
+    /// States whose contents had been checked under the same promises.
+    pub duplicates: u64,
+    /// States that the listing of a workload had and its budget left out.
+    pub left_out: u64,
+    /// States recovered of which recovery itself was cut.
+    pub interrupted: u64,
+    /// States recovered, unmounted and looked at again.
+    pub reopened: u64,
+    /// Arrangements of files that were found.
+    pub shapes: u64,
+    /// Images whose consistency was checked, by e2fsck.
+    pub consistent: u64,
+    /// States recovered by something else, by name.
+    pub otherwise: Vec<(String, u64)>,
+    /// Bad states.
+    pub bad: u64,
+    /// Some of them.
+    pub examples: Vec<Bad>,
+    /// What the workloads made happen.
+    pub coverage: Coverage,
+    /// Hashes of the shapes.
+    #[serde(skip)]
+    pub(crate) shapes_seen: HashSet<u64>,
+}
+
+impl Report {
+    /// A bad state was found.
+    pub(crate) fn complain(&mut self, bad: Bad) {
+        self.bad += 1;
+        if self.examples.len() < KEPT {
+            self.examples.push(bad);
+        }
+    }
+
+    /// Whether this is the first of its shape.
+    pub(crate) fn is_new_shape(&mut self, shape: u64) -> bool {
+        let new = self.shapes_seen.insert(shape);
+        self.shapes = self.shapes_seen.len() as u64;
+        new
+    }
+
+    pub(crate) fn count_other(&mut self, name: &str) {
+        match self.otherwise.iter_mut().find(|(other, _)| other == name) {
+            Some((_, count)) => *count += 1,
+            None => self.otherwise.push((name.into(), 1)),
+        }
+    }
+
+    /// Adds another's figures.
+    pub fn add(&mut self, other: &Report) {
+        self.workloads += other.workloads;
+        self.ops += other.ops;
+        self.unsupported += other.unsupported;
+        self.states += other.states;
+        self.duplicates += other.duplicates;
+        self.left_out += other.left_out;
+        self.interrupted += other.interrupted;
+        self.reopened += other.reopened;
+        self.consistent += other.consistent;
+        self.bad += other.bad;
+        let room = KEPT - self.examples.len();
+        self.examples
+            .extend(other.examples.iter().take(room).cloned());
+        for (name, count) in &other.otherwise {
+            (0..*count).for_each(|_| self.count_other(name));
+        }
+        self.coverage.add(&other.coverage);
+        self.shapes_seen.extend(&other.shapes_seen);
+        self.shapes = self.shapes_seen.len() as u64;
+    }
+}
+
+impl Coverage {
+    pub(crate) fn add(&mut self, other: &Coverage) {
+        self.commits += other.commits;
+        self.revokes += other.revokes;
+        self.wraps += other.wraps;
+        self.checkpoints += other.checkpoints;
+        self.forced += other.forced;
+        self.flushes += other.flushes;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Coverage {
+            commits,
+            revokes,
+            wraps,
+            checkpoints,
+            forced,
+            flushes,
+        } = self.coverage;
+        writeln!(
+            f,
+            "workloads     {} of {} operations ({} not supported)",
+            self.workloads, self.ops, self.unsupported
+        )?;
+        writeln!(
+            f,
+            "states        {} checked, {} the same, {} left out",
+            self.states, self.duplicates, self.left_out
+        )?;
+        writeln!(f, "recovery cut  {}", self.interrupted)?;
+        writeln!(f, "reopened      {}", self.reopened)?;
+        writeln!(f, "shapes        {}", self.shapes)?;
+        writeln!(f, "consistent    {}", self.consistent)?;
+        for (name, count) in &self.otherwise {
+            writeln!(f, "{name:<13} {count}")?;
+        }
+        writeln!(
+            f,
+            "coverage      {commits} commits, {revokes} revokes, {wraps} wraps, \
+             {checkpoints} journal superblocks, {forced} forced writes, {flushes} flushes"
+        )?;
+        writeln!(f, "bad           {}", self.bad)?;
+        if self.bad > self.examples.len() as u64 {
+            writeln!(f, "              of which {} here:", self.examples.len())?;
+        }
+        for bad in &self.examples {
+            writeln!(
+                f,
+                "\n{}\n  {}\n  {}",
+                bad.replay,
+                bad.ops.join("; "),
+                bad.what
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! The file system under test, as the explorer sees it.
+
+use crate::op::Op;
+use dioxide::block::Device;
+use std::sync::Arc;
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// The target cannot do this (on such a file, or not yet), and changed nothing.
+    Unsupported,
+}
+
+/// A file as it reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Contents; their length is the size.
+    pub data: Vec<u8>,
+    /// Permissions.
+    pub mode: u16,
+    /// Time of last access, in seconds.
+    pub atime: i64,
+    /// Anything that tells one arrangement on the disk from another: a hash of the mappings, say.
+    pub shape: u64,
+}
+
+/// A file system that can be opened on a device.
+pub trait Target: Sync {
+    /// Opens it, read-write, after whatever recovery it needs.
+    ///
+    /// # Errors
+    /// In words.
+    fn open(&self, device: Arc<dyn Device>) -> Result<Box<dyn Session>, String>;
+}
+
+/// An open file system. Dropping one is no clean unmount.
+pub trait Session {
+    /// Does one operation; `data` is what a write writes. `name` is the file's path, empty for
+    /// [`Op::Sync`].
+    ///
+    /// # Errors
+    /// In words.
+    fn run(&mut self, op: &Op, name: &str, data: &[u8]) -> Result<Outcome, String>;
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// In words.
+    fn look(&mut self, name: &str) -> Result<Seen, String>;
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// In words.
+    fn close(self: Box<Self>) -> Result<(), String>;
+}

@@ -1,0 +1,384 @@
+//! What to run: each operation alone, all pairs of operations, random mixes; with fsync at each place.
+//!
+//! A workload has a short name that says all there is to know of it: `single:4:1`, `pair:4:17:3`,
+//! `random:99`, `long:99`. The first numbers are places in [`operations`], the last which of the operations is
+//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random` and `long`, the seed.
+
+use crate::image::Layout;
+use crate::op::{Durable, FileNo, Mode, Op};
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// A list of operations, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Workload {
+    /// One operation.
+    Single {
+        /// Which.
+        op: usize,
+        /// Whether an fsync follows.
+        synced: bool,
+    },
+    /// Two operations.
+    Pair {
+        /// Which.
+        ops: [usize; 2],
+        /// After which of them an fsync follows: bit by bit.
+        synced: u8,
+    },
+    /// Random operations and syncs, ten or twenty.
+    Random {
+        /// Their seed.
+        seed: u64,
+    },
+    /// As many, with as many syncs, as take the journal around its log.
+    Long {
+        /// Their seed.
+        seed: u64,
+    },
+}
+
+/// The operations that workloads are made of.
+pub fn operations(layout: Layout) -> Vec<Op> {
+    let overwrites = overwrites();
+    match layout {
+        Layout::NoJournal => overwrites,
+        _ => [overwrites, writes(), changes(layout.unit_bytes())].concat(),
+    }
+}
+
+fn write(file: FileNo, offset: u64, len: u64) -> Op {
+    write_durably(file, offset, len, Durable::No)
+}
+
+fn write_durably(file: FileNo, offset: u64, len: u64, durable: Durable) -> Op {
+    Op::Write {
+        file,
+        offset,
+        len,
+        durable,
+    }
+}
+
+fn append(file: FileNo, len: u64, durable: Durable) -> Op {
+    Op::Append { file, len, durable }
+}
+
+fn allocate(file: FileNo, mode: Mode, offset: u64, len: u64) -> Op {
+    Op::Allocate {
+        file,
+        mode,
+        offset,
+        len,
+    }
+}
+
+/// Of what is written: aligned, unaligned, inside a sector, over many blocks, durable.
+fn overwrites() -> Vec<Op> {
+    vec![
+        write(0, 4096, 4096),
+        write(0, 5000, 3000),
+        write(0, 10_100, 100),
+        write(0, 8192, 24_576),
+        write(1, 28_672, 8192),
+        write_durably(0, 8192, 1024, Durable::Data),
+        write_durably(0, 8000, 1000, Durable::Data),
+        write_durably(0, 12_288, 4096, Durable::Full),
+    ]
+}
+
+/// Into holes and unwritten blocks, over the end, behind it.
+fn writes() -> Vec<Op> {
+    vec![
+        write(1, 0, 8192),
+        write(1, 45_000, 700),
+        write_durably(1, 4096, 4096, Durable::Data),
+        write(1, 20_480, 8192),
+        append(0, 5000, Durable::No),
+        append(0, 512, Durable::Data),
+        append(2, 4096, Durable::No),
+        append(2, 10_000, Durable::Full),
+        write(0, 40_960, 8192),
+        write(0, 60_000, 1000),
+        write_durably(2, 20_000, 3000, Durable::Data),
+        write(3, 16_384, 4096),
+        write(3, 20_000, 600),
+        write_durably(3, 24_576, 4096, Durable::Data),
+        write(3, 12_288, 40_960),
+    ]
+}
+
+/// Of sizes, maps and attributes. `unit` is what ranges that move others are multiples of.
+fn changes(unit: u64) -> Vec<Op> {
+    let set_len = |file, len| Op::SetLen { file, len };
+    vec![
+        set_len(0, 10_000),
+        set_len(1, 0),
+        set_len(0, 100_000),
+        set_len(1, 30_000),
+        allocate(2, Mode::Allocate, 0, 16_384),
+        allocate(0, Mode::KeepSize, 45_056, 16_384),
+        allocate(0, Mode::PunchHole, 5000, 20_000),
+        allocate(1, Mode::PunchHole, 28_672, 8192),
+        allocate(0, Mode::ZeroRange, 3000, 17_000),
+        allocate(0, Mode::ZeroRangeKeepSize, 36_864, 16_384),
+        allocate(0, Mode::CollapseRange, unit, unit),
+        allocate(1, Mode::CollapseRange, unit, unit),
+        allocate(0, Mode::InsertRange, unit, unit),
+        allocate(1, Mode::InsertRange, 2 * unit, unit),
+        Op::SetMode {
+            file: 0,
+            mode: 0o600,
+        },
+        Op::SetTime {
+            file: 1,
+            secs: 1_234_567_890,
+        },
+    ]
+}
+
+impl Workload {
+    /// Each operation alone, without and with an fsync.
+    pub fn singles(layout: Layout) -> Vec<Workload> {
+        let all = 0..operations(layout).len();
+        let both = |op| [false, true].map(|synced| Workload::Single { op, synced });
+        all.flat_map(both).collect()
+    }
+
+    /// All pairs, with fsync nowhere, after the first, after the second, after both.
+    pub fn pairs(layout: Layout) -> Vec<Workload> {
+        let count = operations(layout).len();
+        let pair = |index: usize| Workload::Pair {
+            ops: [index / 4 / count, index / 4 % count],
+            synced: (index % 4) as u8,
+        };
+        (0..count * count * 4).map(pair).collect()
+    }
+
+    /// Its operations.
+    ///
+    /// # Errors
+    /// The layout has no such operations.
+    pub fn ops(&self, layout: Layout) -> Result<Vec<Op>, String> {
+        let known = operations(layout);
+        let op = |index: usize| {
+            let op = known.get(index).cloned();
+            op.ok_or_else(|| format!("{self}: there are {} operations", known.len()))
+        };
+        let (list, synced) = match *self {
+            Workload::Single { op: first, synced } => (vec![op(first)?], u8::from(synced)),
+            Workload::Pair { ops, synced } => (vec![op(ops[0])?, op(ops[1])?], synced),
+            Workload::Random { seed } => return Ok(random(layout, &known, seed, 6..21)),
+            Workload::Long { seed } => return Ok(random(layout, &known, seed, 500..600)),
+        };
+        let with_sync = |(index, op): (usize, Op)| {
+            let sync = op.file().filter(|_| synced >> index & 1 == 1);
+            std::iter::once(op).chain(sync.map(|file| Op::Fsync { file }))
+        };
+        let ops: Vec<Op> = list.into_iter().enumerate().flat_map(with_sync).collect();
+        Ok(valid(layout, ops))
+    }
+}
+
+/// Takes out what would fail where it stands: ranges of `collapse` and `insert` must begin and, for the former, end
+/// inside the file.
+fn valid(layout: Layout, ops: Vec<Op>) -> Vec<Op> {
+    let mut sizes: Vec<u64> = layout.files().iter().map(|spec| spec.size).collect();
+    let mut is_valid = |op: &Op| match *op {
+        Op::Write {
+            file, offset, len, ..
+        } => {
+            sizes[file] = sizes[file].max(offset + len);
+            true
+        }
+        Op::Append { file, len, .. } => {
+            sizes[file] += len;
+            true
+        }
+        Op::SetLen { file, len } => {
+            sizes[file] = len;
+            true
+        }
+        Op::Allocate {
+            file,
+            mode,
+            offset,
+            len,
+        } => resized(&mut sizes[file], mode, offset, len, layout),
+        _ => true,
+    };
+    ops.into_iter().filter(|op| is_valid(op)).collect()
+}
+
+/// Whether `fallocate` can be done; the size changes as it says.
+fn resized(size: &mut u64, mode: Mode, offset: u64, len: u64, layout: Layout) -> bool {
+    let moves = matches!(mode, Mode::CollapseRange | Mode::InsertRange);
+    if layout == Layout::Indirect && mode != Mode::PunchHole {
+        return false;
+    }
+    let (possible, becomes) = match mode {
+        Mode::Allocate | Mode::ZeroRange => (true, (*size).max(offset + len)),
+        Mode::CollapseRange => (offset + len < *size, size.saturating_sub(len)),
+        Mode::InsertRange => (offset < *size, *size + len),
+        _ => (true, *size),
+    };
+    debug_assert!(!moves || (offset | len).is_multiple_of(layout.unit_bytes()));
+    if possible {
+        *size = becomes;
+    }
+    possible
+}
+
+/// SplitMix64.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (x ^ x >> 31) % end
+    }
+}
+
+/// Known operations and new ones at random places, and a sync after every third or so.
+fn random(layout: Layout, known: &[Op], seed: u64, count: Range<u64>) -> Vec<Op> {
+    let mut random = Random(seed);
+    let count = count.start + random.below(count.end - count.start);
+    let mut ops = Vec::new();
+    for _ in 0..count {
+        let op = match random.below(2) {
+            0 => known[random.below(known.len() as u64) as usize].clone(),
+            _ => random_op(layout, &mut random),
+        };
+        let file = op.file().unwrap_or(0);
+        ops.push(op);
+        match random.below(10) {
+            0 => ops.push(Op::Fsync { file }),
+            1 => ops.push(Op::Fdatasync { file }),
+            2 => ops.push(Op::Sync),
+            _ => {}
+        }
+    }
+    valid(layout, ops)
+}
+
+fn random_op(layout: Layout, random: &mut Random) -> Op {
+    let file = random.below(4) as FileNo;
+    let durable = [Durable::No, Durable::No, Durable::Data, Durable::Full];
+    let durable = durable[random.below(4) as usize];
+    if layout == Layout::NoJournal {
+        let offset = random.below(40_000);
+        let len = 1 + random.below(41_260 - offset);
+        return write_durably(0, offset, len, durable);
+    }
+    let grain = [1, 512, 4096][random.below(3) as usize];
+    let offset = random.below(100_000) / grain * grain;
+    let len = (1 + random.below(20_000)).next_multiple_of(grain);
+    let unit = layout.unit_bytes();
+    let units = random.below(6) * unit;
+    match random.below(12) {
+        0..5 => write_durably(file, offset, len, durable),
+        5 => append(file, len, durable),
+        6 => Op::SetLen { file, len: offset },
+        7 => allocate(file, Mode::Allocate, offset, len),
+        8 => allocate(file, Mode::PunchHole, offset, len),
+        9 => allocate(file, Mode::ZeroRange, offset, len),
+        10 => allocate(file, Mode::CollapseRange, units, unit),
+        _ => allocate(file, Mode::InsertRange, units, unit),
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Workload::Single { op, synced } => write!(f, "single:{op}:{}", u8::from(*synced)),
+            Workload::Pair { ops, synced } => write!(f, "pair:{}:{}:{synced}", ops[0], ops[1]),
+            Workload::Random { seed } => write!(f, "random:{seed}"),
+            Workload::Long { seed } => write!(f, "long:{seed}"),
+        }
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Workload, String> {
+        parse(text).ok_or_else(|| {
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED or long:SEED")
+        })
+    }
+}
+
+fn parse(text: &str) -> Option<Workload> {
+    let (kind, rest) = text.split_once(':')?;
+    let numbers = rest.split(':').map(|word| word.parse().ok());
+    let numbers: Vec<u64> = numbers.collect::<Option<_>>()?;
+    match (kind, &numbers[..]) {
+        ("single", &[op, synced @ 0..=1]) => Some(Workload::Single {
+            op: op as usize,
+            synced: synced == 1,
+        }),
+        ("pair", &[first, second, synced @ 0..=3]) => Some(Workload::Pair {
+            ops: [first as usize, second as usize],
+            synced: synced as u8,
+        }),
+        ("random", &[seed]) => Some(Workload::Random { seed }),
+        ("long", &[seed]) => Some(Workload::Long { seed }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back_as_what_it_names() {
+        let random = Workload::Random { seed: 7 };
+        let all = [
+            Workload::singles(Layout::K1),
+            Workload::pairs(Layout::K1),
+            vec![random],
+        ];
+        for workload in all.concat() {
+            assert_eq!(workload.to_string().parse(), Ok(workload));
+        }
+        for text in ["", "single", "single:1", "pair:1:2:4", "random:x", "both:1"] {
+            assert!(text.parse::<Workload>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn pairs_are_all_pairs_with_a_sync_at_each_place() {
+        let count = operations(Layout::K4).len();
+        let pairs = Workload::pairs(Layout::K4);
+        let distinct: std::collections::HashSet<_> = pairs.iter().collect();
+        assert_eq!(distinct.len(), count * count * 4);
+        let ops = Workload::Pair {
+            ops: [0, 1],
+            synced: 3,
+        };
+        let ops = ops.ops(Layout::K4).expect("there are two");
+        let sync = Op::Fsync { file: 0 };
+        assert!(ops.len() == 4 && ops[1] == sync && ops[3] == sync);
+    }
+
+    #[test]
+    fn layout_without_a_journal_is_only_overwritten() {
+        for seed in 0..200 {
+            let ops = Workload::Random { seed }
+                .ops(Layout::NoJournal)
+                .expect("ops");
+            let overwrites = ops.iter().all(|op| match op {
+                Op::Write {
+                    file, offset, len, ..
+                } => offset + len <= [41_260, 65_536][*file],
+                Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => true,
+                _ => false,
+            });
+            assert!(overwrites, "{ops:?}");
+        }
+    }
+}

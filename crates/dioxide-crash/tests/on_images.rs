@@ -1,0 +1,176 @@
+//! The explorer on dioxide, over images of every layout, with e2fsck and the kernel as oracles.
+
+use dioxide::MountOptions;
+use dioxide::block::record::states::Snapshot;
+use dioxide_crash::campaign::{Campaign, Selection};
+use dioxide_crash::engine::Dioxide;
+use dioxide_crash::explore::{Check, Checks, Limits, Recover, Sample};
+use dioxide_crash::fault::Fault;
+use dioxide_crash::fsck::E2fsck;
+use dioxide_crash::image::Layout;
+use dioxide_crash::replay::Replay;
+use dioxide_crash::report::Report;
+use dioxide_testkit::{Dir, Image, Mount, have_root};
+use std::fs;
+
+/// The kernel's ext4, on a loop device.
+struct Kernel;
+
+impl Recover for Kernel {
+    fn name(&self) -> &str {
+        "kernel"
+    }
+
+    fn recover(&self, image: &Snapshot) -> Result<Snapshot, String> {
+        let file = Image::blank(Dir::Tmpfs, image.size_bytes());
+        fs::write(file.path(), image.to_vec()).map_err(|e| e.to_string())?;
+        Mount::ext4(file.path(), "").unmount();
+        let bytes = fs::read(file.path()).map_err(|e| e.to_string())?;
+        Ok(Snapshot::new(&bytes))
+    }
+}
+
+fn seed() -> u64 {
+    match std::env::var("DIOXIDE_SEED") {
+        Ok(seed) => seed.parse().expect("DIOXIDE_SEED is a number"),
+        Err(_) => u64::from(std::process::id()),
+    }
+}
+
+/// 20,000 here, a million in a soak.
+fn states() -> u64 {
+    match std::env::var_os("DIOXIDE_SOAK") {
+        Some(_) => 1_000_000,
+        None => 20_000,
+    }
+}
+
+fn campaign(layouts: &[Layout]) -> Campaign {
+    Campaign {
+        layouts: layouts.to_vec(),
+        selection: Selection::All,
+        seed: seed(),
+        states: states(),
+        jobs: 2,
+        limits: Limits::default(),
+        fault: None,
+    }
+}
+
+fn run(campaign: &Campaign, keep_open: bool) -> Report {
+    let e2fsck = E2fsck::find().expect("e2fsprogs");
+    let mut others: Vec<Sample<'_>> = vec![Sample {
+        recover: &e2fsck,
+        every: 400,
+    }];
+    if have_root() {
+        others.push(Sample {
+            recover: &Kernel,
+            every: 4000,
+        });
+    } else {
+        eprintln!("skipped: the kernel's recovery needs root");
+    }
+    let checks = Checks {
+        consistent: Some(&e2fsck),
+        others,
+    };
+    let target = Dioxide {
+        keep_open,
+        ..Dioxide::default()
+    };
+    let report = campaign.run(&target, &checks, &|_, _, _| ());
+    report.expect("images can be made")
+}
+
+fn is_never_bad(keep_open: bool) {
+    let campaign = campaign(&Layout::ALL);
+    println!("DIOXIDE_SEED={}", campaign.seed);
+    let report = run(&campaign, keep_open);
+    println!("{report}");
+    assert_eq!(report.bad, 0, "DIOXIDE_SEED={}\n{report}", campaign.seed);
+    assert_eq!(report.unsupported, 0);
+    assert!(report.states >= states() && report.consistent > 0);
+}
+
+#[test]
+fn crash_with_files_open_leaves_what_was_promised() {
+    is_never_bad(true);
+}
+
+#[test]
+fn crash_with_files_opened_for_each_operation_leaves_what_was_promised() {
+    is_never_bad(false);
+}
+
+fn is_caught(what: &str, fault: Option<Fault>, options: MountOptions) {
+    let campaign = Campaign {
+        states: 4000,
+        selection: Selection::Random,
+        fault,
+        ..campaign(&[Layout::K1, Layout::K4])
+    };
+    let target = Dioxide {
+        options,
+        keep_open: true,
+    };
+    let report = campaign.run(&target, &Checks::default(), &|_, _, _| ());
+    let report = report.expect("images can be made");
+    let bad = report.examples.first();
+    println!(
+        "{what}: {} of {} states: {bad:?}",
+        report.bad, report.states
+    );
+    assert!(
+        bad.is_some(),
+        "{what}: DIOXIDE_SEED={}\n{report}",
+        campaign.seed
+    );
+}
+
+#[test]
+fn every_faulty_device_is_caught() {
+    for (name, fault) in Fault::ALL {
+        is_caught(name, Some(fault), Dioxide::default().options);
+    }
+}
+
+#[test]
+fn mount_without_barriers_is_caught() {
+    let options = Dioxide::default().options.barrier(false);
+    is_caught("barrier=0", None, options);
+}
+
+#[test]
+fn bad_state_is_found_again_by_its_description() {
+    let campaign = Campaign {
+        states: 500,
+        fault: Some(Fault::NoFlush),
+        ..campaign(&[Layout::K4])
+    };
+    let report = run(&campaign, true);
+    let bad = report.examples.first().expect("flushes are missing");
+    let replay: Replay = bad.replay.parse().expect("as reported");
+    let target = Dioxide {
+        keep_open: true,
+        ..Dioxide::default()
+    };
+    let ran = replay.run(&target, Checks::default(), campaign.fault);
+    let (again, image) = ran.expect("a state of the workload");
+    assert_eq!(again.examples.first(), Some(bad));
+    assert!(image.is_some());
+}
+
+#[test]
+fn fsck_notices_a_damaged_image() {
+    let start = Layout::K1.make().expect("an image");
+    let e2fsck = E2fsck::find().expect("e2fsprogs");
+    assert_eq!(e2fsck.check(&start.image), Ok(()));
+    let mut bytes = start.image.to_vec();
+    // Free counts in the superblock and in the first group's descriptor.
+    bytes[1024 + 0x0c] ^= 0x55;
+    bytes[2048 + 0x0c] ^= 0x55;
+    let damaged = Snapshot::new(&bytes);
+    assert!(e2fsck.check(&damaged).is_err());
+    assert!(e2fsck.recover(&damaged).is_err());
+}
