@@ -1,0 +1,291 @@
+//! A workload is run again and again, and each time another request of it fails: the n-th read, write or
+//! flush, for every n.
+//!
+//! - Exactly one operation gets the device's error, or the close does.
+//! - From a failed flush, or a failed write of the log, on, nothing is written any more: each later change
+//!   and each sync is refused with `EROFS`. After another failure all goes on.
+//! - Opened again, without the fault, the file system is whole and has what was synced.
+
+use crate::ops::{NAMES, Shape};
+use crate::variants::{image_with, seeds};
+use crate::workload::{Workload, in_time};
+use dioxide::block::file::FileOptions;
+use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use dioxide::{Buf, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes};
+use dioxide_testkit::{Image, ImageBuilder};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+const MOST: u64 = 256 << 10;
+const STEPS: usize = 24;
+
+fn small() -> ImageBuilder {
+    Image::builder().size(8 << 20).block_size(1024)
+}
+
+fn sim(image: &Image) -> SimDevice {
+    let options = FileOptions {
+        write: true,
+        ..FileOptions::default()
+    };
+    let device = dioxide::block::file::open(image.path(), &options).expect("it opens");
+    SimDevice::new(device, SimSpec::default())
+}
+
+/// From when on the device fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Since {
+    /// As soon as the file system is open. The first change marks it as in use.
+    Open,
+    /// After a first change.
+    Change,
+}
+
+/// Runs the workload with one fault, and checks all that the module says. `false` if the workload ends
+/// without meeting it.
+fn survive(image: &Image, shape: Shape, seed: u64, since: Since, fault: Fault) -> bool {
+    let copy = image.copy();
+    let what = format!("seed {seed}, since {since:?}, {fault:?}");
+    let mut workload = Workload::new(seed, shape);
+    let device = sim(&copy);
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    if since == Since::Change {
+        let nothing = SetAttributes::new();
+        fs.set_attributes("/f0", &nothing).expect("a change");
+    }
+    let armed = device.inject(fault.clone());
+    let report = Report(
+        &what,
+        in_time(&what, || {
+            workload.run(fs, STEPS);
+            workload
+        }),
+    );
+    let hits = device.hits(armed).expect("it is armed");
+    drop(device);
+    let workload = &report.1;
+    let reported = !workload.failures.is_empty();
+    // What could not be read may not be needed: another group has room too.
+    let silent = hits > 0 && fault.op == FaultOp::Read;
+    assert!(reported == (hits > 0) || silent, "{hits} hits");
+    if reported {
+        check_failures(workload, &fault);
+    }
+    workload.check(&copy);
+    hits > 0
+}
+
+fn check_failures(workload: &Workload, fault: &Fault) {
+    let failures = &workload.failures;
+    let expected = match fault.what {
+        FaultKind::Enospc => libc::ENOSPC,
+        _ => libc::EIO,
+    };
+    let first = failures[0].errno;
+    assert!(first == expected || first == libc::EROFS, "{failures:?}");
+    let later = &failures[1..];
+    assert!(
+        later.iter().all(|failure| failure.errno == libc::EROFS),
+        "{failures:?}"
+    );
+    let latched = fault.op == FaultOp::Flush || first == libc::EROFS || !later.is_empty();
+    if latched {
+        let succeeded = workload
+            .succeeded
+            .iter()
+            .filter(|&&at| at > failures[0].step);
+        assert_eq!(
+            succeeded.count(),
+            0,
+            "after a failure for good: {failures:?}"
+        );
+    }
+}
+
+/// Tells which run failed.
+struct Report<'a>(&'a str, Workload);
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let failures = &self.1.failures;
+            eprintln!("{}: failures {failures:?} of\n{:#?}", self.0, self.1.ops);
+        }
+    }
+}
+
+fn prepare(builder: ImageBuilder) -> (Image, Shape) {
+    let image = image_with(builder, &NAMES);
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let shape = Shape {
+        moves: false,
+        ..Shape::of(&fs, MOST)
+    };
+    (image, shape)
+}
+
+/// `fault` tells what happens to the first that it concerns.
+fn survive_everywhere(name: &str, builder: ImageBuilder, fault: Fault) {
+    for seed in seeds(1) {
+        let (image, shape) = prepare(builder.clone());
+        let (mut sites, mut bad) = (0, Vec::new());
+        loop {
+            let fault = Fault {
+                skip: sites,
+                ..fault.clone()
+            };
+            // All that fail are worth knowing.
+            let run = AssertUnwindSafe(|| survive(&image, shape, seed, Since::Change, fault));
+            match catch_unwind(run) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => bad.push(sites),
+            }
+            sites += 1;
+        }
+        let what = format!("{name}, seed {seed}: {:?} {:?}", fault.op, fault.what);
+        println!("{what} at {sites} sites");
+        assert!(sites > 0, "the workload has none");
+        assert!(bad.is_empty(), "{what}: bad at {bad:?} of {sites}");
+    }
+}
+
+fn layouts() -> [(&'static str, ImageBuilder); 2] {
+    [
+        ("extents", small()),
+        ("no extents", small().features("^extents,^64bit")),
+    ]
+}
+
+#[test]
+fn failed_write_at_every_site_is_reported_once_and_loses_nothing() {
+    for (name, builder) in layouts() {
+        survive_everywhere(
+            name,
+            builder,
+            Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)),
+        );
+    }
+}
+
+/// The superblock is left out: its checksum lies in its second half, so one that is torn is of no use to
+/// anybody.
+#[test]
+fn short_write_at_every_site_is_reported_once_and_loses_nothing() {
+    let fault = Fault {
+        range: Some(2048..u64::MAX),
+        ..Fault::once(FaultOp::Write, FaultKind::Short)
+    };
+    survive_everywhere("extents", small(), fault);
+}
+
+#[test]
+fn write_without_room_on_the_device_at_every_site_is_reported_once() {
+    survive_everywhere(
+        "extents",
+        small(),
+        Fault::once(FaultOp::Write, FaultKind::Enospc),
+    );
+}
+
+#[test]
+fn failed_flush_at_every_site_latches_and_loses_nothing() {
+    for (name, builder) in layouts() {
+        survive_everywhere(
+            name,
+            builder,
+            Fault::once(FaultOp::Flush, FaultKind::Io(libc::EIO)),
+        );
+    }
+}
+
+#[test]
+fn failed_read_at_every_site_is_reported_once_and_changes_nothing() {
+    for (name, builder) in layouts() {
+        survive_everywhere(
+            name,
+            builder,
+            Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO)),
+        );
+    }
+}
+
+#[test]
+fn failure_when_the_first_change_begins_latches() {
+    let (image, shape) = prepare(small());
+    for op in [FaultOp::Flush, FaultOp::Write] {
+        let fault = Fault::once(op, FaultKind::Io(libc::EIO));
+        assert!(survive(&image, shape, 1, Since::Open, fault));
+    }
+}
+
+#[test]
+fn sync_whose_commit_fails_gets_the_devices_error() {
+    let image = image_with(small(), &NAMES);
+    let device = sim(&image);
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().read(true).write(true);
+    let file = options.open(&fs, "/f0").expect("it exists");
+    file.write_at(&[1; 1 << 10], 0).expect("room");
+    device.inject(Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)));
+    let errno = |result: dioxide::Result<()>| result.expect_err("it cannot").errno();
+    assert_eq!(errno(file.sync_all()), libc::EIO, "who met it");
+    assert_eq!(errno(file.sync_all()), libc::EROFS, "who comes later");
+    assert_eq!(errno(file.set_len(0)), libc::EROFS);
+    assert_eq!(
+        errno(file.write_at(&[2; 1 << 10], 0).map(drop)),
+        libc::EROFS
+    );
+    let mut found = [0; 1 << 10];
+    file.read_at(&mut found, 0).expect("reading goes on");
+    assert_eq!(found, [1; 1 << 10]);
+}
+
+/// Sixteen queued writes, the sixth of which fails, over written blocks or into a hole.
+fn check_queued(over: Option<u8>) {
+    let image = image_with(small(), &NAMES);
+    let device = sim(&image);
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().read(true).write(true);
+    let file = options.open(&fs, "/f0").expect("it exists");
+    file.set_len(16 << 10).expect("a size");
+    if let Some(byte) = over {
+        file.write_at(&[byte; 16 << 10], 0).expect("room");
+    }
+    file.sync_all().expect("a sync");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    let armed = device.inject(Fault {
+        skip: 5,
+        ..Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO))
+    });
+    for tag in 0..16 {
+        let mut buf = Buf::zeroed(1024);
+        buf.fill(2);
+        queue.write(&file, tag * 1024, buf, tag).expect("room");
+    }
+    let mut done = Vec::new();
+    queue.wait(16, &mut done).expect("it works");
+    assert_eq!((device.hits(armed), done.len()), (Some(1), 16));
+    for completion in &done {
+        let mut found = [0xEE; 1024];
+        let at = completion.tag * 1024;
+        file.read_at(&mut found, at).expect("a read");
+        let expected = match &completion.result {
+            Ok(1024) => 2,
+            Ok(other) => panic!("{other} bytes"),
+            Err(error) => {
+                assert_eq!(error.errno(), libc::EIO);
+                over.unwrap_or(0)
+            }
+        };
+        assert_eq!(found, [expected; 1024], "write {}", completion.tag);
+    }
+    let failed = done.iter().filter(|completion| completion.result.is_err());
+    assert_eq!(failed.count(), 1);
+}
+
+#[test]
+fn queued_write_that_fails_is_told_its_own_completion_only() {
+    check_queued(Some(1));
+    check_queued(None);
+}

@@ -1,0 +1,289 @@
+//! Four threads fill a file system until nothing is left, make room by truncating and by punching holes
+//! into what is left, and fill it again. Each has a file of its own, and knows what that contains.
+//!
+//! Whenever all threads rest: free blocks plus allocated ones are what they were; and at the end, when the
+//! files are empty, free blocks are what they were.
+
+use crate::random::Random;
+use crate::variants::{image_with, seeds, variants};
+use dioxide::{Error, FallocateMode, File, Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Image, dumpe2fs, e2fsck_clean, fill_pattern};
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+/// As the image, so that one thread may get all of it.
+const MOST: u64 = 24 << 20;
+
+/// One thread's file.
+struct Owner {
+    random: Random,
+    content: Vec<u8>,
+    unit: u64,
+    extents: bool,
+}
+
+fn is_full(error: &Error) -> bool {
+    error.errno() == libc::ENOSPC
+}
+
+impl Owner {
+    /// Writes until there is no room for one block more.
+    fn fill(&mut self, file: &File) {
+        loop {
+            let end = self.content.len() as u64;
+            let units = 1 << self.random.below(0..6);
+            let len = match self.random.pick(4) {
+                0 => self.random.below(1..units * self.unit + 1),
+                _ => units * self.unit,
+            };
+            let at = match self.random.pick(3) {
+                0 => self.random.below(0..end + 1) / self.unit * self.unit,
+                1 => end.next_multiple_of(self.unit),
+                _ => end,
+            };
+            let ahead = self.extents && self.random.pick(6) == 0;
+            if !self.put(file, at, len, ahead) && !self.put(file, end, self.unit, false) {
+                return;
+            }
+        }
+    }
+
+    /// Writes, into blocks allocated ahead or not; `false` if there is no room.
+    fn put(&mut self, file: &File, at: u64, len: u64, ahead: bool) -> bool {
+        let len = len.min(MOST.saturating_sub(at));
+        if len == 0 {
+            return false;
+        }
+        if ahead && let Err(error) = file.allocate(FallocateMode::KeepSize, at, len) {
+            assert!(is_full(&error), "{error}");
+            return false;
+        }
+        let mut data = vec![0; len as usize];
+        fill_pattern(self.random.next(), 0, &mut data);
+        let result = file.write_at(&data, at);
+        match result {
+            Ok(written) => assert_eq!(written, data.len()),
+            Err(error) => {
+                assert!(is_full(&error), "{error}");
+                self.learn(file, at, &data);
+                return false;
+            }
+        }
+        let end = (at + len) as usize;
+        self.content.resize(self.content.len().max(end), 0);
+        self.content[at as usize..end].copy_from_slice(&data);
+        true
+    }
+
+    /// What a change that failed left: the size, and of each byte the old or the new.
+    fn learn(&mut self, file: &File, at: u64, data: &[u8]) {
+        assert_eq!(file.len(), self.content.len() as u64, "after a failure");
+        let inside = self.content.len().saturating_sub(at as usize);
+        let mut found = vec![0; data.len().min(inside)];
+        let len = file.read_at(&mut found, at).expect("a read");
+        assert_eq!(len, found.len());
+        for (byte, &found) in found.iter().enumerate() {
+            let old = &mut self.content[at as usize + byte];
+            assert!(
+                found == *old || found == data[byte],
+                "byte {} after a failure: {found:#x}",
+                at as usize + byte
+            );
+            *old = found;
+        }
+    }
+
+    /// Gives back about half of the file.
+    fn thin(&mut self, file: &File) {
+        match self.random.pick(4) {
+            0 => {
+                let size = self.random.below(0..self.content.len() as u64 + 1);
+                file.set_len(size).expect("a shorter file");
+                self.content.truncate(size as usize);
+            }
+            1 => self.punch_all(file, 2),
+            2 => self.punch_all(file, 3),
+            _ => {
+                let end = self.content.len() as u64;
+                let at = self.random.below(0..end + 1);
+                let len = self.random.below(1..end / 2 + 2);
+                self.punch(file, at, len);
+            }
+        }
+    }
+
+    /// A hole of one unit after every few of data.
+    fn punch_all(&mut self, file: &File, every: u64) {
+        let units = self.content.len() as u64 / self.unit;
+        for at in (0..units.min(2000)).step_by(every as usize) {
+            self.punch(file, at * self.unit, self.unit);
+        }
+    }
+
+    fn punch(&mut self, file: &File, at: u64, len: u64) {
+        let result = file.allocate(FallocateMode::PunchHole, at, len);
+        if let Err(error) = result {
+            // Splitting an extent takes a block where the tree is full.
+            assert!(is_full(&error), "{error}");
+            let zeros = vec![0; len as usize];
+            return self.learn(file, at, &zeros);
+        }
+        let end = self.content.len();
+        let inside = |at: u64| (at as usize).min(end);
+        self.content[inside(at)..inside(at + len)].fill(0);
+    }
+
+    fn check(&self, name: &str, file: &File) {
+        assert_eq!(file.len(), self.content.len() as u64, "size of {name}");
+        let mut found = vec![0xEE; self.content.len()];
+        file.read_at(&mut found, 0).expect("a read");
+        let differs = (0..found.len()).find(|&at| found[at] != self.content[at]);
+        assert_eq!(differs, None, "first byte of {name} that differs");
+    }
+}
+
+struct Bed {
+    image: Image,
+    owners: Vec<Owner>,
+    /// With empty files.
+    free: u64,
+}
+
+fn open_fs(image: &Image) -> Fs {
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    assert_eq!(fs.read_only(), None);
+    fs
+}
+
+/// Half of the threads may have the reserved blocks.
+fn open_files(fs: &Fs) -> Vec<File> {
+    let open = |(number, name): (usize, &&str)| {
+        let options = OpenOptions::new().read(true).write(true);
+        let path = format!("/{name}");
+        options
+            .resource(number % 2 == 0)
+            .open(fs, path)
+            .expect("it exists")
+    };
+    NAMES.iter().enumerate().map(open).collect()
+}
+
+impl Bed {
+    fn new(builder: dioxide_testkit::ImageBuilder, seed: u64) -> Bed {
+        let image = image_with(builder.size(MOST), &NAMES);
+        let fs = open_fs(&image);
+        let unit = u64::from(fs.superblock().cluster_size());
+        let extents = fs.metadata("/a").expect("it exists").flags & 0x8_0000 != 0;
+        let owner = |number| Owner {
+            random: Random::new(seed * 16 + number),
+            content: Vec::new(),
+            unit,
+            extents,
+        };
+        let free = fs.statfs().blocks_free;
+        fs.close().expect("a clean end");
+        Bed {
+            image,
+            owners: (0..4).map(owner).collect(),
+            free,
+        }
+    }
+
+    fn all_at_once(&mut self, files: &[File], act: impl Fn(&mut Owner, &File) + Sync) {
+        std::thread::scope(|scope| {
+            for (owner, file) in self.owners.iter_mut().zip(files) {
+                let act = &act;
+                scope.spawn(move || act(owner, file));
+            }
+        });
+    }
+
+    fn assert_nothing_is_lost(&self, fs: &Fs, files: &[File]) {
+        let unit = u64::from(fs.block_size()) / 512;
+        let allocated: u64 = files.iter().map(|file| file.metadata().blocks).sum();
+        fs.sync().expect("a sync");
+        assert_eq!(fs.statfs().blocks_free + allocated / unit, self.free);
+    }
+
+    fn round(&mut self) {
+        let fs = open_fs(&self.image);
+        let files = open_files(&fs);
+        self.all_at_once(&files, |owner, file| owner.fill(file));
+        // What others had claimed and gave back.
+        self.owners[0].fill(&files[0]);
+        let left = fs.statfs().blocks_free * u64::from(fs.block_size()) / self.owners[0].unit;
+        // Some are kept aside for what gives blocks back, and a few for trees.
+        let kept = MOST / self.owners[0].unit / 50 + 8;
+        assert!(
+            left <= kept,
+            "{left} clusters are left of a full file system"
+        );
+        self.assert_nothing_is_lost(&fs, &files);
+        self.all_at_once(&files, |owner, file| {
+            owner.thin(file);
+            owner.thin(file);
+        });
+        self.assert_nothing_is_lost(&fs, &files);
+        drop(files);
+        self.close_and_check(fs);
+    }
+
+    fn close_and_check(&self, fs: Fs) {
+        let free = fs.statfs().blocks_free;
+        fs.close().expect("a clean end");
+        e2fsck_clean(self.image.path());
+        let text = dumpe2fs(self.image.path());
+        let row = text
+            .lines()
+            .find_map(|row| row.strip_prefix("Free blocks:"));
+        assert_eq!(row.map(str::trim), Some(&*free.to_string()));
+        let fs = open_fs(&self.image);
+        for ((owner, file), name) in self.owners.iter().zip(open_files(&fs)).zip(NAMES) {
+            owner.check(name, &file);
+        }
+        fs.close().expect("a clean end");
+    }
+
+    fn empty(&mut self) {
+        let fs = open_fs(&self.image);
+        let files = open_files(&fs);
+        self.all_at_once(&files, |owner, file| {
+            file.set_len(0).expect("an empty file");
+            owner.content.clear();
+        });
+        fs.sync().expect("a sync");
+        assert_eq!(fs.statfs().blocks_free, self.free);
+        drop(files);
+        self.close_and_check(fs);
+    }
+}
+
+#[test]
+fn four_threads_that_fill_and_thin_leave_exact_counts() {
+    for (name, builder) in variants() {
+        for seed in seeds(1) {
+            println!("{name}, seed {seed}");
+            let mut bed = Bed::new(builder.clone(), seed);
+            for _ in 0..3 {
+                bed.round();
+            }
+            bed.empty();
+        }
+    }
+}
+
+#[test]
+fn hole_in_a_full_file_system_is_punched() {
+    let builder = dioxide_testkit::Image::builder().size(MOST);
+    let image = image_with(builder.block_size(1024).args(&["-m", "0"]), &NAMES);
+    let fs = open_fs(&image);
+    let file = &open_files(&fs)[0];
+    let block = u64::from(fs.block_size());
+    while file.write_at(&vec![1; 64 << 10], file.len()).is_ok() {}
+    while file.write_at(&vec![1; block as usize], file.len()).is_ok() {}
+    // Blocks that are freed are not free before the commit, so trees grow while nothing is.
+    for hole in 0..400 {
+        let at = 2 * hole * block;
+        file.allocate(FallocateMode::PunchHole, at, block)
+            .unwrap_or_else(|error| panic!("hole {hole}: {error}"));
+    }
+}

@@ -1,0 +1,48 @@
+//! Kinds of file systems.
+
+use dioxide_testkit::{Image, ImageBuilder};
+use std::ops::RangeInclusive;
+
+/// The ways that file systems differ in what matters to files.
+pub fn variants() -> Vec<(&'static str, ImageBuilder)> {
+    let image = || Image::builder().size(64 << 20);
+    let small = || image().block_size(1024).size(32 << 20);
+    vec![
+        ("defaults", image()),
+        ("1k blocks", small()),
+        ("32-byte descriptors", image().features("^64bit")),
+        ("no checksums", image().features("^metadata_csum")),
+        ("no orphan file", image().features("^orphan_file")),
+        ("no journal", image().features("^has_journal")),
+        (
+            "bigalloc",
+            image().features("bigalloc").args(&["-C", "16384"]),
+        ),
+        ("no extents", image().features("^extents,^64bit")),
+        ("no extents, 1k blocks", small().features("^extents,^64bit")),
+        ("ext2", small().fs_type("ext2")),
+    ]
+}
+
+/// An image with empty files of these names.
+pub fn image_with(builder: ImageBuilder, names: &[&str]) -> Image {
+    let tree = tempfile::tempdir().expect("a folder");
+    for name in names {
+        std::fs::write(tree.path().join(name), b"").expect("an empty file");
+    }
+    builder.source(tree.path()).build()
+}
+
+/// The seeds to run with: `usual` of them, or what `DIOXIDE_SOAK` says, a number of seeds or `first-last`.
+pub fn seeds(usual: u64) -> RangeInclusive<u64> {
+    let Ok(soak) = std::env::var("DIOXIDE_SOAK") else {
+        return 1..=usual;
+    };
+    let number = |text: &str| text.parse::<u64>().expect("DIOXIDE_SOAK: a number");
+    match soak.split_once('-') {
+        Some((first, last)) => number(first)..=number(last),
+        // `make soak` says 1.
+        None if soak == "1" => 1..=20 * usual,
+        None => 1..=number(&soak),
+    }
+}

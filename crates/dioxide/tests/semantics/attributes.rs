@@ -1,0 +1,417 @@
+//! Attributes, times that stay in memory (lazytime), and the end of a mount.
+
+use crate::bed::*;
+use dioxide::{
+    Error, FallocateMode, Fs, Metadata, MountOptions, OpenOptions, Policy, SetAttributes, Timestamp,
+};
+use dioxide_format::inode::InodeFlags;
+use dioxide_testkit::{Image, ImageBuilder, Mount, e2fsck_clean, need_root};
+use std::os::unix::fs::MetadataExt;
+
+const LONG_AGO: Timestamp = Timestamp {
+    secs: 1_000_000_000,
+    nanos: 123_456_789,
+};
+
+/// What is on the disk if the power fails now.
+fn after_crash(bed: &Bed, path: &str) -> Metadata {
+    let mut found = None;
+    recover(&bed.crash_now(), |fs| {
+        found = Some(fs.metadata(path).expect("it exists"));
+    });
+    found.expect("it was looked at")
+}
+
+/// A file that was changed long ago, and overwritten just now; the time of that.
+fn overwritten(bed: &Bed) -> Timestamp {
+    let set = SetAttributes::new().mtime(LONG_AGO);
+    bed.set_attributes("/data", &set).expect("own file");
+    bed.sync().expect("a sync");
+    let file = bed.open("/data");
+    file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+    let now = file.metadata().mtime;
+    assert!(now > LONG_AGO);
+    now
+}
+
+#[test]
+fn set_attributes_changes_what_is_named_and_survives_a_crash() {
+    let bed = Bed::new(Policy::Best);
+    let before = bed.metadata("/data").expect("it exists");
+    let flags = before.flags | InodeFlags::NODUMP.0 | InodeFlags::NOATIME.0;
+    let later = Timestamp {
+        secs: (1 << 33) + 5,
+        nanos: 999_999_999,
+    };
+    let set = SetAttributes::new()
+        .mode(0o2640)
+        .uid(70_000)
+        .gid(1 << 20)
+        .atime(later)
+        .mtime(LONG_AGO)
+        .flags(flags);
+    let file = bed.open("/data");
+    file.set_attributes(&set).expect("own file");
+    file.sync_all().expect("a sync");
+    let here = file.metadata();
+    let there = after_crash(&bed, "/data");
+    assert_eq!(there, here);
+    assert_eq!(
+        (there.permissions, there.uid, there.gid),
+        (0o2640, 70_000, 1 << 20)
+    );
+    assert_eq!(
+        (there.atime, there.mtime, there.flags),
+        (later, LONG_AGO, flags)
+    );
+    assert!(there.ctime > before.ctime);
+    assert_eq!((there.size, there.blocks), (before.size, before.blocks));
+}
+
+#[test]
+fn set_attributes_of_nothing_changes_ctime_only() {
+    let bed = Bed::new(Policy::Best);
+    let before = bed.metadata("/data").expect("it exists");
+    bed.set_attributes("/data", &SetAttributes::new())
+        .expect("nothing");
+    let after = bed.metadata("/data").expect("it exists");
+    let mut expected = before;
+    expected.ctime = after.ctime;
+    assert_eq!(after, expected);
+}
+
+#[test]
+fn set_attributes_refuses_what_it_cannot_do_and_changes_nothing() {
+    let bed = Bed::new(Policy::Best);
+    let before = bed.metadata("/data").expect("it exists");
+    let extents = before.flags & !InodeFlags::EXTENTS.0;
+    let journal = before.flags | InodeFlags::JOURNAL_DATA.0;
+    for flags in [extents, journal] {
+        let set = SetAttributes::new().flags(flags).mode(0);
+        let error = bed.set_attributes("/data", &set).expect_err("refused");
+        assert!(matches!(error, Error::Unsupported(_)), "{error}");
+    }
+    let odd = Timestamp {
+        secs: 0,
+        nanos: 1_000_000_000,
+    };
+    let error = bed
+        .set_attributes("/data", &SetAttributes::new().atime(odd).mode(0))
+        .expect_err("no time");
+    assert_eq!(error.errno(), libc::EINVAL);
+    let missing = bed.set_attributes("/none", &SetAttributes::new());
+    assert_eq!(missing.expect_err("missing").errno(), libc::ENOENT);
+    assert_eq!(bed.metadata("/data").expect("it exists"), before);
+}
+
+#[test]
+fn set_attributes_of_an_immutable_file_is_eperm_until_the_flag_goes() {
+    let bed = Bed::new(Policy::Best);
+    let plain = bed.metadata("/data").expect("it exists").flags;
+    for flag in [InodeFlags::IMMUTABLE.0, InodeFlags::APPEND.0] {
+        let set = SetAttributes::new().flags(plain | flag);
+        bed.set_attributes("/data", &set).expect("own file");
+        for set in [
+            SetAttributes::new().mode(0o600),
+            SetAttributes::new().uid(5),
+            SetAttributes::new().mtime(LONG_AGO),
+        ] {
+            let error = bed.set_attributes("/data", &set).expect_err("refused");
+            assert_eq!(error.errno(), libc::EPERM);
+        }
+        let set = SetAttributes::new().flags(plain);
+        bed.set_attributes("/data", &set).expect("own file");
+    }
+    let set = SetAttributes::new().mode(0o600);
+    bed.set_attributes("/data", &set).expect("own file");
+}
+
+// A file with set-user-ID is not overwritten under the shared lock, from when the bit is there.
+#[test]
+fn set_attributes_of_set_uid_counts_for_the_next_write() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+    let set = SetAttributes::new().mode(0o6755);
+    file.set_attributes(&set).expect("own file");
+    file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+    assert_eq!(file.metadata().permissions, 0o755);
+}
+
+#[test]
+fn lazytime_overwrite_reaches_the_disk_by_sync_all() {
+    let bed = Bed::new(Policy::Best);
+    let now = overwritten(&bed);
+    assert_eq!(after_crash(&bed, "/data").mtime, LONG_AGO);
+    bed.open("/data").sync_all().expect("a sync");
+    let found = after_crash(&bed, "/data");
+    assert_eq!((found.mtime, found.ctime), (now, now));
+}
+
+#[test]
+fn lazytime_overwrite_reaches_the_disk_by_fs_sync() {
+    let bed = Bed::new(Policy::Best);
+    let now = overwritten(&bed);
+    bed.sync().expect("a sync");
+    assert_eq!(after_crash(&bed, "/data").mtime, now);
+}
+
+#[test]
+fn lazytime_overwrite_does_not_reach_the_disk_by_sync_data() {
+    let bed = Bed::new(Policy::Best);
+    overwritten(&bed);
+    let file = bed.open("/data");
+    file.sync_data().expect("a sync");
+    file.sync_data().expect("a sync");
+    let found = after_crash(&bed, "/data");
+    assert_eq!(found.mtime, LONG_AGO);
+}
+
+// Closing the file is not the end of its times: the mount keeps them.
+#[test]
+fn lazytime_overwrite_of_a_closed_file_reaches_the_disk_by_close() {
+    let tree = tempfile::tempdir().expect("a folder");
+    std::fs::write(tree.path().join("data"), vec![1; BLOCK]).expect("room");
+    let image = Image::builder().size(16 << 20).source(tree.path()).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let file = open_rw(&fs, "/data");
+    let before = file.metadata().mtime;
+    file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+    let now = file.metadata().mtime;
+    assert!(now > before, "mke2fs's clock stands still in the past");
+    drop(file);
+    assert_eq!(fs.metadata("/data").expect("it exists").mtime, now);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    assert_eq!(fs.metadata("/data").expect("it exists").mtime, now);
+    fs.close().expect("a clean end");
+}
+
+// Of a queued write, too.
+#[test]
+fn lazytime_queued_overwrite_reaches_the_disk_by_sync_all() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let set = SetAttributes::new().mtime(LONG_AGO);
+        bed.set_attributes("/data", &set).expect("own file");
+        let file = bed.open("/data");
+        let mut queue = bed.queue();
+        queue.write(&file, 0, blocks(1, 1), 0).expect("room");
+        reap_all_ok(&mut queue, 1);
+        let now = file.metadata().mtime;
+        assert!(now > LONG_AGO, "{policy}");
+        file.sync_all().expect("a sync");
+        assert_eq!(after_crash(&bed, "/data").mtime, now, "{policy}");
+    }
+}
+
+// A change of something else does not undo what an overwrite did to the times.
+#[test]
+fn lazytime_overwrite_is_kept_by_a_chmod() {
+    for set in [
+        SetAttributes::new().mode(0o600),
+        SetAttributes::new().uid(5),
+        SetAttributes::new().atime(LONG_AGO),
+    ] {
+        let bed = Bed::new(Policy::Best);
+        let now = overwritten(&bed);
+        bed.set_attributes("/data", &set).expect("own file");
+        assert_eq!(bed.metadata("/data").expect("it exists").mtime, now);
+        bed.sync().expect("a sync");
+        assert_eq!(after_crash(&bed, "/data").mtime, now);
+    }
+}
+
+#[test]
+fn lazytime_overwrite_before_utimes_does_not_come_back() {
+    let bed = Bed::new(Policy::Best);
+    overwritten(&bed);
+    let set = SetAttributes::new().mtime(LONG_AGO);
+    bed.set_attributes("/data", &set).expect("own file");
+    bed.sync().expect("a sync");
+    assert_eq!(after_crash(&bed, "/data").mtime, LONG_AGO);
+    assert_eq!(bed.metadata("/data").expect("it exists").mtime, LONG_AGO);
+}
+
+#[test]
+fn times_of_writes_that_change_metadata_need_no_sync_all() {
+    for (offset, path) in [(SIZE, "/data"), (0, "/hole"), (0, "/unwritten")] {
+        let bed = Bed::new(Policy::Best);
+        let set = SetAttributes::new().mtime(LONG_AGO);
+        bed.set_attributes(path, &set).expect("own file");
+        let file = bed.open(path);
+        file.write_at(&blocks(1, 1), offset as u64).expect("room");
+        file.sync_data().expect("a sync");
+        let there = after_crash(&bed, path).mtime;
+        assert!(there > LONG_AGO, "{path}");
+    }
+}
+
+#[test]
+fn close_with_an_open_file_queue_or_clone_is_busy() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let fs: Fs = Fs::clone(&bed);
+    assert_eq!(fs.close().expect_err("a file is open").errno(), libc::EBUSY);
+    file.write_at(&blocks(1, 1), SIZE as u64)
+        .expect("it is still mounted");
+    drop(file);
+    let queue = bed.queue();
+    let fs: Fs = Fs::clone(&bed);
+    let error = fs.close().expect_err("a queue is open");
+    assert!(matches!(error, Error::Busy(_)), "{error}");
+    drop(queue);
+    bed.open("/data").sync_all().expect("it is still mounted");
+}
+
+#[test]
+fn dropped_fs_is_committed_and_not_clean() {
+    let tree = tempfile::tempdir().expect("a folder");
+    std::fs::write(tree.path().join("data"), b"").expect("room");
+    let image = Image::builder().size(16 << 20).source(tree.path()).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let file = open_rw(&fs, "/data");
+    file.write_at(&blocks(1, 3), 0).expect("room");
+    drop(fs);
+    drop(file);
+    let told = dioxide_testkit::dumpe2fs(image.path());
+    assert!(told.contains("needs_recovery"), "{told}");
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    assert_all(&read_all(&open_rw(&fs, "/data")), 1);
+    fs.close().expect("a clean end");
+    let told = dioxide_testkit::dumpe2fs(image.path());
+    assert!(!told.contains("needs_recovery"), "{told}");
+    e2fsck_clean(image.path());
+}
+
+// Who only reads, or overwrites, leaves no trace of use.
+#[test]
+fn mount_that_changes_nothing_stays_clean() {
+    let bed = Bed::untouched();
+    let file = bed.open("/data");
+    file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+    assert_eq!(bed.record.log().entries().len(), 1);
+}
+
+#[test]
+fn statfs_says_what_the_kernel_says() {
+    need_root!();
+    compare_statfs(&[
+        Image::builder(),
+        Image::builder().block_size(1024),
+        Image::builder().features("^has_journal"),
+        Image::builder().args(&["-m", "20"]),
+    ]);
+}
+
+#[test]
+fn statfs_of_bigalloc_says_what_the_kernel_says() {
+    need_root!();
+    let builder = Image::builder().features("bigalloc");
+    compare_statfs(&[builder.args(&["-C", "16384"])]);
+}
+
+#[test]
+fn statfs_without_extents_says_what_the_kernel_says() {
+    need_root!();
+    compare_statfs(&[Image::builder().features("^extents,^64bit,^orphan_file")]);
+}
+
+fn compare_statfs(variants: &[ImageBuilder]) {
+    for (number, builder) in variants.iter().enumerate() {
+        let image = builder.clone().build();
+        image.populate_with_kernel(|root| {
+            for (name, len) in [("one", 1 << 20), ("two", 5000)] {
+                std::fs::write(root.join(name), vec![1; len]).expect("room");
+            }
+        });
+        let mount = Mount::ext4(image.path(), "");
+        let kernel = rustix::fs::statvfs(mount.path()).expect("a mount");
+        mount.unmount();
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let check = |fs: &Fs, when: &str| {
+            let ours = fs.statfs();
+            let what = format!("{number}, {when}");
+            assert_eq!(u64::from(ours.block_size), kernel.f_bsize, "{what}");
+            assert_eq!(ours.blocks, kernel.f_blocks, "{what}");
+            assert_eq!(ours.blocks_free, kernel.f_bfree, "{what}");
+            assert_eq!(ours.blocks_available, kernel.f_bavail, "{what}");
+            assert_eq!(ours.files, kernel.f_files, "{what}");
+            assert_eq!(ours.files_free, kernel.f_ffree, "{what}");
+            assert_eq!(u64::from(ours.name_max), kernel.f_namemax, "{what}");
+        };
+        check(&fs, "before the first change");
+        let file = open_rw(&fs, "/two");
+        let size = file.len();
+        file.write_at(&bytes(1, 1 << 20), size).expect("room");
+        assert!(fs.statfs().blocks_free < kernel.f_bfree);
+        file.set_len(size).expect("a size");
+        file.sync_all().expect("a sync");
+        check(&fs, "after a change that was taken back");
+        drop(file);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}
+
+// What chown and chmod of set-ID bits give, bit by bit.
+#[test]
+fn chown_strips_what_the_kernel_strips() {
+    need_root!();
+    let modes = [0o4755, 0o2755, 0o6755, 0o2745, 0o6644, 0o1777, 0o7000];
+    let tree = tempfile::tempdir().expect("a folder");
+    for mode in modes {
+        let path = tree.path().join(format!("{mode:o}"));
+        std::fs::write(&path, b"x").expect("room");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&path, mode).expect("own file");
+    }
+    let image = Image::builder().size(16 << 20).source(tree.path()).build();
+    let copy = image.copy();
+    let kernel: Vec<u32> = copy.populate_with_kernel(|root| {
+        let each = modes.iter().map(|mode| {
+            let path = root.join(format!("{mode:o}"));
+            std::os::unix::fs::chown(&path, Some(5), Some(6)).expect("root");
+            std::fs::metadata(&path).expect("it exists").mode() & 0o7777
+        });
+        each.collect()
+    });
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let ours: Vec<u32> = modes
+        .iter()
+        .map(|mode| {
+            let path = format!("/{mode:o}");
+            let set = SetAttributes::new().uid(5).gid(6);
+            fs.set_attributes(&path, &set).expect("own file");
+            u32::from(fs.metadata(&path).expect("it exists").permissions)
+        })
+        .collect();
+    assert_eq!(ours, kernel);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+// The reserve is for who may use it.
+#[test]
+fn reserved_blocks_are_for_the_privileged() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/empty");
+    let mut at = 0;
+    while file
+        .allocate(FallocateMode::KeepSize, at, 16 * BLOCK as u64)
+        .is_ok()
+    {
+        at += 16 * BLOCK as u64;
+    }
+    let reserve = bed.statfs().blocks_free - bed.statfs().blocks_available;
+    assert!(reserve > 16, "{:?}", bed.statfs());
+    let far = 1 << 30;
+    let error = file.write_at(&blocks(1, 16), far).expect_err("no room");
+    assert_eq!(error.errno(), libc::ENOSPC);
+    let privileged = OpenOptions::new().write(true).resource(true);
+    let privileged = privileged.open(&bed, "/empty").expect("it exists");
+    privileged
+        .write_at(&blocks(1, 4), far)
+        .expect("the reserve");
+}

@@ -1,0 +1,302 @@
+//! Section A7: what is on the media when a durable write returns.
+//!
+//! The worst crash that the device allows is made at the moment at which the call returns: what was not
+//! flushed, and not written with force unit access, is lost.
+
+use crate::bed::*;
+use dioxide::block::record::Action;
+use dioxide::{FallocateMode, MountOptions, OpenOptions, Policy, SetAttributes, Timestamp};
+
+/// Writes of the device since `from` with and without force unit access, and flushes.
+fn counted(bed: &Bed, from: u64) -> (usize, usize, usize) {
+    let log = bed.record.log();
+    let mut counts = (0, 0, 0);
+    for entry in log.entries().iter().filter(|entry| entry.issued >= from) {
+        match entry.action {
+            Action::Write { fua: true, .. } => counts.0 += 1,
+            Action::Flush => counts.2 += 1,
+            _ => counts.1 += 1,
+        }
+    }
+    counts
+}
+
+/// `O_DSYNC` and `O_SYNC`.
+fn modes() -> [(&'static str, OpenOptions); 2] {
+    let options = OpenOptions::new().read(true).write(true);
+    [
+        ("dsync", options.clone().dsync(true)),
+        ("sync", options.sync(true)),
+    ]
+}
+
+#[test]
+fn a7_dsync_overwrite_with_nothing_pending_is_one_fua_write() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = OpenOptions::new().write(true).dsync(true);
+        let file = file.open(&bed, "/data").expect("it exists");
+        for (offset, len) in [(0, BLOCK), (3 * BLOCK + 512, 1024), (8 * BLOCK, 4 * BLOCK)] {
+            let from = bed.record.now();
+            file.write_at(&bytes(0xF1, len), offset as u64)
+                .expect("an overwrite");
+            assert_eq!(
+                counted(&bed, from),
+                (1, 0, 0),
+                "{policy}: {len} at {offset}"
+            );
+        }
+        recover(&bed.crash_now(), |fs| {
+            let file = open_rw(fs, "/data");
+            assert_all(&read(&file, 0..BLOCK), 0xF1);
+            assert_all(&read(&file, 8 * BLOCK..12 * BLOCK), 0xF1);
+        });
+    }
+}
+
+// The blocks are written, but a crash would forget that: the write alone would be lost.
+#[test]
+fn a7_dsync_overwrite_with_a_change_pending_commits() {
+    for policy in Policy::ALL {
+        for (path, block) in [("/hole", 4), ("/unwritten", 4), ("/data", 70)] {
+            let bed = Bed::new(policy);
+            let at = block * BLOCK as u64;
+            bed.open(path).write_at(&blocks(1, 1), at).expect("room");
+            let file = OpenOptions::new().write(true).dsync(true);
+            let file = file.open(&bed, path).expect("it exists");
+            let from = bed.record.now();
+            file.write_at(&blocks(0xF2, 1), at).expect("an overwrite");
+            assert!(counted(&bed, from).2 > 0, "{policy}, {path}: no flush");
+            recover(&bed.crash_now(), |fs| {
+                let file = open_rw(fs, path);
+                let at = at as usize;
+                assert_all(&read(&file, at..at + BLOCK), 0xF2);
+            });
+            // Now it is not pending any more.
+            let from = bed.record.now();
+            file.write_at(&blocks(0xF3, 1), at).expect("an overwrite");
+            assert_eq!(counted(&bed, from), (1, 0, 0), "{policy}, {path}");
+        }
+    }
+}
+
+// What a file's times do is nothing that its data needs.
+#[test]
+fn a7_dsync_overwrite_with_only_times_pending_is_fua() {
+    let bed = Bed::new(Policy::Best);
+    let file = OpenOptions::new().write(true).dsync(true);
+    let file = file.open(&bed, "/data").expect("it exists");
+    bed.open("/data").write_at(&blocks(1, 1), 0).expect("room");
+    let from = bed.record.now();
+    file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+    assert_eq!(counted(&bed, from), (1, 0, 0));
+}
+
+// The device has the block of two extents in two places: no one write is all of it.
+#[test]
+fn a7_dsync_overwrite_of_two_extents_flushes() {
+    let bed = Bed::new(Policy::Best);
+    let plain = bed.open("/data");
+    let one = BLOCK as u64;
+    plain
+        .allocate(FallocateMode::InsertRange, 4 * one, one)
+        .expect("room");
+    plain.write_at(&blocks(1, 1), 4 * one).expect("room");
+    bed.sync().expect("a sync");
+    let file = OpenOptions::new().write(true).dsync(true);
+    let file = file.open(&bed, "/data").expect("it exists");
+    file.write_at(&blocks(0xF4, 4), 2 * one)
+        .expect("an overwrite");
+    recover(&bed.crash_now(), |fs| {
+        let file = open_rw(fs, "/data");
+        assert_all(&read(&file, 2 * BLOCK..6 * BLOCK), 0xF4);
+    });
+}
+
+#[test]
+fn a7_nobarrier_overwrite_forces_nothing() {
+    let bed = Bed::on(Layout::Default, MountOptions::new().barrier(false));
+    let file = OpenOptions::new().write(true).dsync(true);
+    let file = file.open(&bed, "/data").expect("it exists");
+    let from = bed.record.now();
+    file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+    assert_eq!(counted(&bed, from), (0, 1, 0));
+}
+
+/// A write that must be there after a crash at its return: file, offset, length.
+const PLACES: [(&str, usize, usize); 12] = [
+    ("/unwritten", 4 * BLOCK, 2 * BLOCK),
+    ("/unwritten", 4 * BLOCK + 512, 512),
+    ("/hole", 8 * BLOCK, BLOCK),
+    ("/hole", 8 * BLOCK + 700, 5000),
+    ("/hole", SIZE - 512, 512),
+    ("/empty", 0, BLOCK),
+    ("/empty", 0, 1),
+    ("/small", 1000, 24),
+    ("/data", SIZE, BLOCK / 2),
+    ("/data", 63 * BLOCK, 3 * BLOCK),
+    ("/data", 64 * BLOCK, 2 * BLOCK),
+    ("/data", 70 * BLOCK + 9, 100),
+];
+
+fn check_durable(policy: Policy, layout: Layout, (path, offset, len): (&str, usize, usize)) {
+    for (name, options) in modes() {
+        for queued in [false, true] {
+            let bed = Bed::with(layout, policy);
+            let file = options.open(&bed, path).expect("it exists");
+            let data = bytes(0xF5, len);
+            if queued {
+                let mut queue = bed.queue();
+                queue.write(&file, offset as u64, data, 0).expect("room");
+                reap_all_ok(&mut queue, 1);
+            } else {
+                file.write_at(&data, offset as u64).expect("room");
+            }
+            let (size, mtime) = (file.len(), file.metadata().mtime);
+            recover(&bed.crash_now(), |fs| {
+                let file = open_rw(fs, path);
+                let what = format!("{policy}, {name}, {layout:?}: {len} at {offset} of {path}");
+                assert_eq!(file.len(), size, "{what}");
+                let now = read(&file, offset..offset + len);
+                assert!(now == vec![0xF5; len], "{what}");
+                if name == "sync" {
+                    assert_eq!(file.metadata().mtime, mtime, "{what}");
+                }
+            });
+        }
+    }
+}
+
+/// One of each way to lock.
+const POLICIES: [Policy; 3] = [Policy::Pre49Nolock, Policy::Best, Policy::Xfs];
+
+fn extends(&(path, offset, len): &(&str, usize, usize)) -> bool {
+    match path {
+        "/unwritten" => false,
+        "/empty" | "/small" => true,
+        _ => offset + len > SIZE,
+    }
+}
+
+#[test]
+fn d10_durable_extending_write_keeps_its_size() {
+    for policy in POLICIES {
+        for place in PLACES.into_iter().filter(extends) {
+            check_durable(policy, Layout::Default, place);
+        }
+    }
+}
+
+#[test]
+fn d11_dsync_to_unwritten_and_holes_never_skips_the_commit() {
+    for policy in POLICIES {
+        for place in PLACES.into_iter().filter(|place| !extends(place)) {
+            check_durable(policy, Layout::Default, place);
+        }
+    }
+}
+
+#[test]
+fn d11_durable_writes_of_other_layouts_are_there() {
+    for layout in [Layout::Blocks1k, Layout::Indirect] {
+        for place in PLACES.into_iter().skip(1).step_by(2) {
+            check_durable(Policy::Best, layout, place);
+        }
+    }
+}
+
+// Through every crash until it returns: old or new, never what lay there before; after it: new.
+#[test]
+fn d11_dsync_write_exposes_nothing_on_its_way() {
+    for (path, offset, len) in PLACES {
+        let bed = Bed::new(Policy::Best);
+        let file = OpenOptions::new().read(true).write(true).dsync(true);
+        let file = file.open(&bed, path).expect("it exists");
+        let mut old = read_all(&file);
+        file.write_at(&bytes(0xF6, len), offset as u64)
+            .expect("room");
+        let new = read_all(&file);
+        bed.each_crash(&mut |fs, state| {
+            let now = read_all(&open_rw(fs, path));
+            old.resize(now.len(), 0);
+            let good = now
+                .iter()
+                .enumerate()
+                .all(|(at, &byte)| byte == old[at] || Some(&byte) == new.get(at));
+            assert!(good, "{len} at {offset} of {path}: {state}");
+        });
+    }
+}
+
+fn mtime_after_crash(bed: &Bed, path: &str) -> Timestamp {
+    let mut found = None;
+    recover(&bed.crash_now(), |fs| {
+        found = Some(fs.metadata(path).expect("it exists").mtime);
+    });
+    found.expect("it was looked at")
+}
+
+#[test]
+fn a7_o_sync_overwrite_includes_the_times_and_o_dsync_does_not() {
+    let long_ago = Timestamp {
+        secs: 1_000_000_000,
+        nanos: 1,
+    };
+    for (name, options) in modes() {
+        for policy in Policy::ALL {
+            let bed = Bed::new(policy);
+            let set = SetAttributes::new().mtime(long_ago);
+            bed.set_attributes("/data", &set).expect("own file");
+            bed.sync().expect("a sync");
+            let file = options.open(&bed, "/data").expect("it exists");
+            file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+            let in_memory = file.metadata().mtime;
+            assert!(in_memory > long_ago, "{policy}");
+            let expected = if name == "sync" { in_memory } else { long_ago };
+            assert_eq!(
+                mtime_after_crash(&bed, "/data"),
+                expected,
+                "{policy}, {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a7_dsync_appends_are_each_durable() {
+    let bed = Bed::new(Policy::Best);
+    let file = OpenOptions::new().append(true).dsync(true);
+    let file = file.open(&bed, "/empty").expect("it exists");
+    file.write_at(&bytes(1, 100), 0).expect("room");
+    for round in 2..6 {
+        let from = bed.record.now();
+        file.write_at(&bytes(round, 100), 0).expect("room");
+        let (fua, plain, flushes) = counted(&bed, from);
+        assert!(fua + flushes > 0 && plain > 0, "{fua}, {plain}, {flushes}");
+        recover(&bed.crash_now(), |fs| {
+            let now = read_all(&open_rw(fs, "/empty"));
+            assert_eq!(now.len(), 100 * usize::from(round));
+            assert_all(&now[now.len() - 100..], round);
+        });
+    }
+}
+
+#[test]
+fn a7_dsync_after_fallocate_keep_size_is_durable() {
+    for policy in POLICIES {
+        let bed = Bed::new(policy);
+        bed.open("/data")
+            .allocate(FallocateMode::KeepSize, 0, 80 * BLOCK as u64)
+            .expect("room");
+        let file = OpenOptions::new().write(true).dsync(true);
+        let file = file.open(&bed, "/data").expect("it exists");
+        file.write_at(&blocks(0xF7, 2), 70 * BLOCK as u64)
+            .expect("room");
+        recover(&bed.crash_now(), |fs| {
+            let file = open_rw(fs, "/data");
+            assert_eq!(file.len(), 72 * BLOCK as u64, "{policy}");
+            assert_all(&read(&file, SIZE..70 * BLOCK), 0);
+            assert_all(&read(&file, 70 * BLOCK..72 * BLOCK), 0xF7);
+        });
+    }
+}

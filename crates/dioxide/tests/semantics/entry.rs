@@ -1,0 +1,402 @@
+//! Section A up to A6: the order of errors, what no-wait does, and what failed writes leave.
+
+use crate::bed::*;
+use dioxide::block::sim::{Fault, FaultKind, FaultOp};
+use dioxide::{
+    Error, FallocateMode, File, MapKind, MountOptions, OpenOptions, Policy, SetAttributes,
+};
+use dioxide_format::inode::InodeFlags;
+
+fn set_flags(bed: &Bed, path: &str, add: u32) {
+    let flags = bed.metadata(path).expect("it exists").flags;
+    let set = SetAttributes::new().flags(flags & !RESTRICTED | add);
+    bed.set_attributes(path, &set).expect("it may change");
+}
+
+const RESTRICTED: u32 = InodeFlags::IMMUTABLE.0 | InodeFlags::APPEND.0;
+
+fn errno<T: std::fmt::Debug>(result: dioxide::Result<T>) -> i32 {
+    result.expect_err("it is refused").errno()
+}
+
+#[test]
+fn a1_write_without_access_is_ebadf_before_anything_else() {
+    let bed = Bed::new(Policy::Best);
+    let options = OpenOptions::new().read(true).direct(true);
+    let file = options.open(&bed, "/data").expect("it exists");
+    assert_eq!(errno(file.write_at(&[1; 3], u64::MAX)), libc::EBADF);
+    assert_eq!(errno(file.set_len(u64::MAX)), libc::EBADF);
+    assert_eq!(
+        errno(file.allocate(FallocateMode::Allocate, 0, 0)),
+        libc::EBADF
+    );
+}
+
+#[test]
+fn a1_read_only_mount_is_erofs() {
+    let options = MountOptions::new().read_only(true);
+    let dir = tempfile::tempdir().expect("a folder");
+    let image = dir.path().join("image");
+    {
+        let bed = Bed::new(Policy::Best);
+        std::fs::write(&image, bed.crash_now().snapshot().to_vec()).expect("room");
+    }
+    let fs = dioxide::Fs::open(&image, &options).expect("it opens");
+    let open = OpenOptions::new().write(true).open(&fs, "/data");
+    assert_eq!(errno(open), libc::EROFS);
+    let set = SetAttributes::new().mode(0);
+    assert_eq!(errno(fs.set_attributes("/data", &set)), libc::EROFS);
+    assert_eq!(errno(fs.trim(0..1 << 20, 0)), libc::EROFS);
+    fs.sync().expect("nothing to do");
+    fs.close().expect("nothing to do");
+}
+
+// A1.4 comes before A1.6: what is misaligned is refused before anybody asks what the file allows.
+#[test]
+fn a1_misaligned_direct_write_is_einval_before_efbig() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let options = OpenOptions::new().write(true).direct(true);
+        let file = options.open(&bed, "/data").expect("it exists");
+        let far = 1 << 44;
+        for (offset, len) in [(1, 512), (0, 511), (SIZE as u64, 100), (far + 1, 512)] {
+            let result = file.write_at(&bytes(1, len), offset);
+            assert_eq!(errno(result), libc::EINVAL, "{policy}: {len} at {offset}");
+        }
+        for offset in [far, u64::MAX - 511, 1 << 63] {
+            let result = file.write_at(&bytes(1, 512), offset);
+            assert_eq!(errno(result), libc::EFBIG, "{policy}: at {offset}");
+        }
+        let mut queue = bed.queue();
+        queue.write(&file, 3, bytes(1, 512), 0).expect("room");
+        let error = reap(&mut queue, 1).pop().expect("one").result;
+        assert_eq!(error.expect_err("misaligned").errno(), libc::EINVAL);
+        assert_eq!(file.len(), SIZE as u64);
+    }
+}
+
+// An append goes where the file ends, which may be where a direct write cannot go.
+#[test]
+fn a1_direct_append_behind_an_odd_end_is_einval() {
+    let bed = Bed::new(Policy::Best);
+    let options = OpenOptions::new().append(true).direct(true);
+    let file = options.open(&bed, "/small").expect("it exists");
+    assert_eq!(errno(file.write_at(&blocks(1, 1), 0)), libc::EINVAL);
+    assert_eq!(file.len(), 1000);
+    file.set_len(1024).expect("a size");
+    file.write_at(&blocks(1, 1), 0).expect("room");
+    assert_eq!(file.len(), 1024 + BLOCK as u64);
+}
+
+#[test]
+fn a1_immutable_file_is_not_opened_for_writing() {
+    let bed = Bed::new(Policy::Best);
+    set_flags(&bed, "/data", InodeFlags::IMMUTABLE.0);
+    let open = OpenOptions::new().write(true).open(&bed, "/data");
+    assert_eq!(errno(open), libc::EPERM);
+    set_flags(&bed, "/data", InodeFlags::APPEND.0);
+    let open = OpenOptions::new().write(true).open(&bed, "/data");
+    assert_eq!(errno(open), libc::EPERM);
+    let file = OpenOptions::new().append(true).open(&bed, "/data");
+    let file = file.expect("appending is what it allows");
+    file.write_at(&bytes(1, 10), 0).expect("room");
+    assert_eq!(file.len(), SIZE as u64 + 10);
+}
+
+// A1.6 and the row on fallocate: the flag counts for who has the file open.
+#[test]
+fn a1_file_made_immutable_while_open_is_not_written() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        set_flags(&bed, "/data", InodeFlags::IMMUTABLE.0);
+        for offset in [0, SIZE as u64, 70 * BLOCK as u64, 1 << 44] {
+            let result = file.write_at(&blocks(1, 1), offset);
+            assert_eq!(errno(result), libc::EPERM, "{policy}: at {offset}");
+        }
+        let mut queue = bed.queue();
+        queue.write(&file, 0, blocks(1, 1), 0).expect("room");
+        let error = reap(&mut queue, 1).pop().expect("one").result;
+        assert_eq!(error.expect_err("immutable").errno(), libc::EPERM);
+        assert!(read_all(&file) == content(), "{policy}");
+    }
+}
+
+#[test]
+fn a1_file_made_immutable_while_open_keeps_its_size_and_blocks() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    set_flags(&bed, "/data", InodeFlags::IMMUTABLE.0);
+    assert_eq!(errno(file.set_len(0)), libc::EPERM);
+    let allocated = file.allocate(FallocateMode::Allocate, 0, 1 << 20);
+    assert_eq!(errno(allocated), libc::EPERM);
+    assert!(read_all(&file) == content());
+}
+
+// Only what makes it longer is allowed; overwrites by who opened it before are not looked at, as in Linux.
+#[test]
+fn a1_append_only_file_is_not_cut_nor_punched() {
+    let bed = Bed::new(Policy::Best);
+    let before = bed.open("/data");
+    set_flags(&bed, "/data", InodeFlags::APPEND.0);
+    assert_eq!(errno(before.set_len(0)), libc::EPERM);
+    assert_eq!(errno(before.set_len(1 << 20)), libc::EPERM);
+    for mode in [
+        FallocateMode::PunchHole,
+        FallocateMode::ZeroRange,
+        FallocateMode::CollapseRange,
+        FallocateMode::InsertRange,
+    ] {
+        let result = before.allocate(mode, 0, BLOCK as u64);
+        assert_eq!(errno(result), libc::EPERM, "{mode:?}");
+    }
+    before
+        .allocate(FallocateMode::Allocate, 0, 70 * BLOCK as u64)
+        .expect("room");
+    assert_eq!(read_all(&before)[..SIZE], content());
+}
+
+#[test]
+fn a1_empty_write_is_nothing() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/setuid");
+    assert_eq!(file.write_at(&[], u64::MAX).expect("nothing"), 0);
+    assert_eq!(file.metadata().permissions, 0o4755);
+    assert_eq!(file.len(), SIZE as u64);
+}
+
+/// What must not change by a no-wait write that would block.
+fn state_of(bed: &Bed, file: &File) -> (u64, u64, Vec<u8>) {
+    (bed.statfs().blocks_free, file.len(), read_all(file))
+}
+
+/// Tries, expects EAGAIN and no trace, and that nobody holds the lock afterwards.
+#[track_caller]
+fn exit(bed: &Bed, file: &File, data: &[u8], offset: u64) {
+    let (before, stats) = (state_of(bed, file), bed.stats());
+    let log = bed.record.log().entries().len();
+    let result = file.try_write_at(data, offset);
+    assert!(matches!(result, Err(Error::WouldBlock(_))), "{result:?}");
+    assert_eq!(bed.stats().since(&stats).would_block, 1);
+    assert_eq!(bed.record.log().entries().len(), log, "it wrote");
+    assert!(state_of(bed, file) == before, "{} changed it", bed.policy());
+    let alone = {
+        let file = file.clone();
+        start(move || file.set_attributes(&SetAttributes::new()))
+    };
+    finish(&alone).expect("nobody has the lock");
+}
+
+#[test]
+fn a4_exit_1_lock_is_taken() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        let end = 66 * BLOCK as u64;
+        file.allocate(FallocateMode::KeepSize, 0, end)
+            .expect("room");
+        let hold = bed.sim.hold(Some(place(&file, 65)), FaultOp::Write);
+        let writer = {
+            let file = file.clone();
+            start(move || file.write_at(&bytes(1, 100), 65 * BLOCK as u64))
+        };
+        hold.wait_for(1);
+        let result = file.try_write_at(&blocks(2, 1), 0);
+        assert!(matches!(result, Err(Error::WouldBlock(_))), "{policy}");
+        hold.release();
+        finish(&writer).expect("room");
+        assert!(read(&file, 0..SIZE) == content(), "{policy}");
+        // The older rules take the lock alone for any write; alone is what it is now.
+        file.try_write_at(&blocks(2, 1), 0).map_or_else(
+            |error| assert!(policy == Policy::Ilock, "{policy}: {error}"),
+            |len| assert_eq!(len, BLOCK),
+        );
+    }
+}
+
+#[test]
+fn a4_exit_2_upgrade_is_required() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/setuid");
+        exit(&bed, &file, &blocks(1, 1), 0);
+        assert_eq!(file.metadata().permissions, 0o4755, "{policy}");
+    }
+    let bed = Bed::new(Policy::Ilock);
+    exit(&bed, &bed.open("/data"), &blocks(1, 1), 0);
+}
+
+#[test]
+fn a4_exit_3_needs_zeroing_or_extends() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        exit(&bed, &file, &blocks(1, 1), SIZE as u64);
+        exit(&bed, &file, &blocks(1, 1), 63 * BLOCK as u64);
+        exit(&bed, &file, &blocks(1, 1), 90 * BLOCK as u64);
+        exit(&bed, &file, &bytes(1, 100), 50);
+        let file = bed.open("/unwritten");
+        exit(&bed, &file, &bytes(1, 512), 512);
+    }
+}
+
+// A second mapping that must be allocated fails the whole request before any of it is written (also a row of G).
+#[test]
+fn a4_exit_6_allocation_is_required() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        exit(&bed, &bed.open("/hole"), &blocks(1, 1), 0);
+        let file = bed.open("/data");
+        file.allocate(FallocateMode::PunchHole, BLOCK as u64, BLOCK as u64)
+            .expect("it is allocated");
+        exit(&bed, &file, &blocks(1, 2), 0);
+    }
+}
+
+#[test]
+fn a4_exit_7_mapping_is_not_in_memory() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = OpenOptions::new().read(true).write(true);
+        let file = file.open(&bed, "/data").expect("it exists");
+        let result = file.try_write_at(&blocks(1, 1), 0);
+        assert!(matches!(result, Err(Error::WouldBlock(_))), "{policy}");
+        assert!(read_all(&file) == content(), "{policy}");
+    }
+}
+
+#[test]
+fn a4_durable_write_would_block() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let options = OpenOptions::new().read(true).write(true);
+        for options in [options.clone().dsync(true), options.sync(true)] {
+            let file = options.open(&bed, "/data").expect("it exists");
+            file.preload_map().expect("a sound tree");
+            exit(&bed, &file, &blocks(1, 1), 0);
+        }
+    }
+}
+
+#[test]
+fn a5_hole_filled_by_two_threads_is_allocated_once() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/hole");
+        let before = bed.free();
+        let write = |value: u8| {
+            let file = file.clone();
+            start(move || {
+                for block in 0..48 {
+                    let at = (block * BLOCK) as u64;
+                    file.write_at(&blocks(value, 1), at).expect("room");
+                }
+            })
+        };
+        let writers = [write(1), write(2)];
+        writers.iter().for_each(finish);
+        assert_eq!(before - bed.free(), 48, "{policy}");
+        for block in read(&file, 0..48 * BLOCK).chunks_exact(BLOCK) {
+            assert!(block[0] == 1 || block[0] == 2, "{policy}");
+            assert_all(block, block[0]);
+        }
+    }
+}
+
+#[test]
+fn a5_hole_and_unwritten_become_written_in_one_request() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/hole");
+        let at = |block: usize| (block * BLOCK) as u64;
+        file.allocate(FallocateMode::Allocate, at(2), at(2))
+            .expect("room");
+        file.write_at(&blocks(1, 1), at(5)).expect("room");
+        file.write_at(&blocks(9, 6), at(1)).expect("room");
+        for block in 1..7 {
+            assert_eq!(kind(&file, block), MapKind::Mapped, "{policy}: {block}");
+        }
+        assert_eq!(kind(&file, 0), MapKind::Hole);
+        assert_all(&read(&file, BLOCK..7 * BLOCK), 9);
+    }
+}
+
+/// Requests that make `/data` longer, and behind how many of its device writes the fault comes.
+const EXTENDING: [(usize, usize, u64); 6] = [
+    (SIZE, BLOCK / 2, 0),
+    (SIZE, 3 * BLOCK, 0),
+    (SIZE, 3 * BLOCK, 1),
+    (64 * BLOCK, 2 * BLOCK, 0),
+    (63 * BLOCK, 4 * BLOCK, 1),
+    (70 * BLOCK + 5, 5000, 1),
+];
+
+#[test]
+fn a6_failed_extending_write_leaves_size_and_blocks() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        let before = bed.free();
+        for (offset, len, skip) in EXTENDING {
+            let fault = Fault {
+                skip,
+                ..Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO))
+            };
+            let fault = bed.sim.inject(fault);
+            let result = file.write_at(&bytes(4, len), offset as u64);
+            let hits = bed.sim.remove(fault);
+            assert_eq!(hits, Some(1), "{policy}: {len} at {offset}");
+            assert_eq!(errno(result), libc::EIO);
+            assert_eq!(file.len(), SIZE as u64, "{policy}: {len} at {offset}");
+            assert_eq!(bed.free(), before, "{policy}: {len} at {offset}");
+        }
+        let whole = 63 * BLOCK;
+        assert!(read(&file, 0..whole) == content()[..whole], "{policy}");
+        file.set_len(80 * BLOCK as u64).expect("a size");
+        assert_all(&read(&file, SIZE..80 * BLOCK), 0);
+    }
+}
+
+// Blocks that are not neighbours are written one by one: the second of them fails.
+#[test]
+fn a6_fault_in_the_second_run_leaves_size_and_blocks() {
+    for policy in [Policy::Pre49, Policy::V56, Policy::Best, Policy::Xfs] {
+        let bed = Bed::new(policy);
+        leave_single_blocks(&bed, 12);
+        let before = bed.free();
+        for (path, offset, size) in [("/empty", 0, 0), ("/hole", 8 * BLOCK, SIZE)] {
+            let file = bed.open_privileged(path);
+            let fault = Fault {
+                skip: 1,
+                ..Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO))
+            };
+            let fault = bed.sim.inject(fault);
+            let result = file.write_at(&blocks(4, 5), offset as u64);
+            assert_eq!(bed.sim.remove(fault), Some(1), "{policy}");
+            assert_eq!(errno(result), libc::EIO);
+            assert_eq!(file.len(), size as u64, "{policy}");
+            assert_eq!(bed.free(), before, "{policy}");
+            assert_all(&read_all(&file), 0);
+            file.write_at(&blocks(4, 5), offset as u64).expect("room");
+            assert_all(&read(&file, offset..offset + 5 * BLOCK), 4);
+            file.set_len(0).expect("a size");
+        }
+    }
+}
+
+#[test]
+fn a6_write_without_room_leaves_size_and_blocks() {
+    for policy in [Policy::Pre49, Policy::V56, Policy::Best, Policy::Xfs] {
+        let bed = Bed::new(policy);
+        leave_single_blocks(&bed, 3);
+        let before = bed.free();
+        for (path, size) in [("/empty", 0), ("/hole", SIZE)] {
+            let file = bed.open_privileged(path);
+            let result = file.write_at(&blocks(4, 63), 0);
+            assert_eq!(errno(result), libc::ENOSPC, "{policy}");
+            assert_eq!(file.len(), size as u64, "{policy}");
+            assert_eq!(bed.free(), before, "{policy}");
+            assert_all(&read_all(&file), 0);
+        }
+    }
+}
