@@ -190,12 +190,14 @@ impl<'l> Recovery<'l> {
         &self.superblock
     }
 
-    /// Empties the log, after what was replayed, and what fast commits asked for, is durable. Blocks.
+    /// Empties the log, after what was replayed, and what fast commits asked for, is durable. That the
+    /// journal was aborted is forgotten with it: the file system's own superblock must say so by then. Blocks.
     ///
     /// # Errors
     /// The device's.
     pub fn reset(mut self) -> Result<Recovered> {
-        if !self.superblock.is_empty() {
+        if !self.superblock.is_empty() || self.superblock.s_errno != 0 {
+            self.superblock.s_errno = 0;
             self.superblock.s_start = 0;
             self.superblock.s_sequence = self.recovered.next_sequence.0;
             self.log

@@ -172,22 +172,18 @@ fn finish(
     at: u64,
     counts: Option<Counts>,
 ) -> Result<Replayed> {
-    let had_error = recovery.superblock().s_errno != 0;
+    if recovery.superblock().s_errno != 0 {
+        change_superblock(device, at, |sb| sb.disk_mut().s_state |= STATE_ERROR)?;
+    }
     // First the log, then the mark: an empty log that is marked does no harm.
     let recovered = recovery.reset()?;
-    let mut sb = read_superblock(&**device, at)?;
-    if let Some(counts) = counts {
-        sb.set_free_blocks_count(counts.free_blocks);
-        sb.set_free_inodes_count(counts.free_inodes);
-    }
-    let disk = sb.disk_mut();
-    disk.s_feature_incompat &= !Incompat::NEEDS_RECOVERY.bits();
-    if had_error {
-        disk.s_state |= STATE_ERROR;
-    }
-    sb.update_checksum();
-    write_span(&**device, at, &sb.encode())?;
-    device.flush()?;
+    let sb = change_superblock(device, at, |sb| {
+        if let Some(counts) = counts {
+            sb.set_free_blocks_count(counts.free_blocks);
+            sb.set_free_inodes_count(counts.free_inodes);
+        }
+        sb.disk_mut().s_feature_incompat &= !Incompat::NEEDS_RECOVERY.bits();
+    })?;
     let note = match recovered.fast_commits {
         0 => said("the journal was replayed", &recovered),
         count => {
@@ -199,6 +195,20 @@ fn finish(
         note: Some(note),
         ..Replayed::as_it_is(device.clone(), sb, None)
     })
+}
+
+/// Changes the superblock on the device and flushes.
+fn change_superblock(
+    device: &Arc<dyn Device>,
+    at: u64,
+    change: impl FnOnce(&mut SuperBlock),
+) -> Result<SuperBlock> {
+    let mut sb = read_superblock(&**device, at)?;
+    change(&mut sb);
+    sb.update_checksum();
+    write_span(&**device, at, &sb.encode())?;
+    device.flush()?;
+    Ok(sb)
 }
 
 fn by_redirection(

@@ -117,6 +117,11 @@ impl Mount {
 impl Writer {
     fn start(mount: &Mount) -> Result<Writer> {
         let sb = &mount.sb;
+        if sb.features().ro_compat.contains(RoCompat::QUOTA) {
+            return Err(Error::Unsupported(
+                "the file system counts quotas, which dioxide does not keep up yet".into(),
+            ));
+        }
         let has_journal = sb.features().compat.contains(Compat::HAS_JOURNAL) && !mount.noload;
         let groups = Arc::new(Groups::new(sb.clone(), mount.fixed_zone()));
         let totals = groups.totals(&mount.reader())?;
