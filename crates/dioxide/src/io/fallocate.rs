@@ -98,21 +98,7 @@ impl Mount {
             true => span.bytes.end.max(inode.i_size()),
             false => inode.i_size(),
         };
-        self.stamp_and_resize(writer, inode, size)
-    }
-
-    /// Stamps the inode and makes it longer. What was behind its end in the last block becomes zeros.
-    fn stamp_and_resize(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
-        let old = inode.i_size();
-        if size > old {
-            self.zero_block_part(inode, old, old.next_multiple_of(self.block_bytes()))?;
-        }
-        self.set_size_and(writer, inode, &mut |disk| {
-            disk.set_size(size);
-            stamp(disk);
-        })?;
-        inode.set_size(size);
-        Ok(())
+        self.grow(writer, inode, size)
     }
 
     /// Allocates unwritten blocks for the holes of a range.
@@ -268,12 +254,7 @@ impl Mount {
             -(len as i64),
         )?;
         let size = old - (span.bytes.end - span.bytes.start);
-        self.set_size_and(writer, inode, &mut |disk| {
-            disk.set_size(size);
-            stamp(disk);
-        })?;
-        inode.set_size(size);
-        Ok(())
+        self.store_size(writer, inode, size)
     }
 
     fn insert_range(&self, writer: &Writer, inode: &Inode, span: &Span) -> Result<()> {
@@ -284,11 +265,7 @@ impl Mount {
             return Err(Error::TooLarge(format!("{size} bytes")));
         }
         // First the size: what is moved behind the old end must not be cut off after a crash.
-        self.set_size_and(writer, inode, &mut |disk| {
-            disk.set_size(size);
-            stamp(disk);
-        })?;
-        inode.set_size(size);
+        self.store_size(writer, inode, size)?;
         let blocks = (len >> self.block_bits) as i64;
         let last = self.map_end(inode) - blocks as u64;
         self.shift(writer, inode, span.whole.start..last, blocks)

@@ -107,12 +107,17 @@ impl Mount {
     }
 
     /// Makes a file longer; what is new reads as zeros. Also stamps one that keeps its size.
-    fn grow(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
+    pub(crate) fn grow(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
         let old = inode.i_size();
         if size > old {
             let block_end = old.next_multiple_of(self.block_bytes());
             self.zero_block_part(inode, old, block_end)?;
         }
+        self.store_size(writer, inode, size)
+    }
+
+    /// Stamps an inode and gives it a size, in one transaction of its own.
+    pub(crate) fn store_size(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
         self.set_size_and(writer, inode, &mut |disk| {
             disk.set_size(size);
             stamp(disk);
