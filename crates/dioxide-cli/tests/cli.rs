@@ -407,7 +407,7 @@ fn explain_in_words_has_a_line_for_each_policy_or_each_step() {
 }
 
 #[test]
-fn explain_of_hole_fill_tells_that_it_is_refused() {
+fn explain_of_hole_fill_tells_that_blocks_are_claimed() {
     let disk = Fixture::new();
     let told = dioxide([
         "explain",
@@ -418,10 +418,11 @@ fn explain_of_hole_fill_tells_that_it_is_refused() {
         &disk.at("/sparse"),
     ])
     .json();
-    assert!(
-        told["refused"].as_str().unwrap().contains("unsupported"),
-        "{told}"
-    );
+    assert!(told["refused"].is_null(), "{told}");
+    let steps = told["steps"].as_array().expect("a list");
+    let metadata = steps.iter().find(|step| step["question"] == "metadata");
+    let answer = metadata.expect("it changes metadata")["answer"].as_str();
+    assert!(answer.expect("words").contains("claimed"), "{told}");
 }
 
 #[test]

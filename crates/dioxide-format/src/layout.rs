@@ -29,11 +29,13 @@ macro_rules! scalar_field {
         impl Field for $marker {
             type Value = $value;
             const SIZE: usize = size_of::<$value>();
+            #[inline]
             fn get(bytes: &[u8]) -> $value {
                 let mut raw = [0; size_of::<$value>()];
                 raw.copy_from_slice(bytes);
                 <$value>::$from(raw)
             }
+            #[inline]
             fn put(value: &$value, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&value.$to());
             }
@@ -99,6 +101,7 @@ macro_rules! layout {
             }
 
             /// Reads the structure from its exact bytes.
+            #[inline]
             pub fn from_array(bytes: &[u8; $size]) -> Self {
                 Self {
                     $( $field: <$kind as $crate::layout::Field>::get(
@@ -110,6 +113,7 @@ macro_rules! layout {
             ///
             /// # Errors
             /// `TooShort` when `bytes` is shorter than the structure.
+            #[inline]
             pub fn parse(bytes: &[u8]) -> $crate::Result<Self> {
                 match bytes.first_chunk::<$size>() {
                     Some(chunk) => Ok(Self::from_array(chunk)),
@@ -122,6 +126,7 @@ macro_rules! layout {
             }
 
             /// The bytes of the structure.
+            #[inline]
             pub fn encode(&self) -> [u8; $size] {
                 let mut bytes = [0; $size];
                 $( <$kind as $crate::layout::Field>::put(

@@ -13,16 +13,19 @@ use std::time::Duration;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Without --image, an image is made in memory and removed at the end. With it, the contents of --file
-are overwritten; nothing else is. What wrote is checked with e2fsck at the end, if that is there.
+are overwritten; nothing else is, except by `grow`: that cuts and grows the files grow.data and grow.0
+to grow.7 beside --file, and beside the FILE of path:FILE, and leaves them empty. In an image they must
+be there. What wrote is checked with e2fsck at the end, if that is there.
 Exits with 1 if that, or --verify, finds damage. A figure that misses its target is marked.
 
 Examples:
   dioxide bench --quick
   dioxide bench mixed-randrw --policy parallel,ilock+ --block-size 4k,64k
   dioxide bench unaligned-overwrite --device sim:latency=100us,iops=500k --html page.html
-  dioxide bench simple-read --image disk.img --file /data --verify --json rows.json")]
+  dioxide bench simple-read --image disk.img --file /data --verify --json rows.json
+  dioxide bench grow --image disk.img --target raw --target dioxide --target path:/mnt/bench.data")]
 pub struct BenchArgs {
-    /// What to run; all but `rows` if none is named
+    /// What to run; all but `rows` and `grow` if none is named
     #[arg(value_name = "EXPERIMENT", value_parser = experiment_parser())]
     experiments: Vec<Experiment>,
     /// What to put the load on: raw, dioxide, path:FILE. May be repeated
@@ -72,7 +75,7 @@ struct Place {
     /// How bytes move between memory and the image
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]
     backend: Backend,
-    /// Bytes of the file to use
+    /// Bytes of the file to use; for `grow`, that its file grows to
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     size: Option<u64>,
     /// Directory to make images in [default: in memory if there is room]
@@ -99,7 +102,7 @@ struct Engine {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Load")]
 struct Load {
-    /// Timed part of each round: 500ms, 2s, 1m
+    /// Timed part of each round: 500ms, 2s, 1m. Not for `grow`, which counts writes
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     runtime: Option<Duration>,
     /// Rounds, of which the median counts
@@ -190,13 +193,13 @@ mod tests {
 
     #[test]
     fn every_flag_of_bench_reaches_its_option() {
-        let words = "simple-read rows --target path:/mnt/a,b --quick --verify --image i --file /f --img-offset 1M \
+        let words = "simple-read rows grow --target path:/mnt/a,b --quick --verify --image i --file /f --img-offset 1M \
                      --device sim:latency=231us,iops=801k --backend mmap --size 2M --scratch /s --policy v6.2,xfs \
                      --completion inline,deferred --simple both --runtime 1500ms --runs 9 --block-size 512,4k \
                      --iodepth 1,64 --batch 8 --numjobs 3 --mix 70 --seed 42";
         let asked = options(&words.split_whitespace().collect::<Vec<_>>());
         let expected = BenchOptions {
-            experiments: vec![Experiment::SimpleRead, Experiment::Rows],
+            experiments: vec![Experiment::SimpleRead, Experiment::Rows, Experiment::Grow],
             targets: vec![Target::Path("/mnt/a,b".into())],
             image: Some("i".into()),
             file: "/f".into(),
