@@ -108,7 +108,7 @@ pub(crate) fn contest(
 
 /// The order of a round: forwards, and backwards every second time, so that a machine that gets
 /// slower or faster does not favour anyone.
-fn there_and_back(variants: usize, run: usize) -> Box<dyn Iterator<Item = usize>> {
+pub(crate) fn there_and_back(variants: usize, run: usize) -> Box<dyn Iterator<Item = usize>> {
     if run.is_multiple_of(2) {
         Box::new(0..variants)
     } else {
@@ -194,7 +194,7 @@ pub(crate) fn size_name(bytes: u32) -> String {
     }
 }
 
-fn sum_of(a: &Stats, b: &Stats) -> Stats {
+pub(crate) fn sum_of(a: &Stats, b: &Stats) -> Stats {
     let mut sum = *a;
     sum.reads_simple += b.reads_simple;
     sum.reads_general += b.reads_general;

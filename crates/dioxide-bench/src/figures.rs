@@ -61,7 +61,7 @@ fn make_row(
     }
 }
 
-fn latency(outcomes: &[Outcome], side: usize) -> Latency {
+pub(crate) fn latency(outcomes: &[Outcome], side: usize) -> Latency {
     let mut all = outcomes[0].latencies[side].clone();
     for outcome in &outcomes[1..] {
         all.add(&outcome.latencies[side]).expect("the same bounds");

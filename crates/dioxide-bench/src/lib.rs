@@ -2,7 +2,8 @@
 //!
 //! [`run`] takes [`BenchOptions`], runs the experiments they name, and returns a [`Report`]. The
 //! experiments are those of the mails that started this project (see [`Experiment`]), with the
-//! mails' own parameters as defaults, and the rows of the performance table in `PERFORMANCE.md`.
+//! mails' own parameters as defaults, the rows of the performance table in `PERFORMANCE.md`, and
+//! what changes the file system.
 //!
 //! # How it measures
 //! - One loop for all targets, monomorphised over what a request is handed to: same offsets, same
@@ -20,7 +21,8 @@
 //!
 //! # What it writes
 //! The contents of the one file that it is told to use, nothing else; there is no metadata that
-//! changes. Every run that wrote ends with `e2fsck -fn`, if that is installed.
+//! changes. [`Experiment::Grow`] also cuts and grows files that are there for it, and leaves them
+//! empty. Every run that wrote ends with `e2fsck -fn`, if that is installed.
 //!
 //! | Module | Holds |
 //! |---|---|
@@ -31,6 +33,7 @@
 //! | `figures` | rows from rounds |
 //! | `goals` | what the experiments must reach |
 //! | `rows` | the performance table |
+//! | `grow` | what changes the file system |
 //! | `seeds` | the mails' figures, and the devices they imply |
 //! | `image` | making images; looking at those given |
 //! | `subject` | an open image, file system and file; where the file lies on the device |
@@ -44,6 +47,7 @@ mod compare;
 mod error;
 mod figures;
 mod goals;
+mod grow;
 mod image;
 mod load;
 mod offsets;

@@ -65,9 +65,9 @@ pub(crate) struct Timing {
 }
 
 /// Latencies in nanoseconds: of reads, of writes.
-type Latencies = [Histogram<u64>; 2];
+pub(crate) type Latencies = [Histogram<u64>; 2];
 
-fn no_latencies() -> Latencies {
+pub(crate) fn no_latencies() -> Latencies {
     [(); 2].map(|()| {
         Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constants")
     })
@@ -352,7 +352,7 @@ impl Cursor {
 
 /// An error of a target that moved fewer bytes than asked.
 #[cold]
-fn short(what: &str, at: u64, got: usize, wanted: usize) -> Error {
+pub(crate) fn short(what: &str, at: u64, got: usize, wanted: usize) -> Error {
     Error::Setup(format!(
         "{what} at {at} moved {got} of {wanted} bytes: is the file too small?"
     ))

@@ -37,9 +37,11 @@ pub struct BenchOptions {
     /// device, so that the imitated device is the slow part, and the engine's own choice otherwise.
     /// Files of mounted file systems are always driven by the best that they take.
     pub backend: Backend,
-    /// Length of the timed part of each round; `None`: 1 s, or 200 ms if `quick` (`rows`: 400 and 80 ms).
+    /// Length of the timed part of each round; `None`: 1 s, or 200 ms if `quick` (`rows`: 30 and 20 ms;
+    /// `grow` counts writes, not time).
     pub runtime: Option<Duration>,
-    /// Rounds, of which the median counts; `None`: 5, or 3 if `quick` (`rows`: 15 and 9).
+    /// Rounds, of which the median counts; `None`: 5, or 3 if `quick` (`rows`: 41 and 21,
+    /// `grow`: 9 and 5).
     pub runs: Option<u32>,
     /// Request sizes in bytes, multiples of 512; empty: those of the experiment.
     pub block_sizes: Vec<u32>,
@@ -59,7 +61,7 @@ pub struct BenchOptions {
     /// About a minute for all experiments instead of several.
     pub quick: bool,
     /// Bytes of the file to use; `None`: 1 GiB, or 256 MiB if `quick`, or the whole of a given file
-    /// if that is smaller.
+    /// if that is smaller. `grow`: the size that its file grows to; a quarter of that by default.
     pub size_bytes: Option<u64>,
     /// Where to make images; `None`: `/dev/shm` if there is room, else the directory for temporary
     /// files.
@@ -115,6 +117,10 @@ pub enum Experiment {
     /// The rows of the performance table, each with its target and a verdict. Makes its own
     /// images.
     Rows,
+    /// What changes the file system: writes into holes, appends, extending writes, and `fdatasync` by
+    /// one thread and by eight. Cuts and grows files of its own: `grow.data` and `grow.0` to `grow.7`
+    /// in the directory of [`BenchOptions::file`], and beside the file of a [`Target::Path`].
+    Grow,
 }
 
 impl Experiment {
@@ -128,13 +134,14 @@ impl Experiment {
     ];
 
     /// Everything that can be named.
-    pub const ALL: [Experiment; 6] = [
+    pub const ALL: [Experiment; 7] = [
         Experiment::MixedRandrw,
         Experiment::UnalignedOverwrite,
         Experiment::AioCompletion,
         Experiment::SimpleRead,
         Experiment::SimpleReadSweep,
         Experiment::Rows,
+        Experiment::Grow,
     ];
 
     /// The name.
@@ -146,6 +153,7 @@ impl Experiment {
             Experiment::SimpleRead => "simple-read",
             Experiment::SimpleReadSweep => "simple-read-sweep",
             Experiment::Rows => "rows",
+            Experiment::Grow => "grow",
         }
     }
 
@@ -164,6 +172,9 @@ impl Experiment {
             Experiment::SimpleRead => "one deep queue reads 4k blocks, simple path on and off",
             Experiment::SimpleReadSweep => "the same at depths 1 to 256",
             Experiment::Rows => "the rows of the performance table, each with its target",
+            Experiment::Grow => {
+                "writes that change the file system: holes filled, files extended, fdatasync"
+            }
         }
     }
 }

@@ -82,7 +82,7 @@ fn defaults(experiment: Experiment) -> Defaults {
             completions: &[CompletionMode::Deferred, CompletionMode::Inline],
             ..quiet
         },
-        Experiment::SimpleRead | Experiment::Rows => Defaults {
+        Experiment::SimpleRead | Experiment::Rows | Experiment::Grow => Defaults {
             simple: SimpleChoice::Both,
             ..quiet
         },

@@ -8,7 +8,7 @@ use crate::plan::{self, Case};
 use crate::report::Machine;
 use crate::stage::Stage;
 use crate::{BenchOptions, Check, Experiment, Progress, Report, Result, Target, Verified};
-use crate::{goals, rows};
+use crate::{goals, grow, rows};
 
 /// Everything that is asked for.
 pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result<Report> {
@@ -23,7 +23,8 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
     let (runs, timing) = plan::timing(options, false);
     report.config = config(options, runs, timing);
     let mut cases = Vec::new();
-    for &experiment in asked.iter().filter(|&&e| e != Experiment::Rows) {
+    let own_plan = |e: &Experiment| matches!(e, Experiment::Rows | Experiment::Grow);
+    for &experiment in asked.iter().filter(|e| !own_plan(e)) {
         cases.extend(plan::cases(experiment, options)?);
     }
     let mut ticker = Ticker::new(progress);
@@ -33,13 +34,15 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
             .map(|case| variants_of(case, options) * u64::from(runs))
             .sum(),
     );
-    let wants_rows = asked.contains(&Experiment::Rows);
     if !cases.is_empty() {
         let mut stage = Stage::open(options)?;
         run_cases(&mut stage, &cases, runs, timing, &mut report, &mut ticker)?;
     }
-    if wants_rows {
+    if asked.contains(&Experiment::Rows) {
         rows::run(options, &mut report, &mut ticker)?;
+    }
+    if asked.contains(&Experiment::Grow) {
+        grow::run(options, &mut report, &mut ticker)?;
     }
     ticker.done();
     Ok(report)
