@@ -533,6 +533,7 @@ impl Core {
             first,
             plain: _,
             facts: _,
+            appending: _appending,
         } = match write::admit(&request) {
             Ok(admitted) => admitted,
             Err(error) => return self.punt_or_fail(buf, error),

@@ -12,7 +12,7 @@ use crate::sync::rwsem::{Presence, Rwsem};
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::transaction::Tid;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -32,6 +32,9 @@ pub(crate) struct Inode {
     /// `i_flags` of the node.
     flags: AtomicU32,
     pub(crate) rwsem: Rwsem,
+    /// Held by appends, which may share the lock: each sees the end that the one before left. Taken
+    /// after the rwsem.
+    pub(crate) appending: Mutex<()>,
     pub(crate) in_flight: InFlight,
     pub(crate) map: ExtentMap,
     i_size: AtomicU64,
@@ -115,6 +118,7 @@ impl Inode {
             flags: AtomicU32::new(node.disk.flags().0),
             node: RwLock::new(Arc::new(node)),
             rwsem: Rwsem::new(id, presence),
+            appending: Mutex::new(()),
             in_flight: InFlight::new(id),
             map: ExtentMap::new(),
             i_size: AtomicU64::new(0),

@@ -41,8 +41,10 @@ pub enum Policy {
     V64,
     /// `newest`, 2026: everything inside the file that needs no zeroing.
     Newest,
-    /// `best`: as `newest`, but an unaligned write that ends at or past EOF is exclusive, as in
-    /// XFS, because zeroing behind it could hit a later extending write. The default.
+    /// `best`: as `newest`, but aligned writes that make the file longer without a gap stay shared, so
+    /// that they keep no reader waiting; and an unaligned write that ends at or past EOF is
+    /// exclusive, because zeroing behind it could hit a later extending write (both as in XFS). The
+    /// default.
     #[default]
     Best,
     /// `xfs`: XFS's rules: optimistic shared, retry exclusive; demotes before the I/O.
@@ -135,7 +137,7 @@ impl Policy {
                 "2026: all aligned writes inside the file, and unaligned ones that need no zeroing, shared"
             }
             Policy::Best => {
-                "newest, but unaligned writes that end at or past EOF exclusive, as in XFS"
+                "newest, but aligned extending writes shared, and unaligned ones up to EOF exclusive, as in XFS"
             }
             Policy::Xfs => {
                 "XFS: shared first, retried exclusive when a mapping needs it, demoted before the I/O"
@@ -322,7 +324,7 @@ pub fn entry_lock(policy: Policy, facts: EntryFacts) -> LockMode {
             facts.past_eof || !facts.aligned || !policy.nolock(facts.dioread_nolock)
         }
         Policy::V64 | Policy::Newest => facts.past_eof,
-        Policy::Best => facts.past_eof || (!facts.aligned && facts.reaches_eof),
+        Policy::Best => !facts.aligned && facts.reaches_eof,
         Policy::Xfs => !facts.aligned && facts.reaches_eof,
     };
     if exclusive {
@@ -363,9 +365,8 @@ fn may_stay_shared(policy: Policy, facts: &WriteFacts) -> bool {
         Policy::V63 => facts.aligned && facts.overwrite(),
         Policy::V64 => facts.overwrite() && (facts.aligned || facts.blocks == BlockState::Written),
         Policy::Newest => !facts.extending && !facts.needs_zeroing(),
-        Policy::Best => {
-            !facts.extending && !facts.needs_zeroing() && (facts.aligned || !facts.reaches_eof)
-        }
+        Policy::Best if facts.aligned => !facts.starts_past_eof,
+        Policy::Best => !facts.needs_zeroing() && !facts.reaches_eof,
         Policy::Xfs if facts.aligned => !facts.starts_past_eof,
         Policy::Xfs => !facts.reaches_eof && facts.written_overwrite(),
     }
@@ -577,6 +578,7 @@ mod tests {
                     AlignedTwoExtents,
                     UnalignedWritten,
                     UnalignedTwoExtents,
+                    AlignedExtending,
                 ],
             ),
             (
@@ -752,7 +754,7 @@ mod tests {
             (Policy::V63, [Shared, Exclusive, Exclusive, Exclusive]),
             (Policy::V64, [Shared, Shared, Shared, Exclusive]),
             (Policy::Newest, [Shared, Shared, Shared, Exclusive]),
-            (Policy::Best, [Shared, Shared, Exclusive, Exclusive]),
+            (Policy::Best, [Shared, Shared, Exclusive, Shared]),
             (Policy::Xfs, [Shared, Shared, Exclusive, Shared]),
         ];
         assert_eq!(table.len(), Policy::ALL.len());

@@ -23,6 +23,7 @@ use crate::stats::Count;
 use crate::sync::slot::Slot;
 use crate::{Error, Result};
 use dioxide_block::Durability;
+use parking_lot::MutexGuard;
 use std::io::IoSlice;
 
 /// A write as it comes in.
@@ -52,6 +53,8 @@ pub(crate) struct Admitted<'a> {
     /// Nothing but bytes of written blocks changes.
     pub(crate) plain: bool,
     pub(crate) facts: WriteFacts,
+    /// Keeps other appends away, if this is one.
+    pub(crate) appending: Option<MutexGuard<'a, ()>>,
 }
 
 /// How the segments of a request are aligned.
@@ -143,6 +146,7 @@ impl<'a> WriteRequest<'a> {
     fn admit_under(&self, mode: LockMode) -> Result<Option<Admitted<'a>>> {
         let guard = lock(self.mount, self.inode, mode, self.wait, self.slot)?;
         self.check_ability()?;
+        let appending = self.alone_at_the_end()?;
         let pos = self.position()?;
         let (facts, first) = self.facts(pos)?;
         let Verdict::Proceed(mut plan) = check(self.policy, mode, &facts) else {
@@ -174,7 +178,23 @@ impl<'a> WriteRequest<'a> {
             first,
             plain,
             facts,
+            appending,
         }))
+    }
+
+    /// Appends go one by one, each behind the other: the lock may be shared, or be demoted.
+    #[inline]
+    fn alone_at_the_end(&self) -> Result<Option<MutexGuard<'a, ()>>> {
+        if !self.access.append {
+            return Ok(None);
+        }
+        match self.wait {
+            Wait::Block => Ok(Some(self.inode.appending.lock())),
+            Wait::NoWait => match self.inode.appending.try_lock() {
+                Some(guard) => Ok(Some(guard)),
+                None => Err(Error::WouldBlock("another append is under way")),
+            },
+        }
     }
 
     /// Whether direct I/O can serve this file.
@@ -198,6 +218,7 @@ impl<'a> WriteRequest<'a> {
     pub(crate) fn must_be_alone(&self, pos: u64, facts: &WriteFacts) -> bool {
         !self.device_aligned(pos)
             || facts.starts_past_eof
+            || facts.extending && self.inode.is_cut_short()
             || !facts.aligned && (facts.extending || facts.partial_unwritten)
     }
 
@@ -382,6 +403,7 @@ fn carry_out(
         let alone =
             admitted.plan.lock == LockMode::Exclusive && admitted.plan.io_lock == IoLock::Keep;
         let (pos, facts) = (admitted.pos, admitted.facts);
+        let _appending = admitted.appending;
         place::prepare(request, pos, &facts)?;
         let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
         let placed = place::write_placing(request, bufs, pos, alone)?;
