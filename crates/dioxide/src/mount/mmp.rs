@@ -24,8 +24,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Least seconds between two checks, as in Linux.
 const LEAST_CHECK: u16 = 5;
+/// Most seconds of an interval, as in Linux: a damaged one must not keep the opener waiting for hours.
+const MOST_SECS: u16 = 300;
 /// Most seconds that a crashed host is waited for, beyond its own interval.
-const MOST_EXTRA: u16 = 60;
+const MOST_EXTRA: u64 = 60;
 
 /// The right to write to a file system with multi-mount protection. Given up when it is dropped.
 #[derive(Debug)]
@@ -77,6 +79,12 @@ pub(super) fn in_use(device: &dyn Device, mmp: &Mmp) -> Error {
     })
 }
 
+/// How long a user that lives takes at most to put its next number, and some more.
+fn pause_of(check: u16) -> Duration {
+    let check = u64::from(check);
+    Duration::from_secs((2 * check + 1).min(check + MOST_EXTRA))
+}
+
 impl Protection {
     /// Waits until it is certain that nobody else uses the file system: some seconds.
     ///
@@ -88,10 +96,10 @@ impl Protection {
         block: u64,
     ) -> Result<Protection> {
         let found = read(&**device, sb, block)?;
-        let update = sb.mmp_interval_secs().max(1);
-        let check = update.max(LEAST_CHECK).max(found.mmp_check_interval);
-        let pause =
-            Duration::from_secs((2 * u64::from(check) + 1).min((check + MOST_EXTRA).into()));
+        let update = sb.mmp_interval_secs().clamp(1, MOST_SECS);
+        let check = found.mmp_check_interval.min(MOST_SECS);
+        let check = check.max(update).max(LEAST_CHECK);
+        let pause = pause_of(check);
         match found.state() {
             MmpState::Clean => {}
             MmpState::Mounted(seq) => {
@@ -227,4 +235,15 @@ fn named(found: &Mmp, device: &dyn Device, check: u16) -> Mmp {
     fill(&mut mmp.mmp_bdevname, base.as_bytes());
     mmp.mmp_check_interval = check;
     mmp
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_of_any_interval_is_that_of_linux() {
+        let secs = [5, 59, 60, 300, u16::MAX].map(|check| pause_of(check).as_secs());
+        assert_eq!(secs, [11, 119, 120, 360, 65_595]);
+    }
 }

@@ -20,7 +20,6 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Writer {
     pub(crate) journal: Journal,
     pub(crate) blocks: Arc<BlockAllocator>,
-    #[allow(dead_code, reason = "inodes are made and freed by the namespace")]
     pub(crate) inodes: InodeAllocator,
     pub(crate) orphans: Orphans,
     has_journal: bool,

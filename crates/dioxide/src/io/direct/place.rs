@@ -92,7 +92,7 @@ pub(super) fn prepare(request: &WriteRequest<'_>, pos: u64, facts: &WriteFacts) 
     if facts.strips_privileges {
         mount.strip_privileges(writer, inode)?;
     }
-    if inode.is_cut_short() && facts.extending {
+    if facts.extending {
         mount.finish_truncate(writer, inode)?;
     }
     zero_gap(mount, inode, pos)
@@ -244,15 +244,9 @@ impl Placing<'_, '_> {
     fn claim(&self, hole: Range<u64>, before: Option<&Target>) -> Result<Target> {
         let ratio = u64::from(self.mount.sb.cluster_ratio());
         let skip = hole.start % ratio;
-        let most = u64::from(MOST_WRITTEN) - ratio;
-        let most = if ratio == 1 {
-            u64::from(MOST_WRITTEN)
-        } else {
-            most
-        };
-        let wanted = (skip + (hole.end - hole.start))
-            .div_ceil(ratio)
-            .min(most / ratio);
+        // A cluster may have more blocks than an extent; the hole has not.
+        let most = (u64::from(MOST_WRITTEN) / ratio).max(1);
+        let wanted = (skip + (hole.end - hole.start)).div_ceil(ratio).min(most);
         let request = Request {
             goal: self.goal(hole.start, before)?,
             len: 1..=wanted as u32,

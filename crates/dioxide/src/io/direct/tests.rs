@@ -111,9 +111,11 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        let fs = self.fs.0.take().expect("it is closed here");
+        let fs = self.fs.0.take();
         if !thread::panicking() {
-            fs.close().expect("nothing else is open");
+            if let Some(fs) = fs {
+                fs.close().expect("nothing else is open");
+            }
             run(Command::new("e2fsck")
                 .arg("-fn")
                 .arg(image(self.dir.path())));
@@ -675,6 +677,27 @@ fn vectored_requests_are_one_request() {
     file.read_at(&mut head, 0).expect("readable");
     assert!(head[..100].iter().all(|&byte| byte == 0xa3));
     assert!(head[100..512].iter().all(|&byte| byte == 0xa2));
+}
+
+// After a failed flush nothing is written any more, by whichever way a request comes.
+#[test]
+fn failed_flush_refuses_blocking_and_queued_overwrites() {
+    let mut bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    bed.sim
+        .inject(Fault::once(FaultOp::Flush, FaultKind::Io(libc::EIO)));
+    let error = file.sync_data().expect_err("the flush fails");
+    assert_eq!(error.errno(), libc::EIO);
+    let error = file.write_at(&block(7), 0).expect_err("it is latched");
+    assert_eq!(error.errno(), libc::EROFS);
+    queue.write(&file, 0, block(7), 1).expect("room");
+    let error = reap_one(&mut queue).result.expect_err("it is latched");
+    assert_eq!(error.errno(), libc::EROFS);
+    let mut now = block(0);
+    file.read_at(&mut now, 0).expect("readable");
+    assert!(now.iter().all(|&byte| byte == 1), "nothing was written");
+    drop((file, queue, bed.fs.0.take()));
 }
 
 #[test]

@@ -96,6 +96,7 @@ impl Memory {
 /// See [`crate::File::write_at`]. No lock is held then.
 #[inline]
 pub(crate) fn admit<'a>(request: &WriteRequest<'a>) -> Result<Admitted<'a>> {
+    request.mount.check_writable()?;
     let mode = entry_lock(request.policy, request.entry_facts());
     match request.admit_under(mode) {
         Ok(Some(admitted)) => Ok(admitted),
@@ -372,7 +373,6 @@ pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<
     if request.len == 0 {
         return Ok(0);
     }
-    request.mount.check_writable()?;
     let admitted = admit(request)?;
     match carry_out(request, bufs, admitted)? {
         Placed::Done => {}
