@@ -117,6 +117,15 @@ pub enum Error {
     /// A name of over 255 bytes (`ENAMETOOLONG`).
     #[error("{0}: file name too long")]
     NameTooLong(String),
+    /// Something of this name is there already (`EEXIST`).
+    #[error("{0}: file exists")]
+    Exists(String),
+    /// A directory that must be empty is not (`ENOTEMPTY`).
+    #[error("{0}: directory not empty")]
+    NotEmpty(String),
+    /// The file has as many links as it can have (`EMLINK`).
+    #[error("{0}: too many links")]
+    TooManyLinks(String),
     /// The file has no such extended attribute (`ENODATA`).
     #[error("{0}: no such extended attribute")]
     NoAttribute(String),
@@ -162,6 +171,9 @@ impl Error {
             Error::IsADirectory(_) => libc::EISDIR,
             Error::TooManySymlinks(_) => libc::ELOOP,
             Error::NameTooLong(_) => libc::ENAMETOOLONG,
+            Error::Exists(_) => libc::EEXIST,
+            Error::NotEmpty(_) => libc::ENOTEMPTY,
+            Error::TooManyLinks(_) => libc::EMLINK,
             Error::NoAttribute(_) => libc::ENODATA,
             Error::ReadOnly(_) => libc::EROFS,
             Error::NotPermitted(_) => libc::EPERM,

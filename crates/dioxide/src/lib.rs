@@ -44,6 +44,7 @@ pub use api::attributes::{FallocateMode, SetAttributes, StatFs};
 pub use api::file::{File, OpenOptions};
 pub use api::fs::{DataMode, Fs, MountOptions};
 pub use api::metadata::{DirEntry, FileType, Metadata, Timestamp, Xattr};
+pub use api::names::{NewFile, RenameMode, Special};
 pub use api::queue::{Completion, Queue, QueueOptions};
 pub use dioxide_block as block;
 pub use dioxide_block::file::Backend;

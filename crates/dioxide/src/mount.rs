@@ -25,8 +25,9 @@ mod replay;
 pub(crate) mod span;
 pub(crate) mod zone;
 
-use crate::inode::InodeCache;
+use crate::inode::{Inode, InodeCache};
 use crate::io::worker::Workers;
+use crate::namei::Dentries;
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
@@ -41,7 +42,7 @@ use knobs::Knobs;
 use mmp::Protection;
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use zone::Zones;
@@ -70,6 +71,14 @@ pub(crate) struct Mount {
     pub(crate) in_flight: InFlightRegistry,
     pub(crate) counters: Counters,
     pub(crate) inodes: InodeCache,
+    /// Names in memory.
+    pub(crate) dentries: Dentries,
+    /// Held while a name moves from one directory to another.
+    pub(crate) renaming: Mutex<()>,
+    /// Files that ended, and could not be freed then.
+    pub(crate) deferred: Mutex<Vec<Arc<Inode>>>,
+    /// Of the next inode that is made.
+    pub(crate) next_generation: AtomicU32,
     /// For requests that would block a queue.
     pub(crate) workers: Workers,
     /// For deferred completions.
@@ -95,6 +104,8 @@ pub(crate) struct Mount {
     pub(crate) barrier: bool,
     pub(crate) discard: bool,
     pub(crate) commit_interval: Duration,
+    /// What is stamped instead of the time, in nanoseconds since 1970, if so.
+    pub(crate) clock: Option<i64>,
     /// What to do when metadata turns out damaged.
     pub(crate) errors: ErrorPolicy,
     /// It was closed cleanly.

@@ -237,6 +237,11 @@ impl Inode {
         self.file_type() == Some(FileType::Directory)
     }
 
+    /// Sets type and permission bits.
+    pub fn set_mode(&mut self, file_type: FileType, permissions: u16) {
+        self.disk.i_mode = file_type.mode_bits() | permissions & 0o7777;
+    }
+
     /// Owner.
     pub fn uid(&self) -> u32 {
         u32::from(self.disk.i_uid) | (u32::from(self.disk.l_i_uid_high) << 16)
@@ -311,6 +316,11 @@ impl Inode {
         self.disk.l_i_uid_high = (uid >> 16) as u16;
         self.disk.i_gid = gid as u16;
         self.disk.l_i_gid_high = (gid >> 16) as u16;
+    }
+
+    /// Sets how many names it has.
+    pub fn set_links_count(&mut self, count: u16) {
+        self.disk.i_links_count = count;
     }
 
     /// Sets the permission bits, set-ID and sticky bits included: the low 12 bits of the mode.
@@ -406,6 +416,14 @@ impl Inode {
         }
     }
 
+    /// Sets the creation, if the inode has room for it.
+    pub fn set_crtime(&mut self, time: Timestamp) {
+        let (secs, extra) = time.encode();
+        if self.extra_covers(0x98) {
+            (self.disk.i_crtime, self.disk.i_crtime_extra) = (secs, extra);
+        }
+    }
+
     /// When the inode was deleted, seconds since 1970; or the next inode of the legacy orphan list.
     pub fn dtime(&self) -> u32 {
         self.disk.i_dtime
@@ -419,6 +437,15 @@ impl Inode {
     /// Project; 0 when the inode has no room for it.
     pub fn projid(&self) -> u32 {
         extra!(self, i_projid, 0xA0)
+    }
+
+    /// Sets the project. Whether the inode has room for it.
+    pub fn set_projid(&mut self, projid: u32) -> bool {
+        let fits = self.extra_covers(0xA0);
+        if fits {
+            self.disk.i_projid = projid;
+        }
+        fits
     }
 
     /// Change counter; 32 bits when the inode has no room for more.
@@ -454,6 +481,16 @@ impl Inode {
                 minor: (new & 0xFF) | ((new >> 12) & 0xF_FF00),
             }
         })
+    }
+
+    /// Sets the number of a device: in the old form if it fits there, as Linux does.
+    pub fn set_device_number(&mut self, DeviceNumber { major, minor }: DeviceNumber) {
+        let (old, new) = match major < 256 && minor < 256 {
+            true => (major << 8 | minor, 0),
+            false => (0, minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12),
+        };
+        self.disk.i_block[..4].copy_from_slice(&old.to_le_bytes());
+        self.disk.i_block[4..8].copy_from_slice(&new.to_le_bytes());
     }
 
     fn block_word(&self, index: usize) -> u32 {

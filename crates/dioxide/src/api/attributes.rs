@@ -2,13 +2,11 @@
 
 use crate::alloc::Right;
 use crate::inode::Inode;
-use crate::io::clock::coarse_now_ns;
 use crate::io::direct::Wait;
 use crate::io::direct::lock::lock;
 use crate::io::direct::policy::LockMode;
 use crate::mount::Mount;
 use crate::sync::slot;
-use crate::txn::inode::disk_time;
 use crate::{Error, Result, Timestamp};
 use dioxide_format::inode::{InodeFlags, Timestamp as DiskTime};
 
@@ -161,7 +159,8 @@ impl Mount {
         if bad_nanos(&set.atime) || bad_nanos(&set.mtime) {
             return Err(Error::Invalid("a time of over 999,999,999 ns".into()));
         }
-        self.set_size_and(writer, inode, &mut |disk| apply(disk, set))?;
+        let now = self.now();
+        self.set_size_and(writer, inode, &mut |disk| apply(disk, set, now))?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
         Ok(())
@@ -195,7 +194,7 @@ impl Mount {
     }
 }
 
-fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes) {
+fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes, now: DiskTime) {
     if set.uid.is_some() || set.gid.is_some() {
         disk.set_owner(set.uid.unwrap_or(disk.uid()), set.gid.unwrap_or(disk.gid()));
         let mode = u32::from(disk.permissions());
@@ -220,5 +219,5 @@ fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes) {
     if let Some(flags) = set.flags {
         disk.disk_mut().i_flags = flags;
     }
-    disk.set_ctime(disk_time(coarse_now_ns()));
+    disk.set_ctime(now);
 }

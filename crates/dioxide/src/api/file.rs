@@ -7,7 +7,10 @@ use crate::io::direct::write::{Memory, WriteRequest};
 use crate::io::direct::{Access, SyncMode, Wait, read, simple, write};
 use crate::mount::Mount;
 use crate::sync::slot;
-use crate::{Error, FallocateMode, FileType, Fs, Mapping, Metadata, Result, SetAttributes, map};
+use crate::{
+    Error, FallocateMode, FileType, Fs, Mapping, Metadata, NewFile, Result, SetAttributes, map,
+};
+use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Lblk;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -17,6 +20,17 @@ use std::sync::Arc;
 pub struct OpenOptions {
     access: Access,
     user: Option<(u32, u32)>,
+    create: Create,
+    truncate: bool,
+    new: NewFile,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Create {
+    #[default]
+    Never,
+    IfAbsent,
+    Always,
 }
 
 impl OpenOptions {
@@ -86,6 +100,52 @@ impl OpenOptions {
         self
     }
 
+    /// `O_CREAT`: makes the file if it is not there, as [`OpenOptions::new_file`] says. For writing only.
+    pub fn create(mut self, on: bool) -> Self {
+        self.create = if on { Create::IfAbsent } else { Create::Never };
+        self
+    }
+
+    /// `O_CREAT | O_EXCL`: makes the file, and fails with `EEXIST` if anything of its name is there.
+    pub fn create_new(mut self, on: bool) -> Self {
+        self.create = if on { Create::Always } else { Create::Never };
+        self
+    }
+
+    /// `O_TRUNC`: cuts the file off at 0 bytes when it is opened for writing.
+    pub fn truncate(mut self, on: bool) -> Self {
+        self.truncate = on;
+        self
+    }
+
+    /// How a file is that is made: by default with permissions 0o644, of user and group 0.
+    pub fn new_file(mut self, new: &NewFile) -> Self {
+        self.new = *new;
+        self
+    }
+
+    /// `O_TMPFILE`: makes a regular file without a name, on the file system of the directory `dir`. It goes
+    /// when it is closed, unless [`File::link`] gives it a name. Blocks.
+    ///
+    /// # Errors
+    /// As [`Fs::create_dir`]; `ENOTDIR`; `EINVAL` without [`OpenOptions::write`].
+    pub fn open_unnamed(&self, fs: &Fs, dir: impl AsRef<[u8]>) -> Result<File> {
+        let path = dir.as_ref();
+        let dir = fs.0.lookup(path, true)?;
+        let text = || String::from_utf8_lossy(path).into_owned();
+        if dir.file_type() != FileType::Directory {
+            return Err(Error::NotADirectory(text()));
+        }
+        if !self.access.write {
+            return Err(Error::Invalid(format!(
+                "{}: a file that is not for writing",
+                text()
+            )));
+        }
+        let inode = fs.0.create_unnamed(&dir, &self.new)?;
+        self.opened(fs, inode, path)
+    }
+
     /// Opens a regular file. Symlinks are followed. Blocks on metadata.
     ///
     /// # Errors
@@ -94,14 +154,35 @@ impl OpenOptions {
     /// neither reading nor writing; [`Error::Unsupported`] for devices, pipes and sockets.
     pub fn open(&self, fs: &Fs, path: impl AsRef<[u8]>) -> Result<File> {
         let path = path.as_ref();
-        let inode = fs.0.lookup(path, true)?;
+        self.access.check_named(path)?;
+        let inode = match self.create {
+            Create::Never => fs.0.lookup(path, true)?,
+            Create::IfAbsent => fs.0.lookup_or_create(path, &self.new)?,
+            Create::Always => fs.0.create_file(path, &self.new)?,
+        };
+        let file = self.opened(fs, inode, path)?;
+        if self.truncate && self.access.write && !file.is_empty() {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+
+    fn opened(&self, fs: &Fs, inode: Arc<Inode>, path: &[u8]) -> Result<File> {
         self.access.check(&fs.0, &inode, path)?;
+        if !inode.open() {
+            return Err(Error::NotFound(String::from_utf8_lossy(path).into_owned()));
+        }
         let user = self.user.is_some_and(|user| fs.0.has_reserve(user));
+        let sync = match inode.flags().contains(InodeFlags::SYNC) {
+            true => SyncMode::Full,
+            false => self.access.sync,
+        };
         Ok(File {
             mount: fs.0.clone(),
             inode,
             access: Access {
                 resource: self.access.resource || user,
+                sync,
                 ..self.access
             },
         })
@@ -113,7 +194,7 @@ impl OpenOptions {
 /// Reads and writes go straight to the device: there is no cache of file data. A write that returned is
 /// seen by every read; it survives a crash once it was synced ([`File::sync_data`], [`File::sync_all`],
 /// [`Fs::sync`], or [`OpenOptions::dsync`]). The times of overwrites stay in memory until then.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct File {
     pub(crate) mount: Arc<Mount>,
     pub(crate) inode: Arc<Inode>,
@@ -295,6 +376,16 @@ impl File {
         self.mount.set_attributes(&self.inode, set)
     }
 
+    /// `linkat` with `AT_EMPTY_PATH`: gives the file another name, or one to a file of
+    /// [`OpenOptions::open_unnamed`]. Blocks.
+    ///
+    /// # Errors
+    /// As [`Fs::hard_link`]; `ENOENT` for a file whose last name was removed.
+    pub fn link(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let at = self.mount.parent(path.as_ref())?;
+        self.mount.link(&self.inode, &at.dir, &at.name)
+    }
+
     /// Size in bytes.
     pub fn len(&self) -> u64 {
         self.inode.i_size()
@@ -349,8 +440,20 @@ impl File {
     }
 }
 
+impl Clone for File {
+    fn clone(&self) -> File {
+        assert!(self.inode.open(), "what is open has not ended");
+        File {
+            mount: self.mount.clone(),
+            inode: self.inode.clone(),
+            access: self.access,
+        }
+    }
+}
+
 impl Drop for File {
     fn drop(&mut self) {
+        self.mount.closed(&self.inode);
         self.mount.keep_times(&self.inode);
     }
 }
@@ -368,16 +471,20 @@ impl Access {
                 )));
             }
         }
-        if !self.read && !self.write {
-            return Err(Error::Invalid(format!(
-                "{}: opened for neither reading nor writing",
-                name()
-            )));
-        }
         if self.write {
             self.check_write(mount, inode, name)?;
         }
         Ok(())
+    }
+
+    fn check_named(&self, path: &[u8]) -> Result<()> {
+        match self.read || self.write {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!(
+                "{}: opened for neither reading nor writing",
+                String::from_utf8_lossy(path)
+            ))),
+        }
     }
 
     fn check_write(&self, mount: &Mount, inode: &Inode, name: impl Fn() -> String) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::io::ioend::CompletionMode;
 use crate::mount::Mount;
 use crate::{
     Backend, DirEntry, Error, Metadata, Queue, QueueOptions, Result, SetAttributes, StatFs, Stats,
-    Xattr,
+    Timestamp, Xattr,
 };
 use dioxide_block::Device;
 use dioxide_block::file::FileOptions;
@@ -35,6 +35,7 @@ pub struct MountOptions {
     pub(crate) barrier: bool,
     pub(crate) discard: bool,
     pub(crate) commit_interval: Duration,
+    pub(crate) clock: Option<i64>,
     pub(crate) errors: Option<ErrorPolicy>,
     pub(crate) data: DataMode,
     pub(crate) resuid: Option<u32>,
@@ -73,6 +74,7 @@ impl Default for MountOptions {
             barrier: true,
             discard: false,
             commit_interval: Duration::from_secs(5),
+            clock: None,
             errors: None,
             data: DataMode::default(),
             resuid: None,
@@ -173,6 +175,14 @@ impl MountOptions {
     /// `commit=`: how long a change stays in memory at most, if nobody syncs it.
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.commit_interval = interval;
+        self
+    }
+
+    /// Stamps this time on all that changes, instead of the time that it is: for images that are to be the
+    /// same whenever they are made. From 1901 to 2262.
+    pub fn clock(mut self, time: Timestamp) -> Self {
+        let ns = i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
+        self.clock = Some(ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
         self
     }
 

@@ -4,4 +4,5 @@ pub(crate) mod attributes;
 pub(crate) mod file;
 pub(crate) mod fs;
 pub(crate) mod metadata;
+pub(crate) mod names;
 pub(crate) mod queue;

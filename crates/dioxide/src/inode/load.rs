@@ -59,18 +59,26 @@ impl InodeCache {
         self.shard(ino).lock().inodes.get(&ino)?.upgrade()
     }
 
-    /// The object to use for an inode that was read: another one, if it was put first.
-    fn put(&self, inode: Inode) -> Arc<Inode> {
+    /// The object to use for an inode that was read: another one, if it was put first. None if what
+    /// was read is not what there is any more: others may have had it, changed it and let it go since.
+    fn put(
+        &self,
+        inode: Inode,
+        is_current: impl FnOnce(&Inode) -> Result<bool>,
+    ) -> Result<Option<Arc<Inode>>> {
         let mut shard = self.shard(inode.ino).lock();
         if let Some(first) = shard.inodes.get(&inode.ino).and_then(Weak::upgrade) {
-            return first;
+            return Ok(Some(first));
+        }
+        if !is_current(&inode)? {
+            return Ok(None);
         }
         shard.sweep_if_full();
         let inode = Arc::new(inode);
         shard.inodes.insert(inode.ino, Arc::downgrade(&inode));
         drop(shard);
         self.keep_if_dir(&inode);
-        inode
+        Ok(Some(inode))
     }
 
     fn keep_if_dir(&self, inode: &Arc<Inode>) {
@@ -123,13 +131,25 @@ impl InodeCache {
         drop(gone);
     }
 
-    /// Forgets an inode whose number is another file's from now on. Nobody else may hold it.
+    /// Forgets an inode whose number may be another file's from now on.
     pub(crate) fn forget(&self, ino: Ino) {
         self.shard(ino).lock().inodes.remove(&ino);
-        for kept in &self.kept {
-            let mut kept = kept.lock();
-            kept.take_if(|inode| inode.ino == ino);
+        let number = ino.0 as usize;
+        for at in [number % KEPT_SMALL, KEPT_SMALL + number % KEPT_LARGE] {
+            let gone = self.kept[at].lock().take_if(|inode| inode.ino == ino);
+            drop(gone);
         }
+    }
+
+    /// Adds an inode that was just made. What had its number before has ended.
+    pub(crate) fn put_new(&self, inode: Inode) -> Arc<Inode> {
+        let inode = Arc::new(inode);
+        let mut shard = self.shard(inode.ino).lock();
+        shard.sweep_if_full();
+        shard.inodes.insert(inode.ino, Arc::downgrade(&inode));
+        drop(shard);
+        self.keep_if_dir(&inode);
+        inode
     }
 
     /// How many entries there are, those that nobody holds included.
@@ -142,7 +162,7 @@ impl InodeCache {
     }
 
     /// A name for the locks of the next inode.
-    fn new_id(&self) -> u64 {
+    pub(crate) fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -165,10 +185,26 @@ impl Mount {
     /// [`Error::Corrupt`] for a number that there is none of, a deleted inode, or fields that
     /// cannot be; [`Error::Checksum`].
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        match self.inodes.get(ino) {
-            Some(inode) => Ok(inode),
-            None => Ok(self.inodes.put(self.load_inode(ino)?)),
+        self.inode_by(ino, Mount::load_inode)
+    }
+
+    fn inode_by(&self, ino: Ino, load: fn(&Mount, Ino) -> Result<Inode>) -> Result<Arc<Inode>> {
+        loop {
+            if let Some(inode) = self.inodes.get(ino) {
+                return Ok(inode);
+            }
+            let is_current = |inode: &Inode| self.is_on_disk(inode);
+            if let Some(inode) = self.inodes.put(load(self, ino)?, is_current)? {
+                return Ok(inode);
+            }
         }
+    }
+
+    /// Whether the inode table says of an inode what the object does.
+    fn is_on_disk(&self, inode: &Inode) -> Result<bool> {
+        let Location { block, offset } = inode.location;
+        let (table, node) = (self.read_meta(block)?, inode.node());
+        Ok(table[offset..offset + node.raw.len()] == node.raw[..])
     }
 
     /// An inode that a crash left to be truncated or deleted: it may have no links. Blocks on metadata.
@@ -176,10 +212,7 @@ impl Mount {
     /// # Errors
     /// As [`Mount::inode`].
     pub(crate) fn orphan(&self, ino: Ino) -> Result<Arc<Inode>> {
-        match self.inodes.get(ino) {
-            Some(inode) => Ok(inode),
-            None => Ok(self.inodes.put(self.load_any_inode(ino)?)),
-        }
+        self.inode_by(ino, Mount::load_any_inode)
     }
 
     pub(crate) fn locate_inode(&self, ino: Ino) -> Result<Location> {
@@ -283,14 +316,19 @@ impl Mount {
         if disk.file_type() != Some(DiskType::Regular) {
             return Nosec::default();
         }
-        let mode = disk.mode();
-        let has = |bits: u32| u32::from(mode) & bits == bits;
         Nosec {
-            set_id: has(libc::S_ISUID) || has(libc::S_ISGID | libc::S_IXGRP),
+            set_id: sets_id(disk),
             // Attributes that cannot be read may hold one.
             capability: self.has_capability(disk, raw, ino).unwrap_or(true),
         }
     }
+}
+
+/// Whether writing to a file strips set-user-ID or set-group-ID.
+pub(crate) fn sets_id(disk: &DiskInode) -> bool {
+    let has = |bits: u32| u32::from(disk.mode()) & bits == bits;
+    disk.file_type() == Some(DiskType::Regular)
+        && (has(libc::S_ISUID) || has(libc::S_ISGID | libc::S_IXGRP))
 }
 
 impl From<Option<DiskType>> for FileType {

@@ -1,9 +1,12 @@
 //! An inode in memory.
 
+mod life;
 mod load;
 
-pub(crate) use load::InodeCache;
+pub(crate) use life::End;
+pub(crate) use load::{InodeCache, sets_id};
 
+use self::life::Life;
 use crate::FileType;
 use crate::alloc::{BlockAllocator, Stream};
 use crate::map::ExtentMap;
@@ -24,6 +27,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) ino: Ino,
+    /// `i_generation`: never changes.
+    pub(crate) generation: u32,
     /// Where it lies on the disk.
     pub(crate) location: Location,
     file_type: FileType,
@@ -32,6 +37,9 @@ pub(crate) struct Inode {
     /// `i_flags` of the node.
     flags: AtomicU32,
     pub(crate) rwsem: Rwsem,
+    /// Of a directory: held shared to look for a name, exclusive to change names.
+    pub(crate) names: RwLock<()>,
+    life: Life,
     /// Held by appends, which may share the lock: each sees the end that the one before left. Taken
     /// after the rwsem.
     pub(crate) appending: Mutex<()>,
@@ -113,11 +121,14 @@ impl Inode {
         let size = node.disk.size();
         let inode = Inode {
             ino,
+            generation: node.disk.generation(),
             location,
             file_type: node.disk.file_type().into(),
             flags: AtomicU32::new(node.disk.flags().0),
             node: RwLock::new(Arc::new(node)),
             rwsem: Rwsem::new(id, presence),
+            names: RwLock::new(()),
+            life: Life::default(),
             appending: Mutex::new(()),
             in_flight: InFlight::new(id),
             map: ExtentMap::new(),

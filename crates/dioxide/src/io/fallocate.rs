@@ -194,7 +194,8 @@ impl Mount {
         let span = &self.span(start..end.min(last));
         self.zero_edges(inode, span)?;
         self.remove_blocks(writer, inode, span.whole.clone())?;
-        self.set_size_and(writer, inode, &mut stamp)
+        let now = self.now();
+        self.set_size_and(writer, inode, &mut |disk| stamp(disk, now))
     }
 
     /// Zeros the parts of blocks at both ends of a range.

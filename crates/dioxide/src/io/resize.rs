@@ -5,7 +5,6 @@
 //! leaves half done is a file as somebody might have made it.
 
 use crate::inode::Inode;
-use crate::io::clock::coarse_now_ns;
 use crate::io::direct::lock::{Guard, lock};
 use crate::io::direct::policy::LockMode;
 use crate::io::direct::{Access, Wait};
@@ -15,11 +14,11 @@ use crate::mount::Mount;
 use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::file::{Credits, MapChange};
-use crate::txn::inode::{INODE_CREDITS, disk_time};
+use crate::txn::inode::INODE_CREDITS;
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, Result};
 use dioxide_block::{Buf, Durability};
-use dioxide_format::inode::Inode as DiskInode;
+use dioxide_format::inode::{Inode as DiskInode, Timestamp};
 use dioxide_format::types::Lblk;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,8 +29,7 @@ type Step<'a> = dyn FnMut(&mut MapChange<'_, '_>, Range<u64>, u32) -> Result<Pro
 type Publish<'a> = dyn FnMut(&MapGuard<'_>, Range<u64>) -> Result<()> + 'a;
 
 /// Stamps a change of content.
-pub(crate) fn stamp(disk: &mut DiskInode) {
-    let now = disk_time(coarse_now_ns());
+pub(crate) fn stamp(disk: &mut DiskInode, now: Timestamp) {
     disk.set_mtime(now);
     disk.set_ctime(now);
 }
@@ -118,9 +116,10 @@ impl Mount {
 
     /// Stamps an inode and gives it a size, in one transaction of its own.
     pub(crate) fn store_size(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
+        let now = self.now();
         self.set_size_and(writer, inode, &mut |disk| {
             disk.set_size(size);
-            stamp(disk);
+            stamp(disk, now);
         })?;
         inode.set_size(size);
         Ok(())
@@ -176,10 +175,10 @@ impl Mount {
         let mut handle = writer.begin(ORPHAN_CREDITS + INODE_CREDITS)?;
         let inode = &self.inode(inode.ino)?;
         writer.orphans.add(self, &mut handle, inode)?;
-        let lock = inode.map.lock();
+        let (now, lock) = (self.now(), inode.map.lock());
         self.change_inode(&mut handle, inode, &lock, &mut |disk| {
             disk.set_size(size);
-            stamp(disk);
+            stamp(disk, now);
         })?;
         inode.changed_in(handle.tid(), true);
         inode.set_size(size);
@@ -241,14 +240,14 @@ impl Mount {
         while !rest.is_empty() {
             let credits = least.max(writer.ample_credits());
             let mut handle = writer.begin(credits + INODE_CREDITS)?;
-            let lock = inode.map.lock();
+            let (now, lock) = (self.now(), inode.map.lock());
             let progress = self.change_map(
                 writer,
                 &mut handle,
                 inode,
                 &lock,
                 |map| step(map, rest.clone(), credits),
-                &mut |disk, _| stamp(disk),
+                &mut |disk, _| stamp(disk, now),
             )?;
             let left = match &progress {
                 Progress::Done => rest.end..rest.end,

@@ -18,6 +18,7 @@ use super::{Knobs, Mount};
 use crate::api::fs::{DataMode, MountOptions};
 use crate::inode::{Inode, InodeCache};
 use crate::io::worker::Workers;
+use crate::namei::Dentries;
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
@@ -30,7 +31,8 @@ use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, Su
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// What can be read.
@@ -133,6 +135,10 @@ impl Mount {
             in_flight: InFlightRegistry::default(),
             counters: Counters::new(),
             inodes: InodeCache::new(),
+            dentries: Dentries::new(),
+            renaming: Mutex::new(()),
+            deferred: Mutex::default(),
+            next_generation: AtomicU32::new(first_generation(options)),
             workers: Workers::new("dioxide-worker", options.workers),
             ioend: Workers::new("dioxide-ioend", options.workers),
             knobs: Knobs::new(
@@ -155,6 +161,7 @@ impl Mount {
             barrier: options.barrier,
             discard: options.discard,
             commit_interval: options.commit_interval,
+            clock: options.clock,
             errors: options.errors.unwrap_or(sb.errors()),
             closed: AtomicBool::new(false),
             damaged: AtomicBool::new(false),
@@ -353,6 +360,14 @@ fn refuse_unknown(sb: &SuperBlock) -> Result<()> {
     Err(Error::Unsupported(format!(
         "the file system has the features: {unknown}"
     )))
+}
+
+/// Where generations begin: another place at each mount, unless all is to be the same.
+fn first_generation(options: &MountOptions) -> u32 {
+    match options.clock {
+        Some(_) => 0,
+        None => std::hash::RandomState::new().build_hasher().finish() as u32,
+    }
 }
 
 fn fits_device(sb: &SuperBlock, device: &dyn Device) -> Result<()> {

@@ -19,6 +19,7 @@ use dioxide_format::inode::FileType;
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_journal::{Edit, Kind};
 
+pub(crate) const REMOVE_NAME_CREDITS: u32 = 2;
 /// A name that a directory is to hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewEntry<'a> {
@@ -191,6 +192,40 @@ impl Mount {
         let format = self.dir_format;
         for lblk in self.blocks_for(dir, name)? {
             if self.change_leaf(edit, dir, lblk, &mut |block| take(block, &format, name))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Has a name lead to another inode, if it is there: one credit.
+    pub(crate) fn redirect_entry(
+        &self,
+        edit: &mut dyn Edit,
+        dir: &Inode,
+        name: &[u8],
+        to: Ino,
+        file_type: FileType,
+    ) -> Result<bool> {
+        let format = self.dir_format;
+        let mut redirect = |block: &mut [u8]| {
+            let copy = block.to_vec();
+            for slot in dir::slots(&copy[..room(&format)], &format) {
+                let slot = slot?;
+                if slot.is_used() && slot.name == name {
+                    let new = NewEntry {
+                        name,
+                        ino: to,
+                        file_type,
+                    };
+                    encode(block, &format, slot.offset, slot.rec_len, &new)?;
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        for lblk in self.blocks_for(dir, name)? {
+            if self.change_leaf(edit, dir, lblk, &mut redirect)? {
                 return Ok(true);
             }
         }

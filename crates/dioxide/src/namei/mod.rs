@@ -1,12 +1,29 @@
 //! Names: directories, paths, symlinks, attributes, and what `stat` tells.
 //!
-//! For: reading, and single entries of directories ([`edit`]). Not for: permissions: whoever has the image may read all
-//! of it.
+//! | Module | Holds |
+//! |---|---|
+//! | [`path`], [`dentries`] | from a path to an inode, by names that are in memory |
+//! | [`dir`], [`edit`] | one directory: reading and changing its names |
+//! | [`create`], [`link`], [`remove`], [`rename`] | what users do with names |
+//! | [`symlink`], [`xattr`], [`acl`] | targets, extended attributes, access control lists |
+//! | [`stat`] | what is told of an inode |
+//!
+//! Not for: permissions. Whoever has the image may read and change all of it.
 
 mod acl;
+mod create;
+mod dentries;
 mod dir;
 pub(crate) mod edit;
+mod link;
 mod path;
+mod pending;
+mod remove;
+mod rename;
 mod stat;
 mod symlink;
 mod xattr;
+
+pub(crate) use create::Blueprint;
+pub(crate) use dentries::Dentries;
+pub(crate) use pending::Inherited;

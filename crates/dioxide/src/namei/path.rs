@@ -12,9 +12,10 @@ use crate::{Error, FileType, Result};
 use dioxide_format::dir::NAME_MAX;
 use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Ino;
+use std::borrow::Cow;
 use std::sync::Arc;
 
-const MAX_SYMLINKS: u32 = 40;
+pub(super) const MAX_SYMLINKS: u32 = 40;
 
 impl Mount {
     /// The inode at a path from the root; a leading `/` makes no difference. A symlink at the end
@@ -32,6 +33,57 @@ impl Mount {
             symlinks: 0,
         };
         walk.go()
+    }
+}
+
+/// Where a name is, or is to be.
+#[derive(Debug)]
+pub(crate) struct At {
+    /// The path as it was given.
+    pub(crate) path: String,
+    pub(crate) dir: Arc<Inode>,
+    pub(crate) name: Vec<u8>,
+    /// A `/` comes after the name.
+    pub(crate) must_be_dir: bool,
+}
+
+impl At {
+    /// Whether it is no name but `.`, `..` or the root.
+    pub(crate) fn is_special(&self) -> bool {
+        matches!(&self.name[..], b"" | b"." | b"..")
+    }
+}
+
+impl Mount {
+    /// The directory that the last name of a path is in or is to be in. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Mount::lookup`], for the way there.
+    pub(crate) fn parent(&self, path: &[u8]) -> Result<At> {
+        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+        let start = path[..end].iter().rposition(|&b| b == b'/');
+        let start = start.map_or(0, |at| at + 1);
+        let text = String::from_utf8_lossy(path).into_owned();
+        if path.is_empty() {
+            return Err(Error::NotFound("an empty path".into()));
+        }
+        let name = path[start..end].to_vec();
+        if name.len() > NAME_MAX {
+            return Err(Error::NameTooLong(text));
+        }
+        let dir = match start {
+            0 => self.inode(Ino::ROOT)?,
+            _ => self.lookup(&path[..start], true)?,
+        };
+        if dir.file_type() != FileType::Directory {
+            return Err(Error::NotADirectory(text));
+        }
+        Ok(At {
+            path: text,
+            dir,
+            name,
+            must_be_dir: end < path.len(),
+        })
     }
 }
 
@@ -67,14 +119,15 @@ impl Walk<'_> {
         if self.path.is_empty() {
             return Err(Error::NotFound("an empty path".into()));
         }
-        let mut rest = self.path.to_vec();
-        while let Some((name, after)) = split(&rest) {
+        let mut rest = Cow::Borrowed(self.path);
+        let mut at = 0;
+        while let Some((name, after)) = split(&rest[at..]) {
             match self.step(name, after)? {
-                None => rest = after.to_vec(),
-                Some(target) => rest = [&target, after].concat(),
+                None => at = rest.len() - after.len(),
+                Some(target) => (rest, at) = (Cow::Owned([&target, after].concat()), 0),
             }
         }
-        Ok(self.here().clone())
+        Ok(self.way.pop().expect("the root is always there"))
     }
 
     /// Takes one step. Returns the target of a symlink, which is to be walked instead of its name.
@@ -109,14 +162,11 @@ impl Walk<'_> {
             return Err(Error::NameTooLong(self.name()));
         }
         let dir = self.here();
-        let ino = self
-            .mount
-            .find_entry(dir, name)?
-            .ok_or_else(|| Error::NotFound(self.name()))?;
-        self.check_entry(dir, name, ino)?;
-        let child = self.mount.inode(ino)?;
+        let child = self.mount.child(dir, name)?;
+        let child = child.ok_or_else(|| Error::NotFound(self.name()))?;
+        self.check_entry(dir, name, child.ino)?;
         if child.flags().contains(InodeFlags::EA_INODE) {
-            return Err(self.bad_entry(dir, name, ino, "which holds an attribute's value"));
+            return Err(self.bad_entry(dir, name, child.ino, "which holds an attribute's value"));
         }
         Ok(child)
     }

@@ -14,7 +14,7 @@ use crate::map::{MapGuard, MapKind, Mapping};
 use crate::mount::Mount;
 use crate::{Error, FileType, Result};
 use dioxide_format::extent::Extent;
-use dioxide_format::features::RoCompat;
+use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inode::Inode as DiskInode;
 use dioxide_format::types::{Lblk, Pblk};
 use dioxide_journal::Edit;
@@ -50,7 +50,7 @@ pub(crate) struct FileBlocks<'c> {
     goal: Pblk,
     extents: bool,
     /// Its blocks are metadata.
-    is_directory: bool,
+    is_metadata: bool,
     /// Allocated by this very change: nothing on the disk refers to them.
     fresh: Vec<Pblk>,
     /// Clusters that the file has more than before.
@@ -78,7 +78,7 @@ impl Blocks for FileBlocks<'_> {
     }
 
     fn free(&mut self, edit: &mut dyn Edit, run: PhysicalRun) -> Result<()> {
-        if self.is_directory {
+        if self.is_metadata {
             for block in run.start.0..run.start.0 + u64::from(run.len) {
                 edit.forget(Pblk(block))?;
             }
@@ -119,6 +119,15 @@ impl Credits {
     pub(crate) fn insert(mount: &Mount, inode: &Inode) -> u32 {
         let map = match inode.is_extent_mapped() {
             true => tree::credits_for_insert(mount.tree_depth(inode) + 1),
+            false => indirect::CREDITS_FOR_SET,
+        };
+        map + BlockAllocator::ALLOCATE_CREDITS
+    }
+
+    /// Inserting the first run of a file.
+    pub(crate) fn insert_new(mount: &Mount) -> u32 {
+        let map = match mount.sb.features().incompat.contains(Incompat::EXTENTS) {
+            true => tree::credits_for_insert(1),
             false => indirect::CREDITS_FOR_SET,
         };
         map + BlockAllocator::ALLOCATE_CREDITS
@@ -190,7 +199,7 @@ impl Mount {
                 release: writer.release(handle),
                 goal: self.goal_of(inode)?,
                 extents,
-                is_directory: inode.file_type() == FileType::Directory,
+                is_metadata: matches!(inode.file_type(), FileType::Directory | FileType::Symlink),
                 fresh: Vec::new(),
                 grown: 0,
                 freed: false,
@@ -303,6 +312,28 @@ impl MapChange<'_, '_> {
             self.undone = true;
         }
         inserted
+    }
+
+    /// Maps a hole to a new block, which will be metadata. With bigalloc the block begins a cluster.
+    pub(crate) fn add_metadata_block(&mut self, lblk: Lblk) -> Result<Pblk> {
+        let goal = self.blocks.goal;
+        let pblk = self.blocks.allocate_tree_block(self.handle, goal)?;
+        let extent = Extent {
+            lblk,
+            len: 1,
+            unwritten: false,
+            pblk,
+        };
+        let inserted = self.insert(extent);
+        if inserted.is_err() {
+            let run = Run {
+                start: pblk,
+                len: 1,
+            };
+            self.blocks.free_run(self.handle, run)?;
+            self.undone = true;
+        }
+        inserted.map(|_| pblk)
     }
 
     /// Makes blocks written or unwritten, as many as `credits` allow.

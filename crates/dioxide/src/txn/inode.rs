@@ -41,6 +41,16 @@ pub(crate) fn disk_time(ns: i64) -> Timestamp {
 }
 
 impl Mount {
+    /// What is stamped on what changes now.
+    pub(crate) fn now(&self) -> Timestamp {
+        disk_time(self.now_ns())
+    }
+
+    /// The same, in nanoseconds since 1970.
+    pub(crate) fn now_ns(&self) -> i64 {
+        self.clock.unwrap_or_else(coarse_now_ns)
+    }
+
     /// Changes an inode: [`INODE_CREDITS`]. The times of overwrites that were kept in memory go with
     /// it.
     ///
@@ -54,7 +64,7 @@ impl Mount {
         change: &mut dyn FnMut(&mut DiskInode),
     ) -> Result<()> {
         let mut disk = inode.node().disk.clone();
-        let modified = inode.take_modified_ns();
+        let modified = inode.take_modified_ns().map(|ns| self.clock.unwrap_or(ns));
         if let Some(ns) = modified {
             disk.set_mtime(disk.mtime().max(disk_time(ns)));
             disk.set_ctime(disk.ctime().max(disk_time(ns)));
@@ -103,7 +113,7 @@ impl Mount {
                 _ => libc::S_ISGID as u16,
             };
             disk.set_permissions(mode & !(libc::S_ISUID as u16 | group));
-            disk.set_ctime(disk_time(coarse_now_ns()));
+            disk.set_ctime(self.now());
         })?;
         inode.set_nosec(Nosec::default());
         Ok(())

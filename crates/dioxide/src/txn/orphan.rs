@@ -10,7 +10,6 @@ use super::inode::INODE_CREDITS;
 use super::{Writer, superblock};
 use crate::alloc::{BlockAllocator, InodeAllocator, Run};
 use crate::inode::Inode;
-use crate::io::clock::coarse_now_ns;
 use crate::map::{self, MapKind};
 use crate::mount::Mount;
 use crate::{Error, FileType, Place, Result};
@@ -307,8 +306,15 @@ impl Mount {
         Ok(())
     }
 
-    /// Frees an inode without links, and all that it has. Nobody else knows it.
+    /// Frees an inode without links, and all that it has. Nobody opens it any more.
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`] if this thread's own queue has requests in flight on it.
     pub(crate) fn delete(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
+        let _alone = match inode.opens() {
+            (_, true) => Some(self.alone(inode)?),
+            _ => None,
+        };
         if has_blocks(inode) {
             self.remove_blocks(writer, inode, 0..self.map_end(inode))?;
         }
@@ -324,15 +330,9 @@ impl Mount {
         }
         writer.orphans.remove(self, &mut handle, inode)?;
         let lock = inode.map.lock();
-        let now = coarse_now_ns().div_euclid(1_000_000_000) as u32;
-        self.change_inode(&mut handle, inode, &lock, &mut |disk| {
-            disk.set_size(0);
-            disk.set_dtime(now.max(1));
-            disk.set_file_acl(None);
-        })?;
+        self.write_ended(&mut handle, inode, &lock)?;
         drop(lock);
-        let was_dir = inode.file_type() == FileType::Directory;
-        writer.inodes.free(&mut handle, inode.ino, was_dir)?;
+        self.free_inode(writer, &mut handle, inode)?;
         handle.stop()?;
         Ok(())
     }

@@ -7,7 +7,6 @@
 //! (as in ext4).
 
 use crate::Result;
-use crate::io::clock::coarse_now_ns;
 use crate::mount::Mount;
 use crate::mount::span::{read_span, write_span};
 use dioxide_format::superblock::{STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock, SuperBlockDisk};
@@ -77,7 +76,7 @@ pub(crate) fn rewrite(mount: &Mount, change: &mut dyn FnMut(&mut SuperBlock)) ->
     let place = crate::Place::default().at(SUPERBLOCK_OFFSET);
     let mut sb = SuperBlock::parse(&bytes).map_err(|error| crate::Error::format(error, place))?;
     change(&mut sb);
-    set_write_time(sb.disk_mut());
+    set_write_time(mount, sb.disk_mut());
     sb.update_checksum();
     let written =
         write_span(device, SUPERBLOCK_OFFSET, &sb.encode()).and_then(|()| Ok(device.flush()?));
@@ -87,8 +86,8 @@ pub(crate) fn rewrite(mount: &Mount, change: &mut dyn FnMut(&mut SuperBlock)) ->
     written.map_err(|error| mount.fail(error))
 }
 
-fn now_secs() -> i64 {
-    coarse_now_ns().div_euclid(1_000_000_000)
+fn now_secs(mount: &Mount) -> i64 {
+    mount.now_ns().div_euclid(1_000_000_000)
 }
 
 /// Low 32 bits and the 8 above.
@@ -97,17 +96,17 @@ fn split(secs: i64) -> (u32, u8) {
 }
 
 /// Stamps the time of the mount.
-pub(crate) fn set_mount_time(disk: &mut SuperBlockDisk) {
-    (disk.s_mtime, disk.s_mtime_hi) = split(now_secs());
+pub(crate) fn set_mount_time(mount: &Mount, disk: &mut SuperBlockDisk) {
+    (disk.s_mtime, disk.s_mtime_hi) = split(now_secs(mount));
 }
 
 /// Records that damage was found.
-pub(crate) fn note_error(disk: &mut SuperBlockDisk) {
+pub(crate) fn note_error(mount: &Mount, disk: &mut SuperBlockDisk) {
     disk.s_state |= STATE_ERROR;
     disk.s_error_count = disk.s_error_count.saturating_add(1);
-    (disk.s_last_error_time, disk.s_last_error_time_hi) = split(now_secs());
+    (disk.s_last_error_time, disk.s_last_error_time_hi) = split(now_secs(mount));
 }
 
-fn set_write_time(disk: &mut SuperBlockDisk) {
-    (disk.s_wtime, disk.s_wtime_hi) = split(now_secs());
+fn set_write_time(mount: &Mount, disk: &mut SuperBlockDisk) {
+    (disk.s_wtime, disk.s_wtime_hi) = split(now_secs(mount));
 }

@@ -37,6 +37,7 @@ impl Mount {
     /// # Errors
     /// As [`Mount::sync_inode`].
     pub(crate) fn sync(&self) -> Result<()> {
+        self.delete_deferred()?;
         self.write_all_times()?;
         self.commit_and_flush(|writer| writer.journal.newest())
     }
@@ -56,6 +57,10 @@ impl Mount {
         }
         let mut handle = self.writer()?.begin(INODE_CREDITS)?;
         let lock = inode.map.lock();
+        if inode.has_ended() {
+            inode.take_modified_ns();
+            return Ok(());
+        }
         self.change_inode(&mut handle, inode, &lock, &mut |_| {})?;
         inode.changed_in(handle.tid(), false);
         drop(lock);
@@ -119,7 +124,7 @@ impl Mount {
 
     /// A file is closed: its times stay until the next sync.
     pub(crate) fn keep_times(&self, inode: &Arc<Inode>) {
-        if inode.modified_ns().is_some() && self.why_read_only().is_none() {
+        if inode.modified_ns().is_some() && !inode.has_ended() && self.why_read_only().is_none() {
             self.inodes.keep_modified(inode);
         }
         if self.inodes.modified_count() > MOST_KEPT

@@ -103,7 +103,7 @@ impl Mount {
             let disk = sb.disk_mut();
             disk.s_state |= STATE_CLEAN & self.sb.state();
             if self.damaged.load(Ordering::Relaxed) {
-                superblock::note_error(disk);
+                superblock::note_error(self, disk);
             }
             disk.s_feature_incompat &= !Incompat::NEEDS_RECOVERY.bits();
             if writer.orphans.is_empty() {
@@ -226,7 +226,7 @@ fn mark_in_use(mount: &Mount, has_journal: bool, orphan_file: bool) -> Result<()
             disk.s_feature_ro_compat |= RoCompat::ORPHAN_PRESENT.bits();
         }
         disk.s_mnt_count = disk.s_mnt_count.saturating_add(1);
-        superblock::set_mount_time(disk);
+        superblock::set_mount_time(mount, disk);
     })
 }
 

@@ -25,7 +25,7 @@ use crate::map::{self, MapGuard, MapKind, Run};
 use crate::mount::Mount;
 use crate::txn::Writer;
 use crate::txn::file::{Credits, MOST_WRITTEN};
-use crate::txn::inode::{INODE_CREDITS, disk_time};
+use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Result};
 use dioxide_block::{Buf, Durability};
 use dioxide_format::extent::Extent;
@@ -602,7 +602,7 @@ impl Placing<'_, '_> {
     }
 
     fn stamp(&self, disk: &mut dioxide_format::inode::Inode, size: u64) {
-        let now = disk_time(coarse_now_ns());
+        let now = self.mount.now();
         disk.set_size(size);
         disk.set_mtime(now);
         disk.set_ctime(now);

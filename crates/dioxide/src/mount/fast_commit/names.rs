@@ -3,11 +3,9 @@
 use super::apply::Apply;
 use super::plan::{Binding, Plan, wrong};
 use crate::inode::Inode;
-use crate::io::clock::coarse_now_ns;
 use crate::map;
 use crate::map::tree::{Blocks, Tree};
 use crate::namei::edit::NewEntry;
-use crate::txn::inode::disk_time;
 use crate::{Error, Place, Result};
 use dioxide_format::extent::Extent;
 use dioxide_format::features::RoCompat;
@@ -192,7 +190,7 @@ impl Apply<'_> {
 
     /// A directory was changed now.
     fn touch(&mut self, dir: &Arc<Inode>) -> Result<()> {
-        let now = disk_time(coarse_now_ns());
+        let now = self.mount.now();
         let lock = dir.map.lock();
         let mount = self.mount;
         mount.change_inode(self.edit, dir, &lock, &mut |disk| {

@@ -1,0 +1,105 @@
+//! How long an inode without links lives: until the last who has it open closes it.
+//!
+//! Invariants: an inode ends once, and nobody opens it after that; who ends it frees what it has. An
+//! inode that ended is written by nobody else, because its number may be another file's.
+
+use super::Inode;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    state: Mutex<State>,
+    /// Copy of the state's, for those who only ask.
+    ended: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    opens: usize,
+    /// Since the inode is in memory: there may be direct I/O in flight.
+    was_opened: bool,
+    unlinked: bool,
+    /// It was made without a name, and may get one.
+    unnamed: bool,
+    ended: bool,
+}
+
+/// What became of an inode whose last link went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Somebody has it open, and ends it when he closes it.
+    Later,
+    /// It ended: the caller frees what it has.
+    Now,
+}
+
+impl Inode {
+    /// Somebody has it open from now on. `false` if it has ended.
+    pub(crate) fn open(&self) -> bool {
+        let mut state = self.life.state.lock();
+        if !state.ended {
+            state.opens += 1;
+            state.was_opened = true;
+        }
+        !state.ended
+    }
+
+    /// Somebody has closed it. Whether it ended by that: the caller frees what it has.
+    #[must_use]
+    pub(crate) fn close(&self) -> bool {
+        let mut state = self.life.state.lock();
+        state.opens -= 1;
+        let ends = state.opens == 0 && state.unlinked && !state.ended;
+        if ends {
+            self.end(&mut state);
+        }
+        ends
+    }
+
+    /// Its last link has gone.
+    #[must_use]
+    pub(crate) fn unlinked(&self) -> End {
+        let mut state = self.life.state.lock();
+        state.unlinked = true;
+        if state.opens > 0 {
+            return End::Later;
+        }
+        self.end(&mut state);
+        End::Now
+    }
+
+    /// It was made without a name: it ends when it is closed, unless it gets one before.
+    pub(crate) fn set_unnamed(&self) {
+        let mut state = self.life.state.lock();
+        (state.unlinked, state.unnamed) = (true, true);
+    }
+
+    /// Whether it may get its first name.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.life.state.lock().unnamed
+    }
+
+    /// It has its first name.
+    pub(crate) fn named(&self) {
+        let mut state = self.life.state.lock();
+        (state.unlinked, state.unnamed) = (false, false);
+    }
+
+    fn end(&self, state: &mut State) {
+        state.ended = true;
+        self.life.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether it ended. Does not become false again, and true only under the map's lock or before
+    /// anybody who has that lock next.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.life.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody has it open, and whether somebody had.
+    pub(crate) fn opens(&self) -> (bool, bool) {
+        let state = self.life.state.lock();
+        (state.opens > 0, state.was_opened)
+    }
+}

@@ -1,0 +1,605 @@
+//! New files: an inode, and its name.
+//!
+//! One transaction makes the inode, what it begins with and the name. What can fail for want of space is
+//! undone step by step; what fails for the disk comes before anything is changed, or aborts the journal.
+
+use crate::alloc::{InodeAllocator, InodeKind, NewInode};
+use crate::api::names::NewFile;
+use crate::inode::{Inode, Location, Node, Nosec, sets_id};
+use crate::map::tree::Tree;
+use crate::mount::Mount;
+use crate::namei::edit::NewEntry;
+use crate::namei::path::MAX_SYMLINKS;
+use crate::txn::Writer;
+use crate::txn::file::Credits;
+use crate::txn::inode::{INODE_CREDITS, TableBlock};
+use crate::txn::orphan::ORPHAN_CREDITS;
+use crate::{Error, Place, Result};
+use dioxide_format::features::{Incompat, RoCompat};
+use dioxide_format::inode::{
+    DeviceNumber, FileType, GOOD_OLD_SIZE, Inode as DiskInode, InodeFlags, Timestamp,
+};
+use dioxide_format::types::{Ino, Lblk};
+use dioxide_journal::journal::Handle;
+use dioxide_journal::{Edit, Kind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Most links of a file.
+pub(super) const LINK_MAX: u16 = 65000;
+/// What the fields beyond the first 128 bytes take.
+const EXTRA_ISIZE: u16 = 32;
+/// Longest target of a symlink that `i_block` holds, with the zero that ends it.
+const FAST_SYMLINK: usize = 60;
+/// PATH_MAX: longest target, with its zero.
+const PATH_MAX: usize = 4096;
+
+/// What a new file is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Blueprint<'a> {
+    Regular,
+    Directory,
+    Symlink(&'a [u8]),
+    Fifo,
+    Socket,
+    CharDevice(DeviceNumber),
+    BlockDevice(DeviceNumber),
+}
+
+impl Blueprint<'_> {
+    fn file_type(&self) -> FileType {
+        match self {
+            Blueprint::Regular => FileType::Regular,
+            Blueprint::Directory => FileType::Directory,
+            Blueprint::Symlink(_) => FileType::Symlink,
+            Blueprint::Fifo => FileType::Fifo,
+            Blueprint::Socket => FileType::Socket,
+            Blueprint::CharDevice(_) => FileType::CharDevice,
+            Blueprint::BlockDevice(_) => FileType::BlockDevice,
+        }
+    }
+
+    fn is_dir(&self) -> bool {
+        matches!(self, Blueprint::Directory)
+    }
+
+    /// A target that does not lie in the inode.
+    fn slow_target(&self) -> Option<&[u8]> {
+        match self {
+            Blueprint::Symlink(target) if target.len() >= FAST_SYMLINK => Some(target),
+            _ => None,
+        }
+    }
+
+    /// Whether blocks hold its content.
+    fn is_mapped(&self) -> bool {
+        matches!(self, Blueprint::Regular | Blueprint::Directory) || self.slow_target().is_some()
+    }
+}
+
+/// The block of a long symlink: its target and zeros. Nothing in it can be judged.
+#[derive(Debug)]
+struct TargetBlock;
+
+impl Kind for TargetBlock {
+    fn name(&self) -> &'static str {
+        "symlink"
+    }
+
+    fn verify(&self, _: dioxide_format::types::Pblk, _: &[u8]) -> dioxide_format::Result<()> {
+        Ok(())
+    }
+
+    fn seal(&self, _: dioxide_format::types::Pblk, _: &mut [u8]) {}
+}
+
+/// Flags that a file takes over from its directory, by what it is.
+fn inherited_flags(dir: InodeFlags, file_type: FileType) -> u32 {
+    const ALL: u32 = InodeFlags::SECRM.0
+        | InodeFlags::UNRM.0
+        | InodeFlags::COMPR.0
+        | InodeFlags::SYNC.0
+        | InodeFlags::NODUMP.0
+        | InodeFlags::NOATIME.0
+        | InodeFlags::NOCOMPR.0
+        | InodeFlags::JOURNAL_DATA.0
+        | InodeFlags::NOTAIL.0
+        | InodeFlags::DIRSYNC.0
+        | InodeFlags::PROJINHERIT.0
+        | InodeFlags::DAX.0;
+    let of_type = match file_type {
+        FileType::Directory => ALL,
+        FileType::Regular => ALL & !(InodeFlags::DIRSYNC.0 | InodeFlags::PROJINHERIT.0),
+        _ => InodeFlags::NODUMP.0 | InodeFlags::NOATIME.0,
+    };
+    dir.0 & of_type
+}
+
+/// Checks a name that is to be made.
+pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
+    let text = || String::from_utf8_lossy(name).into_owned();
+    match name {
+        b"" | b"." | b".." => Err(Error::Exists(text())),
+        _ if name.len() > dioxide_format::dir::NAME_MAX => Err(Error::NameTooLong(text())),
+        _ if name.iter().any(|&b| b == b'/' || b == 0) => {
+            Err(Error::Invalid("a name with / or NUL".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Mount {
+    /// Makes a file in a directory. Blocks.
+    ///
+    /// # Errors
+    /// Those that `crate::Fs` names. Nothing has changed then.
+    pub(crate) fn create(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        what: &Blueprint<'_>,
+        new: &NewFile,
+    ) -> Result<Arc<Inode>> {
+        check_new_name(name)?;
+        self.check_target(what)?;
+        let writer = self.writer()?;
+        let _names = dir.names.write();
+        self.check_dir_changes(dir)?;
+        if self.find_name(dir, name)?.is_some() {
+            return Err(Error::Exists(String::from_utf8_lossy(name).into_owned()));
+        }
+        if what.is_dir() {
+            self.check_more_subdirs(dir)?;
+        }
+        let made = self.with_space(writer, || {
+            self.create_once(writer, dir, Some(name), what, new)
+        });
+        self.judged(made)
+    }
+
+    /// Makes a regular file at a path. Blocks.
+    ///
+    /// # Errors
+    /// As [`Mount::create`]; [`Error::IsADirectory`] for a path that ends in `/`.
+    pub(crate) fn create_file(&self, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
+        let at = self.parent(path)?;
+        if at.must_be_dir {
+            return Err(Error::IsADirectory(at.path));
+        }
+        self.create(&at.dir, &at.name, &Blueprint::Regular, new)
+    }
+
+    /// The file at a path, symlinks followed; made if it is not there. Blocks.
+    ///
+    /// # Errors
+    /// As [`Mount::lookup`] and [`Mount::create_file`].
+    pub(crate) fn lookup_or_create(&self, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
+        let mut path = path.to_vec();
+        for _ in 0..MAX_SYMLINKS {
+            match self.lookup(&path, true) {
+                Err(Error::NotFound(_)) => {}
+                found => return found,
+            }
+            match self.create_file(&path, new) {
+                // It is there now; or it is a symlink that leads to nothing yet.
+                Err(Error::Exists(_)) => path = self.through_symlink(&path)?,
+                made => return made,
+            }
+        }
+        let path = String::from_utf8_lossy(&path).into_owned();
+        Err(Error::TooManySymlinks(path))
+    }
+
+    /// The path that the symlink at a path leads to; the path itself if there is none.
+    fn through_symlink(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.lookup(path, false)?;
+        if inode.file_type() != crate::FileType::Symlink {
+            return Ok(path.to_vec());
+        }
+        let target = self.read_link(&inode)?;
+        let dir = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        Ok(match target.first() {
+            Some(b'/') => target,
+            _ => [&path[..dir], &target].concat(),
+        })
+    }
+
+    /// Makes a regular file without a name, an orphan until it is linked. Blocks.
+    ///
+    /// # Errors
+    /// As [`Mount::create`].
+    pub(crate) fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewFile) -> Result<Arc<Inode>> {
+        let writer = self.writer()?;
+        let _names = dir.names.write();
+        self.check_dir_changes(dir)?;
+        let made = self.with_space(writer, || {
+            self.create_once(writer, dir, None, &Blueprint::Regular, new)
+        });
+        self.judged(made)
+    }
+
+    fn check_target(&self, what: &Blueprint<'_>) -> Result<()> {
+        let Blueprint::Symlink(target) = what else {
+            return Ok(());
+        };
+        let most = PATH_MAX.min(self.block_bytes() as usize);
+        match target.len() {
+            0 => Err(Error::NotFound("an empty target of a symlink".into())),
+            len if len >= most => Err(Error::NameTooLong(format!(
+                "a target of {len} bytes, where {} fit",
+                most - 1
+            ))),
+            _ if target.contains(&0) => Err(Error::Invalid("a target with NUL".into())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether names in a directory may change at all. The caller has its `names`.
+    pub(super) fn check_dir_changes(&self, dir: &Inode) -> Result<()> {
+        if dir.node().disk.links_count() == 0 || dir.has_ended() {
+            return Err(Error::NotFound(format!("directory {}, removed", dir.ino)));
+        }
+        match dir.is_immutable() {
+            true => Err(Error::NotPermitted(format!(
+                "directory {} is immutable",
+                dir.ino
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a directory can have one more in it.
+    pub(super) fn check_more_subdirs(&self, dir: &Inode) -> Result<()> {
+        let counts_on = self.has_dir_nlink() && dir.flags().contains(InodeFlags::INDEX);
+        match dir.node().disk.links_count() < LINK_MAX || counts_on {
+            true => Ok(()),
+            false => Err(Error::TooManyLinks(format!("directory {}", dir.ino))),
+        }
+    }
+
+    pub(super) fn has_dir_nlink(&self) -> bool {
+        self.sb.features().ro_compat.contains(RoCompat::DIR_NLINK)
+    }
+
+    /// Tries something again after a commit that may have set blocks free.
+    pub(super) fn with_space<T>(
+        &self,
+        writer: &Writer,
+        mut try_once: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..3 {
+            match try_once() {
+                Err(Error::NoSpace(_)) if writer.commit_for_space()? => {}
+                result => return result,
+            }
+        }
+        try_once()
+    }
+
+    fn create_once(
+        &self,
+        writer: &Writer,
+        dir: &Arc<Inode>,
+        name: Option<&[u8]>,
+        what: &Blueprint<'_>,
+        new: &NewFile,
+    ) -> Result<Arc<Inode>> {
+        let acls = self.acl_inherit(dir, what.file_type(), new.permissions, new.umask)?;
+        let mut handle = writer.begin(self.create_credits(dir, name, what, &acls))?;
+        let kind = self.inode_kind(dir, what);
+        let numbered = writer.inodes.allocate(&mut handle, dir.ino, kind)?;
+        let unmake = |handle: &mut Handle<'_>, error: Error| -> Error {
+            match writer.inodes.free(handle, numbered.ino, what.is_dir()) {
+                Ok(()) => error,
+                Err(fatal) => self.fail(fatal),
+            }
+        };
+        let (location, mut disk) = match self.plan_inode(&handle, dir, &numbered, what, new, &acls)
+        {
+            Ok(planned) => planned,
+            Err(error) => return Err(unmake(&mut handle, error)),
+        };
+        if name.is_none() {
+            disk.set_links_count(0);
+        }
+        if let Some(name) = name {
+            let entry = NewEntry {
+                name,
+                ino: numbered.ino,
+                file_type: what.file_type(),
+            };
+            if let Err(error) = self.add_name(writer, &mut handle, dir, &entry) {
+                return Err(unmake(&mut handle, error));
+            }
+        }
+        let inode = self
+            .store_new(&mut handle, &numbered, location, disk)
+            .map_err(|error| self.fail(error))?;
+        if let Err(error) = self.furnish(writer, &mut handle, dir, &inode, what, &acls) {
+            if !matches!(error, Error::NoSpace(_)) {
+                return Err(self.fail(error));
+            }
+            self.unfurnish(writer, &mut handle, dir, name, &inode)
+                .map_err(|error| self.fail(error))?;
+            return Err(unmake(&mut handle, error));
+        }
+        match name {
+            Some(name) => {
+                self.names_changed(&mut handle, dir, &mut |disk| {
+                    if what.is_dir() {
+                        add_subdir(disk);
+                    }
+                })
+                .map_err(|error| self.fail(error))?;
+                self.dentries.put(dir, name, Some(inode.ino));
+            }
+            None => {
+                inode.set_unnamed();
+                let added = writer.orphans.add(self, &mut handle, &inode);
+                added.map_err(|error| self.fail(error))?;
+            }
+        }
+        inode.changed_in(handle.tid(), true);
+        self.finish(handle, dir)?;
+        Ok(inode)
+    }
+
+    /// Ends a change of a directory; waits for it if the directory is to be in step with the disk.
+    pub(super) fn finish(&self, mut handle: Handle<'_>, dir: &Inode) -> Result<()> {
+        let flags = dir.flags().0;
+        if flags & (InodeFlags::DIRSYNC.0 | InodeFlags::SYNC.0) != 0 {
+            handle.mark_sync();
+        }
+        handle.stop()?;
+        Ok(())
+    }
+
+    fn create_credits(
+        &self,
+        dir: &Inode,
+        name: Option<&[u8]>,
+        what: &Blueprint<'_>,
+        acls: &super::Inherited,
+    ) -> u32 {
+        let named = match name {
+            Some(_) => self.add_name_credits(dir) + INODE_CREDITS,
+            None => ORPHAN_CREDITS,
+        };
+        let content = match what {
+            Blueprint::Directory => self.new_dir_credits(),
+            _ if what.slow_target().is_some() => 1 + Credits::insert_new(self),
+            _ => 0,
+        };
+        let acl_bytes =
+            acls.access.as_ref().map_or(0, Vec::len) + acls.default.as_ref().map_or(0, Vec::len);
+        let acls = match acl_bytes {
+            0 => 0,
+            bytes => 2 * self.new_xattr_credits(bytes),
+        };
+        InodeAllocator::ALLOCATE_CREDITS + INODE_CREDITS + named + content + acls
+    }
+
+    fn inode_kind(&self, dir: &Inode, what: &Blueprint<'_>) -> InodeKind {
+        let is_top = dir.ino == Ino::ROOT || dir.flags().contains(InodeFlags::TOPDIR);
+        match (what.is_dir(), is_top) {
+            (false, _) => InodeKind::File,
+            (true, false) => InodeKind::Directory,
+            (true, true) => InodeKind::TopDirectory,
+        }
+    }
+
+    /// The inode as it will be, but for what its content needs. What can fail for the disk fails here.
+    fn plan_inode(
+        &self,
+        handle: &Handle<'_>,
+        dir: &Inode,
+        numbered: &NewInode,
+        what: &Blueprint<'_>,
+        new: &NewFile,
+        acls: &super::Inherited,
+    ) -> Result<(Location, DiskInode)> {
+        let location = self.locate_inode(numbered.ino)?;
+        if !numbered.alone_in_block {
+            handle.read(location.block, &TableBlock)?;
+        }
+        let time = new.time.map_or_else(
+            || self.now(),
+            |time| Timestamp {
+                secs: time.secs,
+                nsec: time.nanos,
+            },
+        );
+        let mut disk = self.blank_inode(what.file_type(), time)?;
+        let parent = dir.node();
+        let in_group = parent.disk.permissions() & libc::S_ISGID as u16 != 0;
+        let gid = if in_group { parent.disk.gid() } else { new.gid };
+        let set_gid = match in_group && what.is_dir() {
+            true => libc::S_ISGID as u16,
+            false => 0,
+        };
+        disk.set_mode(what.file_type(), acls.mode | set_gid);
+        disk.set_owner(new.uid, gid);
+        let flags = inherited_flags(parent.disk.flags(), what.file_type());
+        disk.disk_mut().i_flags |= flags;
+        if parent.disk.flags().contains(InodeFlags::PROJINHERIT) {
+            disk.set_projid(parent.disk.projid());
+        }
+        disk.disk_mut().i_generation = new
+            .generation
+            .unwrap_or_else(|| self.next_generation.fetch_add(1, Ordering::Relaxed));
+        if what.is_mapped() && self.sb.features().incompat.contains(Incompat::EXTENTS) {
+            disk.disk_mut().i_flags |= InodeFlags::EXTENTS.0;
+            disk.set_i_block(&Tree::empty_root());
+        }
+        self.put_content(&mut disk, what);
+        Ok((location, disk))
+    }
+
+    /// An inode of a type with times and one link, and nothing else.
+    pub(crate) fn blank_inode(&self, file_type: FileType, time: Timestamp) -> Result<DiskInode> {
+        let size = self.sb.inode_size();
+        let mut raw = vec![0; size];
+        if size > GOOD_OLD_SIZE {
+            let extra = self.extra_isize();
+            raw[GOOD_OLD_SIZE..GOOD_OLD_SIZE + 2].copy_from_slice(&extra.to_le_bytes());
+        }
+        let mut disk =
+            DiskInode::parse(&raw, size).map_err(|error| Error::format(error, Place::default()))?;
+        disk.set_mode(file_type, 0);
+        disk.set_links_count(1);
+        disk.set_atime(time);
+        disk.set_mtime(time);
+        disk.set_ctime(time);
+        disk.set_crtime(time);
+        Ok(disk)
+    }
+
+    /// What a new inode has beyond its first 128 bytes, where it has more.
+    fn extra_isize(&self) -> u16 {
+        let disk = self.sb.disk();
+        let room = self.sb.inode_size() - GOOD_OLD_SIZE;
+        let wanted = disk.s_want_extra_isize.max(disk.s_min_extra_isize);
+        match usize::from(wanted) <= room {
+            true => wanted.max(EXTRA_ISIZE),
+            false => EXTRA_ISIZE,
+        }
+    }
+
+    /// What lies in the inode itself.
+    fn put_content(&self, disk: &mut DiskInode, what: &Blueprint<'_>) {
+        match what {
+            Blueprint::Symlink(target) => {
+                disk.set_size(target.len() as u64);
+                if what.slow_target().is_none() {
+                    let mut block = [0; 60];
+                    block[..target.len()].copy_from_slice(target);
+                    disk.set_i_block(&block);
+                }
+            }
+            Blueprint::CharDevice(number) | Blueprint::BlockDevice(number) => {
+                disk.set_device_number(*number);
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes a new inode into its place in the table.
+    pub(crate) fn store_new(
+        &self,
+        edit: &mut dyn Edit,
+        numbered: &NewInode,
+        location: Location,
+        mut disk: DiskInode,
+    ) -> Result<Arc<Inode>> {
+        if let Some(seed) = self.checksum_seed() {
+            disk.update_checksum(seed, numbered.ino);
+        }
+        let raw: Box<[u8]> = disk.encode().into();
+        let slot = location.offset..location.offset + raw.len();
+        if numbered.alone_in_block {
+            let mut block = vec![0; edit.block_bytes()];
+            block[slot].copy_from_slice(&raw);
+            edit.create(location.block, &TableBlock, &block)?;
+        } else {
+            edit.modify(location.block, &TableBlock, &mut |block| {
+                block[slot.clone()].copy_from_slice(&raw);
+                Ok(())
+            })?;
+        }
+        let set_id = sets_id(&disk);
+        let inode = Inode::new(
+            numbered.ino,
+            self.inodes.new_id(),
+            location,
+            Node { disk, raw },
+            Nosec {
+                set_id,
+                capability: false,
+            },
+            self.presence.clone(),
+        );
+        Ok(self.inodes.put_new(inode))
+    }
+
+    /// Gives a new inode what it begins with outside of itself.
+    fn furnish(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        inode: &Arc<Inode>,
+        what: &Blueprint<'_>,
+        acls: &super::Inherited,
+    ) -> Result<()> {
+        if what.is_dir() {
+            self.init_directory(writer, handle, inode, dir.ino)?;
+        }
+        if let Some(target) = what.slow_target() {
+            self.store_target(writer, handle, inode, target)?;
+        }
+        self.store_acls(writer, handle, inode, acls)
+    }
+
+    fn store_target(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        target: &[u8],
+    ) -> Result<()> {
+        let mut bytes = vec![0; self.block_bytes() as usize];
+        bytes[..target.len()].copy_from_slice(target);
+        let lock = inode.map.lock();
+        let add = |map: &mut crate::txn::file::MapChange<'_, '_>| {
+            let block = map.add_metadata_block(Lblk(0))?;
+            Ok(map.handle.create(block, &TargetBlock, &bytes)?)
+        };
+        self.change_map(writer, handle, inode, &lock, add, &mut |_, _| {})
+    }
+
+    /// Takes back the name of a file that could not be furnished, and clears its place in the table.
+    fn unfurnish(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        name: Option<&[u8]>,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
+        if let Some(name) = name {
+            self.remove_name(handle, dir, name)?;
+        }
+        let mut block = *inode.node().disk.i_block();
+        let lock = inode.map.lock();
+        if inode.has_mapped() {
+            let credits = handle.credits();
+            let remove = |map: &mut crate::txn::file::MapChange<'_, '_>| {
+                map.remove(0..self.map_end(inode), credits)
+            };
+            self.change_map(writer, handle, inode, &lock, remove, &mut |_, _| {})?;
+            block = *inode.node().disk.i_block();
+        }
+        self.change_inode(handle, inode, &lock, &mut |disk| {
+            disk.set_i_block(&block);
+            disk.set_links_count(0);
+            disk.set_size(0);
+        })?;
+        self.inodes.forget(inode.ino);
+        Ok(())
+    }
+}
+
+/// Counts one more directory in a directory; 1 stands for more than can be counted.
+pub(super) fn add_subdir(disk: &mut DiskInode) {
+    let links = disk.links_count();
+    let many = links >= LINK_MAX || links == 1;
+    disk.set_links_count(if many { 1 } else { links + 1 });
+}
+
+/// Counts one less.
+pub(super) fn remove_subdir(disk: &mut DiskInode) {
+    let links = disk.links_count();
+    if links > 2 {
+        disk.set_links_count(links - 1);
+    }
+}

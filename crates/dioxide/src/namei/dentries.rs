@@ -1,0 +1,155 @@
+//! Names that were looked up, in memory: what they stand for, or that they are not there.
+//!
+//! Invariants: an entry is right whenever the directory's `names` lock is held; it is put under that
+//! lock, shared or exclusive, and changed by whoever changes the directory, before the number that a
+//! name stood for can be another file's. Who reads an entry without the lock looks once more when he
+//! has the inode ([`Mount::child`]).
+//!
+//! The key has the directory's generation, so that entries of a directory that is gone are not those of the next
+//! with its number; they leave as all do that nobody asks for.
+//!
+//! Rejected: entries that hold inodes. Inodes have a cache of their own, whose entries are larger, and
+//! a name that is not there has none.
+
+use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::{Error, Result};
+use dioxide_format::types::Ino;
+use quick_cache::sync::Cache;
+use quick_cache::{Equivalent, Weighter};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// Bytes that the names in memory may take.
+const BUDGET: u64 = 16 << 20;
+/// What an entry takes beside its name.
+const ENTRY_BYTES: u64 = 96;
+
+/// The names in memory of a mount.
+pub(crate) struct Dentries(Cache<Key, Option<Ino>, Weigh>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Key {
+    dir: (Ino, u32),
+    name: Box<[u8]>,
+}
+
+struct Ask<'a> {
+    dir: (Ino, u32),
+    name: &'a [u8],
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Ask {
+            dir: self.dir,
+            name: &self.name,
+        }
+        .hash(state);
+    }
+}
+
+impl Hash for Ask<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (u64::from(self.dir.0.0) << 32 | u64::from(self.dir.1)).hash(state);
+        self.name.hash(state);
+    }
+}
+
+impl Equivalent<Key> for Ask<'_> {
+    fn equivalent(&self, key: &Key) -> bool {
+        self.dir == key.dir && *self.name == *key.name
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Weigh;
+
+impl Weighter<Key, Option<Ino>> for Weigh {
+    fn weight(&self, key: &Key, _: &Option<Ino>) -> u64 {
+        ENTRY_BYTES + key.name.len() as u64
+    }
+}
+
+impl fmt::Debug for Dentries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dentries({})", self.0.len())
+    }
+}
+
+fn dir_key(dir: &Inode) -> (Ino, u32) {
+    (dir.ino, dir.generation)
+}
+
+impl Dentries {
+    pub(crate) fn new() -> Dentries {
+        let entries = BUDGET / (ENTRY_BYTES + 16);
+        Dentries(Cache::with_weighter(entries as usize, BUDGET, Weigh))
+    }
+
+    fn get(&self, dir: &Inode, name: &[u8]) -> Option<Option<Ino>> {
+        let dir = dir_key(dir);
+        self.0.get(&Ask { dir, name })
+    }
+
+    /// A name stands for this, or for nothing. The caller has the directory's `names`.
+    pub(crate) fn put(&self, dir: &Inode, name: &[u8], ino: Option<Ino>) {
+        let key = Key {
+            dir: dir_key(dir),
+            name: name.into(),
+        };
+        self.0.insert(key, ino);
+    }
+}
+
+impl Mount {
+    /// What a name in a directory stands for. The caller has its `names` lock. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn find_name(&self, dir: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+        if let Some(known) = self.dentries.get(dir, name) {
+            return Ok(known);
+        }
+        let found = self.find_entry(dir, name)?;
+        self.dentries.put(dir, name, found);
+        Ok(found)
+    }
+
+    /// The inode that a name in a directory stands for. Blocks on metadata, unless both are in memory.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        if let Some(known) = self.dentries.get(dir, name) {
+            let Some(ino) = known else { return Ok(None) };
+            let inode = self.inode(ino);
+            // Its number may have become another file's meanwhile; the entry was changed before that.
+            if self.dentries.get(dir, name) == Some(known)
+                && inode.as_ref().is_ok_and(|inode| !inode.has_ended())
+            {
+                return inode.map(Some);
+            }
+        }
+        let _names = dir.names.read();
+        match self.find_name(dir, name)? {
+            Some(ino) => self.inode(ino).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`Mount::child`], for who has the directory's `names` lock, and a name that must be there.
+    pub(crate) fn child_locked(&self, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
+        let absent = || Error::NotFound(String::from_utf8_lossy(name).into_owned());
+        let ino = self.find_name(dir, name)?.ok_or_else(absent)?;
+        if ino < self.sb.first_ino() && ino != Ino::ROOT {
+            let what = format!(
+                "'{}' names inode {ino}, which is the file system's own",
+                name.escape_ascii()
+            );
+            return Err(dir.corrupt("directory entry", what));
+        }
+        self.inode(ino)
+    }
+}

@@ -1,0 +1,98 @@
+//! Another name for a file.
+
+use super::create::{LINK_MAX, check_new_name};
+use super::edit::NewEntry;
+use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::txn::Writer;
+use crate::txn::inode::INODE_CREDITS;
+use crate::txn::orphan::ORPHAN_CREDITS;
+use crate::{Error, FileType, Result};
+use std::sync::Arc;
+
+impl Mount {
+    /// Gives a file another name, or a first one to a file that was made without. Blocks.
+    ///
+    /// # Errors
+    /// Those that `crate::Fs::hard_link` names. Nothing has changed then.
+    pub(crate) fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        check_new_name(name)?;
+        let writer = self.writer()?;
+        let _names = dir.names.write();
+        self.check_dir_changes(dir)?;
+        let text = || String::from_utf8_lossy(name).into_owned();
+        if self.find_name(dir, name)?.is_some() {
+            return Err(Error::Exists(text()));
+        }
+        if inode.file_type() == FileType::Directory {
+            return Err(Error::NotPermitted(format!(
+                "{}: a link to a directory",
+                text()
+            )));
+        }
+        if inode.is_immutable() || inode.is_append_only() {
+            return Err(Error::NotPermitted(format!(
+                "inode {} is immutable or append-only",
+                inode.ino
+            )));
+        }
+        let linked = self.with_space(writer, || self.link_once(writer, inode, dir, name));
+        self.judged(linked)
+    }
+
+    fn link_once(
+        &self,
+        writer: &Writer,
+        inode: &Arc<Inode>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+    ) -> Result<()> {
+        let credits = self.add_name_credits(dir) + 2 * INODE_CREDITS + ORPHAN_CREDITS;
+        let mut handle = writer.begin(credits)?;
+        let entry = NewEntry {
+            name,
+            ino: inode.ino,
+            file_type: self.disk_type(inode)?,
+        };
+        // Whoever takes away the last link looks at the count under the same lock.
+        let lock = inode.map.lock();
+        let links = inode.node().disk.links_count();
+        if inode.has_ended() || links == 0 && !inode.is_unnamed() {
+            return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
+        }
+        if links >= LINK_MAX {
+            return Err(Error::TooManyLinks(format!("inode {}", inode.ino)));
+        }
+        let now = self.now();
+        self.change_inode(&mut handle, inode, &lock, &mut |disk| {
+            disk.set_links_count(links + 1);
+            disk.set_ctime(now);
+        })?;
+        drop(lock);
+        if let Err(error) = self.add_name(writer, &mut handle, dir, &entry) {
+            let taken_back =
+                self.change_inode(&mut handle, inode, &inode.map.lock(), &mut |disk| {
+                    disk.set_links_count(disk.links_count() - 1);
+                });
+            return Err(taken_back.err().map_or(error, |fatal| self.fail(fatal)));
+        }
+        let rest = match links {
+            0 => {
+                inode.named();
+                writer.orphans.remove(self, &mut handle, inode)
+            }
+            _ => Ok(()),
+        };
+        rest.and_then(|()| self.names_changed(&mut handle, dir, &mut |_| {}))
+            .map_err(|error| self.fail(error))?;
+        self.dentries.put(dir, name, Some(inode.ino));
+        inode.changed_in(handle.tid(), true);
+        self.finish(handle, dir)
+    }
+
+    /// What an entry says that an inode is.
+    pub(super) fn disk_type(&self, inode: &Inode) -> Result<dioxide_format::inode::FileType> {
+        let file_type = inode.node().disk.file_type();
+        file_type.ok_or_else(|| inode.corrupt("inode", "its mode names no type".into()))
+    }
+}

@@ -1,0 +1,341 @@
+//! Names that go, and files that go with their last name.
+//!
+//! A file that nobody has open and that has little goes in the transaction that takes its name. Any other is an
+//! orphan until it is gone: until its last user closes it, or its blocks are freed.
+
+use super::create::remove_subdir;
+use super::edit::REMOVE_NAME_CREDITS;
+use crate::alloc::{BlockAllocator, InodeAllocator};
+use crate::inode::{End, Inode};
+use crate::io::direct::lock::Guard;
+use crate::map::tree::Progress;
+use crate::mount::Mount;
+use crate::txn::Writer;
+use crate::txn::file::Credits;
+use crate::txn::inode::INODE_CREDITS;
+use crate::txn::orphan::ORPHAN_CREDITS;
+use crate::{Error, FileType, Result};
+use dioxide_format::features::Incompat;
+use dioxide_format::inode::Inode as DiskInode;
+use dioxide_journal::journal::Handle;
+use std::sync::Arc;
+
+/// What becomes of a file that lost a name.
+pub(super) enum Fate<'a> {
+    /// It has others, or somebody has it open.
+    Stays,
+    /// It ended, and waits to be freed: an orphan.
+    Orphan,
+    /// It went in the same transaction; nobody was in it meanwhile.
+    Gone(#[allow(dead_code)] Option<Guard<'a>>),
+}
+
+/// A file that is about to lose a name, and what was found out about it before the transaction.
+pub(super) struct Victim<'a> {
+    pub(super) inode: &'a Arc<Inode>,
+    /// Held if it may go at once.
+    alone: Option<Guard<'a>>,
+    at_once: bool,
+}
+
+impl Mount {
+    /// Removes a name of anything but a directory. Blocks.
+    ///
+    /// # Errors
+    /// Those that `crate::Fs::remove_file` names. Nothing has changed then.
+    pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        let writer = self.writer()?;
+        let _names = dir.names.write();
+        let inode = self.removable(dir, name)?;
+        if inode.file_type() == FileType::Directory {
+            return Err(Error::IsADirectory(
+                String::from_utf8_lossy(name).into_owned(),
+            ));
+        }
+        let removed = self.remove(writer, dir, name, &inode);
+        self.judged(removed)
+    }
+
+    /// Removes an empty directory. Blocks.
+    ///
+    /// # Errors
+    /// Those that `crate::Fs::remove_dir` names. Nothing has changed then.
+    pub(crate) fn rmdir(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        let text = || String::from_utf8_lossy(name).into_owned();
+        match name {
+            b"" => return Err(Error::Busy("the root directory")),
+            b"." => return Err(Error::Invalid("removing '.'".into())),
+            b".." => return Err(Error::NotEmpty("..".into())),
+            _ => {}
+        }
+        let writer = self.writer()?;
+        let _names = dir.names.write();
+        let inode = self.removable(dir, name)?;
+        if inode.file_type() != FileType::Directory {
+            return Err(Error::NotADirectory(text()));
+        }
+        // Nothing is made in it from here on: it has no links then.
+        let _its_names = inode.names.write();
+        if !self.judged(self.is_empty_dir(&inode))? {
+            return Err(Error::NotEmpty(text()));
+        }
+        let removed = self.remove(writer, dir, name, &inode);
+        self.judged(removed)
+    }
+
+    /// What a name stands for that may be removed. The caller has the directory's `names`.
+    pub(super) fn removable(&self, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
+        self.check_dir_changes(dir)?;
+        let inode = self.child_locked(dir, name)?;
+        if dir.is_append_only() || inode.is_immutable() || inode.is_append_only() {
+            return Err(Error::NotPermitted(format!(
+                "{}: it or its directory is immutable or append-only",
+                String::from_utf8_lossy(name)
+            )));
+        }
+        Ok(inode)
+    }
+
+    fn remove(
+        &self,
+        writer: &Writer,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
+        let mut victim = self.victim(inode);
+        let credits = REMOVE_NAME_CREDITS + INODE_CREDITS + self.victim_credits(writer, &victim);
+        let mut handle = writer.begin(credits)?;
+        if !self.remove_name(&mut handle, dir, name)? {
+            return Err(dir.corrupt("directory", "a name is gone that was there".into()));
+        }
+        self.dentries.put(dir, name, None);
+        let is_dir = inode.file_type() == FileType::Directory;
+        let fate = self
+            .names_changed(&mut handle, dir, &mut |disk| {
+                if is_dir {
+                    remove_subdir(disk);
+                }
+            })
+            .and_then(|()| self.lose_link(writer, &mut handle, &mut victim))
+            .map_err(|error| self.fail(error))?;
+        self.finish(handle, dir)?;
+        self.settle(writer, inode, fate)
+    }
+
+    /// Frees what waits to be freed.
+    pub(super) fn settle(&self, writer: &Writer, inode: &Arc<Inode>, fate: Fate<'_>) -> Result<()> {
+        match fate {
+            Fate::Orphan => self.delete_or_defer(writer, inode),
+            Fate::Stays | Fate::Gone(_) => Ok(()),
+        }
+    }
+
+    /// Looks at a file that is about to lose a name.
+    pub(super) fn victim<'a>(&self, inode: &'a Arc<Inode>) -> Victim<'a> {
+        let links = inode.node().disk.links_count();
+        let is_last = links <= 1 || inode.file_type() == FileType::Directory;
+        let (is_open, was_open) = inode.opens();
+        let alone = match is_last && !is_open && was_open {
+            // Requests of a handle that is closed may be under way still.
+            true => self.alone(inode).ok(),
+            false => None,
+        };
+        let quiet = alone.is_some() || !was_open;
+        Victim {
+            inode,
+            alone,
+            at_once: is_last && !is_open && quiet && !self.has_attributes(inode),
+        }
+    }
+
+    /// Whether it has attributes that are more than a part of the inode.
+    fn has_attributes(&self, inode: &Inode) -> bool {
+        let ea_inodes = self.sb.features().incompat.contains(Incompat::EA_INODE);
+        inode.node().disk.file_acl().is_some() || ea_inodes
+    }
+
+    /// Metadata blocks that [`Mount::lose_link`] changes at most.
+    pub(super) fn victim_credits(&self, writer: &Writer, victim: &Victim<'_>) -> u32 {
+        let blocks = match victim.at_once && victim.inode.has_mapped() {
+            true => self.removal_credits(writer, victim.inode),
+            false => 0,
+        };
+        blocks + INODE_CREDITS + ORPHAN_CREDITS + InodeAllocator::FREE_CREDITS
+    }
+
+    fn removal_credits(&self, writer: &Writer, inode: &Inode) -> u32 {
+        let groups = 4 * BlockAllocator::FREE_CREDITS_PER_GROUP;
+        let least = Credits::remove(self, inode).max(groups);
+        least.min(writer.ample_credits().max(least))
+    }
+
+    /// One link less, and what comes of that.
+    pub(super) fn lose_link<'a>(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        victim: &mut Victim<'a>,
+    ) -> Result<Fate<'a>> {
+        let inode = victim.inode;
+        let now = self.now();
+        let lock = inode.map.lock();
+        let before = inode.node().disk.links_count();
+        let links = match inode.file_type() {
+            FileType::Directory => 0,
+            _ => before.saturating_sub(1),
+        };
+        inode.changed_in(handle.tid(), true);
+        if links > 0 {
+            self.change_inode(handle, inode, &lock, &mut |disk| {
+                disk.set_links_count(links);
+                disk.set_ctime(now);
+            })?;
+            return Ok(Fate::Stays);
+        }
+        let end = inode.unlinked();
+        if end == End::Now && victim.at_once && self.empties(writer, handle, inode, &lock)? {
+            self.write_ended(handle, inode, &lock)?;
+            drop(lock);
+            self.free_inode(writer, handle, inode)?;
+            return Ok(Fate::Gone(victim.alone.take()));
+        }
+        self.change_inode(handle, inode, &lock, &mut |disk| {
+            disk.set_links_count(0);
+            disk.set_ctime(now);
+            if inode.file_type() == FileType::Directory {
+                disk.set_size(0);
+            }
+        })?;
+        drop(lock);
+        writer.orphans.add(self, handle, inode)?;
+        Ok(match end {
+            End::Now => Fate::Orphan,
+            End::Later => Fate::Stays,
+        })
+    }
+
+    /// Frees a file's blocks if that fits into the transaction. Whether it has none now.
+    fn empties(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        lock: &crate::map::MapGuard<'_>,
+    ) -> Result<bool> {
+        if !inode.has_mapped() {
+            return Ok(true);
+        }
+        let credits = self.removal_credits(writer, inode);
+        let all = 0..self.map_end(inode);
+        let progress = self.change_map(
+            writer,
+            handle,
+            inode,
+            lock,
+            |map| map.remove(all, credits),
+            &mut |_, _| {},
+        )?;
+        Ok(matches!(progress, Progress::Done))
+    }
+
+    /// Writes an inode that has ended, for the last time.
+    pub(crate) fn write_ended(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+        lock: &crate::map::MapGuard<'_>,
+    ) -> Result<()> {
+        let now = self.now_ns().div_euclid(1_000_000_000) as u32;
+        self.change_inode(handle, inode, lock, &mut |disk: &mut DiskInode| {
+            disk.set_links_count(0);
+            disk.set_size(0);
+            disk.set_dtime(now.max(1));
+            disk.set_file_acl(None);
+        })
+    }
+
+    /// Gives an inode's number back. It was written for the last time.
+    pub(crate) fn free_inode(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+    ) -> Result<()> {
+        self.inodes.forget(inode.ino);
+        let was_dir = inode.file_type() == FileType::Directory;
+        writer.inodes.free(handle, inode.ino, was_dir)
+    }
+
+    /// Frees an orphan that has ended; later, if this thread's own queue is in it.
+    pub(crate) fn delete_or_defer(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
+        match self.delete(writer, inode) {
+            Err(Error::Deadlock(_)) => {
+                self.deferred.lock().push(inode.clone());
+                Ok(())
+            }
+            result => self.judged(result),
+        }
+    }
+
+    /// Frees those that could not be freed when they ended.
+    pub(crate) fn delete_deferred(&self) -> Result<()> {
+        let deferred = std::mem::take(&mut *self.deferred.lock());
+        for inode in deferred {
+            self.delete_or_defer(self.writer()?, &inode)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody closes a file. The last one frees it, if it has no name.
+    pub(crate) fn closed(&self, inode: &Arc<Inode>) {
+        if !inode.close() || self.why_read_only().is_some() {
+            return;
+        }
+        let deleted = self
+            .writer()
+            .and_then(|writer| self.delete_or_defer(writer, inode));
+        if let Err(error) = deleted {
+            tracing::warn!(ino = inode.ino.0, %error, "a removed file waits for the next mount to be freed");
+        }
+    }
+
+    /// Names in a directory have changed: its times, and what `also` changes.
+    pub(super) fn names_changed(
+        &self,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        also: &mut dyn FnMut(&mut DiskInode),
+    ) -> Result<()> {
+        let now = self.now();
+        let lock = dir.map.lock();
+        self.change_inode(handle, dir, &lock, &mut |disk| {
+            disk.set_mtime(now);
+            disk.set_ctime(now);
+            also(disk);
+        })?;
+        dir.changed_in(handle.tid(), true);
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Whether `i_block` leads to blocks.
+    pub(crate) fn has_mapped(&self) -> bool {
+        let node = self.node();
+        let disk = &node.disk;
+        let mapped = matches!(
+            self.file_type(),
+            FileType::Regular | FileType::Directory | FileType::Symlink
+        );
+        if !mapped || disk.has_inline_data() || disk.is_fast_symlink() {
+            return false;
+        }
+        let block = disk.i_block();
+        match disk.uses_extents() {
+            // eh_entries of the root.
+            true => block[2..4] != [0; 2],
+            false => block.iter().any(|&byte| byte != 0),
+        }
+    }
+}

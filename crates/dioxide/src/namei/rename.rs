@@ -1,0 +1,380 @@
+//! Moving names.
+//!
+//! Locks: the mount's `renaming` if the directories differ, so that no directory moves while it is found
+//! out which is above which; then `names` of both, of the upper first; then of a directory that is replaced.
+
+use super::create::{add_subdir, check_new_name, remove_subdir};
+use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
+use super::path::At;
+use super::remove::{Fate, Victim};
+use crate::api::names::RenameMode;
+use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::txn::Writer;
+use crate::txn::inode::INODE_CREDITS;
+use crate::{Error, FileType, Result};
+use dioxide_format::types::Ino;
+use dioxide_journal::journal::Handle;
+use parking_lot::RwLockWriteGuard;
+use std::sync::Arc;
+
+/// Directories on the way to the root: more are damage.
+const DEPTH_MAX: u32 = 1 << 20;
+
+type Names<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
+
+/// A rename whose parts were found.
+struct Move<'a> {
+    from: &'a At,
+    to: &'a At,
+    inode: Arc<Inode>,
+    /// What has the new name now.
+    other: Option<Arc<Inode>>,
+}
+
+fn is_dir(inode: &Inode) -> bool {
+    inode.file_type() == FileType::Directory
+}
+
+impl Move<'_> {
+    fn crosses(&self) -> bool {
+        !Arc::ptr_eq(&self.from.dir, &self.to.dir)
+    }
+}
+
+impl Mount {
+    /// Moves a name. Blocks.
+    ///
+    /// # Errors
+    /// Those that `crate::Fs::rename` names. Nothing has changed then.
+    pub(crate) fn rename(&self, from: &At, to: &At, mode: RenameMode) -> Result<()> {
+        for at in [from, to] {
+            if at.is_special() {
+                return Err(Error::Busy("the root, '.' or '..' is renamed"));
+            }
+        }
+        check_new_name(&to.name)?;
+        let writer = self.writer()?;
+        let crosses = !Arc::ptr_eq(&from.dir, &to.dir);
+        let _renaming = crosses.then(|| self.renaming.lock());
+        let above = match crosses {
+            true => self.judged(self.nearer_to_root(&from.dir, &to.dir))?,
+            false => None,
+        };
+        let _names = lock_names(&from.dir, &to.dir, above);
+        let inode = self.removable(&from.dir, &from.name)?;
+        self.check_dir_changes(&to.dir)?;
+        let other = match self.find_name(&to.dir, &to.name)? {
+            Some(_) => Some(self.child_locked(&to.dir, &to.name)?),
+            None => None,
+        };
+        let change = Move {
+            from,
+            to,
+            inode,
+            other,
+        };
+        self.check_move(&change, mode)?;
+        if change
+            .other
+            .as_ref()
+            .is_some_and(|o| o.ino == change.inode.ino)
+        {
+            // Two names of one file: nothing happens.
+            return Ok(());
+        }
+        let moved = match mode {
+            RenameMode::Exchange => self.exchange(writer, &change),
+            _ => self.with_space(writer, || self.replace(writer, &change)),
+        };
+        self.judged(moved)
+    }
+
+    fn check_move(&self, change: &Move<'_>, mode: RenameMode) -> Result<()> {
+        let (from, to) = (change.from, change.to);
+        let inode = &change.inode;
+        if (from.must_be_dir || to.must_be_dir) && !is_dir(inode) {
+            return Err(Error::NotADirectory(from.path.clone()));
+        }
+        let absent = change.other.is_none();
+        match mode {
+            RenameMode::NoReplace if !absent => return Err(Error::Exists(to.path.clone())),
+            RenameMode::Exchange if absent => return Err(Error::NotFound(to.path.clone())),
+            _ => {}
+        }
+        if change.crosses() {
+            self.check_not_inside(inode, &to.dir, &to.path)?;
+        }
+        let Some(other) = &change.other else {
+            return match is_dir(inode) && change.crosses() {
+                true => self.check_more_subdirs(&to.dir),
+                false => Ok(()),
+            };
+        };
+        if to.dir.is_append_only() || other.is_immutable() || other.is_append_only() {
+            return Err(Error::NotPermitted(format!(
+                "{}: it or its directory is immutable or append-only",
+                to.path
+            )));
+        }
+        if mode == RenameMode::Exchange {
+            if change.crosses() {
+                self.check_exchange(change, other)?;
+            }
+            return Ok(());
+        }
+        match (is_dir(inode), is_dir(other)) {
+            _ if other.ino == inode.ino => Ok(()),
+            (true, false) => Err(Error::NotADirectory(to.path.clone())),
+            (_, true) if change.crosses() && self.is_above(other, &from.dir)? => {
+                Err(Error::NotEmpty(to.path.clone()))
+            }
+            (false, true) => Err(Error::IsADirectory(to.path.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_exchange(&self, change: &Move<'_>, other: &Arc<Inode>) -> Result<()> {
+        self.check_not_inside(other, &change.from.dir, &change.from.path)?;
+        match (is_dir(&change.inode), is_dir(other)) {
+            (true, false) => self.check_more_subdirs(&change.to.dir),
+            (false, true) => self.check_more_subdirs(&change.from.dir),
+            _ => Ok(()),
+        }
+    }
+
+    /// A directory must not go into itself, or into what is below it.
+    fn check_not_inside(&self, inode: &Inode, dir: &Arc<Inode>, path: &str) -> Result<()> {
+        match is_dir(inode) && self.is_above(inode, dir)? {
+            true => Err(Error::Invalid(format!(
+                "{path}: inside the directory itself"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether `upper` is `dir`, or above it. The caller has `renaming`, or the two are of one directory.
+    fn is_above(&self, upper: &Inode, dir: &Arc<Inode>) -> Result<bool> {
+        let mut at = dir.clone();
+        for _ in 0..DEPTH_MAX {
+            if at.ino == upper.ino {
+                return Ok(true);
+            }
+            if at.ino == Ino::ROOT {
+                return Ok(false);
+            }
+            at = self.parent_of(&at)?;
+        }
+        Err(dir.corrupt("directory", "'..' does not lead to the root".into()))
+    }
+
+    /// Which of two directories is above the other, if one is. The caller has `renaming`.
+    fn nearer_to_root(&self, a: &Arc<Inode>, b: &Arc<Inode>) -> Result<Option<Ino>> {
+        if self.is_above(a, b)? {
+            return Ok(Some(a.ino));
+        }
+        Ok(self.is_above(b, a)?.then_some(b.ino))
+    }
+
+    /// The directory that '..' of another names.
+    pub(crate) fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+        let parent = self.find_entry(dir, b"..")?;
+        let parent = parent.ok_or_else(|| dir.corrupt("directory", "it has no '..'".into()))?;
+        let inode = self.inode(parent)?;
+        match is_dir(&inode) {
+            true => Ok(inode),
+            false => Err(dir.corrupt(
+                "directory",
+                format!("'..' names inode {parent}, no directory"),
+            )),
+        }
+    }
+
+    fn replace(&self, writer: &Writer, change: &Move<'_>) -> Result<()> {
+        let other = change.other.as_ref();
+        let other_is_dir = other.is_some_and(|other| is_dir(other));
+        let _other_names = other
+            .filter(|_| other_is_dir)
+            .map(|other| other.names.write());
+        if let Some(other) = other.filter(|_| other_is_dir)
+            && !self.is_empty_dir(other)?
+        {
+            return Err(Error::NotEmpty(change.to.path.clone()));
+        }
+        let mut victim = other.map(|other| self.victim(other));
+        let victim_credits = victim
+            .as_ref()
+            .map_or(0, |victim| self.victim_credits(writer, victim));
+        let named = match other {
+            Some(_) => REMOVE_NAME_CREDITS,
+            None => self.add_name_credits(&change.to.dir),
+        };
+        let credits = named + 2 * REMOVE_NAME_CREDITS + 3 * INODE_CREDITS + victim_credits;
+        let mut handle = writer.begin(credits)?;
+        self.put_name(writer, &mut handle, change)?;
+        let fate = self
+            .take_name(writer, &mut handle, change, victim.as_mut())
+            .map_err(|error| self.fail(error))?;
+        self.dentries
+            .put(&change.to.dir, &change.to.name, Some(change.inode.ino));
+        self.dentries.put(&change.from.dir, &change.from.name, None);
+        self.finish_move(handle, change)?;
+        match (other, fate) {
+            (Some(other), Some(fate)) => self.settle(writer, other, fate),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish_move(&self, handle: Handle<'_>, change: &Move<'_>) -> Result<()> {
+        let flags = change.from.dir.flags() | change.to.dir.flags();
+        let sync = dioxide_format::inode::InodeFlags::DIRSYNC;
+        match flags.contains(sync) && !change.to.dir.flags().contains(sync) {
+            true => self.finish(handle, &change.from.dir),
+            false => self.finish(handle, &change.to.dir),
+        }
+    }
+
+    /// Has the new name stand for the file. If it fails nothing was changed.
+    fn put_name(&self, writer: &Writer, handle: &mut Handle<'_>, change: &Move<'_>) -> Result<()> {
+        let (to, ino) = (change.to, change.inode.ino);
+        let file_type = self.disk_type(&change.inode)?;
+        if change.other.is_none() {
+            let entry = NewEntry {
+                name: &to.name,
+                ino,
+                file_type,
+            };
+            return self.add_name(writer, handle, &to.dir, &entry);
+        }
+        match self.redirect_name(handle, &to.dir, &to.name, ino, file_type)? {
+            true => Ok(()),
+            false => Err(to
+                .dir
+                .corrupt("directory", "a name is gone that was there".into())),
+        }
+    }
+
+    /// Takes the old name away, and a link from what had the new one.
+    fn take_name<'v>(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        change: &Move<'_>,
+        victim: Option<&mut Victim<'v>>,
+    ) -> Result<Option<Fate<'v>>> {
+        let (from, to, inode) = (change.from, change.to, &change.inode);
+        if !self.remove_name(handle, &from.dir, &from.name)? {
+            return Err(from
+                .dir
+                .corrupt("directory", "a name is gone that was there".into()));
+        }
+        let moves_dir = is_dir(inode) && change.crosses();
+        if moves_dir {
+            self.set_parent(handle, inode, to.dir.ino)?;
+        }
+        self.touch(handle, inode)?;
+        let loses_dir = is_dir(inode) && (change.crosses() || change.other.is_some());
+        self.names_changed(handle, &from.dir, &mut |disk| {
+            if loses_dir {
+                remove_subdir(disk);
+            }
+        })?;
+        let gains_dir = moves_dir && change.other.is_none();
+        if change.crosses() {
+            self.names_changed(handle, &to.dir, &mut |disk| {
+                if gains_dir {
+                    add_subdir(disk);
+                }
+            })?;
+        }
+        match victim {
+            Some(victim) => Ok(Some(self.lose_link(writer, handle, victim)?)),
+            None => Ok(None),
+        }
+    }
+
+    fn exchange(&self, writer: &Writer, change: &Move<'_>) -> Result<()> {
+        let (from, to, inode) = (change.from, change.to, &change.inode);
+        let other = change.other.as_ref().expect("it was looked for");
+        let (type_of_one, type_of_other) = (self.disk_type(inode)?, self.disk_type(other)?);
+        let credits = 4 * REMOVE_NAME_CREDITS + 4 * INODE_CREDITS;
+        let mut handle = writer.begin(credits)?;
+        let gone = || {
+            from.dir
+                .corrupt("directory", "a name is gone that was there".into())
+        };
+        if !self.redirect_name(&mut handle, &from.dir, &from.name, other.ino, type_of_other)? {
+            return Err(gone());
+        }
+        let rest = self
+            .redirect_name(&mut handle, &to.dir, &to.name, inode.ino, type_of_one)
+            .and_then(|was_there| was_there.then_some(()).ok_or_else(gone))
+            .and_then(|()| self.exchange_rest(&mut handle, change, other));
+        rest.map_err(|error| self.fail(error))?;
+        self.dentries.put(&from.dir, &from.name, Some(other.ino));
+        self.dentries.put(&to.dir, &to.name, Some(inode.ino));
+        self.finish_move(handle, change)
+    }
+
+    fn exchange_rest(
+        &self,
+        handle: &mut Handle<'_>,
+        change: &Move<'_>,
+        other: &Arc<Inode>,
+    ) -> Result<()> {
+        let (from, to, inode) = (change.from, change.to, &change.inode);
+        self.touch(handle, inode)?;
+        self.touch(handle, other)?;
+        let (one, two) = (is_dir(inode), is_dir(other));
+        if change.crosses() && one {
+            self.set_parent(handle, inode, to.dir.ino)?;
+        }
+        if change.crosses() && two {
+            self.set_parent(handle, other, from.dir.ino)?;
+        }
+        let gains = |disk: &mut _, gains: bool, loses: bool| match (gains, loses) {
+            (true, false) => add_subdir(disk),
+            (false, true) => remove_subdir(disk),
+            _ => {}
+        };
+        let crosses = change.crosses();
+        self.names_changed(handle, &from.dir, &mut |disk| {
+            gains(disk, crosses && two, crosses && one);
+        })?;
+        if crosses {
+            self.names_changed(handle, &to.dir, &mut |disk| gains(disk, one, two))?;
+        }
+        Ok(())
+    }
+
+    fn set_parent(&self, handle: &mut Handle<'_>, dir: &Arc<Inode>, parent: Ino) -> Result<()> {
+        let kind = dioxide_format::inode::FileType::Directory;
+        match self.redirect_name(handle, dir, b"..", parent, kind)? {
+            true => Ok(()),
+            false => Err(dir.corrupt("directory", "it has no '..'".into())),
+        }
+    }
+
+    /// The inode itself has changed.
+    fn touch(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        let now = self.now();
+        let lock = inode.map.lock();
+        self.change_inode(handle, inode, &lock, &mut |disk| disk.set_ctime(now))?;
+        inode.changed_in(handle.tid(), true);
+        Ok(())
+    }
+}
+
+/// Locks the names of two directories, those of the upper first.
+fn lock_names<'a>(a: &'a Arc<Inode>, b: &'a Arc<Inode>, above: Option<Ino>) -> Names<'a> {
+    if Arc::ptr_eq(a, b) {
+        return (a.names.write(), None);
+    }
+    let b_first = match above {
+        Some(ino) => ino == b.ino,
+        None => b.ino < a.ino,
+    };
+    let (first, second) = if b_first { (b, a) } else { (a, b) };
+    let guard = first.names.write();
+    (guard, Some(second.names.write()))
+}

@@ -1,0 +1,230 @@
+//! Each call alone: what it does, what it refuses, and that nothing is left behind.
+
+use dioxide::{Error, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode, Special};
+use dioxide_testkit::{Image, e2fsck_clean};
+
+fn image() -> Image {
+    Image::builder().size(64 << 20).build()
+}
+
+/// Runs `change` on a fresh image, then checks it.
+fn on_image(image: &Image, change: impl FnOnce(&Fs)) {
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    change(&fs);
+    fs.close().expect("it closes");
+    e2fsck_clean(image.path());
+}
+
+fn write(fs: &Fs, path: &str, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).create_new(true);
+    let file = file.open(fs, path).expect("a new file");
+    file.write_at(bytes, 0).expect("room");
+}
+
+fn read(fs: &Fs, path: &str) -> Vec<u8> {
+    let file = OpenOptions::new().read(true).open(fs, path);
+    let file = file.expect("it is there");
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_at(&mut bytes, 0).expect("it reads");
+    bytes
+}
+
+fn names(fs: &Fs, path: &str) -> Vec<String> {
+    let entries = fs.read_dir(path).expect("a directory");
+    let mut names: Vec<_> = entries
+        .into_iter()
+        .map(|entry| String::from_utf8(entry.name).expect("text"))
+        .filter(|name| name != "." && name != "..")
+        .collect();
+    names.sort();
+    names
+}
+
+fn dir() -> NewFile {
+    NewFile::new(0o755)
+}
+
+#[test]
+fn files_of_all_kinds_made_are_there_after_a_remount() {
+    let image = image();
+    on_image(&image, |fs| {
+        fs.create_dir("/d", &dir().owner(7, 8))
+            .expect("a directory");
+        write(fs, "/d/f", &[5; 10_000]);
+        fs.mknod("/d/pipe", Special::Fifo, &NewFile::new(0o600))
+            .expect("a pipe");
+        fs.mknod("/d/null", Special::CharDevice(1, 3), &dir())
+            .expect("a device");
+        fs.mknod("/d/big", Special::BlockDevice(259, 70_000), &dir())
+            .expect("a device");
+        fs.symlink("f", "/d/short", &dir()).expect("a symlink");
+        let long = "x/".repeat(100) + "../../f";
+        fs.symlink(&long, "/d/long", &dir()).expect("a symlink");
+        fs.hard_link("/d/f", "/g").expect("a link");
+    });
+    on_image(&image, |fs| {
+        assert_eq!(
+            names(fs, "/d"),
+            ["big", "f", "long", "null", "pipe", "short"]
+        );
+        let stat = |path: &str| fs.symlink_metadata(path).expect("it is there");
+        assert_eq!(
+            (stat("/d").nlink, stat("/d").uid, stat("/d").gid),
+            (2, 7, 8)
+        );
+        assert_eq!(stat("/g").nlink, 2);
+        assert_eq!(stat("/d/null").device, Some((1, 3)));
+        assert_eq!(stat("/d/big").device, Some((259, 70_000)));
+        assert_eq!(stat("/d/pipe").file_type, FileType::Fifo);
+        assert_eq!(read(fs, "/d/short"), [5; 10_000]);
+        assert_eq!(fs.read_link("/d/long").expect("a symlink").len(), 207);
+    });
+}
+
+#[test]
+fn name_that_is_there_is_refused_and_nothing_changes() {
+    let image = image();
+    on_image(&image, |fs| {
+        write(fs, "/f", b"1");
+        let free = fs.statfs();
+        for path in ["/f", "/", "/.", "/f/", "/lost+found/.."] {
+            let refused = fs.create_dir(path, &dir()).expect_err("it is there");
+            let expected = if path == "/f/" {
+                libc_errno::EEXIST
+            } else {
+                libc_errno::EEXIST
+            };
+            assert_eq!(refused.errno(), expected, "{path}: {refused}");
+        }
+        let refused = fs.symlink("x", "/f", &dir()).expect_err("it is there");
+        assert!(matches!(refused, Error::Exists(_)));
+        let refused = fs
+            .create_dir("/f/x", &dir())
+            .expect_err("a file on the way");
+        assert!(matches!(refused, Error::NotADirectory(_)));
+        assert_eq!(fs.statfs(), free);
+    });
+}
+
+mod libc_errno {
+    pub const EEXIST: i32 = 17;
+}
+
+#[test]
+fn removing_gives_back_all_that_was_taken() {
+    let image = image();
+    let mut before = None;
+    on_image(&image, |fs| {
+        before = Some(fs.statfs());
+        fs.create_dir("/d", &dir()).expect("room");
+        write(fs, "/d/f", &vec![1; 3 << 20]);
+        fs.symlink("y".repeat(80), "/d/s", &dir()).expect("room");
+        let full = fs.remove_dir("/d").expect_err("it has names");
+        assert!(matches!(full, Error::NotEmpty(_)), "{full}");
+        let is_dir = fs.remove_file("/d").expect_err("a directory");
+        assert!(matches!(is_dir, Error::IsADirectory(_)), "{is_dir}");
+        fs.remove_file("/d/f").expect("own file");
+        fs.remove_file("/d/s").expect("own file");
+        fs.remove_dir("/d").expect("it is empty");
+        let gone = fs.metadata("/d").expect_err("it is gone");
+        assert!(matches!(gone, Error::NotFound(_)), "{gone}");
+    });
+    on_image(&image, |fs| assert_eq!(Some(fs.statfs()), before));
+}
+
+#[test]
+fn open_file_without_name_lives_until_it_is_closed() {
+    let image = image();
+    on_image(&image, |fs| {
+        let free = fs.statfs();
+        write(fs, "/f", &[9; 100_000]);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(fs, "/f")
+            .expect("own file");
+        fs.remove_file("/f").expect("own file");
+        assert!(names(fs, "/") == ["lost+found"]);
+        let again = file.clone();
+        drop(file);
+        let mut bytes = [0; 100];
+        again.read_at(&mut bytes, 50_000).expect("it is there");
+        assert_eq!(bytes, [9; 100]);
+        let refused = again.link("/back").expect_err("its last name was removed");
+        assert!(matches!(refused, Error::NotFound(_)), "{refused}");
+        drop(again);
+        fs.sync().expect("a sync");
+        assert_eq!(fs.statfs(), free);
+    });
+}
+
+#[test]
+fn unnamed_file_goes_unless_it_is_linked() {
+    let image = image();
+    on_image(&image, |fs| {
+        let make = || {
+            OpenOptions::new()
+                .write(true)
+                .open_unnamed(fs, "/")
+                .expect("room")
+        };
+        let (one, two) = (make(), make());
+        two.write_at(&[3; 5000], 0).expect("room");
+        two.link("/two").expect("its first name");
+        assert_eq!(two.metadata().nlink, 1);
+        drop((one, two));
+        assert_eq!(read(fs, "/two"), [3; 5000]);
+    });
+}
+
+#[test]
+fn rename_replaces_exchanges_and_refuses_as_linux() {
+    let image = image();
+    on_image(&image, |fs| {
+        fs.create_dir("/a", &dir()).expect("room");
+        fs.create_dir("/b", &dir()).expect("room");
+        write(fs, "/a/one", b"1");
+        write(fs, "/b/two", b"22");
+        let rename = |from: &str, to: &str, mode| fs.rename(from, to, mode);
+        let refused = rename("/a/one", "/b/two", RenameMode::NoReplace).expect_err("it is there");
+        assert!(matches!(refused, Error::Exists(_)));
+        rename("/a/one", "/b/two", RenameMode::Exchange).expect("both are there");
+        assert_eq!(
+            (read(fs, "/a/one"), read(fs, "/b/two")),
+            (b"22".to_vec(), b"1".to_vec())
+        );
+        rename("/a/one", "/b/two", RenameMode::Replace).expect("it is replaced");
+        assert_eq!(read(fs, "/b/two"), b"22");
+        assert_eq!(names(fs, "/a"), [""; 0]);
+        fs.create_dir("/a/sub", &dir()).expect("room");
+        let inside = rename("/a", "/a/sub/x", RenameMode::Replace).expect_err("into itself");
+        assert_eq!(inside.errno(), 22, "{inside}");
+        rename("/a/sub", "/b/sub", RenameMode::Replace).expect("a directory moves");
+        assert_eq!(fs.metadata("/a").expect("it is there").nlink, 2);
+        assert_eq!(fs.metadata("/b").expect("it is there").nlink, 3);
+        assert_eq!(
+            fs.metadata("/b/sub/..").expect("it is there").ino,
+            fs.metadata("/b").expect("it is there").ino
+        );
+        rename("/a", "/b/sub", RenameMode::Replace).expect("an empty directory is replaced");
+        assert_eq!(fs.metadata("/b").expect("it is there").nlink, 3);
+    });
+}
+
+#[test]
+fn many_names_grow_a_directory_and_leave_it() {
+    let image = image();
+    on_image(&image, |fs| {
+        fs.create_dir("/d", &dir()).expect("room");
+        for number in 0..200 {
+            let new = OpenOptions::new().write(true).create(true);
+            new.open(fs, format!("/d/file-{number}")).expect("room");
+        }
+        assert_eq!(names(fs, "/d").len(), 200);
+        for number in 0..200 {
+            fs.remove_file(format!("/d/file-{number}"))
+                .expect("it is there");
+        }
+        fs.remove_dir("/d").expect("it is empty");
+    });
+}
