@@ -265,18 +265,20 @@ impl GroupDesc {
     }
 
     fn computed_checksum(&self, group: Group, kind: GroupChecksum) -> u16 {
-        let bytes = self.encode();
         let number = group.0.to_le_bytes();
+        let fields = self.disk.encode();
+        let fields = &fields[..if self.wide { 64 } else { 32 }];
         match kind {
             GroupChecksum::None => self.disk.bg_checksum,
             GroupChecksum::Crc16 { uuid } => {
                 let crc = crc16(crc16(!0, &uuid), &number);
-                let crc = crc16(crc, &bytes[..CHECKSUM_AT]);
-                crc16(crc, &bytes[CHECKSUM_AT + 2..])
+                let crc = crc16(crc, &fields[..CHECKSUM_AT]);
+                crc16(crc16(crc, &fields[CHECKSUM_AT + 2..]), &self.extra)
             }
             GroupChecksum::Crc32c { seed } => {
                 let hole = CHECKSUM_AT..CHECKSUM_AT + 2;
-                crc32c_with_hole(crc32c(seed, &number), &bytes, hole) as u16
+                let crc = crc32c_with_hole(crc32c(seed, &number), fields, hole);
+                crc32c(crc, &self.extra) as u16
             }
         }
     }

@@ -1,8 +1,9 @@
 //! The cache of metadata blocks of one device.
 //!
-//! A cached block is an `Arc<[u8]>` that is replaced when the block changes, never written into. So
-//! a reader keeps the version that it got for as long as it likes and waits for nobody, and a
-//! transaction that commits keeps its version (jbd2's frozen copy) by holding the `Arc`.
+//! A cached block is an `Arc<[u8]>` that is replaced when the block changes, and written into only
+//! while nobody else has it. So a reader keeps the version that it got for as long as it likes, and waits
+//! for no longer than one change takes; a transaction that commits keeps its version (jbd2's frozen
+//! copy) by holding the `Arc`.
 //!
 //! It is not the journal: it does not know which changes are durable. It never writes to the device.
 //! Who holds a `Buffer` pins it: a transaction holds those it changed until they are written home,
@@ -101,21 +102,40 @@ impl Buffer {
         }
     }
 
-    /// Replaces the content by a changed and sealed copy. If `change` fails nothing happens.
+    /// Changes the content and seals it, in place if nobody has this version. `change` fails before it
+    /// writes anything, or not at all; nothing happens then.
     pub(crate) fn change(
         &self,
         kind: &dyn Kind,
         change: &mut dyn FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let _one_at_a_time = self.change.lock();
-        let mut bytes: Arc<[u8]> = Arc::from(&*self.bytes());
-        let copy = Arc::get_mut(&mut bytes).expect("nobody else has the copy yet");
+        if let Slot::Ready(version) = &mut *self.slot.lock()
+            && let Some(bytes) = Arc::get_mut(&mut version.bytes)
+        {
+            checked(bytes, change)?;
+            kind.seal(self.block, bytes);
+            version.kind = kind.name();
+            return Ok(());
+        }
+        let mut bytes = self.bytes();
+        let copy = Arc::make_mut(&mut bytes);
         change(copy)?;
         kind.seal(self.block, copy);
         let kind = kind.name();
         self.set(Slot::Ready(Version { bytes, kind }));
         Ok(())
     }
+}
+
+/// Runs a change, and in debug builds looks whether one that fails keeps its promise.
+fn checked(bytes: &mut [u8], change: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+    let before = cfg!(debug_assertions).then(|| bytes.to_vec());
+    let changed = change(bytes);
+    if let (Err(_), Some(before)) = (&changed, before) {
+        assert_eq!(before, bytes, "a change that failed has written something");
+    }
+    changed
 }
 
 impl fmt::Debug for Buffer {

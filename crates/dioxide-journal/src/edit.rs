@@ -38,7 +38,8 @@ pub trait Edit {
     /// The device's; [`crate::Error::Block`] for what `kind` refuses.
     fn read(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<[u8]>>;
 
-    /// Changes a block. If `change` fails, the block stays as it was.
+    /// Changes a block. `change` fails before it writes anything, or not at all, and does not look at the
+    /// block in another way than through what it gets.
     ///
     /// # Errors
     /// As [`Edit::read`]; those of `change`; [`crate::Error::Aborted`] and

@@ -487,7 +487,10 @@ impl Inode {
     pub fn set_device_number(&mut self, DeviceNumber { major, minor }: DeviceNumber) {
         let (old, new) = match major < 256 && minor < 256 {
             true => (major << 8 | minor, 0),
-            false => (0, minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12),
+            false => (
+                0,
+                minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12,
+            ),
         };
         self.disk.i_block[..4].copy_from_slice(&old.to_le_bytes());
         self.disk.i_block[4..8].copy_from_slice(&new.to_le_bytes());

@@ -172,10 +172,10 @@ fn change_that_fails_changes_nothing() {
 }
 
 #[test]
-fn change_does_not_block_readers() {
+fn change_of_a_version_that_somebody_has_does_not_block_readers() {
     let (_, cache) = cache(64);
     let kind = Counted::default();
-    let (buffer, _) = cache.get(Pblk(3), &kind).expect("read");
+    let (buffer, _held) = cache.get(Pblk(3), &kind).expect("read");
     buffer
         .change(&kind, &mut |_| {
             let now = cache.read(Pblk(3), &kind)?;
@@ -183,6 +183,18 @@ fn change_does_not_block_readers() {
             Ok(())
         })
         .expect("change");
+}
+
+#[test]
+fn change_of_a_version_that_nobody_has_is_made_in_place() {
+    let (_, cache) = cache(64);
+    let kind = Counted::default();
+    let (buffer, _) = cache.get(Pblk(3), &kind).expect("read");
+    let before = buffer.bytes().as_ptr();
+    first_byte(&buffer, &kind, 7).expect("change");
+    let now = buffer.bytes();
+    assert_eq!((now[0], now[BLOCK - 1]), (7, 0xF8), "changed and sealed");
+    assert_eq!(now.as_ptr(), before);
 }
 
 #[test]

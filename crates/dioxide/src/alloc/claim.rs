@@ -99,7 +99,8 @@ impl BlockAllocator {
     /// Claimed bits become used, and the hold ends.
     fn record(&self, edit: &mut dyn Edit, group: Group, bits: &Range<u32>) -> Result<()> {
         let mut state = self.slot(group).blocks.lock();
-        let view = self.view(&*edit, group, &mut state)?;
+        let mut view = self.view(&*edit, group, &mut state)?;
+        view.let_go();
         self.write(edit, group, &view, bits, true)?;
         state.release(bits);
         self.space.used((bits.end - bits.start).into());

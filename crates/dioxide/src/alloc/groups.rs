@@ -24,7 +24,7 @@ use dioxide_format::types::{Group, Pblk};
 use dioxide_journal::{Edit, Kind};
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Slots that are made together.
@@ -78,6 +78,8 @@ pub(super) struct Slot {
     pub(super) used_dirs: Hint,
     pub(super) blocks: Mutex<GroupBlocks>,
     pub(super) inodes: Mutex<Load>,
+    /// The descriptor was found right: from then on only this mount changes it.
+    checked: AtomicBool,
 }
 
 /// Sums over all descriptors.
@@ -137,6 +139,13 @@ pub(super) struct View {
 }
 
 impl View {
+    /// Gives up the bytes of a bitmap that was read, so that it can be changed in place.
+    pub(super) fn let_go(&mut self) {
+        if !self.fresh {
+            self.bits = Arc::default();
+        }
+    }
+
     /// Changes the bitmap, which lies in `block`.
     pub(super) fn change_bitmap(
         &self,
@@ -193,8 +202,12 @@ impl Groups {
 
     fn parse(&self, group: Group, bytes: &[u8]) -> dioxide_format::Result<GroupDesc> {
         let desc = GroupDesc::parse(bytes, self.sb.desc_size())?;
-        desc.verify_checksum(group, self.checksum)?;
-        desc.validate(&self.sb, group)?;
+        let slot = self.slot(group);
+        if !slot.checked.load(Ordering::Relaxed) {
+            desc.verify_checksum(group, self.checksum)?;
+            desc.validate(&self.sb, group)?;
+            slot.checked.store(true, Ordering::Relaxed);
+        }
         Ok(desc)
     }
 

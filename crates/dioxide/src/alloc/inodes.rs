@@ -141,7 +141,7 @@ impl InodeAllocator {
         }
         self.blocks.initialise(edit, group)?;
         let mut load = self.slot(group).inodes.lock();
-        let view = self.view(&*edit, group, &mut load)?;
+        let mut view = self.view(&*edit, group, &mut load)?;
         let per_group = self.sb().inodes_per_group();
         let from = self.first_index(group);
         let Some(index) = bitmap::next_zero(&view.bits, from as usize, per_group as usize) else {
@@ -153,12 +153,14 @@ impl InodeAllocator {
             used: true,
             directory,
         };
+        let alone_in_block = self.alone(&view.bits, index);
+        view.let_go();
         self.write(edit, group, &view, &change)?;
         Ok(Some(NewInode {
             ino: Ino(group.0 * per_group + index + 1),
             table_zeroed: !self.sb().features().group_csum()
                 || view.desc.flags() & INODE_ZEROED != 0,
-            alone_in_block: self.alone(&view.bits, index),
+            alone_in_block,
         }))
     }
 
@@ -198,10 +200,11 @@ impl InodeAllocator {
         let location = location.filter(|_| ino >= self.sb().first_ino());
         let (group, index) = location.ok_or_else(|| wrong("freed, and no file's"))?;
         let mut load = self.slot(group).inodes.lock();
-        let view = self.view(&*edit, group, &mut load)?;
+        let mut view = self.view(&*edit, group, &mut load)?;
         if !bitmap::get(&view.bits, index as usize) {
             return Err(wrong("freed, and free already"));
         }
+        view.let_go();
         let change = Change {
             index,
             used: false,

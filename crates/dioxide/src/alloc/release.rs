@@ -121,15 +121,17 @@ impl BlockAllocator {
         release: Release,
     ) -> Result<()> {
         let mut state = self.slot(group).blocks.lock();
-        let view = self.view(&*edit, group, &mut state)?;
+        let mut view = self.view(&*edit, group, &mut state)?;
         self.check_in_use(group, &view, &bits)?;
+        let bytes = view.bits.len();
+        view.let_go();
         self.write(edit, group, &view, &bits, false)?;
         let count = bits.end - bits.start;
         self.space.freed(count.into());
         match release {
             Release::Now => self.reopen(group, &mut state, count),
             Release::After(tid) => {
-                state.hold(&bits, view.bits.len());
+                state.hold(&bits, bytes);
                 self.space.suspended(count.into());
                 self.pending.add(tid, group, bits);
             }
