@@ -8,7 +8,8 @@ use crate::io::direct::{Access, SyncMode, Wait, read, simple, write};
 use crate::mount::Mount;
 use crate::sync::slot;
 use crate::{
-    Error, FallocateMode, FileType, Fs, Mapping, Metadata, NewFile, Result, SetAttributes, map,
+    Error, FallocateMode, FileType, Fs, Mapping, Metadata, NewFile, Node, Result, SetAttributes,
+    map,
 };
 use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Lblk;
@@ -143,7 +144,7 @@ impl OpenOptions {
             )));
         }
         let inode = fs.0.create_unnamed(&dir, &self.new)?;
-        self.opened(fs, inode, path)
+        self.opened(&fs.0, inode, path)
     }
 
     /// Opens a regular file. Symlinks are followed. Blocks on metadata.
@@ -160,32 +161,41 @@ impl OpenOptions {
             Create::IfAbsent => fs.0.lookup_or_create(path, &self.new)?,
             Create::Always => fs.0.create_file(path, &self.new)?,
         };
-        let file = self.opened(fs, inode, path)?;
-        if self.truncate && self.access.write && !file.is_empty() {
-            file.set_len(0)?;
-        }
-        Ok(file)
+        self.opened(&fs.0, inode, path)
     }
 
-    fn opened(&self, fs: &Fs, inode: Arc<Inode>, path: &[u8]) -> Result<File> {
-        self.access.check(&fs.0, &inode, path)?;
+    /// Opens the file of a node.
+    pub(crate) fn open_node(&self, node: &Node) -> Result<File> {
+        let path = format!("inode {}", node.ino());
+        self.access.check_named(path.as_bytes())?;
+        self.opened(&node.mount, node.inode.clone(), path.as_bytes())
+    }
+
+    fn opened(&self, mount: &Arc<Mount>, inode: Arc<Inode>, path: &[u8]) -> Result<File> {
+        self.access.check(mount, &inode, path)?;
         if !inode.open() {
             return Err(Error::NotFound(String::from_utf8_lossy(path).into_owned()));
         }
-        let user = self.user.is_some_and(|user| fs.0.has_reserve(user));
+        let user = self.user.is_some_and(|user| mount.has_reserve(user));
         let sync = match inode.flags().contains(InodeFlags::SYNC) {
             true => SyncMode::Full,
             false => self.access.sync,
         };
-        Ok(File {
-            mount: fs.0.clone(),
+        let access = Access {
+            resource: self.access.resource || user,
+            sync,
+            ..self.access
+        };
+        let mount = mount.clone();
+        let file = File {
+            mount,
             inode,
-            access: Access {
-                resource: self.access.resource || user,
-                sync,
-                ..self.access
-            },
-        })
+            access,
+        };
+        if self.truncate && access.write && !file.is_empty() {
+            file.set_len(0)?;
+        }
+        Ok(file)
     }
 }
 
@@ -383,7 +393,7 @@ impl File {
     /// As [`Fs::hard_link`]; `ENOENT` for a file whose last name was removed.
     pub fn link(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let at = self.mount.parent(path.as_ref())?;
-        self.mount.link(&self.inode, &at.dir, &at.name)
+        self.mount.link(&self.inode, &at.dir, at.name)
     }
 
     /// Size in bytes.

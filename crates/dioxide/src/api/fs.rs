@@ -310,8 +310,7 @@ impl Fs {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ELOOP`, `ENAMETOOLONG`, or damage on the way.
     pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        let inode = self.0.lookup(path.as_ref(), true)?;
-        Ok(self.0.metadata(&inode))
+        self.0.stat(path.as_ref(), true)
     }
 
     /// `lstat`: a symlink itself. As [`Fs::metadata`] otherwise.
@@ -319,8 +318,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        let inode = self.0.lookup(path.as_ref(), false)?;
-        Ok(self.0.metadata(&inode))
+        self.0.stat(path.as_ref(), false)
     }
 
     /// The entries of a directory in disk order, `.` and `..` included. Blocks on metadata.

@@ -5,4 +5,5 @@ pub(crate) mod file;
 pub(crate) mod fs;
 pub(crate) mod metadata;
 pub(crate) mod names;
+pub(crate) mod node;
 pub(crate) mod queue;

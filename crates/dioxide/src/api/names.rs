@@ -128,7 +128,7 @@ impl Fs {
         if at.must_be_dir && !matches!(what, Blueprint::Directory) {
             return Err(Error::NotFound(String::from_utf8_lossy(path).into_owned()));
         }
-        self.0.create(&at.dir, &at.name, what, new).map(drop)
+        self.0.create(&at.dir, at.name, what, new).map(drop)
     }
 
     /// `link`: another name for a file. Symlinks are linked themselves.
@@ -142,7 +142,7 @@ impl Fs {
             let path = String::from_utf8_lossy(path.as_ref()).into_owned();
             return Err(Error::NotFound(path));
         }
-        self.0.link(&inode, &at.dir, &at.name)
+        self.0.link(&inode, &at.dir, at.name)
     }
 
     /// `unlink`: removes a name of anything but a directory. A file without names goes when the last who has it open
@@ -157,7 +157,7 @@ impl Fs {
             let path = String::from_utf8_lossy(path.as_ref()).into_owned();
             return Err(is_dir.err().unwrap_or(Error::IsADirectory(path)));
         }
-        self.0.unlink(&at.dir, &at.name)
+        self.0.unlink(&at.dir, at.name)
     }
 
     /// `rmdir`: removes a directory that is empty.
@@ -166,7 +166,7 @@ impl Fs {
     /// `ENOTEMPTY`; `EINVAL` for `.`; `EBUSY` for the root.
     pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let at = self.0.parent(path.as_ref())?;
-        self.0.rmdir(&at.dir, &at.name)
+        self.0.rmdir(&at.dir, at.name)
     }
 
     /// `renameat2`.
@@ -187,7 +187,7 @@ impl Fs {
 }
 
 impl Blueprint<'_> {
-    fn of(special: Special) -> Blueprint<'static> {
+    pub(super) fn of(special: Special) -> Blueprint<'static> {
         match special {
             Special::Fifo => Blueprint::Fifo,
             Special::Socket => Blueprint::Socket,

@@ -55,7 +55,7 @@ impl InodeCache {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
+    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.shard(ino).lock().inodes.get(&ino)?.upgrade()
     }
 

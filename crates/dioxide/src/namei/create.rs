@@ -164,9 +164,9 @@ impl Mount {
     pub(crate) fn create_file(&self, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
         let at = self.parent(path)?;
         if at.must_be_dir {
-            return Err(Error::IsADirectory(at.path));
+            return Err(Error::IsADirectory(at.text()));
         }
-        self.create(&at.dir, &at.name, &Blueprint::Regular, new)
+        self.create(&at.dir, at.name, &Blueprint::Regular, new)
     }
 
     /// The file at a path, symlinks followed; made if it is not there. Blocks.

@@ -104,6 +104,12 @@ impl Dentries {
 }
 
 impl Mount {
+    /// What a name in a directory stands for, if that is in memory. The caller, without the lock, asks
+    /// again when he has used the answer.
+    pub(super) fn known_name(&self, dir: &Inode, name: &[u8]) -> Option<Ino> {
+        self.dentries.get(dir, name).flatten()
+    }
+
     /// What a name in a directory stands for. The caller has its `names` lock. Blocks on metadata.
     ///
     /// # Errors

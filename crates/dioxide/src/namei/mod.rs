@@ -26,4 +26,5 @@ mod xattr;
 
 pub(crate) use create::Blueprint;
 pub(crate) use dentries::Dentries;
+pub(crate) use path::At;
 pub(crate) use pending::Inherited;

@@ -38,19 +38,34 @@ impl Mount {
 
 /// Where a name is, or is to be.
 #[derive(Debug)]
-pub(crate) struct At {
+pub(crate) struct At<'a> {
     /// The path as it was given.
-    pub(crate) path: String,
+    path: &'a [u8],
     pub(crate) dir: Arc<Inode>,
-    pub(crate) name: Vec<u8>,
+    pub(crate) name: &'a [u8],
     /// A `/` comes after the name.
     pub(crate) must_be_dir: bool,
 }
 
-impl At {
+impl<'a> At<'a> {
+    /// A name in a directory that is known.
+    pub(crate) fn in_dir(dir: &Arc<Inode>, name: &'a [u8]) -> At<'a> {
+        At {
+            path: name,
+            dir: dir.clone(),
+            name,
+            must_be_dir: false,
+        }
+    }
+
     /// Whether it is no name but `.`, `..` or the root.
     pub(crate) fn is_special(&self) -> bool {
-        matches!(&self.name[..], b"" | b"." | b"..")
+        matches!(self.name, b"" | b"." | b"..")
+    }
+
+    /// The path for errors.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(self.path).into_owned()
     }
 }
 
@@ -59,27 +74,27 @@ impl Mount {
     ///
     /// # Errors
     /// As [`Mount::lookup`], for the way there.
-    pub(crate) fn parent(&self, path: &[u8]) -> Result<At> {
+    pub(crate) fn parent<'a>(&self, path: &'a [u8]) -> Result<At<'a>> {
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
         let start = path[..end].iter().rposition(|&b| b == b'/');
         let start = start.map_or(0, |at| at + 1);
-        let text = String::from_utf8_lossy(path).into_owned();
+        let text = || String::from_utf8_lossy(path).into_owned();
         if path.is_empty() {
             return Err(Error::NotFound("an empty path".into()));
         }
-        let name = path[start..end].to_vec();
+        let name = &path[start..end];
         if name.len() > NAME_MAX {
-            return Err(Error::NameTooLong(text));
+            return Err(Error::NameTooLong(text()));
         }
         let dir = match start {
             0 => self.inode(Ino::ROOT)?,
             _ => self.lookup(&path[..start], true)?,
         };
         if dir.file_type() != FileType::Directory {
-            return Err(Error::NotADirectory(text));
+            return Err(Error::NotADirectory(text()));
         }
         Ok(At {
-            path: text,
+            path,
             dir,
             name,
             must_be_dir: end < path.len(),

@@ -25,8 +25,8 @@ type Names<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
 
 /// A rename whose parts were found.
 struct Move<'a> {
-    from: &'a At,
-    to: &'a At,
+    from: &'a At<'a>,
+    to: &'a At<'a>,
     inode: Arc<Inode>,
     /// What has the new name now.
     other: Option<Arc<Inode>>,
@@ -47,13 +47,13 @@ impl Mount {
     ///
     /// # Errors
     /// Those that `crate::Fs::rename` names. Nothing has changed then.
-    pub(crate) fn rename(&self, from: &At, to: &At, mode: RenameMode) -> Result<()> {
+    pub(crate) fn rename(&self, from: &At<'_>, to: &At<'_>, mode: RenameMode) -> Result<()> {
         for at in [from, to] {
             if at.is_special() {
                 return Err(Error::Busy("the root, '.' or '..' is renamed"));
             }
         }
-        check_new_name(&to.name)?;
+        check_new_name(to.name)?;
         let writer = self.writer()?;
         let crosses = !Arc::ptr_eq(&from.dir, &to.dir);
         let _renaming = crosses.then(|| self.renaming.lock());
@@ -62,10 +62,10 @@ impl Mount {
             false => None,
         };
         let _names = lock_names(&from.dir, &to.dir, above);
-        let inode = self.removable(&from.dir, &from.name)?;
+        let inode = self.removable(&from.dir, from.name)?;
         self.check_dir_changes(&to.dir)?;
-        let other = match self.find_name(&to.dir, &to.name)? {
-            Some(_) => Some(self.child_locked(&to.dir, &to.name)?),
+        let other = match self.find_name(&to.dir, to.name)? {
+            Some(_) => Some(self.child_locked(&to.dir, to.name)?),
             None => None,
         };
         let change = Move {
@@ -94,16 +94,16 @@ impl Mount {
         let (from, to) = (change.from, change.to);
         let inode = &change.inode;
         if (from.must_be_dir || to.must_be_dir) && !is_dir(inode) {
-            return Err(Error::NotADirectory(from.path.clone()));
+            return Err(Error::NotADirectory(from.text()));
         }
         let absent = change.other.is_none();
         match mode {
-            RenameMode::NoReplace if !absent => return Err(Error::Exists(to.path.clone())),
-            RenameMode::Exchange if absent => return Err(Error::NotFound(to.path.clone())),
+            RenameMode::NoReplace if !absent => return Err(Error::Exists(to.text())),
+            RenameMode::Exchange if absent => return Err(Error::NotFound(to.text())),
             _ => {}
         }
         if change.crosses() {
-            self.check_not_inside(inode, &to.dir, &to.path)?;
+            self.check_not_inside(inode, &to.dir, &to.text())?;
         }
         let Some(other) = &change.other else {
             return match is_dir(inode) && change.crosses() {
@@ -114,7 +114,7 @@ impl Mount {
         if to.dir.is_append_only() || other.is_immutable() || other.is_append_only() {
             return Err(Error::NotPermitted(format!(
                 "{}: it or its directory is immutable or append-only",
-                to.path
+                to.text()
             )));
         }
         if mode == RenameMode::Exchange {
@@ -125,17 +125,17 @@ impl Mount {
         }
         match (is_dir(inode), is_dir(other)) {
             _ if other.ino == inode.ino => Ok(()),
-            (true, false) => Err(Error::NotADirectory(to.path.clone())),
+            (true, false) => Err(Error::NotADirectory(to.text())),
             (_, true) if change.crosses() && self.is_above(other, &from.dir)? => {
-                Err(Error::NotEmpty(to.path.clone()))
+                Err(Error::NotEmpty(to.text()))
             }
-            (false, true) => Err(Error::IsADirectory(to.path.clone())),
+            (false, true) => Err(Error::IsADirectory(to.text())),
             _ => Ok(()),
         }
     }
 
     fn check_exchange(&self, change: &Move<'_>, other: &Arc<Inode>) -> Result<()> {
-        self.check_not_inside(other, &change.from.dir, &change.from.path)?;
+        self.check_not_inside(other, &change.from.dir, &change.from.text())?;
         match (is_dir(&change.inode), is_dir(other)) {
             (true, false) => self.check_more_subdirs(&change.to.dir),
             (false, true) => self.check_more_subdirs(&change.from.dir),
@@ -199,7 +199,7 @@ impl Mount {
         if let Some(other) = other.filter(|_| other_is_dir)
             && !self.is_empty_dir(other)?
         {
-            return Err(Error::NotEmpty(change.to.path.clone()));
+            return Err(Error::NotEmpty(change.to.text()));
         }
         let mut victim = other.map(|other| self.victim(other));
         let victim_credits = victim
@@ -216,8 +216,8 @@ impl Mount {
             .take_name(writer, &mut handle, change, victim.as_mut())
             .map_err(|error| self.fail(error))?;
         self.dentries
-            .put(&change.to.dir, &change.to.name, Some(change.inode.ino));
-        self.dentries.put(&change.from.dir, &change.from.name, None);
+            .put(&change.to.dir, change.to.name, Some(change.inode.ino));
+        self.dentries.put(&change.from.dir, change.from.name, None);
         self.finish_move(handle, change)?;
         match (other, fate) {
             (Some(other), Some(fate)) => self.settle(writer, other, fate),
@@ -240,13 +240,13 @@ impl Mount {
         let file_type = self.disk_type(&change.inode)?;
         if change.other.is_none() {
             let entry = NewEntry {
-                name: &to.name,
+                name: to.name,
                 ino,
                 file_type,
             };
             return self.add_name(writer, handle, &to.dir, &entry);
         }
-        match self.redirect_name(handle, &to.dir, &to.name, ino, file_type)? {
+        match self.redirect_name(handle, &to.dir, to.name, ino, file_type)? {
             true => Ok(()),
             false => Err(to
                 .dir
@@ -263,7 +263,7 @@ impl Mount {
         victim: Option<&mut Victim<'v>>,
     ) -> Result<Option<Fate<'v>>> {
         let (from, to, inode) = (change.from, change.to, &change.inode);
-        if !self.remove_name(handle, &from.dir, &from.name)? {
+        if !self.remove_name(handle, &from.dir, from.name)? {
             return Err(from
                 .dir
                 .corrupt("directory", "a name is gone that was there".into()));
@@ -303,16 +303,16 @@ impl Mount {
             from.dir
                 .corrupt("directory", "a name is gone that was there".into())
         };
-        if !self.redirect_name(&mut handle, &from.dir, &from.name, other.ino, type_of_other)? {
+        if !self.redirect_name(&mut handle, &from.dir, from.name, other.ino, type_of_other)? {
             return Err(gone());
         }
         let rest = self
-            .redirect_name(&mut handle, &to.dir, &to.name, inode.ino, type_of_one)
+            .redirect_name(&mut handle, &to.dir, to.name, inode.ino, type_of_one)
             .and_then(|was_there| was_there.then_some(()).ok_or_else(gone))
             .and_then(|()| self.exchange_rest(&mut handle, change, other));
         rest.map_err(|error| self.fail(error))?;
-        self.dentries.put(&from.dir, &from.name, Some(other.ino));
-        self.dentries.put(&to.dir, &to.name, Some(inode.ino));
+        self.dentries.put(&from.dir, from.name, Some(other.ino));
+        self.dentries.put(&to.dir, to.name, Some(inode.ino));
         self.finish_move(handle, change)
     }
 

@@ -1,10 +1,13 @@
 //! What `stat` tells of an inode.
 
-use crate::inode::Inode;
+use crate::inode::{Inode, Location};
 use crate::mount::Mount;
-use crate::{FileType, Metadata, Timestamp};
+use crate::{Error, FileType, Metadata, Place, Result, Timestamp};
 use dioxide_format::features::RoCompat;
-use dioxide_format::inode::Timestamp as DiskTime;
+use dioxide_format::inode::{
+    FileType as DiskType, Inode as DiskInode, InodeFlags, Timestamp as DiskTime,
+};
+use dioxide_format::types::Ino;
 
 const NANOS: i64 = 1_000_000_000;
 
@@ -29,22 +32,84 @@ impl Timestamp {
 }
 
 impl Mount {
+    /// The metadata of the file at a path; a symlink at the end is followed if `follow`. Blocks on
+    /// metadata.
+    ///
+    /// # Errors
+    /// As [`Mount::lookup`].
+    pub(crate) fn stat(&self, path: &[u8], follow: bool) -> Result<Metadata> {
+        let at = self.parent(path)?;
+        if !at.is_special()
+            && !at.must_be_dir
+            && let Some(found) = self.stat_child(&at.dir, at.name)?
+            && !(follow && found.file_type == FileType::Symlink)
+        {
+            return Ok(found);
+        }
+        let inode = self.lookup(path, follow)?;
+        Ok(self.metadata(&inode))
+    }
+
+    /// The metadata of the file that a name in a directory stands for, if that can be told without an
+    /// inode in memory: who walks over many files asks once for each.
+    fn stat_child(&self, dir: &Inode, name: &[u8]) -> Result<Option<Metadata>> {
+        if let Some(ino) = self.known_name(dir, name) {
+            let found = self.stat_number(ino);
+            // The number may have become another file's meanwhile.
+            if self.known_name(dir, name) == Some(ino) {
+                return found;
+            }
+        }
+        let _names = dir.names.read();
+        match self.find_name(dir, name)? {
+            Some(ino) => self.stat_number(ino),
+            None => Ok(None),
+        }
+    }
+
+    /// None for what only a lookup judges: the file system's own inodes and those without links.
+    fn stat_number(&self, ino: Ino) -> Result<Option<Metadata>> {
+        if ino < self.sb.first_ino() {
+            return Ok(None);
+        }
+        let found = match self.inodes.get(ino) {
+            Some(inode) => self.metadata(&inode),
+            None => self.stat_on_disk(ino)?,
+        };
+        let is_plain = found.nlink > 0 && found.flags & InodeFlags::EA_INODE.0 == 0;
+        Ok(is_plain.then_some(found))
+    }
+
+    /// The metadata of an inode that is not in memory.
+    fn stat_on_disk(&self, ino: Ino) -> Result<Metadata> {
+        let Location { block, offset } = self.locate_inode(ino)?;
+        let place = Place::block(block.0).in_inode(ino).at(offset as u64);
+        let table = self.read_meta(block)?;
+        let size = self.sb.inode_size();
+        let disk = DiskInode::parse(&table[offset..offset + size], size)
+            .map_err(|error| Error::format(error, place))?;
+        self.check_inode(&disk, ino, place)?;
+        Ok(self.tell(&disk, ino, disk.size(), None))
+    }
+
     /// The metadata of an inode. Does not block.
     pub(crate) fn metadata(&self, inode: &Inode) -> Metadata {
-        let node = inode.node();
-        let disk = &node.disk;
         let modified = inode.modified_ns().map(Timestamp::from_ns);
+        self.tell(&inode.node().disk, inode.ino, inode.i_size(), modified)
+    }
+
+    fn tell(&self, disk: &DiskInode, ino: Ino, size: u64, modified: Option<Timestamp>) -> Metadata {
         let changed = |time: DiskTime| modified.map_or(time.into(), |ours| ours.max(time.into()));
         Metadata {
-            ino: inode.ino.0,
-            file_type: inode.file_type(),
+            ino: ino.0,
+            file_type: disk.file_type().into(),
             permissions: disk.permissions(),
             nlink: disk.links_count().into(),
             uid: disk.uid(),
             gid: disk.gid(),
             project: self.has_ro_compat(RoCompat::PROJECT).then(|| disk.projid()),
-            size: inode.i_size(),
-            blocks: self.sectors(inode),
+            size,
+            blocks: self.sectors(disk, size),
             block_size: self.sb.block_size(),
             device: disk
                 .device_number()
@@ -64,11 +129,11 @@ impl Mount {
 
     /// `st_blocks`. As in Linux, a file whose content lies in its inode counts as if it had sectors
     /// of its own: `tar` and others take a file without any for one hole.
-    fn sectors(&self, inode: &Inode) -> u64 {
+    fn sectors(&self, disk: &DiskInode, size: u64) -> u64 {
         let huge_file = self.has_ro_compat(RoCompat::HUGE_FILE);
-        let sectors = inode.node().disk.sectors(huge_file, self.sb.block_size());
-        if inode.has_inline_data() && inode.file_type() == FileType::Regular {
-            return sectors + inode.i_size().div_ceil(512);
+        let sectors = disk.sectors(huge_file, self.sb.block_size());
+        if disk.has_inline_data() && disk.file_type() == Some(DiskType::Regular) {
+            return sectors + size.div_ceil(512);
         }
         sectors
     }

@@ -1,0 +1,235 @@
+//! Files by directory and name instead of by path.
+
+use super::names::{NewFile, RenameMode, Special};
+use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::namei::{At, Blueprint};
+use crate::{Error, File, FileType, Fs, Metadata, OpenOptions, Result, SetAttributes, Xattr};
+use dioxide_format::types::Ino;
+use std::sync::Arc;
+
+/// A file of any kind, held without being open for reading or writing: what an `O_PATH` descriptor is. Names in a
+/// directory are looked up and changed through the directory's node, so that nothing depends on where it is by now.
+///
+/// A file whose last name goes stays as long as a node of it is held. Clones are the same file.
+///
+/// The calls block on metadata and have the errors of the calls of [`Fs`] of the same name. Names are of 1 to 255
+/// bytes without `/` and NUL; `.` and `..` can be looked up only.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) inode: Arc<Inode>,
+}
+
+impl Clone for Node {
+    fn clone(&self) -> Node {
+        assert!(self.inode.open(), "what is held has not ended");
+        Node {
+            mount: self.mount.clone(),
+            inode: self.inode.clone(),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.mount.closed(&self.inode);
+    }
+}
+
+impl Fs {
+    /// The root directory.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn root(&self) -> Result<Node> {
+        Node::hold(&self.0, self.0.inode(Ino::ROOT)?)
+    }
+
+    /// The file at a path.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`].
+    pub fn node(&self, path: impl AsRef<[u8]>) -> Result<Node> {
+        Node::hold(&self.0, self.0.lookup(path.as_ref(), true)?)
+    }
+}
+
+impl Node {
+    fn hold(mount: &Arc<Mount>, inode: Arc<Inode>) -> Result<Node> {
+        if !inode.open() {
+            return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
+        }
+        let mount = mount.clone();
+        Ok(Node { mount, inode })
+    }
+
+    fn made(&self, made: Result<Arc<Inode>>) -> Result<Node> {
+        Node::hold(&self.mount, made?)
+    }
+
+    fn directory(&self) -> Result<&Arc<Inode>> {
+        match self.inode.file_type() {
+            FileType::Directory => Ok(&self.inode),
+            _ => Err(Error::NotADirectory(format!("inode {}", self.inode.ino))),
+        }
+    }
+
+    /// Inode number.
+    pub fn ino(&self) -> u32 {
+        self.inode.ino.0
+    }
+
+    /// Tells apart the files that have had this number.
+    pub fn generation(&self) -> u32 {
+        self.inode.generation
+    }
+
+    /// What kind of file it is.
+    pub fn file_type(&self) -> FileType {
+        self.inode.file_type()
+    }
+
+    /// `fstat`. Does not block.
+    pub fn metadata(&self) -> Metadata {
+        self.mount.metadata(&self.inode)
+    }
+
+    /// The file that a name in this directory stands for; symlinks are not followed.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`; damage.
+    pub fn lookup(&self, name: &[u8]) -> Result<Node> {
+        let dir = self.directory()?;
+        match name {
+            b"." => return Ok(self.clone()),
+            b".." => return Node::hold(&self.mount, self.mount.parent_of(dir)?),
+            _ if name.len() > dioxide_format::dir::NAME_MAX => {
+                return Err(Error::NameTooLong(
+                    String::from_utf8_lossy(name).into_owned(),
+                ));
+            }
+            _ => {}
+        }
+        let absent = || Error::NotFound(String::from_utf8_lossy(name).into_owned());
+        loop {
+            let child = self.mount.child(dir, name)?.ok_or_else(absent)?;
+            // It may have ended since.
+            if let Ok(node) = Node::hold(&self.mount, child) {
+                return Ok(node);
+            }
+        }
+    }
+
+    /// Makes a regular file.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::create_new`].
+    pub fn create(&self, name: &[u8], new: &NewFile) -> Result<Node> {
+        self.make(name, &Blueprint::Regular, new)
+    }
+
+    /// `mkdir`.
+    ///
+    /// # Errors
+    /// As [`Fs::create_dir`].
+    pub fn create_dir(&self, name: &[u8], new: &NewFile) -> Result<Node> {
+        self.make(name, &Blueprint::Directory, new)
+    }
+
+    /// `mknod`.
+    ///
+    /// # Errors
+    /// As [`Fs::mknod`].
+    pub fn mknod(&self, name: &[u8], special: Special, new: &NewFile) -> Result<Node> {
+        self.make(name, &Blueprint::of(special), new)
+    }
+
+    /// `symlink`.
+    ///
+    /// # Errors
+    /// As [`Fs::symlink`].
+    pub fn symlink(&self, target: &[u8], name: &[u8], new: &NewFile) -> Result<Node> {
+        self.make(name, &Blueprint::Symlink(target), new)
+    }
+
+    fn make(&self, name: &[u8], what: &Blueprint<'_>, new: &NewFile) -> Result<Node> {
+        let dir = self.directory()?;
+        self.made(self.mount.create(dir, name, what, new))
+    }
+
+    /// `link`: another name for this file, in `dir`.
+    ///
+    /// # Errors
+    /// As [`Fs::hard_link`].
+    pub fn link(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        self.mount.link(&self.inode, dir.directory()?, name)
+    }
+
+    /// `unlink`.
+    ///
+    /// # Errors
+    /// As [`Fs::remove_file`].
+    pub fn remove_file(&self, name: &[u8]) -> Result<()> {
+        self.mount.unlink(self.directory()?, name)
+    }
+
+    /// `rmdir`.
+    ///
+    /// # Errors
+    /// As [`Fs::remove_dir`].
+    pub fn remove_dir(&self, name: &[u8]) -> Result<()> {
+        self.mount.rmdir(self.directory()?, name)
+    }
+
+    /// `renameat2`.
+    ///
+    /// # Errors
+    /// As [`Fs::rename`].
+    pub fn rename(&self, name: &[u8], to: &Node, new_name: &[u8], mode: RenameMode) -> Result<()> {
+        let from = At::in_dir(self.directory()?, name);
+        let to = At::in_dir(to.directory()?, new_name);
+        self.mount.rename(&from, &to, mode)
+    }
+
+    /// The target of a symlink.
+    ///
+    /// # Errors
+    /// As [`Fs::read_link`].
+    pub fn read_link(&self) -> Result<Vec<u8>> {
+        self.mount.read_link(&self.inode)
+    }
+
+    /// All extended attributes.
+    ///
+    /// # Errors
+    /// As [`Fs::xattrs`].
+    pub fn xattrs(&self) -> Result<Vec<Xattr>> {
+        self.mount.xattrs(&self.inode)
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// As [`File::set_attributes`].
+    pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
+        self.mount.set_attributes(&self.inode, set)
+    }
+
+    /// `fsync`, of a directory too: makes all that was changed of this file durable, its names included; of a
+    /// directory the names in it.
+    ///
+    /// # Errors
+    /// As [`File::sync_all`].
+    pub fn sync(&self) -> Result<()> {
+        self.mount.sync_inode(&self.inode, false)
+    }
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open(&self, options: &OpenOptions) -> Result<File> {
+        options.open_node(self)
+    }
+}
