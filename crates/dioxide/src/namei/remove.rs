@@ -7,9 +7,9 @@ use super::create::remove_subdir;
 use super::edit::REMOVE_NAME_CREDITS;
 use crate::alloc::{BlockAllocator, InodeAllocator};
 use crate::inode::{End, Inode};
-use crate::io::direct::lock::Guard;
 use crate::map::tree::Progress;
 use crate::mount::Mount;
+use crate::sync::rwsem::Exclusive;
 use crate::txn::Writer;
 use crate::txn::file::Credits;
 use crate::txn::inode::INODE_CREDITS;
@@ -27,14 +27,14 @@ pub(super) enum Fate<'a> {
     /// It ended, and waits to be freed: an orphan.
     Orphan,
     /// It went in the same transaction; nobody was in it meanwhile.
-    Gone(#[allow(dead_code)] Option<Guard<'a>>),
+    Gone(#[allow(dead_code)] Option<Exclusive<'a>>),
 }
 
 /// A file that is about to lose a name, and what was found out about it before the transaction.
 pub(super) struct Victim<'a> {
     pub(super) inode: &'a Arc<Inode>,
     /// Held if it may go at once.
-    alone: Option<Guard<'a>>,
+    alone: Option<Exclusive<'a>>,
     at_once: bool,
 }
 
@@ -45,7 +45,7 @@ impl Mount {
     /// Those that `crate::Fs::remove_file` names. Nothing has changed then.
     pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
         let writer = self.writer()?;
-        let _names = dir.names.write();
+        let names = dir.names.write();
         let inode = self.removable(dir, name)?;
         if inode.file_type() == FileType::Directory {
             return Err(Error::IsADirectory(
@@ -53,7 +53,8 @@ impl Mount {
             ));
         }
         let removed = self.remove(writer, dir, name, &inode);
-        self.judged(removed)
+        drop(names);
+        self.settle(writer, &inode, self.judged(removed)?)
     }
 
     /// Removes an empty directory. Blocks.
@@ -69,18 +70,19 @@ impl Mount {
             _ => {}
         }
         let writer = self.writer()?;
-        let _names = dir.names.write();
+        let names = dir.names.write();
         let inode = self.removable(dir, name)?;
         if inode.file_type() != FileType::Directory {
             return Err(Error::NotADirectory(text()));
         }
         // Nothing is made in it from here on: it has no links then.
-        let _its_names = inode.names.write();
+        let its_names = inode.names.write();
         if !self.judged(self.is_empty_dir(&inode))? {
             return Err(Error::NotEmpty(text()));
         }
         let removed = self.remove(writer, dir, name, &inode);
-        self.judged(removed)
+        drop((its_names, names));
+        self.settle(writer, &inode, self.judged(removed)?)
     }
 
     /// What a name stands for that may be removed. The caller has the directory's `names`.
@@ -96,13 +98,13 @@ impl Mount {
         Ok(inode)
     }
 
-    fn remove(
+    fn remove<'a>(
         &self,
         writer: &Writer,
         dir: &Arc<Inode>,
         name: &[u8],
-        inode: &Arc<Inode>,
-    ) -> Result<()> {
+        inode: &'a Arc<Inode>,
+    ) -> Result<Fate<'a>> {
         let mut victim = self.victim(inode);
         let credits = REMOVE_NAME_CREDITS + INODE_CREDITS + self.victim_credits(writer, &victim);
         let mut handle = writer.begin(credits)?;
@@ -120,7 +122,7 @@ impl Mount {
             .and_then(|()| self.lose_link(writer, &mut handle, &mut victim))
             .map_err(|error| self.fail(error))?;
         self.finish(handle, dir)?;
-        self.settle(writer, inode, fate)
+        Ok(fate)
     }
 
     /// Frees what waits to be freed.
@@ -136,11 +138,13 @@ impl Mount {
         let links = inode.node().disk.links_count();
         let is_last = links <= 1 || inode.file_type() == FileType::Directory;
         let (is_open, was_open) = inode.opens();
+        // Requests of a handle that is closed may be under way still. Who would have to wait for them
+        // does that later, without the locks of the directory.
         let alone = match is_last && !is_open && was_open {
-            // Requests of a handle that is closed may be under way still.
-            true => self.alone(inode).ok(),
+            true => inode.rwsem.try_exclusive(),
             false => None,
         };
+        let alone = alone.filter(|_| inode.in_flight.is_quiet(&self.in_flight));
         let quiet = alone.is_some() || !was_open;
         Victim {
             inode,

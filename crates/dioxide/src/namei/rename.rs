@@ -56,12 +56,12 @@ impl Mount {
         check_new_name(to.name)?;
         let writer = self.writer()?;
         let crosses = !Arc::ptr_eq(&from.dir, &to.dir);
-        let _renaming = crosses.then(|| self.renaming.lock());
+        let renaming = crosses.then(|| self.renaming.lock());
         let above = match crosses {
             true => self.judged(self.nearer_to_root(&from.dir, &to.dir))?,
             false => None,
         };
-        let _names = lock_names(&from.dir, &to.dir, above);
+        let names = lock_names(&from.dir, &to.dir, above);
         let inode = self.removable(&from.dir, from.name)?;
         self.check_dir_changes(&to.dir)?;
         let other = match self.find_name(&to.dir, to.name)? {
@@ -84,10 +84,14 @@ impl Mount {
             return Ok(());
         }
         let moved = match mode {
-            RenameMode::Exchange => self.exchange(writer, &change),
+            RenameMode::Exchange => self.exchange(writer, &change).map(|()| None),
             _ => self.with_space(writer, || self.replace(writer, &change)),
         };
-        self.judged(moved)
+        drop((names, renaming));
+        match (&change.other, self.judged(moved)?) {
+            (Some(other), Some(fate)) => self.settle(writer, other, fate),
+            _ => Ok(()),
+        }
     }
 
     fn check_move(&self, change: &Move<'_>, mode: RenameMode) -> Result<()> {
@@ -190,7 +194,7 @@ impl Mount {
         }
     }
 
-    fn replace(&self, writer: &Writer, change: &Move<'_>) -> Result<()> {
+    fn replace<'v>(&self, writer: &Writer, change: &'v Move<'_>) -> Result<Option<Fate<'v>>> {
         let other = change.other.as_ref();
         let other_is_dir = other.is_some_and(|other| is_dir(other));
         let _other_names = other
@@ -219,10 +223,7 @@ impl Mount {
             .put(&change.to.dir, change.to.name, Some(change.inode.ino));
         self.dentries.put(&change.from.dir, change.from.name, None);
         self.finish_move(handle, change)?;
-        match (other, fate) {
-            (Some(other), Some(fate)) => self.settle(writer, other, fate),
-            _ => Ok(()),
-        }
+        Ok(fate)
     }
 
     fn finish_move(&self, handle: Handle<'_>, change: &Move<'_>) -> Result<()> {

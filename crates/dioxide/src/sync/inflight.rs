@@ -196,6 +196,12 @@ impl InFlight {
         }
     }
 
+    /// Whether no direct I/O on this inode is in flight. The caller holds the inode's lock exclusive.
+    pub(crate) fn is_quiet(&self, registry: &InFlightRegistry) -> bool {
+        let named = registry.live().iter().any(|table| table.names(self.id));
+        !named && self.counted.load(Ordering::Acquire) == 0
+    }
+
     /// Waits until no direct I/O on this inode is in flight (`inode_dio_wait`). The caller holds
     /// the inode's lock exclusive, so no new one starts. Returns whether it had to wait.
     ///
