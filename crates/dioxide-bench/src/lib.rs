@@ -34,6 +34,7 @@
 //! | `goals` | what the experiments must reach |
 //! | `rows` | the performance table |
 //! | `grow` | what changes the file system |
+//! | `names` | files made, looked at, opened, renamed, removed |
 //! | `seeds` | the mails' figures, and the devices they imply |
 //! | `image` | making images; looking at those given |
 //! | `subject` | an open image, file system and file; where the file lies on the device |
@@ -50,6 +51,7 @@ mod goals;
 mod grow;
 mod image;
 mod load;
+mod names;
 mod offsets;
 mod options;
 mod plan;

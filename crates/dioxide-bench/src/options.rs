@@ -121,6 +121,9 @@ pub enum Experiment {
     /// one thread and by eight. Cuts and grows files of its own: `grow.data` and `grow.0` to `grow.7`
     /// in the directory of [`BenchOptions::file`], and beside the file of a [`Target::Path`].
     Grow,
+    /// Names: 100,000 files made, looked at, opened, renamed and removed, in a directory `names.bench` beside the file of
+    /// [`BenchOptions::file`], and beside that of a [`Target::Path`].
+    Names,
 }
 
 impl Experiment {
@@ -134,7 +137,7 @@ impl Experiment {
     ];
 
     /// Everything that can be named.
-    pub const ALL: [Experiment; 7] = [
+    pub const ALL: [Experiment; 8] = [
         Experiment::MixedRandrw,
         Experiment::UnalignedOverwrite,
         Experiment::AioCompletion,
@@ -142,6 +145,7 @@ impl Experiment {
         Experiment::SimpleReadSweep,
         Experiment::Rows,
         Experiment::Grow,
+        Experiment::Names,
     ];
 
     /// The name.
@@ -154,6 +158,7 @@ impl Experiment {
             Experiment::SimpleReadSweep => "simple-read-sweep",
             Experiment::Rows => "rows",
             Experiment::Grow => "grow",
+            Experiment::Names => "names",
         }
     }
 
@@ -175,6 +180,7 @@ impl Experiment {
             Experiment::Grow => {
                 "writes that change the file system: holes filled, files extended, fdatasync"
             }
+            Experiment::Names => "files made, looked at, opened, renamed and removed",
         }
     }
 }

@@ -82,10 +82,12 @@ fn defaults(experiment: Experiment) -> Defaults {
             completions: &[CompletionMode::Deferred, CompletionMode::Inline],
             ..quiet
         },
-        Experiment::SimpleRead | Experiment::Rows | Experiment::Grow => Defaults {
-            simple: SimpleChoice::Both,
-            ..quiet
-        },
+        Experiment::SimpleRead | Experiment::Rows | Experiment::Grow | Experiment::Names => {
+            Defaults {
+                simple: SimpleChoice::Both,
+                ..quiet
+            }
+        }
         Experiment::SimpleReadSweep => Defaults {
             simple: SimpleChoice::Both,
             depths: &[1, 64, 128, 256],

@@ -8,7 +8,7 @@ use crate::plan::{self, Case};
 use crate::report::Machine;
 use crate::stage::Stage;
 use crate::{BenchOptions, Check, Experiment, Progress, Report, Result, Target, Verified};
-use crate::{goals, grow, rows};
+use crate::{goals, grow, names, rows};
 
 /// Everything that is asked for.
 pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result<Report> {
@@ -23,7 +23,8 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
     let (runs, timing) = plan::timing(options, false);
     report.config = config(options, runs, timing);
     let mut cases = Vec::new();
-    let own_plan = |e: &Experiment| matches!(e, Experiment::Rows | Experiment::Grow);
+    let own_plan =
+        |e: &Experiment| matches!(e, Experiment::Rows | Experiment::Grow | Experiment::Names);
     for &experiment in asked.iter().filter(|e| !own_plan(e)) {
         cases.extend(plan::cases(experiment, options)?);
     }
@@ -43,6 +44,9 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
     }
     if asked.contains(&Experiment::Grow) {
         grow::run(options, &mut report, &mut ticker)?;
+    }
+    if asked.contains(&Experiment::Names) {
+        names::run(options, &mut report, &mut ticker)?;
     }
     ticker.done();
     Ok(report)

@@ -151,7 +151,7 @@ pub(crate) fn device(experiment: Experiment, block_size: u32) -> Option<SimSpec>
         Experiment::UnalignedOverwrite => "latency=231us,iops=801k",
         Experiment::AioCompletion => "latency=80us,iops=305k,bw=2450MiB/s",
         Experiment::SimpleRead | Experiment::SimpleReadSweep => "latency=52us,iops=3.2M",
-        Experiment::Rows | Experiment::Grow => return None,
+        Experiment::Rows | Experiment::Grow | Experiment::Names => return None,
     };
     Some(spec.parse().expect("the specifications are constants"))
 }

@@ -1,0 +1,437 @@
+//! Names: files made, looked at, opened, renamed and removed.
+//!
+//! A round is all five operations on as many files as there are, each operation timed on its own: in one
+//! directory by one thread; and in two directories, by one thread and by two. The directory is fresh in
+//! each round, and gone at its end. Nothing is synced while the clock runs and everything between the
+//! operations, on all targets, so that no target pays for what it put off.
+//!
+//! `raw` has no names, and so no part in this.
+//!
+//! Rejected: names in random order. Both directories and the kernel's are hashed; the order in which names
+//! are made is not the order in which they lie.
+
+use crate::compare::there_and_back;
+use crate::image::{self, Image, NewFile as ImageFile};
+use crate::report::Spread;
+use crate::run::{Ticker, fsck_check};
+use crate::{
+    BenchOptions, Check, Error, Experiment, Latency, Report, Result, Row, Target, subject,
+};
+use dioxide::{Backend, Fs, MountOptions, NewFile, OpenOptions, RenameMode};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, fstatfs, mkdirat, openat, renameat, statat, syncfs, unlinkat,
+};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+const FILE: &str = "/bench.data";
+const FOLDER: &str = "names.bench";
+const FILES: u64 = 100_000;
+const QUICK_FILES: u64 = 20_000;
+/// What `statfs` says of the kernel's ext4.
+const EXT4_MAGIC: u64 = 0xef53;
+
+/// What is done with each file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Create,
+    Stat,
+    Open,
+    Rename,
+    Unlink,
+}
+
+impl Op {
+    const ALL: [Op; 5] = [Op::Create, Op::Stat, Op::Open, Op::Rename, Op::Unlink];
+
+    fn name(self) -> &'static str {
+        match self {
+            Op::Create => "create",
+            Op::Stat => "stat",
+            Op::Open => "open",
+            Op::Rename => "rename",
+            Op::Unlink => "unlink",
+        }
+    }
+
+    /// How many times as fast as the kernel's ext4 it is to be.
+    fn goal(self) -> f64 {
+        match self {
+            Op::Create | Op::Stat | Op::Unlink => 2.0,
+            Op::Open | Op::Rename => 1.5,
+        }
+    }
+}
+
+/// A place that has names.
+trait Ground: Sync {
+    fn make_dir(&self, dir: &str) -> Result<()>;
+    fn remove_dir(&self, dir: &str) -> Result<()>;
+    fn sync(&self) -> Result<()>;
+    /// `old` and `new` are paths from the root; `new` is for renaming.
+    fn one(&self, op: Op, old: &str, new: &str) -> Result<()>;
+}
+
+impl Ground for Fs {
+    fn make_dir(&self, dir: &str) -> Result<()> {
+        Ok(self.create_dir(dir, &NewFile::new(0o755))?)
+    }
+
+    fn remove_dir(&self, dir: &str) -> Result<()> {
+        Ok(Fs::remove_dir(self, dir)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(Fs::sync(self)?)
+    }
+
+    fn one(&self, op: Op, old: &str, new: &str) -> Result<()> {
+        match op {
+            Op::Create => drop(
+                OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .open(self, old)?,
+            ),
+            Op::Stat => drop(self.metadata(old)?),
+            Op::Open => drop(OpenOptions::new().read(true).open(self, old)?),
+            Op::Rename => self.rename(old, new, RenameMode::Replace)?,
+            Op::Unlink => self.remove_file(new)?,
+        }
+        Ok(())
+    }
+}
+
+/// A directory of a mounted file system.
+struct Mounted {
+    path: PathBuf,
+    root: OwnedFd,
+}
+
+impl Mounted {
+    fn open(path: &Path) -> Result<Mounted> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let root = openat(CWD, dir, flags, Mode::empty());
+        let failed = |errno: rustix::io::Errno| {
+            Error::io(format!("cannot open {}", dir.display()))(errno.into())
+        };
+        Ok(Mounted {
+            path: path.to_owned(),
+            root: root.map_err(failed)?,
+        })
+    }
+
+    fn is_ext4(&self) -> bool {
+        fstatfs(&self.root).is_ok_and(|found| found.f_type as u64 == EXT4_MAGIC)
+    }
+}
+
+fn at(path: &str) -> &str {
+    path.trim_start_matches('/')
+}
+
+fn of_host(what: &str) -> impl FnOnce(rustix::io::Errno) -> Error {
+    let what = format!("cannot {what}");
+    move |errno| Error::io(what)(errno.into())
+}
+
+impl Ground for Mounted {
+    fn make_dir(&self, dir: &str) -> Result<()> {
+        mkdirat(&self.root, at(dir), Mode::from(0o755)).map_err(of_host("make a directory"))
+    }
+
+    fn remove_dir(&self, dir: &str) -> Result<()> {
+        unlinkat(&self.root, at(dir), AtFlags::REMOVEDIR).map_err(of_host("remove a directory"))
+    }
+
+    fn sync(&self) -> Result<()> {
+        syncfs(&self.root).map_err(of_host("sync"))
+    }
+
+    fn one(&self, op: Op, old: &str, new: &str) -> Result<()> {
+        let (root, old, new) = (&self.root, at(old), at(new));
+        let done = match op {
+            Op::Create => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+                openat(root, old, flags, Mode::from(0o644)).map(drop)
+            }
+            Op::Stat => statat(root, old, AtFlags::empty()).map(drop),
+            Op::Open => openat(root, old, OFlags::RDONLY, Mode::empty()).map(drop),
+            Op::Rename => renameat(root, old, root, new),
+            Op::Unlink => unlinkat(root, new, AtFlags::empty()),
+        };
+        done.map_err(of_host(op.name()))
+    }
+}
+
+/// Threads, and the directories that they share out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    threads: u32,
+    dirs: u32,
+}
+
+const SHAPES: [Shape; 3] = [
+    Shape {
+        threads: 1,
+        dirs: 1,
+    },
+    Shape {
+        threads: 1,
+        dirs: 2,
+    },
+    Shape {
+        threads: 2,
+        dirs: 2,
+    },
+];
+
+/// Operations a second, by operation.
+type Rates = [f64; Op::ALL.len()];
+
+/// Names of one directory, old and new.
+fn paths(base: &str, dir: u32, files: u64) -> Vec<(String, String)> {
+    let path = |kind, number| format!("{base}/{dir}/{kind}-{number:07}");
+    (0..files)
+        .map(|number| (path("file", number), path("name", number)))
+        .collect()
+}
+
+fn round(ground: &impl Ground, base: &str, shape: Shape, files: u64) -> Result<Rates> {
+    ground.make_dir(base)?;
+    let per_dir = files / u64::from(shape.dirs);
+    let of_dirs: Vec<_> = (0..shape.dirs)
+        .map(|dir| paths(base, dir, per_dir))
+        .collect();
+    (0..shape.dirs).try_for_each(|dir| ground.make_dir(&format!("{base}/{dir}")))?;
+    let mut rates = Rates::default();
+    for (op, rate) in Op::ALL.into_iter().zip(&mut rates) {
+        ground.sync()?;
+        let started = Instant::now();
+        let work = |names: &[(String, String)]| {
+            names
+                .iter()
+                .try_for_each(|(old, new)| ground.one(op, old, new))
+        };
+        match shape.threads {
+            1 => of_dirs.iter().try_for_each(|names| work(names))?,
+            _ => std::thread::scope(|scope| {
+                let threads: Vec<_> = of_dirs
+                    .iter()
+                    .map(|names| scope.spawn(|| work(names)))
+                    .collect();
+                let joined = threads.into_iter().map(|thread| thread.join());
+                joined
+                    .map(|done| done.expect("a thread of the load"))
+                    .collect::<Result<()>>()
+            })?,
+        }
+        *rate = (per_dir * u64::from(shape.dirs)) as f64 / started.elapsed().as_secs_f64();
+    }
+    (0..shape.dirs).try_for_each(|dir| ground.remove_dir(&format!("{base}/{dir}")))?;
+    ground.remove_dir(base)?;
+    ground.sync()?;
+    Ok(rates)
+}
+
+enum On {
+    Dioxide(Fs),
+    Path(Mounted),
+}
+
+impl On {
+    fn round(&self, base: &str, shape: Shape, files: u64) -> Result<Rates> {
+        match self {
+            On::Dioxide(fs) => round(fs, base, shape, files),
+            On::Path(mounted) => round(mounted, FOLDER, shape, files),
+        }
+    }
+
+    fn target(&self) -> Target {
+        match self {
+            On::Dioxide(_) => Target::Dioxide,
+            On::Path(mounted) => Target::Path(mounted.path.clone()),
+        }
+    }
+}
+
+/// Runs all of it.
+pub(crate) fn run(
+    options: &BenchOptions,
+    report: &mut Report,
+    ticker: &mut Ticker<'_>,
+) -> Result<()> {
+    let files = if options.quick { QUICK_FILES } else { FILES };
+    let runs = options.runs.unwrap_or(if options.quick { 3 } else { 7 });
+    let image = image(options)?;
+    let targets = open(options, image.as_ref())?;
+    let name = if options.image.is_some() {
+        &options.file
+    } else {
+        FILE
+    };
+    let (dir, _) = name.rsplit_once('/').unwrap_or_default();
+    let base = format!("{dir}/{FOLDER}");
+    let entries: Vec<(&On, Shape)> = SHAPES
+        .into_iter()
+        .flat_map(|shape| targets.iter().map(move |on| (on, shape)))
+        .collect();
+    ticker.expect(entries.len() as u64 * u64::from(runs + 1));
+    let mut rates: Vec<Vec<Rates>> = entries.iter().map(|_| Vec::new()).collect();
+    for run in 0..=runs as usize {
+        for index in there_and_back(entries.len(), run) {
+            let (on, shape) = entries[index];
+            ticker.round(&format!("names × {} {}", shape.threads, on.target()));
+            let measured = on.round(&base, shape, files)?;
+            // The first one brings into memory what was never there.
+            if run > 0 {
+                rates[index].push(measured);
+            }
+        }
+    }
+    for ((on, shape), of_entry) in entries.iter().zip(&rates) {
+        report.rows.extend(rows(on, *shape, of_entry, runs));
+    }
+    report.checks.extend(goals(&entries, &rates));
+    drop(entries);
+    for target in targets {
+        if let On::Dioxide(fs) = target {
+            fs.close()?;
+        }
+    }
+    if let Some(image) = &image {
+        let check = fsck_check(Experiment::Names, image, options.img_offset)?;
+        report.checks.extend(check);
+    }
+    Ok(())
+}
+
+fn image(options: &BenchOptions) -> Result<Option<Image>> {
+    if let Some(path) = &options.image {
+        return Ok(Some(Image::given(path.clone())));
+    }
+    if !options.targets.contains(&Target::Dioxide) {
+        return Ok(None);
+    }
+    const BYTES: u64 = 4 << 30;
+    let file = ImageFile {
+        name: &FILE[1..],
+        bytes: 4096,
+        extents: 1,
+    };
+    let dir = image::scratch(options.scratch.as_deref(), BYTES / 8);
+    Image::make(&dir, BYTES, &[file]).map(Some)
+}
+
+fn open(options: &BenchOptions, image: Option<&Image>) -> Result<Vec<On>> {
+    let mut targets = Vec::new();
+    for target in &options.targets {
+        match (target, image) {
+            (Target::Dioxide, Some(image)) => {
+                let backend = match options.backend {
+                    Backend::Auto => Backend::Pread,
+                    chosen => chosen,
+                };
+                let device = subject::open_image(image, backend, options.img_offset)?;
+                let fs = Fs::open_device(device, &MountOptions::new())?;
+                targets.push(On::Dioxide(fs));
+            }
+            (Target::Path(path), _) => targets.push(On::Path(Mounted::open(path)?)),
+            (Target::Raw | Target::Dioxide, _) => {}
+        }
+    }
+    Ok(targets)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn rows(on: &On, shape: Shape, rates: &[Rates], runs: u32) -> Vec<Row> {
+    let row = |(index, op): (usize, Op)| {
+        let values: Vec<f64> = rates.iter().map(|of_round| of_round[index]).collect();
+        let rate = median(values.clone());
+        let device = match on {
+            On::Dioxide(fs) => fs.device().describe(),
+            On::Path(mounted) => format!("{}", mounted.path.display()),
+        };
+        Row {
+            experiment: format!("names-{}-dirs", shape.dirs),
+            target: on.target().to_string(),
+            policy: None,
+            completion: None,
+            simple: None,
+            engine: "psync".into(),
+            rw: op.name().into(),
+            block_size: 0,
+            iodepth: 1,
+            numjobs: shape.threads,
+            iops: rate,
+            bw_MiBps: 0.0,
+            lat_us: Latency {
+                mean: 1e6 * f64::from(shape.threads) / rate,
+                ..Latency::default()
+            },
+            cpu_ns_per_io: 0.0,
+            ratio_to_raw: None,
+            spread: Spread::of(values.into_iter()),
+            runs,
+            device,
+            seed_iops: None,
+            stats: None,
+            verified: None,
+        }
+    };
+    Op::ALL.into_iter().enumerate().map(row).collect()
+}
+
+/// The median of the ratios within the rounds.
+fn ratio(of: &[Rates], to: &[Rates], op: usize) -> f64 {
+    median(of.iter().zip(to).map(|(of, to)| of[op] / to[op]).collect())
+}
+
+fn goals(entries: &[(&On, Shape)], rates: &[Vec<Rates>]) -> Vec<Check> {
+    let find = |wanted: Shape, is: &dyn Fn(&On) -> bool| {
+        let at = entries
+            .iter()
+            .position(|(on, shape)| *shape == wanted && is(on));
+        at.map(|at| &rates[at])
+    };
+    let own = |on: &On| matches!(on, On::Dioxide(_));
+    let mut checks = Vec::new();
+    let mut check = |what: String, measured: f64, least: f64| {
+        checks.push(Check {
+            experiment: Experiment::Names.to_string(),
+            what,
+            target: format!("≥ {least}"),
+            measured: format!("{measured:.3}"),
+            pass: measured >= least,
+            damage: false,
+            note: None,
+        });
+    };
+    let [one, two_by_one, two] = SHAPES;
+    for (index, op) in Op::ALL.into_iter().enumerate() {
+        for (on, _) in entries
+            .iter()
+            .filter(|(on, shape)| *shape == one && !own(on))
+        {
+            let On::Path(mounted) = on else { continue };
+            let same = |other: &On| std::ptr::eq(other, *on);
+            if let (Some(ours), Some(theirs)) = (find(one, &own), find(one, &same)) {
+                let what = format!("{} ÷ {}", op.name(), on.target());
+                let measured = ratio(ours, theirs, index);
+                let least = if mounted.is_ext4() { op.goal() } else { 4.0 };
+                check(what, measured, least);
+            }
+        }
+        if let (Some(both), Some(alone)) = (find(two, &own), find(two_by_one, &own)) {
+            let what = format!("{} by two threads in two directories ÷ by one", op.name());
+            check(what, ratio(both, alone, index), 1.7);
+        }
+    }
+    checks
+}
