@@ -1,7 +1,7 @@
 //! Changing a file's size and what it has allocated: truncate, fallocate, and where its data is.
 //!
 //! All of it runs with the inode's lock exclusive and direct I/O in flight drained. What may take more
-//! than one transaction is resumable: a shrinking truncate is an orphan meanwhile, and what fallocate
+//! than one transaction is resumable: a shrinking truncate that does not fit into one is an orphan meanwhile, and what fallocate
 //! leaves half done is a file as somebody might have made it.
 
 use crate::inode::Inode;
@@ -172,17 +172,32 @@ impl Mount {
         // First, so that nothing has happened if it fails; whoever crashes now has old bytes or zeros
         // behind what will be the end.
         self.zero_block_part(inode, size, block_end.min(inode.i_size()).max(size))?;
-        let mut handle = writer.begin(ORPHAN_CREDITS + INODE_CREDITS)?;
-        let inode = &self.inode(inode.ino)?;
-        writer.orphans.add(self, &mut handle, inode)?;
+        let behind = size.div_ceil(self.block_bytes())..self.map_end(inode);
+        let credits = Credits::remove(self, inode).max(writer.ample_credits());
+        let mut handle = writer.begin(credits + 2 * INODE_CREDITS + ORPHAN_CREDITS)?;
         let (now, lock) = (self.now(), inode.map.lock());
-        self.change_inode(&mut handle, inode, &lock, &mut |disk| {
-            disk.set_size(size);
-            stamp(disk, now);
-        })?;
-        inode.changed_in(handle.tid(), true);
+        let progress = self.change_map(
+            writer,
+            &mut handle,
+            inode,
+            &lock,
+            |map| map.remove(behind.clone(), credits),
+            &mut |disk, _| {
+                disk.set_size(size);
+                stamp(disk, now);
+            },
+        )?;
         inode.set_size(size);
+        lock.set_hole(behind);
         drop(lock);
+        if matches!(progress, Progress::Done) {
+            handle.stop()?;
+            return Ok(());
+        }
+        // There is more behind the end than one transaction can take away.
+        let inode = &self.inode(inode.ino)?;
+        let added = writer.orphans.add(self, &mut handle, inode);
+        added.map_err(|error| self.fail(error))?;
         handle.stop()?;
         self.free_behind_end(writer, inode)
     }
