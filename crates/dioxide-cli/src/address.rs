@@ -17,14 +17,22 @@ pub struct Address {
     pub path: Vec<u8>,
 }
 
-impl Address {
-    /// For clap: any bytes are fine.
-    pub fn parser() -> impl clap::builder::TypedValueParser<Value = Address> {
-        use clap::builder::{OsStringValueParser, TypedValueParser};
-        OsStringValueParser::new().try_map(|word: OsString| Address::parse(&word))
-    }
+/// A word where a file is named, as it was typed: [`crate::session`] knows what it names, which in a
+/// shell is not the same as outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operand(pub OsString);
 
-    fn parse(word: &OsStr) -> Result<Address, String> {
+impl Operand {
+    /// For clap: any bytes are fine.
+    pub fn parser() -> impl clap::builder::TypedValueParser<Value = Operand> {
+        use clap::builder::{OsStringValueParser, TypedValueParser};
+        OsStringValueParser::new().map(Operand)
+    }
+}
+
+impl Address {
+    /// The address that a word is; what is wrong with it otherwise.
+    pub fn parse(word: &OsStr) -> Result<Address, String> {
         let mut image = Vec::new();
         let mut rest = word.as_bytes();
         loop {

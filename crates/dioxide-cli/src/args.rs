@@ -1,24 +1,45 @@
 //! The one definition of the command line: parsing, help, man pages and completions come from it.
 
 mod bench;
+mod change;
+mod copy;
 mod crash_test;
+mod find;
+mod look;
+mod mode;
+mod owner;
+mod shell;
 mod size;
+mod time;
+mod xattr;
 
 pub use bench::BenchArgs;
+pub use change::{
+    ChmodArgs, ChownArgs, FallocateArgs, SyncArgs, TouchArgs, TruncateArgs, WriteArgs,
+};
+pub use copy::CpArgs;
 pub use crash_test::CrashTestArgs;
+pub use find::FindArgs;
+pub use look::{CatArgs, DfArgs, DuArgs, LsArgs, StatArgs, TreeArgs};
+pub use mode::{ModeChange, umask};
+pub use owner::Owner;
+pub use shell::ShellArgs;
+pub use size::{SizeChange, parse_size};
+pub use xattr::{Encoding, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs};
 
-use crate::address::Address;
+use crate::address::Operand;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
 use dioxide::{Backend, MountOptions, Policy};
-use size::parse_size;
 use std::path::PathBuf;
 
 const AFTER: &str = "\
 Addresses:
   A file inside an image is written IMG:/path. The first ':/' parts the two; in an image name
   that contains one, write '\\:' for the colon (and '\\\\' for a backslash).
+  The path may be a pattern of *, ?, [a-z] and **, in quotes for the shell's sake: 'IMG:/var/log/*.gz'.
+  A name that exists just as it is written wins; otherwise '\\' before a character takes it literally.
 
 Sizes:
   4096, 4k, 4KiB, 1M, 2G and so on count in powers of 1024; kB, MB, GB in powers of 1000.
@@ -26,15 +47,19 @@ Sizes:
 Exit status:
   0  all is well
   1  a file is missing from an image, or a check says no
-  2  bad usage, or an image or file that cannot be read
+  2  bad usage, or an image or file that cannot be read or written
+  130  ended by Ctrl-C, after the operation under way; images are closed cleanly
 
 Examples:
   dioxide info disk.img
   dioxide ls -l disk.img:/etc
+  dioxide cp -a disk.img:/etc copy-of-etc
+  dioxide find disk.img:/ -name '*.conf' -mtime -7
+  dioxide shell disk.img
   dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write
   dioxide bench --quick";
 
-/// Looks into ext4 images, explains direct I/O, and measures it.
+/// Looks into ext4 images and changes them, explains direct I/O, and measures it.
 #[derive(Debug, Parser)]
 #[command(name = "dioxide", version, after_help = AFTER, arg_required_else_help = true)]
 pub struct Cli {
@@ -42,17 +67,32 @@ pub struct Cli {
     pub command: Command,
 }
 
+// One line for each, sorted: help lists them so.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Bench(Box<BenchArgs>),
+    Cat(CatArgs),
+    Chmod(ChmodArgs),
+    Chown(ChownArgs),
+    Cp(CpArgs),
+    CrashTest(CrashTestArgs),
+    Df(DfArgs),
+    Du(DuArgs),
+    Explain(ExplainArgs),
+    Extents(ExtentsArgs),
+    Fallocate(FallocateArgs),
+    Find(FindArgs),
+    Gen(GenArgs),
     Info(InfoArgs),
     Ls(LsArgs),
+    Shell(ShellArgs),
     Stat(StatArgs),
-    Cat(CatArgs),
-    Extents(ExtentsArgs),
-    Explain(ExplainArgs),
-    Bench(Box<BenchArgs>),
-    CrashTest(CrashTestArgs),
-    Gen(GenArgs),
+    Sync(SyncArgs),
+    Touch(TouchArgs),
+    Tree(TreeArgs),
+    Truncate(TruncateArgs),
+    Write(WriteArgs),
+    Xattr(XattrArgs),
 }
 
 /// How to open an image.
@@ -104,71 +144,6 @@ pub struct InfoArgs {
     pub open: ImageArgs,
 }
 
-/// Lists directories
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Names are sorted by their bytes, one in a line. Owners are numbers: their names are the image's
-affair. --json prints an array with an element for each operand.
-
-Examples:
-  dioxide ls disk.img:/
-  dioxide ls -la disk.img:/etc disk.img:/var/log
-  dioxide ls --json disk.img:/home")]
-pub struct LsArgs {
-    /// Directories, or files
-    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Address::parser())]
-    pub paths: Vec<Address>,
-    /// Show mode, links, owner, group, size, time
-    #[arg(short, long)]
-    pub long: bool,
-    /// Show names that begin with a dot
-    #[arg(short, long)]
-    pub all: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub open: ImageArgs,
-}
-
-/// Tells all about files: size, owner, times, flags, attributes
-#[derive(Args, Debug)]
-#[command(after_help = "\
---json prints an array with an element for each operand.
-
-Examples:
-  dioxide stat disk.img:/etc/passwd
-  dioxide stat -L disk.img:/bin
-  dioxide stat --json disk.img:/a disk.img:/b")]
-pub struct StatArgs {
-    /// Files of any kind
-    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Address::parser())]
-    pub paths: Vec<Address>,
-    /// Follow symbolic links
-    #[arg(short = 'L', long)]
-    pub dereference: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub open: ImageArgs,
-}
-
-/// Copies files to standard output
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  dioxide cat disk.img:/etc/os-release
-  dioxide cat disk.img:/var/log/a disk.img:/var/log/b | sort
-  dioxide cat --img-offset 1M card.img:/boot/vmlinuz >vmlinuz")]
-pub struct CatArgs {
-    /// Regular files
-    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Address::parser())]
-    pub paths: Vec<Address>,
-    #[command(flatten)]
-    pub open: ImageArgs,
-}
-
 /// Tells where files lie: like filefrag -v, with a picture
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -181,8 +156,8 @@ Examples:
   dioxide extents --json disk.img:/a disk.img:/b")]
 pub struct ExtentsArgs {
     /// Regular files
-    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Address::parser())]
-    pub paths: Vec<Address>,
+    #[arg(value_name = "IMG:/PATH", required = true, value_parser = Operand::parser())]
+    pub paths: Vec<Operand>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -202,8 +177,8 @@ Examples:
   dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write --policy v6.2")]
 pub struct ExplainArgs {
     /// Regular file
-    #[arg(value_name = "IMG:/PATH", value_parser = Address::parser())]
-    pub path: Address,
+    #[arg(value_name = "IMG:/PATH", value_parser = Operand::parser())]
+    pub path: Operand,
     /// First byte of the request
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
     pub offset: u64,

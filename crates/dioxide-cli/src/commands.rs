@@ -2,29 +2,74 @@
 
 mod bench;
 mod cat;
+mod change;
+mod cp;
 mod crash_test;
+mod df;
+mod du;
 mod explain;
 mod extents;
+mod fallocate;
+mod find;
 mod generate;
 mod info;
 mod ls;
+mod shell;
 mod stat;
+mod sync;
+mod touch;
+mod tree;
+mod truncate;
+mod write;
+mod xattr;
 
 use crate::args::Command;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
+use crate::session::Session;
 
-/// Runs a subcommand.
-pub fn run(command: &Command, out: &mut Out) -> Result<Status, Failure> {
+/// Runs a subcommand, and closes what it changed.
+pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     match command {
-        Command::Info(args) => info::run(args, out),
-        Command::Ls(args) => ls::run(args, out),
-        Command::Stat(args) => stat::run(args, out),
-        Command::Cat(args) => cat::run(args, out),
-        Command::Extents(args) => extents::run(args, out),
-        Command::Explain(args) => explain::run(args, out),
         Command::Bench(args) => bench::run(args, out),
+        Command::Cat(args) => cat::run(args, session, out),
+        Command::Chmod(args) => change::chmod(args, session, out),
+        Command::Chown(args) => change::chown(args, session, out),
+        Command::Cp(args) => cp::run(args, session, out),
         Command::CrashTest(args) => crash_test::run(args, out),
+        Command::Df(args) => df::run(args, session, out),
+        Command::Du(args) => du::run(args, session, out),
+        Command::Explain(args) => explain::run(args, session, out),
+        Command::Extents(args) => extents::run(args, session, out),
+        Command::Fallocate(args) => fallocate::run(args, session),
+        Command::Find(args) => find::run(args, session, out),
         Command::Gen(args) => generate::run(args),
+        Command::Info(args) => info::run(args, out),
+        Command::Ls(args) => ls::run(args, session, out),
+        Command::Shell(args) => shell::run(args, out),
+        Command::Stat(args) => stat::run(args, session, out),
+        Command::Sync(args) => sync::run(args, session),
+        Command::Touch(args) => touch::run(args, session),
+        Command::Tree(args) => tree::run(args, session, out),
+        Command::Truncate(args) => truncate::run(args, session),
+        Command::Write(args) => write::run(args, session),
+        Command::Xattr(args) => xattr::run(args, session, out),
     }
 }
+
+/// Commands that a shell does not have: they name images themselves, or need none.
+pub const NOT_IN_SHELL: &[&str] = &[
+    "bench",
+    "check",
+    "crash-test",
+    "gen",
+    "info",
+    "journal",
+    "map",
+    "mkfs",
+    "pack",
+    "resize",
+    "shell",
+    "trim",
+    "unpack",
+];

@@ -4,6 +4,7 @@ use dioxide::{Error, block};
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 /// The exit status; of several, the highest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +15,8 @@ pub enum Status {
     Negative = 1,
     /// Bad usage, or the image or a file cannot be read.
     Trouble = 2,
+    /// Somebody pressed Ctrl-C; as a shell counts a process that a SIGINT ended.
+    Interrupted = 130,
 }
 
 impl From<Status> for ExitCode {
@@ -36,6 +39,16 @@ pub enum Failure {
     },
     /// Whoever read our output has gone, which is their business.
     PipeClosed,
+    /// Somebody pressed Ctrl-C.
+    Interrupted,
+}
+
+/// Which command complains.
+static COMMAND: Mutex<String> = Mutex::new(String::new());
+
+/// Complaints name this command from now on.
+pub fn set_command(name: &str) {
+    name.clone_into(&mut COMMAND.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 impl Failure {
@@ -61,6 +74,20 @@ impl Failure {
         }
     }
 
+    /// Nothing in particular is wrong, but this.
+    pub fn plain(what: impl Display) -> Failure {
+        Failure::Told {
+            about: None,
+            what: what.to_string(),
+            status: Status::Trouble,
+        }
+    }
+
+    /// Trouble with something on the host: errors as the C library words them.
+    pub fn host(about: impl Display, error: &io::Error) -> Failure {
+        Failure::trouble(about, io_words(error))
+    }
+
     /// Tells it on standard error, and says what it means for the exit status.
     pub fn tell(&self) -> Status {
         match self {
@@ -81,31 +108,58 @@ impl Failure {
                 *status
             }
             Failure::PipeClosed => Status::Fine,
+            Failure::Interrupted => Status::Interrupted,
         }
+    }
+
+    /// Whether it ends the command, and not one operand only.
+    pub fn ends_all(&self) -> bool {
+        matches!(self, Failure::PipeClosed | Failure::Interrupted)
+    }
+}
+
+/// `No such file or directory`, without the number that Rust adds.
+pub fn io_words(error: &io::Error) -> String {
+    let said = error.to_string();
+    match said.find(" (os error ") {
+        Some(end) => said[..end].to_owned(),
+        None => said,
     }
 }
 
 /// Writes a line to standard error. Nothing can be done if that fails.
 pub fn complain(what: impl Display) {
     use io::Write;
-    let _ = writeln!(io::stderr(), "dioxide: {what}");
+    let command = COMMAND.lock().unwrap_or_else(PoisonError::into_inner);
+    let colon = if command.is_empty() { "" } else { ": " };
+    let _ = writeln!(io::stderr(), "dioxide: {command}{colon}{what}");
 }
 
-/// The error without the file's name, which the line already begins with.
+/// The error without the file's name, which the line already begins with; in the words of the C library
+/// where it has any.
 fn words(path: &[u8], error: &Error) -> String {
     match error {
         Error::Device(block::Error::Open { what, source, .. }) => {
-            format!("cannot {what}: {source}")
+            format!("cannot {what}: {}", io_words(source))
         }
         Error::Device(block::Error::Busy { by, .. }) => format!("is in use: {by}"),
+        Error::NoSpace(_) => io_words(&io::Error::from_raw_os_error(error.errno())),
         _ => {
             let said = error.to_string();
             let prefix = format!("{}: ", String::from_utf8_lossy(path));
-            said.strip_prefix(&prefix)
-                .map(str::to_owned)
-                .unwrap_or(said)
+            match said.strip_prefix(&prefix) {
+                Some(what) => capitalised(what),
+                None => said,
+            }
         }
     }
+}
+
+fn capitalised(what: &str) -> String {
+    let mut chars = what.chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(chars).collect()
+    })
 }
 
 impl From<io::Error> for Failure {
@@ -124,22 +178,6 @@ impl From<serde_json::Error> for Failure {
     }
 }
 
-/// Runs over all operands: what fails is told, and the others still have their turn.
-pub fn for_each<'a, T>(
-    operands: &'a [T],
-    mut run: impl FnMut(&'a T) -> Result<(), Failure>,
-) -> Result<Status, Failure> {
-    let mut worst = Status::Fine;
-    for operand in operands {
-        match run(operand) {
-            Ok(()) => {}
-            Err(Failure::PipeClosed) => return Err(Failure::PipeClosed),
-            Err(told) => worst = worst.max(told.tell()),
-        }
-    }
-    Ok(worst)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,32 +185,7 @@ mod tests {
     #[test]
     fn error_that_names_its_path_is_not_named_twice() {
         let error = Error::NotFound("/a/b".into());
-        assert_eq!(words(b"/a/b", &error), "no such file or directory");
+        assert_eq!(words(b"/a/b", &error), "No such file or directory");
         assert_eq!(words(b"/a", &error), "/a/b: no such file or directory");
-    }
-
-    #[test]
-    fn operands_after_a_failed_one_still_run_and_the_worst_status_counts() {
-        let mut ran = Vec::new();
-        let status = for_each(&[1, 2, 3], |operand| {
-            ran.push(*operand);
-            match operand {
-                1 => Err(Failure::trouble("x", "y")),
-                2 => Err(Failure::engine("x", b"/", &Error::NotFound("/".into()))),
-                _ => Ok(()),
-            }
-        });
-        assert_eq!((ran, status.unwrap()), (vec![1, 2, 3], Status::Trouble));
-    }
-
-    #[test]
-    fn operands_after_a_closed_pipe_do_not_run() {
-        let mut ran = 0;
-        let result = for_each(&[1, 2], |_| {
-            ran += 1;
-            Err(Failure::PipeClosed)
-        });
-        assert!(matches!(result, Err(Failure::PipeClosed)));
-        assert_eq!(ran, 1);
     }
 }

@@ -7,32 +7,47 @@
 //! | `address` | `IMG:/path` |
 //! | `commands` | one module per subcommand |
 //! | `failure` | what went wrong, in words and as an exit status |
+//! | `glob` | patterns of names |
 //! | `images` | opened images |
+//! | `interrupt` | Ctrl-C |
 //! | `output` | standard output: streaming, closed pipes, terminals |
 //! | `progress` | bars on standard error for what takes long |
 //! | `render` | modes, times and names as text |
+//! | `session` | what operands name, outside and in a shell |
+//! | `walk` | trees, file by file |
 
 mod address;
 mod args;
 mod commands;
 mod failure;
+mod glob;
 mod images;
+mod interrupt;
 mod output;
 mod progress;
 mod render;
+mod session;
+mod walk;
 
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let matches = args::Cli::command().get_matches();
+    failure::set_command(name(&matches));
+    let cli = args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let mut out = output::Out::stdout();
-    let result = commands::run(&cli.command, &mut out).and_then(|status| {
+    let mut session = session::Session::default();
+    let result = commands::run(&cli.command, &mut session, &mut out);
+    let result = result.and_then(|status| {
         out.finish()?;
         Ok(status)
     });
-    match result {
-        Ok(status) => status.into(),
-        Err(failure) => failure.tell().into(),
-    }
+    let status = result.unwrap_or_else(|failure| failure.tell());
+    status.max(session.end()).into()
+}
+
+/// The name of the subcommand.
+fn name(matches: &ArgMatches) -> &str {
+    matches.subcommand_name().unwrap_or_default()
 }

@@ -57,6 +57,26 @@ impl Out {
     }
 }
 
+/// An array of JSON whose elements are written as they come.
+#[derive(Default)]
+pub struct JsonArray {
+    begun: bool,
+}
+
+impl JsonArray {
+    /// Writes one element.
+    pub fn push(&mut self, value: &impl Serialize, out: &mut Out) -> Result<(), Failure> {
+        out.write_all(if self.begun { b",\n" } else { b"[\n" })?;
+        self.begun = true;
+        Ok(serde_json::to_writer(&mut *out, value)?)
+    }
+
+    /// Ends the array.
+    pub fn finish(&mut self, out: &mut Out) -> Result<(), Failure> {
+        Ok(out.write_all(if self.begun { b"\n]\n" } else { b"[]\n" })?)
+    }
+}
+
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)

@@ -12,8 +12,11 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar for `total` bytes.
+    /// A bar for `total` bytes; if that is 0 it is unknown.
     pub fn of_bytes(total: u64) -> Progress {
+        if total == 0 {
+            return Progress::new(0, "{spinner} {bytes}  {bytes_per_sec}  {elapsed}");
+        }
         Progress::new(
             total,
             "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left",
@@ -42,6 +45,24 @@ impl Progress {
             bar,
             began: Instant::now(),
         }
+    }
+
+    /// A count of files, of which nobody knows how many there are.
+    pub fn of_count() -> Progress {
+        Progress::new(0, "{spinner} {pos} files  {per_sec}  {elapsed}")
+    }
+
+    /// A bar for bytes of which [`Progress::grow`] tells.
+    pub fn of_files() -> Progress {
+        Progress::new(
+            0,
+            "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {elapsed}",
+        )
+    }
+
+    /// There is more to do than was known.
+    pub fn grow(&mut self, by: u64) {
+        self.bar.inc_length(by);
     }
 
     /// Some more is done.

@@ -29,7 +29,30 @@ impl Serialize for Name {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// `4.0K`, `23M`, as `-h` has it: powers of 1024, rounded up, one decimal below 10.
+pub fn human(bytes: u64) -> String {
+    const UNITS: &[u8] = b"KMGTPE";
+    if bytes < 1024 {
+        return bytes.to_string();
+    }
+    let bytes = u128::from(bytes);
+    for (index, unit) in UNITS.iter().enumerate() {
+        let scale = 1u128 << (10 * (index + 1));
+        let tenths = (bytes * 10).div_ceil(scale);
+        let whole = bytes.div_ceil(scale);
+        match () {
+            () if tenths < 100 => {
+                return format!("{}.{}{}", tenths / 10, tenths % 10, *unit as char);
+            }
+            () if whole < 1024 => return format!("{whole}{}", *unit as char),
+            () => {}
+        }
+    }
+    unreachable!("2^64 bytes are 16E")
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -150,6 +173,23 @@ mod tests {
     fn text_with_escape_sequences_is_made_harmless() {
         assert_eq!(printable("a\x1b[31mb\n"), "a?[31mb?");
         assert_eq!(printable("naïve"), "naïve");
+    }
+
+    #[test]
+    fn human_sizes_are_rounded_up_as_in_coreutils() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10 * 1024 - 1, "10K"),
+            (10 * 1024 + 1, "11K"),
+            (1023 * 1024 + 1, "1.0M"),
+            (24 << 30, "24G"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(human(bytes), text, "{bytes}");
+        }
     }
 
     #[test]

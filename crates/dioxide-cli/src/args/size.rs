@@ -1,5 +1,6 @@
 //! Sizes and times with suffixes.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Bytes from `4096`, `4k`, `4K`, `4KiB`, `1M`, `2g`, `1T` (powers of 1024) or `4kB`, `1MB` (powers of 1000).
@@ -32,6 +33,53 @@ fn unit(suffix: &str) -> Option<u64> {
         "" | "i" | "ib" => Some(1024u64.pow(power)),
         "b" => Some(1000u64.pow(power)),
         _ => None,
+    }
+}
+
+/// How truncate changes a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeChange {
+    To(u64),
+    Extend(u64),
+    Reduce(u64),
+    AtMost(u64),
+    AtLeast(u64),
+    RoundDown(u64),
+    RoundUp(u64),
+}
+
+impl FromStr for SizeChange {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<SizeChange, String> {
+        let make = match word.as_bytes().first() {
+            Some(b'+') => SizeChange::Extend,
+            Some(b'-') => SizeChange::Reduce,
+            Some(b'<') => SizeChange::AtMost,
+            Some(b'>') => SizeChange::AtLeast,
+            Some(b'/') => SizeChange::RoundDown,
+            Some(b'%') => SizeChange::RoundUp,
+            _ => return parse_size(word).map(SizeChange::To),
+        };
+        match make(parse_size(&word[1..])?) {
+            SizeChange::RoundDown(0) | SizeChange::RoundUp(0) => Err("a multiple of 0".into()),
+            change => Ok(change),
+        }
+    }
+}
+
+impl SizeChange {
+    /// The size that comes of `size`; none if it would be over 2^64.
+    pub fn apply(self, size: u64) -> Option<u64> {
+        Some(match self {
+            SizeChange::To(size) => size,
+            SizeChange::Extend(by) => size.checked_add(by)?,
+            SizeChange::Reduce(by) => size.saturating_sub(by),
+            SizeChange::AtMost(most) => size.min(most),
+            SizeChange::AtLeast(least) => size.max(least),
+            SizeChange::RoundDown(unit) => size - size % unit,
+            SizeChange::RoundUp(unit) => size.checked_next_multiple_of(unit)?,
+        })
     }
 }
 
@@ -91,6 +139,29 @@ mod tests {
         for word in ["", "k", "-1", "4q", "4kk", "1.5M", "99999999999G", "4é"] {
             assert!(parse_size(word).is_err(), "{word}");
         }
+    }
+
+    #[test]
+    fn size_change_of_each_kind_is_applied() {
+        for (word, after) in [
+            ("7", Some(7)),
+            ("+2k", Some(2148)),
+            ("-50", Some(50)),
+            ("-1k", Some(0)),
+            ("<10", Some(10)),
+            (">1k", Some(1024)),
+            ("/64", Some(64)),
+            ("%64", Some(128)),
+            ("+16383P", None),
+        ] {
+            let change: SizeChange = word.parse().unwrap();
+            assert_eq!(
+                change.apply(if after.is_none() { u64::MAX } else { 100 }),
+                after,
+                "{word}"
+            );
+        }
+        assert!("%0".parse::<SizeChange>().is_err() && "+".parse::<SizeChange>().is_err());
     }
 
     #[test]

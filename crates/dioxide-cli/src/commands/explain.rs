@@ -2,61 +2,66 @@
 
 use crate::args::ExplainArgs;
 use crate::failure::{Failure, Status};
-use crate::images::Images;
+use crate::images::Purpose;
 use crate::output::Out;
+use crate::session::{Session, Target};
 use dioxide::policy::{IoLock, LockMode};
 use dioxide::{Direction, Explanation, File, OpenOptions, Policy};
 use std::io::{self, Write};
 
-pub fn run(args: &ExplainArgs, out: &mut Out) -> Result<Status, Failure> {
-    let fs = Images::new(&args.open).fs(&args.path.image)?;
-    let told = |error| Failure::engine(&args.path, &args.path.path, &error);
-    let options = OpenOptions::new().read(true).direct(true);
-    let file = options.open(&fs, &args.path.path).map_err(told)?;
+pub fn run(args: &ExplainArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    session.begin(&args.open, Purpose::Look);
+    let target = &session.target(&args.path)?;
+    let file = target.open(&OpenOptions::new().read(true).direct(true))?;
     match args.policy {
         Some(policy) => {
-            let explanation = explain(args, &file, policy)?;
+            let explanation = explain(args, target, &file, policy)?;
             if args.json {
                 out.json(&explanation)?
             } else {
-                print_steps(args, &explanation, out)?
+                print_steps(&title(args, target), &explanation, out)?
             }
         }
         None => {
             let all = Policy::ALL
                 .iter()
-                .map(|policy| explain(args, &file, *policy));
+                .map(|policy| explain(args, target, &file, *policy));
             let all = all.collect::<Result<Vec<_>, _>>()?;
             if args.json {
                 out.json(&all)?
             } else {
-                print_table(args, &all, out)?
+                print_table(&title(args, target), &all, out)?
             }
         }
     }
     Ok(Status::Fine)
 }
 
-fn explain(args: &ExplainArgs, file: &File, policy: Policy) -> Result<Explanation, Failure> {
+fn explain(
+    args: &ExplainArgs,
+    target: &Target,
+    file: &File,
+    policy: Policy,
+) -> Result<Explanation, Failure> {
     let direction = if args.write {
         Direction::Write
     } else {
         Direction::Read
     };
     file.explain(direction, args.offset, args.len, Some(policy))
-        .map_err(|error| Failure::engine(&args.path, &args.path.path, &error))
+        .map_err(|error| target.failure(&error))
 }
 
-fn title(args: &ExplainArgs) -> String {
+fn title(args: &ExplainArgs, target: &Target) -> String {
     let what = if args.write { "write" } else { "read" };
     format!(
-        "{}: direct {what} of {} bytes at {}",
-        args.path, args.len, args.offset
+        "{target}: direct {what} of {} bytes at {}",
+        args.len, args.offset
     )
 }
 
-fn print_steps(args: &ExplainArgs, explanation: &Explanation, out: &mut Out) -> io::Result<()> {
-    writeln!(out, "{}", title(args))?;
+fn print_steps(title: &str, explanation: &Explanation, out: &mut Out) -> io::Result<()> {
+    writeln!(out, "{title}")?;
     let steps = &explanation.steps;
     let width = steps
         .iter()
@@ -73,8 +78,8 @@ const COLUMNS: [&str; 8] = [
     "POLICY", "LOCK", "RESTARTS", "DRAINS", "WAITS", "NO-WAIT", "PATH", "OUTCOME",
 ];
 
-fn print_table(args: &ExplainArgs, all: &[Explanation], out: &mut Out) -> io::Result<()> {
-    writeln!(out, "{}", title(args))?;
+fn print_table(title: &str, all: &[Explanation], out: &mut Out) -> io::Result<()> {
+    writeln!(out, "{title}")?;
     let mut refusals = Refusals::default();
     let mut rows = vec![COLUMNS.map(String::from)];
     rows.extend(all.iter().map(|told| cells(told, &mut refusals)));

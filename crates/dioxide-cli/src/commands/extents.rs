@@ -4,12 +4,12 @@
 
 mod picture;
 
-use crate::address::Address;
 use crate::args::ExtentsArgs;
-use crate::failure::{Failure, Status, for_each};
-use crate::images::Images;
+use crate::failure::{Failure, Status};
+use crate::images::Purpose;
 use crate::output::Out;
 use crate::render::count_words;
+use crate::session::{Session, Target};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{File, MapKind};
 use picture::Picture;
@@ -45,16 +45,16 @@ struct Told {
     picture: String,
 }
 
-pub fn run(args: &ExtentsArgs, out: &mut Out) -> Result<Status, Failure> {
-    let mut images = Images::new(&args.open);
+pub fn run(args: &ExtentsArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    session.begin(&args.open, Purpose::Look);
     let mut all = Vec::new();
-    let status = for_each(&args.paths, |address| {
-        let file = images.file(address)?;
+    let status = session.for_each(&args.paths, |target| {
+        let file = target.open_read()?;
         if args.json {
-            all.push(gather(&file, address)?);
+            all.push(gather(&file, &target)?);
             return Ok(());
         }
-        print(&file, address, out)
+        print(&file, &target, out)
     })?;
     if args.json {
         out.json(&all)?;
@@ -62,18 +62,18 @@ pub fn run(args: &ExtentsArgs, out: &mut Out) -> Result<Status, Failure> {
     Ok(status)
 }
 
-fn gather(file: &File, address: &Address) -> Result<Told, Failure> {
+fn gather(file: &File, target: &Target) -> Result<Told, Failure> {
     let metadata = file.metadata();
     let mut extents = Vec::new();
     let mut picture = Picture::new(size_blocks(file));
-    for_each_piece(file, address, |piece| {
+    for_each_piece(file, target, |piece| {
         picture.add(piece);
         extents.push(*piece);
         Ok(())
     })?;
     Ok(Told {
-        image: address.image.display().to_string(),
-        path: String::from_utf8_lossy(&address.path).into_owned(),
+        image: target.address.image.display().to_string(),
+        path: String::from_utf8_lossy(target.path()).into_owned(),
         ino: metadata.ino,
         size: metadata.size,
         block_size: metadata.block_size,
@@ -83,18 +83,18 @@ fn gather(file: &File, address: &Address) -> Result<Told, Failure> {
     })
 }
 
-fn print(file: &File, address: &Address, out: &mut Out) -> Result<(), Failure> {
+fn print(file: &File, target: &Target, out: &mut Out) -> Result<(), Failure> {
     let metadata = file.metadata();
     let blocks = size_blocks(file);
     let counted = count_words(blocks, "block");
     writeln!(
         out,
-        "File size of {address} is {} ({counted} of {} bytes)",
+        "File size of {target} is {} ({counted} of {} bytes)",
         metadata.size, metadata.block_size
     )?;
     let mut picture = Picture::new(blocks);
     let mut count = 0;
-    for_each_piece(file, address, |piece| {
+    for_each_piece(file, target, |piece| {
         if count == 0 {
             writeln!(out, "{HEADER}")?;
         }
@@ -104,13 +104,13 @@ fn print(file: &File, address: &Address, out: &mut Out) -> Result<(), Failure> {
         Ok(())
     })?;
     if is_inline(file) {
-        writeln!(out, "{address}: the data lies in the inode")?;
+        writeln!(out, "{target}: the data lies in the inode")?;
     } else if blocks > 0 {
         writeln!(out, "[{picture}] {}", picture::LEGEND)?;
     }
     Ok(writeln!(
         out,
-        "{address}: {} found",
+        "{target}: {} found",
         count_words(count, "extent")
     )?)
 }
@@ -158,12 +158,12 @@ fn is_inline(file: &File) -> bool {
 /// Hands out the pieces of a file in order, each once it is known whether another follows.
 fn for_each_piece(
     file: &File,
-    address: &Address,
+    target: &Target,
     mut emit: impl FnMut(&Piece) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let size = size_blocks(file);
     let mut pending: Option<Piece> = None;
-    for_each_mapping(file, address, |found| {
+    for_each_mapping(file, target, |found| {
         if let Some(piece) = pending.as_mut().filter(|piece| piece.touches(&found)) {
             piece.length += found.length;
             return Ok(());
@@ -204,7 +204,7 @@ impl Piece {
 /// Hands out every mapping that is not a hole, past the end of the file too.
 fn for_each_mapping(
     file: &File,
-    address: &Address,
+    target: &Target,
     mut found: impl FnMut(Piece) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     if is_inline(file) {
@@ -214,7 +214,7 @@ fn for_each_mapping(
     while lblk < u32::MAX {
         let mapping = file
             .map(lblk, u32::MAX - lblk)
-            .map_err(|error| Failure::engine(address, &address.path, &error))?;
+            .map_err(|error| target.failure(&error))?;
         if mapping.kind != MapKind::Hole {
             found(Piece {
                 logical: u64::from(lblk),

@@ -2,14 +2,17 @@
 
 mod print;
 
-use crate::address::Address;
 use crate::args::LsArgs;
-use crate::failure::{Failure, Status, for_each};
-use crate::images::Images;
+use crate::failure::{Failure, Status};
+use crate::images::Purpose;
 use crate::output::Out;
 use crate::render::Name;
-use dioxide::{FileType, Fs, Metadata};
+use crate::session::{Session, Target};
+use crate::walk;
+use dioxide::{FileType, Metadata};
 use serde::Serialize;
+use std::cmp::{Ordering, Reverse};
+use std::collections::HashSet;
 
 /// A line of a listing.
 #[derive(Serialize)]
@@ -23,9 +26,15 @@ struct Row {
     metadata: Option<Metadata>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<Name>,
+    /// It has an access control list; only looked for in long listings.
+    #[serde(skip)]
+    has_acl: bool,
+    /// The kind of what a symlink leads to, where it matters.
+    #[serde(skip)]
+    target_mark: &'static str,
 }
 
-/// What one operand names.
+/// What one operand names, or one directory below it.
 #[derive(Serialize)]
 struct Listing {
     image: String,
@@ -34,81 +43,82 @@ struct Listing {
     directory: bool,
     entries: Vec<Row>,
     #[serde(skip)]
-    title: String,
+    title: Vec<u8>,
 }
 
-pub fn run(args: &LsArgs, out: &mut Out) -> Result<Status, Failure> {
-    let mut images = Images::new(&args.open);
-    let mut inodes_failed = Status::Fine;
+pub fn run(args: &LsArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    session.begin(&args.open, Purpose::Look);
+    let operands = session.or_here(&args.paths)?;
+    let mut lister = Lister {
+        args,
+        worst: Status::Fine,
+    };
     let mut files = Vec::new();
     let mut directories = Vec::new();
-    let status = for_each(&args.paths, |address| {
-        let fs = images.fs(&address.image)?;
-        let mut lister = Lister {
-            fs: &fs,
-            address,
-            args,
-            worst: &mut inodes_failed,
-        };
-        let listing = lister.list()?;
-        if listing.directory {
-            directories.push(listing)
-        } else {
-            files.push(listing)
+    let status = session.for_each(&operands, |target| {
+        let (row, is_directory) = lister.operand(&target)?;
+        match is_directory {
+            true => directories.push((row, target)),
+            false => files.push((row, target)),
         }
         Ok(())
     })?;
-    if args.json {
-        files.append(&mut directories);
-        out.json(&files)?;
-    } else {
-        print::print(args, files, &directories, out)?;
+    files.sort_by(|a, b| lister.order(&a.0, &b.0));
+    directories.sort_by(|a, b| lister.order(&a.0, &b.0));
+    let titles = args.recursive || files.len() + directories.len() > 1 || status > Status::Fine;
+    let mut printer = print::Printer::new(args, titles);
+    let files: Vec<_> = files
+        .into_iter()
+        .map(|(row, target)| one(row, &target))
+        .collect();
+    printer.files(files, out)?;
+    for (_, target) in directories {
+        lister.directory(target, &mut |listing| printer.directory(listing, out))?;
     }
-    Ok(status.max(inodes_failed))
+    printer.finish(out)?;
+    Ok(status.max(lister.worst))
 }
 
-/// Gathers one listing.
-struct Lister<'a> {
-    fs: &'a Fs,
-    address: &'a Address,
-    args: &'a LsArgs,
-    worst: &'a mut Status,
+/// A listing of an operand that is no directory, or is to be shown itself.
+fn one(row: Row, target: &Target) -> Listing {
+    Listing {
+        image: target.address.image.display().to_string(),
+        path: String::from_utf8_lossy(target.path()).into_owned(),
+        directory: false,
+        entries: vec![row],
+        title: Vec::new(),
+    }
 }
+
+fn has_acl(target: &Target) -> bool {
+    let xattrs = target.fs.xattrs(target.path()).unwrap_or_default();
+    xattrs
+        .iter()
+        .any(|xattr| xattr.name.starts_with(b"system.posix_acl_"))
+}
+
+struct Lister<'a> {
+    args: &'a LsArgs,
+    worst: Status,
+}
+
+type Emit<'a> = &'a mut dyn FnMut(Listing) -> Result<(), Failure>;
 
 impl Lister<'_> {
-    fn list(&mut self) -> Result<Listing, Failure> {
-        let path = &self.address.path;
-        let own = self.own_metadata()?;
-        let directory = own.file_type == FileType::Directory;
-        let mut entries = if directory {
-            self.entries()?
-        } else {
-            let target = self.target(path, own.file_type);
-            vec![Row {
-                name: Name(self.address.to_string().into_bytes()),
-                ino: own.ino,
-                file_type: own.file_type,
-                metadata: Some(own),
-                target,
-            }]
-        };
-        entries.sort_by(|a, b| a.name.0.cmp(&b.name.0));
-        Ok(Listing {
-            image: self.address.image.display().to_string(),
-            path: String::from_utf8_lossy(path).into_owned(),
-            directory,
-            entries,
-            title: self.address.to_string(),
-        })
+    /// The operand itself, and whether what is in it is to be listed.
+    fn operand(&mut self, target: &Target) -> Result<(Row, bool), Failure> {
+        let own = self.own_metadata(target)?;
+        let is_directory = own.file_type == FileType::Directory && !self.args.directory;
+        let row = self.row(target, target.shown.clone(), own.ino, Some(own));
+        Ok((row, is_directory))
     }
 
-    /// A link to a directory stands for the directory, except in a long listing.
-    fn own_metadata(&self) -> Result<Metadata, Failure> {
-        let path = &self.address.path;
-        let told = |error| Failure::engine(self.address, path, &error);
-        let own = self.fs.symlink_metadata(path).map_err(told)?;
-        if own.file_type == FileType::Symlink && !self.args.long {
-            return Ok(match self.fs.metadata(path) {
+    /// A link to a directory stands for the directory, except in a long listing and where marks tell.
+    fn own_metadata(&self, target: &Target) -> Result<Metadata, Failure> {
+        let own = target.symlink_metadata()?;
+        let args = self.args;
+        if own.file_type == FileType::Symlink && !(args.long || args.directory || args.classify) {
+            return Ok(match target.metadata() {
                 Ok(behind) if behind.file_type == FileType::Directory => behind,
                 _ => own,
             });
@@ -116,89 +126,121 @@ impl Lister<'_> {
         Ok(own)
     }
 
-    fn entries(&mut self) -> Result<Vec<Row>, Failure> {
-        let path = &self.address.path;
-        let entries = self
-            .fs
-            .read_dir(path)
-            .map_err(|error| Failure::engine(self.address, path, &error))?;
-        let shown = |name: &[u8]| self.args.all || !name.starts_with(b".");
-        let shown: Vec<_> = entries
+    /// A directory, and with -R all below it.
+    fn directory(&mut self, target: Target, emit: Emit<'_>) -> Result<(), Failure> {
+        let mut left = vec![target];
+        let mut seen = HashSet::new();
+        while let Some(target) = left.pop() {
+            crate::interrupt::check()?;
+            let listing = match self.listing(&target) {
+                Ok(listing) => listing,
+                Err(failure) => {
+                    self.worst = self.worst.max(failure.tell());
+                    continue;
+                }
+            };
+            if self.args.recursive {
+                let below = listing.entries.iter().rev().filter(|row| {
+                    let dots = row.name.0 == b"." || row.name.0 == b"..";
+                    row.file_type == FileType::Directory && !dots && seen.insert(row.ino)
+                });
+                left.extend(below.map(|row| target.child(&row.name.0)));
+            }
+            emit(listing)?;
+        }
+        Ok(())
+    }
+
+    fn listing(&mut self, target: &Target) -> Result<Listing, Failure> {
+        let mut entries = self.entries(target)?;
+        entries.sort_by(|a, b| self.order(a, b));
+        Ok(Listing {
+            image: target.address.image.display().to_string(),
+            path: String::from_utf8_lossy(target.path()).into_owned(),
+            directory: true,
+            entries,
+            title: target.shown.clone(),
+        })
+    }
+
+    fn entries(&mut self, target: &Target) -> Result<Vec<Row>, Failure> {
+        let entries = match self.args.all {
+            true => target
+                .fs
+                .read_dir(target.path())
+                .map_err(|error| target.failure(&error))?,
+            false => walk::entries(target)?,
+        };
+        let hidden = self.args.all || self.args.almost_all;
+        let shown = entries
             .into_iter()
-            .filter(|entry| shown(&entry.name))
-            .collect();
-        Ok(shown.into_iter().map(|entry| self.entry(entry)).collect())
+            .filter(|entry| hidden || !entry.name.starts_with(b"."));
+        Ok(shown.map(|entry| self.entry(target, entry)).collect())
     }
 
     /// An inode that cannot be read is told, and its name still shown.
-    fn entry(&mut self, entry: dioxide::DirEntry) -> Row {
-        if !self.args.long {
-            return Row {
-                name: Name(entry.name),
-                ino: entry.ino.0,
-                file_type: entry.file_type,
-                metadata: None,
-                target: None,
-            };
-        }
-        let path = join(&self.address.path, &entry.name);
-        let metadata = match self.fs.symlink_metadata(&path) {
-            Ok(metadata) => Some(metadata),
-            Err(error) => {
-                self.tell(&path, &error);
+    fn entry(&mut self, directory: &Target, entry: dioxide::DirEntry) -> Row {
+        let child = directory.child(&entry.name);
+        let args = self.args;
+        let wanted = args.long || args.size || args.by_time || args.by_size || args.classify;
+        let unknown = entry.file_type == FileType::Unknown && args.recursive;
+        let metadata = match (wanted || unknown).then(|| child.symlink_metadata()) {
+            Some(Err(failure)) => {
+                self.worst = self.worst.max(failure.tell());
                 None
             }
+            Some(Ok(metadata)) => Some(metadata),
+            None => None,
         };
+        let mut row = self.row(&child, entry.name, entry.ino.0, metadata);
+        if row.metadata.is_none() {
+            row.file_type = entry.file_type;
+        }
+        row
+    }
+
+    fn row(&mut self, target: &Target, name: Vec<u8>, ino: u32, metadata: Option<Metadata>) -> Row {
         let file_type = metadata
             .as_ref()
-            .map_or(entry.file_type, |metadata| metadata.file_type);
-        let target = self.target(&path, file_type);
+            .map_or(FileType::Unknown, |metadata| metadata.file_type);
+        let links = self.args.long && file_type == FileType::Symlink;
         Row {
-            name: Name(entry.name),
-            ino: entry.ino.0,
+            name: Name(name),
+            ino,
             file_type,
             metadata,
-            target,
+            has_acl: self.args.long && !links && has_acl(target),
+            target: links.then(|| self.link(target)).flatten(),
+            target_mark: match links && self.args.classify {
+                true => target
+                    .fs
+                    .metadata(target.path())
+                    .as_ref()
+                    .map_or("", print::mark),
+                false => "",
+            },
         }
     }
 
-    fn target(&mut self, path: &[u8], file_type: FileType) -> Option<Name> {
-        if !self.args.long || file_type != FileType::Symlink {
-            return None;
-        }
-        self.fs
-            .read_link(path)
-            .map_err(|error| self.tell(path, &error))
-            .map(Name)
-            .ok()
+    fn link(&mut self, target: &Target) -> Option<Name> {
+        let found = target.fs.read_link(target.path());
+        let told = |error| self.worst = self.worst.max(target.failure(&error).tell());
+        found.map_err(told).map(Name).ok()
     }
 
-    fn tell(&mut self, path: &[u8], error: &dioxide::Error) {
-        let about = Address {
-            image: self.address.image.clone(),
-            path: path.to_vec(),
+    fn order(&self, a: &Row, b: &Row) -> Ordering {
+        let time = |row: &Row| row.metadata.as_ref().map(|metadata| metadata.mtime);
+        let size = |row: &Row| row.metadata.as_ref().map(|metadata| metadata.size);
+        let first = match () {
+            () if self.args.by_time => Reverse(time(a)).cmp(&Reverse(time(b))),
+            () if self.args.by_size => Reverse(size(a)).cmp(&Reverse(size(b))),
+            () => Ordering::Equal,
         };
-        *self.worst = (*self.worst).max(Failure::engine(about, path, error).tell());
-    }
-}
-
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut path = directory.to_vec();
-    if path.last() != Some(&b'/') {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
-    path
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn name_joins_root_and_other_directories_with_one_slash() {
-        assert_eq!(join(b"/", b"a"), b"/a");
-        assert_eq!(join(b"/d", b"a"), b"/d/a");
-        assert_eq!(join(b"/d/", b"a"), b"/d/a");
+        let order = first.then_with(|| a.name.0.cmp(&b.name.0));
+        if self.args.reverse {
+            order.reverse()
+        } else {
+            order
+        }
     }
 }

@@ -1,13 +1,16 @@
-//! `dioxide stat`: in the shape of `stat`, and below it what only ext4 has.
+//! `dioxide stat`: in the shape of `stat`, and below it what only ext4 has; or in any form.
 
-use crate::address::Address;
+mod format;
+
 use crate::args::StatArgs;
-use crate::failure::{Failure, Status, for_each};
-use crate::images::Images;
-use crate::output::Out;
-use crate::render::{Name, full_time, mode_string, type_words};
+use crate::failure::{Failure, Status};
+use crate::images::Purpose;
+use crate::output::{JsonArray, Out};
+use crate::render::{Name, mode_string};
+use crate::session::{Session, Target};
 use dioxide::format::inode::InodeFlags;
-use dioxide::{Error, FileType, Fs, Metadata, Xattr};
+use dioxide::{Error, FileType, Metadata, Xattr};
+use format::Format;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -15,7 +18,7 @@ use std::io::{self, Write};
 #[derive(Serialize)]
 struct Told<'a> {
     #[serde(skip)]
-    address: &'a Address,
+    shown: &'a [u8],
     image: String,
     path: String,
     #[serde(flatten)]
@@ -34,34 +37,44 @@ struct JsonXattr {
     value: Name,
 }
 
-pub fn run(args: &StatArgs, out: &mut Out) -> Result<Status, Failure> {
-    let mut images = Images::new(&args.open);
-    let mut all = Vec::new();
-    let status = for_each(&args.paths, |address| {
-        let fs = images.fs(&address.image)?;
-        let told = gather(&fs, address, args.dereference)
-            .map_err(|error| Failure::engine(address, &address.path, &error))?;
+const HEAD: &str =
+    "  Size: %-10s\tBlocks: %-10b IO Block: %-6o %F\nDevice: %Hd,%Ld\tInode: %-10i  Links: ";
+const TAIL: &str = "\nAccess: (%04a/%10.10A)  Uid: (%5u/%8U)   Gid: (%5g/%8G)\n\
+    Access: %x\nModify: %y\nChange: %z\n Birth: %w\n";
+
+pub fn run(args: &StatArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    let wrong = |what| Failure::trouble("format", what);
+    let lines = args.format.as_ref().map(|text| Format::parse(text, false));
+    let printf = args.printf.as_ref().map(|text| Format::parse(text, true));
+    let form = lines.or(printf).transpose().map_err(wrong)?;
+    session.begin(&args.open, Purpose::Look);
+    let mut array = JsonArray::default();
+    let status = session.for_each(&args.paths, |target| {
+        let told = gather(&target, args.dereference).map_err(|error| target.failure(&error))?;
         if args.json {
-            all.push(told);
-            return Ok(());
+            return array.push(&told, out);
         }
-        Ok(print(&told, out)?)
+        let Some(form) = &form else {
+            return Ok(print(&told, out)?);
+        };
+        form.write(&told, out)?;
+        Ok(out.write_all(if args.printf.is_some() { b"" } else { b"\n" })?)
     })?;
     if args.json {
-        out.json(&all)?;
+        array.finish(out)?;
     }
     Ok(status)
 }
 
-fn gather<'a>(fs: &Fs, address: &'a Address, follow: bool) -> Result<Told<'a>, Error> {
-    let path = &address.path;
+fn gather(target: &Target, follow: bool) -> Result<Told<'_>, Error> {
+    let (fs, path) = (&target.fs, target.path());
     let metadata = if follow {
         fs.metadata(path)?
     } else {
         fs.symlink_metadata(path)?
     };
     let is_link = metadata.file_type == FileType::Symlink;
-    let target = is_link.then(|| fs.read_link(path)).transpose()?;
+    let link = is_link.then(|| fs.read_link(path)).transpose()?;
     // Attributes are looked up by the path, which would lead past a link.
     let xattrs = if is_link {
         Vec::new()
@@ -69,13 +82,13 @@ fn gather<'a>(fs: &Fs, address: &'a Address, follow: bool) -> Result<Told<'a>, E
         fs.xattrs(path)?
     };
     Ok(Told {
-        address,
-        image: address.image.display().to_string(),
+        shown: &target.shown,
+        image: target.address.image.display().to_string(),
         path: String::from_utf8_lossy(path).into_owned(),
         mode: mode_string(metadata.file_type, metadata.permissions),
         flag_names: InodeFlags(metadata.flags).names(),
         metadata,
-        target: target.map(Name),
+        target: link.map(Name),
         xattrs: xattrs.into_iter().map(json_xattr).collect(),
     })
 }
@@ -88,45 +101,19 @@ fn json_xattr(xattr: Xattr) -> JsonXattr {
 }
 
 fn print(told: &Told<'_>, out: &mut Out) -> io::Result<()> {
-    let Metadata {
-        size,
-        blocks,
-        block_size,
-        ino,
-        nlink,
-        permissions,
-        ..
-    } = told.metadata;
-    write!(out, "  File: {}", told.address)?;
+    out.write_all(b"  File: ")?;
+    out.name(told.shown)?;
     if let Some(Name(target)) = &told.target {
         out.write_all(b" -> ")?;
         out.name(target)?;
     }
-    let kind = type_words(told.metadata.file_type, size);
-    writeln!(
-        out,
-        "\n  Size: {size:<10}\tBlocks: {blocks:<10} IO Block: {block_size:<6} {kind}"
-    )?;
-    write!(out, " Inode: {ino:<10}\tLinks: {nlink}")?;
-    if let Some((major, minor)) = told.metadata.device {
-        write!(out, "     Device type: {major},{minor}")?;
-    }
-    let (uid, gid) = (told.metadata.uid, told.metadata.gid);
-    writeln!(
-        out,
-        "\nAccess: ({permissions:04o}/{})  Uid: {uid:5}   Gid: {gid:5}",
-        told.mode
-    )?;
-    print_times(&told.metadata, out)?;
+    let links = match told.metadata.device {
+        Some(_) => "%-5h Device type: %Hr,%Lr",
+        None => "%h",
+    };
+    let form = Format::parse(&format!("\n{HEAD}{links}{TAIL}"), false);
+    form.expect("the format is a constant").write(told, out)?;
     print_ext4(told, out)
-}
-
-fn print_times(metadata: &Metadata, out: &mut Out) -> io::Result<()> {
-    writeln!(out, "Access: {}", full_time(metadata.atime))?;
-    writeln!(out, "Modify: {}", full_time(metadata.mtime))?;
-    writeln!(out, "Change: {}", full_time(metadata.ctime))?;
-    let birth = metadata.crtime.map_or_else(|| "-".into(), full_time);
-    writeln!(out, " Birth: {birth}")
 }
 
 fn print_ext4(told: &Told<'_>, out: &mut Out) -> io::Result<()> {

@@ -1,4 +1,6 @@
 //! An image of a small tree, and the command run on it.
+// Not every test binary needs all of it.
+#![allow(dead_code)]
 
 use dioxide_testkit::{Image, ImageBuilder, pattern};
 use std::ffi::OsStr;

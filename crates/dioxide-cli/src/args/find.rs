@@ -1,0 +1,46 @@
+//! Arguments of `dioxide find`: what comes after the options is find's own language.
+
+use super::ImageArgs;
+use clap::Args;
+use std::ffi::OsString;
+
+/// Finds files
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Options of dioxide come first, then where to look, then what to look for.
+
+Tests:
+  -name, -iname, -path, -ipath PATTERN   the name, or all that is printed; i: in either case
+  -type f|d|l|b|c|p|s                    the kind, or several as in f,l
+  -size [+-]N[cwbkMG]                    the size in such units, rounded up; blocks of 512 bytes if none is named
+  -empty                                 a file of no bytes, or a directory of no files
+  -mtime, -mmin [+-]N                    changed so many days or minutes ago; -atime, -amin, -ctime, -cmin as well
+  -newer FILE                            changed after FILE, which may be IMG:/PATH or on the host
+  -uid, -gid, -links, -inum [+-]N        numbers of the inode
+  -perm [-/]MODE                         exactly, at least (-), or any (/) of these permissions
+  -true, -false
+Actions:
+  -print, -print0, -ls, -prune
+Anywhere:
+  -maxdepth N, -mindepth N, -depth
+Operators:
+  ( ), !, -not, -a, -and, -o, -or
+
+Examples:
+  dioxide find disk.img:/etc -name '*.conf' -newer disk.img:/etc/hostname
+  dioxide find disk.img:/ -path '*/proc' -prune -o -type f -size +1M -ls
+  dioxide find --json disk.img:/home -perm /022 -not -type l")]
+pub struct FindArgs {
+    /// Print an array of JSON: an element for each file that would be printed
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub open: ImageArgs,
+    /// Where to look, and for what
+    #[arg(
+        value_name = "IMG:/PATH|EXPRESSION",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub words: Vec<OsString>,
+}

@@ -1,0 +1,128 @@
+//! Dates as touch takes them.
+
+use dioxide::Timestamp;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
+
+/// A time from `now`, `@seconds`, a date, a date and a time of day, with or without an offset.
+pub fn parse_time(word: &str) -> Result<Timestamp, String> {
+    let wrong = || {
+        format!("'{word}' is no time, such as now, @1795286103, 2026-11-21 or 2026-11-21 10:02:37")
+    };
+    let word = word.trim();
+    let found = match word.strip_prefix('@') {
+        _ if word == "now" => Some(jiff::Timestamp::now()),
+        Some(seconds) => seconds_since_1970(seconds),
+        None => exact(word).or_else(|| local(word)),
+    };
+    found.map(to_disk).ok_or_else(wrong)
+}
+
+fn seconds_since_1970(text: &str) -> Option<jiff::Timestamp> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let whole: i64 = whole.parse().ok()?;
+    let digits = fraction.bytes().all(|byte| byte.is_ascii_digit());
+    let nanos: i32 = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
+    let sign = if text.starts_with('-') { -1 } else { 1 };
+    jiff::Timestamp::new(whole, sign * nanos)
+        .ok()
+        .filter(|_| digits)
+}
+
+/// With an offset.
+fn exact(word: &str) -> Option<jiff::Timestamp> {
+    word.parse().ok()
+}
+
+/// In the local time zone.
+fn local(word: &str) -> Option<jiff::Timestamp> {
+    let civil = word.parse::<DateTime>().ok();
+    let civil = civil.or_else(|| word.parse::<Date>().ok().map(DateTime::from))?;
+    let zoned = civil.to_zoned(TimeZone::system()).ok()?;
+    Some(zoned.timestamp())
+}
+
+/// A time from `[[CC]YY]MMDDhhmm[.ss]`, local.
+pub fn parse_stamp(word: &str) -> Result<Timestamp, String> {
+    stamp(word)
+        .map(to_disk)
+        .ok_or_else(|| format!("'{word}' is no time of the form [[CC]YY]MMDDhhmm[.ss]"))
+}
+
+fn stamp(word: &str) -> Option<jiff::Timestamp> {
+    let (minutes, seconds) = word.split_once('.').unwrap_or((word, "00"));
+    if !minutes
+        .bytes()
+        .chain(seconds.bytes())
+        .all(|byte| byte.is_ascii_digit())
+        || seconds.len() != 2
+    {
+        return None;
+    }
+    let this_year = jiff::Zoned::now().year();
+    let (year, rest) = match minutes.len() {
+        8 => (this_year, minutes),
+        10 => (century(minutes[..2].parse().ok()?), &minutes[2..]),
+        12 => (minutes[..4].parse().ok()?, &minutes[4..]),
+        _ => return None,
+    };
+    let part = |at: usize| rest[at..at + 2].parse::<i8>().ok();
+    let civil = DateTime::new(
+        year,
+        part(0)?,
+        part(2)?,
+        part(4)?,
+        part(6)?,
+        seconds.parse().ok()?,
+        0,
+    );
+    Some(civil.ok()?.to_zoned(TimeZone::system()).ok()?.timestamp())
+}
+
+/// POSIX: 69 to 99 are of the last century.
+fn century(year: i16) -> i16 {
+    year + if year >= 69 { 1900 } else { 2000 }
+}
+
+fn to_disk(time: jiff::Timestamp) -> Timestamp {
+    // Before 1970 nanoseconds count up from the second before, too.
+    let nanos = time.as_nanosecond();
+    let per_second = 1_000_000_000;
+    Timestamp {
+        secs: nanos.div_euclid(per_second) as i64,
+        nanos: nanos.rem_euclid(per_second) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_each_form_is_taken() {
+        let time = |word: &str| parse_time(word).map(|time| (time.secs, time.nanos));
+        assert_eq!(time("@12.5"), Ok((12, 500_000_000)));
+        assert_eq!(time("@-1"), Ok((-1, 0)));
+        assert_eq!(time("@-0.5"), Ok((-1, 500_000_000)));
+        assert_eq!(time("1970-01-01T00:00:01Z"), Ok((1, 0)));
+        assert_eq!(time("1970-01-01 02:00:00+01:00"), Ok((3600, 0)));
+        assert!(time("2026-11-21").is_ok() && time("2026-11-21 10:02").is_ok());
+        assert!(time("now").is_ok());
+        for word in ["", "yesterday-ish", "@", "@x", "@1.x", "2026-13-01"] {
+            assert!(time(word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn stamp_of_each_length_is_taken() {
+        assert_eq!(
+            parse_stamp("202611211002.37"),
+            parse_time("2026-11-21 10:02:37")
+        );
+        assert_eq!(parse_stamp("7001010000"), parse_time("1970-01-01"));
+        assert!(parse_stamp("11211002").is_ok());
+        for word in ["", "1121", "2026112110023", "202613211002", "20261121100é"] {
+            assert!(parse_stamp(word).is_err(), "{word}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `dioxide chmod` and `dioxide chown`: operands, recursion and references are the same, what is set is not.
+
+use crate::address::Operand;
+use crate::args::{ChmodArgs, ChownArgs, ImageArgs, ModeChange, Owner};
+use crate::failure::{Failure, Status};
+use crate::images::Purpose;
+use crate::interrupt;
+use crate::output::Out;
+use crate::progress::Progress;
+use crate::render::mode_string;
+use crate::session::{Session, Target};
+use crate::walk::{First, Next, Visit, When, walk};
+use dioxide::{FileType, Metadata, SetAttributes};
+use std::io::Write;
+
+/// What both have.
+struct Change<'a> {
+    operands: &'a [Operand],
+    recursive: bool,
+    verbose: bool,
+}
+
+/// What is set of a file, and how that is told; none if it is so already.
+type Decide<'a> = &'a dyn Fn(&Metadata) -> Option<(SetAttributes, String)>;
+
+pub fn chmod(args: &ChmodArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    begin(session, &args.open);
+    let (change, operands) = match &args.reference {
+        Some(file) => {
+            let bits = session.target(file)?.metadata()?.permissions;
+            (ModeChange::Octal { bits, digits: 5 }, &args.operands[..])
+        }
+        None => {
+            let (word, operands) = split(&args.operands)?;
+            (ChmodArgs::mode(word).map_err(Failure::plain)?, operands)
+        }
+    };
+    let decide = |metadata: &Metadata| {
+        let is_directory = metadata.file_type == FileType::Directory;
+        let mode = change.apply(metadata.permissions, is_directory);
+        let words = format!(
+            "mode is now {mode:04o} ({})",
+            &mode_string(metadata.file_type, mode)[1..]
+        );
+        (mode != metadata.permissions).then(|| (SetAttributes::new().mode(mode), words))
+    };
+    let change = Change {
+        operands,
+        recursive: args.recursive,
+        verbose: args.verbose,
+    };
+    change.run(&decide, session, out)
+}
+
+pub fn chown(args: &ChownArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    begin(session, &args.open);
+    let (owner, operands) = match &args.reference {
+        Some(file) => {
+            let metadata = session.target(file)?.metadata()?;
+            let owner = Owner {
+                uid: Some(metadata.uid),
+                gid: Some(metadata.gid),
+            };
+            (owner, &args.operands[..])
+        }
+        None => {
+            let (word, operands) = split(&args.operands)?;
+            (ChownArgs::owner(word).map_err(Failure::plain)?, operands)
+        }
+    };
+    let decide = |metadata: &Metadata| {
+        let uid = owner.uid.unwrap_or(metadata.uid);
+        let gid = owner.gid.unwrap_or(metadata.gid);
+        let set = SetAttributes::new().uid(uid).gid(gid);
+        Some((set, format!("owner is now {uid}:{gid}")))
+    };
+    let change = Change {
+        operands,
+        recursive: args.recursive,
+        verbose: args.verbose,
+    };
+    change.run(&decide, session, out)
+}
+
+/// Begins a command that changes images: Ctrl-C ends it between two operations.
+pub(super) fn begin(session: &mut Session, open: &ImageArgs) {
+    interrupt::watch();
+    session.begin(open, Purpose::Change);
+}
+
+fn split(operands: &[Operand]) -> Result<(&Operand, &[Operand]), Failure> {
+    match operands {
+        [first, rest @ ..] if !rest.is_empty() => Ok((first, rest)),
+        _ => Err(Failure::plain(
+            "which files? Write IMG:/path after what they get",
+        )),
+    }
+}
+
+impl Change<'_> {
+    fn run(
+        &self,
+        decide: Decide<'_>,
+        session: &mut Session,
+        out: &mut Out,
+    ) -> Result<Status, Failure> {
+        let mut worst = Status::Fine;
+        let mut progress = match self.verbose {
+            true => Progress::none(),
+            false => Progress::of_count(),
+        };
+        let status = session.for_each(self.operands, |target| {
+            let visit = &mut |visit: &Visit<'_>| {
+                progress.advance(1);
+                self.visit(visit, decide, out)
+            };
+            worst = worst.max(walk(&target, First::Followed, visit)?);
+            Ok(())
+        })?;
+        Ok(status.max(worst))
+    }
+
+    /// Symlinks below an operand are left alone: what they lead to is not in the tree.
+    fn visit(&self, visit: &Visit<'_>, decide: Decide<'_>, out: &mut Out) -> Result<Next, Failure> {
+        let is_link = visit.metadata.file_type == FileType::Symlink;
+        if visit.when != When::After && !is_link {
+            self.set(visit.target, decide(visit.metadata), out)?;
+        }
+        Ok(if self.recursive {
+            Next::Enter
+        } else {
+            Next::Pass
+        })
+    }
+
+    fn set(
+        &self,
+        target: &Target,
+        set: Option<(SetAttributes, String)>,
+        out: &mut Out,
+    ) -> Result<(), Failure> {
+        let Some((set, words)) = set else {
+            return Ok(());
+        };
+        let done = target.fs.set_attributes(target.path(), &set);
+        done.map_err(|error| target.failure(&error))?;
+        if self.verbose {
+            out.name(&target.shown)?;
+            writeln!(out, ": {words}")?;
+        }
+        Ok(())
+    }
+}

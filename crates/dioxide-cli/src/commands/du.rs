@@ -1,0 +1,160 @@
+//! `dioxide du`: sums up trees, a file with several names once in a run.
+
+use crate::args::DuArgs;
+use crate::failure::{Failure, Status};
+use crate::images::Purpose;
+use crate::output::{JsonArray, Out};
+use crate::progress::Progress;
+use crate::render::{Name, human};
+use crate::session::{Session, Target};
+use crate::walk::{First, Next, Visit, When, walk};
+use dioxide::{FileType, Metadata};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::PathBuf;
+
+pub fn run(args: &DuArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    session.begin(&args.open, Purpose::Look);
+    let operands = session.or_here(&args.paths)?;
+    let mut sums = Sums {
+        args,
+        // Between lines on a terminal it would only be in the way.
+        progress: match args.summarize || !out.is_terminal() {
+            true => Progress::of_count(),
+            false => Progress::none(),
+        },
+        out,
+        json: JsonArray::default(),
+        seen: HashSet::new(),
+        open: Vec::new(),
+        total: 0,
+    };
+    let mut worst = Status::Fine;
+    let status = session.for_each(&operands, |target| {
+        sums.open.clear();
+        worst = worst.max(walk(&target, First::Itself, &mut |visit| {
+            sums.visit(visit)
+        })?);
+        Ok(())
+    })?;
+    sums.finish()?;
+    Ok(status.max(worst))
+}
+
+struct Sums<'a> {
+    args: &'a DuArgs,
+    out: &'a mut Out,
+    json: JsonArray,
+    /// Files with several names that were counted.
+    seen: HashSet<(PathBuf, u32)>,
+    /// The sum of each directory that is entered.
+    open: Vec<u64>,
+    total: u64,
+    progress: Progress,
+}
+
+#[derive(Serialize)]
+struct Line {
+    image: String,
+    path: Name,
+    bytes: u64,
+}
+
+impl Sums<'_> {
+    fn visit(&mut self, visit: &Visit<'_>) -> Result<Next, Failure> {
+        self.progress.advance(1);
+        let counted = visit.when == When::After || self.is_first(visit);
+        match visit.when {
+            When::Before if counted => {
+                self.open.push(self.bytes(visit.metadata));
+                return Ok(Next::Enter);
+            }
+            When::Once if counted => {
+                let bytes = self.bytes(visit.metadata);
+                self.add(bytes);
+                if visit.depth == 0 || self.args.all {
+                    self.tell(visit, bytes)?;
+                }
+            }
+            When::After => {
+                let bytes = self.open.pop().unwrap_or(0);
+                self.add(bytes);
+                self.tell(visit, bytes)?;
+            }
+            _ => {}
+        }
+        Ok(Next::Pass)
+    }
+
+    /// Whether a file is met for the first time. Directories are so by the walk.
+    fn is_first(&mut self, visit: &Visit<'_>) -> bool {
+        let several = visit.metadata.nlink > 1 || visit.metadata.file_type == FileType::Directory;
+        if self.args.count_links || !several {
+            return true;
+        }
+        let image = visit.target.address.image.clone();
+        self.seen.insert((image, visit.metadata.ino))
+    }
+
+    fn bytes(&self, metadata: &Metadata) -> u64 {
+        match self.args.bytes || self.args.apparent_size {
+            true => metadata.size,
+            false => metadata.blocks.saturating_mul(512),
+        }
+    }
+
+    fn add(&mut self, bytes: u64) {
+        match self.open.last_mut() {
+            Some(sum) => *sum = sum.saturating_add(bytes),
+            None => self.total = self.total.saturating_add(bytes),
+        }
+    }
+
+    fn tell(&mut self, visit: &Visit<'_>, bytes: u64) -> Result<(), Failure> {
+        let most = if self.args.summarize {
+            0
+        } else {
+            self.args.max_depth.unwrap_or(usize::MAX)
+        };
+        if visit.depth > most {
+            return Ok(());
+        }
+        self.line(visit.target, bytes)
+    }
+
+    fn line(&mut self, target: &Target, bytes: u64) -> Result<(), Failure> {
+        if self.args.json {
+            let line = Line {
+                image: target.address.image.display().to_string(),
+                path: Name(target.path().to_vec()),
+                bytes,
+            };
+            return self.json.push(&line, self.out);
+        }
+        write!(self.out, "{}\t", self.scaled(bytes))?;
+        self.out.name(&target.shown)?;
+        Ok(writeln!(self.out)?)
+    }
+
+    fn scaled(&self, bytes: u64) -> String {
+        match self.args {
+            DuArgs {
+                human_readable: true,
+                ..
+            } => human(bytes),
+            DuArgs { bytes: true, .. } => bytes.to_string(),
+            _ => bytes.div_ceil(1024).to_string(),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), Failure> {
+        if self.args.json {
+            return self.json.finish(self.out);
+        }
+        if self.args.total {
+            writeln!(self.out, "{}\ttotal", self.scaled(self.total))?;
+        }
+        Ok(())
+    }
+}

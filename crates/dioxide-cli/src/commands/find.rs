@@ -1,0 +1,177 @@
+//! `dioxide find`: walks trees, and evaluates an expression for each file.
+
+mod eval;
+mod parse;
+
+use crate::address::Operand;
+use crate::args::FindArgs;
+use crate::failure::{Failure, Status};
+use crate::images::Purpose;
+use crate::output::{JsonArray, Out};
+use crate::render::now_secs;
+use crate::session::{Place, Session};
+use crate::walk::{First, Next, When, walk};
+use dioxide::{FileType, Timestamp};
+use eval::Printer;
+use parse::Parser;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+/// What an expression is made of.
+#[derive(Debug)]
+enum Expr {
+    All(Vec<Expr>),
+    Any(Vec<Expr>),
+    Not(Box<Expr>),
+    Test(Test),
+    Action(Action),
+}
+
+#[derive(Debug)]
+enum Test {
+    Constant(bool),
+    Name {
+        pattern: Vec<u8>,
+        ignore_case: bool,
+        /// All that is shown of the path.
+        whole: bool,
+    },
+    Kind(Vec<FileType>),
+    Size {
+        unit: u64,
+        count: Count,
+    },
+    Empty,
+    Age {
+        which: Time,
+        unit_secs: i64,
+        count: Count,
+    },
+    Newer(Timestamp),
+    Number {
+        which: Number,
+        count: Count,
+    },
+    Permissions {
+        bits: u16,
+        how: Matching,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Time {
+    Access,
+    Modify,
+    Change,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Uid,
+    Gid,
+    Links,
+    Inode,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Matching {
+    Exactly,
+    AllOf,
+    AnyOf,
+}
+
+/// `5`, `+5`, `-5`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    Exactly(u64),
+    MoreThan(u64),
+    LessThan(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Print,
+    Print0,
+    Ls,
+    Prune,
+}
+
+/// All that was asked for.
+struct Query {
+    expr: Expr,
+    min_depth: usize,
+    max_depth: usize,
+    /// Directories come after what is in them.
+    depth_first: bool,
+}
+
+pub fn run(args: &FindArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    let is_expression =
+        |word: &[u8]| word == b"(" || word == b"!" || word.len() > 1 && word.starts_with(b"-");
+    let split = args
+        .words
+        .iter()
+        .position(|word| is_expression(word.as_bytes()));
+    let (paths, expression) = args.words.split_at(split.unwrap_or(args.words.len()));
+    let paths: Vec<_> = paths.iter().cloned().map(Operand).collect();
+    session.begin(&args.open, Purpose::Look);
+    let operands = session.or_here(&paths)?;
+    let mut newer = |word: &Operand| reference_time(session, word);
+    let query = Parser::new(expression, &mut newer).query()?;
+    let mut printer = Printer {
+        out,
+        json: args.json.then(JsonArray::default),
+        now: now_secs(),
+    };
+    let mut worst = Status::Fine;
+    let status = session.for_each(&operands, |target| {
+        let visit = &mut |visit: &crate::walk::Visit<'_>| query.visit(visit, &mut printer);
+        worst = worst.max(walk(&target, First::Itself, visit)?);
+        Ok(())
+    })?;
+    printer.finish()?;
+    Ok(status.max(worst))
+}
+
+impl Query {
+    fn visit(
+        &self,
+        visit: &crate::walk::Visit<'_>,
+        printer: &mut Printer<'_>,
+    ) -> Result<Next, Failure> {
+        let shallow = visit.depth < self.min_depth;
+        let next = match visit.depth < self.max_depth {
+            true => Next::Enter,
+            false => Next::Pass,
+        };
+        // A directory that is not entered is not left either.
+        let turn = match visit.when {
+            When::Once => true,
+            When::Before => !self.depth_first || next == Next::Pass,
+            When::After => self.depth_first,
+        };
+        if !turn || shallow {
+            return Ok(next);
+        }
+        let verdict = self.expr.eval(visit, printer)?;
+        match verdict.prune && !self.depth_first {
+            true => Ok(Next::Pass),
+            false => Ok(next),
+        }
+    }
+}
+
+/// When the file was changed that `-newer` names: in an image, or on the host.
+fn reference_time(session: &mut Session, word: &Operand) -> Result<Timestamp, Failure> {
+    match session.place(word)? {
+        Place::Image { .. } => Ok(session.target(word)?.metadata()?.mtime),
+        Place::Host(path) => {
+            let found = std::fs::metadata(&path);
+            let found = found.map_err(|error| Failure::host(word, &error))?;
+            Ok(Timestamp {
+                secs: found.mtime(),
+                nanos: found.mtime_nsec() as u32,
+            })
+        }
+    }
+}

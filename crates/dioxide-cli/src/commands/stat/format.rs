@@ -1,0 +1,285 @@
+//! The language of `stat --format`.
+//!
+//! Owners have no names here: `%U` and `%G` are `UNKNOWN`, as where a host does not know a number. An image has
+//! no device number: it is 0.
+
+use super::Told;
+use crate::output::Out;
+use crate::render::{full_time, type_words};
+use dioxide::Timestamp;
+use std::io::{self, Write};
+
+/// A format that was understood.
+pub(super) struct Format(Vec<Piece>);
+
+enum Piece {
+    Text(Vec<u8>),
+    Directive(Directive),
+}
+
+struct Directive {
+    flags: String,
+    width: usize,
+    precision: Option<usize>,
+    what: What,
+}
+
+/// The letter, and `H` or `L` before it.
+type What = (Option<char>, char);
+
+/// Most characters that a field may be padded to.
+const WIDTH_MOST: usize = 4096;
+
+impl Format {
+    /// Understands a format; with `escapes`, those of printf too.
+    pub(super) fn parse(text: &str, escapes: bool) -> Result<Format, String> {
+        let mut pieces = Vec::new();
+        let mut plain = Vec::new();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            rest = &rest[first.len_utf8()..];
+            match first {
+                '\\' if escapes => rest = escape(rest, &mut plain),
+                '%' if rest.starts_with('%') => {
+                    plain.push(b'%');
+                    rest = &rest[1..];
+                }
+                '%' => {
+                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                    let (directive, after) = Directive::parse(rest)?;
+                    pieces.push(Piece::Directive(directive));
+                    rest = after;
+                }
+                other => plain.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        pieces.push(Piece::Text(plain));
+        Ok(Format(pieces))
+    }
+
+    pub(super) fn write(&self, told: &Told<'_>, out: &mut Out) -> io::Result<()> {
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => out.write_all(text)?,
+                Piece::Directive(directive) => directive.write(told, out)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One escape of printf, behind its backslash.
+fn escape<'a>(rest: &'a str, plain: &mut Vec<u8>) -> &'a str {
+    let octal = rest
+        .bytes()
+        .take(3)
+        .take_while(|byte| (b'0'..=b'7').contains(byte))
+        .count();
+    if octal > 0 {
+        let value = u32::from_str_radix(&rest[..octal], 8).unwrap_or(0);
+        plain.push(value as u8);
+        return &rest[octal..];
+    }
+    let Some(letter) = rest.chars().next() else {
+        plain.push(b'\\');
+        return rest;
+    };
+    let known = [
+        ('a', 7),
+        ('b', 8),
+        ('e', 27),
+        ('f', 12),
+        ('n', b'\n'),
+        ('r', b'\r'),
+        ('t', b'\t'),
+        ('v', 11),
+    ];
+    match known.iter().find(|(name, _)| *name == letter) {
+        Some((_, byte)) => plain.push(*byte),
+        None => plain.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+    }
+    &rest[letter.len_utf8()..]
+}
+
+fn number(text: &str) -> (Option<usize>, &str) {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    (text[..end].parse().ok(), &text[end..])
+}
+
+impl Directive {
+    fn parse(text: &str) -> Result<(Directive, &str), String> {
+        let flags_end = text.find(|c| !"#-+ 0'".contains(c)).unwrap_or(text.len());
+        let (flags, rest) = text.split_at(flags_end);
+        let (width, rest) = number(rest);
+        let (precision, rest) = match rest.strip_prefix('.') {
+            Some(rest) => {
+                let (precision, rest) = number(rest);
+                (Some(precision.unwrap_or(0)), rest)
+            }
+            None => (None, rest),
+        };
+        let mut letters = rest.chars();
+        let first = letters
+            .next()
+            .ok_or("'%' at its end; '%%' is a percent sign")?;
+        let what = match (first, letters.clone().next()) {
+            ('H' | 'L', Some(second @ ('d' | 'r'))) => {
+                letters.next();
+                (Some(first), second)
+            }
+            _ => (None, first),
+        };
+        if what.0.is_none() && !"aAbBdDfFgGhimnNorRstTuUwWxXyYzZC".contains(what.1) {
+            return Err(format!("'%{}' is no directive", what.1));
+        }
+        let directive = Directive {
+            flags: flags.to_owned(),
+            width: width.unwrap_or(0).min(WIDTH_MOST),
+            precision: precision.map(|precision| precision.min(WIDTH_MOST)),
+            what,
+        };
+        Ok((directive, letters.as_str()))
+    }
+
+    fn write(&self, told: &Told<'_>, out: &mut Out) -> io::Result<()> {
+        let value = self.value(told);
+        let value = match value {
+            Value::Text(text) => {
+                let most = self.precision.unwrap_or(usize::MAX).min(text.len());
+                return self.pad(&text[..most], b' ', out);
+            }
+            Value::Number(number) => number.to_string(),
+            Value::Octal(number) => self.with_prefix("0", format!("{number:o}")),
+            Value::Hex(number) => self.with_prefix("0x", format!("{number:x}")),
+            Value::Seconds(time) => self.seconds(time),
+        };
+        let zero = self.flags.contains('0') && !self.flags.contains('-');
+        self.pad(value.as_bytes(), if zero { b'0' } else { b' ' }, out)
+    }
+
+    fn with_prefix(&self, prefix: &str, digits: String) -> String {
+        match self.flags.contains('#') {
+            true => format!("{prefix}{digits}"),
+            false => digits,
+        }
+    }
+
+    /// Seconds since 1970, with as many decimals as the precision says, rounded down.
+    fn seconds(&self, time: Option<Timestamp>) -> String {
+        let time = time.unwrap_or_default();
+        let Some(decimals) = self.precision else {
+            return time.secs.to_string();
+        };
+        let all = i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
+        let (sign, all) = (if all < 0 { "-" } else { "" }, all.unsigned_abs());
+        let fraction = format!(
+            "{:09}{}",
+            all % 1_000_000_000,
+            "0".repeat(decimals.saturating_sub(9))
+        );
+        let point = if decimals > 0 { "." } else { "" };
+        format!(
+            "{sign}{}{point}{}",
+            all / 1_000_000_000,
+            &fraction[..decimals]
+        )
+    }
+
+    fn pad(&self, text: &[u8], with: u8, out: &mut Out) -> io::Result<()> {
+        let chars = String::from_utf8_lossy(text).chars().count();
+        let padding = vec![with; self.width.saturating_sub(chars)];
+        match self.flags.contains('-') {
+            true => {
+                out.name(text)?;
+                out.write_all(&padding)
+            }
+            false => {
+                out.write_all(&padding)?;
+                out.name(text)
+            }
+        }
+    }
+
+    fn value(&self, told: &Told<'_>) -> Value {
+        let metadata = &told.metadata;
+        let (major, minor) = metadata.device.unwrap_or_default();
+        let device = (u64::from(major & !0xfff) << 32)
+            | (u64::from(major & 0xfff) << 8)
+            | (u64::from(minor & !0xff) << 12)
+            | u64::from(minor & 0xff);
+        let plain = |number: u32| Value::Number(number.into());
+        let time = |time: Option<Timestamp>| text(time.map_or_else(|| "-".into(), full_time));
+        match self.what {
+            (Some('H'), 'r') => plain(major),
+            (Some(_), 'r') => plain(minor),
+            (Some(_), _) | (None, 'd') => Value::Number(0),
+            (_, 'D') => Value::Hex(0),
+            (_, 'a') => Value::Octal(metadata.permissions.into()),
+            (_, 'A') => text(told.mode.clone()),
+            (_, 'b') => Value::Number(metadata.blocks),
+            (_, 'B') => Value::Number(512),
+            (_, 'f') => Value::Hex(metadata.mode().into()),
+            (_, 'F') => text(type_words(metadata.file_type, metadata.size).into()),
+            (_, 'g') => plain(metadata.gid),
+            (_, 'u') => plain(metadata.uid),
+            (_, 'G' | 'U') => text("UNKNOWN".into()),
+            (_, 'h') => plain(metadata.nlink),
+            (_, 'i') => plain(metadata.ino),
+            (_, 'm') => text("/".into()),
+            (_, 'n') => Value::Text(told.shown.to_vec()),
+            (_, 'N') => Value::Text(quoted_name(told)),
+            (_, 'o') => plain(metadata.block_size),
+            (_, 's') => Value::Number(metadata.size),
+            (_, 'r') => Value::Number(device),
+            (_, 'R') => Value::Hex(device),
+            (_, 't') => Value::Hex(major.into()),
+            (_, 'T') => Value::Hex(minor.into()),
+            (_, 'w') => time(metadata.crtime),
+            (_, 'W') => Value::Seconds(metadata.crtime),
+            (_, 'x') => time(Some(metadata.atime)),
+            (_, 'X') => Value::Seconds(Some(metadata.atime)),
+            (_, 'y') => time(Some(metadata.mtime)),
+            (_, 'Y') => Value::Seconds(Some(metadata.mtime)),
+            (_, 'z') => time(Some(metadata.ctime)),
+            (_, 'Z') => Value::Seconds(Some(metadata.ctime)),
+            // Of SELinux, and unknown here.
+            _ => text("?".into()),
+        }
+    }
+}
+
+enum Value {
+    Text(Vec<u8>),
+    Number(u64),
+    Octal(u64),
+    Hex(u64),
+    Seconds(Option<Timestamp>),
+}
+
+fn text(text: String) -> Value {
+    Value::Text(text.into_bytes())
+}
+
+/// In single quotes, each of its own as `'\''`.
+fn quoted(name: &[u8]) -> Vec<u8> {
+    let mut quoted = vec![b'\''];
+    for byte in name {
+        match byte {
+            b'\'' => quoted.extend_from_slice(br"'\''"),
+            other => quoted.push(*other),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+fn quoted_name(told: &Told<'_>) -> Vec<u8> {
+    let mut name = quoted(told.shown);
+    if let Some(target) = &told.target {
+        name.extend_from_slice(b" -> ");
+        name.extend(quoted(&target.0));
+    }
+    name
+}

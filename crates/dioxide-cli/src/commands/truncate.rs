@@ -1,0 +1,31 @@
+//! `dioxide truncate`.
+
+use super::change::begin;
+use crate::args::{SizeChange, TruncateArgs};
+use crate::failure::{Failure, Status};
+use crate::session::{Session, Target};
+use dioxide::{Error, OpenOptions};
+
+pub fn run(args: &TruncateArgs, session: &mut Session) -> Result<Status, Failure> {
+    begin(session, &args.open);
+    let change = match (&args.reference, args.size) {
+        (Some(file), _) => SizeChange::To(session.target(file)?.metadata()?.size),
+        (None, Some(change)) => change,
+        (None, None) => return Err(Failure::plain("no size")),
+    };
+    session.for_each(&args.paths, |target| truncate(args, &target, change))
+}
+
+fn truncate(args: &TruncateArgs, target: &Target, change: SizeChange) -> Result<(), Failure> {
+    let told = |error: Error| target.failure(&error);
+    let file = match OpenOptions::new()
+        .write(true)
+        .open(&target.fs, target.path())
+    {
+        Err(Error::NotFound(_)) if args.no_create => return Ok(()),
+        opened => opened.map_err(told)?,
+    };
+    let size = change.apply(file.len());
+    let size = size.ok_or_else(|| Failure::trouble(target, "File too large"))?;
+    file.set_len(size).map_err(told)
+}

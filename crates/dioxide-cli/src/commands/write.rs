@@ -1,0 +1,107 @@
+//! `dioxide write`: standard input, or a file on the host, into a file of the image.
+
+use super::change::begin;
+use crate::args::WriteArgs;
+use crate::failure::{Failure, Status};
+use crate::interrupt;
+use crate::progress::Progress;
+use crate::session::{Session, Target};
+use dioxide::{Buf, OpenOptions};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+
+/// One write: large, so that few transactions are needed for what grows.
+const CHUNK_BYTES: usize = 1 << 20;
+
+pub fn run(args: &WriteArgs, session: &mut Session) -> Result<Status, Failure> {
+    begin(session, &args.open);
+    let target = session.target(&args.path)?;
+    let input = Input::open(args)?;
+    write(args, &target, input)?;
+    Ok(Status::Fine)
+}
+
+/// Where bytes come from.
+struct Input {
+    file: File,
+    name: String,
+    /// How many there are, if that is known.
+    bytes: u64,
+}
+
+impl Input {
+    fn open(args: &WriteArgs) -> Result<Input, Failure> {
+        let (name, opened) = match &args.input {
+            Some(path) => (path.display().to_string(), File::open(path)),
+            None => {
+                let stdin = io::stdin().as_fd().try_clone_to_owned();
+                ("standard input".to_owned(), stdin.map(File::from))
+            }
+        };
+        let told = |error: io::Error| Failure::host(&name, &error);
+        let file = opened.map_err(told)?;
+        let metadata = file.metadata().map_err(told)?;
+        let bytes = if metadata.is_file() {
+            metadata.len()
+        } else {
+            0
+        };
+        Ok(Input { file, name, bytes })
+    }
+
+    /// Fills the buffer as far as there is anything.
+    fn fill(&mut self, buf: &mut [u8]) -> Result<usize, Failure> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            self.wait()?;
+            match self.file.read(&mut buf[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Failure::host(&self.name, &error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Waits until there is something to read, and looks for Ctrl-C meanwhile: it does not end a read.
+    fn wait(&self) -> Result<(), Failure> {
+        const PATIENCE: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 200_000_000,
+        };
+        loop {
+            interrupt::check()?;
+            let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut fds, Some(&PATIENCE)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                // What cannot be waited for can be read.
+                Ok(_) | Err(_) => return Ok(()),
+            }
+        }
+    }
+}
+
+fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<(), Failure> {
+    let options = OpenOptions::new().write(true).append(args.append);
+    let file = target.open(&options)?;
+    let told = |error| target.failure(&error);
+    let mut progress = Progress::of_bytes(input.bytes);
+    let mut buf = Buf::zeroed(CHUNK_BYTES);
+    let mut offset = if args.append { file.len() } else { args.offset };
+    loop {
+        let count = input.fill(&mut buf)?;
+        if count == 0 {
+            break;
+        }
+        file.write_at(&buf[..count], offset).map_err(told)?;
+        offset += count as u64;
+        progress.advance(count as u64);
+    }
+    if args.truncate {
+        file.set_len(offset).map_err(told)?;
+    }
+    file.sync_data().map_err(told)
+}

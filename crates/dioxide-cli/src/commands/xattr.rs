@@ -1,0 +1,221 @@
+//! `dioxide xattr`: values as text, hexadecimal digits or base64, in the forms of getfattr.
+
+use crate::args::{Encoding, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs};
+use crate::failure::{Failure, Status};
+use crate::images::Purpose;
+use crate::output::{JsonArray, Out};
+use crate::render::{Name, hex};
+use crate::session::{Session, Target};
+use crate::walk::{First, Next, When, walk};
+use dioxide::{Error, FileType, Xattr};
+use serde::Serialize;
+use std::io::Write;
+
+pub fn run(args: &XattrArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    match &args.command {
+        XattrCommand::Get(args) => get(args, session, out),
+        XattrCommand::List(args) => list(args, session, out),
+    }
+}
+
+/// What is told of one file.
+#[derive(Serialize)]
+struct Told {
+    image: String,
+    path: Name,
+    xattrs: Vec<JsonXattr>,
+}
+
+#[derive(Serialize)]
+struct JsonXattr {
+    #[serde(flatten)]
+    name: Name,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+}
+
+fn xattrs(target: &Target) -> Result<Vec<Xattr>, Failure> {
+    let found = target.fs.xattrs(target.path());
+    let mut found = found.map_err(|error| target.failure(&error))?;
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn told(target: &Target, xattrs: Vec<JsonXattr>) -> Told {
+    Told {
+        image: target.address.image.display().to_string(),
+        path: Name(target.path().to_vec()),
+        xattrs,
+    }
+}
+
+fn get(args: &XattrGetArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    session.begin(&args.open, Purpose::Look);
+    let mut array = JsonArray::default();
+    let status = session.for_each(&args.paths, |target| {
+        let mut found = xattrs(&target)?.into_iter();
+        let missing = || {
+            let path = String::from_utf8_lossy(target.path()).into_owned();
+            Failure::engine(
+                format_args!("{target}: {}", args.name),
+                target.path(),
+                &Error::NoAttribute(path),
+            )
+        };
+        let found = found
+            .find(|xattr| xattr.name == args.name.as_bytes())
+            .ok_or_else(missing)?;
+        if args.json {
+            let value = encode(&found.value, args.encoding);
+            let xattr = JsonXattr {
+                name: Name(found.name),
+                value: Some(value),
+            };
+            return array.push(&told(&target, vec![xattr]), out);
+        }
+        match args.encoding {
+            None => Ok(out.write_all(&found.value)?),
+            Some(_) => Ok(writeln!(out, "{}", encode(&found.value, args.encoding))?),
+        }
+    })?;
+    if args.json {
+        array.finish(out)?;
+    }
+    Ok(status)
+}
+
+fn list(args: &XattrListArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    session.begin(&args.open, Purpose::Look);
+    let mut array = JsonArray::default();
+    let mut worst = Status::Fine;
+    let status = session.for_each(&args.paths, |target| {
+        let visit = &mut |visit: &crate::walk::Visit<'_>| {
+            // A link's attributes cannot be told: the path leads past it.
+            let below_link = visit.depth > 0 && visit.metadata.file_type == FileType::Symlink;
+            if visit.when != When::After && !below_link {
+                list_one(args, visit.target, &mut array, out)?;
+            }
+            Ok(if args.recursive {
+                Next::Enter
+            } else {
+                Next::Pass
+            })
+        };
+        worst = worst.max(walk(&target, First::Followed, visit)?);
+        Ok(())
+    })?;
+    if args.json {
+        array.finish(out)?;
+    }
+    Ok(status.max(worst))
+}
+
+fn list_one(
+    args: &XattrListArgs,
+    target: &Target,
+    array: &mut JsonArray,
+    out: &mut Out,
+) -> Result<(), Failure> {
+    let found = xattrs(target)?;
+    let values = args.dump || args.encoding.is_some();
+    if args.json {
+        let json = |xattr: Xattr| JsonXattr {
+            value: values.then(|| encode(&xattr.value, args.encoding)),
+            name: Name(xattr.name),
+        };
+        return array.push(&told(target, found.into_iter().map(json).collect()), out);
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    write!(out, "# file: ")?;
+    out.name(&target.shown)?;
+    writeln!(out)?;
+    for xattr in found {
+        out.name(&xattr.name)?;
+        if values {
+            write!(out, "={}", encode(&xattr.value, args.encoding))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(writeln!(out)?)
+}
+
+/// A value in an encoding; if none is named, text where it is text.
+fn encode(value: &[u8], encoding: Option<Encoding>) -> String {
+    let is_text = |text: &str| !text.chars().any(char::is_control);
+    let plain = std::str::from_utf8(value).is_ok_and(is_text);
+    let chosen = match plain {
+        true => Encoding::Text,
+        false => Encoding::Base64,
+    };
+    match encoding.unwrap_or(chosen) {
+        Encoding::Text => text(value),
+        Encoding::Hex => format!("0x{}", hex(value)),
+        Encoding::Base64 => format!("0s{}", base64(value)),
+    }
+}
+
+/// In quotes; what would end or break them in octal.
+fn text(value: &[u8]) -> String {
+    let mut text = String::from("\"");
+    for chunk in value.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                '"' | '\\' => text.extend(['\\', char]),
+                char if char.is_ascii_control() => text.push_str(&format!("\\{:03o}", char as u32)),
+                char => text.push(char),
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\{byte:03o}"));
+        }
+    }
+    text.push('"');
+    text
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            let used = digit <= chunk.len();
+            text.push(if used {
+                DIGITS[value as usize] as char
+            } else {
+                '='
+            });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_of_each_length_is_padded() {
+        for (bytes, digits) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), digits);
+        }
+    }
+
+    #[test]
+    fn value_is_text_only_where_it_can_be_read() {
+        assert_eq!(encode(b"a \"b\"", None), r#""a \"b\"""#);
+        assert_eq!(encode(b"\x01", None), "0sAQ==");
+        assert_eq!(encode(b"\xff\n", Some(Encoding::Text)), r#""\377\012""#);
+        assert_eq!(encode(b"\x01\xab", Some(Encoding::Hex)), "0x01ab");
+    }
+}

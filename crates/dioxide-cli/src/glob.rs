@@ -1,0 +1,283 @@
+//! Patterns: `*`, `?`, `[a-z]`, `[!a-z]`, `\` before what is meant literally; and, as a whole name, `**`.
+//!
+//! Names are bytes; `?` and a bracket take a whole character where the name is UTF-8. A name that exists as it
+//! is written wins over the pattern that it would be. As in a shell, a dot at the beginning of a name is only met by a dot,
+//! and `**` does not follow symlinks.
+//!
+//! Rejected: a crate that compiles patterns to regular expressions. These run over names of a directory that was
+//! read from a device; and none of the crates has find's rules and a shell's at once.
+
+use dioxide::{Error, FileType, Fs};
+use std::collections::HashSet;
+
+use crate::session::join;
+
+/// How a pattern meets a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    Exact,
+    /// ASCII letters meet either case.
+    Ignored,
+}
+
+/// Whether there is anything in it that may be special.
+pub fn is_pattern(path: &[u8]) -> bool {
+    path.iter().any(|byte| b"*?[".contains(byte))
+}
+
+/// Whether `name` as a whole fits. Time: at most the product of the lengths.
+pub fn fits(pattern: &[u8], name: &[u8], case: Case) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut retry = None;
+    while n < name.len() {
+        if pattern.get(p) == Some(&b'*') {
+            p += 1;
+            retry = Some((p, n));
+            continue;
+        }
+        let step = one(&pattern[p..], &name[n..], case);
+        match (step, retry) {
+            (Some((taken, eaten)), _) => {
+                p += taken;
+                n += eaten;
+            }
+            // The star takes one character more.
+            (None, Some((after, from))) => {
+                let from = from + char_len(&name[from..]);
+                retry = Some((after, from));
+                (p, n) = (after, from);
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|&byte| byte == b'*')
+}
+
+/// Matches what is neither a star nor the end of the pattern with one character: how much of both that takes.
+fn one(pattern: &[u8], name: &[u8], case: Case) -> Option<(usize, usize)> {
+    match pattern {
+        [b'?', ..] => Some((1, char_len(name))),
+        [b'[', ..] => match bracket(pattern, name, case) {
+            Some((len, true)) => Some((len, char_len(name))),
+            Some((_, false)) => None,
+            None => (name[0] == b'[').then_some((1, 1)),
+        },
+        [b'\\', byte, ..] => same(*byte, name[0], case).then_some((2, 1)),
+        [byte, ..] => same(*byte, name[0], case).then_some((1, 1)),
+        [] => None,
+    }
+}
+
+fn same(a: u8, b: u8, case: Case) -> bool {
+    a == b || case == Case::Ignored && a.eq_ignore_ascii_case(&b)
+}
+
+/// Bytes of the first character, or 1 where that is none.
+fn char_len(text: &[u8]) -> usize {
+    char_at(text).1
+}
+
+fn char_at(text: &[u8]) -> (u32, usize) {
+    let first = text[..text.len().min(4)].utf8_chunks().next();
+    match first.and_then(|chunk| chunk.valid().chars().next()) {
+        Some(char) => (u32::from(char), char.len_utf8()),
+        // Never met by a range of characters.
+        None => (u32::MAX, 1),
+    }
+}
+
+/// The length of a bracket, and whether the first character of `name` is in it; none if it has no end.
+fn bracket(pattern: &[u8], name: &[u8], case: Case) -> Option<(usize, bool)> {
+    let negated = matches!(pattern.get(1), Some(b'!' | b'^'));
+    let first = if negated { 2 } else { 1 };
+    let wanted = char_at(name).0;
+    let (mut at, mut found) = (first, false);
+    while pattern.get(at)? != &b']' || at == first {
+        let (low, next) = member(pattern, at)?;
+        let is_range = pattern.get(next) == Some(&b'-') && pattern.get(next + 1)? != &b']';
+        let (high, next) = if is_range {
+            member(pattern, next + 1)?
+        } else {
+            (low, next)
+        };
+        found |= in_range(wanted, low, high, case);
+        at = next;
+    }
+    Some((at + 1, found != negated))
+}
+
+fn member(pattern: &[u8], at: usize) -> Option<(u32, usize)> {
+    let at = if pattern.get(at)? == &b'\\' && at + 1 < pattern.len() {
+        at + 1
+    } else {
+        at
+    };
+    let (char, len) = char_at(&pattern[at..]);
+    Some((char, at + len))
+}
+
+fn in_range(wanted: u32, low: u32, high: u32, case: Case) -> bool {
+    let within = |char: u32| (low..=high).contains(&char);
+    let other =
+        |swap: fn(&u8) -> u8| u8::try_from(wanted).is_ok_and(|byte| within(swap(&byte).into()));
+    within(wanted)
+        || case == Case::Ignored && (other(u8::to_ascii_lowercase) || other(u8::to_ascii_uppercase))
+}
+
+/// The files whose paths fit, sorted; none if there are none. Blocks on metadata.
+///
+/// # Errors
+/// Damage on the way.
+pub fn expand(fs: &Fs, path: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    let names: Vec<&[u8]> = path
+        .split(|&b| b == b'/')
+        .filter(|name| !name.is_empty())
+        .collect();
+    let mut found = vec![b"/".to_vec()];
+    for (index, name) in names.iter().enumerate() {
+        let last = index + 1 == names.len();
+        let mut next = Vec::new();
+        for base in &found {
+            match *name {
+                b"**" => below(fs, base, last, &mut next)?,
+                name if is_pattern(name) => inside(fs, base, name, &mut next)?,
+                name => next.push(join(base, name)),
+            }
+        }
+        // Several `**` find the same again and again.
+        next.sort();
+        next.dedup();
+        found = next;
+    }
+    if path.ends_with(b"/") {
+        found.iter_mut().for_each(|path| path.push(b'/'));
+    }
+    let mut there = Vec::new();
+    for path in found {
+        if exists(fs, &path)? {
+            there.push(path);
+        }
+    }
+    Ok(there)
+}
+
+fn exists(fs: &Fs, path: &[u8]) -> Result<bool, Error> {
+    Ok(unless_absent(fs.symlink_metadata(path))?.is_some())
+}
+
+/// A path that leads nowhere fits nothing, and is no error.
+fn unless_absent<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::NotFound(_) | Error::NotADirectory(_) | Error::TooManySymlinks(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn inside(fs: &Fs, base: &[u8], pattern: &[u8], found: &mut Vec<Vec<u8>>) -> Result<(), Error> {
+    let literal = join(base, pattern);
+    if pattern.len() <= 255 && exists(fs, &literal)? {
+        found.push(literal);
+        return Ok(());
+    }
+    let entries = unless_absent(fs.read_dir(base))?.unwrap_or_default();
+    let shown = |name: &[u8]| !name.starts_with(b".") || pattern.starts_with(b".");
+    let fitting = entries.into_iter().filter(|entry| {
+        let name = &entry.name[..];
+        name != b"." && name != b".." && shown(name) && fits(pattern, name, Case::Exact)
+    });
+    found.extend(fitting.map(|entry| join(base, &entry.name)));
+    Ok(())
+}
+
+/// The directory, all directories below it, and, for the last name of a pattern, all files.
+fn below(fs: &Fs, base: &[u8], files: bool, found: &mut Vec<Vec<u8>>) -> Result<(), Error> {
+    let mut seen = HashSet::new();
+    let mut left = vec![base.to_vec()];
+    while let Some(directory) = left.pop() {
+        let Some(entries) = unless_absent(fs.read_dir(&directory))? else {
+            continue;
+        };
+        for entry in entries {
+            if entry.name.starts_with(b".") {
+                continue;
+            }
+            let path = join(&directory, &entry.name);
+            let file_type = match entry.file_type {
+                FileType::Unknown => fs.symlink_metadata(&path)?.file_type,
+                known => known,
+            };
+            // A damaged image may lead to one directory in many ways.
+            if file_type == FileType::Directory && seen.insert(entry.ino) {
+                left.push(path);
+            } else if files {
+                found.push(path);
+            }
+        }
+        found.push(directory);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exact(pattern: &str, name: &str) -> bool {
+        fits(pattern.as_bytes(), name.as_bytes(), Case::Exact)
+    }
+
+    #[test]
+    fn pattern_of_each_kind_fits_what_a_shell_says() {
+        for (pattern, name) in [
+            ("*", ""),
+            ("a*b*c", "aXbYbc"),
+            ("?", "é"),
+            ("[a-c]x", "bx"),
+            ("[!a-c]x", "dx"),
+            ("[^é]", "e"),
+            ("[]]", "]"),
+            ("[a-]", "-"),
+            ("[", "["),
+            (r"\*", "*"),
+            (r"[\]]", "]"),
+            ("*.*", "a.b"),
+            ("**", "ab"),
+        ] {
+            assert!(exact(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("?", ""),
+            ("a*b", "abc"),
+            ("[a-c]", "d"),
+            ("[!a]", "a"),
+            (r"\*", "a"),
+            ("", "a"),
+            ("[a-c]", "é"),
+            ("[ab", "a"),
+        ] {
+            assert!(!exact(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn pattern_on_bytes_that_are_no_utf8_takes_them_one_by_one() {
+        assert!(fits(b"??", b"\xff\xfe", Case::Exact));
+        assert!(!fits(b"[\xc3-\xff]", b"a", Case::Exact));
+        assert!(fits(b"*\xff", b"a\xff", Case::Exact));
+    }
+
+    #[test]
+    fn pattern_with_case_ignored_fits_either_case() {
+        assert!(fits(b"R[a-e]*.TXT", b"readme.txt", Case::Ignored));
+        assert!(fits(b"[A-Z]", b"x", Case::Ignored));
+        assert!(!fits(b"x", b"X", Case::Exact));
+    }
+
+    #[test]
+    fn pattern_of_many_stars_ends_soon() {
+        let name = [b'a'; 255];
+        let pattern = [&b"*a".repeat(100)[..], b"b"].concat();
+        assert!(!fits(&pattern, &name, Case::Exact));
+    }
+}

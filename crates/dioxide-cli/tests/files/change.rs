@@ -1,0 +1,293 @@
+//! What changes files that exist: the image is clean and the change durable when the command ends.
+
+use super::support::{Fixture, command, dioxide};
+use super::{Linux, with_input};
+use dioxide_testkit::{Mount, e2fsck_clean, pattern};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// `%a %u:%g` of a file.
+fn access(disk: &Fixture, path: &str) -> String {
+    dioxide(["stat", "-c", "%a %u:%g", &disk.at(path)])
+        .text()
+        .trim_end()
+        .to_owned()
+}
+
+#[test]
+fn chmod_of_each_form_sets_the_mode_and_leaves_a_clean_image() {
+    let disk = Fixture::new();
+    let hello = disk.at("/hello");
+    for (mode, after) in [
+        ("600", "600"),
+        ("u+x,go=r", "744"),
+        ("a-x", "644"),
+        ("4711", "4711"),
+        ("g=u", "4771"),
+    ] {
+        assert_eq!(dioxide(["chmod", mode, &hello]).text(), "");
+        assert_eq!(access(&disk, "/hello"), format!("{after} 0:0"), "{mode}");
+    }
+    dioxide(["chmod", "--reference", &hello, &disk.at("/empty")]).text();
+    assert!(access(&disk, "/empty").starts_with("4771"));
+    dioxide(["chmod", "-R", "go-rwx,u+X", &disk.at("/list")]).text();
+    assert!(access(&disk, "/list").starts_with("700"));
+    assert!(access(&disk, "/list/one").starts_with("600"));
+    // What a link below leads to is not in the tree.
+    assert!(access(&disk, "/hello").starts_with("4771"));
+    let ran = dioxide(["chmod", "u+q", &hello]);
+    assert_eq!(
+        (ran.status, ran.stderr.as_str()),
+        (Some(2), "dioxide: chmod: invalid mode: 'u+q'\n")
+    );
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn chown_sets_owner_and_group_and_goes_on_after_what_fails() {
+    let disk = Fixture::new();
+    let ran = dioxide([
+        "chown",
+        "-v",
+        "5:100000",
+        &disk.at("/nope"),
+        &disk.at("/hello"),
+    ]);
+    assert_eq!(ran.status, Some(1));
+    assert_eq!(
+        ran.stderr,
+        format!(
+            "dioxide: chown: {}: No such file or directory\n",
+            disk.at("/nope")
+        )
+    );
+    assert_eq!(
+        String::from_utf8(ran.stdout).unwrap(),
+        format!("{}: owner is now 5:100000\n", disk.at("/hello"))
+    );
+    dioxide(["chown", ":7", &disk.at("/hello")]).text();
+    assert!(access(&disk, "/hello").ends_with(" 5:7"));
+    dioxide([
+        "chown",
+        "-R",
+        "--reference",
+        &disk.at("/hello"),
+        &disk.at("/list"),
+    ])
+    .text();
+    assert!(
+        access(&disk, "/list/two").ends_with(" 5:7") && access(&disk, "/list").ends_with(" 5:7")
+    );
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn touch_sets_the_times_that_it_is_told() {
+    let disk = Fixture::new();
+    let hello = disk.at("/hello");
+    let times = |path: &str| {
+        dioxide(["stat", "-c", "%.9X %.9Y", &disk.at(path)])
+            .text()
+            .trim_end()
+            .to_owned()
+    };
+    dioxide(["touch", "-d", "2001-02-03 04:05:06.7", &hello]).text();
+    assert_eq!(times("/hello"), "981173106.700000000 981173106.700000000");
+    dioxide(["touch", "-m", "-d", "@12.5", &hello]).text();
+    assert_eq!(times("/hello"), "981173106.700000000 12.500000000");
+    dioxide(["touch", "-a", "-t", "203801020304.05", &hello]).text();
+    assert_eq!(times("/hello"), "2146014245.000000000 12.500000000");
+    dioxide(["touch", "-r", &hello, &disk.at("/empty")]).text();
+    assert_eq!(times("/empty"), times("/hello"));
+    dioxide(["touch", &hello]).text();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    let seconds: u64 = times("/hello").split('.').next().unwrap().parse().unwrap();
+    assert!(now.abs_diff(seconds) < 600);
+    dioxide(["touch", "-c", &disk.at("/nope")]).text();
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn truncate_sets_sizes_absolutely_and_by_change() {
+    let disk = Fixture::new();
+    let size = || {
+        dioxide(["stat", "-c", "%s", &disk.at("/large")])
+            .text()
+            .trim_end()
+            .to_owned()
+    };
+    for (change, after) in [
+        ("1M", "1048576"),
+        ("+5", "1048581"),
+        ("-1k", "1047557"),
+        ("%4k", "1048576"),
+        ("/1000000", "1000000"),
+        ("<10", "10"),
+        ("0", "0"),
+        (">7", "7"),
+    ] {
+        dioxide(["truncate", "-s", change, &disk.at("/large")]).text();
+        assert_eq!(size(), after, "{change}");
+    }
+    dioxide(["truncate", "-r", &disk.at("/list/two"), &disk.at("/large")]).text();
+    assert_eq!(size(), "22222");
+    let cut = dioxide(["cat", &disk.at("/large")]).stdout;
+    assert!(cut == vec![0; 22_222]);
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn fallocate_of_each_mode_does_what_linux_does() {
+    dioxide_testkit::need_root!();
+    let disk = Fixture::new();
+    let other = disk.as_image().copy();
+    let modes = [
+        "-n",
+        "--punch-hole",
+        "--zero-range",
+        "--collapse-range",
+        "--insert-range",
+        "",
+    ];
+    let args = |mode: &'static str| {
+        [mode, "-o", "8k", "-l", "64k"]
+            .into_iter()
+            .filter(|arg| !arg.is_empty())
+    };
+    let large = disk.at("/large");
+    for mode in modes {
+        let args: Vec<_> = ["fallocate"]
+            .into_iter()
+            .chain(args(mode))
+            .chain([&*large])
+            .collect();
+        dioxide(args).text();
+    }
+    let mount = Mount::ext4(other.path(), "");
+    let path = mount.path().join("large").display().to_string();
+    for mode in modes {
+        let args: Vec<_> = args(mode).chain([&*path]).collect();
+        super::support::coreutils("fallocate", &args);
+    }
+    let theirs = fs::read(&path).unwrap();
+    mount.unmount();
+    assert!(dioxide(["cat", &disk.at("/large")]).stdout == theirs);
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn write_of_standard_input_goes_where_it_is_told() {
+    let disk = Fixture::new();
+    let (hello, large) = (disk.at("/hello"), disk.at("/large"));
+    let write =
+        |args: &[&str], input: &[u8]| with_input([&["write"], args].concat(), input).text().len();
+    assert_eq!(write(&[&hello, "--offset", "7"], b"moon!"), 0);
+    assert_eq!(dioxide(["cat", &hello]).text(), "hello, moon!\n");
+    write(&["--append", &hello], b"good bye\n");
+    assert_eq!(dioxide(["cat", &hello]).text(), "hello, moon!\ngood bye\n");
+    write(&["--truncate", &hello], b"hi\n");
+    assert_eq!(dioxide(["cat", &hello]).text(), "hi\n");
+    let much = pattern(7, 0, (5 << 20) + 3);
+    write(&[&large, "--offset", "1k"], &much);
+    let now = dioxide(["cat", &large]).stdout;
+    assert!(now[1024..] == much[..] && now.len() == 1024 + much.len());
+    let file = disk.beside("input");
+    fs::write(&file, "from a file").unwrap();
+    dioxide(["write", "-t", "-i", &file.display().to_string(), &hello]).text();
+    assert_eq!(dioxide(["cat", &hello]).text(), "from a file");
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn write_into_what_is_missing_or_a_directory_changes_nothing() {
+    let disk = Fixture::new();
+    let before = fs::read(disk.image()).unwrap();
+    let ran = with_input(["write", &disk.at("/nope")], b"x");
+    assert_eq!(ran.status, Some(1));
+    let ran = with_input(["write", &disk.at("/dir")], b"x");
+    assert_eq!(ran.status, Some(2));
+    assert_eq!(
+        ran.stderr,
+        format!("dioxide: write: {}: Is a directory\n", disk.at("/dir"))
+    );
+    assert!(fs::read(disk.image()).unwrap() == before);
+}
+
+#[test]
+fn image_in_use_by_linux_is_not_written() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    let mount = Mount::ext4(linux.image.path(), "");
+    let ran = dioxide(["chmod", "600", &linux.at("/hello")]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("is in use"), "{}", ran.stderr);
+    assert_eq!(
+        fs::metadata(mount.path().join("hello")).unwrap().mode() & 0o777,
+        0o644
+    );
+    mount.unmount();
+}
+
+#[test]
+fn interrupted_write_keeps_what_was_written_and_leaves_a_clean_image() {
+    let disk = Fixture::new();
+    let mut child = command()
+        .args(["write", &disk.at("/empty")])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // One whole request, and then a part that never becomes one.
+    input.write_all(&pattern(5, 0, 1 << 20)).unwrap();
+    input.write_all(b"tail").unwrap();
+    for _ in 0..200 {
+        if dioxide_written(&disk) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    drop(input);
+    assert!(dioxide(["cat", &disk.at("/empty")]).stdout == pattern(5, 0, 1 << 20));
+    e2fsck_clean(disk.image());
+}
+
+/// Whether the first change of a mount is on the disk: the journal is marked in use then.
+fn dioxide_written(disk: &Fixture) -> bool {
+    dioxide_testkit::dumpe2fs(disk.image()).contains("needs_recovery")
+}
+
+#[test]
+fn sync_recovers_an_image_that_was_not_closed() {
+    let disk = Fixture::new();
+    disk.debugfs(&["feature needs_recovery"]);
+    assert!(dioxide_written(&disk));
+    let ran = dioxide(["sync", &disk.name()]);
+    assert_eq!((ran.status, ran.stdout.len()), (Some(0), 0));
+    assert!(
+        ran.stderr.contains("the journal was replayed"),
+        "{}",
+        ran.stderr
+    );
+    assert!(!dioxide_written(&disk));
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn change_of_an_image_that_can_only_be_read_is_refused() {
+    let disk = Fixture::new();
+    disk.debugfs(&["feature FEATURE_R27"]);
+    let before = fs::read(disk.image()).unwrap();
+    let ran = dioxide(["chmod", "600", &disk.at("/hello")]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("read-only"), "{}", ran.stderr);
+    assert!(fs::read(disk.image()).unwrap() == before);
+}

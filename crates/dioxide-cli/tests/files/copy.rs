@@ -1,0 +1,197 @@
+//! cp out of images.
+
+use super::Linux;
+use super::support::{Fixture, command, coreutils, dioxide};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+/// All that tells a tree from another, a line for each file.
+fn tree(path: &str, form: &str) -> Vec<String> {
+    let script = format!("cd '{path}' && find . -mindepth 1 -printf '{form}\\n'");
+    let mut lines: Vec<_> = coreutils("bash", &["-c", &script])
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    lines.sort();
+    lines
+}
+
+fn same_content(a: &str, b: &str) {
+    // What is no regular file is compared by its kind only.
+    let script = format!(
+        "diff -r --no-dereference '{a}' '{b}' | grep -Ev 'special file|socket|fifo' ; true"
+    );
+    assert_eq!(coreutils("bash", &["-c", &script]), "");
+}
+
+#[test]
+fn archive_copy_is_the_tree_that_linux_shows() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    let copy = linux.host("copy");
+    assert_eq!(dioxide(["cp", "-a", &linux.at("/"), &copy]).text(), "");
+    let form = "%y %p %m %U %G %n %T@ %l %s";
+    // Sizes of directories are the file system's affair.
+    let lines = |path: &str| {
+        let cut = |line: String| match line.split(' ').next() {
+            Some("d") => line.rsplit_once(' ').unwrap().0.to_owned(),
+            _ => line,
+        };
+        tree(path, form).into_iter().map(cut).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(&copy), lines(&linux.mounted("")));
+    same_content(&copy, &linux.mounted(""));
+    let at = |path: &str| fs::metadata(Path::new(&copy).join(path)).unwrap();
+    assert!(at("sparse").blocks() * 512 < 1 << 20, "holes are holes");
+    assert_eq!(at("hello").ino(), at("dir/hard").ino());
+    assert_eq!(at("null").rdev(), rustix::fs::makedev(1, 3));
+    let mut value = [0; 16];
+    let len = rustix::fs::getxattr(format!("{copy}/hello"), "user.comment", &mut value).unwrap();
+    assert_eq!(&value[..len], b"dust");
+    let len = rustix::fs::getxattr(format!("{copy}/log"), "user.bytes", &mut value).unwrap();
+    assert_eq!(&value[..len], b"\0\xff");
+    // Once more over itself: nothing is in the way, nothing temporary is left.
+    assert_eq!(dioxide(["cp", "-a", &linux.at("/"), &copy]).text(), "");
+    assert_eq!(lines(&copy), lines(&linux.mounted("")));
+}
+
+#[test]
+fn copy_of_files_without_flags_has_modes_and_no_more() {
+    let disk = Fixture::new();
+    disk.debugfs(&[
+        "set_inode_field /hello mode 0104755",
+        "set_inode_field /hello mtime 20010101",
+    ]);
+    let dir = disk.beside("out");
+    fs::create_dir(&dir).unwrap();
+    let out = dir.display().to_string();
+    let ran = command()
+        .args([
+            "cp",
+            &disk.at("/hello"),
+            &disk.at("/list/link"),
+            &disk.at("/dir"),
+            &out,
+        ])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(2), "{stderr}");
+    assert_eq!(
+        stderr,
+        format!(
+            "dioxide: cp: {}: is a directory, and -r was not given\n",
+            disk.at("/dir")
+        )
+    );
+    let hello = fs::metadata(dir.join("hello")).unwrap();
+    assert_eq!(hello.mode() & 0o7777, 0o755);
+    assert!(hello.mtime() > 1_500_000_000);
+    // A link is followed, and keeps its name.
+    let link = fs::symlink_metadata(dir.join("link")).unwrap();
+    assert!(link.is_file());
+    assert_eq!(fs::read(dir.join("link")).unwrap(), b"hello, world\n");
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+}
+
+#[test]
+fn copy_by_pattern_goes_on_after_what_fails() {
+    let disk = Fixture::new();
+    let dir = disk.beside("out");
+    fs::create_dir(&dir).unwrap();
+    let out = dir.display().to_string();
+    let ran = dioxide(["cp", "-v", &disk.at("/nope"), &disk.at("/list/t*"), &out]);
+    assert_eq!(ran.status, Some(1));
+    assert_eq!(
+        ran.stderr,
+        format!(
+            "dioxide: cp: {}: No such file or directory\n",
+            disk.at("/nope")
+        )
+    );
+    let expected = format!(
+        "'{}' -> '{out}/three'\n'{}' -> '{out}/two'\n",
+        disk.at("/list/three"),
+        disk.at("/list/two")
+    );
+    assert_eq!(String::from_utf8(ran.stdout).unwrap(), expected);
+}
+
+#[test]
+fn copy_of_one_file_takes_the_name_and_keeps_what_is_there_if_asked() {
+    let disk = Fixture::new();
+    let place = disk.beside("name");
+    let name = place.display().to_string();
+    dioxide(["cp", &disk.at("/hello"), &name]).text();
+    assert_eq!(fs::read(&place).unwrap(), b"hello, world\n");
+    dioxide(["cp", "-n", &disk.at("/list/one"), &name]).text();
+    assert_eq!(fs::read(&place).unwrap(), b"hello, world\n");
+    dioxide(["cp", &disk.at("/list/three"), &name]).text();
+    assert_eq!(fs::read(&place).unwrap().len(), 333);
+    let missing = dioxide([
+        "cp",
+        &disk.at("/hello"),
+        &disk.at("/large"),
+        &disk.beside("none").display().to_string(),
+    ]);
+    assert_eq!(missing.status, Some(2));
+    assert!(
+        missing.stderr.ends_with("none: Not a directory\n"),
+        "{}",
+        missing.stderr
+    );
+}
+
+/// An image may hold a link out of the tree, and, if it is damaged, a directory of the same name.
+#[test]
+fn copy_never_writes_through_a_link_below_its_destination() {
+    let disk = Fixture::new();
+    let (out, victim) = (disk.beside("out"), disk.beside("victim"));
+    fs::create_dir_all(out.join("dir")).unwrap();
+    fs::create_dir(&victim).unwrap();
+    fs::remove_dir(out.join("dir")).unwrap();
+    symlink(&victim, out.join("dir")).unwrap();
+    let ran = dioxide(["cp", "-r", &disk.at("/"), &out.display().to_string()]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("is no directory"), "{}", ran.stderr);
+    assert_eq!(fs::read_dir(&victim).unwrap().count(), 0);
+    assert_eq!(fs::read(out.join("hello")).unwrap(), b"hello, world\n");
+}
+
+#[test]
+fn copy_onto_a_device_or_into_an_image_is_refused() {
+    let disk = Fixture::new();
+    let ran = dioxide(["cp", &disk.at("/hello"), "/dev/null"]);
+    assert_eq!(ran.status, Some(2));
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    let ran = dioxide(["cp", &disk.at("/hello"), &disk.at("/new")]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("not supported yet"), "{}", ran.stderr);
+}
+
+#[test]
+fn copy_that_finds_no_room_leaves_nothing_behind() {
+    dioxide_testkit::need_root!();
+    let disk = Fixture::new();
+    let small = dioxide_testkit::Image::builder()
+        .size(2 << 20)
+        .args(&["-O", "^has_journal"])
+        .build();
+    let mount = dioxide_testkit::Mount::ext4(small.path(), "");
+    let place = mount.path().join("large");
+    let ran = dioxide(["cp", &disk.at("/large"), &place.display().to_string()]);
+    assert_eq!(ran.status, Some(2));
+    assert_eq!(
+        ran.stderr,
+        format!(
+            "dioxide: cp: {}: No space left on device\n",
+            place.display()
+        )
+    );
+    let names = fs::read_dir(mount.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["lost+found"]);
+    mount.unmount();
+}

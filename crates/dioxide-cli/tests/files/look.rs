@@ -1,0 +1,415 @@
+//! ls, stat, find, du, df, tree, xattr; patterns and errors.
+
+use super::Linux;
+use super::support::{Fixture, command, coreutils, dioxide};
+use std::fs;
+
+fn sorted(text: &str) -> Vec<String> {
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn ls_of_each_form_prints_what_gnu_ls_prints() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    for flags in [
+        "-l", "-la", "-lA", "-lh", "-lis", "-lSr", "-lt", "-F", "-lF", "-R", "-lRA", "-1", "-d",
+        "-ld", "-sh",
+    ] {
+        for path in ["/", "/log", "/hello", "/dir/link", "/to-dir"] {
+            if flags == "-la" && path == "/" {
+                // Above the root of a mount there is another file system.
+                continue;
+            }
+            let gnu = [flags, if flags.contains('l') { "-n" } else { "-1" }];
+            let theirs = linux.theirs("ls", &[gnu[0], gnu[1], &linux.mounted(path)]);
+            assert_eq!(
+                linux.ours(&["ls", flags, &linux.at(path)]),
+                theirs,
+                "{flags} {path}"
+            );
+        }
+    }
+}
+
+#[test]
+fn stat_prints_what_gnu_stat_prints_but_for_names_and_device() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    for path in ["/hello", "/dir", "/null", "/dangling", "/sparse"] {
+        let theirs = linux.theirs("stat", &[&linux.mounted(path)]);
+        let ours = linux.ours(&["stat", &linux.at(path)]);
+        for (their, our) in theirs.lines().zip(ours.lines()) {
+            let masked = |line: &str| match line.split_once(':') {
+                Some(("Device", rest)) => rest.split_once('\t').unwrap().1.to_owned(),
+                Some(("Access", rest)) if rest.contains("Uid") => {
+                    rest.replace("    root)", " UNKNOWN)")
+                }
+                _ => line.to_owned(),
+            };
+            assert_eq!(masked(our), masked(their), "{path}");
+        }
+    }
+}
+
+#[test]
+fn stat_of_each_directive_prints_what_gnu_stat_prints() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    let form = "%a %A %b %B %f %F %g %h %i %n %o %s %t %T %r %R %Hr %Lr %u %w %W %x %X %y %Y %z %.3Z\
+        |%-12s|%012s|%#a|%#f|%5.2F|%%|%.12X";
+    for path in [
+        "/hello",
+        "/null",
+        "/disk",
+        "/large",
+        "/empty",
+        "/pipe",
+        "/socket",
+        "/deep/er",
+        "/dangling",
+    ] {
+        let theirs = linux.theirs("stat", &["-c", form, &linux.mounted(path)]);
+        assert_eq!(linux.ours(&["stat", "-c", form, &linux.at(path)]), theirs);
+        let printf = r"%s\t%n\n\101\x";
+        let theirs = linux.theirs("stat", &["--printf", r"%s\t%n\n\101", &linux.mounted(path)]);
+        assert_eq!(
+            linux.ours(&["stat", "--printf", printf, &linux.at(path)]),
+            theirs + "x"
+        );
+    }
+    let theirs = linux.theirs("stat", &["-c", "%N", &linux.mounted("/dir/link")]);
+    assert_eq!(
+        linux.ours(&["stat", "-c", "%N", &linux.at("/dir/link")]),
+        theirs
+    );
+}
+
+#[test]
+fn stat_of_unknown_directive_is_usage_and_exits_2() {
+    let disk = Fixture::new();
+    let ran = dioxide(["stat", "-c", "%k", &disk.at("/hello")]);
+    assert_eq!((ran.status, ran.stdout.len()), (Some(2), 0));
+    assert!(ran.stderr.contains("'%k'"), "{}", ran.stderr);
+}
+
+#[test]
+fn find_of_each_test_finds_what_gnu_find_finds() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    for expression in [
+        "",
+        "-name *.gz",
+        "-iname HELL?",
+        "-path */dir/*",
+        "-type f,l",
+        "-type d -empty",
+        "-empty",
+        "-size +10k",
+        "-size -2",
+        "-size 1",
+        "-size 13c",
+        "-mtime +365",
+        "-mtime 0",
+        "-mmin -60",
+        "-uid 54321",
+        "-gid +1000",
+        "-links +1 -type f",
+        "-perm 755",
+        "-perm -4000",
+        "-perm /o+w",
+        "-perm -u+rwx -not -type d",
+        "-maxdepth 1",
+        "-mindepth 2 -maxdepth 2",
+        "-path */deep -prune -o -print",
+        "-name deep -prune -o -type d",
+        "( -type b -o -type c ) -print",
+        "! ( -type d -o -name h* )",
+        "-type p -o -type s",
+        "-false -o -name log",
+        "-depth",
+        "-name [[]a].gz",
+    ] {
+        let words: Vec<_> = expression.split_whitespace().collect();
+        let (mounted, own) = (linux.mounted("/"), linux.at("/"));
+        let theirs = linux.theirs("find", &[&[&*mounted], &words[..]].concat());
+        let ours = linux.ours(&[&["find", &*own], &words[..]].concat());
+        assert_eq!(sorted(&ours), sorted(&theirs), "{expression}");
+    }
+    let newer = linux.mounted("/log/b.gz");
+    let theirs = linux.theirs("find", &[&linux.mounted("/log"), "-newer", &newer]);
+    for reference in [linux.at("/log/b.gz"), newer] {
+        let ours = linux.ours(&["find", &linux.at("/log"), "-newer", &reference]);
+        assert_eq!(sorted(&ours), sorted(&theirs));
+        assert!(!ours.contains("b.gz") && ours.contains("a.gz"), "{ours}");
+    }
+}
+
+#[test]
+fn find_ls_and_print0_have_the_shape_of_gnu_find() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    let names = |text: String| text.replace("root    ", "0       ");
+    let first = [&linux.mounted("/"), "-maxdepth", "0", "-ls"];
+    let theirs = names(linux.theirs("find", &first));
+    assert_eq!(
+        linux.ours(&["find", &linux.at("/"), "-maxdepth", "0", "-ls"]),
+        theirs
+    );
+    // Its columns grow with what was printed before.
+    let fields = |text: &str| {
+        let joined = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        sorted(&text.lines().map(joined).collect::<Vec<_>>().join("\n"))
+    };
+    let theirs = names(linux.theirs("find", &[&linux.mounted("/"), "-ls"]));
+    let ours = linux.ours(&["find", &linux.at("/"), "-ls"]);
+    assert_eq!(fields(&ours), fields(&theirs));
+    let ours = linux.ours(&["find", &linux.at("/log"), "-name", "[!b].gz", "-print0"]);
+    assert_eq!(ours, "/log/a.gz\0/log/c.gz\0");
+}
+
+#[test]
+fn find_as_json_holds_paths_and_metadata() {
+    let disk = Fixture::new();
+    let json = dioxide([
+        "find",
+        "--json",
+        &disk.at("/list"),
+        "-type",
+        "f",
+        "-size",
+        "+1",
+    ])
+    .json();
+    assert_eq!(json.as_array().unwrap().len(), 1, "{json}");
+    assert_eq!(json[0]["path"]["name"], "/list/two");
+    assert_eq!(
+        (&json[0]["size"], &json[0]["depth"]),
+        (&22_222.into(), &1.into())
+    );
+    let none = dioxide(["find", "--json", &disk.at("/list"), "-false"]).json();
+    assert_eq!(none, serde_json::json!([]));
+}
+
+#[test]
+fn find_of_nonsense_is_usage_and_exits_2() {
+    let disk = Fixture::new();
+    for words in [["-frob", "x"], ["-size", "big"], ["(", "-true"]] {
+        let ran = dioxide(["find", &disk.at("/"), words[0], words[1]]);
+        assert_eq!((ran.status, ran.stdout.len()), (Some(2), 0), "{words:?}");
+        assert!(ran.stderr.starts_with("dioxide: find: "), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn du_of_each_form_prints_what_gnu_du_prints() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    for flags in [
+        &[][..],
+        &["-a"],
+        &["-h"],
+        &["-s"],
+        &["-ab"],
+        &["-d", "1"],
+        &["-ac"],
+        &["-al"],
+        &["-sh"],
+        &["-a", "--apparent-size"],
+    ] {
+        let (mounted, own) = (linux.mounted("/"), linux.at("/"));
+        let theirs = linux.theirs("du", &[flags, &[&*mounted]].concat());
+        let ours = linux.ours(&[&["du"], flags, &[&*own]].concat());
+        assert_eq!(sorted(&ours), sorted(&theirs), "{flags:?}");
+    }
+    let theirs = linux.theirs("du", &[&linux.mounted("/dir"), &linux.mounted("/hello")]);
+    let ours = linux.ours(&["du", &linux.at("/dir"), &linux.at("/hello")]);
+    assert_eq!(
+        ours, theirs,
+        "a file that was counted in /dir is not counted again"
+    );
+}
+
+#[test]
+fn df_of_each_form_prints_the_numbers_and_columns_of_gnu_df() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    let image = linux.image.path().display().to_string();
+    for flags in [
+        &[][..],
+        &["-h"],
+        &["-i"],
+        &["-T"],
+        &["-iT"],
+        &["-B", "1M"],
+        &["-B1"],
+        &["-ih"],
+    ] {
+        let mounted = linux.mounted("");
+        let theirs = coreutils("df", &[flags, &[&*mounted]].concat());
+        let ours = dioxide([&["df"], flags, &[&*image]].concat())
+            .text()
+            .to_owned();
+        let fields = |text: &str| {
+            let all: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+            let end = all.len() - 1;
+            all.into_iter()
+                .enumerate()
+                .filter(|(at, _)| *at != end)
+                .map(|(_, field)| field)
+                .collect::<Vec<_>>()
+        };
+        let device = linux.mount.device().unwrap().path().display().to_string();
+        assert_eq!(
+            fields(&ours),
+            fields(&theirs.replace(&device, &image)),
+            "{flags:?}"
+        );
+    }
+    let json = dioxide(["df", "--json", &linux.at("/log")]).json();
+    assert_eq!(
+        (&json[0]["type"], &json[0]["block_size"]),
+        (&"ext4".into(), &1024.into())
+    );
+}
+
+#[test]
+fn tree_draws_branches_and_counts() {
+    let disk = Fixture::new();
+    let root = disk.at("/dir");
+    assert_eq!(
+        dioxide(["tree", "-a", &root]).text(),
+        format!("{root}\n├── .hidden\n└── a b\n\n1 directory, 1 file\n")
+    );
+    assert_eq!(
+        dioxide(["tree", &root]).text(),
+        format!("{root}\n└── a b\n\n0 directories, 1 file\n")
+    );
+    assert_eq!(
+        dioxide(["tree", "-a", "-d", &root]).text(),
+        format!("{root}\n└── .hidden\n\n1 directory\n")
+    );
+    let json = dioxide(["tree", "--json", "-L", "1", "-s", &disk.at("/list")]).json();
+    assert_eq!(json[0]["contents"][0]["target"]["name"], "../hello");
+    assert_eq!(json[0]["contents"][3]["size"], 22_222);
+    assert_eq!(
+        json[1],
+        serde_json::json!({"type": "report", "directories": 0, "files": 4})
+    );
+}
+
+#[test]
+fn xattrs_are_told_as_getfattr_tells_them() {
+    let disk = Fixture::new();
+    disk.debugfs(&[
+        "ea_set /hello user.comment dust",
+        "ea_set /hello user.a \"\\001\\377\"",
+    ]);
+    let hello = disk.at("/hello");
+    assert_eq!(
+        dioxide(["xattr", "get", "user.comment", &hello]).text(),
+        "dust"
+    );
+    assert_eq!(
+        dioxide(["xattr", "get", "-e", "hex", "user.comment", &hello]).text(),
+        "0x64757374\n"
+    );
+    assert_eq!(
+        dioxide(["xattr", "get", "-e", "base64", "user.comment", &hello]).text(),
+        "0sZHVzdA==\n"
+    );
+    assert_eq!(
+        dioxide(["xattr", "list", "-R", &disk.at("/")]).text(),
+        format!("# file: {hello}\nuser.a\nuser.comment\n\n")
+    );
+    let json = dioxide(["xattr", "list", "-d", "--json", &hello]).json();
+    assert_eq!(json[0]["xattrs"][1]["value"], "\"dust\"");
+    let ran = dioxide(["xattr", "get", "user.none", &hello]);
+    assert_eq!(ran.status, Some(1));
+    assert_eq!(
+        ran.stderr,
+        format!("dioxide: xattr: {hello}: user.none: No such extended attribute\n")
+    );
+}
+
+#[test]
+fn pattern_names_the_files_that_fit_it() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    let names = |pattern: &str| linux.ours(&["ls", "-d", &linux.at(pattern)]);
+    assert_eq!(names("/log/[a-b].gz"), "/log/a.gz\n/log/b.gz\n");
+    assert_eq!(names("/log/[!a-b].gz"), "/log/c.gz\n");
+    assert_eq!(names("/log/?.gz"), "/log/a.gz\n/log/b.gz\n/log/c.gz\n");
+    assert_eq!(names("/**/est"), "/deep/er/est\n");
+    assert_eq!(names("/d*/h*"), "/dir/hard\n");
+    assert_eq!(names("/dir/.h*"), "/dir/.hidden\n");
+    assert_eq!(names("/d*/"), "/deep/\n/dir/\n");
+    assert_eq!(names("/deep/**"), "/deep\n/deep/er\n/deep/er/est\n");
+    assert_eq!(names(r"/log/\[*"), "/log/[a].gz\n");
+    // It exists as it is written, and fits a.gz as well.
+    assert_eq!(names("/log/[a].gz"), "/log/[a].gz\n");
+    let ran = dioxide(["ls", &linux.at("/log/*.xz")]);
+    assert_eq!(ran.status, Some(1));
+    assert!(
+        ran.stderr
+            .ends_with("/log/*.xz: No such file or directory\n"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn several_images_are_each_opened_once_in_one_call() {
+    let (one, two) = (Fixture::new(), Fixture::new());
+    two.debugfs(&["feature needs_recovery"]);
+    let ran = dioxide([
+        "cat",
+        &one.at("/hello"),
+        &two.at("/hello"),
+        &one.at("/hello"),
+        &two.at("/hello"),
+    ]);
+    assert_eq!(ran.stdout, b"hello, world\n".repeat(4));
+    assert_eq!(ran.stderr.matches("warning: ").count(), 1, "{}", ran.stderr);
+}
+
+#[test]
+fn operand_on_the_host_where_an_image_is_needed_is_usage_and_exits_2() {
+    let disk = Fixture::new();
+    let here = disk.beside("nothing").display().to_string();
+    for name in ["ls", "cat", "stat", "du", "tree", "find", "chmod"] {
+        let mut command = command();
+        command.arg(name);
+        if name == "chmod" {
+            command.arg("644");
+        }
+        let output = command.arg(&here).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}: {stderr}");
+        assert!(stderr.contains("write IMG:/path"), "{name}: {stderr}");
+    }
+    assert!(!fs::exists(&here).unwrap());
+}
+
+/// A directory that has a second name, as in a damaged image, must not make a tree of endless size.
+#[test]
+fn directory_with_two_names_is_entered_once_and_told() {
+    let disk = Fixture::new();
+    disk.debugfs(&[
+        "mkdir /x",
+        "mkdir /x/y",
+        "link /x/y /x/z",
+        "link /x /x/y/up",
+    ]);
+    for command in [&["find"][..], &["du"], &["tree"], &["ls", "-R"]] {
+        let ran = dioxide([command, &[&disk.at("/x")]].concat());
+        assert!(ran.stdout.len() < 4096, "{command:?}");
+        assert!(
+            command[0] == "ls" || ran.status == Some(2),
+            "{command:?}: {}",
+            ran.stderr
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! `dioxide shell` by scripts.
+
+use super::support::{Fixture, command, dioxide};
+use super::with_input;
+use dioxide_testkit::e2fsck_clean;
+use std::fs;
+
+#[test]
+fn shell_runs_a_script_with_paths_from_its_directory() {
+    let disk = Fixture::new();
+    let script = disk.beside("script");
+    let out = disk.beside("copy").display().to_string();
+    let lines = [
+        "# what is there",
+        "pwd",
+        "cd list",
+        "pwd",
+        "ls t*",
+        "",
+        "cat one ../hello # not the rest",
+        "ls '/dir/a b' /dir/a\\ b",
+        "stat -c '%n %s' two",
+        "cd ../dir/.hidden/..",
+        "pwd",
+        "find . -type f",
+        "chmod 640 /hello",
+        &format!("cp -a /hello host:{out}"),
+        "df",
+    ];
+    fs::write(&script, lines.join("\n")).unwrap();
+    let ran = dioxide(["shell", &disk.name(), &script.display().to_string()]);
+    let one = dioxide(["cat", &disk.at("/list/one")]).text().to_owned();
+    let expected = format!(
+        "/\n/list\nthree\ntwo\n{one}hello, world\n/dir/a b\n/dir/a b\ntwo 22222\n/dir\n./a b\n"
+    );
+    let df = dioxide(["df", &disk.name()]);
+    assert_eq!(ran.text(), expected + df.text());
+    assert_eq!(fs::read(&out).unwrap(), b"hello, world\n");
+    assert_eq!(
+        dioxide(["stat", "-c", "%a", &disk.at("/hello")]).text(),
+        "640\n"
+    );
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn shell_ends_at_the_first_command_that_fails_unless_told_to_go_on() {
+    let disk = Fixture::new();
+    let script = b"cat /nope\ncat /hello\n";
+    let ran = with_input(["shell", &disk.name()], script);
+    assert_eq!((ran.status, ran.stdout.len()), (Some(1), 0));
+    assert_eq!(
+        ran.stderr,
+        "dioxide: cat: /nope: No such file or directory\n"
+    );
+    let ran = with_input(["shell", "-k", &disk.name()], script);
+    assert_eq!(
+        (ran.status, &ran.stdout[..]),
+        (Some(1), &b"hello, world\n"[..])
+    );
+    let ran = dioxide([
+        "shell",
+        "-c",
+        "cat /hello",
+        "-c",
+        "exit",
+        "-c",
+        "cat /hello",
+        &disk.name(),
+    ]);
+    assert_eq!(ran.text(), "hello, world\n");
+}
+
+#[test]
+fn shell_tells_what_it_does_not_understand_and_exits_2() {
+    let disk = Fixture::new();
+    for (line, told) in [
+        ("frobnicate", "unrecognized subcommand"),
+        ("ls --frob", "--frob"),
+        ("bench", "not for a shell"),
+        ("cat 'x", "a quote is not ended"),
+        ("cd /hello", "Not a directory"),
+        ("cd /list /dir", "too many words"),
+        ("ls host:/tmp", "on the host"),
+    ] {
+        let ran = dioxide(["shell", "-c", line, &disk.name()]);
+        assert_eq!(ran.status, Some(2), "{line}");
+        assert!(ran.stderr.contains(told), "{line}: {}", ran.stderr);
+    }
+    assert!(
+        dioxide(["shell", "-c", "help", &disk.name()])
+            .text()
+            .contains("  lcd ")
+    );
+    assert!(
+        dioxide(["shell", "-c", "ls --help", &disk.name()])
+            .text()
+            .contains("Usage: ")
+    );
+}
+
+#[test]
+fn shell_that_may_only_read_refuses_changes_and_leaves_every_byte() {
+    let disk = Fixture::new();
+    let before = fs::read(disk.image()).unwrap();
+    let ran = dioxide(["shell", "-r", "-c", "chmod 600 /hello", &disk.name()]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("read-only"), "{}", ran.stderr);
+    // Looking changes nothing either, though it might.
+    dioxide([
+        "shell",
+        "-c",
+        "find /",
+        "-c",
+        "cp -a / host:/dev/shm/none-such/x",
+        "-k",
+        &disk.name(),
+    ]);
+    assert!(fs::read(disk.image()).unwrap() == before);
+}
+
+#[test]
+fn shell_changes_directories_on_the_host() {
+    let disk = Fixture::new();
+    let dir = disk.beside("there");
+    fs::create_dir(&dir).unwrap();
+    let lcd = format!("lcd '{}'", dir.display());
+    dioxide(["shell", "-c", &lcd, "-c", "cp /hello host:.", &disk.name()]).text();
+    assert!(dir.join("hello").exists());
+    let output = command()
+        .args(["shell", "-c", "lcd /no/such", &disk.name()])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
