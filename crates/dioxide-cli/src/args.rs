@@ -6,6 +6,7 @@ mod copy;
 mod crash_test;
 mod find;
 mod look;
+mod mkfs;
 mod mode;
 mod owner;
 mod shell;
@@ -21,6 +22,7 @@ pub use copy::CpArgs;
 pub use crash_test::CrashTestArgs;
 pub use find::FindArgs;
 pub use look::{CatArgs, DfArgs, DuArgs, LsArgs, StatArgs, TreeArgs};
+pub use mkfs::MkfsArgs;
 pub use mode::{ModeChange, umask};
 pub use owner::Owner;
 pub use shell::ShellArgs;
@@ -85,6 +87,7 @@ pub enum Command {
     Gen(GenArgs),
     Info(InfoArgs),
     Ls(LsArgs),
+    Mkfs(Box<MkfsArgs>),
     Shell(ShellArgs),
     Stat(StatArgs),
     Sync(SyncArgs),

@@ -14,6 +14,7 @@ mod find;
 mod generate;
 mod info;
 mod ls;
+mod mkfs;
 mod shell;
 mod stat;
 mod sync;
@@ -46,6 +47,7 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Gen(args) => generate::run(args),
         Command::Info(args) => info::run(args, out),
         Command::Ls(args) => ls::run(args, session, out),
+        Command::Mkfs(args) => mkfs::run(args, out),
         Command::Shell(args) => shell::run(args, out),
         Command::Stat(args) => stat::run(args, session, out),
         Command::Sync(args) => sync::run(args, session),

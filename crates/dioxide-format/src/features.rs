@@ -57,6 +57,12 @@ macro_rules! feature_set {
                     .collect()
             }
 
+            /// The bit of a name that `names` gives; none for other names.
+            pub fn from_name(name: &str) -> Option<Self> {
+                let row = Self::NAMES.iter().find(|(_, known)| *known == name);
+                row.map(|(bit, _)| Self(*bit))
+            }
+
             fn name_of(index: u32) -> String {
                 Self::NAMES
                     .iter()

@@ -25,6 +25,7 @@
 //! | `inode`, `namei` | inodes in memory; directories, paths, symlinks, attributes |
 //! | `alloc`, `txn` | which blocks and inodes are free; changing metadata through the journal |
 //! | `mount` | opening a file system, and what all its files share |
+//! | [`mkfs`] | making file systems |
 //! | `sync` | the locks |
 
 mod alloc;
@@ -34,6 +35,7 @@ mod explain;
 mod inode;
 mod io;
 mod map;
+pub mod mkfs;
 mod mount;
 mod namei;
 mod stats;
@@ -58,4 +60,5 @@ pub use io::direct::policy;
 pub use io::direct::policy::Policy;
 pub use io::ioend::CompletionMode;
 pub use map::{MapKind, Mapping};
+pub use mkfs::Mkfs;
 pub use stats::Stats;

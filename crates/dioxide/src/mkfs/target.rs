@@ -1,0 +1,225 @@
+//! Images and devices: what is on them, whether they may be used, and making new ones.
+//!
+//! An image or device that is mounted, attached or locked is refused when it is opened, whatever is
+//! asked; one that holds something is refused unless that is forced. An image that was made here is
+//! removed again if the file system could not be written.
+
+use super::options::Mkfs;
+use super::plan::Plan;
+use super::write::WriteOptions;
+use crate::{Error, Result};
+use dioxide_block::file::{self, FileOptions};
+use dioxide_block::{Buf, Device};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where a signature is, its bytes, and whose it is.
+const SIGNATURES: &[(usize, &[u8], &str)] = &[
+    (1080, &[0x53, 0xEF], "an ext2, ext3 or ext4 file system"),
+    (0, b"XFSB", "an XFS file system"),
+    (65536 + 64, b"_BHRfS_M", "a btrfs file system"),
+    (1024, &[0x10, 0x20, 0xF5, 0xF2], "an F2FS file system"),
+    (1024, &[0xE2, 0xE1, 0xF5, 0xE0], "an EROFS file system"),
+    (0, b"hsqs", "a squashfs file system"),
+    (32769, b"CD001", "an ISO 9660 file system"),
+    (3, b"NTFS    ", "an NTFS file system"),
+    (3, b"EXFAT   ", "an exFAT file system"),
+    (54, b"FAT1", "a FAT file system"),
+    (82, b"FAT32", "a FAT file system"),
+    (0, b"LUKS\xBA\xBE", "a LUKS volume"),
+    (512, b"LABELONE", "an LVM volume"),
+    (4086, b"SWAPSPACE2", "a swap area"),
+    (4096, &[0xFC, 0x4E, 0x2B, 0xA9], "a RAID member"),
+    (0, b"QFI\xFB", "a qcow2 image"),
+    (512, b"EFI PART", "a GPT partition table"),
+    (4096, b"EFI PART", "a GPT partition table"),
+];
+/// Bytes that hold all signatures.
+const HEAD_BYTES: u64 = 65536 + 4096;
+/// What `mke2fs` rounds the size of a device to.
+const PAGE_BYTES: u64 = 4096;
+
+fn options(write: bool, img_offset: u64) -> FileOptions {
+    FileOptions {
+        write,
+        img_offset,
+        // Any alignment, and the page cache gathers what is written piece by piece.
+        buffered: true,
+        ..FileOptions::default()
+    }
+}
+
+fn found_on_device(device: &dyn Device) -> Result<Option<String>> {
+    let len = device.geometry().size_bytes.min(HEAD_BYTES);
+    let mut head = Buf::zeroed(len as usize);
+    device.read_at(0, &mut head)?;
+    let has = |at: usize, bytes: &[u8]| head.get(at..at + bytes.len()) == Some(bytes);
+    let found = SIGNATURES.iter().find(|(at, bytes, _)| has(*at, bytes));
+    Ok(match found {
+        Some((_, _, whose)) => Some((*whose).to_owned()),
+        None if has_partitions(&head) => Some("a partition table".into()),
+        None => None,
+    })
+}
+
+/// A master boot record with an entry that is used.
+fn has_partitions(head: &[u8]) -> bool {
+    let entries = head.get(446..510).unwrap_or_default();
+    head.get(510..512) == Some(&[0x55, 0xAA]) && entries.chunks_exact(16).any(|entry| entry[4] != 0)
+}
+
+/// An image or device that may be written.
+struct Target {
+    device: Arc<dyn Device>,
+    is_image: bool,
+    /// It was made here, of zeros.
+    is_new: bool,
+}
+
+impl Mkfs {
+    /// Makes a file system on an image or block device, `size_bytes` large or as large as that is. An
+    /// image that is not there is made, one that is too small is enlarged. Blocks.
+    ///
+    /// # Errors
+    /// As [`Mkfs::plan`] and [`Plan::write`]; [`Error::Device`] when it is in use;
+    /// [`Error::Invalid`] when it holds something and [`Mkfs::force`] is not set, naming what, or
+    /// when there is no image and no size.
+    pub fn create(&self, path: &Path, size_bytes: Option<u64>) -> Result<Plan> {
+        self.create_with(path, size_bytes, None)
+    }
+
+    /// As [`Mkfs::create`], telling from time to time how many groups are done, and of how many.
+    ///
+    /// # Errors
+    /// As [`Mkfs::create`].
+    pub fn create_with(
+        &self,
+        path: &Path,
+        size_bytes: Option<u64>,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+    ) -> Result<Plan> {
+        let plan = self.plan(self.size_on(path, size_bytes)?)?;
+        let sb = plan.superblock();
+        let needed = sb.blocks_count() * u64::from(sb.block_size());
+        let target = self.open(path, needed)?;
+        let mut options = WriteOptions {
+            reads_zero: self.discard(&target, needed),
+            progress,
+        };
+        let written = plan.write(&*target.device, &mut options);
+        if written.is_err() && target.is_new {
+            // What went wrong first is what matters.
+            let _ = fs::remove_file(path);
+        }
+        written.map(|()| plan)
+    }
+
+    /// What an image or device holds where the file system is to be, in words; none when nothing is
+    /// recognised, or when there is no such file. Opens it for reading only.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn found_on(&self, path: &Path) -> Result<Option<String>> {
+        match path.exists() {
+            true => self.recognise(path, false),
+            false => Ok(None),
+        }
+    }
+
+    /// Opens, which refuses what is in use, and looks.
+    fn recognise(&self, path: &Path, write: bool) -> Result<Option<String>> {
+        let offset = self.extended.offset;
+        let device = file::open(path, &options(write, 0))?;
+        if offset >= device.geometry().size_bytes {
+            return Ok(None);
+        }
+        // Two holders of one lock would be one too many.
+        drop(device);
+        found_on_device(&*file::open(path, &options(write, offset))?)
+    }
+
+    /// Bytes of the file system that is to be made on an image or device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when no size is given and the image is not there; [`Error::Device`].
+    pub fn size_on(&self, path: &Path, size_bytes: Option<u64>) -> Result<u64> {
+        if let Some(bytes) = size_bytes {
+            return Ok(bytes);
+        }
+        if !path.exists() {
+            let what = "there is no such image: give a size, and it is made";
+            return Err(Error::Invalid(what.into()));
+        }
+        let device = file::open(path, &options(false, self.extended.offset))?;
+        Ok(device.geometry().size_bytes / PAGE_BYTES * PAGE_BYTES)
+    }
+
+    fn open(&self, path: &Path, needed: u64) -> Result<Target> {
+        let end = self.extended.offset.checked_add(needed);
+        let end = end.ok_or_else(|| Error::Invalid("the offset is too large".into()))?;
+        let is_new = !path.exists();
+        if is_new {
+            let file = OpenOptions::new().write(true).create_new(true).open(path);
+            let file = file.map_err(|error| failed(path, "make the image", error))?;
+            let sized = file.set_len(end);
+            sized.map_err(|error| failed(path, "make the image as large", error))?;
+        } else {
+            self.judge(path)?;
+        }
+        let is_image = is_image(path)?;
+        if is_image && !is_new {
+            enlarge(path, end).map_err(|error| failed(path, "enlarge the image", error))?;
+        }
+        Ok(Target {
+            device: file::open(path, &options(true, self.extended.offset))?,
+            is_image,
+            is_new,
+        })
+    }
+
+    /// Refuses what is in use, and what holds something.
+    fn judge(&self, path: &Path) -> Result<()> {
+        match self.recognise(path, true)?.filter(|_| !self.force) {
+            Some(found) => Err(Error::Invalid(format!(
+                "{} holds {found}; force it to be overwritten",
+                path.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives back what is not needed. Whether everything reads as zeros then.
+    fn discard(&self, target: &Target, needed: u64) -> bool {
+        let possible = target.device.geometry().discard && !self.extended.no_discard;
+        if target.is_new || !possible {
+            return target.is_new;
+        }
+        // Holes read as zeros; what a device gives back may be anything.
+        target.device.discard(0, needed).is_ok() && target.is_image
+    }
+}
+
+fn is_image(path: &Path) -> Result<bool> {
+    let metadata = fs::metadata(path).map_err(|error| failed(path, "look at it", error))?;
+    Ok(!metadata.file_type().is_block_device())
+}
+
+/// Never makes the image smaller.
+fn enlarge(path: &Path, size_bytes: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    if file.metadata()?.len() < size_bytes {
+        file.set_len(size_bytes)?;
+    }
+    Ok(())
+}
+
+fn failed(path: &Path, what: &'static str, source: io::Error) -> Error {
+    Error::Device(dioxide_block::Error::Open {
+        path: path.into(),
+        what,
+        source,
+    })
+}

@@ -1,0 +1,84 @@
+//! Wishes that cannot be fulfilled are refused with their names, and large ones are cheap.
+
+use super::{Made, fixed, from_words};
+use dioxide::{Error, Mkfs};
+use std::os::unix::fs::MetadataExt;
+
+#[test]
+fn size_that_holds_nothing_is_refused() {
+    for bytes in [0, 1, 1024, 10 << 10, 40 << 10] {
+        let error = fixed().plan(bytes).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{bytes}: {error}");
+    }
+}
+
+#[test]
+fn size_of_every_block_count_makes_a_plan_or_a_refusal() {
+    for kib in (40..3000).step_by(7).chain((60_000..70_000).step_by(97)) {
+        for words in [
+            "-t ext2",
+            "-t ext4",
+            "-t ext4 -b 4096",
+            "-t ext4 -O bigalloc",
+        ] {
+            match from_words(words).plan(kib << 10) {
+                Ok(plan) => {
+                    let sb = plan.superblock();
+                    sb.validate(Some(kib << 10)).unwrap();
+                    assert!(sb.free_blocks_count() < sb.blocks_count(), "{kib} {words}");
+                }
+                Err(Error::Invalid(_)) => assert!(kib < 1200, "{kib} {words}"),
+                Err(error) => panic!("{kib} {words}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn wishes_that_contradict_each_other_name_what_is_wrong() {
+    let wrong: [(Mkfs, &str); 8] = [
+        (from_words("-C 65536"), "bigalloc"),
+        (from_words("-G 4 -O ^flex_bg"), "flex_bg"),
+        (from_words("-N 4000000"), "inodes"),
+        (from_words("-I 128 -O inline_data"), "inline_data"),
+        (from_words("-I 4096 -b 1024"), "inode size 4096"),
+        (from_words("-J size=60"), "journal"),
+        (from_words("-E resize=1000"), "resize"),
+        (
+            from_words("-E packed_meta_blocks=1 -O ^flex_bg"),
+            "packed_meta_blocks",
+        ),
+    ];
+    for (mkfs, named) in wrong {
+        let error = mkfs.plan(64 << 20).unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+    }
+}
+
+#[test]
+fn number_outside_its_range_is_refused() {
+    assert!(fixed().block_size(512).is_err() && fixed().block_size(3000).is_err());
+    assert!(fixed().inode_size(64).is_err() && fixed().inode_size(65536).is_err());
+    assert!(fixed().bytes_per_inode(512).is_err());
+    assert!(fixed().reserved_percent(50.5).is_err() && fixed().reserved_percent(-1.0).is_err());
+    assert!(fixed().reserved_percent(f64::NAN).is_err());
+    assert!(fixed().label("seventeen letters").is_err());
+    assert!(fixed().flex_groups(3).is_err());
+}
+
+#[test]
+fn sizes_past_the_format_are_refused() {
+    assert!(fixed().plan(u64::MAX).is_err());
+    assert!(from_words("-t ext2 -b 1024").plan(8 << 40).is_err());
+    let plan = fixed().plan(64 << 40).unwrap();
+    assert_eq!(plan.superblock().blocks_count(), (64 << 40) / 4096);
+}
+
+#[test]
+fn terabyte_in_a_sparse_file_takes_little_space() {
+    let made = Made::new(&fixed(), 1 << 40);
+    let metadata = std::fs::metadata(made.path()).unwrap();
+    assert_eq!(metadata.len(), 1 << 40);
+    // Eighteen copies of 512 KiB of descriptors, and what little else there is.
+    assert!(metadata.blocks() * 512 < 20 << 20, "{}", metadata.blocks());
+}
