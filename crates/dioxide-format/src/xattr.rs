@@ -14,6 +14,10 @@ use crate::error::{corrupt, ensure, ensure_checksum, prefix};
 use crate::layout::{byte, layout, le16, le32};
 use crate::types::{Ino, Pblk};
 
+mod build;
+
+pub use build::{build_block, build_in_inode, entry_hash_of_inode, split_name};
+
 const STRUCTURE: &str = "xattr";
 const BLOCK: &str = "xattr block";
 /// `h_magic`, of both kinds of area.

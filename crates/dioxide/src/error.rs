@@ -129,6 +129,15 @@ pub enum Error {
     /// The file has no such extended attribute (`ENODATA`).
     #[error("{0}: no such extended attribute")]
     NoAttribute(String),
+    /// An attribute's value is longer than any may be (`E2BIG`).
+    #[error("value too big: {0}")]
+    TooBig(String),
+    /// An attribute's name is empty or longer than any may be (`ERANGE`).
+    #[error("out of range: {0}")]
+    OutOfRange(String),
+    /// Such a file cannot have this (`EACCES`).
+    #[error("access denied: {0}")]
+    AccessDenied(String),
     /// The mount or the file is read-only (`EROFS`); says why.
     #[error("read-only: {0}")]
     ReadOnly(String),
@@ -175,6 +184,9 @@ impl Error {
             Error::NotEmpty(_) => libc::ENOTEMPTY,
             Error::TooManyLinks(_) => libc::EMLINK,
             Error::NoAttribute(_) => libc::ENODATA,
+            Error::TooBig(_) => libc::E2BIG,
+            Error::OutOfRange(_) => libc::ERANGE,
+            Error::AccessDenied(_) => libc::EACCES,
             Error::ReadOnly(_) => libc::EROFS,
             Error::NotPermitted(_) => libc::EPERM,
             Error::BadAccess(_) => libc::EBADF,

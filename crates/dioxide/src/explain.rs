@@ -174,6 +174,9 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
         return Ok(());
     }
     let request = request_of(file, told);
+    if file.inode.has_inline_data() && file.inode.holds_plain_bytes() {
+        return explain_inline_write(told, &request);
+    }
     let entry = policy::entry_lock(told.policy, request.entry_facts());
     told.step("entry lock", entry_words(entry, &request));
     let pos = match request.check_ability().and_then(|()| request.position()) {
@@ -199,6 +202,19 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     match plain {
         true => told.step("completion", completion_words(file)),
         false => told.step("metadata", metadata_words(&facts)),
+    }
+    Ok(())
+}
+
+fn explain_inline_write(told: &mut Explanation, request: &WriteRequest<'_>) -> Result<()> {
+    (told.lock, told.drains, told.would_block) = (LockMode::Exclusive, true, true);
+    told.step("entry lock", "exclusive: the content lies in the inode");
+    match request.place() {
+        Ok(_) => told.step(
+            "mapping",
+            "written into the inode while it fits; else one transaction moves the content out to a block, and the write goes on as to any file",
+        ),
+        Err(error) => told.refuse(&error),
     }
     Ok(())
 }
@@ -301,7 +317,7 @@ fn check_alignment(file: &File, told: &mut Explanation) -> Result<()> {
             "alignment",
             format!("not a multiple of the device's logical block of {logical} bytes"),
         );
-        if file.access.direct {
+        if file.access.direct && !file.inode.has_inline_data() {
             let what = if told.direction == Direction::Read {
                 "read"
             } else {

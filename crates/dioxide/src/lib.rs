@@ -61,4 +61,5 @@ pub use io::direct::policy::Policy;
 pub use io::ioend::CompletionMode;
 pub use map::{MapKind, Mapping};
 pub use mkfs::Mkfs;
+pub use namei::xattr::XattrMode;
 pub use stats::Stats;

@@ -7,6 +7,8 @@ use crate::io::direct::lock::lock;
 use crate::io::direct::policy::LockMode;
 use crate::mount::Mount;
 use crate::sync::slot;
+use crate::txn::Writer;
+use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Result, Timestamp};
 use dioxide_format::inode::{InodeFlags, Timestamp as DiskTime};
 
@@ -159,10 +161,33 @@ impl Mount {
         if bad_nanos(&set.atime) || bad_nanos(&set.mtime) {
             return Err(Error::Invalid("a time of over 999,999,999 ns".into()));
         }
-        let now = self.now();
-        self.set_size_and(writer, inode, &mut |disk| apply(disk, set, now))?;
+        let changed = self.with_space(writer, || self.apply(writer, inode, set));
+        self.judged(changed)?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
+        Ok(())
+    }
+
+    fn apply(&self, writer: &Writer, inode: &Inode, set: &SetAttributes) -> Result<()> {
+        let lists = match set.permissions {
+            Some(_) => self.xattr_credits(inode, 0),
+            None => 0,
+        };
+        let mut handle = writer.begin(lists + INODE_CREDITS)?;
+        if let Some(permissions) = set.permissions {
+            self.acl_chmod(writer, &mut handle, inode, permissions)?;
+        }
+        let (now, lock) = (self.now(), inode.map.lock());
+        let changed = self.change_inode(&mut handle, inode, &lock, &mut |disk| {
+            apply(disk, set, now);
+        });
+        match set.permissions {
+            Some(_) => changed.map_err(|error| self.fail(error))?,
+            None => changed?,
+        }
+        inode.changed_in(handle.tid(), true);
+        drop(lock);
+        handle.stop()?;
         Ok(())
     }
 

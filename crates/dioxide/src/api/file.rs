@@ -266,7 +266,7 @@ impl File {
     ///
     /// # Errors
     /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; `ENOSPC`;
-    /// `EFBIG`; `EROFS`; [`Error::Unsupported`] for inline, encrypted and journalled files; device
+    /// `EFBIG`; `EROFS`; [`Error::Unsupported`] for encrypted and journalled files; device
     /// errors. After an error the file has its old size, and any part of what lies inside it may
     /// have been written.
     #[inline(always)]

@@ -7,3 +7,4 @@ pub(crate) mod metadata;
 pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod queue;
+pub(crate) mod xattrs;

@@ -53,6 +53,14 @@ impl Fs {
     pub fn node(&self, path: impl AsRef<[u8]>) -> Result<Node> {
         Node::hold(&self.0, self.0.lookup(path.as_ref(), true)?)
     }
+
+    /// The file at a path, a symlink itself if it is one.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`].
+    pub fn symlink_node(&self, path: impl AsRef<[u8]>) -> Result<Node> {
+        Node::hold(&self.0, self.0.lookup(path.as_ref(), false)?)
+    }
 }
 
 impl Node {

@@ -484,11 +484,14 @@ impl Core {
     ) -> Start {
         let (mount, inode) = (&*file.mount, &file.inode);
         let aligned = mount.aligned(offset | buf.len() as u64);
+        if inode.has_inline_data() {
+            return Start::Punt(buf);
+        }
         if !aligned && file.access.direct {
             let error = mount.misaligned("read", offset, buf.len());
             return Start::Done(buf, Err(error));
         }
-        if !aligned || inode.has_inline_data() {
+        if !aligned {
             return Start::Punt(buf);
         }
         let Some(read) = InFile::clamp(mount, inode, offset, buf.len()) else {

@@ -50,6 +50,9 @@ impl Mount {
         if !matches!(mode, Mode::Allocate | Mode::KeepSize) {
             self.check_not_append_only(inode)?;
         }
+        if inode.has_inline_data() {
+            self.judged(self.move_out(writer, inode, access.right()))?;
+        }
         if !inode.is_extent_mapped() && mode != Mode::PunchHole {
             let what = "fallocate on a file that is mapped by indirect blocks";
             return Err(Error::Unsupported(format!("{what}: inode {}", inode.ino)));

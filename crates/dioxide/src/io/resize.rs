@@ -58,6 +58,9 @@ impl Mount {
         self.check_not_append_only(inode)?;
         self.check_size(inode, size)?;
         self.strip_if_needed(writer, inode, access)?;
+        if inode.has_inline_data() && self.judged(self.resize_inline(writer, inode, size))? {
+            return Ok(());
+        }
         self.finish_truncate(writer, inode)?;
         // To the size that it has: what was allocated behind it goes.
         let changed = if size <= inode.i_size() {
@@ -89,10 +92,10 @@ impl Mount {
         }
     }
 
-    /// Files whose content is not in blocks as it is.
+    /// Files whose content is not as it is seen.
     pub(crate) fn check_resizable(&self, inode: &Inode) -> Result<()> {
-        if !inode.is_plain_data() {
-            let what = "changing the size of inline, verity, encrypted or journalled data";
+        if !inode.holds_plain_bytes() {
+            let what = "changing the size of verity, encrypted or journalled data";
             return Err(Error::Unsupported(format!("{what}: inode {}", inode.ino)));
         }
         if inode.is_immutable() {

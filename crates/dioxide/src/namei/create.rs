@@ -262,7 +262,7 @@ impl Mount {
     }
 
     /// Tries something again after a commit that may have set blocks free.
-    pub(super) fn with_space<T>(
+    pub(crate) fn with_space<T>(
         &self,
         writer: &Writer,
         mut try_once: impl FnMut() -> Result<T>,

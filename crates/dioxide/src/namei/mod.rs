@@ -22,9 +22,9 @@ mod remove;
 mod rename;
 mod stat;
 mod symlink;
-mod xattr;
+pub(crate) mod xattr;
 
+pub(crate) use acl::Inherited;
 pub(crate) use create::Blueprint;
 pub(crate) use dentries::Dentries;
 pub(crate) use path::At;
-pub(crate) use pending::Inherited;

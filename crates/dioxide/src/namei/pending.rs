@@ -8,12 +8,6 @@ use dioxide_format::inode::FileType;
 use dioxide_format::types::{Ino, Lblk};
 use dioxide_journal::journal::Handle;
 
-pub(crate) struct Inherited {
-    pub(crate) mode: u16,
-    pub(crate) access: Option<Vec<u8>>,
-    pub(crate) default: Option<Vec<u8>>,
-}
-
 impl Mount {
     pub(crate) fn add_name_credits(&self, _: &Inode) -> u32 {
         40
@@ -21,9 +15,7 @@ impl Mount {
     pub(crate) fn new_dir_credits(&self) -> u32 {
         20
     }
-    pub(crate) fn new_xattr_credits(&self, _: usize) -> u32 {
-        20
-    }
+
     pub(crate) fn add_name(
         &self,
         writer: &Writer,
@@ -122,27 +114,5 @@ impl Mount {
             std::ops::ControlFlow::Continue(())
         })?;
         Ok(n == 0)
-    }
-    pub(crate) fn acl_inherit(
-        &self,
-        _: &Inode,
-        _: FileType,
-        permissions: u16,
-        umask: u16,
-    ) -> Result<Inherited> {
-        Ok(Inherited {
-            mode: permissions & !umask,
-            access: None,
-            default: None,
-        })
-    }
-    pub(crate) fn store_acls(
-        &self,
-        _: &Writer,
-        _: &mut Handle<'_>,
-        _: &Inode,
-        _: &Inherited,
-    ) -> Result<()> {
-        Ok(())
     }
 }

@@ -3,16 +3,44 @@
 //!
 //! Names and values are as `getxattr` gives them: access control lists are converted from their
 //! form on the disk. `system.data`, which holds inline content, is not an attribute to the user.
+//!
+//! | Part | What it does |
+//! |---|---|
+//! | this | reading |
+//! | [`key`] | names, and what Linux says of them |
+//! | [`change`] | changing one attribute; freeing all |
+//! | [`area`] | what an inode has, and where what it is to have fits |
+//! | [`block`] | blocks that inodes share |
+//! | [`value`] | values that are inodes |
+//! | [`lists`] | access control lists |
+
+mod area;
+mod block;
+mod change;
+mod key;
+mod lists;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub(crate) use area::put_area;
+pub use change::XattrMode;
+pub(crate) use value::Sharing;
 
 use super::acl;
 use crate::inode::Inode;
+use crate::io::direct::Wait;
+use crate::io::direct::lock::lock;
+use crate::io::direct::policy::LockMode;
 use crate::map::{self, MapKind};
 use crate::mount::Mount;
+use crate::sync::slot;
 use crate::{Error, FileType, Place, Result, Xattr};
 use dioxide_format::checksum::crc32c;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_format::xattr::{self, INDEX_SYSTEM, XattrBlock, XattrEntry, XattrValue};
+use key::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SECURITY, Key};
 use std::sync::Arc;
 
 /// Longest value, as Linux has it (XATTR_SIZE_MAX).
@@ -20,24 +48,23 @@ const VALUE_MAX: u32 = 65536;
 /// Most bytes of values that one file's attributes may have. Values in inodes of their own make
 /// it possible to name the same 64 KiB any number of times.
 const TOTAL_MAX: usize = 16 << 20;
-const INDEX_SECURITY: u8 = 6;
-const INDEX_ACL_ACCESS: u8 = 2;
-const INDEX_ACL_DEFAULT: u8 = 3;
 
 impl Mount {
-    /// All extended attributes of a file, those in the inode first. Blocks on metadata.
+    /// All extended attributes of a file, those in the inode first. Takes the file's lock shared, and
+    /// blocks on metadata.
     ///
     /// # Errors
     /// Damage; [`Error::Unsupported`] for more than 16 MiB of values.
     pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
         let mut found = Vec::new();
         let mut total = 0;
+        let _unchanged = lock(self, inode, LockMode::Shared, Wait::Block, slot::current())?;
         let node = inode.node();
         self.for_each_xattr(&node.disk, &node.raw, inode.ino, &mut |entry| {
             if entry.head.e_name_index == INDEX_SYSTEM && entry.name == b"data" {
                 return Ok(());
             }
-            let xattr = self.xattr(inode, entry)?;
+            let xattr = self.whole_xattr(inode, entry)?;
             total += xattr.value.len();
             if total > TOTAL_MAX {
                 return Err(Error::Unsupported(format!(
@@ -91,24 +118,52 @@ impl Mount {
         Ok(bytes)
     }
 
-    fn xattr(&self, inode: &Inode, entry: &XattrEntry<'_>) -> Result<Xattr> {
+    fn whole_xattr(&self, inode: &Inode, entry: &XattrEntry<'_>) -> Result<Xattr> {
         let name = entry
             .full_name()
             .map_err(|error| Error::format(error, inode.place()))?;
-        let value = match entry.value {
-            XattrValue::Bytes(bytes) => bytes.to_vec(),
-            XattrValue::Inode { ino, size } => self.ea_inode_value(inode, ino, size)?,
-        };
-        let is_acl = matches!(
-            entry.head.e_name_index,
-            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT
-        );
-        if !is_acl {
-            return Ok(Xattr { name, value });
-        }
-        let value =
-            acl::to_xattr(&value).map_err(|what| inode.corrupt("access control list", what))?;
+        let value = self.value_of(inode, entry)?;
         Ok(Xattr { name, value })
+    }
+
+    /// A value as `getxattr` gives it.
+    fn value_of(&self, inode: &Inode, entry: &XattrEntry<'_>) -> Result<Vec<u8>> {
+        let value = self.stored_value(inode, entry)?;
+        match entry.head.e_name_index {
+            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => {
+                acl::to_xattr(&value).map_err(|what| inode.corrupt("access control list", what))
+            }
+            _ => Ok(value),
+        }
+    }
+
+    /// A value as it lies on the disk.
+    fn stored_value(&self, inode: &Inode, entry: &XattrEntry<'_>) -> Result<Vec<u8>> {
+        match entry.value {
+            XattrValue::Bytes(bytes) => Ok(bytes.to_vec()),
+            XattrValue::Inode { ino, size } => self.ea_inode_value(inode, ino, size),
+        }
+    }
+
+    /// One attribute's value, as `getxattr` gives it; none if the file does not have it. The caller has
+    /// the file's lock, in any mode: values and blocks are freed under it. Blocks on metadata.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Invalid`] and [`Error::Unsupported`] for what is no name; damage.
+    pub(crate) fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.value_by_key(inode, &Key::parse(name)?)
+    }
+
+    fn value_by_key(&self, inode: &Inode, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
+        let mut found = None;
+        let node = inode.node();
+        self.for_each_xattr(&node.disk, &node.raw, inode.ino, &mut |entry| {
+            if found.is_none() && key.names(entry) {
+                found = Some(self.value_of(inode, entry)?);
+            }
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// A value that is the content of another inode.
@@ -133,9 +188,7 @@ impl Mount {
         let node = inode.node();
         let disk = node.disk.disk();
         let (found, expected) = (disk.i_atime, crc32c(self.sb.checksum_seed(), value));
-        let by_lustre =
-            disk.i_mtime == owner.ino.0 && disk.i_generation == owner.node().disk.generation();
-        if found == expected || by_lustre {
+        if found == expected || value::is_by_lustre(owner, inode) {
             return Ok(());
         }
         Err(Error::Checksum {

@@ -15,7 +15,7 @@ use crate::mount::Mount;
 use crate::{Error, FileType, Result};
 use dioxide_format::extent::Extent;
 use dioxide_format::features::{Incompat, RoCompat};
-use dioxide_format::inode::Inode as DiskInode;
+use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Lblk, Pblk};
 use dioxide_journal::Edit;
 use dioxide_journal::journal::Handle;
@@ -49,7 +49,7 @@ pub(crate) struct FileBlocks<'c> {
     release: Release,
     goal: Pblk,
     extents: bool,
-    /// Its blocks are metadata.
+    /// Its blocks are metadata: those of a directory, of a symlink, or of an attribute's value.
     is_metadata: bool,
     /// Allocated by this very change: nothing on the disk refers to them.
     fresh: Vec<Pblk>,
@@ -199,7 +199,8 @@ impl Mount {
                 release: writer.release(handle),
                 goal: self.goal_of(inode)?,
                 extents,
-                is_metadata: matches!(inode.file_type(), FileType::Directory | FileType::Symlink),
+                is_metadata: matches!(inode.file_type(), FileType::Directory | FileType::Symlink)
+                    || inode.flags().contains(InodeFlags::EA_INODE),
                 fresh: Vec::new(),
                 grown: 0,
                 freed: false,

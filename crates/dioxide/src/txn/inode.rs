@@ -77,11 +77,11 @@ impl Mount {
         stored
     }
 
-    /// Takes from a file what a write to it must take: set-user-ID and set-group-ID, unless the writer
-    /// has `CAP_FSETID`. The caller has the file exclusive.
+    /// Takes from a file what a write to it must take: its capabilities, and set-user-ID and
+    /// set-group-ID unless the writer has `CAP_FSETID`. The caller has the file exclusive.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a file with capabilities.
+    /// Damage; those of the journal.
     pub(crate) fn strip_if_needed(
         &self,
         writer: &Writer,
@@ -89,23 +89,16 @@ impl Mount {
         access: Access,
     ) -> Result<()> {
         let nosec = inode.nosec();
-        match nosec.capability || nosec.set_id && !access.fsetid {
-            true => self.strip_privileges(writer, inode),
+        if nosec.capability {
+            self.remove_capability(writer, inode)?;
+        }
+        match nosec.set_id && !access.fsetid {
+            true => self.strip_set_id(writer, inode),
             false => Ok(()),
         }
     }
 
-    /// Takes set-user-ID and set-group-ID from a file.
-    ///
-    /// # Errors
-    /// As [`Mount::strip_if_needed`].
-    pub(crate) fn strip_privileges(&self, writer: &Writer, inode: &Inode) -> Result<()> {
-        if inode.nosec().capability {
-            return Err(Error::Unsupported(format!(
-                "removing the capabilities of inode {}, as a write must",
-                inode.ino
-            )));
-        }
+    fn strip_set_id(&self, writer: &Writer, inode: &Inode) -> Result<()> {
         self.set_size_and(writer, inode, &mut |disk| {
             let mode = disk.permissions();
             let group = match u32::from(mode) & libc::S_IXGRP {

@@ -8,16 +8,14 @@
 
 use super::inode::INODE_CREDITS;
 use super::{Writer, superblock};
-use crate::alloc::{BlockAllocator, InodeAllocator, Run};
+use crate::alloc::InodeAllocator;
 use crate::inode::Inode;
 use crate::map::{self, MapKind};
 use crate::mount::Mount;
 use crate::{Error, FileType, Place, Result};
+use dioxide_format::orphan_file;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Ino, Lblk, Pblk};
-use dioxide_format::xattr::{XattrBlock, XattrEntry, XattrHeader, XattrValue};
-use dioxide_format::{orphan_file, xattr};
-use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -274,7 +272,7 @@ impl Mount {
     /// Finishes what a crash has left to do; returns for how many inodes.
     ///
     /// # Errors
-    /// Damage; [`Error::Unsupported`] for a deleted inode with attributes in inodes of their own.
+    /// Damage.
     pub(crate) fn recover_orphans(&self) -> Result<usize> {
         let writer = self.writer()?;
         let orphans = writer.orphans.all();
@@ -318,64 +316,15 @@ impl Mount {
         if has_blocks(inode) {
             self.remove_blocks(writer, inode, 0..self.map_end(inode))?;
         }
-        let credits = ORPHAN_CREDITS
-            + INODE_CREDITS
-            + InodeAllocator::FREE_CREDITS
-            + BlockAllocator::FREE_CREDITS_PER_GROUP
-            + 1;
+        self.release_xattrs(writer, inode)?;
+        let credits = ORPHAN_CREDITS + INODE_CREDITS + InodeAllocator::FREE_CREDITS;
         let mut handle = writer.begin(credits)?;
-        let attributes = inode.node().disk.file_acl();
-        if let Some(block) = attributes {
-            self.drop_xattr_block(writer, &mut handle, inode, block)?;
-        }
         writer.orphans.remove(self, &mut handle, inode)?;
         let lock = inode.map.lock();
         self.write_ended(&mut handle, inode, &lock)?;
         drop(lock);
         self.free_inode(writer, &mut handle, inode)?;
         handle.stop()?;
-        Ok(())
-    }
-
-    /// An inode does not use this block of attributes any more.
-    fn drop_xattr_block(
-        &self,
-        writer: &Writer,
-        handle: &mut Handle<'_>,
-        inode: &Inode,
-        block: Pblk,
-    ) -> Result<()> {
-        let kind = AttributeBlock {
-            seed: self.checksum_seed(),
-        };
-        let bytes = handle.read(block, &kind)?;
-        let place = Place::block(block.0).in_inode(inode.ino);
-        let format = |error| Error::format(error, place);
-        let header = XattrHeader::parse(&bytes).map_err(format)?;
-        let parsed = XattrBlock::parse(&bytes).map_err(format)?;
-        let in_inodes = |entry: &XattrEntry<'_>| matches!(entry.value, XattrValue::Inode { .. });
-        if parsed.entries.iter().any(in_inodes) {
-            return Err(Error::Unsupported(format!(
-                "freeing inode {}, whose attributes lie in inodes of their own",
-                inode.ino
-            )));
-        }
-        if header.h_refcount > 1 {
-            let mut change = |bytes: &mut [u8]| {
-                let fewer = XattrHeader {
-                    h_refcount: header.h_refcount - 1,
-                    ..header.clone()
-                };
-                bytes[..XattrHeader::SIZE].copy_from_slice(&fewer.encode());
-                Ok(())
-            };
-            return Ok(handle.modify(block, &kind, &mut change)?);
-        }
-        handle.forget(block)?;
-        let start = Pblk(block.0 - block.0 % u64::from(self.sb.cluster_ratio()));
-        let release = writer.release(handle);
-        writer.blocks.free(handle, Run { start, len: 1 }, release)?;
-        writer.release_on_commit(self, handle);
         Ok(())
     }
 }
@@ -387,30 +336,4 @@ fn has_blocks(inode: &Inode) -> bool {
         FileType::Regular | FileType::Directory | FileType::Symlink
     );
     kind && !inode.has_inline_data() && !inode.node().disk.is_fast_symlink()
-}
-
-/// A block of extended attributes.
-#[derive(Debug)]
-struct AttributeBlock {
-    seed: Option<u32>,
-}
-
-impl Kind for AttributeBlock {
-    fn name(&self) -> &'static str {
-        "xattr block"
-    }
-
-    fn verify(&self, block: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
-        match self.seed {
-            Some(seed) => xattr::verify_checksum(bytes, seed, block),
-            None => Ok(()),
-        }
-    }
-
-    fn seal(&self, block: Pblk, bytes: &mut [u8]) {
-        if let Some(seed) = self.seed {
-            xattr::update_checksum(bytes, seed, block)
-                .unwrap_or_else(|error| panic!("xattr block {block} was changed: {error}"));
-        }
-    }
 }

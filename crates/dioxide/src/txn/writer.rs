@@ -4,6 +4,7 @@ use super::orphan::Orphans;
 use super::superblock;
 use crate::alloc::{BlockAllocator, Groups, InodeAllocator};
 use crate::mount::Mount;
+use crate::namei::xattr::Sharing;
 use crate::{Error, Result};
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::STATE_CLEAN;
@@ -12,6 +13,7 @@ use dioxide_journal::buffer::BufferCache;
 use dioxide_journal::journal::{Handle, Journal, JournalOptions};
 use dioxide_journal::transaction::Tid;
 use dioxide_journal::{Edit, Kind};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,6 +24,8 @@ pub(crate) struct Writer {
     pub(crate) blocks: Arc<BlockAllocator>,
     pub(crate) inodes: InodeAllocator,
     pub(crate) orphans: Orphans,
+    /// Held while attributes that inodes share are changed; after handle start and before the orphans.
+    pub(crate) xattrs: Mutex<Sharing>,
     has_journal: bool,
     /// Freed blocks are discarded once that is committed.
     discard: bool,
@@ -90,6 +94,9 @@ impl Mount {
     /// # Errors
     /// Those of the device and the journal; the file system then stays as after a crash.
     pub(crate) fn close(&self) -> Result<()> {
+        if let Some(writer) = self.started_writer() {
+            self.reap_values(writer)?;
+        }
         self.sync()?;
         // What fails from here on is said once.
         self.closed.store(true, Ordering::Relaxed);
@@ -153,6 +160,7 @@ impl Writer {
             blocks,
             inodes,
             orphans,
+            xattrs: Mutex::default(),
             has_journal,
             discard: mount.discard,
         })

@@ -8,7 +8,7 @@ use dioxide::{
     Buf, Completion, File, Fs, MapKind, MountOptions, OpenOptions, Policy, Queue, QueueOptions,
     SetAttributes,
 };
-use dioxide_testkit::{debugfs, e2fsck_clean};
+use dioxide_testkit::e2fsck_clean;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -66,13 +66,12 @@ impl Layout {
     }
 
     /// A fresh image: `/data` (each block full of its number plus 1), `/setuid` (the same, mode
-    /// 4755), `/capable` (the same, with a capability), `/hole`, `/empty`, `/small` (1000 bytes of 7) and, where there are
-    /// extents, `/unwritten`.
+    /// 4755), `/hole`, `/empty`, `/small` (1000 bytes of 7) and, where there are extents, `/unwritten`.
     fn make(self) -> Snapshot {
         let dir = tempfile::tempdir().expect("a folder for the image");
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).expect("a new folder");
-        for name in ["data", "setuid", "capable"] {
+        for name in ["data", "setuid"] {
             std::fs::write(tree.join(name), content()).expect("room");
         }
         let hole = std::fs::File::create(tree.join("hole")).expect("a new file");
@@ -94,7 +93,6 @@ impl Layout {
         mke2fs.args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]);
         mke2fs.args(["-O", self.features(), "-d"]).arg(&tree);
         run(mke2fs.arg(&image));
-        debugfs(&image, &["ea_set /capable security.capability 0123"]);
         let snapshot = Snapshot::new(&std::fs::read(&image).expect("the image"));
         if matches!(self, Layout::Indirect | Layout::Inline) {
             return snapshot;

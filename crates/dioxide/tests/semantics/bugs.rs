@@ -2,28 +2,65 @@
 
 use crate::bed::*;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp};
-use dioxide::{CompletionMode, Error, FallocateMode, MapKind, OpenOptions, Policy};
+use dioxide::{
+    CompletionMode, Error, FallocateMode, Fs, MapKind, MountOptions, OpenOptions, Policy,
+    QueueOptions,
+};
+use dioxide_testkit::{Image, debugfs};
 
-// "Inline-data check spans a lock cycle". dioxide makes no inline data, so nobody can make some while a write
-// waits; a file that has some is refused by whoever looks, whole.
+// "Inline-data check spans a lock cycle". Whoever finds a content in the inode acts on it under the same lock:
+// of many writes at once each is there in the end, whether it was made to the inode or to the block.
 #[test]
-fn g_inline_data_is_refused_and_left_alone() {
+fn g_inline_data_written_by_many_at_once_loses_nothing() {
     for policy in Policy::ALL {
         let bed = Bed::with(Layout::Inline, policy);
-        let file = OpenOptions::new().read(true).write(true);
-        let file = file.open(&bed, "/small").expect("it exists");
-        let mut queue = bed.queue();
-        for (offset, len) in [(0, 10), (0, BLOCK), (40, 10), (BLOCK, BLOCK)] {
-            let result = file.write_at(&bytes(1, len), offset as u64);
-            assert!(matches!(result, Err(Error::Unsupported(_))), "{policy}");
-            let data = bytes(1, len);
-            queue.write(&file, offset as u64, data, 0).expect("room");
-            let done = reap(&mut queue, 1).pop().expect("one");
-            let error = done.result.expect_err("inline data");
-            assert_eq!(error.errno(), libc::EOPNOTSUPP, "{policy}");
+        let options = OpenOptions::new().read(true).write(true).direct(false);
+        let file = options.open(&bed, "/small").expect("it exists");
+        let write = |number: usize| {
+            let file = file.clone();
+            // Up to 40 bytes fit, more do not.
+            let offset = (number * number * 40) as u64;
+            start(move || file.write_at(&bytes(number as u8 + 1, 20), offset))
+        };
+        let writers: Vec<_> = (0..6).map(write).collect();
+        for writer in &writers {
+            assert_eq!(finish(writer).expect("room"), 20, "{policy}");
         }
-        file.set_len(0).expect_err("inline data");
-        assert_eq!(read_all(&file), [7; 40], "{policy}");
+        let all = read_all(&file);
+        assert_eq!(all.len(), 25 * 40 + 20);
+        for number in 0..6 {
+            let at = number * number * 40;
+            assert_all(&all[at..at + 20], number as u8 + 1);
+        }
+        assert_all(&all[20..40], 7);
+        let mut queue = bed.queue();
+        queue.write(&file, 0, bytes(9, BLOCK), 0).expect("room");
+        reap_all_ok(&mut queue, 1);
+        assert_all(&read_all(&file), 9);
+    }
+}
+
+// A content in the inode takes any alignment, through any handle.
+#[test]
+fn g_inline_data_is_written_in_the_inode_through_queues() {
+    for policy in Policy::ALL {
+        let bed = Bed::with(Layout::Inline, policy);
+        let options = OpenOptions::new().read(true).write(true).direct(true);
+        let file = options.open(&bed, "/small").expect("it exists");
+        let mut queue = bed.queue();
+        queue.write(&file, 5, bytes(1, 10), 0).expect("room");
+        reap_all_ok(&mut queue, 1);
+        queue.read(&file, 3, bytes(0, 20), 1).expect("room");
+        let done = reap(&mut queue, 1).pop().expect("one");
+        assert_eq!(done.result.expect("readable"), 20, "{policy}");
+        assert_eq!(done.buf[..4], [7, 7, 1, 1]);
+        assert_eq!(read_all(&file).len(), 40);
+        let error = file.try_write_at(&[1], 0).expect_err("it must be alone");
+        assert_eq!(error.errno(), libc::EAGAIN, "{policy}");
+        // Behind what fits, it moves out and goes on.
+        assert_eq!(file.write_at(&[3; 30], 900).expect("room"), 30);
+        let error = file.write_at(&[3; 30], 1).expect_err("in blocks now");
+        assert_eq!(error.errno(), libc::EINVAL, "{policy}");
     }
 }
 
@@ -375,13 +412,19 @@ fn g_one_kib_blocks_count_and_read_right() {
 // "RFC v1 leaked i_rwsem if the modified-step failed".
 #[test]
 fn g_failed_privilege_strip_leaks_no_lock() {
+    // Attributes that cannot be read may hold a capability, and that cannot be stripped.
+    let tree = tempfile::tempdir().expect("a folder");
+    std::fs::write(tree.path().join("damaged"), content()).expect("room");
+    let image = Image::builder().source(tree.path()).build();
+    debugfs(image.path(), &["sif /damaged file_acl 2"]);
     for policy in Policy::ALL {
-        let bed = Bed::new(policy);
-        let file = bed.open("/capable");
+        let options = MountOptions::new().policy(policy);
+        let fs = Fs::open(image.path(), &options).expect("it opens");
+        let file = open_rw(&fs, "/damaged");
         for (offset, len) in [(0, BLOCK), (100, 100), (SIZE, BLOCK)] {
             let result = file.write_at(&bytes(1, len), offset as u64);
-            assert!(matches!(result, Err(Error::Unsupported(_))), "{policy}");
-            let mut queue = bed.queue();
+            assert!(matches!(result, Err(Error::Checksum { .. })), "{policy}");
+            let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
             let data = bytes(1, len);
             queue.write(&file, offset as u64, data, 0).expect("room");
             let done = reap(&mut queue, 1).pop().expect("one");

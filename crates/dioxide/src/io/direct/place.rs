@@ -90,7 +90,7 @@ pub(super) fn prepare(request: &WriteRequest<'_>, pos: u64, facts: &WriteFacts) 
     let (mount, inode) = (request.mount, request.inode);
     let writer = mount.writer()?;
     if facts.strips_privileges {
-        mount.strip_privileges(writer, inode)?;
+        mount.strip_if_needed(writer, inode, request.access)?;
     }
     if facts.extending {
         mount.finish_truncate(writer, inode)?;

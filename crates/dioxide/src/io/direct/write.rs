@@ -17,6 +17,7 @@ use super::simple::Short;
 use super::{Access, SyncMode, Wait};
 use crate::inode::Inode;
 use crate::io::clock::coarse_now_ns;
+use crate::io::inline::{self, Inlined};
 use crate::map::{MapKind, Mapping};
 use crate::mount::Mount;
 use crate::stats::Count;
@@ -204,7 +205,17 @@ impl<'a> WriteRequest<'a> {
         if self.inode.is_plain_data() {
             return Ok(());
         }
-        Err(self.unsupported("writing inline, verity, encrypted or journalled data"))
+        self.check_bytes()?;
+        // Who may wait has asked before, and no content goes back into an inode.
+        Err(Error::WouldBlock("the content lies in the inode"))
+    }
+
+    /// Whether what is written is what the file is to hold.
+    pub(crate) fn check_bytes(&self) -> Result<()> {
+        match self.inode.holds_plain_bytes() {
+            true => Ok(()),
+            false => Err(self.unsupported("writing verity, encrypted or journalled data")),
+        }
     }
 
     /// Whether the device's logical block divides position and lengths.
@@ -223,18 +234,29 @@ impl<'a> WriteRequest<'a> {
             || !facts.aligned && (facts.extending || facts.partial_unwritten)
     }
 
-    /// The position, append resolved under the lock, checked against the device's logical block and
-    /// the largest file.
+    /// The position as [`WriteRequest::place`] has it, checked against the device's logical block too.
     #[inline]
     pub(crate) fn position(&self) -> Result<u64> {
-        let pos = if self.access.append {
-            self.inode.i_size()
-        } else {
-            self.offset
-        };
+        let pos = self.start();
         if self.access.direct && !self.device_aligned(pos) {
             return Err(self.mount.misaligned("write", pos, self.len));
         }
+        self.place()
+    }
+
+    /// The position, append resolved.
+    #[inline]
+    fn start(&self) -> u64 {
+        match self.access.append {
+            true => self.inode.i_size(),
+            false => self.offset,
+        }
+    }
+
+    /// The position, append resolved under the lock, checked against the largest file.
+    #[inline]
+    pub(crate) fn place(&self) -> Result<u64> {
+        let pos = self.start();
         if self.inode.is_immutable() {
             let ino = self.inode.ino;
             return Err(Error::NotPermitted(format!("inode {ino} is immutable")));
@@ -373,6 +395,19 @@ pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<
     if request.len == 0 {
         return Ok(0);
     }
+    match inline::write(request, bufs)? {
+        Inlined::No => write_blocks(request, bufs),
+        // As in Linux, what began as a write to an inode may have any alignment.
+        Inlined::MovedOut => write_blocks(&request.buffered(), bufs),
+        Inlined::Done => {
+            request.make_durable()?;
+            Ok(request.len)
+        }
+    }
+}
+
+/// A write to a file whose content lies in blocks.
+fn write_blocks(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<usize> {
     let admitted = admit(request)?;
     match carry_out(request, bufs, admitted)? {
         Placed::Done => {}
@@ -426,6 +461,15 @@ fn carry_out(
 }
 
 impl WriteRequest<'_> {
+    /// The same, with any alignment.
+    fn buffered(&self) -> Self {
+        let access = Access {
+            direct: false,
+            ..self.access
+        };
+        Self { access, ..*self }
+    }
+
     /// Whether the write itself can be durable: `O_DSYNC` of one mapping that nobody needs a commit to
     /// find.
     fn durability(&self, first: &Mapping, pos: u64) -> Durability {
