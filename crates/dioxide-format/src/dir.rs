@@ -1,12 +1,15 @@
 //! Directory blocks: a chain of entries that fills the block, with a checksum at the end where
 //! `metadata_csum` is set.
 //!
-//! For: iteration with every check, the checksum, writing one entry. Not for: choosing the block
-//! (`htree`) or finding room.
+//! For: iteration with every check, the checksum; finding, adding and removing an entry. Not for:
+//! choosing the block (`htree`).
 //!
 //! Invariants of the iteration: each step advances by at least 12 bytes and stays inside, so it
 //! ends; after an error nothing more comes. Blocks of a hash index read as blocks without live
 //! entries (the root has `.` and `..`), so a linear walk may take every block alike.
+//!
+//! `find` and `find_gap` only check what keeps them inside: they are for chains that `validate`
+//! accepted when they came from the disk, and whose names are looked at thousands of times since.
 //!
 //! Rejected: skipping damaged entries. What follows a wrong length is not known to be an entry.
 
@@ -146,7 +149,7 @@ pub const fn min_rec_len(name_len: usize) -> usize {
 }
 
 /// The 16 bits that stand for a length of up to 65536, a multiple of 4.
-fn encode_rec_len(rec_len: usize) -> u16 {
+pub(crate) fn encode_rec_len(rec_len: usize) -> u16 {
     if rec_len >= BIG_BLOCK {
         u16::MAX
     } else {
@@ -206,8 +209,12 @@ impl<'a> Iterator for Slots<'a> {
     }
 }
 
-fn entry_at<'a>(bytes: &'a [u8], at: usize, format: &DirFormat) -> Result<DirEntry<'a>> {
-    let rest = &bytes[at..];
+/// The entry at a byte of a chain, with every check.
+///
+/// # Errors
+/// `TooShort`, `Corrupt`.
+pub fn entry_at<'a>(bytes: &'a [u8], at: usize, format: &DirFormat) -> Result<DirEntry<'a>> {
+    let rest = bytes.get(at..).unwrap_or(&[]);
     let head = DirEntryDisk::parse(rest)?;
     let rec_len = decode_rec_len(head.rec_len, format.block_size);
     validate_rec_len(rec_len, rest.len())?;
@@ -280,7 +287,262 @@ pub fn validate_name(name: &[u8]) -> Result<()> {
 /// # Errors
 /// The first error of the iteration.
 pub fn validate(block: &[u8], format: &DirFormat) -> Result<()> {
-    slots(block, format).try_for_each(|entry| entry.map(drop))
+    let mut at = 0;
+    while at < block.len() {
+        // Every block that is read comes by here, so what is right is not looked at twice.
+        at += match head_at(block, at, format) {
+            Ok(head) if head.is_right(block, at, format) => head.rec_len,
+            _ => entry_at(block, at, format)?.rec_len,
+        };
+    }
+    Ok(())
+}
+
+/// Bytes of a block that entries may fill: all but the checksum's.
+pub fn room(format: &DirFormat) -> usize {
+    let tail = if format.checksum {
+        DirTailDisk::SIZE
+    } else {
+        0
+    };
+    format.block_size as usize - tail
+}
+
+/// A used entry of a chain, and the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Byte of the entry before, unless it is the first.
+    pub before: Option<usize>,
+    /// Byte of the entry.
+    pub offset: usize,
+    /// Bytes up to the next entry.
+    pub rec_len: usize,
+    /// Inode that it names.
+    pub ino: Ino,
+}
+
+/// Where a new entry fits: behind the name of an entry that is longer than it must be, or in place
+/// of an unused one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Byte of the entry that gives the room.
+    pub offset: usize,
+    /// Bytes that it keeps; 0 if it is unused.
+    pub kept: usize,
+    /// Bytes that it has now.
+    pub rec_len: usize,
+}
+
+/// What a walk over a valid chain needs of an entry.
+struct Head {
+    rec_len: usize,
+    ino: u32,
+    name_len: usize,
+}
+
+impl Head {
+    /// Whether the entry passes every check of [`entry_at`].
+    #[inline]
+    fn is_right(&self, chain: &[u8], at: usize, format: &DirFormat) -> bool {
+        let left = chain.len() - at - self.rec_len;
+        let fits = self.rec_len.is_multiple_of(4) && (left == 0 || left >= min_rec_len(1));
+        let name = &chain[at + DirEntryDisk::SIZE..][..self.name_len];
+        // Without a way out in the middle, so that many bytes are looked at in one step.
+        let is_bad = |bad: bool, &b: &u8| bad | (b == 0) | (b == b'/');
+        let is_named = (1..=NAME_MAX).contains(&name.len()) && !name.iter().fold(false, is_bad);
+        fits && self.ino <= format.max_ino && is_named
+    }
+}
+
+#[inline]
+fn head_at(chain: &[u8], at: usize, format: &DirFormat) -> Result<Head> {
+    let raw = chain.get(at..).and_then(<[u8]>::first_chunk::<8>);
+    let Some(&[i0, i1, i2, i3, r0, r1, name_len, kind]) = raw else {
+        return Err(broken(at));
+    };
+    let ino = u32::from_le_bytes([i0, i1, i2, i3]);
+    let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), format.block_size);
+    let high = if format.filetype || ino == 0 { 0 } else { kind };
+    let name_len = usize::from(name_len) | usize::from(high) << 8;
+    if rec_len < min_rec_len(name_len.max(1)) || rec_len > chain.len() - at {
+        return Err(broken(at));
+    }
+    Ok(Head {
+        rec_len,
+        ino,
+        name_len,
+    })
+}
+
+#[cold]
+fn broken(at: usize) -> Error {
+    corrupt(STRUCTURE, "offset", at, "an entry that fits")
+}
+
+/// The entry of a valid chain that has this name.
+///
+/// # Errors
+/// `Corrupt` for a chain that is not valid, if the walk meets that.
+pub fn find(chain: &[u8], format: &DirFormat, name: &[u8]) -> Result<Option<Found>> {
+    let (mut before, mut at) = (None, 0);
+    while at < chain.len() {
+        let head = head_at(chain, at, format)?;
+        let (rec_len, start) = (head.rec_len, at + DirEntryDisk::SIZE);
+        if head.name_len == name.len()
+            && head.ino != 0
+            && chain[start..start + head.name_len] == *name
+        {
+            let (offset, ino) = (at, Ino(head.ino));
+            return Ok(Some(Found {
+                before,
+                offset,
+                rec_len,
+                ino,
+            }));
+        }
+        before = Some(at);
+        at += rec_len;
+    }
+    Ok(None)
+}
+
+/// The first place of a valid chain where an entry with a name of `name_len` bytes fits.
+///
+/// # Errors
+/// As `find`.
+pub fn find_gap(chain: &[u8], format: &DirFormat, name_len: usize) -> Result<Option<Gap>> {
+    let need = min_rec_len(name_len);
+    let mut at = 0;
+    while at < chain.len() {
+        let Head {
+            rec_len,
+            ino,
+            name_len,
+        } = head_at(chain, at, format)?;
+        let kept = if ino == 0 { 0 } else { min_rec_len(name_len) };
+        if rec_len - kept >= need {
+            return Ok(Some(Gap {
+                offset: at,
+                kept,
+                rec_len,
+            }));
+        }
+        at += rec_len;
+    }
+    Ok(None)
+}
+
+fn put_rec_len(chain: &mut [u8], at: usize, rec_len: usize) {
+    chain[at + 4..at + 6].copy_from_slice(&encode_rec_len(rec_len).to_le_bytes());
+}
+
+/// Puts an entry into a gap of this chain. Its `offset` and `rec_len` say nothing.
+///
+/// # Errors
+/// `TooShort` for a gap that is too small or not of this chain.
+pub fn insert(chain: &mut [u8], gap: &Gap, entry: &DirEntry<'_>) -> Result<()> {
+    prefix(chain, gap.offset + gap.rec_len, STRUCTURE)?;
+    let entry = DirEntry {
+        offset: gap.offset + gap.kept,
+        rec_len: gap.rec_len - gap.kept,
+        ..*entry
+    };
+    entry.encode_into(chain)?;
+    if gap.kept > 0 {
+        put_rec_len(chain, gap.offset, gap.kept);
+    }
+    Ok(())
+}
+
+/// Takes an entry out of its chain: the one before gets its bytes, and they are wiped.
+///
+/// # Errors
+/// `TooShort` for an entry that is not of this chain.
+pub fn remove(chain: &mut [u8], found: &Found) -> Result<()> {
+    let end = found.offset + found.rec_len;
+    prefix(chain, end, STRUCTURE)?;
+    match found.before {
+        Some(before) => {
+            chain[found.offset..end].fill(0);
+            put_rec_len(chain, before, end - before);
+        }
+        None => {
+            chain[found.offset..found.offset + 4].fill(0);
+            chain[found.offset + 6..end].fill(0);
+        }
+    }
+    Ok(())
+}
+
+/// Has an entry name another inode. `type_byte` is `FileType::dirent_code`; without the `filetype`
+/// feature it is left out.
+///
+/// # Errors
+/// `TooShort` for an entry that is not of this chain.
+pub fn redirect(
+    chain: &mut [u8],
+    format: &DirFormat,
+    found: &Found,
+    to: Ino,
+    type_byte: u8,
+) -> Result<()> {
+    prefix(chain, found.offset + DirEntryDisk::SIZE, STRUCTURE)?;
+    chain[found.offset..found.offset + 4].copy_from_slice(&to.0.to_le_bytes());
+    if format.filetype {
+        chain[found.offset + 7] = type_byte;
+    }
+    Ok(())
+}
+
+/// Fills the first `room` bytes of a block of zeros with these entries, in this order; the last gets
+/// what is left, and none makes one unused entry. `offset` and `rec_len` of the entries say nothing.
+///
+/// # Errors
+/// `TooShort` for entries that do not fit.
+pub fn fill<'a>(
+    block: &mut [u8],
+    format: &DirFormat,
+    entries: impl IntoIterator<Item = DirEntry<'a>>,
+) -> Result<()> {
+    let room = room(format);
+    let chain = prefix_mut(block, room)?;
+    let (mut last, mut at) = (0, 0);
+    for entry in entries {
+        let rec_len = min_rec_len(entry.name.len());
+        let entry = DirEntry {
+            offset: at,
+            rec_len,
+            ..entry
+        };
+        entry.encode_into(chain)?;
+        (last, at) = (at, at + rec_len);
+    }
+    put_rec_len(chain, last, room - last);
+    Ok(())
+}
+
+fn prefix_mut(block: &mut [u8], need: usize) -> Result<&mut [u8]> {
+    let have = block.len();
+    block.get_mut(..need).ok_or(Error::TooShort {
+        structure: STRUCTURE,
+        need,
+        have,
+    })
+}
+
+/// Has the last entry of a chain of `used` bytes reach to the end of what `chain` is.
+///
+/// # Errors
+/// Those of the iteration; `Corrupt` for an empty chain.
+pub fn stretch_last(chain: &mut [u8], used: usize, format: &DirFormat) -> Result<()> {
+    prefix(chain, used, STRUCTURE)?;
+    let mut last = None;
+    for entry in slots(&chain[..used], format) {
+        last = Some(entry?.offset);
+    }
+    let last = last.ok_or_else(|| broken(0))?;
+    put_rec_len(chain, last, chain.len() - last);
+    Ok(())
 }
 
 fn tail_at(block: &[u8]) -> Result<usize> {

@@ -1,6 +1,6 @@
 //! Hash indexes of directories: the root in block 0, nodes below it, and the hashes of names.
 //!
-//! For: one index block at a time, its checks, search and checksum. Not for: the descent.
+//! For: one index block at a time, its checks, search, changes and checksum. Not for: the descent.
 //!
 //! Invariants of a parsed block: limit and count are what the block size allows; after `validate`
 //! hashes ascend and blocks lie inside the directory.
@@ -14,7 +14,7 @@ pub use hash::{HashVersion, NameHash, hash};
 
 use crate::Result;
 use crate::checksum::crc32c;
-use crate::dir::{DirFormat, decode_rec_len};
+use crate::dir::{DirFormat, decode_rec_len, encode_rec_len};
 use crate::error::{corrupt, ensure, ensure_checksum, prefix};
 use crate::layout::{byte, layout, le16, le32};
 use crate::types::{Ino, Lblk};
@@ -111,9 +111,16 @@ fn limit_for(head: usize, format: &DirFormat) -> usize {
     (format.block_size as usize).saturating_sub(head + tail) / ENTRY_SIZE
 }
 
-impl DxEntries {
+/// The entries of an index block where they lie: for looking up, without a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct DxView<'a> {
+    slots: &'a [[u8; ENTRY_SIZE]],
+    limit: u16,
+}
+
+impl<'a> DxView<'a> {
     fn parse(
-        block: &[u8],
+        block: &'a [u8],
         head: usize,
         format: &DirFormat,
         structure: &'static str,
@@ -132,16 +139,136 @@ impl DxEntries {
         let count = first.count;
         let ok = (1..=found).contains(&count);
         ensure(ok, structure, "count", count, format_args!("1 to {limit}"))?;
-        let mut entries = vec![DxEntry {
-            hash: 0,
-            raw_block: first.block,
-        }];
         let (slots, _) = block[head..][..usize::from(count) * ENTRY_SIZE].as_chunks::<ENTRY_SIZE>();
-        entries.extend(slots[1..].iter().map(decode_slot));
         Ok(Self {
+            slots,
             limit: found,
-            entries,
         })
+    }
+
+    /// Reads the entries of an index block below the root, and checks its head, limit and count.
+    ///
+    /// # Errors
+    /// `TooShort`, `Corrupt`.
+    pub fn of_node(block: &'a [u8], format: &DirFormat) -> Result<Self> {
+        validate_node_head(block, format)?;
+        Self::parse(block, DxNodeDisk::SIZE, format, NODE)
+    }
+
+    /// How many entries there are; at least one.
+    pub fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// An entry.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn get(&self, position: usize) -> DxEntry {
+        let entry = decode_slot(&self.slots[position]);
+        match position {
+            0 => DxEntry { hash: 0, ..entry },
+            _ => entry,
+        }
+    }
+
+    /// Position of the entry to follow for a name's `NameHash::major`.
+    pub fn search(&self, major: u32) -> usize {
+        // The first entry has the lowest hash by definition, so there is always one before.
+        self.slots[1..].partition_point(|slot| decode_slot(slot).hash <= major)
+    }
+}
+
+/// The root of an index where it lies.
+#[derive(Clone, Debug)]
+pub struct DxRootView<'a> {
+    /// The head.
+    pub head: DxRootDisk,
+    /// The entries.
+    pub entries: DxView<'a>,
+}
+
+impl<'a> DxRootView<'a> {
+    /// Reads block 0 of an indexed directory and checks its head, limit and count.
+    ///
+    /// # Errors
+    /// As `DxRoot::parse`.
+    pub fn parse(block: &'a [u8], format: &DirFormat) -> Result<Self> {
+        let head = DxRootDisk::parse(block)?;
+        validate_root_head(&head, format)?;
+        let entries = DxView::parse(block, DxRootDisk::SIZE, format, ROOT)?;
+        Ok(Self { head, entries })
+    }
+
+    /// The hash of the index, as `DxRoot::hash_version`.
+    ///
+    /// # Errors
+    /// As `HashVersion::from_disk`.
+    pub fn hash_version(&self, unsigned: bool) -> Result<HashVersion> {
+        HashVersion::from_disk(self.head.hash_version, unsigned)
+    }
+}
+
+impl DxEntries {
+    fn of(view: &DxView<'_>) -> Self {
+        Self {
+            limit: view.limit,
+            entries: (0..view.count()).map(|at| view.get(at)).collect(),
+        }
+    }
+
+    /// Puts an entry in at a position other than the first.
+    ///
+    /// # Errors
+    /// `Corrupt` when the hash does not belong there.
+    ///
+    /// # Panics
+    /// If the block is full, or has fewer entries.
+    pub fn insert(&mut self, position: usize, entry: DxEntry) -> Result<()> {
+        assert!(!self.is_full(), "no room for an entry");
+        self.admits(position, entry.hash)?;
+        self.entries.insert(position, entry);
+        Ok(())
+    }
+
+    /// Checks that a hash belongs before the entry at a position other than the first.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    ///
+    /// # Panics
+    /// If there are fewer entries before.
+    pub fn admits(&self, position: usize, hash: u32) -> Result<()> {
+        let least = self.entries[position - 1].hash;
+        let next = self.entries.get(position);
+        let most = next.map_or(u32::MAX, |next| next.hash);
+        let ok = (least..=most).contains(&hash);
+        ensure(ok, NODE, "hash", hash, format_args!("{least} to {most}"))
+    }
+
+    /// Takes the entries from a position on.
+    ///
+    /// # Panics
+    /// If none would stay.
+    #[must_use]
+    pub fn split_off(&mut self, position: usize) -> Vec<DxEntry> {
+        assert!(position > 0, "an index block has an entry");
+        self.entries.split_off(position)
+    }
+
+    /// Takes all entries, and leads to one block instead.
+    #[must_use]
+    pub fn replace_by(&mut self, block: Lblk) -> Vec<DxEntry> {
+        let only = DxEntry {
+            hash: 0,
+            raw_block: block.0,
+        };
+        std::mem::replace(&mut self.entries, vec![only])
+    }
+
+    /// Whether there is no room for another.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= usize::from(self.limit)
     }
 
     fn encode_into(&self, slots: &mut [u8]) {
@@ -220,8 +347,47 @@ impl DxRoot {
     pub fn parse(block: &[u8], format: &DirFormat) -> Result<Self> {
         let head = DxRootDisk::parse(block)?;
         validate_root_head(&head, format)?;
-        let entries = DxEntries::parse(block, DxRootDisk::SIZE, format, ROOT)?;
+        let entries = DxEntries::of(&DxView::parse(block, DxRootDisk::SIZE, format, ROOT)?);
         Ok(Self { head, entries })
+    }
+
+    /// The root of a new index: of directory `dot` in `dotdot`, by the hash `version`, with these
+    /// entries.
+    ///
+    /// # Panics
+    /// If there are none, or more than a block takes.
+    pub fn new(
+        dot: Ino,
+        dotdot: Ino,
+        version: u8,
+        format: &DirFormat,
+        entries: Vec<DxEntry>,
+    ) -> Self {
+        let file_type = if format.filetype {
+            crate::inode::FileType::Directory.dirent_code()
+        } else {
+            0
+        };
+        let head = DxRootDisk {
+            dot_inode: dot.0,
+            dot_rec_len: 12,
+            dot_name_len: 1,
+            dot_file_type: file_type,
+            dot_name: *b".\0\0\0",
+            dotdot_inode: dotdot.0,
+            // At most 65524.
+            dotdot_rec_len: (format.block_size - 12) as u16,
+            dotdot_name_len: 2,
+            dotdot_file_type: file_type,
+            dotdot_name: *b"..\0\0",
+            reserved_zero: 0,
+            hash_version: version,
+            info_length: 8,
+            indirect_levels: 0,
+            unused_flags: 0,
+        };
+        let entries = new_entries(DxRootDisk::SIZE, format, entries);
+        Self { head, entries }
     }
 
     /// The directory's own inode, from `.`.
@@ -286,15 +452,24 @@ impl DxNode {
     /// # Errors
     /// `TooShort`, `Corrupt`.
     pub fn parse(block: &[u8], format: &DirFormat) -> Result<Self> {
-        let head = DxNodeDisk::parse(block)?;
-        let inode = head.fake_inode;
-        ensure(inode == 0, NODE, "fake_inode", inode, 0)?;
-        let rec_len = decode_rec_len(head.fake_rec_len, format.block_size);
-        let block_size = format.block_size;
-        let ok = rec_len == block_size as usize;
-        ensure(ok, NODE, "fake_rec_len", rec_len, block_size)?;
-        let entries = DxEntries::parse(block, DxNodeDisk::SIZE, format, NODE)?;
+        let head = validate_node_head(block, format)?;
+        let entries = DxEntries::of(&DxView::parse(block, DxNodeDisk::SIZE, format, NODE)?);
         Ok(Self { head, entries })
+    }
+
+    /// A new index block with these entries.
+    ///
+    /// # Panics
+    /// If there are none, or more than a block takes.
+    pub fn new(format: &DirFormat, entries: Vec<DxEntry>) -> Self {
+        let head = DxNodeDisk {
+            fake_inode: 0,
+            fake_rec_len: encode_rec_len(format.block_size as usize),
+            fake_name_len: 0,
+            fake_file_type: 0,
+        };
+        let entries = new_entries(DxNodeDisk::SIZE, format, entries);
+        Self { head, entries }
     }
 
     /// Writes head and entries; other bytes of `block` are left alone.
@@ -304,6 +479,27 @@ impl DxNode {
     pub fn encode_into(&self, block: &mut [u8]) -> Result<()> {
         encode_block(block, &self.head.encode(), &self.entries, NODE)
     }
+}
+
+fn new_entries(head: usize, format: &DirFormat, entries: Vec<DxEntry>) -> DxEntries {
+    let limit = limit_for(head, format);
+    assert!((1..=limit).contains(&entries.len()), "entries of one block");
+    DxEntries {
+        // A block of 64 KiB has room for 8,190.
+        limit: limit as u16,
+        entries,
+    }
+}
+
+fn validate_node_head(block: &[u8], format: &DirFormat) -> Result<DxNodeDisk> {
+    let head = DxNodeDisk::parse(block)?;
+    let inode = head.fake_inode;
+    ensure(inode == 0, NODE, "fake_inode", inode, 0)?;
+    let rec_len = decode_rec_len(head.fake_rec_len, format.block_size);
+    let block_size = format.block_size;
+    let ok = rec_len == block_size as usize;
+    ensure(ok, NODE, "fake_rec_len", rec_len, block_size)?;
+    Ok(head)
 }
 
 fn encode_block(

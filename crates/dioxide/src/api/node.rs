@@ -4,8 +4,11 @@ use super::names::{NewFile, RenameMode, Special};
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::namei::{At, Blueprint};
-use crate::{Error, File, FileType, Fs, Metadata, OpenOptions, Result, SetAttributes, Xattr};
+use crate::{
+    DirEntry, Error, File, FileType, Fs, Metadata, OpenOptions, Result, SetAttributes, Xattr,
+};
 use dioxide_format::types::Ino;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// A file of any kind, held without being open for reading or writing: what an `O_PATH` descriptor is. Names in a
@@ -198,6 +201,32 @@ impl Node {
         let from = At::in_dir(self.directory()?, name);
         let to = At::in_dir(to.directory()?, new_name);
         self.mount.rename(&from, &to, mode)
+    }
+
+    /// Entries of a directory, `.` and `..` included: at most `most`, from the place `from` on, which is 0 or what came
+    /// with an entry of an earlier call. Each entry comes with the place behind it. An empty list is the end.
+    ///
+    /// Entries that are there all the while come once, whatever comes and goes between the calls.
+    ///
+    /// # Errors
+    /// `ENOTDIR`; damage.
+    pub fn read_dir(&self, from: u64, most: usize) -> Result<Vec<(DirEntry, u64)>> {
+        let dir = self.directory()?;
+        let mut entries = Vec::new();
+        let _names = dir.names.read();
+        self.mount.read_dir_from(dir, from, &mut |entry, next| {
+            let entry = DirEntry {
+                ino: entry.ino,
+                name: entry.name.to_vec(),
+                file_type: entry.file_type.into(),
+            };
+            entries.push((entry, next));
+            match entries.len() < most {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })?;
+        Ok(entries)
     }
 
     /// The target of a symlink.

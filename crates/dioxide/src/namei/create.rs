@@ -299,8 +299,10 @@ impl Mount {
             Ok(planned) => planned,
             Err(error) => return Err(unmake(&mut handle, error)),
         };
-        if name.is_none() {
-            disk.set_links_count(0);
+        match (name, what) {
+            (None, _) => disk.set_links_count(0),
+            (_, Blueprint::Directory) => disk.set_links_count(2),
+            _ => {}
         }
         if let Some(name) = name {
             let entry = NewEntry {

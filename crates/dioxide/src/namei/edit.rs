@@ -1,25 +1,49 @@
-//! Adding entries to directories and taking them out, through an [`Edit`].
+//! Changing the names in one directory.
 //!
-//! For: the blocks that hold names. Not for: link counts, times, and the directory's map: a directory
-//! without room says so, and whoever has its map appends a block.
+//! For: adding, removing and redirecting a name; a new directory's first names. Not for: link counts,
+//! times, and whether a name may be there.
 //!
-//! Invariants: the chain of entries fills the block before and after; an index still leads to each
-//! name, because a name only goes to the block that its hash leads to.
+//! | Module | Holds |
+//! |---|---|
+//! | [`split`] | what an index and its leaves become, in memory |
+//! | [`grow`] | blocks for a directory |
 //!
-//! Rejected: splitting a full block of an index here. It needs a block and a change of the index,
-//! which belong to the creation of files; until then such a directory is refused before it is changed.
+//! Who changes a directory has it exclusive, and who reads it shared. Everything that can fail for the
+//! device or for want of space is done before the first block is changed; what fails after that aborts
+//! the journal.
+//!
+//! Invariants: the chain of entries fills a block before and after; an index still leads to each
+//! name, because a name only goes to the block that its hash leads to. Blocks are never given back: as in
+//! Linux, a directory does not shrink.
+//!
+//! Rejected: changing index blocks in place on the way up. A split that finds no room at the top would have
+//! to be undone; so all blocks are made in memory first.
 
-use super::dir::Descent;
+mod grow;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use super::dir::block::{Block, Blocks, DirBlock, Role, in_directory};
+use super::dir::index::Descent;
+use super::dir::index_makes_no_sense;
 use crate::inode::Inode;
 use crate::mount::Mount;
+use crate::txn::Writer;
+use crate::txn::file::Credits;
+use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Place, Result};
-use dioxide_format::dir::{self, DirEntry, DirFormat, DirTailDisk, min_rec_len};
-use dioxide_format::htree;
-use dioxide_format::inode::FileType;
+use dioxide_format::dir::{self, DirEntry, DirFormat, Found};
+use dioxide_format::features::Incompat;
+use dioxide_format::inode::{FileType, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
+use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
+use grow::Made;
 
-pub(crate) const REMOVE_NAME_CREDITS: u32 = 2;
+/// Metadata blocks that removing or redirecting a name changes.
+pub(crate) const REMOVE_NAME_CREDITS: u32 = 1;
+
 /// A name that a directory is to hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewEntry<'a> {
@@ -29,207 +53,191 @@ pub(crate) struct NewEntry<'a> {
     pub(crate) file_type: FileType,
 }
 
-/// A block of names.
-#[derive(Debug)]
-struct LeafBlock {
-    seed: Option<u32>,
-}
-
-impl Kind for LeafBlock {
-    fn name(&self) -> &'static str {
-        "directory block"
-    }
-
-    fn verify(&self, _: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
-        match self.seed {
-            Some(seed) => dir::verify_checksum(bytes, seed),
-            None => Ok(()),
-        }
-    }
-
-    fn seal(&self, block: Pblk, bytes: &mut [u8]) {
-        if let Some(seed) = self.seed {
-            dir::update_checksum(bytes, seed)
-                .unwrap_or_else(|error| panic!("directory block {block} was changed: {error}"));
+impl<'a> NewEntry<'a> {
+    /// As an entry that has no place yet.
+    fn on_disk(&self, format: &DirFormat) -> DirEntry<'a> {
+        DirEntry {
+            offset: 0,
+            rec_len: 0,
+            ino: self.ino,
+            file_type: None,
+            type_byte: match format.filetype {
+                true => self.file_type.dirent_code(),
+                false => 0,
+            },
+            name: self.name,
         }
     }
 }
 
-/// Bytes of a block that entries may fill.
-fn room(format: &DirFormat) -> usize {
-    let tail = if format.checksum {
-        DirTailDisk::SIZE
-    } else {
-        0
-    };
-    format.block_size as usize - tail
-}
-
-/// Puts an entry into a block, if it has room.
-fn put(block: &mut [u8], format: &DirFormat, new: &NewEntry<'_>) -> dioxide_format::Result<bool> {
-    let need = min_rec_len(new.name.len());
-    let mut found = None;
-    for slot in dir::slots(&block[..room(format)], format) {
-        let slot = slot?;
-        let kept = match slot.is_used() {
-            true => min_rec_len(slot.name.len()),
-            false => 0,
-        };
-        if slot.rec_len - kept >= need {
-            found = Some((slot.offset, kept, slot.rec_len));
-            break;
-        }
-    }
-    let Some((offset, kept, rec_len)) = found else {
-        return Ok(false);
-    };
-    if kept > 0 {
-        set_rec_len(block, format, offset, kept)?;
-    }
-    encode(block, format, offset + kept, rec_len - kept, new)?;
-    Ok(true)
-}
-
-fn encode(
-    block: &mut [u8],
-    format: &DirFormat,
-    offset: usize,
-    rec_len: usize,
-    new: &NewEntry<'_>,
-) -> dioxide_format::Result<()> {
-    let type_byte = match format.filetype {
-        true => new.file_type.dirent_code(),
-        false => 0,
-    };
-    let entry = DirEntry {
-        offset,
-        rec_len,
-        ino: new.ino,
-        file_type: None,
-        type_byte,
-        name: new.name,
-    };
-    entry.encode_into(block)
-}
-
-/// Changes how far an entry reaches.
-fn set_rec_len(
-    block: &mut [u8],
-    format: &DirFormat,
-    offset: usize,
-    rec_len: usize,
-) -> dioxide_format::Result<()> {
-    let copy = block.to_vec();
-    let slots = dir::slots(&copy[..room(format)], format);
-    let slot = slots
-        .filter_map(|slot| slot.ok())
-        .find(|slot| slot.offset == offset);
-    let slot = slot.expect("a slot that was just seen");
-    DirEntry { rec_len, ..slot }.encode_into(block)
-}
-
-/// Takes a name out of a block, if it is there: the entry before takes its bytes.
-fn take(block: &mut [u8], format: &DirFormat, name: &[u8]) -> dioxide_format::Result<bool> {
-    let mut before: Option<(usize, usize)> = None;
-    let mut found = None;
-    for slot in dir::slots(&block[..room(format)], format) {
-        let slot = slot?;
-        if slot.is_used() && slot.name == name {
-            found = Some((slot.offset, slot.rec_len));
-            break;
-        }
-        before = Some((slot.offset, slot.rec_len));
-    }
-    let Some((offset, rec_len)) = found else {
-        return Ok(false);
-    };
-    match before {
-        Some((at, len)) => set_rec_len(block, format, at, len + rec_len)?,
-        None => block[offset..offset + 4].fill(0),
-    }
-    Ok(true)
+/// What became of a name that was to go where there is room.
+enum Placed<'a> {
+    Done,
+    /// The leaf that it belongs to is full.
+    LeafFull(Box<(Descent<'a>, Block)>),
+    /// No block has room, and there is no index.
+    NoRoom,
 }
 
 impl Mount {
+    /// Metadata blocks that adding one name changes at most: an index that is split up to its root and
+    /// gets a level, the new blocks' allocation and mapping included.
+    pub(crate) fn add_name_credits(&self, dir: &Inode) -> u32 {
+        let large_dir = self.dir_format.large_dir;
+        let made = match self.has_dir_index() {
+            false => 1,
+            true => 2 + u32::from(large_dir),
+        };
+        let made = made + u32::from(dir.has_inline_data());
+        // The leaf, the index blocks on the way, and the inode.
+        let there = 1 + 2 + u32::from(large_dir) + INODE_CREDITS;
+        there + made * (1 + Credits::insert(self, dir))
+    }
+
+    /// Metadata blocks that [`Mount::init_directory`] changes.
+    pub(crate) fn new_dir_credits(&self) -> u32 {
+        // The first block of a file needs no block for its map.
+        INODE_CREDITS + 1 + crate::alloc::BlockAllocator::ALLOCATE_CREDITS
+    }
+
+    /// Adds a name that is not there: [`Mount::add_name_credits`]. Makes room for it: appends a
+    /// block, makes an index, splits one, moves a directory out of its inode. The caller has the directory
+    /// exclusive and its map unlocked. Blocks on metadata.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], also for an index that takes no more, with nothing changed;
+    /// [`Error::Unsupported`] for a casefolded or encrypted directory; damage; the journal's.
+    pub(crate) fn add_name(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        new: &NewEntry<'_>,
+    ) -> Result<()> {
+        dir.changed_in(handle.tid(), true);
+        let placed = match self.place(handle, dir, new) {
+            Err(error) if self.may_forget_index(dir, &error) => {
+                tracing::warn!(ino = dir.ino.0, %error, "the directory loses its index");
+                self.forget_index(handle, dir)?;
+                return match self.place(handle, dir, new)? {
+                    Placed::Done => Ok(()),
+                    _ => self.append_name(writer, handle, dir, new),
+                };
+            }
+            placed => placed?,
+        };
+        match placed {
+            Placed::Done => Ok(()),
+            Placed::LeafFull(full) => self.split_for(writer, handle, *full, new),
+            Placed::NoRoom if dir.has_inline_data() => {
+                self.move_dir_out(writer, handle, dir)?;
+                self.add_name(writer, handle, dir, new)
+            }
+            Placed::NoRoom => self.lengthen(writer, handle, dir, new),
+        }
+    }
+
+    /// Takes a name out; whether it was there. [`REMOVE_NAME_CREDITS`]. The caller has the directory
+    /// exclusive and its map unlocked. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Mount::add_name`].
+    pub(crate) fn remove_name(
+        &self,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        name: &[u8],
+    ) -> Result<bool> {
+        dir.changed_in(handle.tid(), true);
+        self.remove_entry(handle, dir, name)
+    }
+
+    /// Has a name, or `..`, lead to another inode; whether it was there. [`REMOVE_NAME_CREDITS`]. The
+    /// caller has the directory exclusive and its map unlocked. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Mount::add_name`].
+    pub(crate) fn redirect_name(
+        &self,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        name: &[u8],
+        to: Ino,
+        file_type: FileType,
+    ) -> Result<bool> {
+        dir.changed_in(handle.tid(), true);
+        if dir.has_inline_data() && name == b".." {
+            return self.set_inline_parent(handle, dir, to).map(|()| true);
+        }
+        let format = self.dir_format;
+        self.change_found(handle, dir, name, &mut |chain, found| {
+            dir::redirect(chain, &format, found, to, file_type.dirent_code())
+        })
+    }
+
+    /// Makes the first block of a new directory, or its inline form where the file system has that and
+    /// the inode room: `.` and `..`. Sets size, map and flags of the inode; what its `i_block` holds is
+    /// lost. [`Mount::new_dir_credits`]. The caller is the only one to know the directory. Blocks on
+    /// metadata.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], with nothing changed; the journal's.
+    pub(crate) fn init_directory(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        parent: Ino,
+    ) -> Result<()> {
+        dir.changed_in(handle.tid(), true);
+        let may_be_inline = self.sb.features().incompat.contains(Incompat::INLINE_DATA);
+        if may_be_inline && self.init_inline(handle, dir, parent)? {
+            return Ok(());
+        }
+        let dots = [(&b"."[..], dir.ino), (b"..", parent)].map(|(name, ino)| NewEntry {
+            name,
+            ino,
+            file_type: FileType::Directory,
+        });
+        let block = self.new_dir_block(&dots)?;
+        let disk = dir.node().disk.clone();
+        self.make_first_block(writer, handle, dir, &block, disk)
+    }
+
     /// Adds a name that the directory does not have, where there is room for it: one credit. `false`:
     /// there is none, and nothing was changed; a block of names may be appended. Blocks on metadata.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a directory that lies in its inode, and for an index whose block
-    /// for this name is full; damage.
+    /// [`Error::Unsupported`] for an index whose block for this name is full, and for a full directory
+    /// that lies in its inode; damage.
     pub(crate) fn add_entry(
         &self,
         edit: &mut dyn Edit,
         dir: &Inode,
         new: &NewEntry<'_>,
     ) -> Result<bool> {
-        let indexed = self.is_indexed(dir);
-        for lblk in self.blocks_for(dir, new.name)? {
-            let format = self.dir_format;
-            if self.change_leaf(edit, dir, lblk, &mut |block| put(block, &format, new))? {
-                return Ok(true);
-            }
-            if indexed {
-                return Err(Error::Unsupported(format!(
-                    "splitting block {lblk} of the indexed directory {}",
-                    dir.ino
-                )));
-            }
+        let refuse = |what: &str| Err(Error::Unsupported(format!("{what} {}", dir.ino)));
+        match self.place(edit, dir, new)? {
+            Placed::Done => Ok(true),
+            Placed::LeafFull(_) => refuse("splitting a block of the indexed directory"),
+            Placed::NoRoom if dir.has_inline_data() => refuse("moving out of its inode directory"),
+            Placed::NoRoom => Ok(false),
         }
-        Ok(false)
     }
 
     /// Takes a name out of a directory, if it is there: one credit. Blocks on metadata.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a directory that lies in its inode; damage.
+    /// Damage; the journal's.
     pub(crate) fn remove_entry(
         &self,
         edit: &mut dyn Edit,
         dir: &Inode,
         name: &[u8],
     ) -> Result<bool> {
-        let format = self.dir_format;
-        for lblk in self.blocks_for(dir, name)? {
-            if self.change_leaf(edit, dir, lblk, &mut |block| take(block, &format, name))? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Has a name lead to another inode, if it is there: one credit.
-    pub(crate) fn redirect_entry(
-        &self,
-        edit: &mut dyn Edit,
-        dir: &Inode,
-        name: &[u8],
-        to: Ino,
-        file_type: FileType,
-    ) -> Result<bool> {
-        let format = self.dir_format;
-        let mut redirect = |block: &mut [u8]| {
-            let copy = block.to_vec();
-            for slot in dir::slots(&copy[..room(&format)], &format) {
-                let slot = slot?;
-                if slot.is_used() && slot.name == name {
-                    let new = NewEntry {
-                        name,
-                        ino: to,
-                        file_type,
-                    };
-                    encode(block, &format, slot.offset, slot.rec_len, &new)?;
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        };
-        for lblk in self.blocks_for(dir, name)? {
-            if self.change_leaf(edit, dir, lblk, &mut redirect)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        self.change_found(edit, dir, name, &mut |chain, found| {
+            dir::remove(chain, found)
+        })
     }
 
     /// A block for a directory, with these entries and no others. The last takes what is left.
@@ -239,16 +247,9 @@ impl Mount {
     pub(crate) fn new_dir_block(&self, entries: &[NewEntry<'_>]) -> Result<Vec<u8>> {
         let format = &self.dir_format;
         let mut block = vec![0; format.block_size as usize];
-        let mut at = 0;
-        for (index, entry) in entries.iter().enumerate() {
-            let rec_len = match index + 1 == entries.len() {
-                true => room(format).saturating_sub(at),
-                false => min_rec_len(entry.name.len()),
-            };
-            encode(&mut block, format, at, rec_len, entry)
-                .map_err(|error| Error::format(error, Place::default()))?;
-            at += rec_len;
-        }
+        let entries = entries.iter().map(|entry| entry.on_disk(format));
+        dir::fill(&mut block, format, entries)
+            .map_err(|error| Error::format(error, Place::default()))?;
         Ok(block)
     }
 
@@ -263,137 +264,191 @@ impl Mount {
         dir_seed: Option<u32>,
         bytes: &[u8],
     ) -> Result<()> {
-        Ok(edit.create(block, &LeafBlock { seed: dir_seed }, bytes)?)
+        let kind = DirBlock {
+            role: Role::Leaf,
+            format: self.dir_format,
+            seed: dir_seed,
+        };
+        Ok(edit.create(block, &kind, bytes)?)
     }
 
-    /// The blocks that may hold a name. In an index it belongs into the first.
-    fn blocks_for(&self, dir: &Inode, name: &[u8]) -> Result<Vec<Lblk>> {
+    /// Puts a name where there is room for it, one credit, or says why there is none.
+    fn place<'a>(
+        &'a self,
+        edit: &mut dyn Edit,
+        dir: &'a Inode,
+        new: &NewEntry<'_>,
+    ) -> Result<Placed<'a>> {
+        self.ensure_plain_names(dir)?;
+        let format = self.dir_format;
         if dir.has_inline_data() {
-            return Err(Error::Unsupported(format!(
-                "changing directory {}, which lies in its inode",
-                dir.ino
-            )));
+            let entry = new.on_disk(&format);
+            let done = self.change_inline(edit, dir, &mut |chain| put(chain, &format, &entry))?;
+            return Ok(if done { Placed::Done } else { Placed::NoRoom });
         }
-        dir::ensure_plain_names(&dir.node().disk)
-            .map_err(|error| Error::format(error, dir.place()))?;
-        if !self.is_indexed(dir) {
-            return Ok((0..self.dir_blocks(dir)?).map(Lblk).collect());
+        let blocks = Blocks::new(self, dir)?;
+        if self.is_indexed(dir) {
+            let (descent, _) = Descent::to_name(blocks, new.name)?;
+            let leaf = descent.read_leaf()?;
+            return Ok(match put_into(edit, dir, &leaf, new)? {
+                true => Placed::Done,
+                false => Placed::LeafFull(Box::new((descent, leaf))),
+            });
         }
-        let mut descent = Descent::start(self, dir, name)?;
-        let mut blocks = Vec::new();
-        while let Some(leaf) = descent.leaf()? {
-            blocks.push(leaf);
+        for lblk in 0..blocks.count {
+            if put_into(edit, dir, &blocks.read(Lblk(lblk), Role::Leaf)?, new)? {
+                return Ok(Placed::Done);
+            }
         }
-        Ok(blocks)
+        Ok(Placed::NoRoom)
     }
 
-    /// Changes a block of names if `change` says so.
-    fn change_leaf(
+    /// Changes the entry of a name; whether it was there.
+    fn change_found(
         &self,
         edit: &mut dyn Edit,
         dir: &Inode,
-        lblk: Lblk,
-        change: &mut dyn FnMut(&mut [u8]) -> dioxide_format::Result<bool>,
+        name: &[u8],
+        change: &mut dyn FnMut(&mut [u8], &Found) -> dioxide_format::Result<()>,
     ) -> Result<bool> {
-        let block = self.dir_block(dir, lblk)?;
-        let format = |error| Error::format(error, block.place(dir));
-        if self.is_indexed(dir) && htree::is_index_block(&block.bytes, lblk, &self.dir_format) {
-            return Err(dir.corrupt("htree node", format!("it leads to its own block {lblk}")));
+        self.ensure_plain_names(dir)?;
+        let format = self.dir_format;
+        if dir.has_inline_data() {
+            return self.change_inline(
+                edit,
+                dir,
+                &mut |chain| match dir::find(chain, &format, name)? {
+                    Some(found) => change(chain, &found).map(|()| true),
+                    None => Ok(false),
+                },
+            );
         }
-        let mut bytes = block.bytes.to_vec();
-        if !change(&mut bytes).map_err(format)? {
+        let Some((block, found)) = self.find_in_blocks(dir, name)? else {
             return Ok(false);
-        }
-        let seed = self.checksum_seed();
-        let kind = LeafBlock {
-            seed: seed.map(|seed| dir.node().disk.seed(seed, dir.ino)),
         };
-        edit.modify(block.pblk, &kind, &mut |now| {
-            now.copy_from_slice(&bytes);
-            Ok(())
-        })?;
+        modify(edit, dir, &block, &mut |chain| change(chain, &found))?;
         Ok(true)
+    }
+
+    fn ensure_plain_names(&self, dir: &Inode) -> Result<()> {
+        dir::ensure_plain_names(&dir.node().disk).map_err(|error| Error::format(error, dir.place()))
+    }
+
+    /// As Linux, and only where no checksum says that the index is what was written.
+    fn may_forget_index(&self, dir: &Inode, error: &Error) -> bool {
+        let is_damage = matches!(error, Error::Corrupt { .. }) && index_makes_no_sense(error);
+        is_damage && self.checksum_seed().is_none() && self.is_indexed(dir)
+    }
+
+    /// The blocks of an index without the flag are blocks without names, but for the first.
+    fn forget_index(&self, edit: &mut dyn Edit, dir: &Inode) -> Result<()> {
+        let lock = dir.map.lock();
+        self.change_inode(edit, dir, &lock, &mut |disk| {
+            disk.disk_mut().i_flags &= !InodeFlags::INDEX.0;
+        })
+    }
+
+    /// No block of a directory without an index has room.
+    fn lengthen(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        new: &NewEntry<'_>,
+    ) -> Result<()> {
+        let version = self.default_hash().filter(|_| self.has_dir_index());
+        let blocks = Blocks::new(self, dir)?;
+        let Some(version) = version.filter(|_| blocks.count == 1) else {
+            return self.append_name(writer, handle, dir, new);
+        };
+        let first = blocks.read(Lblk(0), Role::Leaf)?;
+        let made = split::make_index(&blocks, &first, version, &new.on_disk(&self.dir_format))?;
+        self.write_made(writer, handle, &blocks, made)
+    }
+
+    fn append_name(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        new: &NewEntry<'_>,
+    ) -> Result<()> {
+        let blocks = Blocks::new(self, dir)?;
+        let mut made = Made::default();
+        made.add(Role::Leaf, self.new_dir_block(std::slice::from_ref(new))?);
+        self.write_made(writer, handle, &blocks, made)
+    }
+
+    fn split_for(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        (descent, leaf): (Descent<'_>, Block),
+        new: &NewEntry<'_>,
+    ) -> Result<()> {
+        let made = split::split_leaf(&descent, &leaf, &new.on_disk(&self.dir_format))?;
+        self.write_made(writer, handle, &descent.blocks, made)
+    }
+
+    /// Gives a directory that lies in its inode a block.
+    fn move_dir_out(&self, writer: &Writer, handle: &mut Handle<'_>, dir: &Inode) -> Result<()> {
+        let (block, disk) = self.moved_out(dir)?;
+        self.make_first_block(writer, handle, dir, &block, disk)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn format(checksum: bool) -> DirFormat {
-        DirFormat {
-            block_size: 1024,
-            filetype: true,
-            checksum,
-            max_ino: 1000,
-            large_dir: false,
-        }
+/// Puts an entry into a chain, if that has room.
+fn put(chain: &mut [u8], format: &DirFormat, entry: &DirEntry<'_>) -> dioxide_format::Result<bool> {
+    match dir::find_gap(chain, format, entry.name.len())? {
+        Some(gap) => dir::insert(chain, &gap, entry).map(|()| true),
+        None => Ok(false),
     }
+}
 
-    /// A block without names.
-    fn empty(format: &DirFormat) -> Vec<u8> {
-        let mut block = vec![0; 1024];
-        let rec_len = room(format) as u16;
-        block[4..6].copy_from_slice(&rec_len.to_le_bytes());
-        if format.checksum {
-            dir::update_checksum(&mut block, 7).expect("a whole block");
-        }
-        block
-    }
+/// Puts an entry into a block of names, if that has room: one credit.
+fn put_into(edit: &mut dyn Edit, dir: &Inode, leaf: &Block, new: &NewEntry<'_>) -> Result<bool> {
+    let format = &leaf.kind.format;
+    let gap = dir::find_gap(leaf.chain(), format, new.name.len())
+        .map_err(|error| Error::format(error, leaf.place(dir)))?;
+    let Some(gap) = gap else { return Ok(false) };
+    let entry = new.on_disk(format);
+    modify(edit, dir, leaf, &mut |chain| {
+        dir::insert(chain, &gap, &entry)
+    })?;
+    Ok(true)
+}
 
-    fn names(block: &[u8], format: &DirFormat) -> Vec<(u32, Vec<u8>)> {
-        let entries = dir::entries(block, format).map(|entry| entry.expect("a whole chain"));
-        entries.map(|e| (e.ino.0, e.name.to_vec())).collect()
+/// What a block is that a walk found a name in.
+fn known_kind(block: &Block) -> DirBlock {
+    let DirBlock { role, .. } = block.kind;
+    let as_role = |role| DirBlock { role, ..block.kind };
+    let known = match role {
+        Role::Any { first: true } => as_role(Role::Root),
+        Role::Any { first: false } => as_role(Role::Leaf),
+        _ => return block.kind,
+    };
+    // The root of an index that makes no sense is none.
+    match known.verify(block.pblk, &block.bytes) {
+        Ok(()) => known,
+        Err(_) => block.kind,
     }
+}
 
-    fn new(name: &[u8], ino: u32) -> NewEntry<'_> {
-        NewEntry {
-            name,
-            ino: Ino(ino),
-            file_type: FileType::Regular,
-        }
-    }
-
-    #[test]
-    fn block_filled_and_emptied_in_any_order_holds_what_was_put() {
-        for format in [format(false), format(true)] {
-            let mut block = empty(&format);
-            let mut held = Vec::new();
-            let mut number = 11u32;
-            for round in 0..2000u32 {
-                let name = vec![b'a' + (round % 26) as u8; 1 + (round * 7 % 40) as usize];
-                number = number * 31 % 997;
-                let is_there = held.iter().position(|(_, other)| *other == name);
-                if let Some(at) = is_there {
-                    assert_eq!(take(&mut block, &format, &name), Ok(true));
-                    held.remove(at);
-                } else if put(&mut block, &format, &new(&name, number)).expect("a whole chain") {
-                    held.push((number, name));
-                }
-                let mut found = names(&block, &format);
-                found.sort();
-                held.sort();
-                assert_eq!(found, held, "round {round}");
-            }
-            assert!(held.len() > 5);
-            if format.checksum {
-                dir::tail(&block).expect("the tail was left alone");
-            }
-        }
-    }
-
-    #[test]
-    fn name_that_fits_no_gap_leaves_the_block_as_it_was() {
-        let format = format(true);
-        let mut block = empty(&format);
-        let long = vec![b'x'; 250];
-        for at in 0..3 {
-            let name = [&long[..], &[b'0' + at]].concat();
-            assert_eq!(put(&mut block, &format, &new(&name, 5)), Ok(true));
-        }
-        let before = block.clone();
-        assert_eq!(put(&mut block, &format, &new(&long, 5)), Ok(false));
-        assert_eq!(take(&mut block, &format, b"absent"), Ok(false));
-        assert_eq!(block, before);
-    }
+/// Changes the entries of a block that was read, and that nobody changed since.
+fn modify(
+    edit: &mut dyn Edit,
+    dir: &Inode,
+    block: &Block,
+    change: &mut dyn FnMut(&mut [u8]) -> dioxide_format::Result<()>,
+) -> Result<()> {
+    let kind = known_kind(block);
+    let len = block.chain().len();
+    let mut apply = |bytes: &mut [u8]| {
+        change(&mut bytes[..len]).map_err(|source| dioxide_journal::Error::Block {
+            block: block.pblk.0,
+            source,
+        })
+    };
+    edit.modify(block.pblk, &kind, &mut apply)
+        .map_err(|error| in_directory(error.into(), dir))
 }

@@ -17,7 +17,6 @@ mod dir;
 pub(crate) mod edit;
 mod link;
 mod path;
-mod pending;
 mod remove;
 mod rename;
 mod stat;

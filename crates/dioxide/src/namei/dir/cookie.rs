@@ -1,0 +1,316 @@
+//! Listing a directory from a place on, while names come and go.
+//!
+//! A cookie says where to go on. With the feature `dir_index` it is made of a name's hash, and names come
+//! in that order: it stays right when the directory gets an index, when blocks are split and when
+//! names go. `.` and `..` come first, with cookies 0 and 1. Without the feature names never move, and a
+//! cookie is a byte of the directory; so it is for a directory of several blocks without an index, which
+//! never gets one. The entries of an inline directory have the places that they get in a block.
+//!
+//! Invariants: a cookie is 0 for the first entry only, ascends, and is positive as `i64`. A name that stays
+//! while a listing goes on, in however many calls, is given once. Nothing is kept between calls.
+//!
+//! Names whose whole hashes are equal (63 bits of them: there are none unless somebody made them) get cookies
+//! in a row. If one of them goes between two calls, the next of them may be left out.
+//!
+//! Rejected: order of the disk with an index (a split moves names to where the listing has been, or will
+//! be); a cookie in the handle of who lists (NFS and FUSE give back only the number).
+
+use super::block::{Block, Blocks};
+use super::index::Descent;
+use super::inline::SHIFT;
+use super::{index_makes_no_sense, is_dot};
+use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::{Error, Place, Result};
+use dioxide_format::checksum::crc32c;
+use dioxide_format::dir::{self, DirEntry, DirFormat};
+use dioxide_format::htree::{self, HashVersion};
+use dioxide_format::types::{Ino, Lblk};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Called for each entry with the cookie of what comes next.
+type Visit<'v> = dyn FnMut(&DirEntry<'_>, u64) -> ControlFlow<()> + 'v;
+
+/// Cookies of `.` and `..` come before those of hashes.
+const DOTS: u64 = 2;
+
+/// In which order a directory is listed.
+enum Order<'a> {
+    Index(Descent<'a>),
+    /// By hash, and it is small: one block, or its inode.
+    Hash(HashVersion),
+    Offset,
+}
+
+impl Mount {
+    /// The entries of a directory from a cookie on, 0 being its start: calls `visit` with each and the
+    /// cookie of the next, until it says so. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage, after the entries before it were visited.
+    pub(crate) fn read_dir_from(
+        &self,
+        dir: &Inode,
+        cookie: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<()> {
+        match self.order(dir)? {
+            Order::Index(descent) => self.list_index(descent, cookie, visit),
+            Order::Hash(version) => self.list_small(dir, version, cookie, visit),
+            Order::Offset if dir.has_inline_data() => self.list_inline(dir, cookie, visit),
+            Order::Offset => self.list_blocks(dir, cookie, visit),
+        }
+        .map(drop)
+    }
+
+    fn order<'a>(&'a self, dir: &'a Inode) -> Result<Order<'a>> {
+        if !self.has_dir_index() {
+            return Ok(Order::Offset);
+        }
+        if self.is_indexed(dir) {
+            return match Descent::open(Blocks::new(self, dir)?) {
+                Ok(descent) => Ok(Order::Index(descent)),
+                Err(error) if index_makes_no_sense(&error) => Ok(Order::Offset),
+                Err(error) => Err(error),
+            };
+        }
+        let is_small = dir.has_inline_data() || self.dir_blocks(dir)? == 1;
+        Ok(match self.default_hash() {
+            Some(version) if is_small => Order::Hash(version),
+            _ => Order::Offset,
+        })
+    }
+
+    /// The hash that new indexes use, if it is one that is known.
+    pub(in crate::namei) fn default_hash(&self) -> Option<HashVersion> {
+        let unsigned = self.sb.hash_is_unsigned();
+        HashVersion::from_disk(self.sb.def_hash_version(), unsigned).ok()
+    }
+
+    fn list_dots(
+        &self,
+        dir: &Inode,
+        parent: Option<Ino>,
+        cookie: u64,
+        visit: &mut Visit<'_>,
+    ) -> ControlFlow<()> {
+        let [dot, dotdot] = self.dots(dir.ino, parent.unwrap_or(dir.ino));
+        if cookie == 0 {
+            visit(&dot, 1)?;
+        }
+        match parent {
+            Some(_) if cookie < DOTS => visit(&dotdot, DOTS),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn list_index(
+        &self,
+        mut descent: Descent<'_>,
+        cookie: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let dir = descent.blocks.dir;
+        let parent = find_in(&descent.frames[0].block, dir, b"..")?;
+        if self.list_dots(dir, parent, cookie, visit).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        descent.seek(first_major(cookie))?;
+        loop {
+            let mut batch = Batch::new(self, descent.version);
+            loop {
+                let leaf = descent.read_leaf()?;
+                batch.take(&leaf, dir)?;
+                let goes_on = descent.next_hash()?.is_some_and(|hash| hash & 1 != 0);
+                if !(goes_on && descent.advance()?) {
+                    break;
+                }
+            }
+            let flow = batch.list(cookie, visit)?;
+            if flow.is_break() || !descent.advance()? {
+                return Ok(flow);
+            }
+        }
+    }
+
+    fn list_small(
+        &self,
+        dir: &Inode,
+        version: HashVersion,
+        cookie: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let mut batch = Batch::new(self, version);
+        let parent = if dir.has_inline_data() {
+            let node = dir.node();
+            let inline = self.inline_dir(&node, dir)?;
+            let entries = inline.entries(&self.dir_format);
+            let format = |error| Error::format(error, dir.place());
+            let names: Vec<DirEntry<'_>> = entries.collect::<Result<_, _>>().map_err(format)?;
+            // As if they lay in a block.
+            let room = names.iter().map(|name| dir::min_rec_len(name.name.len()));
+            let mut bytes = vec![0; room.sum::<usize>()];
+            let mut at = 0;
+            for name in &names {
+                let rec_len = dir::min_rec_len(name.name.len());
+                let name = DirEntry {
+                    offset: at,
+                    rec_len,
+                    ..*name
+                };
+                name.encode_into(&mut bytes).map_err(format)?;
+                at += rec_len;
+            }
+            batch.take_chain(bytes.into(), dir.place())?;
+            Some(inline.parent)
+        } else {
+            let block = Blocks::new(self, dir)?.read_first()?;
+            batch.take(&block, dir)?;
+            find_in(&block, dir, b"..")?
+        };
+        match self.list_dots(dir, parent, cookie, visit).is_break() {
+            true => Ok(ControlFlow::Break(())),
+            false => batch.list(cookie, visit),
+        }
+    }
+
+    fn list_inline(
+        &self,
+        dir: &Inode,
+        cookie: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let node = dir.node();
+        let inline = self.inline_dir(&node, dir)?;
+        for (entry, at) in self.dots(dir.ino, inline.parent).iter().zip([0, 12]) {
+            if at >= cookie && visit(entry, at + 12).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        for entry in inline.entries(&self.dir_format) {
+            let entry = entry.map_err(|error| Error::format(error, dir.place()))?;
+            let at = entry.offset as u64 + SHIFT;
+            if at >= cookie && visit(&entry, at + entry.rec_len as u64).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn list_blocks(
+        &self,
+        dir: &Inode,
+        cookie: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let blocks = Blocks::new(self, dir)?;
+        let first = (cookie >> self.block_bits).min(blocks.count.into()) as u32;
+        for lblk in first..blocks.count {
+            let block = blocks.read(Lblk(lblk), blocks.role_in_walk(lblk))?;
+            let start = u64::from(lblk) << self.block_bits;
+            for entry in dir::entries(&block.bytes, &self.dir_format) {
+                let entry = entry.map_err(|error| Error::format(error, block.place(dir)))?;
+                let at = start + entry.offset as u64;
+                if at >= cookie && visit(&entry, at + entry.rec_len as u64).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+impl Blocks<'_> {
+    fn read_first(&self) -> Result<Block> {
+        self.read(Lblk(0), self.role_in_walk(0))
+    }
+}
+
+fn find_in(block: &Block, dir: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+    Ok(block.find(dir, name)?.map(|found| found.ino))
+}
+
+/// The hash from which on to list.
+fn first_major(cookie: u64) -> u32 {
+    let place = cookie.saturating_sub(DOTS);
+    // The lowest bit of a hash is clear, and the highest of a cookie.
+    u32::try_from(place >> 32).map_or(u32::MAX, |major| major.saturating_mul(2))
+}
+
+/// Names of leaves whose hashes are among themselves, to be listed in order.
+struct Batch {
+    format: DirFormat,
+    version: HashVersion,
+    seed: [u32; 4],
+    chains: Vec<(Arc<[u8]>, Place)>,
+    /// Place in the order, and where the entry is: chain and byte.
+    names: Vec<(u64, u32, u32)>,
+}
+
+impl Batch {
+    fn new(mount: &Mount, version: HashVersion) -> Batch {
+        Batch {
+            format: mount.dir_format,
+            version,
+            seed: mount.sb.hash_seed(),
+            chains: Vec::new(),
+            names: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, block: &Block, dir: &Inode) -> Result<()> {
+        self.take_chain(block.bytes.clone(), block.place(dir))
+    }
+
+    fn take_chain(&mut self, chain: Arc<[u8]>, place: Place) -> Result<()> {
+        let number = self.chains.len() as u32;
+        for entry in dir::entries(&chain, &self.format) {
+            let entry = entry.map_err(|error| Error::format(error, place))?;
+            if !is_dot(entry.name) {
+                let order = self.order_of(entry.name);
+                self.names.push((order, number, entry.offset as u32));
+            }
+        }
+        self.chains.push((chain, place));
+        Ok(())
+    }
+
+    /// 63 bits. The first hash has no minor part; names get one.
+    fn order_of(&self, name: &[u8]) -> u64 {
+        let hash = htree::hash(name, self.version, self.seed);
+        let minor = match self.version {
+            HashVersion::Legacy | HashVersion::LegacyUnsigned => crc32c(!0, name),
+            _ => hash.minor,
+        };
+        u64::from(hash.major >> 1) << 32 | u64::from(minor)
+    }
+
+    fn name(&self, &(_, chain, offset): &(u64, u32, u32)) -> &[u8] {
+        let chain = &self.chains[chain as usize].0;
+        dir::entry_at(chain, offset as usize, &self.format).map_or(&[], |entry| entry.name)
+    }
+
+    fn list(&mut self, cookie: u64, visit: &mut Visit<'_>) -> Result<ControlFlow<()>> {
+        let mut names = std::mem::take(&mut self.names);
+        names.sort_unstable_by(|one, two| {
+            let by_name = || self.name(one).cmp(self.name(two));
+            one.0.cmp(&two.0).then_with(by_name)
+        });
+        let mut least = 0;
+        for (order, chain, offset) in names {
+            let at = DOTS + order.max(least);
+            least = order.max(least) + 1;
+            if at < cookie {
+                continue;
+            }
+            let (chain, place) = &self.chains[chain as usize];
+            let entry = dir::entry_at(chain, offset as usize, &self.format);
+            let entry = entry.map_err(|error| Error::format(error, *place))?;
+            if visit(&entry, at + 1).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
