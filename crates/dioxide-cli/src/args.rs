@@ -9,6 +9,7 @@ mod look;
 mod mkfs;
 mod mode;
 mod owner;
+mod pack;
 mod shell;
 mod size;
 mod time;
@@ -25,6 +26,7 @@ pub use look::{CatArgs, DfArgs, DuArgs, LsArgs, StatArgs, TreeArgs};
 pub use mkfs::MkfsArgs;
 pub use mode::{ModeChange, umask};
 pub use owner::Owner;
+pub use pack::{PackArgs, UnpackArgs};
 pub use shell::ShellArgs;
 pub use size::{SizeChange, parse_size};
 pub use xattr::{Encoding, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs};
@@ -88,12 +90,14 @@ pub enum Command {
     Info(InfoArgs),
     Ls(LsArgs),
     Mkfs(Box<MkfsArgs>),
+    Pack(Box<PackArgs>),
     Shell(ShellArgs),
     Stat(StatArgs),
     Sync(SyncArgs),
     Touch(TouchArgs),
     Tree(TreeArgs),
     Truncate(TruncateArgs),
+    Unpack(Box<UnpackArgs>),
     Write(WriteArgs),
     Xattr(XattrArgs),
 }

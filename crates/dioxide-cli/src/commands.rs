@@ -15,12 +15,14 @@ mod generate;
 mod info;
 mod ls;
 mod mkfs;
+mod pack;
 mod shell;
 mod stat;
 mod sync;
 mod touch;
 mod tree;
 mod truncate;
+mod unpack;
 mod write;
 mod xattr;
 
@@ -48,12 +50,14 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Info(args) => info::run(args, out),
         Command::Ls(args) => ls::run(args, session, out),
         Command::Mkfs(args) => mkfs::run(args, out),
+        Command::Pack(args) => pack::run(args, out),
         Command::Shell(args) => shell::run(args, out),
         Command::Stat(args) => stat::run(args, session, out),
         Command::Sync(args) => sync::run(args, session),
         Command::Touch(args) => touch::run(args, session),
         Command::Tree(args) => tree::run(args, session, out),
         Command::Truncate(args) => truncate::run(args, session),
+        Command::Unpack(args) => unpack::run(args, out),
         Command::Write(args) => write::run(args, session),
         Command::Xattr(args) => xattr::run(args, session, out),
     }

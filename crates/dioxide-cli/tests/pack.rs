@@ -1,0 +1,205 @@
+//! `pack` and `unpack` on images that mke2fs made.
+
+// Shared with the other tests, which use more of it.
+#[allow(dead_code)]
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::{Fixture, command, coreutils, dioxide};
+
+/// What GNU tar lists of an archive, and its exit status.
+fn listed(archive: &Path) -> Vec<String> {
+    let text = coreutils("tar", &["-tf", archive.to_str().unwrap()]);
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn unpack_of_image_gives_the_folder_that_it_was_made_of() {
+    let disk = Fixture::new();
+    let out = disk.beside("out");
+    let ran = dioxide([
+        "unpack",
+        "--exclude",
+        "/lost+found",
+        &disk.name(),
+        out.to_str().unwrap(),
+    ]);
+    assert_eq!(ran.text(), "");
+    let tree = disk.tree("");
+    let same = Command::new("diff")
+        .args(["-r", "--no-dereference"])
+        .arg(tree)
+        .arg(out)
+        .output()
+        .unwrap();
+    assert!(
+        same.status.success(),
+        "{}",
+        String::from_utf8_lossy(&same.stdout)
+    );
+}
+
+#[test]
+fn unpack_of_directory_into_archives_of_each_kind_is_what_tar_lists() {
+    let disk = Fixture::new();
+    let names = ["./", "./link", "./one", "./three", "./two"];
+    for archive in ["a.tar", "a.tar.gz", "a.tgz", "a.tar.zst"] {
+        let archive = disk.beside(archive);
+        let ran = dioxide(["unpack", &disk.at("/list"), archive.to_str().unwrap()]);
+        assert_eq!(ran.text(), "");
+        assert_eq!(listed(&archive), names);
+    }
+    let archive = disk.beside("odd-name");
+    let ran = dioxide([
+        "unpack",
+        "--gzip",
+        &disk.at("/list"),
+        archive.to_str().unwrap(),
+    ]);
+    assert_eq!(ran.text(), "");
+    assert_eq!(fs::read(&archive).unwrap()[..2], [0x1F, 0x8B]);
+}
+
+#[test]
+fn unpack_to_standard_output_pipes_into_pack() {
+    let disk = Fixture::new();
+    let ran = dioxide(["unpack", &disk.at("/list"), "-"]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+    let mut pack = command()
+        .args([
+            "pack",
+            "-n",
+            "--json",
+            "--owner-map",
+            "0:0",
+            "--exclude",
+            "t*",
+            "-",
+        ])
+        .arg(disk.beside("new.img"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    pack.stdin.take().unwrap().write_all(&ran.stdout).unwrap();
+    let output = pack.wait_with_output().unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["totals"]["files"], 1);
+    assert_eq!(told["totals"]["symlinks"], 1);
+    assert_eq!(told["need"]["blocks"], 1);
+    assert_eq!(told["need"]["inodes"], 2);
+    assert!(!disk.beside("new.img").exists());
+}
+
+#[test]
+fn pack_dry_run_tells_the_same_of_folder_and_image() {
+    let disk = Fixture::new();
+    let image = disk.beside("new.img");
+    let tell = |source: &str| {
+        let words = [
+            "pack",
+            "-n",
+            "--json",
+            "--exclude",
+            "/lost+found",
+            source,
+            image.to_str().unwrap(),
+        ];
+        dioxide(words).json()
+    };
+    let folder = tell(disk.tree("").to_str().unwrap());
+    assert_eq!(folder["totals"]["directories"], 5);
+    assert_eq!(folder["totals"], tell(&disk.name())["totals"]);
+    assert_eq!(folder["need"], tell(&disk.at("/"))["need"]);
+    let text = dioxide(["pack", "-n", &disk.name(), image.to_str().unwrap()]);
+    assert!(text.text().contains("\nTakes "), "{}", text.text());
+}
+
+#[test]
+fn pack_into_an_image_is_refused_as_not_done_yet() {
+    let disk = Fixture::new();
+    let image = disk.beside("new.img");
+    let ran = dioxide(["pack", &disk.name(), image.to_str().unwrap()]);
+    assert_eq!(ran.status, Some(2));
+    assert!(
+        ran.stderr.contains("unsupported: writing a tree"),
+        "{}",
+        ran.stderr
+    );
+    assert!(!image.exists());
+}
+
+#[test]
+fn unpack_into_folder_with_something_in_it_is_refused_without_merge() {
+    let disk = Fixture::new();
+    let out = disk.beside("out");
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("mine"), "").unwrap();
+    let out = out.to_str().unwrap();
+    let ran = dioxide(["unpack", &disk.at("/list"), out]);
+    assert_eq!(ran.status, Some(2));
+    assert_eq!(ran.stderr, format!("dioxide: {out}: is not empty\n"));
+    let ran = dioxide(["unpack", "--json", "--merge", &disk.at("/list"), out]);
+    assert_eq!(ran.json()["totals"]["files"], 3);
+    assert_eq!(coreutils("ls", &[out]), "link\nmine\none\nthree\ntwo\n");
+}
+
+#[test]
+fn unpack_of_missing_directory_tells_and_exits_1_and_leaves_nothing() {
+    let disk = Fixture::new();
+    let out = disk.beside("out.tar");
+    let ran = dioxide(["unpack", &disk.at("/nope"), out.to_str().unwrap()]);
+    assert_eq!(ran.status, Some(1));
+    assert!(
+        ran.stderr.contains("no such file or directory"),
+        "{}",
+        ran.stderr
+    );
+    assert!(!out.exists());
+}
+
+#[test]
+fn pack_of_bad_archive_is_refused_by_name_and_exits_2() {
+    let disk = Fixture::new();
+    let archive = disk.beside("bad.tar");
+    let hello = disk.tree("hello");
+    let [archive_name, tree] = [&archive, &hello].map(|path| path.to_str().unwrap());
+    coreutils("tar", &["-P", "-cf", archive_name, tree]);
+    let ran = dioxide(["pack", "-n", archive_name, "new.img"]);
+    assert_eq!(ran.status, Some(2));
+    assert_eq!(ran.stderr, format!("dioxide: {tree}: an absolute path\n"));
+    let parent = disk.tree("");
+    coreutils(
+        "tar",
+        &["-C", parent.to_str().unwrap(), "-cf", archive_name, "hello"],
+    );
+    let cut = fs::read(&archive).unwrap();
+    fs::write(&archive, &cut[..520]).unwrap();
+    let ran = dioxide(["pack", "-n", archive_name, "new.img"]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("truncated"), "{}", ran.stderr);
+}
+
+#[test]
+fn source_date_epoch_clamps_times_and_must_be_a_number() {
+    let disk = Fixture::new();
+    let run = |epoch: &str, out: &str| {
+        let out = disk.beside(out);
+        let done = command()
+            .env("SOURCE_DATE_EPOCH", epoch)
+            .args(["unpack", &disk.at("/list")])
+            .arg(&out)
+            .output();
+        (done.unwrap().status.code(), out)
+    };
+    let (status, out) = run("1000", "out");
+    assert_eq!(status, Some(0));
+    assert_eq!(
+        coreutils("stat", &["-c", "%Y", out.join("one").to_str().unwrap()]),
+        "1000\n"
+    );
+    assert_eq!(run("soon", "other").0, Some(2));
+}

@@ -1,0 +1,284 @@
+//! Writes a tree into a folder of the host.
+//!
+//! Every name is made in a directory that is open, and every directory is opened by its name in the
+//! one above, never through a symlink: whatever others do in the target meanwhile, nothing is written
+//! outside of it. Rejected: paths from the root of the target, which the kernel would walk again for
+//! each file, through whatever lies there by then.
+//!
+//! While it is being written, a directory and a file are open to their owner only.
+
+use crate::entry::{Entry, Kind, XATTR_VALUE_MAX, split};
+use crate::error::{Error, Result, shown};
+use crate::sink::Sink;
+use crate::tree::Warning;
+use dioxide::Timestamp;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
+    chmod, chownat, linkat, listxattr, makedev, mkdirat, mknodat, openat, removexattr, setxattr,
+    symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// What is done in the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FolderOptions {
+    /// Write into a folder that has something in it: directories keep what the tree has not, other
+    /// files are replaced. By default that is refused.
+    pub merge: bool,
+    /// Give files to their owners, and make devices. By default if the process is root.
+    pub owners: bool,
+}
+
+impl Default for FolderOptions {
+    fn default() -> Self {
+        FolderOptions {
+            merge: false,
+            owners: rustix::process::geteuid().is_root(),
+        }
+    }
+}
+
+/// Writes a tree into a folder of the host.
+#[derive(Debug)]
+pub struct FolderSink {
+    name: String,
+    options: FolderOptions,
+    /// The directories from the root to where the tree is.
+    above: Vec<OwnedFd>,
+    file: Option<File>,
+    warnings: Vec<Warning>,
+    /// What could not be made, and its other names.
+    left_out: HashSet<Vec<u8>>,
+}
+
+const DIRECTORY: OFlags = OFlags::DIRECTORY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+impl FolderSink {
+    /// Opens the folder; makes it if it is not there, but not what is above it.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`]; [`Error::Host`].
+    pub fn new(folder: &Path, options: FolderOptions) -> Result<FolderSink> {
+        let name = folder.display().to_string();
+        let told = |error: io::Error| Error::host(&name, error);
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(told(error)),
+            Err(_) if !options.merge && fs::read_dir(folder).map_err(told)?.next().is_some() => {
+                return Err(Error::NotEmpty { name });
+            }
+            _ => {}
+        }
+        let root = openat(
+            CWD,
+            folder,
+            OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let root = root.map_err(|error| Error::host(&name, error))?;
+        Ok(FolderSink {
+            name,
+            options,
+            above: vec![root],
+            file: None,
+            warnings: Vec::new(),
+            left_out: HashSet::new(),
+        })
+    }
+
+    fn failed(&self, entry: &Entry) -> impl Fn(Errno) -> Error + use<> {
+        let name = format!("{}/{}", self.name, shown(&entry.path));
+        move |error| Error::host(&name, error)
+    }
+
+    fn here(&self) -> &OwnedFd {
+        self.above.last().expect("the root stays")
+    }
+
+    fn make(&mut self, entry: &Entry) -> Result<(), Errno> {
+        let name = OsStr::from_bytes(entry.name());
+        if self.options.merge && !entry.is_directory() {
+            match unlinkat(self.here(), name, AtFlags::empty()) {
+                Err(Errno::NOENT) => {}
+                removed => removed?,
+            }
+        }
+        match &entry.kind {
+            Kind::Directory => {
+                match mkdirat(self.here(), name, Mode::RWXU) {
+                    Err(Errno::EXIST) if self.options.merge => {}
+                    made => made?,
+                }
+                let directory = openat(self.here(), name, DIRECTORY, Mode::empty())?;
+                self.above.push(directory);
+            }
+            Kind::File(data) => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                let file = File::from(openat(self.here(), name, flags, Mode::RUSR | Mode::WUSR)?);
+                rustix::fs::ftruncate(&file, data.size)?;
+                self.file = Some(file);
+            }
+            Kind::Symlink(target) => symlinkat(OsStr::from_bytes(target), self.here(), name)?,
+            Kind::HardLink(target) => self.link(target, name)?,
+            Kind::CharDevice(major, minor) => {
+                self.node(name, FileType::CharacterDevice, makedev(*major, *minor))?;
+            }
+            Kind::BlockDevice(major, minor) => {
+                self.node(name, FileType::BlockDevice, makedev(*major, *minor))?;
+            }
+            Kind::Fifo => self.node(name, FileType::Fifo, 0)?,
+            Kind::Socket => self.node(name, FileType::Socket, 0)?,
+        }
+        Ok(())
+    }
+
+    fn node(&self, name: &OsStr, file_type: FileType, device: u64) -> Result<(), Errno> {
+        mknodat(
+            self.here(),
+            name,
+            file_type,
+            Mode::RUSR | Mode::WUSR,
+            device,
+        )
+    }
+
+    /// A name for a file that was made before, somewhere in the target.
+    fn link(&self, target: &[u8], name: &OsStr) -> Result<(), Errno> {
+        let (directory, file) = split(target);
+        let mut at = self.above[0].try_clone().map_err(|_| Errno::MFILE)?;
+        for part in directory
+            .split(|&byte| byte == b'/')
+            .filter(|part| !part.is_empty())
+        {
+            at = openat(
+                &at,
+                OsStr::from_bytes(part),
+                DIRECTORY | OFlags::PATH,
+                Mode::empty(),
+            )?;
+        }
+        linkat(
+            &at,
+            OsStr::from_bytes(file),
+            self.here(),
+            name,
+            AtFlags::empty(),
+        )
+    }
+
+    fn attributes(&mut self, entry: &Entry, fd: &OwnedFd) -> Result<()> {
+        let failed = self.failed(entry);
+        // The only way to all of these that takes a descriptor of any kind of file.
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let path = Path::new(&path);
+        let is_symlink = matches!(entry.kind, Kind::Symlink(_));
+        if self.options.owners {
+            let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
+            chownat(fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).map_err(&failed)?;
+        }
+        if self.options.merge && entry.is_directory() {
+            self.clear_acls(path);
+        }
+        if !is_symlink {
+            chmod(path, Mode::from_raw_mode(entry.permissions.into())).map_err(&failed)?;
+        }
+        for xattr in &entry.xattrs {
+            debug_assert!(xattr.value.len() <= XATTR_VALUE_MAX);
+            let name = OsStr::from_bytes(&xattr.name);
+            if let Err(error) = setxattr(path, name, &xattr.value, XattrFlags::empty()) {
+                let what = format!("no attribute {}: {error}", shown(&xattr.name));
+                self.warnings.push(Warning::new(&entry.path, what));
+            }
+        }
+        let times = Timestamps {
+            last_access: Timespec {
+                tv_sec: 0,
+                tv_nsec: UTIME_OMIT,
+            },
+            last_modification: timespec(entry.mtime),
+        };
+        utimensat(CWD, path, &times, AtFlags::empty()).map_err(failed)
+    }
+
+    /// The lists that a directory had before it was merged into would change what its mode means.
+    fn clear_acls(&self, path: &Path) {
+        let mut names = vec![0; XATTR_VALUE_MAX];
+        let len = listxattr(path, &mut names[..]).unwrap_or(0);
+        let names = names[..len].split(|&byte| byte == 0);
+        for name in names.filter(|name| name.starts_with(b"system.posix_acl_")) {
+            let _ = removexattr(path, OsStr::from_bytes(name));
+        }
+    }
+
+    fn needs_root(&self, entry: &Entry) -> bool {
+        match &entry.kind {
+            Kind::HardLink(target) => self.left_out.contains(target),
+            kind => matches!(kind, Kind::CharDevice(..) | Kind::BlockDevice(..)),
+        }
+    }
+}
+
+fn timespec(time: Timestamp) -> Timespec {
+    Timespec {
+        tv_sec: time.secs,
+        tv_nsec: time.nanos.into(),
+    }
+}
+
+impl Sink for FolderSink {
+    fn begin(&mut self, entry: &Entry) -> Result<()> {
+        if entry.path.is_empty() {
+            return Ok(());
+        }
+        if !self.options.owners && self.needs_root(entry) {
+            self.left_out.insert(entry.path.clone());
+            let what = "left out: making a device takes root";
+            self.warnings.push(Warning::new(&entry.path, what));
+            return Ok(());
+        }
+        let failed = self.failed(entry);
+        self.make(entry).map_err(failed)
+    }
+
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let file = self.file.as_ref().expect("a file was begun");
+        file.write_all_at(bytes, offset)
+            .map_err(|error| Error::host(&self.name, error))
+    }
+
+    fn end(&mut self, entry: &Entry) -> Result<()> {
+        let fd = match &entry.kind {
+            Kind::HardLink(_) => return Ok(()),
+            _ if self.left_out.contains(&entry.path) => return Ok(()),
+            Kind::Directory if entry.path.is_empty() => {
+                let root = self.here().as_fd().try_clone_to_owned();
+                root.map_err(|error| Error::host(&self.name, error))?
+            }
+            Kind::Directory => self.above.pop().expect("it was begun"),
+            Kind::File(_) => self.file.take().expect("it was begun").into(),
+            _ => {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let name = OsStr::from_bytes(entry.name());
+                openat(self.here(), name, flags, Mode::empty()).map_err(self.failed(entry))?
+            }
+        };
+        self.attributes(entry, &fd)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+}

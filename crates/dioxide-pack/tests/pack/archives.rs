@@ -1,0 +1,235 @@
+//! Archives that GNU tar made.
+
+use crate::support::*;
+use dioxide_pack::tar::{self, ReadOptions};
+use dioxide_pack::{Filter, Pattern};
+use dioxide_testkit::need_root;
+use std::fs;
+use std::path::Path;
+
+/// What a format does not keep.
+#[derive(Clone, Copy, PartialEq)]
+enum Keeps {
+    All,
+    /// Whole seconds.
+    Seconds,
+}
+
+#[track_caller]
+fn reads(args: &[&str], compressor: Option<(&str, &str)>, without: Without, keeps: Keeps) {
+    let dir = scratch();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    fs::create_dir(&from).unwrap();
+    fill(&from, without);
+    // GNU tar makes two of them.
+    fs::remove_file(from.join("z/fifo2")).unwrap();
+    let archive = dir.path().join("a.tar");
+    let place = [
+        "--numeric-owner",
+        "-C",
+        name(&from),
+        "-cf",
+        name(&archive),
+        ".",
+    ];
+    run("tar", &[args, &place].concat());
+    let archive = match compressor {
+        None => archive,
+        Some((program, ending)) => {
+            run(program, &["-q", "-k", name(&archive)]);
+            dir.path().join(format!("a.tar.{ending}"))
+        }
+    };
+    let mut tree = from_archive(&archive).unwrap_or_else(|error| panic!("{args:?}: {error}"));
+    assert_eq!(to_folder(&mut tree, &to), [""; 0]);
+    let mut expected = walk(&from);
+    if keeps == Keeps::Seconds {
+        // GNU tar cuts fractions off towards the past.
+        expected.values_mut().for_each(|seen| seen.mtime.1 = 0);
+    }
+    assert_same(&walk(&to), &expected);
+}
+
+const PLAIN: Without = Without {
+    sockets: true,
+    xattrs: true,
+    sparse: false,
+};
+
+#[test]
+fn gnu_archive_of_everything_is_read() {
+    need_root!();
+    for format in ["--format=gnu", "--format=oldgnu"] {
+        reads(&[format, "-S"], None, PLAIN, Keeps::Seconds);
+    }
+}
+
+#[test]
+fn pax_archive_of_everything_is_read_in_each_sparse_format() {
+    need_root!();
+    let without = Without {
+        sockets: true,
+        ..Without::default()
+    };
+    for version in ["0.0", "0.1", "1.0"] {
+        let version = format!("--sparse-version={version}");
+        let args = [
+            "--format=posix",
+            "-S",
+            &version,
+            "--xattrs",
+            "--xattrs-include=*",
+            "--acls",
+        ];
+        reads(&args, None, without, Keeps::All);
+    }
+}
+
+#[test]
+fn compressed_archive_is_read_by_its_first_bytes() {
+    need_root!();
+    for compressor in [("gzip", "gz"), ("zstd", "zst"), ("xz", "xz")] {
+        reads(
+            &["--format=posix", "-S"],
+            Some(compressor),
+            PLAIN,
+            Keeps::All,
+        );
+    }
+}
+
+fn small_tree(dir: &Path) {
+    fs::create_dir_all(dir.join("d/e")).unwrap();
+    fs::write(dir.join("d/e/f"), "content").unwrap();
+    fs::write(dir.join("d/g"), dioxide_testkit::pattern(3, 0, 5000)).unwrap();
+    fs::hard_link(dir.join("d/g"), dir.join("d/h")).unwrap();
+}
+
+#[test]
+fn old_archives_are_read() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    for format in ["v7", "ustar"] {
+        let archive = dir.path().join(format!("{format}.tar"));
+        let to = dir.path().join(format);
+        run(
+            "tar",
+            &[
+                &format!("--format={format}"),
+                "-C",
+                name(&from),
+                "-cf",
+                name(&archive),
+                "d",
+            ],
+        );
+        to_folder(&mut from_archive(&archive).unwrap(), &to);
+        let (mut found, mut expected) = (walk(&to), walk(&from));
+        for tree in [&mut found, &mut expected] {
+            tree.remove(Path::new(""));
+            tree.values_mut().for_each(|seen| seen.mtime.1 = 0);
+        }
+        assert_same(&found, &expected);
+    }
+}
+
+#[test]
+fn archive_in_many_frames_is_read_to_its_end() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    let archive = dir.path().join("a.tar");
+    run(
+        "tar",
+        &[
+            "--format=posix",
+            "-C",
+            name(&from),
+            "-cf",
+            name(&archive),
+            ".",
+        ],
+    );
+    let whole = fs::read(&archive).unwrap();
+    let skippable = [&[0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
+    for (program, ending, between) in [
+        ("gzip", "gz", vec![]),
+        ("zstd", "zst", skippable),
+        ("xz", "xz", vec![]),
+    ] {
+        let mut joined = between.clone();
+        for (i, part) in whole.chunks(3000).enumerate() {
+            let path = dir.path().join(format!("{i}.{ending}-part"));
+            fs::write(&path, part).unwrap();
+            run(program, &["-q", name(&path)]);
+            joined
+                .extend(fs::read(path.with_extension(format!("{ending}-part.{ending}"))).unwrap());
+            joined.extend(&between);
+        }
+        let packed = dir.path().join(format!("joined.{ending}"));
+        fs::write(&packed, joined).unwrap();
+        let to = dir.path().join(ending);
+        to_folder(&mut from_archive(&packed).unwrap(), &to);
+        assert_same(&walk(&to), &walk(&from));
+    }
+}
+
+#[test]
+fn directories_that_an_archive_implies_are_made_alike_each_time() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    let archive = dir.path().join("a.tar");
+    run("tar", &["-C", name(&from), "-cf", name(&archive), "d/e/f"]);
+    let tree = from_archive(&archive).unwrap();
+    let rows: Vec<_> = tree
+        .entries()
+        .iter()
+        .map(|e| (&e.path[..], e.permissions, e.uid, e.mtime.secs))
+        .collect();
+    assert_eq!(
+        rows[..3],
+        [
+            (&b""[..], 0o755, 0, 0),
+            (b"d", 0o755, 0, 0),
+            (b"d/e", 0o755, 0, 0)
+        ]
+    );
+    assert_eq!((rows.len(), rows[3].0), (4, &b"d/e/f"[..]));
+}
+
+#[test]
+fn what_is_excluded_from_an_archive_is_neither_kept_nor_spooled() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    let archive = dir.path().join("a.tar.gz");
+    run(
+        "tar",
+        &[
+            "--sort=name",
+            "-C",
+            name(&from),
+            "-czf",
+            name(&archive),
+            "d",
+        ],
+    );
+    let options = ReadOptions {
+        filter: Filter {
+            exclude: vec![Pattern::new(b"e"), Pattern::new(b"d/h")],
+            ..Filter::default()
+        },
+        spool: Some(dir.path().into()),
+    };
+    let mut tree = tar::read(&archive, options, &mut ()).unwrap();
+    let to = dir.path().join("to");
+    to_folder(&mut tree, &to);
+    let paths: Vec<_> = walk(&to).into_keys().collect();
+    assert_eq!(paths, ["", "d", "d/g"].map(std::path::PathBuf::from));
+    assert_eq!(
+        fs::read(to.join("d/g")).unwrap(),
+        dioxide_testkit::pattern(3, 0, 5000)
+    );
+}

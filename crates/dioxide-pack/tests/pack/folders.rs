@@ -1,0 +1,165 @@
+//! From folders of the host.
+
+use crate::support::*;
+use dioxide::Timestamp;
+use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
+use dioxide_pack::{Entry, Error, Filter, Kind, Pattern, source};
+use dioxide_testkit::need_root;
+use std::fs;
+use std::path::Path;
+
+fn read(folder: &Path) -> dioxide_pack::Tree {
+    source::folder::read(folder, Filter::default()).unwrap()
+}
+
+#[test]
+fn folder_comes_out_of_an_archive_as_it_was() {
+    need_root!();
+    let dir = scratch();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    fs::create_dir(&from).unwrap();
+    fill(
+        &from,
+        Without {
+            sockets: true,
+            ..Without::default()
+        },
+    );
+    let archive = dir.path().join("a.tar");
+    assert_eq!(to_archive(&mut read(&from), &archive), [""; 0]);
+    assert_eq!(
+        to_folder(&mut from_archive(&archive).unwrap(), &to),
+        [""; 0]
+    );
+    assert_same(&walk(&to), &walk(&from));
+    let again = dir.path().join("b.tar");
+    to_archive(&mut read(&to), &again);
+    assert!(fs::read(&archive).unwrap() == fs::read(&again).unwrap());
+}
+
+#[test]
+fn folder_to_folder_keeps_sockets_and_everything() {
+    need_root!();
+    let dir = scratch();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    fs::create_dir(&from).unwrap();
+    fill(&from, Without::default());
+    assert_eq!(to_folder(&mut read(&from), &to), [""; 0]);
+    assert_same(&walk(&to), &walk(&from));
+}
+
+#[test]
+fn file_that_changes_after_it_was_seen_is_an_error() {
+    let change: [fn(&Path); 3] = [
+        |path| fs::write(path, "longer than it was").unwrap(),
+        |path| fs::write(path, "sma").unwrap(),
+        |path| {
+            fs::rename(path, path.with_extension("old")).unwrap();
+            fs::write(path, "same!").unwrap();
+        },
+    ];
+    for change in change {
+        let dir = scratch();
+        let from = dir.path().join("from");
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("file"), "small").unwrap();
+        let mut tree = read(&from);
+        change(&from.join("file"));
+        let archive = dir.path().join("a.tar");
+        let mut sink =
+            dioxide_pack::tar::write::TarSink::create(&archive, Default::default()).unwrap();
+        let error = tree.write_to(&mut sink, &mut ()).unwrap_err();
+        assert!(matches!(error, Error::Changed { .. }), "{error}");
+        drop(sink);
+        let left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        assert_eq!(left, ["from"], "nothing half-written");
+    }
+}
+
+#[test]
+fn folder_that_is_none_or_not_there_is_an_error_by_name() {
+    let dir = scratch();
+    fs::write(dir.path().join("file"), "").unwrap();
+    for name in ["file", "missing"] {
+        let error = source::folder::read(&dir.path().join(name), Filter::default()).unwrap_err();
+        assert!(error.to_string().contains(&format!("/{name}: ")), "{error}");
+    }
+}
+
+#[test]
+fn filter_leaves_out_maps_owners_and_clamps_times() {
+    let dir = scratch();
+    for name in ["keep", "keep/build", "build"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        fs::write(dir.path().join(name).join("f.o"), "").unwrap();
+        fs::write(dir.path().join(name).join("f.c"), "").unwrap();
+    }
+    let latest = Timestamp {
+        secs: 1000,
+        nanos: 0,
+    };
+    let filter = Filter {
+        exclude: vec![Pattern::new(b"*.o"), Pattern::new(b"/build")],
+        owners: vec!["17:18".parse().unwrap()],
+        latest: Some(latest),
+    };
+    let tree = source::folder::read(dir.path(), filter).unwrap();
+    let of = |entry: &Entry| {
+        (
+            String::from_utf8(entry.path.clone()).unwrap(),
+            entry.uid,
+            entry.gid,
+            entry.mtime,
+        )
+    };
+    let expected = ["", "keep", "keep/build", "keep/build/f.c", "keep/f.c"];
+    let expected = expected.map(|path| (path.to_string(), 17, 18, latest));
+    assert_eq!(tree.entries().iter().map(of).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn hard_links_of_which_one_is_left_out_still_have_their_file() {
+    let dir = scratch();
+    fs::write(dir.path().join("a"), "x").unwrap();
+    for name in ["b", "c"] {
+        fs::hard_link(dir.path().join("a"), dir.path().join(name)).unwrap();
+    }
+    let filter = Filter {
+        exclude: vec![Pattern::new(b"a")],
+        ..Filter::default()
+    };
+    let tree = source::folder::read(dir.path(), filter).unwrap();
+    let kinds: Vec<_> = tree.entries().iter().map(|entry| &entry.kind).collect();
+    assert!(
+        matches!(kinds[..], [Kind::Directory, Kind::File(_), Kind::HardLink(to)] if to == b"b")
+    );
+}
+
+#[test]
+fn folder_written_without_owners_leaves_out_devices_and_says_so() {
+    need_root!();
+    let dir = scratch();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    fs::create_dir(&from).unwrap();
+    fill(&from, Without::default());
+    fs::hard_link(from.join("char"), from.join("z/char2")).unwrap();
+    let options = FolderOptions {
+        owners: false,
+        ..FolderOptions::default()
+    };
+    let mut sink = FolderSink::new(&to, options).unwrap();
+    let left_out = ["block", "char", "z/char2"];
+    let said = left_out.map(|path| format!("{path}: left out: making a device takes root"));
+    assert_eq!(write(&mut read(&from), &mut sink), said);
+    let (mut found, mut expected) = (walk(&to), walk(&from));
+    for path in left_out {
+        expected.remove(Path::new(path));
+    }
+    for tree in [&mut found, &mut expected] {
+        tree.values_mut().for_each(|seen| seen.owner = (0, 0));
+    }
+    assert_same(&found, &expected);
+}
