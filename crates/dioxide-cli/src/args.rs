@@ -2,9 +2,11 @@
 
 mod bench;
 mod change;
+mod check;
 mod copy;
 mod crash_test;
 mod find;
+mod layout;
 mod look;
 mod mkfs;
 mod mode;
@@ -19,9 +21,11 @@ pub use bench::BenchArgs;
 pub use change::{
     ChmodArgs, ChownArgs, FallocateArgs, SyncArgs, TouchArgs, TruncateArgs, WriteArgs,
 };
+pub use check::CheckArgs;
 pub use copy::CpArgs;
 pub use crash_test::CrashTestArgs;
 pub use find::FindArgs;
+pub use layout::{JournalArgs, MapArgs};
 pub use look::{CatArgs, DfArgs, DuArgs, LsArgs, StatArgs, TreeArgs};
 pub use mkfs::MkfsArgs;
 pub use mode::{ModeChange, umask};
@@ -76,6 +80,7 @@ pub struct Cli {
 pub enum Command {
     Bench(Box<BenchArgs>),
     Cat(CatArgs),
+    Check(CheckArgs),
     Chmod(ChmodArgs),
     Chown(ChownArgs),
     Cp(CpArgs),
@@ -88,7 +93,9 @@ pub enum Command {
     Find(FindArgs),
     Gen(GenArgs),
     Info(InfoArgs),
+    Journal(JournalArgs),
     Ls(LsArgs),
+    Map(MapArgs),
     Mkfs(Box<MkfsArgs>),
     Pack(Box<PackArgs>),
     Shell(ShellArgs),
@@ -160,6 +167,7 @@ without a jump. --json prints an array with an element for each operand.
 
 Examples:
   dioxide extents disk.img:/var/db/data
+  dioxide extents --html data.html disk.img:/var/db/data
   dioxide extents --json disk.img:/a disk.img:/b")]
 pub struct ExtentsArgs {
     /// Regular files
@@ -168,6 +176,12 @@ pub struct ExtentsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Write a picture of one file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write a page with a picture of each file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     #[command(flatten)]
     pub open: ImageArgs,
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod cat;
 mod change;
+mod check;
 mod cp;
 mod crash_test;
 mod df;
@@ -13,7 +14,9 @@ mod fallocate;
 mod find;
 mod generate;
 mod info;
+mod journal;
 mod ls;
+mod map;
 mod mkfs;
 mod pack;
 mod shell;
@@ -36,6 +39,7 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
     match command {
         Command::Bench(args) => bench::run(args, out),
         Command::Cat(args) => cat::run(args, session, out),
+        Command::Check(args) => check::run(args, out),
         Command::Chmod(args) => change::chmod(args, session, out),
         Command::Chown(args) => change::chown(args, session, out),
         Command::Cp(args) => cp::run(args, session, out),
@@ -48,7 +52,9 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Find(args) => find::run(args, session, out),
         Command::Gen(args) => generate::run(args),
         Command::Info(args) => info::run(args, out),
+        Command::Journal(args) => journal::run(args, out),
         Command::Ls(args) => ls::run(args, session, out),
+        Command::Map(args) => map::run(args, out),
         Command::Mkfs(args) => mkfs::run(args, out),
         Command::Pack(args) => pack::run(args, out),
         Command::Shell(args) => shell::run(args, out),

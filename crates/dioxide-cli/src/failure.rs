@@ -15,8 +15,28 @@ pub enum Status {
     Negative = 1,
     /// Bad usage, or the image or a file cannot be read.
     Trouble = 2,
+    /// A check found errors; this and the next are `e2fsck`'s.
+    Uncorrected = 4,
+    /// A check could not be made.
+    Operational = 8,
+    /// Both.
+    UncorrectedOperational = 12,
+    /// Bad usage of a check.
+    CheckUsage = 16,
     /// Somebody pressed Ctrl-C; as a shell counts a process that a SIGINT ended.
     Interrupted = 130,
+}
+
+impl Status {
+    /// From the sum of bits that a check has.
+    pub fn of_check(bits: u8) -> Status {
+        match (bits & 4 != 0, bits & 8 != 0) {
+            (false, false) => Status::Fine,
+            (true, false) => Status::Uncorrected,
+            (false, true) => Status::Operational,
+            (true, true) => Status::UncorrectedOperational,
+        }
+    }
 }
 
 impl From<Status> for ExitCode {

@@ -33,7 +33,10 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let matches = args::Cli::command().get_matches();
+    let matches = match args::Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return refuse(&error),
+    };
     failure::set_command(name(&matches));
     let cli = args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let mut out = output::Out::stdout();
@@ -50,4 +53,16 @@ fn main() -> ExitCode {
 /// The name of the subcommand.
 fn name(matches: &ArgMatches) -> &str {
     matches.subcommand_name().unwrap_or_default()
+}
+
+/// Help is no error; bad usage of `check` has the exit status that `e2fsck` gives it.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let is_check = std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "check");
+    if !is_check || !error.use_stderr() {
+        error.exit();
+    }
+    let _ = error.print();
+    failure::Status::CheckUsage.into()
 }

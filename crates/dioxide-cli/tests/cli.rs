@@ -1,5 +1,7 @@
 //! The command on images that e2fsprogs made, compared with what e2fsprogs and coreutils say.
 
+#[path = "cli/check.rs"]
+mod check;
 mod support;
 
 use dioxide_testkit::{Extent, Image, LoopDevice, dumpe2fs, e2fsck_clean, leaf_extents, pattern};

@@ -23,6 +23,7 @@
 //! | `io` | the direct-I/O engine: policies, read, write, completion, workers |
 //! | `map` | the extent map, and reading it from extent trees and indirect blocks |
 //! | `inode`, `namei` | inodes in memory; directories, paths, symlinks, attributes |
+//! | `check` | whether a file system is consistent |
 //! | `alloc`, `txn` | which blocks and inodes are free; changing metadata through the journal |
 //! | `mount` | opening a file system, and what all its files share |
 //! | [`mkfs`] | making file systems |
@@ -30,6 +31,7 @@
 
 mod alloc;
 mod api;
+pub mod check;
 mod error;
 mod explain;
 mod inode;

@@ -2,6 +2,7 @@
 //!
 //! Lines are written as they are found: a file may have a million. Only JSON gathers them first.
 
+mod drawing;
 mod picture;
 
 use crate::args::ExtentsArgs;
@@ -14,7 +15,9 @@ use dioxide::format::inode::InodeFlags;
 use dioxide::{File, MapKind};
 use picture::Picture;
 use serde::Serialize;
+use std::fs;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 const HEADER: &str = " ext:     logical_offset:        physical_offset: length:   expected: flags:";
 
@@ -50,16 +53,35 @@ pub fn run(args: &ExtentsArgs, session: &mut Session, out: &mut Out) -> Result<S
     let mut all = Vec::new();
     let status = session.for_each(&args.paths, |target| {
         let file = target.open_read()?;
-        if args.json {
+        if args.json || args.svg.is_some() || args.html.is_some() {
             all.push(gather(&file, &target)?);
             return Ok(());
         }
         print(&file, &target, out)
     })?;
+    draw(args, &all)?;
     if args.json {
         out.json(&all)?;
     }
     Ok(status)
+}
+
+fn draw(args: &ExtentsArgs, files: &[Told]) -> Result<(), Failure> {
+    let write = |path: &PathBuf, text: String| {
+        fs::write(path, text).map_err(|error| Failure::trouble(path.display(), error))
+    };
+    match (&args.svg, files) {
+        (Some(path), [file]) => write(path, drawing::svg(file))?,
+        (Some(path), [_, ..]) => {
+            let what = "a picture shows one file; --html shows several";
+            return Err(Failure::trouble(path.display(), what));
+        }
+        _ => {}
+    }
+    match &args.html {
+        Some(path) => write(path, drawing::html(files)),
+        None => Ok(()),
+    }
 }
 
 fn gather(file: &File, target: &Target) -> Result<Told, Failure> {

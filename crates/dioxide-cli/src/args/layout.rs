@@ -1,0 +1,79 @@
+//! Arguments of `dioxide journal` and `dioxide map`.
+
+use super::backend_parser;
+use super::size::parse_size;
+use clap::Args;
+use dioxide::{Backend, block};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// An image that is looked at as it is.
+#[derive(Args, Clone, Debug)]
+pub struct RawArgs {
+    /// Image file or block device
+    #[arg(value_name = "IMG")]
+    pub image: PathBuf,
+    /// How bytes move between memory and the image
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]
+    pub backend: Backend,
+    /// Where the file system begins in the image: the start of a partition, say
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub img_offset: u64,
+}
+
+impl RawArgs {
+    /// Opens the image for reading.
+    pub fn open(&self) -> block::Result<Arc<dyn block::Device>> {
+        let options = block::file::FileOptions {
+            backend: self.backend,
+            img_offset: self.img_offset,
+            ..block::file::FileOptions::default()
+        };
+        block::file::open(&self.image, &options)
+    }
+}
+
+/// Tells what the journal of an image holds
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  dioxide journal disk.img
+  dioxide journal --list --json disk.img
+  dioxide journal --replay disk.img")]
+pub struct JournalArgs {
+    #[command(flatten)]
+    pub image: RawArgs,
+    /// List the transactions that wait to be replayed
+    #[arg(long)]
+    pub list: bool,
+    /// Replay the journal, as a mount that may write does
+    #[arg(long, conflicts_with = "list")]
+    pub replay: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Shows what each part of an image is used for, and how its free space is cut up
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each sign, or square, is an equal part of the image, and shows what most of it is used for. Free runs
+are counted by length, in powers of two.
+
+Examples:
+  dioxide map disk.img
+  dioxide map --html map.html disk.img
+  dioxide map --json disk.img")]
+pub struct MapArgs {
+    #[command(flatten)]
+    pub image: RawArgs,
+    /// Write a picture
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write a page with a picture and the figures
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,143 @@
+//! `dioxide check`: hands images to the checker, and its findings to people and programs.
+
+use crate::args::CheckArgs;
+use crate::failure::{Failure, Status};
+use crate::images::warn_if_used;
+use crate::output::Out;
+use crate::progress::Progress;
+use crate::render::count_words;
+use dioxide::Error;
+use dioxide::block::file::{self, FileOptions};
+use dioxide::check::{CheckOptions, Code, Report, Severity, Usage, check};
+use serde::Serialize;
+use std::io::Write;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct Told {
+    image: String,
+    clean: bool,
+    exit_status: u8,
+    #[serde(flatten)]
+    report: Report,
+}
+
+pub fn run(args: &CheckArgs, out: &mut Out) -> Result<Status, Failure> {
+    if args.list_codes {
+        return list_codes(out);
+    }
+    let mut all = Vec::new();
+    let mut bits = 0;
+    for image in &args.images {
+        warn_if_used(image);
+        match check_image(args, image) {
+            Ok(report) => {
+                bits |= report.exit_status();
+                match args.json {
+                    true => all.push(told(image, report)),
+                    false => print(args, image, &report, out)?,
+                }
+            }
+            Err(error) => {
+                bits |= dioxide::check::EXIT_OPERATIONAL;
+                Failure::engine(image.display(), b"", &error).tell();
+            }
+        }
+    }
+    if args.json {
+        out.json(&all)?;
+    }
+    Ok(Status::of_check(bits))
+}
+
+fn check_image(args: &CheckArgs, image: &Path) -> Result<Report, Error> {
+    let options = FileOptions {
+        backend: args.backend,
+        img_offset: args.img_offset,
+        ..FileOptions::default()
+    };
+    let device = file::open(image, &options)?;
+    let options = CheckOptions {
+        superblock_at: args.sb,
+        max_findings: args.max_findings,
+        ..CheckOptions::default()
+    };
+    let mut bar = Progress::of_steps();
+    check(device, &options, &mut |progress| {
+        bar.set(progress.done, progress.total, progress.pass.to_string());
+    })
+}
+
+fn told(image: &Path, report: Report) -> Told {
+    Told {
+        image: image.display().to_string(),
+        clean: report.is_clean(),
+        exit_status: report.exit_status(),
+        report,
+    }
+}
+
+fn print(args: &CheckArgs, image: &Path, report: &Report, out: &mut Out) -> Result<(), Failure> {
+    let mut pass = None;
+    for finding in &report.findings {
+        if pass != Some(finding.code.pass()) && !args.quiet {
+            writeln!(out, "{}", finding.code.pass())?;
+        }
+        pass = Some(finding.code.pass());
+        let note = match finding.code.severity() {
+            Severity::Note => "note: ",
+            Severity::Error => "",
+        };
+        out.name(format!("{note}{finding}").as_bytes())?;
+        writeln!(out)?;
+    }
+    let kept = report.findings.len() as u64;
+    let found = report.errors + report.notes;
+    if found > kept {
+        writeln!(out, "and {} more findings", found - kept)?;
+    }
+    if args.quiet {
+        return Ok(());
+    }
+    Ok(writeln!(out, "{}: {}", image.display(), summary(report))?)
+}
+
+fn summary(report: &Report) -> String {
+    let verdict = match (report.errors, report.incomplete) {
+        (0, false) => "clean".to_owned(),
+        (0, true) => "the check could not be made to its end".to_owned(),
+        (errors, _) => count_words(errors, "error"),
+    };
+    let Some(Usage {
+        inodes,
+        inodes_total,
+        blocks,
+        blocks_total,
+        files,
+        fragmented_files,
+        ..
+    }) = report.usage
+    else {
+        return verdict;
+    };
+    let share = match files {
+        0 => 0.0,
+        files => 100.0 * fragmented_files as f64 / files as f64,
+    };
+    format!(
+        "{verdict}, {inodes}/{inodes_total} inodes ({share:.1}% of files fragmented), {blocks}/{blocks_total} blocks"
+    )
+}
+
+fn list_codes(out: &mut Out) -> Result<Status, Failure> {
+    for code in Code::ALL {
+        let (pass, severity) = (code.pass().id(), code.severity().id());
+        writeln!(
+            out,
+            "{:24} {pass:2} {severity:5} {}",
+            code.id(),
+            code.about()
+        )?;
+    }
+    Ok(Status::Fine)
+}

@@ -1,0 +1,111 @@
+//! `dioxide map`: what each part of an image is used for, on a terminal, as SVG, HTML or JSON.
+
+pub mod picture;
+
+use crate::args::MapArgs;
+use crate::failure::{Failure, Status};
+use crate::images::warn_if_used;
+use crate::output::Out;
+use crate::progress::Progress;
+use crate::render::bytes_words;
+use dioxide::check::CheckOptions;
+use dioxide::check::layout::{ImageMap, Kind, image_map};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// Signs of the kinds, in the order of [`Kind::ALL`], and their colours on a terminal.
+const SIGNS: [char; 7] = ['S', 'b', 'i', 'j', 'd', '#', '.'];
+const COLOURS: [u8; 7] = [31, 35, 36, 33, 32, 34, 90];
+/// Signs in a line, and the fewest lines that a picture should have.
+const WIDEST: usize = 128;
+
+pub fn run(args: &MapArgs, out: &mut Out) -> Result<Status, Failure> {
+    warn_if_used(&args.image.image);
+    let fail = |error: dioxide::Error| Failure::engine(args.image.image.display(), b"", &error);
+    let device = args.image.open().map_err(|error| fail(error.into()))?;
+    let mut bar = Progress::of_steps();
+    let map = image_map(device, &CheckOptions::default(), &mut |progress| {
+        bar.set(progress.done, progress.total, progress.pass.to_string());
+    });
+    let map = map.map_err(fail)?;
+    let name = args.image.image.display().to_string();
+    if let Some(path) = &args.svg {
+        write_file(path, &picture::svg(&name, &map))?;
+    }
+    if let Some(path) = &args.html {
+        write_file(path, &picture::html(&name, &map))?;
+    }
+    match (args.json, args.svg.is_some() || args.html.is_some()) {
+        (true, _) => out.json(&map)?,
+        (false, true) => {}
+        (false, false) => print(&map, out)?,
+    }
+    Ok(Status::Fine)
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| Failure::trouble(path.display(), error))
+}
+
+fn columns() -> usize {
+    let columns = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|word| word.parse().ok());
+    columns.unwrap_or(80).clamp(16, WIDEST)
+}
+
+fn print(map: &ImageMap, out: &mut Out) -> Result<(), Failure> {
+    let colours = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let width = columns();
+    let per_sign = map.cells.len().div_ceil(width * 24).max(1);
+    let sign_blocks = map.cell_blocks * per_sign as u64;
+    let bytes = sign_blocks * u64::from(map.block_size);
+    writeln!(
+        out,
+        "{} blocks in {} groups; a sign is {}",
+        map.blocks,
+        map.groups,
+        bytes_words(bytes)
+    )?;
+    let kinds: Vec<Kind> = picture::join(&map.cells, per_sign)
+        .iter()
+        .map(|cell| cell.most())
+        .collect();
+    for line in kinds.chunks(width) {
+        for kind in line {
+            write_sign(*kind, colours, out)?;
+        }
+        writeln!(out)?;
+    }
+    for (kind, blocks) in Kind::ALL.into_iter().zip(map.total.blocks) {
+        write_sign(kind, colours, out)?;
+        let bytes = bytes_words(blocks * u64::from(map.block_size));
+        writeln!(out, " {:28} {blocks:>12} blocks  {bytes}", kind.name())?;
+    }
+    writeln!(
+        out,
+        "Free runs, by length in blocks; the longest has {}:",
+        map.longest_free
+    )?;
+    for size in &map.free_runs {
+        let (least, most) = (size.least_blocks, size.least_blocks * 2 - 1);
+        let share =
+            100.0 * size.blocks as f64 / map.total.blocks[Kind::Free as usize].max(1) as f64;
+        writeln!(
+            out,
+            "{least:>10} to {most:<10} {:>8} runs {:>12} blocks {share:5.1}%",
+            size.runs, size.blocks
+        )?;
+    }
+    Ok(())
+}
+
+fn write_sign(kind: Kind, colours: bool, out: &mut Out) -> Result<(), Failure> {
+    let sign = SIGNS[kind as usize];
+    match colours {
+        true => write!(out, "\x1b[{}m{sign}\x1b[0m", COLOURS[kind as usize])?,
+        false => write!(out, "{sign}")?,
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! `check`, `journal` and `map` on images.
+
+use crate::support::{Fixture, dioxide};
+use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root};
+use std::fs;
+
+#[test]
+fn check_of_clean_image_says_so_and_exits_0() {
+    let disk = Fixture::new();
+    let text = dioxide(["check", &disk.name()]).text().to_owned();
+    assert!(
+        text.contains(": clean, ") && text.lines().count() == 1,
+        "{text}"
+    );
+    let told = dioxide(["check", "--json", &disk.name()]).json();
+    assert_eq!(told[0]["clean"], true);
+    assert_eq!(told[0]["findings"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn check_of_damaged_image_tells_code_place_and_pass_and_exits_4() {
+    let disk = Fixture::new();
+    disk.debugfs(&["sif list/one links_count 5", "sif hello links_count 7"]);
+    let ran = dioxide(["check", "--json", &disk.name()]);
+    assert_eq!(ran.status, Some(4));
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let findings = told[0]["findings"].as_array().unwrap();
+    let hello = findings
+        .iter()
+        .find(|f| f["place"]["path"] == "/hello")
+        .unwrap();
+    assert_eq!(
+        (&hello["code"], &hello["pass"]),
+        (&"link-count".into(), &"4".into())
+    );
+    assert_eq!(hello["severity"], "error");
+    assert_eq!(told[0]["exit_status"], 4);
+}
+
+#[test]
+fn check_without_image_exits_16_and_of_missing_image_8() {
+    assert_eq!(dioxide(["check"]).status, Some(16));
+    assert_eq!(dioxide(["check", "--nonsense"]).status, Some(16));
+    let ran = dioxide(["check", "/nowhere.img"]);
+    assert_eq!(ran.status, Some(8));
+    assert!(ran.stderr.contains("/nowhere.img"), "{}", ran.stderr);
+}
+
+#[test]
+fn check_lists_codes_with_their_meaning() {
+    let ran = dioxide(["check", "--list-codes"]);
+    assert!(ran.text().lines().count() > 60);
+    assert!(
+        ran.text()
+            .contains("multiply-claimed         1B error Blocks have several owners.")
+    );
+}
+
+#[test]
+fn journal_that_is_clean_is_told_so() {
+    let disk = Fixture::new();
+    let ran = dioxide(["journal", &disk.name()]);
+    assert!(
+        ran.text()
+            .starts_with("State:        clean\nInode:        8\n"),
+        "{}",
+        ran.text()
+    );
+}
+
+#[test]
+fn journal_of_image_without_one_is_refused() {
+    let image = Image::builder().features("^has_journal").build();
+    let ran = dioxide(["journal", image.path().to_str().unwrap()]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("no journal"), "{}", ran.stderr);
+}
+
+#[test]
+fn journal_in_use_is_listed_and_replayed() {
+    need_root!();
+    let image = Image::builder().size(64 << 20).build();
+    let mount = Mount::ext4(image.path(), "");
+    for number in 0..5 {
+        let file = fs::File::create(mount.path().join(format!("{number}"))).unwrap();
+        file.sync_all().unwrap();
+    }
+    let copy = image.copy();
+    mount.unmount();
+    let name = copy.path().to_str().unwrap().to_owned();
+    let told = dioxide(["journal", "--list", "--json", &name]).json();
+    let transactions = told["transactions"].as_array().unwrap();
+    assert_eq!(told["is_empty"], false);
+    assert_eq!(told["recovery"]["transactions"], transactions.len());
+    assert!(transactions.len() >= 5, "{told}");
+    for transaction in transactions {
+        assert_eq!(
+            transaction["bad_checksums"].as_array().map(Vec::len),
+            Some(0)
+        );
+        assert!(transaction["committed"].as_u64().is_some());
+        assert!(!transaction["blocks"].as_array().unwrap().is_empty());
+    }
+    let all = told["transactions"].to_string();
+    assert!(all.contains("inode table"), "{all}");
+    let ran = dioxide(["journal", "--replay", &name]);
+    assert!(
+        ran.text().contains("was replayed") && ran.text().contains("clean"),
+        "{}",
+        ran.text()
+    );
+    e2fsck_clean(copy.path());
+}
+
+#[test]
+fn map_counts_every_block_once() {
+    let disk = Fixture::new();
+    let told = dioxide(["map", "--json", &disk.name()]).json();
+    let sum = |cell: &serde_json::Value| -> u64 {
+        let blocks = cell["blocks"].as_array().unwrap();
+        blocks.iter().map(|blocks| blocks.as_u64().unwrap()).sum()
+    };
+    // One block belongs to the resize inode, which no picture shows.
+    let blocks = told["blocks"].as_u64().unwrap();
+    assert!(
+        (blocks - 2..=blocks).contains(&sum(&told["total"])),
+        "{}",
+        told["total"]
+    );
+    let free = dioxide(["info", "--json", &disk.name()]).json()["free_blocks"]
+        .as_u64()
+        .unwrap();
+    assert_eq!(told["total"]["blocks"][6], free);
+    let runs = told["free_runs"].as_array().unwrap();
+    let in_runs: u64 = runs.iter().map(|run| run["blocks"].as_u64().unwrap()).sum();
+    assert_eq!(in_runs, free);
+}
+
+#[test]
+fn map_pictures_are_one_file_each_with_titles() {
+    let disk = Fixture::new();
+    let (svg, html) = (disk.beside("m.svg"), disk.beside("m.html"));
+    let ran = dioxide([
+        "map",
+        "--svg",
+        svg.to_str().unwrap(),
+        "--html",
+        html.to_str().unwrap(),
+        &disk.name(),
+    ]);
+    assert_eq!(ran.text(), "");
+    let (svg, html) = (
+        fs::read_to_string(svg).unwrap(),
+        fs::read_to_string(html).unwrap(),
+    );
+    assert!(svg.starts_with("<svg ") && svg.contains("<title>group 0, blocks 0 to "));
+    assert!(html.starts_with("<!doctype html>") && html.contains(&svg));
+    assert!(!html.contains("http://www.w3.org/1999") && !html.contains("<script"));
+    let text = dioxide(["map", &disk.name()]);
+    assert!(text.text().contains("a sign is ") && text.text().contains("Free runs"));
+}
+
+#[test]
+fn extents_of_files_are_drawn() {
+    let disk = Fixture::new();
+    let (svg, html) = (disk.beside("e.svg"), disk.beside("e.html"));
+    let ran = dioxide([
+        "extents",
+        "--svg",
+        svg.to_str().unwrap(),
+        "--html",
+        html.to_str().unwrap(),
+        &disk.at("/sparse"),
+    ]);
+    assert_eq!(ran.text(), "");
+    let (svg, html) = (
+        fs::read_to_string(svg).unwrap(),
+        fs::read_to_string(html).unwrap(),
+    );
+    assert_eq!(svg.matches("<title>blocks ").count(), 2, "{svg}");
+    assert!(html.contains(&svg) && html.contains("2 extents"));
+}

@@ -1,0 +1,263 @@
+//! Pass 1: extended attributes, in inodes, in blocks that inodes share, and in inodes of their own.
+
+use super::Checker;
+use super::finding::{At, Code};
+use super::layout::Kind;
+use super::walk::{place_of, runs_of};
+use dioxide_format::checksum::crc32c;
+use dioxide_format::features::Compat;
+use dioxide_format::inline_data::{self, InlineDir};
+use dioxide_format::inode::{FileType, Inode, InodeFlags};
+use dioxide_format::types::{Ino, Lblk, Pblk};
+use dioxide_format::xattr::{self, MAX_VALUE, XattrBlock, XattrEntry, XattrValue};
+use std::collections::{BTreeMap, HashMap};
+
+/// What inodes share, and how often they do.
+#[derive(Debug, Default)]
+pub(super) struct SharedXattrs {
+    /// Blocks of attributes.
+    blocks: BTreeMap<u64, SharedBlock>,
+    /// Inodes that hold values: references that were found.
+    pub(super) values: HashMap<Ino, u64>,
+}
+
+#[derive(Debug)]
+struct SharedBlock {
+    /// References that it counts.
+    stored: u32,
+    /// References that were found.
+    found: u32,
+    /// File-system blocks that it and its values in other inodes take, which each reference counts.
+    blocks: u64,
+}
+
+impl Checker<'_> {
+    /// Judges the attributes of an inode. Blocks that they take, in whole clusters.
+    pub(super) fn xattrs(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) -> u64 {
+        let area = inode.in_inode_xattrs(raw);
+        let parsed = xattr::parse_in_inode(area);
+        let entries = match parsed {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.find(Code::XattrInvalid, At::ino(ino), error.to_string());
+                Vec::new()
+            }
+        };
+        let blocks = self.judge_entries(&At::ino(ino), &entries, false);
+        if inode.has_inline_data() {
+            self.judge_inline(ino, inode, &entries);
+        }
+        match inode.file_acl() {
+            Some(block) => blocks + self.xattr_block(ino, block),
+            None => blocks,
+        }
+    }
+
+    fn judge_inline(&mut self, ino: Ino, inode: &Inode, entries: &[XattrEntry<'_>]) {
+        let place = At::ino(ino);
+        let Some(data) = inline_data::system_data(entries) else {
+            let text = "inline data without the attribute for it";
+            return self.find(Code::InlineData, place, text);
+        };
+        let (size, room) = (inode.size(), 60 + data.len() as u64);
+        let (is_wrong, text) = match inode.file_type() {
+            Some(FileType::Directory) => (
+                size != room,
+                InlineDir::parse(inode, data, &self.dir_format)
+                    .err()
+                    .map(|e| e.to_string()),
+            ),
+            Some(FileType::Regular | FileType::Symlink) => (size > room, None),
+            _ => (true, Some("inline data of a special file".to_owned())),
+        };
+        if let Some(text) = text {
+            self.find(Code::InlineData, place.clone(), text);
+        }
+        if is_wrong {
+            let text = format!("i_size is {size}, with {room} bytes of inline data");
+            self.find(Code::InlineData, place, text);
+        }
+    }
+
+    /// Judges attributes. Blocks that their values in other inodes take, in whole clusters.
+    fn judge_entries(&mut self, place: &At, entries: &[XattrEntry<'_>], in_block: bool) -> u64 {
+        let mut blocks = 0;
+        let cluster = u64::from(self.sb.cluster_size());
+        if let Some(text) = overlap(entries) {
+            self.find(Code::XattrInvalid, place.clone(), text);
+        }
+        for entry in entries {
+            match entry.value {
+                XattrValue::Inode { ino, size } => {
+                    blocks +=
+                        u64::from(size).div_ceil(cluster) * u64::from(self.sb.cluster_ratio());
+                    self.value_inode(place, entry, ino, size);
+                }
+                XattrValue::Bytes(_) => {
+                    let missing = in_block && entry.head.e_hash == 0 && !zero_is_right(entry);
+                    if missing || !entry.hash_matches() {
+                        let name = entry.name.escape_ascii();
+                        let text = format!("the attribute {name} does not match its hash");
+                        self.find(Code::XattrHash, place.clone(), text);
+                    }
+                }
+            }
+        }
+        blocks
+    }
+
+    /// A block of attributes. Blocks that it takes, in whole clusters.
+    fn xattr_block(&mut self, ino: Ino, block: Pblk) -> u64 {
+        let ratio = u64::from(self.sb.cluster_ratio());
+        let has_xattrs = self.sb.features().compat.contains(Compat::EXT_ATTR);
+        if !self.physical().contains(&block.0) {
+            // The inode's validation said so.
+            return 0;
+        }
+        let place = At::ino(ino).in_block(block.0);
+        if !has_xattrs {
+            let text = "a block of attributes, without the feature";
+            self.find(Code::XattrInvalid, place, text);
+            return ratio;
+        }
+        if let Some(shared) = self.shared_xattrs.blocks.get_mut(&block.0) {
+            shared.found = shared.found.saturating_add(1);
+            return shared.blocks;
+        }
+        self.claims.claim(block.0..block.0 + 1);
+        self.layout.paint(Kind::Data, block.0..block.0 + ratio);
+        if let Some(fixed) = self.groups.fixed_at(&(block.0..block.0 + 1)) {
+            let text = format!("a block of attributes where the {fixed} is");
+            self.find(Code::MetadataClaimed, place, text);
+            return ratio;
+        }
+        let read = self.source.block(block.0);
+        let bytes = self.readable(place.clone(), read);
+        let shared = bytes.and_then(|bytes| self.judge_block(&place, block, &bytes));
+        let blocks = shared.as_ref().map_or(ratio, |shared| shared.blocks);
+        if let Some(shared) = shared {
+            self.shared_xattrs.blocks.insert(block.0, shared);
+        }
+        blocks
+    }
+
+    /// What the block holds, if it can be read.
+    fn judge_block(&mut self, place: &At, block: Pblk, bytes: &[u8]) -> Option<SharedBlock> {
+        if let Some(seed) = self.seed
+            && let Err(error) = xattr::verify_checksum(bytes, seed, block)
+        {
+            self.find(Code::XattrChecksum, place.clone(), error.to_string());
+        }
+        match XattrBlock::parse(bytes) {
+            Ok(parsed) => {
+                let values = self.judge_entries(place, &parsed.entries, true);
+                Some(SharedBlock {
+                    stored: parsed.header.h_refcount,
+                    found: 1,
+                    blocks: values + u64::from(self.sb.cluster_ratio()),
+                })
+            }
+            Err(error) => {
+                self.find(Code::XattrInvalid, place.clone(), error.to_string());
+                None
+            }
+        }
+    }
+
+    /// The inode in which a value is.
+    fn value_inode(&mut self, place: &At, entry: &XattrEntry<'_>, ino: Ino, size: u32) {
+        let name = entry.name.escape_ascii().to_string();
+        let Some((inode, _)) = self.read_inode(ino) else {
+            let text = format!("the value of {name} is inode {ino}, which there is not");
+            return self.find(Code::EaInode, place.clone(), text);
+        };
+        let is_value = inode.flags().contains(InodeFlags::EA_INODE)
+            && inode.file_type() == Some(FileType::Regular);
+        if !is_value || inode.size() != u64::from(size) || size > MAX_VALUE {
+            let found = inode.size();
+            let text = format!("the value of {name}, {size} bytes, is inode {ino} of {found}");
+            return self.find(Code::EaInode, place.clone(), text);
+        }
+        let hash = inode.disk().i_atime.to_le_bytes();
+        let is_right =
+            |unsigned| xattr::entry_hash(entry.name, &hash, unsigned) == entry.head.e_hash;
+        if !is_right(true) && !is_right(false) {
+            let text = format!("the attribute {name} does not match its hash");
+            self.find(Code::XattrHash, place.clone(), text);
+        }
+        *self.shared_xattrs.values.entry(ino).or_default() += 1;
+    }
+
+    /// What only all inodes together tell.
+    pub(super) fn judge_shared_xattrs(&mut self) {
+        for (block, shared) in std::mem::take(&mut self.shared_xattrs.blocks) {
+            let SharedBlock { stored, found, .. } = shared;
+            if stored != found {
+                let text = format!("h_refcount is {stored}, {found} inodes have the block");
+                self.find(Code::XattrRefcount, At::block(block), text);
+            }
+        }
+        let mut values: Vec<Ino> = self.shared_xattrs.values.keys().copied().collect();
+        values.sort_unstable();
+        for ino in values {
+            self.judge_value(ino);
+        }
+    }
+
+    fn judge_value(&mut self, ino: Ino) {
+        let Some((inode, _)) = self.read_inode(ino) else {
+            return;
+        };
+        let blocks = inode.size().div_ceil(self.sb.block_size().into());
+        if !self.spend(blocks) {
+            return;
+        }
+        let runs = runs_of(&self.walk_context(ino, &inode), &inode, blocks as usize);
+        let mut hash = self.sb.checksum_seed();
+        let mut left = inode.size();
+        for lblk in 0..blocks as u32 {
+            let take = left.min(self.sb.block_size().into()) as usize;
+            left -= take as u64;
+            let bytes = match place_of(&runs, Lblk(lblk)) {
+                Some(place) => {
+                    let read = self.source.block(place);
+                    let Some(bytes) = self.readable(At::ino(ino).in_block(place), read) else {
+                        return;
+                    };
+                    bytes
+                }
+                None => vec![0; take],
+            };
+            hash = crc32c(hash, &bytes[..take]);
+        }
+        let stored = inode.disk().i_atime;
+        if hash != stored {
+            let text =
+                format!("the value has the hash {hash:#010x}, the inode says {stored:#010x}");
+            self.find(Code::EaInode, At::ino(ino), text);
+        }
+    }
+}
+
+fn zero_is_right(entry: &XattrEntry<'_>) -> bool {
+    let value = entry.bytes().unwrap_or(&[]);
+    [true, false]
+        .iter()
+        .any(|unsigned| xattr::entry_hash(entry.name, value, *unsigned) == 0)
+}
+
+/// Two values that overlap, if some do.
+fn overlap(entries: &[XattrEntry<'_>]) -> Option<String> {
+    let mut values: Vec<(u32, u32)> = entries
+        .iter()
+        .filter(|entry| entry.bytes().is_some_and(|bytes| !bytes.is_empty()))
+        .map(|entry| {
+            let start = u32::from(entry.head.e_value_offs);
+            let len = entry.head.e_value_size.next_multiple_of(4);
+            (start, start.saturating_add(len))
+        })
+        .collect();
+    values.sort_unstable();
+    let pair = values.windows(2).find(|pair| pair[0].1 > pair[1].0)?;
+    Some(format!("values overlap at byte {}", pair[1].0))
+}

@@ -1,0 +1,173 @@
+//! Pass 0: group descriptors, and what lies at fixed places.
+
+use super::Checker;
+use super::finding::{At, Code};
+use super::layout::Kind;
+use dioxide_format::features::Incompat;
+use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
+use dioxide_format::types::Group;
+use std::ops::Range;
+
+/// What is known of the groups.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    all: Vec<GroupState>,
+    /// Fixed metadata, sorted.
+    fixed: Vec<Fixed>,
+}
+
+/// A group's descriptor.
+#[derive(Debug)]
+pub(super) struct GroupState {
+    pub(super) desc: GroupDesc,
+    /// Its places are inside the file system.
+    pub(super) usable: bool,
+    /// Its checksum is right, so that its flags count.
+    pub(super) summed: bool,
+}
+
+/// Blocks of fixed metadata.
+#[derive(Clone, Debug)]
+pub(super) struct Fixed {
+    pub(super) blocks: Range<u64>,
+    pub(super) kind: &'static str,
+    group: Group,
+}
+
+const KINDS: [&str; 4] = [
+    "superblock and descriptors",
+    "block bitmap",
+    "inode bitmap",
+    "inode table",
+];
+
+impl Groups {
+    pub(super) fn get(&self, group: Group) -> Option<&GroupState> {
+        self.all.get(group.0 as usize)
+    }
+
+    /// The fixed metadata that blocks overlap, if any.
+    pub(super) fn fixed_at(&self, blocks: &Range<u64>) -> Option<&Fixed> {
+        let before = self
+            .fixed
+            .partition_point(|fixed| fixed.blocks.end <= blocks.start);
+        self.fixed
+            .get(before)
+            .filter(|fixed| fixed.blocks.start < blocks.end)
+    }
+}
+
+impl std::fmt::Display for Fixed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of group {}", self.kind, self.group)
+    }
+}
+
+impl Checker<'_> {
+    fn descriptor_place(&self, index: u32) -> u64 {
+        let in_meta_bg = self.sb.features().incompat.contains(Incompat::META_BG)
+            && index >= self.sb.first_meta_bg();
+        match in_meta_bg {
+            true => self.sb.descriptor_block(index).0,
+            false => self.sb_block + 1 + u64::from(index),
+        }
+    }
+
+    /// Reads and judges all descriptors, and marks what is at fixed places.
+    pub(super) fn read_groups(&mut self) {
+        let per_block = self.sb.descs_per_block().max(1);
+        let count = self.sb.group_count();
+        for index in 0..self.sb.descriptor_blocks() {
+            let block = self.descriptor_place(index);
+            let bytes = self.source.block(block);
+            let zeros = vec![0; self.sb.block_size() as usize];
+            let bytes = self.readable(At::block(block), bytes).unwrap_or(zeros);
+            let first = index * per_block;
+            for group in first..count.min(first + per_block) {
+                self.read_group(Group(group), block, &bytes);
+            }
+        }
+        self.fix_metadata();
+    }
+
+    fn read_group(&mut self, group: Group, block: u64, bytes: &[u8]) {
+        let size = self.sb.desc_size();
+        let at = (group.0 % self.sb.descs_per_block().max(1)) as usize * size;
+        let place = At::group(group).in_block(block).offset(at as u64);
+        // The superblock's validation allows no other sizes.
+        let Ok(desc) = GroupDesc::parse(&bytes[at..], size) else {
+            return;
+        };
+        let summed = desc.verify_checksum(group, GroupChecksum::of(&self.sb));
+        if let Err(error) = &summed {
+            self.find(Code::DescriptorChecksum, place.clone(), error.to_string());
+        }
+        let valid = desc.validate(&self.sb, group);
+        if let Err(error) = &valid {
+            self.find(Code::DescriptorInvalid, place, error.to_string());
+        }
+        let usable = self.is_usable(&desc, group);
+        self.groups.all.push(GroupState {
+            desc,
+            usable,
+            summed: summed.is_ok() && self.sb.features().group_csum(),
+        });
+    }
+
+    /// Whether bitmaps and inode table are inside the file system, and not zero.
+    fn is_usable(&self, desc: &GroupDesc, group: Group) -> bool {
+        let range = self.sb.group_metadata_range(group);
+        let first = self.sb.first_data_block().0;
+        let places = &desc.metadata_ranges(&self.sb, group)[1..];
+        let inside =
+            |at: &Range<u64>| at.start > first && at.start >= range.start && at.end <= range.end;
+        places.iter().all(inside)
+    }
+
+    fn fix_metadata(&mut self) {
+        let mut fixed = Vec::new();
+        let first = self.sb.first_data_block().0;
+        let end = self.sb.blocks_count();
+        for (number, state) in (0..).zip(&self.groups.all) {
+            let group = Group(number);
+            let ranges = state.desc.metadata_ranges(&self.sb, group);
+            let known = if state.usable { 4 } else { 1 };
+            for (blocks, kind) in ranges.into_iter().zip(KINDS).take(known) {
+                let blocks = blocks.start.max(first)..blocks.end.min(end);
+                if !blocks.is_empty() {
+                    fixed.push(Fixed {
+                        blocks,
+                        kind,
+                        group,
+                    });
+                }
+            }
+        }
+        fixed.sort_unstable_by_key(|fixed| fixed.blocks.start);
+        self.report_overlaps(&fixed);
+        for part in &fixed {
+            self.claims.fix(part.blocks.clone());
+            let kind = match part.kind {
+                "superblock and descriptors" => Kind::Descriptors,
+                "inode table" => Kind::InodeTable,
+                _ => Kind::Bitmap,
+            };
+            self.layout.paint(kind, part.blocks.clone());
+        }
+        self.groups.fixed = fixed;
+        if let Some(block) = self.sb.mmp_block() {
+            self.claims.fix(block.0..block.0.saturating_add(1));
+        }
+    }
+
+    fn report_overlaps(&mut self, fixed: &[Fixed]) {
+        for pair in fixed.windows(2) {
+            let [a, b] = pair else { continue };
+            if a.blocks.end > b.blocks.start {
+                let text = format!("{b} overlaps {a}");
+                let place = At::group(b.group).in_block(b.blocks.start);
+                self.find(Code::MetadataConflict, place, text);
+            }
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Whether a file system is consistent: what `e2fsck -fn` looks at, in its passes, read-only.
+//!
+//! | Part | What it looks at |
+//! |---|---|
+//! | `superblock`, `groups`, `special` | pass 0: superblock, backups, descriptors, journal, resize inode, orphans, MMP |
+//! | `pass1`, `blocks`, `attributes` | inodes, blocks and sizes, extended attributes |
+//! | `owners` | pass 1B: who claims what was claimed twice |
+//! | `pass2`, `htree` | directories and their indexes |
+//! | `links` | pass 3: whether all directories can be reached; pass 4: link counts |
+//! | `pass5` | bitmaps and counts against what is in use |
+//! | [`journal`], [`layout`] | what the journal holds, and what each part of the image is used for |
+//! | `walk`, `claims`, `inodes`, `source`, `paths` | what the passes share |
+//!
+//! It reads the device itself, and needs nothing of a mount but the format: a file system that cannot be
+//! mounted is what it is for. Not for: repairing.
+//!
+//! # Invariants
+//! - Nothing is written.
+//! - Memory: a bit for each cluster and eight bytes for each inode, both made group by group as they are
+//!   used; one entry for each directory and each shared block of attributes; one directory's blocks.
+//! - Time: each block of a map is read once in pass 1, whoever claims it; later passes have a budget.
+//!   Nothing recurses.
+//! - What follows from damage is not reported again where that can be known: a group with a damaged
+//!   descriptor is left out of pass 5, a bitmap is not compared after blocks could not be read.
+//!
+//! Rejected: checking through a mount. It refuses what it cannot trust, with one error where a check must
+//! go on. Rejected: an own table of errors to expect in each structure; the format crate's validation is
+//! what readers and writers rely on, so it is what a check must ask.
+
+mod attributes;
+mod blocks;
+mod claims;
+mod finding;
+mod groups;
+mod htree;
+mod inodes;
+pub mod journal;
+pub mod layout;
+mod links;
+mod owners;
+mod pass1;
+mod pass2;
+mod pass5;
+mod paths;
+mod source;
+mod special;
+mod superblock;
+mod walk;
+
+pub use finding::{At, Code, Finding, Pass, Severity};
+
+use crate::{Error, Result};
+use attributes::SharedXattrs;
+use claims::Claims;
+use dioxide_block::Device;
+use dioxide_block::file::{self, FileOptions};
+use dioxide_format::dir::DirFormat;
+use dioxide_format::superblock::SuperBlock;
+use dioxide_format::types::Ino;
+use finding::Findings;
+use groups::Groups;
+use inodes::InodeTable;
+use layout::Layout;
+use links::Dirs;
+use serde::Serialize;
+use source::Source;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Exit status of `e2fsck` for errors that were left uncorrected.
+pub const EXIT_UNCORRECTED: u8 = 4;
+/// Exit status of `e2fsck` for a check that could not be made.
+pub const EXIT_OPERATIONAL: u8 = 8;
+/// Exit status of `e2fsck` for bad usage.
+pub const EXIT_USAGE: u8 = 16;
+
+/// How to check.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// Where the superblock to use is, in KiB as in mount's `sb=`. Otherwise the primary one, or the
+    /// first good backup.
+    pub superblock_at: Option<u64>,
+    /// Findings that are kept; more are only counted. Default 10,000.
+    pub max_findings: usize,
+    /// Most memory for what is in use, in bytes. Default 4 GiB, enough for 128 TiB in blocks of 4 KiB.
+    pub max_memory: u64,
+}
+
+impl Default for CheckOptions {
+    fn default() -> CheckOptions {
+        CheckOptions {
+            superblock_at: None,
+            max_findings: 10_000,
+            max_memory: 4 << 30,
+        }
+    }
+}
+
+/// How far a check is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The pass that runs.
+    pub pass: Pass,
+    /// Steps of the whole check that are done.
+    pub done: u64,
+    /// Steps of the whole check.
+    pub total: u64,
+}
+
+/// What is called as a check goes on.
+pub type OnProgress<'p> = dyn FnMut(&Progress) + 'p;
+
+/// What was found, and how much there is.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Findings in the order of the passes, up to [`CheckOptions::max_findings`].
+    pub findings: Vec<Finding>,
+    /// How many errors there are, kept or not.
+    pub errors: u64,
+    /// How many notes there are, kept or not.
+    pub notes: u64,
+    /// The check could not be made to its end: no superblock was found, or blocks cannot be read.
+    pub incomplete: bool,
+    /// What is in use; nothing if there is no usable superblock.
+    pub usage: Option<Usage>,
+}
+
+/// What is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Inodes in use, reserved ones included.
+    pub inodes: u64,
+    /// Inodes that there are.
+    pub inodes_total: u64,
+    /// Blocks in use, metadata included.
+    pub blocks: u64,
+    /// Blocks that there are.
+    pub blocks_total: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Devices, FIFOs and sockets.
+    pub special: u64,
+    /// Regular files of more than one extent, or whose blocks do not follow each other.
+    pub fragmented_files: u64,
+}
+
+impl Report {
+    /// Whether there are no errors.
+    pub fn is_clean(&self) -> bool {
+        self.errors == 0 && !self.incomplete
+    }
+
+    /// The exit status that `e2fsck` would give: 0, or the sum of [`EXIT_UNCORRECTED`] and
+    /// [`EXIT_OPERATIONAL`] as they apply.
+    pub fn exit_status(&self) -> u8 {
+        let uncorrected = if self.errors > 0 { EXIT_UNCORRECTED } else { 0 };
+        let incomplete = if self.incomplete { EXIT_OPERATIONAL } else { 0 };
+        uncorrected | incomplete
+    }
+}
+
+/// Checks the file system in an image file or on a block device, which is opened read-only. Blocks for
+/// as long as it takes to read all metadata.
+///
+/// # Errors
+/// As [`check`]; the device's.
+pub fn check_path(
+    path: impl AsRef<Path>,
+    options: &CheckOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<Report> {
+    check(
+        file::open(path, &FileOptions::default())?,
+        options,
+        progress,
+    )
+}
+
+/// Checks the file system on a device. Blocks for as long as it takes to read all metadata; damage, and
+/// blocks that cannot be read, are findings and no errors. A journal that needs recovery is read in place
+/// of the blocks that it replaces, as a mount that only reads does.
+///
+/// # Errors
+/// [`Error::Unsupported`] for features that are not known, by name, and for file systems that need more
+/// than [`CheckOptions::max_memory`].
+pub fn check(
+    device: Arc<dyn Device>,
+    options: &CheckOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<Report> {
+    let mut findings = Findings::new(options.max_findings);
+    let Some(found) = superblock::find(&device, options, &mut findings)? else {
+        let (findings, errors, notes) = findings.into_parts();
+        return Ok(Report {
+            findings,
+            errors,
+            notes,
+            incomplete: true,
+            usage: None,
+        });
+    };
+    let mut checker = Checker::new(device, options, found, findings, progress)?;
+    checker.run()?;
+    Ok(checker.into_report())
+}
+
+/// A check that is being made.
+struct Checker<'p> {
+    source: Source,
+    sb: SuperBlock,
+    /// The block of the superblock that is used: the descriptor table follows it.
+    sb_block: u64,
+    /// The primary superblock is used, so that its counts mean something.
+    primary: bool,
+    /// The journal is read in place of what it replaces.
+    recovered: bool,
+    /// Seed of the checksums, where there are any.
+    seed: Option<u32>,
+    dir_format: DirFormat,
+    findings: Findings,
+    groups: Groups,
+    claims: Claims,
+    inodes: InodeTable,
+    dirs: Dirs,
+    shared_xattrs: SharedXattrs,
+    /// Blocks could not be read.
+    unreadable: bool,
+    /// Steps of later passes, in blocks of maps and directories.
+    budget: u64,
+    layout: Layout,
+    usage: Usage,
+    progress: &'p mut dyn FnMut(&Progress),
+    steps: Steps,
+}
+
+#[derive(Default)]
+struct Steps {
+    done: u64,
+    total: u64,
+}
+
+impl<'p> Checker<'p> {
+    fn new(
+        device: Arc<dyn Device>,
+        options: &CheckOptions,
+        found: superblock::Found,
+        findings: Findings,
+        progress: &'p mut dyn FnMut(&Progress),
+    ) -> Result<Checker<'p>> {
+        let sb = found.sb;
+        let needed = memory_needed(&sb);
+        if needed > options.max_memory {
+            return Err(Error::Unsupported(format!(
+                "a check of {} blocks needs {needed} bytes of memory",
+                sb.blocks_count()
+            )));
+        }
+        let blocks = sb.blocks_count();
+        Ok(Checker {
+            source: Source::new(device, sb.block_size()),
+            sb_block: found.block,
+            primary: found.primary,
+            recovered: false,
+            seed: sb.features().metadata_csum().then(|| sb.checksum_seed()),
+            dir_format: DirFormat::of(&sb),
+            findings,
+            groups: Groups::default(),
+            claims: Claims::new(&sb),
+            inodes: InodeTable::new(&sb),
+            dirs: Dirs::default(),
+            shared_xattrs: SharedXattrs::default(),
+            unreadable: false,
+            budget: blocks.saturating_mul(4).saturating_add(1 << 20),
+            layout: Layout::new(&sb),
+            usage: Usage {
+                blocks_total: blocks,
+                inodes_total: sb.inodes_count().into(),
+                ..Usage::default()
+            },
+            steps: Steps {
+                done: 0,
+                total: u64::from(sb.group_count()) * 2,
+            },
+            progress,
+            sb,
+        })
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.recover_journal();
+        self.fields();
+        self.backups();
+        self.read_groups();
+        self.special_inodes();
+        self.pass1();
+        self.owners();
+        self.pass2();
+        self.connectivity();
+        self.link_counts();
+        self.pass5();
+        self.name_findings();
+        Ok(())
+    }
+
+    fn into_report(self) -> Report {
+        let (findings, errors, notes) = self.findings.into_parts();
+        Report {
+            findings,
+            errors,
+            notes,
+            incomplete: self.unreadable,
+            usage: Some(self.usage),
+        }
+    }
+
+    fn find(&mut self, code: Code, place: At, text: impl Into<String>) {
+        self.findings.add(code, place, text);
+    }
+
+    /// Blocks that cannot be read are a finding, and what needed them goes on without.
+    fn readable<T>(&mut self, place: At, read: Result<T>) -> Option<T> {
+        match read {
+            Ok(read) => Some(read),
+            Err(error) => {
+                self.unreadable = true;
+                self.find(Code::ReadError, place, error.to_string());
+                None
+            }
+        }
+    }
+
+    /// The blocks that an inode may point to.
+    fn physical(&self) -> Range<u64> {
+        self.sb.first_data_block().0 + 1..self.sb.blocks_count()
+    }
+
+    /// One more step is done.
+    fn step(&mut self, pass: Pass) {
+        self.steps.done += 1;
+        let Steps { done, total } = self.steps;
+        (self.progress)(&Progress {
+            pass,
+            done: done.min(total),
+            total,
+        });
+    }
+
+    /// Takes from the budget of later passes.
+    fn spend(&mut self, blocks: u64) -> bool {
+        self.budget = self.budget.saturating_sub(blocks);
+        self.budget > 0
+    }
+
+    /// Inodes that need no name besides the reserved ones.
+    fn is_hidden(&self, ino: Ino) -> bool {
+        let disk = self.sb.disk();
+        let hidden = [
+            disk.s_usr_quota_inum,
+            disk.s_grp_quota_inum,
+            disk.s_prj_quota_inum,
+            self.sb.orphan_file_inum().map_or(0, Ino::get),
+        ];
+        ino < self.sb.first_ino() || hidden.contains(&ino.0)
+    }
+}
+
+/// A bit for each cluster and a word for each group; inodes are counted as they are met.
+fn memory_needed(sb: &SuperBlock) -> u64 {
+    let clusters = sb.blocks_count() / u64::from(sb.cluster_ratio());
+    clusters / 8 + u64::from(sb.group_count()) * 256
+}

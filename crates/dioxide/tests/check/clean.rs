@@ -1,0 +1,159 @@
+//! Nothing is found in what nothing is wrong with.
+
+use crate::subject::{Subject, e2fsck, report};
+use dioxide::check::Severity;
+use dioxide_testkit::{Image, need_root, shape};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// Options of mke2fs; each kind of file system that the format knows.
+const KINDS: &[(&str, &str, u32, &str)] = &[
+    ("ext4", "ext4", 4096, ""),
+    ("small blocks", "ext4", 1024, ""),
+    ("ext3", "ext3", 1024, ""),
+    ("ext2", "ext2", 1024, ""),
+    (
+        "no checksums",
+        "ext4",
+        1024,
+        "^metadata_csum,^uninit_bg,^64bit",
+    ),
+    ("crc16", "ext4", 4096, "^metadata_csum,uninit_bg"),
+    ("no flex_bg", "ext4", 1024, "^flex_bg"),
+    ("meta_bg", "ext4", 1024, "meta_bg,^resize_inode"),
+    ("sparse_super2", "ext4", 1024, "sparse_super2"),
+    (
+        "no sparse_super",
+        "ext4",
+        1024,
+        "^sparse_super,^resize_inode",
+    ),
+    ("bigalloc", "ext4", 4096, "bigalloc"),
+    ("inline data", "ext4", 4096, "inline_data"),
+    ("quota", "ext4", 4096, "quota,project"),
+    ("orphan file", "ext4", 4096, "orphan_file"),
+    ("mmp", "ext4", 4096, "mmp"),
+    ("ea_inode", "ext4", 4096, "ea_inode"),
+    ("seed", "ext4", 4096, "metadata_csum_seed,large_dir"),
+    ("no journal", "ext4", 4096, "^has_journal"),
+];
+
+/// What quota files say of use is not changed by debugfs; and mounting needs what kernels may lack.
+const NOT_MOUNTED: &[&str] = &["quota", "mmp"];
+
+fn builder(kind: &(&str, &str, u32, &str)) -> dioxide_testkit::ImageBuilder {
+    let (_, fs_type, block_bytes, features) = *kind;
+    let builder = Image::builder().fs_type(fs_type).size(24 << 20);
+    let builder = builder.block_size(block_bytes).args(&["-N", "4096"]);
+    match features {
+        "" => builder,
+        features => builder.features(features),
+    }
+}
+
+fn assert_clean(name: &str, image: &Path) {
+    let (status, text) = e2fsck(image);
+    assert_eq!(status, 0, "{name}: {text}");
+    let report = report(image);
+    let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(report.is_clean() && found.is_empty(), "{name}: {found:#?}");
+    assert_eq!(report.exit_status(), 0);
+}
+
+#[test]
+fn check_of_image_that_mke2fs_made_finds_nothing() {
+    for kind in KINDS {
+        assert_clean(kind.0, builder(kind).build().path());
+    }
+}
+
+#[test]
+fn check_of_image_that_e2fsprogs_filled_finds_nothing() {
+    for kind in KINDS.iter().filter(|kind| kind.0 != "quota") {
+        assert_clean(kind.0, Subject::new(builder(kind)).path());
+    }
+}
+
+fn fill(root: &Path, kind: &str) {
+    fs::create_dir_all(root.join("a/b/c")).expect("directories");
+    shape::directory(&root.join("big"), 2000);
+    for number in (0..2000).step_by(5) {
+        fs::remove_file(root.join("big").join(shape::entry_name(number))).expect("a file");
+    }
+    shape::sparse(
+        &root.join("sparse"),
+        1 << 20,
+        &[0..5000, 300_000..400_000],
+        1,
+    );
+    if kind != "ext2" && kind != "ext3" {
+        shape::punched(&root.join("punched"), 200, 4096, 2);
+        shape::unwritten(&root.join("unwritten"), 100_000);
+    }
+    fs::write(root.join("tiny"), "tiny").expect("a file");
+    fs::hard_link(root.join("tiny"), root.join("a/hard")).expect("a link");
+    symlink("t".repeat(40), root.join("fast")).expect("a link");
+    symlink("t".repeat(400), root.join("slow")).expect("a link");
+    for (path, name, len) in [
+        ("tiny", "user.small", 5),
+        ("a", "user.long", 500),
+        ("a/b", "user.long", 500),
+        (
+            "sparse",
+            "user.larger",
+            if kind == "ea_inode" { 9000 } else { 600 },
+        ),
+        (
+            "big",
+            "user.larger",
+            if kind == "ea_inode" { 9000 } else { 600 },
+        ),
+    ] {
+        let value = vec![b'v'; len];
+        let set = rustix::fs::setxattr(
+            root.join(path),
+            name,
+            &value,
+            rustix::fs::XattrFlags::empty(),
+        );
+        set.unwrap_or_else(|error| panic!("{kind}: {name} of {path}: {error}"));
+    }
+}
+
+#[test]
+fn check_of_image_that_the_kernel_filled_finds_nothing() {
+    need_root!();
+    for kind in KINDS.iter().filter(|kind| !NOT_MOUNTED.contains(&kind.0)) {
+        let image = builder(kind).build();
+        image.populate_with_kernel(|root| fill(root, kind.0));
+        assert_clean(kind.0, image.path());
+    }
+}
+
+#[test]
+fn check_of_image_in_use_reads_its_journal_and_says_so() {
+    need_root!();
+    let image = Image::builder().size(24 << 20).build();
+    let mount = dioxide_testkit::Mount::ext4(image.path(), "");
+    fs::create_dir(mount.path().join("dir")).expect("a directory");
+    for number in 0..40 {
+        let file = fs::File::create(mount.path().join(format!("dir/{number}"))).expect("a file");
+        file.sync_all().expect("a sync");
+    }
+    let copy = image.copy();
+    mount.unmount();
+    let before = fs::read(copy.path()).expect("the image");
+    let report = report(copy.path());
+    let codes: Vec<_> = report
+        .findings
+        .iter()
+        .map(|finding| finding.code.id())
+        .collect();
+    assert_eq!(codes, ["journal-recovering"], "{:#?}", report.findings);
+    assert_eq!(report.findings[0].code.severity(), Severity::Note);
+    assert_eq!(report.exit_status(), 0);
+    let usage = report.usage.expect("what is in use");
+    assert_eq!((usage.files, usage.directories), (40, 3));
+    assert!(before == fs::read(copy.path()).expect("the image"));
+}

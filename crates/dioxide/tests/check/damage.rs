@@ -1,0 +1,625 @@
+//! Each kind of damage by itself: the code it gets, and what e2fsck makes of it.
+
+use crate::subject::{Subject, codes, e2fsck, modern, plain, report, unsummed};
+use dioxide::check::{Code, Severity};
+use dioxide::format::extent::{self, ExtentHeader};
+use dioxide::format::features::Compat;
+use dioxide::format::htree::DxRoot;
+use dioxide::format::types::{Group, Ino};
+use dioxide::format::{dir, indirect};
+use dioxide_testkit::{Image, debugfs};
+use std::collections::BTreeMap;
+
+/// What e2fsck is expected to do.
+#[derive(Clone, Copy, PartialEq)]
+enum Oracle {
+    Agrees,
+    /// It finds nothing, and why we do.
+    Silent(&'static str),
+}
+use Oracle::{Agrees, Silent};
+
+type Damage = fn(&Subject);
+type Case = (&'static str, Code, Oracle, Damage);
+
+fn judge(subject: &Subject, name: &str, code: Code, oracle: Oracle) -> Result<(), String> {
+    let found = report(subject.path());
+    let (status, text) = e2fsck(subject.path());
+    let codes = codes(&found);
+    let counts = code.severity() == Severity::Error;
+    if !codes.contains(&code) || counts != (found.exit_status() & 4 != 0) {
+        return Err(format!(
+            "{name}: expected {code}, found {:#?}",
+            found.findings
+        ));
+    }
+    // With -n it exits with 0 after some of its complaints.
+    let complains = status != 0 || text.contains("? no");
+    if complains != (oracle == Agrees) {
+        return Err(format!("{name}: e2fsck exits with {status}: {text}"));
+    }
+    Ok(())
+}
+
+/// Runs all cases on copies of one image; all that fail are told.
+fn run(subject: &Subject, cases: &[Case]) {
+    let mut failed = Vec::new();
+    for (name, code, oracle, damage) in cases {
+        let victim = Subject {
+            image: subject.image.copy(),
+            sb: subject.sb.clone(),
+        };
+        damage(&victim);
+        failed.extend(judge(&victim, name, *code, *oracle).err());
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// What debugfs can do by itself.
+const BY_DEBUGFS: &[Case] = &[
+    ("link count", Code::LinkCount, Agrees, |s| {
+        s.debugfs("sif file links_count 5")
+    }),
+    ("no type", Code::InodeMode, Agrees, |s| {
+        s.debugfs("sif file mode 0777")
+    }),
+    ("size below the data", Code::InodeSize, Agrees, |s| {
+        s.debugfs("sif file size 1")
+    }),
+    ("size of a directory", Code::InodeSize, Agrees, |s| {
+        s.debugfs("sif dir size 5000")
+    }),
+    ("block count", Code::InodeBlocks, Agrees, |s| {
+        s.debugfs("sif file blocks 2")
+    }),
+    ("deletion time", Code::InodeDtime, Agrees, |s| {
+        s.debugfs("sif file dtime 1700000000")
+    }),
+    ("extra size", Code::InodeExtraSize, Agrees, |s| {
+        s.debugfs("sif file extra_isize 7")
+    }),
+    ("index on a file", Code::InodeFlags, Agrees, |s| {
+        s.debugfs("sif file flags 0x81000")
+    }),
+    ("fragment address", Code::InodeField, Agrees, |s| {
+        s.debugfs("sif file faddr 1")
+    }),
+    ("pipe with a size", Code::SpecialInode, Agrees, |s| {
+        s.debugfs("sif pipe size 10")
+    }),
+    ("fast symlink cut", Code::SymlinkInvalid, Agrees, |s| {
+        s.debugfs("sif fast size 3")
+    }),
+    ("slow symlink cut", Code::SymlinkInvalid, Agrees, |s| {
+        s.debugfs("sif slow size 70")
+    }),
+    ("inode cleared", Code::EntryUnused, Agrees, |s| {
+        s.debugfs("clri file")
+    }),
+    ("root no directory", Code::RootMissing, Agrees, |s| {
+        s.debugfs("sif <2> mode 0100644")
+    }),
+    ("block freed", Code::BlockBitmap, Agrees, |s| {
+        let block = s.blocks("file")[3];
+        s.debugfs(&format!("freeb {block}"));
+    }),
+    ("free block marked", Code::BlockBitmap, Agrees, |s| {
+        s.debugfs("setb 20000")
+    }),
+    ("inode freed", Code::InodeBitmap, Agrees, |s| {
+        s.debugfs("freei file")
+    }),
+    ("free inode marked", Code::InodeBitmap, Agrees, |s| {
+        s.debugfs("seti <1500>")
+    }),
+    (
+        "free blocks of a group",
+        Code::GroupFreeBlocks,
+        Agrees,
+        |s| set_bg(s, "free_blocks_count 1"),
+    ),
+    (
+        "free inodes of a group",
+        Code::GroupFreeInodes,
+        Agrees,
+        |s| set_bg(s, "free_inodes_count 1"),
+    ),
+    ("directories of a group", Code::GroupDirs, Agrees, |s| {
+        set_bg(s, "used_dirs_count 77")
+    }),
+    ("group uninitialised", Code::GroupUninit, Agrees, |s| {
+        set_bg(s, "flags 3")
+    }),
+    ("bitmap outside", Code::DescriptorInvalid, Agrees, |s| {
+        set_bg(s, "block_bitmap 5000000")
+    }),
+    (
+        "bitmaps in one place",
+        Code::MetadataConflict,
+        Agrees,
+        |s| {
+            let block = s.desc(0).block_bitmap();
+            set_bg(s, &format!("inode_bitmap {block}"));
+        },
+    ),
+    ("free blocks in all", Code::TotalFreeBlocks, Agrees, |s| {
+        s.debugfs("ssv free_blocks_count 5")
+    }),
+    ("free inodes in all", Code::TotalFreeInodes, Agrees, |s| {
+        s.debugfs("ssv free_inodes_count 5")
+    }),
+    ("reserved blocks", Code::SuperblockField, Agrees, |s| {
+        s.debugfs("ssv r_blocks_count 20000")
+    }),
+    (
+        "name of a file removed",
+        Code::InodeUnattached,
+        Agrees,
+        |s| s.debugfs("unlink file"),
+    ),
+    (
+        "name of a directory removed",
+        Code::DirUnconnected,
+        Agrees,
+        |s| s.debugfs("unlink dir/sub"),
+    ),
+    (
+        "second name of a directory",
+        Code::EntryDirLink,
+        Agrees,
+        |s| s.debugfs("ln dir/sub twice"),
+    ),
+    ("directory in itself", Code::DirLoop, Agrees, |s| {
+        debugfs(s.path(), &["ln dir dir/sub/up", "unlink dir"]);
+    }),
+    (
+        "orphan that is none",
+        Code::OrphanList,
+        Silent("with -n it leaves the list alone"),
+        |s| {
+            s.debugfs("ssv last_orphan 9");
+        },
+    ),
+    ("journal inode", Code::JournalInvalid, Agrees, |s| {
+        s.debugfs("sif <8> mode 040755")
+    }),
+    (
+        "two kinds of checksums",
+        Code::FeatureConflict,
+        Agrees,
+        |s| {
+            debugfs(s.path(), &["feature uninit_bg"]);
+        },
+    ),
+];
+
+fn set_bg(subject: &Subject, what: &str) {
+    let requests = [
+        format!("set_bg 0 {what}"),
+        "set_bg 0 checksum calc".to_owned(),
+    ];
+    debugfs(subject.path(), &requests);
+}
+
+#[test]
+fn damage_by_debugfs_is_found_by_its_code_and_by_e2fsck() {
+    run(&modern(), BY_DEBUGFS);
+}
+
+/// Bytes that do not match their checksum.
+const CHECKSUMS: &[Case] = &[
+    ("superblock", Code::SuperblockChecksum, Agrees, |s| {
+        s.flip(1024 + 0x78)
+    }),
+    ("descriptor", Code::DescriptorChecksum, Agrees, |s| {
+        s.flip(s.at_block(s.sb.descriptor_block(0).0) + 0x3C);
+    }),
+    ("inode", Code::InodeChecksum, Agrees, |s| {
+        s.flip(s.at_inode(s.ino("file")) + 0x64)
+    }),
+    ("block bitmap", Code::BlockBitmapChecksum, Agrees, |s| {
+        s.flip(s.at_block(s.desc(0).block_bitmap().0) + 900);
+    }),
+    ("inode bitmap", Code::InodeBitmapChecksum, Agrees, |s| {
+        s.flip(s.at_block(s.desc(0).inode_bitmap().0) + 100);
+    }),
+    ("directory", Code::DirChecksum, Agrees, |s| {
+        s.flip(s.at_block(s.blocks("dir")[0]) + 1023)
+    }),
+    ("extent node", Code::ExtentChecksum, Agrees, |s| {
+        s.flip(s.at_block(node_of(s, "pieces")) + 1023)
+    }),
+    ("attributes", Code::XattrChecksum, Agrees, |s| {
+        s.flip(s.at_block(xattr_block(s)) + 0x10)
+    }),
+    (
+        "journal's magic number",
+        Code::JournalInvalid,
+        Agrees,
+        |s| s.flip(s.at_block(s.blocks("<8>")[0]) + 3),
+    ),
+    (
+        "backup",
+        Code::BackupInvalid,
+        Silent("it reads a backup only when it needs one"),
+        |s| s.flip(s.at_block(s.sb.superblock_block(Group(1)).0) + 0x38),
+    ),
+];
+
+/// The block of a file's map that comes first.
+fn node_of(subject: &Subject, path: &str) -> u64 {
+    let ino = subject.ino(path);
+    let raw = subject.read(subject.at_inode(ino), 128);
+    let node = extent::ExtentNode::parse(&raw[0x28..0x64], None).expect("a root");
+    node.indices()[0].leaf.0
+}
+
+fn xattr_block(subject: &Subject) -> u64 {
+    let raw = subject.read(subject.at_inode(subject.ino("other")), 128);
+    u32::from_le_bytes([raw[0x68], raw[0x69], raw[0x6A], raw[0x6B]]).into()
+}
+
+#[test]
+fn damage_to_checksums_is_found_by_its_code_and_by_e2fsck() {
+    let subject = modern();
+    dioxide_testkit::shape::fragmented(&subject.image, "pieces", 40, 3);
+    run(&subject, CHECKSUMS);
+}
+
+fn put32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+fn get32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Changes a pointer of a file's `i_block`.
+fn point(subject: &Subject, path: &str, index: usize, block: u64) {
+    subject.edit_inode(subject.ino(path), |raw| {
+        put32(raw, 0x28 + 4 * index, block as u32);
+    });
+}
+
+fn pointer(subject: &Subject, path: &str, index: usize) -> u64 {
+    let raw = subject.read(subject.at_inode(subject.ino(path)), 128);
+    get32(&raw, 0x28 + 4 * index).into()
+}
+
+/// Images without checksums and extents.
+const PLAIN: &[Case] = &[
+    ("pointer outside", Code::BlockRange, Agrees, |s| {
+        point(s, "file", 2, 99_999_999)
+    }),
+    (
+        "one block of two files",
+        Code::MultiplyClaimed,
+        Agrees,
+        |s| {
+            point(s, "file", 2, pointer(s, "other", 3));
+        },
+    ),
+    (
+        "block of the inode table",
+        Code::MetadataClaimed,
+        Agrees,
+        |s| {
+            point(s, "file", 2, s.desc(0).inode_table().0 + 1);
+        },
+    ),
+    ("map that leads to itself", Code::BlockLoop, Agrees, |s| {
+        point(s, "file", 13, pointer(s, "file", 12));
+    }),
+    ("hole in a directory", Code::DirHole, Agrees, |s| {
+        point(s, "big", 3, 0)
+    }),
+    ("`.` of another", Code::DirDot, Agrees, |s| {
+        s.edit_block(s.blocks("dir")[0], |block| put32(block, 0, 2));
+    }),
+    ("`.` missing", Code::DirDot, Agrees, |s| {
+        s.edit_block(s.blocks("dir")[0], |block| block[8] = b'x')
+    }),
+    ("`..` of another", Code::DirParent, Agrees, |s| {
+        s.edit_block(s.blocks("dir/sub")[0], |block| put32(block, 12, 11));
+    }),
+    ("name twice", Code::EntryDuplicate, Agrees, |s| {
+        let at = s.entry("/", "fast");
+        s.write(at + 8, b"file");
+    }),
+    ("type of another", Code::EntryType, Agrees, |s| {
+        s.write(s.entry("/", "file") + 7, &[2])
+    }),
+    ("slash in a name", Code::EntryName, Agrees, |s| {
+        s.write(s.entry("/", "file") + 9, b"/")
+    }),
+    ("length of an entry", Code::DirBlock, Agrees, |s| {
+        s.write(s.entry("/", "file") + 4, &[3])
+    }),
+    ("length of a name", Code::DirBlock, Agrees, |s| {
+        s.write(s.entry("/", "file") + 6, &[250])
+    }),
+    ("inode that is not", Code::EntryInode, Agrees, |s| {
+        s.write(s.entry("/", "file"), &9_999_999u32.to_le_bytes());
+    }),
+    (
+        "reserved inode with a name",
+        Code::EntryInode,
+        Agrees,
+        |s| {
+            s.write(s.entry("/", "file"), &7u32.to_le_bytes());
+        },
+    ),
+    ("index levels", Code::HtreeRoot, Agrees, |s| {
+        s.edit_block(s.blocks("big")[0], |b| b[0x1E] = 3)
+    }),
+    ("index out of order", Code::HtreeNode, Agrees, |s| {
+        s.edit_block(s.blocks("big")[0], |block| {
+            let hash = get32(block, 0x28);
+            put32(block, 0x28, get32(block, 0x30));
+            put32(block, 0x30, hash);
+        });
+    }),
+    ("names of another hash", Code::HtreeHash, Agrees, |s| {
+        s.edit_block(s.blocks("big")[0], |block| {
+            let first = get32(block, 0x2C);
+            put32(block, 0x2C, get32(block, 0x34));
+            put32(block, 0x34, first);
+        });
+    }),
+    (
+        "block twice in the index",
+        Code::HtreeReference,
+        Agrees,
+        |s| {
+            s.edit_block(s.blocks("big")[0], |block| {
+                put32(block, 0x2C, get32(block, 0x34))
+            });
+        },
+    ),
+    ("attribute's value", Code::XattrHash, Agrees, |s| {
+        s.flip(s.at_block(xattr_block(s)) + 1020)
+    }),
+    ("attribute's place", Code::XattrInvalid, Agrees, |s| {
+        s.edit_block(xattr_block(s), |block| block[0x22] = 0xFF);
+    }),
+    ("attributes counted", Code::XattrRefcount, Agrees, |s| {
+        s.edit_block(xattr_block(s), |block| block[4] = 9);
+    }),
+    ("attribute in the inode", Code::XattrInvalid, Agrees, |s| {
+        s.edit_inode(s.ino("tiny"), |raw| raw[128 + 32 + 4 + 8] = 0xFF);
+    }),
+    (
+        "end of the block bitmap",
+        Code::BlockBitmapPadding,
+        Agrees,
+        |s| {
+            let last = s.sb.group_count() - 1;
+            let bits = s.sb.blocks_in_group(Group(last)) as u64;
+            assert!(bits < s.block_bytes() * 8, "a last group that is whole");
+            s.edit_block(s.desc(last).block_bitmap().0, |bits| bits[1023] &= 0x7F);
+        },
+    ),
+    (
+        "end of the inode bitmap",
+        Code::InodeBitmapPadding,
+        Agrees,
+        |s| {
+            s.flip(s.at_block(s.desc(0).inode_bitmap().0) + s.block_bytes() - 1);
+        },
+    ),
+    (
+        "pointer of the resize inode",
+        Code::ResizeInode,
+        Agrees,
+        |s| {
+            let double = pointer(s, "<7>", 13);
+            s.edit_block(double, |block| {
+                let used = indirect::pointers(block).position(|pointer| pointer != 0);
+                put32(block, 4 * used.expect("a pointer"), 5000);
+            });
+        },
+    ),
+    ("magic number", Code::SuperblockInvalid, Agrees, |s| {
+        s.flip(1024 + 0x38)
+    }),
+    (
+        "backup",
+        Code::BackupInvalid,
+        Silent("it reads a backup only when it needs one"),
+        |s| {
+            s.flip(s.at_block(s.sb.superblock_block(Group(1)).0) + 0x38);
+        },
+    ),
+    ("end cut off", Code::DeviceTooSmall, Agrees, |s| {
+        let file = std::fs::File::options().write(true).open(s.path());
+        file.expect("the image")
+            .set_len(23 << 20)
+            .expect("a shorter image");
+    }),
+    ("time", Code::InodeTime, Agrees, |s| {
+        s.edit_inode(s.ino("file"), |raw| {
+            put32(raw, 0x10, 0x9000_0000);
+            put32(raw, 0x88, 3);
+        });
+    }),
+];
+
+#[test]
+fn damage_to_maps_and_directories_is_found_by_its_code_and_by_e2fsck() {
+    let subject = plain();
+    assert!(subject.sb.features().compat.contains(Compat::DIR_INDEX));
+    let root = subject.read(subject.at_block(subject.blocks("big")[0]), 1024);
+    DxRoot::parse(&root, &dir::DirFormat::of(&subject.sb)).expect("a directory with an index");
+    run(&subject, PLAIN);
+}
+
+/// Changes a byte of a file's extent root.
+fn edit_root(subject: &Subject, path: &str, edit: impl FnOnce(&mut [u8])) {
+    subject.edit_inode(subject.ino(path), |raw| edit(&mut raw[0x28..0x64]));
+}
+
+const EXTENTS: &[Case] = &[
+    ("magic number", Code::ExtentHeader, Agrees, |s| {
+        edit_root(s, "file", |root| root[0] = 0)
+    }),
+    ("depth", Code::ExtentHeader, Agrees, |s| {
+        edit_root(s, "pieces", |root| root[6] = 3)
+    }),
+    ("room", Code::ExtentHeader, Agrees, |s| {
+        s.edit_block(node_of(s, "pieces"), |node| node[4] = 60);
+    }),
+    ("order", Code::ExtentOrder, Agrees, |s| {
+        s.edit_block(node_of(s, "pieces"), |node| {
+            let size = ExtentHeader::SIZE;
+            let (a, b) = node[size..size + 24].split_at_mut(12);
+            a.swap_with_slice(b);
+        });
+    }),
+    ("length", Code::ExtentOrder, Agrees, |s| {
+        s.edit_block(node_of(s, "pieces"), |node| node[16] = 9);
+    }),
+    ("start", Code::ExtentRange, Agrees, |s| {
+        edit_root(s, "file", |root| root[23] = 0x7F)
+    }),
+    ("node outside", Code::ExtentRange, Agrees, |s| {
+        edit_root(s, "pieces", |root| root[19] = 0x7F)
+    }),
+    ("start of an index", Code::ExtentIndexStart, Agrees, |s| {
+        s.edit_block(node_of(s, "pieces"), |node| node[12] = 1);
+        // The first extent now is where the second was.
+        s.edit_block(node_of(s, "pieces"), |node| node.copy_within(24..1012, 12));
+        s.edit_block(node_of(s, "pieces"), |node| node[2] -= 1);
+    }),
+];
+
+#[test]
+fn damage_to_extent_trees_is_found_by_its_code_and_by_e2fsck() {
+    run(&unsummed(), EXTENTS);
+}
+
+/// One case on an image of its own.
+fn one(subject: &Subject, name: &str, code: Code, oracle: Oracle) {
+    judge(subject, name, code, oracle).unwrap();
+}
+
+fn of(features: &str) -> Subject {
+    let builder = Image::builder().size(24 << 20).block_size(1024);
+    Subject::new(builder.features(features))
+}
+
+#[test]
+fn damage_to_mmp_block_is_found() {
+    let subject = of("mmp,^metadata_csum");
+    let block = subject.sb.mmp_block().expect("a block").0;
+    subject.flip(subject.at_block(block));
+    one(&subject, "MMP", Code::MmpInvalid, Agrees);
+}
+
+#[test]
+fn damage_to_orphan_file_is_found() {
+    let subject = of("orphan_file");
+    let ino = subject.sb.orphan_file_inum().expect("a file").0;
+    let block = subject.blocks(&format!("<{ino}>"))[0];
+    subject.flip(subject.at_block(block + 1) - 8);
+    one(&subject, "orphan file", Code::OrphanFile, Agrees);
+}
+
+#[test]
+fn damage_to_inline_data_is_found() {
+    let subject = of("inline_data,^metadata_csum");
+    let ino = subject.ino("tiny");
+    subject.edit_inode(ino, |raw| put32(raw, 4, 5000));
+    let why = "of inline data it looks at the size of directories only";
+    one(&subject, "inline data", Code::InlineData, Silent(why));
+}
+
+#[test]
+fn quota_inode_that_is_a_directory_is_found() {
+    let builder = Image::builder().size(24 << 20).block_size(1024);
+    let image = builder.features("quota").build();
+    debugfs(image.path(), &["ssv usr_quota_inum 11"]);
+    let sb = crate::subject::read_superblock(image.path());
+    one(&Subject { image, sb }, "quota", Code::QuotaInode, Agrees);
+}
+
+#[test]
+fn damage_to_cluster_alignment_is_found() {
+    let builder = Image::builder().size(24 << 20);
+    let subject = Subject::new(
+        builder
+            .features("bigalloc,^metadata_csum,^has_journal")
+            .args(&["-N", "1024"]),
+    );
+    edit_root(&subject, "file", |root| root[20] += 1);
+    one(&subject, "alignment", Code::ClusterAlignment, Agrees);
+}
+
+fn with_value_inode() -> (Subject, Ino) {
+    let builder = Image::builder().size(24 << 20);
+    let subject = Subject::new(builder.features("ea_inode,^metadata_csum"));
+    let host = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(host.path(), vec![b'v'; 9000]).expect("a value");
+    let request = format!("ea_set -f {} file user.huge", host.path().display());
+    // debugfs does not count the value's block.
+    debugfs(subject.path(), &[&request, "sif file blocks 208"]);
+    let found = report(subject.path());
+    assert!(found.is_clean(), "{:#?}", found.findings);
+    let holders = (11..subject.sb.inodes_count()).map(Ino).find(|ino| {
+        let raw = subject.read(subject.at_inode(*ino), 128);
+        get32(&raw, 0x20) & 0x20_0000 != 0
+    });
+    (subject, holders.expect("an inode with a value"))
+}
+
+#[test]
+fn damage_to_inode_of_a_value_is_found() {
+    let (subject, ino) = with_value_inode();
+    let intact = subject.read(subject.at_inode(ino), subject.sb.inode_size());
+    subject.edit_inode(ino, |raw| put32(raw, 0x24, 7));
+    one(&subject, "references", Code::EaInodeRefcount, Agrees);
+    subject.write(subject.at_inode(ino), &intact);
+    let value = subject.blocks(&format!("<{ino}>"))[0];
+    subject.flip(subject.at_block(value) + 17);
+    one(
+        &subject,
+        "value",
+        Code::EaInode,
+        Silent("it does not read values"),
+    );
+}
+
+#[test]
+fn device_that_holds_nothing_gives_a_finding_and_status_12() {
+    let image = Image::blank(dioxide_testkit::Dir::Tmpfs, 8 << 20);
+    let found = report(image.path());
+    assert_eq!(codes(&found), [Code::SuperblockInvalid]);
+    assert!(found.incomplete && found.usage.is_none());
+    assert_eq!(found.exit_status(), 12);
+}
+
+#[test]
+fn damage_is_told_with_its_place_and_path() {
+    let subject = modern();
+    subject.debugfs("sif dir/leaf links_count 5");
+    let found = report(subject.path());
+    let [finding] = &found.findings[..] else {
+        panic!("{:#?}", found.findings)
+    };
+    assert_eq!(finding.place.ino, Some(subject.ino("dir/leaf")));
+    assert_eq!(finding.place.path.as_deref(), Some("/dir/leaf"));
+}
+
+#[test]
+fn cases_cover_most_codes() {
+    let all = [BY_DEBUGFS, CHECKSUMS, PLAIN, EXTENTS].concat();
+    let mut by_code = BTreeMap::new();
+    for (_, code, ..) in &all {
+        *by_code.entry(code.id()).or_insert(0) += 1;
+    }
+    assert!(
+        all.len() >= 70 && by_code.len() >= 45,
+        "{} {}",
+        all.len(),
+        by_code.len()
+    );
+}
