@@ -94,7 +94,9 @@ impl Ground for Fs {
                     .create_new(true)
                     .open(self, old)?,
             ),
-            Op::Stat => drop(self.metadata(old)?),
+            Op::Stat => {
+                self.metadata(old)?;
+            }
             Op::Open => drop(OpenOptions::new().read(true).open(self, old)?),
             Op::Rename => self.rename(old, new, RenameMode::Replace)?,
             Op::Unlink => self.remove_file(new)?,
@@ -222,10 +224,8 @@ fn round(ground: &impl Ground, base: &str, shape: Shape, files: u64) -> Result<R
                     .iter()
                     .map(|names| scope.spawn(|| work(names)))
                     .collect();
-                let joined = threads.into_iter().map(|thread| thread.join());
-                joined
-                    .map(|done| done.expect("a thread of the load"))
-                    .collect::<Result<()>>()
+                let mut joined = threads.into_iter().map(|thread| thread.join());
+                joined.try_for_each(|done| done.expect("a thread of the load"))
             })?,
         }
         *rate = (per_dir * u64::from(shape.dirs)) as f64 / started.elapsed().as_secs_f64();

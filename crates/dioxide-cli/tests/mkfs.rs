@@ -1,7 +1,6 @@
 //! `dioxide mkfs`: what is made, told and refused.
 
 // Only what runs the command is needed.
-#[allow(dead_code)]
 mod support;
 
 use dioxide_testkit::{dumpe2fs, e2fsck_clean};
