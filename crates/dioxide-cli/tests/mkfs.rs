@@ -1,6 +1,5 @@
 //! `dioxide mkfs`: what is made, told and refused.
 
-// Only what runs the command is needed.
 mod support;
 
 use dioxide_testkit::{dumpe2fs, e2fsck_clean};

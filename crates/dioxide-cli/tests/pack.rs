@@ -1,7 +1,5 @@
 //! `pack` and `unpack` on images that mke2fs made.
 
-// Shared with the other tests, which use more of it.
-#[allow(dead_code)]
 mod support;
 
 use std::fs;
