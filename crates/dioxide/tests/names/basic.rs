@@ -89,12 +89,7 @@ fn name_that_is_there_is_refused_and_nothing_changes() {
         let free = fs.statfs();
         for path in ["/f", "/", "/.", "/f/", "/lost+found/.."] {
             let refused = fs.create_dir(path, &dir()).expect_err("it is there");
-            let expected = if path == "/f/" {
-                libc_errno::EEXIST
-            } else {
-                libc_errno::EEXIST
-            };
-            assert_eq!(refused.errno(), expected, "{path}: {refused}");
+            assert!(matches!(refused, Error::Exists(_)), "{path}: {refused}");
         }
         let refused = fs.symlink("x", "/f", &dir()).expect_err("it is there");
         assert!(matches!(refused, Error::Exists(_)));
@@ -104,10 +99,6 @@ fn name_that_is_there_is_refused_and_nothing_changes() {
         assert!(matches!(refused, Error::NotADirectory(_)));
         assert_eq!(fs.statfs(), free);
     });
-}
-
-mod libc_errno {
-    pub const EEXIST: i32 = 17;
 }
 
 #[test]
