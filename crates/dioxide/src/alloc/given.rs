@@ -5,11 +5,10 @@
 //! would be taken all the same.
 
 use super::blocks::{BlockAllocator, Run};
-use super::inodes::{Change, InodeAllocator, NewInode};
+use super::inodes::{Change, InodeAllocator};
 use super::space::Right;
 use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
-use dioxide_format::group_desc::INODE_ZEROED;
 use dioxide_format::types::{Group, Ino};
 use dioxide_journal::Edit;
 
@@ -50,12 +49,7 @@ impl InodeAllocator {
     ///
     /// # Errors
     /// As [`InodeAllocator::is_used`]; [`Error::Corrupt`] for one that is in use.
-    pub(crate) fn take_given(
-        &self,
-        edit: &mut dyn Edit,
-        ino: Ino,
-        directory: bool,
-    ) -> Result<NewInode> {
+    pub(crate) fn take_given(&self, edit: &mut dyn Edit, ino: Ino, directory: bool) -> Result<()> {
         let (group, index) = self.place_of(ino)?;
         self.blocks.initialise(edit, group)?;
         let mut load = self.slot(group).inodes.lock();
@@ -69,12 +63,10 @@ impl InodeAllocator {
             directory,
         };
         self.write(edit, group, &view, &change)?;
-        Ok(NewInode {
-            ino,
-            table_zeroed: !self.sb().features().group_csum()
-                || view.desc.flags() & INODE_ZEROED != 0,
-            alone_in_block: self.alone(&view.bits, index),
-        })
+        match self.alone(&view.bits, index) {
+            true => self.clear_table_block(edit, &view.desc, index),
+            false => Ok(()),
+        }
     }
 
     fn place_of(&self, ino: Ino) -> Result<(Group, u32)> {

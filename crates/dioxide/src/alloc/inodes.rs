@@ -1,7 +1,7 @@
 //! The inode allocator.
 //!
-//! For: inode numbers, inode bitmaps, and the counts in descriptors. Not for: the inode itself, its
-//! generation, or its table block; [`NewInode`] says what the caller must know of those.
+//! For: inode numbers, inode bitmaps, the counts in descriptors, and that a new inode's block of the table was
+//! written. Not for: the inode itself.
 //!
 //! Invariants: as for blocks. A number below `s_first_ino` is neither handed out nor taken back.
 
@@ -9,9 +9,10 @@ use super::blocks::BlockAllocator;
 use super::groups::{Groups, Load, Slot, Totals, UNKNOWN, View, contradiction};
 use super::kinds::InodeBitmap;
 use super::orlov::Spread;
+use crate::txn::inode::TableBlock;
 use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
-use dioxide_format::group_desc::{GroupDesc, INODE_UNINIT, INODE_ZEROED};
+use dioxide_format::group_desc::{GroupDesc, INODE_UNINIT};
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Group, Ino, Pblk};
 use dioxide_journal::Edit;
@@ -30,17 +31,11 @@ pub(crate) enum InodeKind {
     TopDirectory,
 }
 
-/// An inode that was allocated.
+/// An inode that was allocated. Its place in the table holds zeros, or what a deleted inode left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NewInode {
     /// Its number.
     pub(crate) ino: Ino,
-    /// Whether the group's inode table was zeroed (`INODE_ZEROED`; also without descriptor
-    /// checksums, where tables always are). If not, slots that were never used hold anything.
-    pub(crate) table_zeroed: bool,
-    /// Whether no other inode in its block of the table is in use: the block need not be read, and
-    /// if the table was not zeroed must be made of zeros.
-    pub(crate) alone_in_block: bool,
 }
 
 /// The inode allocator of one file system.
@@ -60,9 +55,9 @@ pub(super) struct Change {
 }
 
 impl InodeAllocator {
-    /// Metadata blocks that one `allocate` changes: the inode bitmap, the descriptor, and the block
-    /// bitmap of a group that has none yet.
-    pub(crate) const ALLOCATE_CREDITS: u32 = 3;
+    /// Metadata blocks that one `allocate` changes: the inode bitmap, the descriptor, the block
+    /// bitmap of a group that has none yet, and the block of the table.
+    pub(crate) const ALLOCATE_CREDITS: u32 = 4;
     /// Metadata blocks that one `free` changes.
     pub(crate) const FREE_CREDITS: u32 = 2;
 
@@ -153,15 +148,28 @@ impl InodeAllocator {
             used: true,
             directory,
         };
-        let alone_in_block = self.alone(&view.bits, index);
+        let is_alone = self.alone(&view.bits, index);
         view.let_go();
         self.write(edit, group, &view, &change)?;
-        Ok(Some(NewInode {
-            ino: Ino(group.0 * per_group + index + 1),
-            table_zeroed: !self.sb().features().group_csum()
-                || view.desc.flags() & INODE_ZEROED != 0,
-            alone_in_block,
-        }))
+        if is_alone {
+            self.clear_table_block(edit, &view.desc, index)?;
+        }
+        let ino = Ino(group.0 * per_group + index + 1);
+        Ok(Some(NewInode { ino }))
+    }
+
+    /// Makes zeros of a block of the table none of whose inodes is in use, under the lock by which others
+    /// get one of them: nobody needs to read it, and a table may never have been written.
+    pub(super) fn clear_table_block(
+        &self,
+        edit: &mut dyn Edit,
+        desc: &GroupDesc,
+        index: u32,
+    ) -> Result<()> {
+        let at = u64::from(index) * self.sb().inode_size() as u64;
+        let block = Pblk(desc.inode_table().0 + at / u64::from(self.sb().block_size()));
+        let zeros = vec![0; edit.block_bytes()];
+        Ok(edit.create(block, &TableBlock, &zeros)?)
     }
 
     /// The first index in a group that is not reserved.

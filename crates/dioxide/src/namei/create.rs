@@ -401,9 +401,7 @@ impl Mount {
         acls: &super::Inherited,
     ) -> Result<(Location, DiskInode)> {
         let location = self.locate_inode(numbered.ino)?;
-        if !numbered.alone_in_block {
-            handle.read(location.block, &TableBlock)?;
-        }
+        handle.read(location.block, &TableBlock)?;
         let time = new.time.map_or_else(
             || self.now(),
             |time| Timestamp {
@@ -498,16 +496,10 @@ impl Mount {
         }
         let raw: Box<[u8]> = disk.encode().into();
         let slot = location.offset..location.offset + raw.len();
-        if numbered.alone_in_block {
-            let mut block = vec![0; edit.block_bytes()];
-            block[slot].copy_from_slice(&raw);
-            edit.create(location.block, &TableBlock, &block)?;
-        } else {
-            edit.modify(location.block, &TableBlock, &mut |block| {
-                block[slot.clone()].copy_from_slice(&raw);
-                Ok(())
-            })?;
-        }
+        edit.modify(location.block, &TableBlock, &mut |block| {
+            block[slot.clone()].copy_from_slice(&raw);
+            Ok(())
+        })?;
         let set_id = sets_id(&disk);
         let inode = Inode::new(
             numbered.ino,

@@ -3,9 +3,11 @@
 use super::support::{Dump, Fs, Random, VARIANTS};
 use crate::Error;
 use crate::alloc::{Groups, InodeAllocator, InodeKind, NewInode};
+use crate::txn::inode::TableBlock;
 use dioxide_format::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT};
 use dioxide_format::system_zone::SystemZone;
-use dioxide_format::types::{Group, Ino};
+use dioxide_format::types::{Group, Ino, Pblk};
+use dioxide_journal::Edit;
 use dioxide_testkit::{Image, ImageBuilder};
 use std::collections::HashSet;
 
@@ -84,7 +86,6 @@ fn random_inodes_every_layout_agrees_with_the_model_and_e2fsck() {
                 let new = allocate(&fs, parent, kind).unwrap();
                 assert!(model.remove(&new.ino.0), "{new:?} was not free");
                 assert!(new.ino >= fs.sb.first_ino());
-                assert!(new.table_zeroed);
                 let (group, index) = fs.sb.inode_location(new.ino).unwrap();
                 let rest = fs.sb.inodes_per_group() - index - 1;
                 let unused = &mut unused[group.0 as usize];
@@ -226,35 +227,53 @@ fn directories_lie_near_their_parent_until_it_has_its_share() {
     fs.finish();
 }
 
-#[test]
-fn first_inode_of_a_table_block_is_alone_in_it() {
-    let fs = Fs::make(VARIANTS[1].builder());
-    let per_block = fs.sb.block_size() / fs.sb.inode_size() as u32;
-    let mut files = Vec::new();
-    for _ in 0..64 {
-        let new = allocate(&fs, Ino::ROOT, InodeKind::File).unwrap();
-        let first = (new.ino.0 - 1).is_multiple_of(per_block);
-        assert_eq!(new.alone_in_block, first, "{new:?}");
-        files.push(new.ino);
-    }
-    for ino in files {
-        free(&fs, ino, false).unwrap();
-    }
-    fs.finish();
+/// The block of the inode table that holds an inode.
+fn table_block(fs: &Fs, ino: Ino) -> (Pblk, usize) {
+    let (group, index) = fs.sb.inode_location(ino).unwrap();
+    let desc = fs.inodes.groups().desc(&fs.handle(0), group).unwrap();
+    let at = index as usize * fs.sb.inode_size();
+    let block_size = fs.sb.block_size() as usize;
+    (
+        Pblk(desc.inode_table().0 + (at / block_size) as u64),
+        at % block_size,
+    )
 }
 
 #[test]
-fn lazily_zeroed_table_is_reported() {
+fn first_inode_of_a_table_block_finds_zeros_and_others_keep_theirs() {
     let builder = Image::builder().size(256 << 20).features("^has_journal");
     let lazy = ["-E", "lazy_itable_init=1,nodiscard", "-g", "8192"];
     let fs = Fs::make(builder.args(&lazy));
-    let parent = |group: u32| Ino(group * fs.sb.inodes_per_group() + 1);
-    let new = allocate(&fs, parent(3), InodeKind::File).unwrap();
-    assert_eq!(group(&fs, new.ino), Group(3));
-    assert!(!new.table_zeroed && new.alone_in_block, "{new:?}");
-    let first = allocate(&fs, parent(0), InodeKind::File).unwrap();
-    assert!(!first.table_zeroed && !first.alone_in_block, "{first:?}");
-    free(&fs, new.ino, false).unwrap();
-    free(&fs, first.ino, false).unwrap();
+    let noise = vec![0xEE; fs.sb.block_size() as usize];
+    let parent = Ino(3 * fs.sb.inodes_per_group() + 1);
+    let (block, _) = table_block(&fs, parent);
+    fs.handle(1).create(block, &TableBlock, &noise).unwrap();
+    let mut files = Vec::new();
+    for number in 0..4u8 {
+        let new = allocate(&fs, parent, InodeKind::File).unwrap();
+        let (at, offset) = table_block(&fs, new.ino);
+        assert_eq!(at, block);
+        let mut edit = fs.handle(1);
+        let bytes = edit.read(block, &TableBlock).unwrap();
+        let others = (0..number)
+            .map(usize::from)
+            .map(|n| bytes[n * fs.sb.inode_size()]);
+        assert!(
+            others.eq(1..=number),
+            "those before are as they were written"
+        );
+        assert!(bytes[offset..].iter().all(|&byte| byte == 0));
+        let mut mark = |bytes: &mut [u8]| {
+            bytes[offset] = number + 1;
+            Ok(())
+        };
+        edit.modify(block, &TableBlock, &mut mark).unwrap();
+        files.push(new.ino);
+    }
+    let clear = vec![0; noise.len()];
+    fs.handle(1).create(block, &TableBlock, &clear).unwrap();
+    for ino in files {
+        free(&fs, ino, false).unwrap();
+    }
     fs.finish();
 }

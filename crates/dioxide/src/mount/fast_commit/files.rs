@@ -256,18 +256,11 @@ impl Apply<'_> {
         }
         self.mount.check_inode(&disk, ino, place)?;
         let raw = disk.encode();
-        let mut is_fresh = false;
         if self.known(ino).is_new {
             let is_dir = disk.file_type() == Some(FileType::Directory);
-            let taken = self.inodes.take_given(self.edit, ino, is_dir)?;
-            is_fresh = taken.alone_in_block && !taken.table_zeroed;
+            self.inodes.take_given(self.edit, ino, is_dir)?;
         }
         let slot = at.offset..at.offset + raw.len();
-        if is_fresh {
-            let mut block = vec![0; self.edit.block_bytes()];
-            block[slot].copy_from_slice(&raw);
-            return Ok(self.edit.create(at.block, &TableBlock, &block)?);
-        }
         Ok(self.edit.modify(at.block, &TableBlock, &mut |block| {
             block[slot.clone()].copy_from_slice(&raw);
             Ok(())

@@ -369,11 +369,6 @@ impl Work<'_, '_> {
         let at = mount.locate_inode(new.ino)?;
         let raw = disk.encode();
         let slot = at.offset..at.offset + raw.len();
-        if new.alone_in_block && !new.table_zeroed {
-            let mut block = vec![0; mount.sb.block_size() as usize];
-            block[slot].copy_from_slice(&raw);
-            return Ok(self.handle.create(at.block, &TableBlock, &block)?);
-        }
         Ok(self.handle.modify(at.block, &TableBlock, &mut |block| {
             block[slot.clone()].copy_from_slice(&raw);
             Ok(())
