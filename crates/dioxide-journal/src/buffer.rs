@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const SHARDS: usize = 16;
 /// How many blocks an insertion looks at to find victims, so that it stays cheap when all are pinned.
-const CLOCK_STEPS: usize = 64;
+const CLOCK_STEPS: usize = 8;
 
 /// A cached metadata block. Whoever holds one pins it in the cache.
 pub(crate) struct Buffer {

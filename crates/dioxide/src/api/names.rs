@@ -110,7 +110,8 @@ impl Fs {
         self.make(path.as_ref(), &Blueprint::of(special), new)
     }
 
-    /// `symlink`: a link that says `target`, which may be anything of 1 to 4095 bytes (less if blocks are small).
+    /// `symlink`: a link that says `target`, which may be anything of 1 to 4095 bytes (less if blocks are small). Its
+    /// permissions are 0o777, as in Linux.
     ///
     /// # Errors
     /// `EEXIST`; `ENAMETOOLONG` and `ENOENT` for a target that is too long or empty.

@@ -284,7 +284,11 @@ impl Mount {
         what: &Blueprint<'_>,
         new: &NewFile,
     ) -> Result<Arc<Inode>> {
-        let acls = self.acl_inherit(dir, what.file_type(), new.permissions, new.umask)?;
+        let permissions = match what {
+            Blueprint::Symlink(_) => 0o777,
+            _ => new.permissions,
+        };
+        let acls = self.acl_inherit(dir, what.file_type(), permissions, new.umask)?;
         let mut handle = writer.begin(self.create_credits(dir, name, what, &acls))?;
         let kind = self.inode_kind(dir, what);
         let numbered = writer.inodes.allocate(&mut handle, dir.ino, kind)?;
