@@ -188,9 +188,10 @@ impl Inode {
 
     /// The `inode_size()` bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.disk.encode().to_vec();
+        let mut bytes = Vec::with_capacity(self.inode_size());
+        let fields = self.disk.encode();
+        bytes.extend_from_slice(&fields[..self.inode_size().min(fields.len())]);
         bytes.extend_from_slice(&self.tail);
-        bytes.truncate(self.inode_size());
         bytes
     }
 
@@ -522,14 +523,16 @@ impl Inode {
     }
 
     fn computed_checksum(&self, fs_seed: u32, ino: Ino) -> u32 {
-        let mut bytes = self.encode();
-        bytes[CHECKSUM_LO].fill(0);
-        if self.has_wide_checksum() {
-            bytes[CHECKSUM_HI].fill(0);
-            crc32c(self.seed(fs_seed, ino), &bytes)
-        } else {
-            crc32c(self.seed(fs_seed, ino), &bytes) & 0xFFFF
+        let mut fields = self.disk.encode();
+        fields[CHECKSUM_LO].fill(0);
+        let is_wide = self.has_wide_checksum();
+        if is_wide {
+            fields[CHECKSUM_HI].fill(0);
         }
+        let len = self.inode_size().min(fields.len());
+        let crc = crc32c(self.seed(fs_seed, ino), &fields[..len]);
+        let crc = crc32c(crc, &self.tail);
+        if is_wide { crc } else { crc & 0xFFFF }
     }
 
     fn stored_checksum(&self) -> u32 {

@@ -14,6 +14,7 @@ use dioxide_format::inode::{FileType as DiskType, Inode as DiskInode, InodeFlags
 use dioxide_format::types::{Ino, Pblk};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -34,9 +35,29 @@ pub(crate) struct InodeCache {
     next_id: AtomicU64,
 }
 
+/// A hash of inode numbers: they are small, and nobody chooses them to collide.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        // The low bits of a product know little of the number.
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // 2^64 divided by the golden ratio.
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Shard {
-    inodes: HashMap<Ino, Weak<Inode>>,
+    inodes: HashMap<Ino, Weak<Inode>, BuildHasherDefault<Spread>>,
     /// At this many entries those that nobody holds any more are removed.
     sweep_at: usize,
 }
@@ -221,7 +242,7 @@ impl Mount {
             place: Place::ino(ino),
             what: format!("expected 1 to {}", self.sb.inodes_count()),
         })?;
-        let table = self.group_desc(group)?.inode_table();
+        let table = self.inode_table(group)?;
         let at = u64::from(index) * self.sb.inode_size() as u64;
         Ok(Location {
             block: Pblk(table.0 + (at >> self.block_bits)),

@@ -39,6 +39,8 @@ pub(crate) struct Inode {
     pub(crate) rwsem: Rwsem,
     /// Of a directory: held shared to look for a name, exclusive to change names.
     pub(crate) names: RwLock<()>,
+    /// How often a name in it has changed, counted when what is in memory of it has.
+    pub(crate) names_version: AtomicU64,
     life: Life,
     /// Held by appends, which may share the lock: each sees the end that the one before left. Taken
     /// after the rwsem.
@@ -128,6 +130,7 @@ impl Inode {
             node: RwLock::new(Arc::new(node)),
             rwsem: Rwsem::new(id, presence),
             names: RwLock::new(()),
+            names_version: AtomicU64::new(0),
             life: Life::default(),
             appending: Mutex::new(()),
             in_flight: InFlight::new(id),

@@ -1,7 +1,8 @@
 //! Group descriptors, read when they are needed.
 //!
 //! Not for: keeping them. The blocks they lie in are cached like all metadata, and a descriptor is
-//! decoded and checked at each use, which takes less than a microsecond.
+//! decoded and checked at each use, which takes less than a microsecond. Only where inode tables lie is
+//! remembered, of the first groups: that never changes, and each inode that is looked at asks for it.
 //!
 //! Rejected: reading the whole table at open. For 16 TiB it has 8 MiB.
 
@@ -11,14 +12,20 @@ use dioxide_format::features::Incompat;
 use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Group, Pblk};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where descriptors are and how they are checked.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct DescTable {
     /// The block of the superblock that the table follows.
     superblock: Pblk,
     checksum: GroupChecksum,
+    /// Where the inode tables begin, by group; 0 is not known yet.
+    inode_tables: Box<[AtomicU64]>,
 }
+
+/// Groups whose inode tables are remembered, at most.
+const REMEMBERED: u32 = 16_384;
 
 impl DescTable {
     /// `superblock` is the block of the superblock that is used.
@@ -26,6 +33,9 @@ impl DescTable {
         DescTable {
             superblock,
             checksum: GroupChecksum::of(sb),
+            inode_tables: (0..sb.group_count().min(REMEMBERED))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
         }
     }
 
@@ -42,6 +52,23 @@ impl DescTable {
 }
 
 impl Mount {
+    /// Where a group's inode table begins. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Mount::group_desc`].
+    pub(crate) fn inode_table(&self, group: Group) -> Result<Pblk> {
+        let known = self.descs.inode_tables.get(group.0 as usize);
+        match known.map(|known| known.load(Ordering::Relaxed)) {
+            Some(block) if block != 0 => return Ok(Pblk(block)),
+            _ => {}
+        }
+        let block = self.group_desc(group)?.inode_table();
+        if let Some(known) = known {
+            known.store(block.0, Ordering::Relaxed);
+        }
+        Ok(block)
+    }
+
     /// The descriptor of a group, checked. Blocks on metadata.
     ///
     /// # Errors

@@ -337,7 +337,7 @@ impl Mount {
                     }
                 })
                 .map_err(|error| self.fail(error))?;
-                self.dentries.put(dir, name, Some(inode.ino));
+                self.dentries.change(dir, name, Some(inode.ino));
             }
             None => {
                 inode.set_unnamed();

@@ -2,8 +2,9 @@
 //!
 //! Invariants: an entry is right whenever the directory's `names` lock is held; it is put under that
 //! lock, shared or exclusive, and changed by whoever changes the directory, before the number that a
-//! name stood for can be another file's. Who reads an entry without the lock looks once more when he
-//! has the inode ([`Mount::child`]).
+//! name stood for can be another file's. Each change counts the directory's version up, after the entry
+//! was changed: who reads an entry without the lock looks at the version before, and again when he has the
+//! inode.
 //!
 //! The key has the directory's generation, so that entries of a directory that is gone are not those of the next
 //! with its number; they leave as all do that nobody asks for.
@@ -20,6 +21,7 @@ use quick_cache::{Equivalent, Weighter};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes that the names in memory may take.
 const BUDGET: u64 = 16 << 20;
@@ -93,8 +95,15 @@ impl Dentries {
         self.0.get(&Ask { dir, name })
     }
 
-    /// A name stands for this, or for nothing. The caller has the directory's `names`.
-    pub(crate) fn put(&self, dir: &Inode, name: &[u8], ino: Option<Ino>) {
+    /// A name stands for this from now on, or for nothing. The caller has the directory's `names`
+    /// exclusive, and has not given back the number that it stood for.
+    pub(crate) fn change(&self, dir: &Inode, name: &[u8], ino: Option<Ino>) {
+        self.put(dir, name, ino);
+        dir.names_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A name was found to stand for this, or for nothing. The caller has the directory's `names`.
+    fn put(&self, dir: &Inode, name: &[u8], ino: Option<Ino>) {
         let key = Key {
             dir: dir_key(dir),
             name: name.into(),
@@ -104,10 +113,12 @@ impl Dentries {
 }
 
 impl Mount {
-    /// What a name in a directory stands for, if that is in memory. The caller, without the lock, asks
-    /// again when he has used the answer.
-    pub(super) fn known_name(&self, dir: &Inode, name: &[u8]) -> Option<Ino> {
-        self.dentries.get(dir, name).flatten()
+    /// What a name in a directory stands for, if that is in memory, and the version of the directory that
+    /// says so: what is found out about the number holds if the version is the same afterwards.
+    pub(super) fn known_name(&self, dir: &Inode, name: &[u8]) -> Option<(Ino, u64)> {
+        let version = dir.names_version.load(Ordering::Acquire);
+        let ino = self.dentries.get(dir, name).flatten()?;
+        Some((ino, version))
     }
 
     /// What a name in a directory stands for. The caller has its `names` lock. Blocks on metadata.
@@ -128,11 +139,11 @@ impl Mount {
     /// # Errors
     /// Damage.
     pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        let version = dir.names_version.load(Ordering::Acquire);
         if let Some(known) = self.dentries.get(dir, name) {
             let Some(ino) = known else { return Ok(None) };
             let inode = self.inode(ino);
-            // Its number may have become another file's meanwhile; the entry was changed before that.
-            if self.dentries.get(dir, name) == Some(known)
+            if dir.names_version.load(Ordering::Acquire) == version
                 && inode.as_ref().is_ok_and(|inode| !inode.has_ended())
             {
                 return inode.map(Some);

@@ -29,10 +29,19 @@ impl Mount {
             mount: self,
             path,
             follow,
-            way: vec![self.inode(Ino::ROOT)?],
+            way: self.way_from_root()?,
             symlinks: 0,
         };
         walk.go()
+    }
+}
+
+impl Mount {
+    fn way_from_root(&self) -> Result<Vec<Arc<Inode>>> {
+        // Deep enough for most.
+        let mut way = Vec::with_capacity(8);
+        way.push(self.inode(Ino::ROOT)?);
+        Ok(way)
     }
 }
 

@@ -111,7 +111,7 @@ impl Mount {
         if !self.remove_name(&mut handle, dir, name)? {
             return Err(dir.corrupt("directory", "a name is gone that was there".into()));
         }
-        self.dentries.put(dir, name, None);
+        self.dentries.change(dir, name, None);
         let is_dir = inode.file_type() == FileType::Directory;
         let fate = self
             .names_changed(&mut handle, dir, &mut |disk| {

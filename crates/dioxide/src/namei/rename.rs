@@ -220,8 +220,9 @@ impl Mount {
             .take_name(writer, &mut handle, change, victim.as_mut())
             .map_err(|error| self.fail(error))?;
         self.dentries
-            .put(&change.to.dir, change.to.name, Some(change.inode.ino));
-        self.dentries.put(&change.from.dir, change.from.name, None);
+            .change(&change.to.dir, change.to.name, Some(change.inode.ino));
+        self.dentries
+            .change(&change.from.dir, change.from.name, None);
         self.finish_move(handle, change)?;
         Ok(fate)
     }
@@ -312,8 +313,8 @@ impl Mount {
             .and_then(|was_there| was_there.then_some(()).ok_or_else(gone))
             .and_then(|()| self.exchange_rest(&mut handle, change, other));
         rest.map_err(|error| self.fail(error))?;
-        self.dentries.put(&from.dir, from.name, Some(other.ino));
-        self.dentries.put(&to.dir, to.name, Some(inode.ino));
+        self.dentries.change(&from.dir, from.name, Some(other.ino));
+        self.dentries.change(&to.dir, to.name, Some(inode.ino));
         self.finish_move(handle, change)
     }
 

@@ -8,6 +8,7 @@ use dioxide_format::inode::{
     FileType as DiskType, Inode as DiskInode, InodeFlags, Timestamp as DiskTime,
 };
 use dioxide_format::types::Ino;
+use std::sync::atomic::Ordering;
 
 const NANOS: i64 = 1_000_000_000;
 
@@ -53,10 +54,10 @@ impl Mount {
     /// The metadata of the file that a name in a directory stands for, if that can be told without an
     /// inode in memory: who walks over many files asks once for each.
     fn stat_child(&self, dir: &Inode, name: &[u8]) -> Result<Option<Metadata>> {
-        if let Some(ino) = self.known_name(dir, name) {
+        if let Some((ino, version)) = self.known_name(dir, name) {
             let found = self.stat_number(ino);
             // The number may have become another file's meanwhile.
-            if self.known_name(dir, name) == Some(ino) {
+            if dir.names_version.load(Ordering::Acquire) == version {
                 return found;
             }
         }
