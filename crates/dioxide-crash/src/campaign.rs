@@ -24,6 +24,8 @@ pub enum Selection {
     Pairs,
     /// Random mixes, a few of them long.
     Random,
+    /// Of operations on names: each alone, all pairs and random mixes by turns.
+    Names,
     /// One.
     One(Workload),
 }
@@ -37,6 +39,7 @@ impl FromStr for Selection {
             "singles" => Ok(Selection::Singles),
             "pairs" => Ok(Selection::Pairs),
             "random" => Ok(Selection::Random),
+            "names" => Ok(Selection::Names),
             one => one.parse().map(Selection::One),
         }
     }
@@ -174,12 +177,26 @@ impl Campaign {
             Selection::Singles => of(Workload::singles),
             Selection::Pairs => of(Workload::pairs),
             Selection::Random => Vec::new(),
+            Selection::Names => {
+                let (singles, pairs) = (of(Workload::names_singles), of(Workload::names_pairs));
+                let singles = singles.into_iter().map(Some).chain(std::iter::repeat(None));
+                let turns = pairs.into_iter().zip(singles).zip(0..);
+                let turn = |((pair, single), index): ((Job, Option<Job>), u64)| {
+                    single.into_iter().chain([pair, self.random(index)])
+                };
+                turns.flat_map(turn).collect()
+            }
             Selection::One(workload) => of_one(&self.layouts, workload),
             Selection::All => {
                 // There are more pairs than operations.
-                let singles = of(Workload::singles).into_iter().map(Some);
+                let singles = [of(Workload::singles), of(Workload::names_singles)].concat();
+                let singles = singles.into_iter().map(Some);
                 let singles = singles.chain(std::iter::repeat(None));
-                let turns = of(Workload::pairs).into_iter().zip(singles).zip(0..);
+                let (data, names) = (of(Workload::pairs), of(Workload::names_pairs));
+                let names = names.into_iter().map(Some).chain(std::iter::repeat(None));
+                let pairs = data.into_iter().zip(names);
+                let pairs = pairs.flat_map(|(pair, other)| std::iter::once(pair).chain(other));
+                let turns = pairs.zip(singles).zip(0..);
                 let turn = |((pair, single), index): ((Job, Option<Job>), u64)| {
                     single.into_iter().chain([pair, self.random(index)])
                 };
@@ -189,7 +206,10 @@ impl Campaign {
     }
 
     fn job(&self, jobs: &[Job], index: usize) -> Option<Job> {
-        let endless = matches!(self.selection, Selection::All | Selection::Random);
+        let endless = matches!(
+            self.selection,
+            Selection::All | Selection::Random | Selection::Names
+        );
         let further = || self.random(index as u64);
         jobs.get(index).copied().or_else(|| endless.then(further))
     }
@@ -208,8 +228,9 @@ impl Campaign {
 
     fn mix(&self, index: u64) -> Workload {
         let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(index);
-        match index % 67 {
-            9 => Workload::Long { seed },
+        match (self.selection, index % 67) {
+            (Selection::Names, _) | (Selection::All, 0..20) => Workload::NamesRandom { seed },
+            (_, 29) => Workload::Long { seed },
             _ => Workload::Random { seed },
         }
     }

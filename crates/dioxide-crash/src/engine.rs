@@ -1,11 +1,14 @@
 //! dioxide as a target. Files are opened without `direct`, so that any offset and length will do.
 
+use crate::names::{self, Entry, Kind, NameOp, Over, Tree};
 use crate::op::{Durable, Mode, Op};
 use crate::target::{Outcome, Seen, Session, Target};
 use dioxide::block::Device;
 use dioxide::{
-    Error, FallocateMode, File, Fs, MountOptions, OpenOptions, SetAttributes, Timestamp,
+    Error, FallocateMode, File, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
+    SetAttributes, Special, Timestamp,
 };
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +38,8 @@ struct Mounted {
     fs: Fs,
     keep_open: bool,
     open: Vec<(String, File)>,
+    /// What was removed and is open.
+    held: Option<File>,
 }
 
 impl Target for Dioxide {
@@ -46,6 +51,7 @@ impl Target for Dioxide {
                 fs,
                 keep_open: self.keep_open,
                 open: Vec::new(),
+                held: None,
             })),
         }
     }
@@ -97,11 +103,100 @@ impl Mounted {
             Op::Fsync { .. } => self.plain(name)?.sync_all(),
             Op::Fdatasync { .. } => self.plain(name)?.sync_data(),
             Op::Sync => self.fs.sync(),
+            Op::Name(_) => unreachable!("these have a function of their own"),
         }
+    }
+
+    fn change_names(&mut self, op: NameOp) -> Result<(), Error> {
+        let (fs, new) = (&self.fs, NewFile::new(0o755));
+        let write = OpenOptions::new().read(true).write(true);
+        match op {
+            NameOp::Create(path) => write.create_new(true).open(fs, path).map(drop),
+            NameOp::Fill(path, len) => {
+                let data = names::fill(path, len);
+                whole(&data, write.open(fs, path)?.write_at(&data, 0)?)
+            }
+            NameOp::Mkdir(path) => fs.create_dir(path, &new),
+            NameOp::Symlink(path, len) => fs.symlink(names::target(len), path, &new),
+            NameOp::Fifo(path) => fs.mknod(path, Special::Fifo, &new),
+            NameOp::Link(old, new) => fs.hard_link(old, new),
+            NameOp::Unnamed(path) => {
+                let file = write.open_unnamed(fs, "/")?;
+                let data = names::fill(path, names::UNNAMED_LEN);
+                whole(&data, file.write_at(&data, 0)?)?;
+                file.link(path)
+            }
+            NameOp::Unlink(path) => fs.remove_file(path),
+            NameOp::UnlinkHeld(path) => {
+                let file = write.open(fs, path)?;
+                let removed = fs.remove_file(path);
+                self.held = Some(file);
+                removed
+            }
+            NameOp::Rmdir(path) => fs.remove_dir(path),
+            NameOp::Rename(from, to, over) => fs.rename(from, to, rename_mode(over)),
+            NameOp::Fsync(path) => fs.symlink_node(path)?.sync(),
+        }
+    }
+
+    /// What is at a path, and its inode number.
+    fn entry(&self, path: &str, known: &HashSet<u32>) -> Result<(u32, Entry), Error> {
+        let about = self.fs.symlink_metadata(path)?;
+        let kind = match about.file_type {
+            FileType::Directory => Kind::Dir,
+            _ if known.contains(&about.ino) => Kind::Known,
+            FileType::Regular => {
+                let mut data = vec![0; about.size as usize];
+                self.plain(path)?.read_at(&mut data, 0)?;
+                Kind::File(data)
+            }
+            FileType::Symlink => Kind::Symlink(self.fs.read_link(path)?),
+            FileType::Fifo => Kind::Fifo,
+            other => return Err(Error::Invalid(format!("{path}: a {other:?}"))),
+        };
+        let links = if kind == Kind::Dir { 0 } else { about.nlink };
+        let first = path.to_owned();
+        Ok((about.ino, Entry { first, links, kind }))
+    }
+
+    fn names(&self, known: &[String]) -> Result<Tree, Error> {
+        let ino = |path: &String| Ok(self.fs.symlink_metadata(path)?.ino);
+        let known = known.iter().map(ino).collect::<Result<_, Error>>()?;
+        let mut found: Vec<(String, (u32, Entry))> = Vec::new();
+        let mut dirs = vec![String::new()];
+        while let Some(dir) = dirs.pop() {
+            for name in self.fs.read_dir(if dir.is_empty() { "/" } else { &dir })? {
+                let name = String::from_utf8_lossy(&name.name).into_owned();
+                if name == "." || name == ".." {
+                    continue;
+                }
+                let path = format!("{dir}/{name}");
+                let entry = self.entry(&path, &known)?;
+                if entry.1.kind == Kind::Dir {
+                    dirs.push(path.clone());
+                }
+                found.push((path, entry));
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut firsts: HashMap<u32, String> = HashMap::new();
+        let each = |(path, (ino, entry)): (String, (u32, Entry))| {
+            let first = firsts.entry(ino).or_insert_with(|| path.clone()).clone();
+            (path, Entry { first, ..entry })
+        };
+        Ok(found.into_iter().map(each).collect())
     }
 
     fn set(&self, name: &str, attributes: &SetAttributes) -> Result<(), Error> {
         self.plain(name)?.set_attributes(attributes)
+    }
+}
+
+fn rename_mode(over: Over) -> RenameMode {
+    match over {
+        Over::Replace => RenameMode::Replace,
+        Over::Exchange => RenameMode::Exchange,
+        Over::Nothing => RenameMode::NoReplace,
     }
 }
 
@@ -139,7 +234,11 @@ fn fallocate(mode: Mode) -> FallocateMode {
 impl Session for Mounted {
     fn run(&mut self, op: &Op, name: &str, data: &[u8]) -> Result<Outcome, String> {
         self.hold(name).map_err(words)?;
-        match self.do_it(op, name, data) {
+        let done = match *op {
+            Op::Name(op) => self.change_names(op),
+            _ => self.do_it(op, name, data),
+        };
+        match done {
             Ok(()) => Ok(Outcome::Done),
             Err(Error::Unsupported(_)) => Ok(Outcome::Unsupported),
             Err(error) => Err(words(error)),
@@ -162,8 +261,13 @@ impl Session for Mounted {
         })
     }
 
+    fn tree(&mut self, known: &[String]) -> Result<Tree, String> {
+        self.names(known).map_err(words)
+    }
+
     fn close(mut self: Box<Self>) -> Result<(), String> {
         self.open.clear();
+        self.held = None;
         self.fs.close().map_err(words)
     }
 }

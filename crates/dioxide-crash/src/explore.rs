@@ -11,7 +11,7 @@
 use crate::oracle::Promise;
 use crate::report::{Bad, Coverage, Report};
 use crate::run::{Recorded, look};
-use crate::target::{Seen, Target};
+use crate::target::{Sight, Target};
 use dioxide::block::Device;
 use dioxide::block::record::states::{
     CowDevice, Media, Options, Snapshot, State, StateError, States,
@@ -196,7 +196,7 @@ impl Explorer<'_> {
         let turn = report.states;
         let before = crash.device.snapshot();
         let seen = self.recover(crash, Arc::new(crash.device.clone()))?;
-        crash.promise.check(&crash.recorded.model, &seen)?;
+        crash.promise.check_all(&crash.recorded.model, &seen)?;
         if is_due(self.limits.reopen_every, turn) {
             report.reopened += 1;
             self.reopen(crash, &seen)?;
@@ -212,7 +212,7 @@ impl Explorer<'_> {
     }
 
     /// Opens, reads and unmounts. A panic is as bad as an error.
-    fn recover(&self, crash: &Crash<'_>, device: Arc<dyn Device>) -> Result<Vec<Seen>, String> {
+    fn recover(&self, crash: &Crash<'_>, device: Arc<dyn Device>) -> Result<Sight, String> {
         let recovered = catch_unwind(AssertUnwindSafe(|| {
             let mut session = self.target.open(device).map_err(|e| format!("open: {e}"))?;
             let seen = look(&mut *session, &crash.recorded.model.names)?;
@@ -223,9 +223,9 @@ impl Explorer<'_> {
     }
 
     /// A recovered file system that is opened again reads the same.
-    fn reopen(&self, crash: &Crash<'_>, seen: &[Seen]) -> Result<(), String> {
+    fn reopen(&self, crash: &Crash<'_>, seen: &Sight) -> Result<(), String> {
         let again = self.recover(crash, Arc::new(crash.device.clone()))?;
-        match again == seen {
+        match again == *seen {
             true => Ok(()),
             false => Err("opened once more, files differ from what the recovery showed".into()),
         }
@@ -266,7 +266,7 @@ impl Explorer<'_> {
             let seen = self.recover(crash, Arc::new(device)).map_err(cut)?;
             crash
                 .promise
-                .check(&crash.recorded.model, &seen)
+                .check_all(&crash.recorded.model, &seen)
                 .map_err(cut)?;
         }
         Ok(())
@@ -288,7 +288,7 @@ impl Explorer<'_> {
             let seen = self.recover(crash, Arc::new(device)).map_err(by)?;
             crash
                 .promise
-                .check(&crash.recorded.model, &seen)
+                .check_all(&crash.recorded.model, &seen)
                 .map_err(by)?;
         }
         Ok(())
@@ -316,9 +316,10 @@ fn is_due(every: u64, turn: u64) -> bool {
     every != 0 && turn.is_multiple_of(every)
 }
 
-fn shape(seen: &[Seen]) -> u64 {
+fn shape(sight: &Sight) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for seen in seen {
+    sight.tree.hash(&mut hasher);
+    for seen in &sight.files {
         (seen.data.len(), seen.mode, seen.shape).hash(&mut hasher);
     }
     hasher.finish()

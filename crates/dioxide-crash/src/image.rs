@@ -1,4 +1,5 @@
-//! Images to begin with: made by mke2fs on a file full of poison, with four files.
+//! Images to begin with: made by mke2fs on a file full of poison, with four files;
+//! and the directories, files and a symlink that operations on names begin with.
 //!
 //! | File | What it is |
 //! |---|---|
@@ -10,6 +11,7 @@
 use crate::content;
 use crate::fsck::{program, run};
 use crate::model::{FileSpec, Units};
+use crate::names::{self, Entry, Kind, Names};
 use crate::run::Start;
 use dioxide::block::record::states::Snapshot;
 use std::fs::{self, File};
@@ -144,6 +146,24 @@ impl Layout {
         ]
     }
 
+    /// All names of the image.
+    pub(crate) fn names(self) -> Names {
+        let entry = |path: &str, links, kind| {
+            let first = path.to_owned();
+            (first.clone(), Entry { first, links, kind })
+        };
+        let dirs = names::DIRS.into_iter().chain(["/lost+found"]);
+        let dirs = dirs.map(|path| entry(path, 0, Kind::Dir));
+        let known = self.files().into_iter();
+        let known = known.map(|spec| entry(&spec.name, 1, Kind::Known));
+        let files = names::FILES.into_iter();
+        let files = files.map(|(path, len)| entry(path, 1, Kind::File(names::fill(path, len))));
+        let (path, len) = names::LINK;
+        let link = entry(path, 1, Kind::Symlink(names::target(len)));
+        let tree = dirs.chain(known).chain(files).chain([link]).collect();
+        Names::new(&tree)
+    }
+
     /// Makes an image.
     ///
     /// # Errors
@@ -170,6 +190,7 @@ impl Layout {
         for (file, spec) in files.iter().enumerate() {
             write_file(&tree, file, spec).map_err(|e| at(&tree, e))?;
         }
+        write_names(&tree).map_err(|e| at(&tree, e))?;
         self.mke2fs(&image, &tree)?;
         self.debugfs(place, &image, files)?;
         run(program("e2fsck")?.arg("-fn").arg(&image))?;
@@ -181,7 +202,7 @@ impl Layout {
         let mut mke2fs = program("mke2fs")?;
         mke2fs
             .env("E2FSPROGS_FAKE_TIME", "1700000000")
-            .args(["-q", "-F", "-t", "ext4", "-m", "0", "-N", "32", "-U", UUID])
+            .args(["-q", "-F", "-t", "ext4", "-m", "0", "-N", "64", "-U", UUID])
             .args(["-b", &recipe.block_bytes.to_string()])
             .args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
             .args(["-O", recipe.features]);
@@ -223,6 +244,20 @@ fn poisoned(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     content::poison(0, &mut bytes);
     bytes
+}
+
+/// What operations on names begin with.
+fn write_names(tree: &Path) -> io::Result<()> {
+    let at = |path: &str| tree.join(path.trim_start_matches('/'));
+    for dir in names::DIRS {
+        fs::create_dir(at(dir))?;
+    }
+    for (path, len) in names::FILES {
+        fs::write(at(path), names::fill(path, len))?;
+    }
+    let (path, len) = names::LINK;
+    let target = String::from_utf8(names::target(len)).expect("ASCII");
+    std::os::unix::fs::symlink(target, at(path))
 }
 
 fn write_file(tree: &Path, number: usize, spec: &FileSpec) -> io::Result<()> {

@@ -6,6 +6,7 @@
 //! | [`op`] | what a workload does, as data |
 //! | [`content`] | bytes that tell whose they are, and poison for free space |
 //! | [`model`] | what files look like after each operation, and which mixtures a crash may leave |
+//! | [`names`] | what operations do with names, and what a tree looks like |
 //! | [`oracle`] | what has been promised at a time, and whether files keep it |
 //! | [`target`] | the file system under test, as the explorer sees it |
 //! | [`engine`] | dioxide as such a target |
@@ -26,6 +27,8 @@
 //!   operation is there without those before it, as far as metadata goes.
 //! - Each sector of data is one that was written to that block of that file, not older than what is
 //!   promised; data that came with new metadata (an allocation, a conversion, an extension) is not older than that.
+//! - The tree is that of the same state: names, kinds, link counts, targets, contents of new files. No operation on names is there
+//!   in part. What fsync of a file or directory covered is there: its names, or the names in it.
 //! - Holes and unwritten blocks read as zeros. No sector ever shows what free space held.
 //!
 //! # What is assumed
@@ -44,6 +47,7 @@ pub mod fault;
 pub mod fsck;
 pub mod image;
 pub mod model;
+pub mod names;
 pub mod op;
 pub mod oracle;
 pub mod replay;

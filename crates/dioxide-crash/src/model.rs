@@ -15,6 +15,7 @@
 //! Invariant: the space of a file behind its end is zero.
 
 use crate::content;
+use crate::names::{NameOp, Names, Tree};
 use crate::op::{Durable, FileNo, Mode, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -101,6 +102,13 @@ pub struct Model {
     pub(crate) ops: Vec<Op>,
     pub(crate) names: Vec<String>,
     pub(crate) files: Vec<History>,
+    /// By state.
+    pub(crate) trees: Vec<Arc<Tree>>,
+    tree: Names,
+    /// By state: the last one, up to it, in which the tree changed.
+    promised: Vec<u32>,
+    /// What an `fsync` by name promised, by its state.
+    synced: BTreeMap<u32, u32>,
 }
 
 impl Model {
@@ -121,7 +129,18 @@ impl Model {
                     History::new(block_bytes, file, spec, attributes)
                 })
                 .collect(),
+            trees: vec![Arc::default()],
+            tree: Names::default(),
+            promised: vec![0],
+            synced: BTreeMap::new(),
         }
+    }
+
+    /// The same, with all names of the image.
+    pub fn with_tree(mut self, tree: Tree) -> Model {
+        self.tree = Names::new(&tree);
+        self.trees = vec![Arc::new(tree)];
+        self
     }
 
     /// Number of the last state.
@@ -176,7 +195,36 @@ impl Model {
             let layout = change.layout;
             history.push(state, layout);
         }
+        self.push_tree(&op, state);
         self.ops.push(op);
+    }
+
+    fn push_tree(&mut self, op: &Op, state: u32) {
+        let before = self.trees.last().expect("state 0 is always there").clone();
+        let last = self.promised.last().copied().unwrap_or(0);
+        let Op::Name(op) = *op else {
+            self.trees.push(before);
+            return self.promised.push(last);
+        };
+        self.tree.apply(op, state);
+        if let NameOp::Fsync(path) = op {
+            self.synced.insert(state, self.tree.promised(path));
+        }
+        let tree = self.tree.tree();
+        let changed = tree != *before;
+        self.trees
+            .push(if changed { Arc::new(tree) } else { before });
+        self.promised.push(if changed { state } else { last });
+    }
+
+    /// The state that a sync after `state` promises, as far as names go.
+    pub(crate) fn promised_names(&self, state: u32) -> u32 {
+        self.promised[state as usize]
+    }
+
+    /// The state that the `fsync` by name that leads to `state` promises.
+    pub(crate) fn synced_names(&self, state: u32) -> u32 {
+        self.synced.get(&state).copied().unwrap_or(0)
     }
 
     /// Where an operation that promises its own data wrote: file, space, sectors of it.

@@ -1,5 +1,6 @@
 //! What a workload does, as data.
 
+use crate::names::NameOp;
 use std::fmt;
 
 /// A file of the workload, by its number.
@@ -103,10 +104,12 @@ pub enum Op {
     },
     /// `syncfs`.
     Sync,
+    /// Something with names.
+    Name(NameOp),
 }
 
 impl Op {
-    /// The file that it is about; none for [`Op::Sync`].
+    /// The file that it is about; none for [`Op::Sync`] and [`Op::Name`].
     pub fn file(&self) -> Option<FileNo> {
         match *self {
             Op::Write { file, .. }
@@ -117,7 +120,7 @@ impl Op {
             | Op::SetTime { file, .. }
             | Op::Fsync { file }
             | Op::Fdatasync { file } => Some(file),
-            Op::Sync => None,
+            Op::Sync | Op::Name(_) => None,
         }
     }
 
@@ -179,6 +182,7 @@ impl fmt::Display for Op {
             Op::Fsync { file } => write!(f, "fsync f{file}"),
             Op::Fdatasync { file } => write!(f, "fdatasync f{file}"),
             Op::Sync => f.write_str("sync"),
+            Op::Name(op) => op.fmt(f),
         }
     }
 }

@@ -6,8 +6,9 @@
 
 use crate::content;
 use crate::model::{History, Layout, Model, SECTOR, Slot};
+use crate::names::{self, NameOp};
 use crate::op::{Durable, FileNo, Op};
-use crate::target::Seen;
+use crate::target::{Seen, Sight};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -58,9 +59,13 @@ impl Promise {
                 for (file, history) in model.files.iter().enumerate() {
                     self.whole(history, file, state, true);
                 }
+                self.mapped = self.mapped.max(model.promised_names(state));
             }
             Op::Write { file, durable, .. } | Op::Append { file, durable, .. } => {
                 self.range(model, file, state, durable);
+            }
+            Op::Name(NameOp::Fsync(_)) => {
+                self.mapped = self.mapped.max(model.synced_names(state));
             }
             _ => {}
         }
@@ -100,6 +105,37 @@ impl Promise {
     /// # Errors
     /// What is wrong, in words.
     pub fn check(&self, model: &Model, seen: &[Seen]) -> Result<(), String> {
+        self.check_where(model, seen, &|_| true)
+    }
+
+    /// Checks files and names.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_all(&self, model: &Model, sight: &Sight) -> Result<(), String> {
+        let same_tree = |state: u32| *model.trees[state as usize] == sight.tree;
+        let wrong = match self.check_where(model, &sight.files, &same_tree) {
+            Ok(()) => return Ok(()),
+            Err(what) => what,
+        };
+        let mut states = self.mapped..=self.last;
+        if states.any(same_tree) {
+            return Err(wrong);
+        }
+        let expected = &model.trees[self.last as usize];
+        let (from, to) = (self.mapped, self.last);
+        let what = names::difference(&sight.tree, expected);
+        Err(format!(
+            "names are as in none of states {from} to {to}; against {to}: {what}"
+        ))
+    }
+
+    fn check_where(
+        &self,
+        model: &Model,
+        seen: &[Seen],
+        may_be: &dyn Fn(u32) -> bool,
+    ) -> Result<(), String> {
         stale(model, seen)?;
         let found: Vec<Found> = (0..seen.len())
             .map(|file| Found {
@@ -112,7 +148,10 @@ impl Promise {
             .collect();
         let fits: Vec<Vec<bool>> = found.iter().map(Found::fitting_states).collect();
         let fits_at = |file: usize, state: u32| fits[file][(state - self.mapped) as usize];
-        for state in (self.mapped..=self.last).rev() {
+        for state in (self.mapped..=self.last)
+            .rev()
+            .filter(|&state| may_be(state))
+        {
             let mut misfits = (0..found.len()).filter(|&file| !fits_at(file, state));
             match (misfits.next(), misfits.next()) {
                 (None, _) => return Ok(()),

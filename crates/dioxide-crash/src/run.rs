@@ -4,7 +4,7 @@ use crate::fault::{Fault, FaultyDevice};
 use crate::model::{FileSpec, Model, Units};
 use crate::op::Op;
 use crate::oracle::Times;
-use crate::target::{Outcome, Seen, Session, Target};
+use crate::target::{Outcome, Session, Sight, Target};
 use dioxide::block::Device;
 use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
 use dioxide::block::record::{Log, RecordDevice};
@@ -55,14 +55,18 @@ pub struct Disk {
     pub fault: Option<Fault>,
 }
 
-/// Looks at all files.
-pub(crate) fn look(session: &mut dyn Session, names: &[String]) -> Result<Vec<Seen>, String> {
+/// Looks at all files and names.
+pub(crate) fn look(session: &mut dyn Session, names: &[String]) -> Result<Sight, String> {
     let look = |name: &String| {
         session
             .look(name)
             .map_err(|e| format!("reading {name}: {e}"))
     };
-    names.iter().map(look).collect()
+    let files = names.iter().map(look).collect::<Result<_, _>>()?;
+    let tree = session
+        .tree(names)
+        .map_err(|e| format!("reading names: {e}"))?;
+    Ok(Sight { files, tree })
 }
 
 /// Runs operations on a fresh device with the contents of `start`, and unmounts.
@@ -109,7 +113,7 @@ pub fn record(
 /// The model of the image, of which contents are known and attributes are taken as found.
 fn first_state(session: &mut dyn Session, start: &Start) -> Result<Model, String> {
     let names: Vec<String> = start.files.iter().map(|spec| spec.name.clone()).collect();
-    let seen = look(session, &names)?;
+    let Sight { files: seen, tree } = look(session, &names)?;
     for (file, (spec, seen)) in start.files.iter().zip(&seen).enumerate() {
         if spec.contents(file) != seen.data {
             return Err(format!(
@@ -119,7 +123,7 @@ fn first_state(session: &mut dyn Session, start: &Start) -> Result<Model, String
         }
     }
     let attributes: Vec<(u16, i64)> = seen.iter().map(|seen| (seen.mode, seen.atime)).collect();
-    Ok(Model::new(start.units, &start.files, &attributes))
+    Ok(Model::new(start.units, &start.files, &attributes).with_tree(tree))
 }
 
 struct Run {

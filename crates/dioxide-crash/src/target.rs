@@ -1,5 +1,6 @@
 //! The file system under test, as the explorer sees it.
 
+use crate::names::Tree;
 use crate::op::Op;
 use dioxide::block::Device;
 use std::sync::Arc;
@@ -26,6 +27,15 @@ pub struct Seen {
     pub shape: u64,
 }
 
+/// All that is to be seen of a file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// The files of the workload.
+    pub files: Vec<Seen>,
+    /// All names.
+    pub tree: Tree,
+}
+
 /// A file system that can be opened on a device.
 pub trait Target: Sync {
     /// Opens it, read-write, after whatever recovery it needs.
@@ -49,6 +59,15 @@ pub trait Session {
     /// # Errors
     /// In words.
     fn look(&mut self, name: &str) -> Result<Seen, String>;
+
+    /// All names. The files at `known` are told without content. Empty if the target knows nothing of names.
+    ///
+    /// # Errors
+    /// In words.
+    fn tree(&mut self, known: &[String]) -> Result<Tree, String> {
+        let _ = known;
+        Ok(Tree::new())
+    }
 
     /// Unmounts.
     ///

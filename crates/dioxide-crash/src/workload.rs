@@ -2,9 +2,11 @@
 //!
 //! A workload has a short name that says all there is to know of it: `single:4:1`, `pair:4:17:3`,
 //! `random:99`, `long:99`. The first numbers are places in [`operations`], the last which of the operations is
-//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random` and `long`, the seed.
+//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random` and `long`, the seed. Those of
+//! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`]; `names-random` mixes them with data.
 
 use crate::image::Layout;
+use crate::names::{self, NameOp};
 use crate::op::{Durable, FileNo, Mode, Op};
 use std::fmt;
 use std::ops::Range;
@@ -29,6 +31,25 @@ pub enum Workload {
     },
     /// Random operations and syncs, ten or twenty.
     Random {
+        /// Their seed.
+        seed: u64,
+    },
+    /// As [`Workload::Single`], of an operation on names.
+    NamesSingle {
+        /// Which.
+        op: usize,
+        /// Whether an fsync follows.
+        synced: bool,
+    },
+    /// As [`Workload::Pair`], of operations on names.
+    NamesPair {
+        /// Which.
+        ops: [usize; 2],
+        /// After which of them an fsync follows: bit by bit; 4 for a sync of all after the first.
+        synced: u8,
+    },
+    /// Random operations on names and on data, and syncs.
+    NamesRandom {
         /// Their seed.
         seed: u64,
     },
@@ -156,6 +177,23 @@ impl Workload {
         (0..count * count * 4).map(pair).collect()
     }
 
+    /// As [`Workload::singles`], of names. None without a journal.
+    pub fn names_singles(layout: Layout) -> Vec<Workload> {
+        let all = 0..name_operations(layout).len();
+        let both = |op| [false, true].map(|synced| Workload::NamesSingle { op, synced });
+        all.flat_map(both).collect()
+    }
+
+    /// As [`Workload::pairs`], of names; also with a sync of all between the two.
+    pub fn names_pairs(layout: Layout) -> Vec<Workload> {
+        let count = name_operations(layout).len();
+        let pair = |index: usize| Workload::NamesPair {
+            ops: [index / 5 / count, index / 5 % count],
+            synced: (index % 5) as u8,
+        };
+        (0..count * count * 5).map(pair).collect()
+    }
+
     /// Its operations.
     ///
     /// # Errors
@@ -169,6 +207,11 @@ impl Workload {
         let (list, synced) = match *self {
             Workload::Single { op: first, synced } => (vec![op(first)?], u8::from(synced)),
             Workload::Pair { ops, synced } => (vec![op(ops[0])?, op(ops[1])?], synced),
+            Workload::NamesSingle { op, synced } => {
+                return self.name_ops(layout, &[op], u8::from(synced));
+            }
+            Workload::NamesPair { ops, synced } => return self.name_ops(layout, &ops, synced),
+            Workload::NamesRandom { seed } => return Ok(random_names(layout, &known, seed)),
             Workload::Random { seed } => return Ok(random(layout, &known, seed, 6..21)),
             Workload::Long { seed } => return Ok(random(layout, &known, seed, 500..600)),
         };
@@ -179,13 +222,67 @@ impl Workload {
         let ops: Vec<Op> = list.into_iter().enumerate().flat_map(with_sync).collect();
         Ok(valid(layout, ops))
     }
+
+    fn name_ops(&self, layout: Layout, places: &[usize], synced: u8) -> Result<Vec<Op>, String> {
+        let known = name_operations(layout);
+        let mut ops = Vec::new();
+        for (index, &place) in places.iter().enumerate() {
+            let op = known.get(place).copied();
+            let op = op.ok_or_else(|| format!("{self}: there are {} operations", known.len()))?;
+            ops.push(Op::Name(op));
+            if synced < 4 && synced >> index & 1 == 1 {
+                ops.push(Op::Name(op.sync()));
+            }
+            if synced == 4 && index == 0 {
+                ops.push(Op::Sync);
+            }
+        }
+        Ok(valid(layout, ops))
+    }
+}
+
+/// The operations on names that a layout keeps over a crash.
+fn name_operations(layout: Layout) -> Vec<NameOp> {
+    match layout {
+        Layout::NoJournal => Vec::new(),
+        _ => names::operations(),
+    }
+}
+
+/// Operations on names and on data by turns, and a sync after every third or so.
+fn random_names(layout: Layout, known: &[Op], seed: u64) -> Vec<Op> {
+    let names = name_operations(layout);
+    let mut random = Random(seed);
+    let mut ops = Vec::new();
+    for _ in 0..10 + random.below(20) {
+        let is_name = random.below(4) > 0 && !names.is_empty();
+        let op = match is_name {
+            true => Op::Name(names[random.below(names.len() as u64) as usize]),
+            false => known[random.below(known.len() as u64) as usize].clone(),
+        };
+        let sync = match op {
+            Op::Name(op) => Op::Name(op.sync()),
+            _ => Op::Fsync {
+                file: op.file().unwrap_or(0),
+            },
+        };
+        ops.push(op);
+        match random.below(8) {
+            0 => ops.push(sync),
+            1 => ops.push(Op::Sync),
+            _ => {}
+        }
+    }
+    valid(layout, ops)
 }
 
 /// Takes out what would fail where it stands: ranges of `collapse` and `insert` must begin and, for the former, end
 /// inside the file.
 fn valid(layout: Layout, ops: Vec<Op>) -> Vec<Op> {
     let mut sizes: Vec<u64> = layout.files().iter().map(|spec| spec.size).collect();
+    let mut tree = layout.names();
     let mut is_valid = |op: &Op| match *op {
+        Op::Name(op) => tree.apply(op, 0),
         Op::Write {
             file, offset, len, ..
         } => {
@@ -296,6 +393,13 @@ impl fmt::Display for Workload {
             Workload::Single { op, synced } => write!(f, "single:{op}:{}", u8::from(*synced)),
             Workload::Pair { ops, synced } => write!(f, "pair:{}:{}:{synced}", ops[0], ops[1]),
             Workload::Random { seed } => write!(f, "random:{seed}"),
+            Workload::NamesSingle { op, synced } => {
+                write!(f, "names-single:{op}:{}", u8::from(*synced))
+            }
+            Workload::NamesPair { ops, synced } => {
+                write!(f, "names-pair:{}:{}:{synced}", ops[0], ops[1])
+            }
+            Workload::NamesRandom { seed } => write!(f, "names-random:{seed}"),
             Workload::Long { seed } => write!(f, "long:{seed}"),
         }
     }
@@ -306,7 +410,7 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Workload, String> {
         parse(text).ok_or_else(|| {
-            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED or long:SEED")
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED or names-single, names-pair, names-random of the same")
         })
     }
 }
@@ -324,6 +428,15 @@ fn parse(text: &str) -> Option<Workload> {
             ops: [first as usize, second as usize],
             synced: synced as u8,
         }),
+        ("names-single", &[op, synced @ 0..=1]) => Some(Workload::NamesSingle {
+            op: op as usize,
+            synced: synced == 1,
+        }),
+        ("names-pair", &[first, second, synced @ 0..=4]) => Some(Workload::NamesPair {
+            ops: [first as usize, second as usize],
+            synced: synced as u8,
+        }),
+        ("names-random", &[seed]) => Some(Workload::NamesRandom { seed }),
         ("random", &[seed]) => Some(Workload::Random { seed }),
         ("long", &[seed]) => Some(Workload::Long { seed }),
         _ => None,
@@ -340,7 +453,9 @@ mod tests {
         let all = [
             Workload::singles(Layout::K1),
             Workload::pairs(Layout::K1),
-            vec![random],
+            vec![random, Workload::NamesRandom { seed: 7 }],
+            Workload::names_singles(Layout::K1),
+            Workload::names_pairs(Layout::K1),
         ];
         for workload in all.concat() {
             assert_eq!(workload.to_string().parse(), Ok(workload));

@@ -103,10 +103,25 @@ fn crash_with_files_opened_for_each_operation_leaves_what_was_promised() {
     is_never_bad(false);
 }
 
-fn is_caught(what: &str, fault: Option<Fault>, options: MountOptions) {
+#[test]
+fn crash_amid_operations_on_names_leaves_the_tree_of_one_state() {
+    let campaign = Campaign {
+        selection: Selection::Names,
+        states: states() / 2,
+        ..campaign(&Layout::ALL)
+    };
+    println!("DIOXIDE_SEED={}", campaign.seed);
+    let report = run(&campaign, false);
+    println!("{report}");
+    assert_eq!(report.bad, 0, "DIOXIDE_SEED={}\n{report}", campaign.seed);
+    assert_eq!(report.unsupported, 0);
+    assert!(report.states >= campaign.states && report.consistent > 0);
+}
+
+fn is_caught(what: &str, selection: Selection, fault: Option<Fault>, options: MountOptions) {
     let campaign = Campaign {
         states: 4000,
-        selection: Selection::Random,
+        selection,
         fault,
         ..campaign(&[Layout::K1, Layout::K4])
     };
@@ -131,14 +146,21 @@ fn is_caught(what: &str, fault: Option<Fault>, options: MountOptions) {
 #[test]
 fn every_faulty_device_is_caught() {
     for (name, fault) in Fault::ALL {
-        is_caught(name, Some(fault), Dioxide::default().options);
+        is_caught(
+            name,
+            Selection::Random,
+            Some(fault),
+            Dioxide::default().options,
+        );
     }
 }
 
 #[test]
 fn mount_without_barriers_is_caught() {
     let options = Dioxide::default().options.barrier(false);
-    is_caught("barrier=0", None, options);
+    for selection in [Selection::Random, Selection::Names] {
+        is_caught("barrier=0", selection, None, options.clone());
+    }
 }
 
 #[test]

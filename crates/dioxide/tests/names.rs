@@ -1,4 +1,27 @@
-//! Names: what users do with files, one call at a time, on images that `e2fsck` judges afterwards.
+//! Names: what users do with files. One call at a time, then random calls against a model, against the
+//! kernel, by four threads at once, and with failures, on images that `e2fsck` judges afterwards.
 
 #[path = "names/basic.rs"]
 mod basic;
+#[path = "names/calls.rs"]
+mod calls;
+#[path = "names/faults.rs"]
+mod faults;
+#[path = "names/kernel.rs"]
+mod kernel;
+#[path = "names/kinds.rs"]
+mod kinds;
+#[path = "names/linux.rs"]
+mod linux;
+#[path = "model/random.rs"]
+mod random;
+#[path = "names/random_calls.rs"]
+mod random_calls;
+#[path = "names/refused.rs"]
+mod refused;
+#[path = "names/threads.rs"]
+mod threads;
+#[path = "names/tree.rs"]
+mod tree;
+#[path = "names/view.rs"]
+mod view;

@@ -442,6 +442,7 @@ impl Mounted {
                 Ok(())
             }
             Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => self.sync(),
+            Op::Name(_) => Err("it has no names".into()),
         }
     }
 

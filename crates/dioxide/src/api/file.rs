@@ -393,6 +393,9 @@ impl File {
     /// As [`Fs::hard_link`]; `ENOENT` for a file whose last name was removed.
     pub fn link(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let at = self.mount.parent(path.as_ref())?;
+        if at.must_be_dir {
+            return Err(self.mount.not_a_new_directory(&at));
+        }
         self.mount.link(&self.inode, &at.dir, at.name)
     }
 

@@ -1,8 +1,12 @@
 //! Making, linking, moving and removing files, by path.
 
-use crate::namei::Blueprint;
-use crate::{Error, Fs, Result, Timestamp};
+use crate::mount::Mount;
+use crate::namei::{At, Blueprint};
+use crate::{Error, FileType, Fs, Result, Timestamp};
 use dioxide_format::inode::DeviceNumber;
+
+/// Longest target of a symlink in bytes, whatever the size of a block.
+const TARGET_MAX: usize = 4095;
 
 /// How a new file is to be. Defaults: owner 0, group 0, no mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,13 +125,18 @@ impl Fs {
         path: impl AsRef<[u8]>,
         new: &NewFile,
     ) -> Result<()> {
-        self.make(path.as_ref(), &Blueprint::Symlink(target.as_ref()), new)
+        let target = target.as_ref();
+        match target.len() {
+            0 => Err(Error::NotFound("an empty target".into())),
+            1..=TARGET_MAX => self.make(path.as_ref(), &Blueprint::Symlink(target), new),
+            _ => Err(Error::NameTooLong("the target of a symlink".into())),
+        }
     }
 
     fn make(&self, path: &[u8], what: &Blueprint<'_>, new: &NewFile) -> Result<()> {
         let at = self.0.parent(path)?;
         if at.must_be_dir && !matches!(what, Blueprint::Directory) {
-            return Err(Error::NotFound(String::from_utf8_lossy(path).into_owned()));
+            return Err(self.0.not_a_new_directory(&at));
         }
         self.0.create(&at.dir, at.name, what, new).map(drop)
     }
@@ -140,8 +149,7 @@ impl Fs {
         let inode = self.0.lookup(file.as_ref(), false)?;
         let at = self.0.parent(path.as_ref())?;
         if at.must_be_dir {
-            let path = String::from_utf8_lossy(path.as_ref()).into_owned();
-            return Err(Error::NotFound(path));
+            return Err(self.0.not_a_new_directory(&at));
         }
         self.0.link(&inode, &at.dir, at.name)
     }
@@ -154,11 +162,22 @@ impl Fs {
     pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let at = self.0.parent(path.as_ref())?;
         if at.must_be_dir {
-            let is_dir = self.0.lookup(path.as_ref(), false).map(drop);
-            let path = String::from_utf8_lossy(path.as_ref()).into_owned();
-            return Err(is_dir.err().unwrap_or(Error::IsADirectory(path)));
+            return Err(self.not_unlinked(&at)?);
         }
         self.0.unlink(&at.dir, at.name)
+    }
+
+    /// Why nothing is unlinked at a path that ends with a slash. A symlink there is not followed.
+    fn not_unlinked(&self, at: &At<'_>) -> Result<Error> {
+        if at.is_special() {
+            return Ok(Error::IsADirectory(at.text()));
+        }
+        let inode = self.0.child(&at.dir, at.name)?;
+        Ok(match inode.map(|inode| inode.file_type()) {
+            None => Error::NotFound(at.text()),
+            Some(FileType::Directory) => Error::IsADirectory(at.text()),
+            Some(_) => Error::NotADirectory(at.text()),
+        })
     }
 
     /// `rmdir`: removes a directory that is empty.
@@ -182,8 +201,22 @@ impl Fs {
         mode: RenameMode,
     ) -> Result<()> {
         let from = self.0.parent(from.as_ref())?;
-        let to = self.0.parent(to.as_ref())?;
+        let to = self.0.parent_of_any(to.as_ref())?;
         self.0.rename(&from, &to, mode)
+    }
+}
+
+impl Mount {
+    /// Why nothing but a directory can be made at a path that ends with a slash.
+    pub(super) fn not_a_new_directory(&self, at: &At<'_>) -> Error {
+        match at.is_special() {
+            true => Error::Exists(at.text()),
+            false => match self.child(&at.dir, at.name) {
+                Ok(None) => Error::NotFound(at.text()),
+                Ok(Some(_)) => Error::Exists(at.text()),
+                Err(error) => error,
+            },
+        }
     }
 }
 

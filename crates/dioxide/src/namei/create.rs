@@ -163,7 +163,7 @@ impl Mount {
     /// As [`Mount::create`]; [`Error::IsADirectory`] for a path that ends in `/`.
     pub(crate) fn create_file(&self, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
         let at = self.parent(path)?;
-        if at.must_be_dir {
+        if at.must_be_dir && !at.is_special() {
             return Err(Error::IsADirectory(at.text()));
         }
         self.create(&at.dir, at.name, &Blueprint::Regular, new)
@@ -176,6 +176,12 @@ impl Mount {
     pub(crate) fn lookup_or_create(&self, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
         let mut path = path.to_vec();
         for _ in 0..MAX_SYMLINKS {
+            if path.ends_with(b"/") {
+                let at = self.parent(&path)?;
+                if !at.is_special() {
+                    return Err(Error::IsADirectory(at.text()));
+                }
+            }
             match self.lookup(&path, true) {
                 Err(Error::NotFound(_)) => {}
                 found => return found,

@@ -84,6 +84,15 @@ impl Mount {
     /// # Errors
     /// As [`Mount::lookup`], for the way there.
     pub(crate) fn parent<'a>(&self, path: &'a [u8]) -> Result<At<'a>> {
+        let at = self.parent_of_any(path)?;
+        match at.name.len() > NAME_MAX {
+            true => Err(Error::NameTooLong(at.text())),
+            false => Ok(at),
+        }
+    }
+
+    /// As [`Mount::parent`]; the last name may be too long, which is found out when it is made.
+    pub(crate) fn parent_of_any<'a>(&self, path: &'a [u8]) -> Result<At<'a>> {
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
         let start = path[..end].iter().rposition(|&b| b == b'/');
         let start = start.map_or(0, |at| at + 1);
@@ -92,9 +101,6 @@ impl Mount {
             return Err(Error::NotFound("an empty path".into()));
         }
         let name = &path[start..end];
-        if name.len() > NAME_MAX {
-            return Err(Error::NameTooLong(text()));
-        }
         let dir = match start {
             0 => self.inode(Ino::ROOT)?,
             _ => self.lookup(&path[..start], true)?,

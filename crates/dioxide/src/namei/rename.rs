@@ -48,12 +48,13 @@ impl Mount {
     /// # Errors
     /// Those that `crate::Fs::rename` names. Nothing has changed then.
     pub(crate) fn rename(&self, from: &At<'_>, to: &At<'_>, mode: RenameMode) -> Result<()> {
-        for at in [from, to] {
-            if at.is_special() {
+        match (from.is_special(), to.is_special(), mode) {
+            (false, true, RenameMode::NoReplace) => return Err(Error::Exists(to.text())),
+            (true, ..) | (_, true, _) => {
                 return Err(Error::Busy("the root, '.' or '..' is renamed"));
             }
+            _ => {}
         }
-        check_new_name(to.name)?;
         let writer = self.writer()?;
         let crosses = !Arc::ptr_eq(&from.dir, &to.dir);
         let renaming = crosses.then(|| self.renaming.lock());
@@ -63,6 +64,7 @@ impl Mount {
         };
         let names = lock_names(&from.dir, &to.dir, above);
         let inode = self.removable(&from.dir, from.name)?;
+        check_new_name(to.name)?;
         self.check_dir_changes(&to.dir)?;
         let other = match self.find_name(&to.dir, to.name)? {
             Some(_) => Some(self.child_locked(&to.dir, to.name)?),
@@ -97,14 +99,21 @@ impl Mount {
     fn check_move(&self, change: &Move<'_>, mode: RenameMode) -> Result<()> {
         let (from, to) = (change.from, change.to);
         let inode = &change.inode;
-        if (from.must_be_dir || to.must_be_dir) && !is_dir(inode) {
-            return Err(Error::NotADirectory(from.text()));
-        }
         let absent = change.other.is_none();
         match mode {
             RenameMode::NoReplace if !absent => return Err(Error::Exists(to.text())),
             RenameMode::Exchange if absent => return Err(Error::NotFound(to.text())),
             _ => {}
+        }
+        // A slash behind the new name is about what will have it, or in an exchange has it.
+        let at_new_name = match (&change.other, mode) {
+            (Some(other), RenameMode::Exchange) => other,
+            _ => inode,
+        };
+        for (at, inode) in [(from, inode), (to, at_new_name)] {
+            if at.must_be_dir && !is_dir(inode) {
+                return Err(Error::NotADirectory(at.text()));
+            }
         }
         if change.crosses() {
             self.check_not_inside(inode, &to.dir, &to.text())?;

@@ -1,0 +1,419 @@
+//! Names: what operations do with them, and what a tree looks like.
+//!
+//! Files that data operations work on ([`crate::model`]) are in the tree too, without their content. All others are
+//! written once, while they are empty, so that a tree with their contents is of one state or of none:
+//! nothing is ever written over what an older tree shows.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// What a rename does when the new name is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Over {
+    /// Replaces it.
+    Replace,
+    /// The two change places.
+    Exchange,
+    /// The new name is not there.
+    Nothing,
+}
+
+/// One call. Paths are from the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NameOp {
+    /// A new, empty file.
+    Create(&'static str),
+    /// Writes so many bytes into an empty file.
+    Fill(&'static str, usize),
+    /// A new directory.
+    Mkdir(&'static str),
+    /// A symlink, with a target of so many bytes.
+    Symlink(&'static str, usize),
+    /// A named pipe.
+    Fifo(&'static str),
+    /// Another name for a file.
+    Link(&'static str, &'static str),
+    /// `O_TMPFILE`, 2000 bytes, and a name.
+    Unnamed(&'static str),
+    /// Removes a name.
+    Unlink(&'static str),
+    /// The same, of a file that stays open until the next such call or the unmount.
+    UnlinkHeld(&'static str),
+    /// Removes an empty directory.
+    Rmdir(&'static str),
+    /// Moves a name.
+    Rename(&'static str, &'static str, Over),
+    /// `fsync` of a file or directory.
+    Fsync(&'static str),
+}
+
+/// What a name is of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// The first path of the same file.
+    pub first: String,
+    /// Its count of links; 0 for directories, of which it follows from the tree.
+    pub links: u32,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// Kinds of files, with content.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A directory.
+    Dir,
+    /// A regular file.
+    File(Vec<u8>),
+    /// A file whose content is not looked at here.
+    Known,
+    /// A symlink.
+    Symlink(Vec<u8>),
+    /// A named pipe.
+    Fifo,
+}
+
+/// By path; without the root.
+pub type Tree = BTreeMap<String, Entry>;
+
+/// What [`NameOp::Fill`] and [`NameOp::Unnamed`] write.
+pub fn fill(path: &str, len: usize) -> Vec<u8> {
+    let seed = path.bytes().fold(7u8, |a, b| a.wrapping_mul(31) ^ b);
+    (0..len).map(|at| seed ^ (at % 251) as u8 | 1).collect()
+}
+
+/// Bytes of an unnamed file that gets a name.
+pub const UNNAMED_LEN: usize = 2000;
+
+/// The target of a symlink.
+pub fn target(len: usize) -> Vec<u8> {
+    vec![b't'; len]
+}
+
+/// What the image begins with, besides the files that data operations work on: directories, files with
+/// so many bytes, and a symlink.
+pub(crate) const DIRS: [&str; 3] = ["/a", "/b", "/a/e"];
+pub(crate) const FILES: [(&str, usize); 2] = [("/a/x", 3000), ("/b/y", 6000)];
+pub(crate) const LINK: (&str, usize) = ("/a/s", 5);
+
+/// The operations that workloads are made of. Some need what another makes.
+pub fn operations() -> Vec<NameOp> {
+    use NameOp::*;
+    vec![
+        Create("/a/n"),
+        Create("/n"),
+        Fill("/a/n", 5000),
+        Mkdir("/a/m"),
+        Mkdir("/m"),
+        Symlink("/a/t", 20),
+        Symlink("/b/l", 90),
+        Fifo("/b/p"),
+        Link("/a/x", "/b/x2"),
+        Link("/f0", "/a/f"),
+        Unnamed("/b/u"),
+        Unlink("/a/x"),
+        Unlink("/a/s"),
+        UnlinkHeld("/b/y"),
+        Rmdir("/a/e"),
+        Rename("/a/x", "/b/y", Over::Replace),
+        Rename("/a/x", "/a/z", Over::Nothing),
+        Rename("/a/e", "/b/e", Over::Nothing),
+        Rename("/a/e", "/a/m", Over::Replace),
+        Rename("/b", "/a/b", Over::Nothing),
+        Rename("/a/n", "/b/y", Over::Replace),
+        Rename("/b/u", "/a/x", Over::Replace),
+        Rename("/a/x", "/b/y", Over::Exchange),
+        Rename("/a/e", "/b/y", Over::Exchange),
+    ]
+}
+
+impl NameOp {
+    /// What makes it durable: `fsync` of what has a new name, or of the directory that has changed.
+    pub fn sync(self) -> NameOp {
+        match self {
+            NameOp::Create(path)
+            | NameOp::Fill(path, _)
+            | NameOp::Link(_, path)
+            | NameOp::Unnamed(path)
+            | NameOp::Rename(_, path, _) => NameOp::Fsync(path),
+            NameOp::Mkdir(path)
+            | NameOp::Symlink(path, _)
+            | NameOp::Fifo(path)
+            | NameOp::Unlink(path)
+            | NameOp::UnlinkHeld(path)
+            | NameOp::Rmdir(path)
+            | NameOp::Fsync(path) => NameOp::Fsync(parent(path)),
+        }
+    }
+}
+
+fn parent(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
+}
+
+type Number = usize;
+
+/// All names in a state.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// The root is file 0, without a path.
+    paths: BTreeMap<String, Number>,
+    kinds: Vec<Kind>,
+    /// By file: the last state in which it was changed, or in it if it is a directory.
+    changed: Vec<u32>,
+}
+
+impl Names {
+    /// As a tree was found.
+    pub fn new(tree: &Tree) -> Names {
+        let mut names = Names {
+            paths: BTreeMap::new(),
+            kinds: vec![Kind::Dir],
+            changed: vec![0],
+        };
+        let mut firsts: HashMap<&str, Number> = HashMap::new();
+        for (path, entry) in tree {
+            let number = *firsts.entry(&entry.first).or_insert_with(|| {
+                names.kinds.push(entry.kind.clone());
+                names.changed.push(0);
+                names.kinds.len() - 1
+            });
+            names.paths.insert(path.clone(), number);
+        }
+        names
+    }
+
+    /// What it looks like.
+    pub fn tree(&self) -> Tree {
+        let mut firsts: HashMap<Number, String> = HashMap::new();
+        let entry = |(path, &number): (&String, &Number)| {
+            let first = firsts.entry(number).or_insert_with(|| path.clone()).clone();
+            let kind = self.kinds[number].clone();
+            let links = match kind {
+                Kind::Dir => 0,
+                _ => self
+                    .paths
+                    .values()
+                    .filter(|&&other| other == number)
+                    .count() as u32,
+            };
+            (path.clone(), Entry { first, links, kind })
+        };
+        self.paths.iter().map(entry).collect()
+    }
+
+    /// The state that `fsync` of a path promises.
+    pub(crate) fn promised(&self, path: &str) -> u32 {
+        self.number(path).map_or(0, |number| self.changed[number])
+    }
+
+    fn number(&self, path: &str) -> Option<Number> {
+        match path {
+            "/" => Some(0),
+            path => self.paths.get(path).copied(),
+        }
+    }
+
+    fn is_dir(&self, path: &str) -> bool {
+        self.number(path)
+            .is_some_and(|number| self.kinds[number] == Kind::Dir)
+    }
+
+    fn below<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a String> {
+        let is_below = move |other: &&String| {
+            let rest = other.strip_prefix(path);
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        self.paths.keys().filter(is_below)
+    }
+
+    fn is_free(&self, path: &str) -> bool {
+        self.number(path).is_none() && self.is_dir(parent(path))
+    }
+
+    fn touch(&mut self, number: Number, state: u32) {
+        self.changed[number] = state;
+    }
+
+    fn touch_dir_of(&mut self, path: &str, state: u32) {
+        if let Some(number) = self.number(parent(path)) {
+            self.touch(number, state);
+        }
+    }
+
+    fn make(&mut self, path: &str, kind: Kind, state: u32) -> bool {
+        let is_free = self.is_free(path);
+        if is_free {
+            self.kinds.push(kind);
+            self.changed.push(state);
+            self.paths.insert(path.into(), self.kinds.len() - 1);
+            self.touch_dir_of(path, state);
+        }
+        is_free
+    }
+
+    fn remove(&mut self, path: &str, state: u32) {
+        if let Some(number) = self.paths.remove(path) {
+            self.touch(number, state);
+        }
+        self.touch_dir_of(path, state);
+    }
+
+    /// Does an operation that leads to `state`; `false`, and nothing changes, if it cannot be done.
+    pub fn apply(&mut self, op: NameOp, state: u32) -> bool {
+        match op {
+            NameOp::Create(path) => self.make(path, Kind::File(Vec::new()), state),
+            NameOp::Mkdir(path) => self.make(path, Kind::Dir, state),
+            NameOp::Symlink(path, len) => self.make(path, Kind::Symlink(target(len)), state),
+            NameOp::Fifo(path) => self.make(path, Kind::Fifo, state),
+            NameOp::Unnamed(path) => self.make(path, Kind::File(fill(path, UNNAMED_LEN)), state),
+            NameOp::Fill(path, len) => self.fill(path, len, state),
+            NameOp::Link(old, new) => self.link(old, new, state),
+            NameOp::Unlink(path) | NameOp::UnlinkHeld(path) => self.unlink(op, path, state),
+            NameOp::Rmdir(path) => {
+                let possible = self.is_dir(path) && self.below(path).next().is_none();
+                if possible {
+                    self.remove(path, state);
+                }
+                possible
+            }
+            NameOp::Rename(from, to, over) => self.rename(from, to, over, state),
+            NameOp::Fsync(path) => self.number(path).is_some(),
+        }
+    }
+
+    fn fill(&mut self, path: &str, len: usize, state: u32) -> bool {
+        let Some(number) = self.number(path) else {
+            return false;
+        };
+        let is_empty = self.kinds[number] == Kind::File(Vec::new());
+        if is_empty {
+            self.kinds[number] = Kind::File(fill(path, len));
+            self.touch(number, state);
+        }
+        is_empty
+    }
+
+    fn link(&mut self, old: &str, new: &str, state: u32) -> bool {
+        let possible = self.number(old).is_some() && !self.is_dir(old) && self.is_free(new);
+        if let (true, Some(number)) = (possible, self.number(old)) {
+            self.paths.insert(new.into(), number);
+            self.touch(number, state);
+            self.touch_dir_of(new, state);
+        }
+        possible
+    }
+
+    fn unlink(&mut self, op: NameOp, path: &str, state: u32) -> bool {
+        let kind = self.number(path).map(|number| &self.kinds[number]);
+        let possible = match (kind, op) {
+            (Some(Kind::File(_)), _) => true,
+            (Some(Kind::Symlink(_) | Kind::Fifo), NameOp::Unlink(_)) => true,
+            _ => false,
+        };
+        if possible {
+            self.remove(path, state);
+        }
+        possible
+    }
+
+    fn rename(&mut self, from: &str, to: &str, over: Over, state: u32) -> bool {
+        let (one, two) = (self.number(from), self.number(to));
+        let into_itself = |a: &str, b: &str| b.starts_with(a) && b[a.len()..].starts_with('/');
+        let (Some(one), true) = (one, self.is_dir(parent(to))) else {
+            return false;
+        };
+        let possible = match (over, two) {
+            (Over::Nothing, two) => two.is_none() && !into_itself(from, to),
+            (_, None) => false,
+            (Over::Exchange, Some(two)) => {
+                one != two && !into_itself(from, to) && !into_itself(to, from)
+            }
+            (Over::Replace, Some(two)) => {
+                let dirs = [self.is_dir(from), self.is_dir(to)];
+                let empty = self.below(to).next().is_none();
+                one != two && dirs[0] == dirs[1] && empty && !into_itself(from, to)
+            }
+        };
+        if !possible {
+            return false;
+        }
+        let moved = self.take(from);
+        let other = self.take(to);
+        self.put(moved, to);
+        if over == Over::Exchange {
+            self.put(other, from);
+        }
+        [one]
+            .into_iter()
+            .chain(two)
+            .for_each(|number| self.touch(number, state));
+        self.touch_dir_of(from, state);
+        self.touch_dir_of(to, state);
+        true
+    }
+
+    /// A name and all below it, by what comes after it.
+    fn take(&mut self, path: &str) -> Vec<(String, Number)> {
+        let mut all: Vec<String> = self.below(path).cloned().collect();
+        all.extend(self.paths.contains_key(path).then(|| path.to_owned()));
+        let each = |name: String| {
+            let number = self.paths.remove(&name).expect("just listed");
+            (name[path.len()..].to_owned(), number)
+        };
+        all.into_iter().map(each).collect()
+    }
+
+    fn put(&mut self, taken: Vec<(String, Number)>, path: &str) {
+        let each = |(rest, number)| (format!("{path}{rest}"), number);
+        self.paths.extend(taken.into_iter().map(each));
+    }
+}
+
+/// What differs between two trees, in words.
+pub(crate) fn difference(found: &Tree, expected: &Tree) -> String {
+    let about = |entry: Option<&Entry>| match entry {
+        None => "absent".to_owned(),
+        Some(Entry { first, links, kind }) => match kind {
+            Kind::File(bytes) => format!("file {first} x{links} of {} bytes", bytes.len()),
+            other => format!("{other:?} {first} x{links}"),
+        },
+    };
+    let paths = found.keys().chain(expected.keys());
+    let mut differ: Vec<String> = paths
+        .filter(|path| found.get(*path) != expected.get(*path))
+        .map(|path| {
+            format!(
+                "{path} is {}, not {}",
+                about(found.get(path)),
+                about(expected.get(path))
+            )
+        })
+        .collect();
+    differ.sort();
+    differ.dedup();
+    differ.join("; ")
+}
+
+impl fmt::Display for NameOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            NameOp::Create(path) => write!(f, "create {path}"),
+            NameOp::Fill(path, len) => write!(f, "fill {path} {len}"),
+            NameOp::Mkdir(path) => write!(f, "mkdir {path}"),
+            NameOp::Symlink(path, len) => write!(f, "symlink {path} ({len} bytes)"),
+            NameOp::Fifo(path) => write!(f, "mkfifo {path}"),
+            NameOp::Link(old, new) => write!(f, "link {old} {new}"),
+            NameOp::Unnamed(path) => write!(f, "tmpfile, link {path}"),
+            NameOp::Unlink(path) => write!(f, "unlink {path}"),
+            NameOp::UnlinkHeld(path) => write!(f, "unlink open {path}"),
+            NameOp::Rmdir(path) => write!(f, "rmdir {path}"),
+            NameOp::Rename(from, to, Over::Exchange) => write!(f, "exchange {from} {to}"),
+            NameOp::Rename(from, to, _) => write!(f, "rename {from} {to}"),
+            NameOp::Fsync(path) => write!(f, "fsync {path}"),
+        }
+    }
+}

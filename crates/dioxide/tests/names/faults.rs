@@ -1,0 +1,403 @@
+//! Calls about names on a device of which one write, flush or read fails, each in turn; and on a file
+//! system with too few blocks or inodes.
+//!
+//! - Who gets an error finds the tree as it was before the call. From a failed flush, or a failed write of the log, on,
+//!   nothing changes any more.
+//! - Opened again, without the fault, the tree is that of one state, not older than the last sync, and
+//!   `e2fsck` finds nothing.
+
+use crate::calls::{self, Call, Dioxide};
+use crate::random_calls::open_fs;
+use crate::tree::{Answer, Tree};
+use crate::view::{self, View};
+use dioxide::block::file::{self, FileOptions};
+use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use dioxide::{Fs, MountOptions, RenameMode, Special};
+use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+fn path(text: &str) -> Vec<u8> {
+    text.as_bytes().to_vec()
+}
+
+fn create(text: &str) -> Call {
+    Call::Create {
+        path: path(text),
+        exclusive: true,
+        mode: 0o644,
+    }
+}
+
+fn mkdir(text: &str) -> Call {
+    Call::Mkdir {
+        path: path(text),
+        mode: 0o755,
+    }
+}
+
+fn symlink(text: &str, len: usize) -> Call {
+    Call::Symlink {
+        target: vec![b't'; len],
+        path: path(text),
+    }
+}
+
+fn write(text: &str, len: u64) -> Call {
+    Call::Write {
+        path: path(text),
+        at: 0,
+        len,
+        seed: 3,
+    }
+}
+
+fn unlink(text: &str) -> Call {
+    Call::Unlink { path: path(text) }
+}
+
+fn rename(from: &str, to: &str, mode: RenameMode) -> Call {
+    let (from, to) = (path(from), path(to));
+    Call::Rename { from, to, mode }
+}
+
+/// What is there before anything fails.
+fn prepared() -> Vec<Call> {
+    let mut calls = vec![mkdir("/d"), mkdir("/e"), mkdir("/d/sub"), mkdir("/d/empty")];
+    for name in ["/d/x", "/d/y", "/e/z", "/e/w"] {
+        calls.push(create(name));
+        calls.push(write(name, 9000));
+    }
+    calls.push(symlink("/d/link", 100));
+    calls
+}
+
+/// Each call about names, with syncs.
+fn workload() -> Vec<Call> {
+    let slot = 0;
+    vec![
+        create("/d/new"),
+        mkdir("/d/dir"),
+        Call::Sync,
+        symlink("/e/short", 10),
+        symlink("/e/long", 200),
+        Call::Mknod {
+            path: path("/e/pipe"),
+            special: Special::Fifo,
+            mode: 0o600,
+        },
+        Call::Link {
+            old: path("/d/x"),
+            new: path("/e/x"),
+        },
+        Call::Fsync { path: path("/e/x") },
+        unlink("/d/link"),
+        unlink("/d/y"),
+        Call::Rmdir {
+            path: path("/d/empty"),
+        },
+        rename("/d/x", "/d/moved", RenameMode::NoReplace),
+        rename("/d/moved", "/e/z", RenameMode::Replace),
+        rename("/d/sub", "/e/sub", RenameMode::Replace),
+        Call::Fsync { path: path("/e") },
+        rename("/d/dir", "/e/w", RenameMode::Exchange),
+        rename("/e/w", "/e/sub", RenameMode::Replace),
+        Call::Unnamed {
+            dir: path("/d"),
+            slot,
+        },
+        Call::WriteOpen {
+            slot,
+            at: 0,
+            len: 5000,
+            seed: 9,
+        },
+        Call::LinkOpen {
+            slot,
+            path: path("/d/linked"),
+        },
+        Call::Close { slot },
+        Call::Open {
+            path: path("/d/linked"),
+            slot,
+        },
+        unlink("/d/linked"),
+        Call::Close { slot },
+        Call::Sync,
+        rename("/e", "/d/e", RenameMode::Replace),
+    ]
+}
+
+fn prepare(builder: ImageBuilder) -> (Image, Tree) {
+    let image = builder.build();
+    let fs = open_fs(&image);
+    let mut tree = Tree::new(fs.block_size().into());
+    let mut side = Dioxide::new(fs);
+    for call in prepared() {
+        assert_eq!(calls::apply(&call, &mut tree), Ok(()), "{call:?}");
+        assert_eq!(side.run(&call), Ok(()), "{call:?}");
+    }
+    side.fs.close().expect("a clean end");
+    (image, tree)
+}
+
+/// A workload that goes on after errors.
+struct Run {
+    tree: Tree,
+    /// What may be found after a crash: of the states since the last sync.
+    views: Vec<View>,
+    /// What each call answered that the model does not.
+    failures: Vec<(String, i32)>,
+    /// How many calls that change something succeeded after the first failure.
+    after: usize,
+}
+
+impl Run {
+    fn new(tree: &Tree) -> Run {
+        Run {
+            tree: tree.clone(),
+            views: vec![view::of_model(tree)],
+            failures: Vec::new(),
+            after: 0,
+        }
+    }
+
+    fn run(&mut self, fs: Fs) {
+        let mut side = Dioxide::new(fs);
+        for call in workload() {
+            self.step(&mut side, &call);
+        }
+        side.open.clear();
+        match side.fs.close() {
+            Ok(()) => self.keep_last(),
+            Err(error) => self.failures.push(("close".into(), error.errno())),
+        }
+    }
+
+    fn keep_last(&mut self) {
+        let all = self.views.len();
+        self.views.drain(..all - 1);
+    }
+
+    fn step(&mut self, side: &mut Dioxide, call: &Call) {
+        // What an earlier failure left out may be missing here.
+        let open = matches!(call, Call::WriteOpen { slot, .. } | Call::LinkOpen { slot, .. }
+            if !side.open.contains_key(slot));
+        if open {
+            return;
+        }
+        let before = self.tree.clone();
+        let expected = calls::apply(call, &mut self.tree);
+        let answer: Answer = side.run(call);
+        if answer == expected {
+            self.views.push(view::of_model(&self.tree));
+            self.after += usize::from(!self.failures.is_empty() && changes(call, &answer));
+            if matches!(call, Call::Sync) {
+                self.keep_last();
+            }
+            return;
+        }
+        let errno = answer.expect_err("the model does not fail here");
+        self.failures.push((format!("{call:?}"), errno));
+        // What failed on its way to the disk may be there after a crash.
+        if errno != libc::EROFS {
+            self.views.push(view::of_model(&self.tree));
+        }
+        self.tree = before;
+        self.views.push(view::of_model(&self.tree));
+        if side.fs.read_only().is_none() {
+            let found = view::of_dioxide(&side.fs);
+            let what = format!("after {call:?} failed");
+            view::assert_same(&what, &found, self.views.last().expect("just put"));
+        }
+    }
+
+    /// Opens the image without the fault.
+    fn check(&self, image: &Image) {
+        let fs = open_fs(image);
+        let found = view::of_dioxide(&fs);
+        if !self.views.contains(&found) {
+            let last = self.views.last().expect("there is one");
+            view::assert_same("opened again", &found, last);
+        }
+        let free = fs.statfs();
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+        let fs = open_fs(image);
+        assert_eq!(fs.statfs(), free);
+    }
+}
+
+fn changes(call: &Call, answer: &Answer) -> bool {
+    let changes = !matches!(call, Call::Open { .. } | Call::Close { .. });
+    answer.is_ok() && changes
+}
+
+/// Runs the workload with one fault. Whether it was met.
+fn survives(image: &Image, tree: &Tree, fault: &Fault) -> bool {
+    let copy = image.copy();
+    let options = FileOptions {
+        write: true,
+        ..FileOptions::default()
+    };
+    let device = file::open(copy.path(), &options).expect("it opens");
+    let device = SimDevice::new(device, SimSpec::default());
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let armed = device.inject(fault.clone());
+    let mut run = Run::new(tree);
+    run.run(fs);
+    let hits = device.hits(armed).expect("it is armed");
+    drop(device);
+    let report = Report(&run);
+    let told = !run.failures.is_empty();
+    assert!(hits > 0 || !told, "an error out of nothing");
+    let silent = fault.op == FaultOp::Read;
+    assert!(told || hits == 0 || silent, "nobody was told");
+    if fault.op == FaultOp::Flush && told {
+        assert_eq!(run.after, 0, "changes after a failed flush");
+    }
+    run.check(&copy);
+    std::mem::forget(report);
+    hits > 0
+}
+
+/// Tells what failed.
+struct Report<'a>(&'a Run);
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        eprintln!("failures: {:?}", self.0.failures);
+    }
+}
+
+fn survives_everywhere(op: FaultOp) {
+    let small = || Image::builder().size(8 << 20).block_size(1024);
+    for (name, builder) in [
+        ("extents", small()),
+        ("no extents", small().features("^extents,^64bit")),
+        ("orphan file", small().features("orphan_file")),
+        (
+            "inline data",
+            small().features("inline_data").inode_size(256),
+        ),
+    ] {
+        let (image, tree) = prepare(builder);
+        let (mut sites, mut bad) = (0, Vec::new());
+        loop {
+            let fault = Fault {
+                skip: sites,
+                ..Fault::once(op, FaultKind::Io(libc::EIO))
+            };
+            let run = AssertUnwindSafe(|| survives(&image, &tree, &fault));
+            match catch_unwind(run) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => bad.push(sites),
+            }
+            sites += 1;
+        }
+        println!("{name}: {op:?} at {sites} sites");
+        assert!(sites > 0, "the workload has none");
+        assert!(bad.is_empty(), "{name}: {op:?} bad at {bad:?} of {sites}");
+    }
+}
+
+#[test]
+fn failed_write_at_every_site_leaves_one_state() {
+    survives_everywhere(FaultOp::Write);
+}
+
+#[test]
+fn failed_flush_at_every_site_leaves_one_state_and_ends_changes() {
+    survives_everywhere(FaultOp::Flush);
+}
+
+#[test]
+fn failed_read_at_every_site_changes_nothing() {
+    survives_everywhere(FaultOp::Read);
+}
+
+/// Runs each call with so few blocks or inodes left, refilled before each, until all succeed.
+fn is_refused_without_room(image: &Image, tree: &Tree, fill: impl Fn(&Fs, u64)) {
+    let mut left = 0;
+    loop {
+        let copy = image.copy();
+        let fs = open_fs(&copy);
+        fill(&fs, left);
+        let mut side = Dioxide::new(fs);
+        let mut tree = tree.clone();
+        let mut refused = 0;
+        for call in workload() {
+            let needs_open = matches!(call, Call::WriteOpen { slot, .. } | Call::LinkOpen { slot, .. }
+                if !tree.open.contains_key(&slot));
+            if needs_open {
+                continue;
+            }
+            let before = tree.clone();
+            let expected = calls::apply(&call, &mut tree);
+            let answer = side.run(&call);
+            if answer != expected {
+                assert_eq!(answer, Err(libc::ENOSPC), "{call:?}, {left} left");
+                tree = before;
+                refused += 1;
+            }
+        }
+        side.open.clear();
+        side.fs.remove_file("/filler").ok();
+        for number in 0.. {
+            if side
+                .fs
+                .remove_file(format!("/lost+found/{number}"))
+                .is_err()
+            {
+                break;
+            }
+        }
+        let found = view::of_dioxide(&side.fs);
+        view::assert_same(&format!("{left} left"), &found, &view::of_model(&tree));
+        side.fs.close().expect("a clean end");
+        e2fsck_clean(copy.path());
+        if refused == 0 {
+            assert!(left > 0, "nothing was refused");
+            return;
+        }
+        left += 1;
+        assert!(left < 60, "the workload needs less");
+    }
+}
+
+#[test]
+fn calls_without_blocks_are_refused_whole() {
+    let small = || {
+        Image::builder()
+            .size(8 << 20)
+            .block_size(1024)
+            .args(&["-m", "0"])
+    };
+    for builder in [small(), small().features("^extents,^64bit")] {
+        let (image, tree) = prepare(builder);
+        is_refused_without_room(&image, &tree, |fs, left| {
+            let options = dioxide::OpenOptions::new().write(true).create(true);
+            let file = options.open(fs, "/filler").expect("room");
+            for step in [64, 1] {
+                while file.write_at(&vec![7; step << 10], file.len()).is_ok() {}
+            }
+            file.set_len(file.len() - (left << 10))
+                .expect("a shorter file");
+            fs.sync().expect("a sync");
+        });
+    }
+}
+
+#[test]
+fn calls_without_inodes_are_refused_whole() {
+    let small = Image::builder().size(8 << 20).block_size(1024);
+    let (image, tree) = prepare(small.args(&["-N", "64"]));
+    is_refused_without_room(&image, &tree, |fs, left| {
+        for number in 0..fs.statfs().files_free - left {
+            let new = dioxide::NewFile::default();
+            let path = format!("/lost+found/{number}");
+            fs.mknod(path, Special::Fifo, &new).expect("an inode");
+        }
+    });
+}

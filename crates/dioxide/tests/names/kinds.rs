@@ -1,0 +1,54 @@
+//! Kinds of file systems, by what matters to names.
+
+use dioxide_testkit::{Image, ImageBuilder};
+use std::ops::RangeInclusive;
+
+pub fn kinds() -> Vec<(&'static str, ImageBuilder)> {
+    let image = || Image::builder().size(48 << 20).args(&["-N", "4096"]);
+    let small = || {
+        let image = Image::builder().size(24 << 20).block_size(1024);
+        image.args(&["-N", "4096"])
+    };
+    vec![
+        ("defaults", image()),
+        ("1k blocks", small()),
+        ("no checksums", small().features("^metadata_csum")),
+        ("orphan file", small().features("orphan_file")),
+        ("no orphan file", image().features("^orphan_file")),
+        ("no journal", image().features("^has_journal,^orphan_file")),
+        (
+            "bigalloc",
+            image().features("bigalloc").args(&["-C", "16384"]),
+        ),
+        ("no extents", small().features("^extents,^64bit")),
+        ("ext2", small().fs_type("ext2")),
+        ("no dir_index", small().features("^dir_index")),
+        (
+            "inline data",
+            small().features("inline_data").inode_size(256),
+        ),
+        (
+            "inline data, 4k",
+            image().features("inline_data").inode_size(512),
+        ),
+        ("no filetype", small().features("^filetype")),
+        (
+            "small inodes",
+            small().features("^metadata_csum").inode_size(128),
+        ),
+    ]
+}
+
+/// The seeds to run with: `usual` of them, or what `DIOXIDE_SOAK` says, a number of seeds or `first-last`.
+pub fn seeds(usual: u64) -> RangeInclusive<u64> {
+    let Ok(soak) = std::env::var("DIOXIDE_SOAK") else {
+        return 1..=usual;
+    };
+    let number = |text: &str| text.parse::<u64>().expect("DIOXIDE_SOAK: a number");
+    match soak.split_once('-') {
+        Some((first, last)) => number(first)..=number(last),
+        // `make soak` says 1.
+        None if soak == "1" => 1..=20 * usual,
+        None => 1..=number(&soak),
+    }
+}

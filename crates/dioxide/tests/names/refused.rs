@@ -1,0 +1,148 @@
+//! Calls that Linux refuses for a reason that is easily mistaken for another: the same `errno` from dioxide
+//! and, where it can be asked, from the kernel.
+
+use crate::calls::{self, Call, Dioxide};
+use crate::linux;
+use crate::random_calls::open_fs;
+use crate::tree::{Answer, Tree};
+use dioxide::RenameMode::{self, Exchange, NoReplace, Replace};
+use dioxide_testkit::{Image, Mount, have_root};
+
+fn create(path: &str, exclusive: bool) -> Call {
+    Call::Create {
+        path: path.into(),
+        exclusive,
+        mode: 0o644,
+    }
+}
+
+fn mkdir(path: &str) -> Call {
+    Call::Mkdir {
+        path: path.into(),
+        mode: 0o755,
+    }
+}
+
+fn symlink(target: &str, path: &str) -> Call {
+    Call::Symlink {
+        target: target.into(),
+        path: path.into(),
+    }
+}
+
+fn link(old: &str, new: &str) -> Call {
+    Call::Link {
+        old: old.into(),
+        new: new.into(),
+    }
+}
+
+fn rename(from: &str, to: &str, mode: RenameMode) -> Call {
+    Call::Rename {
+        from: from.into(),
+        to: to.into(),
+        mode,
+    }
+}
+
+fn unlink(path: &str) -> Call {
+    Call::Unlink { path: path.into() }
+}
+
+fn link_open(path: &str) -> Call {
+    Call::LinkOpen {
+        slot: 0,
+        path: path.into(),
+    }
+}
+
+/// A directory `d`, a file `f`, which is open, and symlinks to both and to what cannot be.
+fn prepared() -> Vec<(Call, Answer)> {
+    let open = Call::Open {
+        path: b"/f".into(),
+        slot: 0,
+    };
+    let long = "n".repeat(256);
+    [
+        mkdir("/d"),
+        create("/f", true),
+        symlink("f", "/to-f"),
+        symlink("d", "/to-d"),
+        symlink(&long, "/to-long"),
+        open,
+    ]
+    .map(|call| (call, Ok(())))
+    .into()
+}
+
+fn refused() -> Vec<(Call, Answer)> {
+    let long = "n".repeat(256);
+    let too_long = "t".repeat(4096);
+    let calls = [
+        (create("/", true), libc::EEXIST),
+        (create("/d/..", true), libc::EEXIST),
+        (create("/", false), libc::EISDIR),
+        (create("/f/", false), libc::EISDIR),
+        (create("/new/", true), libc::EISDIR),
+        (link("/f", "/d/"), libc::EEXIST),
+        (link("/f", "/"), libc::EEXIST),
+        (link("/f", "/new/"), libc::ENOENT),
+        (link_open("/new/"), libc::ENOENT),
+        (link_open("/d/"), libc::EEXIST),
+        (symlink("x", "/d/"), libc::EEXIST),
+        (symlink("x", "/new/"), libc::ENOENT),
+        (symlink(&too_long, "/none/x"), libc::ENAMETOOLONG),
+        (symlink("", "/none/x"), libc::ENOENT),
+        (mkdir(&format!("/f/{long}")), libc::ENOTDIR),
+        (mkdir(&format!("/d/{long}")), libc::ENAMETOOLONG),
+        (
+            rename("/none", &format!("/d/{long}"), Replace),
+            libc::ENOENT,
+        ),
+        (
+            rename("/f", &format!("/d/{long}"), Replace),
+            libc::ENAMETOOLONG,
+        ),
+        (rename("/f", "/d/", NoReplace), libc::EEXIST),
+        (rename("/f", "/d/..", NoReplace), libc::EEXIST),
+        (rename("/f", "/d/..", Replace), libc::EBUSY),
+        (rename("/d", "/f/", Exchange), libc::ENOTDIR),
+        (rename("/f/", "/d", Exchange), libc::ENOTDIR),
+        (unlink("/to-d/"), libc::ENOTDIR),
+        (unlink("/to-long/"), libc::ENOTDIR),
+        (unlink("/d/"), libc::EISDIR),
+        (unlink("/f/"), libc::ENOTDIR),
+    ];
+    let refused = calls.map(|(call, errno)| (call, Err(errno)));
+    // A slash behind the new name is about what has it.
+    let exchange = (rename("/f", "/d/", Exchange), Ok(()));
+    refused.into_iter().chain([exchange]).collect()
+}
+
+#[test]
+fn refused_calls_have_the_errno_of_linux() {
+    let image = Image::builder().size(16 << 20).build();
+    let copy = image.copy();
+    let (calls, expected): (Vec<Call>, Vec<Answer>) =
+        prepared().into_iter().chain(refused()).unzip();
+    let mut tree = Tree::new(4096);
+    let by_model: Vec<Answer> = calls
+        .iter()
+        .map(|call| calls::apply(call, &mut tree))
+        .collect();
+    let mut side = Dioxide::new(open_fs(&image));
+    let by_dioxide: Vec<Answer> = calls.iter().map(|call| side.run(call)).collect();
+    let by_kernel = have_root().then(|| {
+        let mount = Mount::ext4(copy.path(), "");
+        let answers = linux::run_all(mount.path(), &calls);
+        mount.unmount();
+        answers
+    });
+    for (at, call) in calls.iter().enumerate() {
+        assert_eq!(by_dioxide[at], expected[at], "dioxide: {call:?}");
+        assert_eq!(by_model[at], expected[at], "the model: {call:?}");
+        if let Some(by_kernel) = &by_kernel {
+            assert_eq!(by_kernel[at], expected[at], "the kernel: {call:?}");
+        }
+    }
+}

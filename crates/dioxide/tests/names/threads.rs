@@ -1,0 +1,469 @@
+//! Four threads at once in a few directories, which they hold by node: a lineariser finds an order of all
+//! calls that explains what each answered; and many calls without it, after which `e2fsck` and free
+//! counts are right.
+
+use crate::kinds::{kinds, seeds};
+use crate::random::Random;
+use crate::random_calls::open_fs;
+use crate::tree::{Answer, Body, Id, ROOT, Tree, empty_dir};
+use dioxide::{Fs, NewFile, Node, OpenOptions, RenameMode};
+use dioxide_testkit::{Image, e2fsck_clean};
+use std::collections::HashSet;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const THREADS: usize = 4;
+const CALLS: usize = 6;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// The directories, by their place in the list of nodes. The last lies in the one before.
+const DIRS: [&str; 3] = ["/d0", "/d1", "/d1/a"];
+
+/// A directory of [`DIRS`], and a name in it.
+type Place = (usize, &'static str);
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Create(Place),
+    Mkdir(Place),
+    /// Each target is of one call only.
+    Symlink(Place, u64),
+    /// Of a file that is held.
+    Link(Place),
+    Unlink(Place),
+    Rmdir(Place),
+    Rename(Place, Place, RenameMode),
+    /// What kind of file it is.
+    Look(Place),
+    List(usize),
+}
+
+/// What a call answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Kind(&'static str),
+    Names(Vec<String>),
+}
+
+#[derive(Debug)]
+struct Event {
+    call: Call,
+    begin: u64,
+    end: u64,
+    found: Answer<Found>,
+}
+
+fn place(random: &mut Random) -> Place {
+    let name = NAMES[random.pick(3) as usize];
+    (random.pick(3) as usize, name)
+}
+
+fn call(random: &mut Random, unique: u64) -> Call {
+    let (one, two) = (place(random), place(random));
+    match random.pick(16) {
+        0 | 1 => Call::Create(one),
+        2 | 3 => Call::Mkdir(one),
+        4 => Call::Symlink(one, unique),
+        5 => Call::Link(one),
+        6 | 7 => Call::Unlink(one),
+        8 | 9 => Call::Rmdir(one),
+        10 | 11 => Call::Rename(one, two, RenameMode::Replace),
+        12 => Call::Rename(one, two, RenameMode::NoReplace),
+        13 => Call::Rename(one, two, RenameMode::Exchange),
+        14 => Call::Look(one),
+        _ => Call::List(one.0),
+    }
+}
+
+/// Carries a call out.
+fn run(dirs: &[Node], call: Call) -> Answer<Found> {
+    try_run(dirs, call).map_err(|error| error.errno())
+}
+
+fn try_run(dirs: &[Node], call: Call) -> dioxide::Result<Found> {
+    let new = NewFile::new(0o755);
+    let done = |()| Found::Nothing;
+    match call {
+        Call::Create((dir, name)) => dirs[dir].create(name.as_bytes(), &new).map(drop).map(done),
+        Call::Mkdir((dir, name)) => dirs[dir]
+            .create_dir(name.as_bytes(), &new)
+            .map(drop)
+            .map(done),
+        Call::Symlink((dir, name), unique) => {
+            let target = target(unique);
+            dirs[dir]
+                .symlink(&target, name.as_bytes(), &new)
+                .map(drop)
+                .map(done)
+        }
+        Call::Link((dir, name)) => {
+            let held = &dirs[DIRS.len()];
+            held.link(&dirs[dir], name.as_bytes()).map(done)
+        }
+        Call::Unlink((dir, name)) => dirs[dir].remove_file(name.as_bytes()).map(done),
+        Call::Rmdir((dir, name)) => dirs[dir].remove_dir(name.as_bytes()).map(done),
+        Call::Rename((dir, name), (to, new), mode) => dirs[dir]
+            .rename(name.as_bytes(), &dirs[to], new.as_bytes(), mode)
+            .map(done),
+        Call::Look((dir, name)) => {
+            let kind = format!("{:?}", dirs[dir].lookup(name.as_bytes())?.file_type());
+            let kinds = ["Regular", "Directory", "Symlink"];
+            let known = kinds.into_iter().find(|known| *known == kind);
+            Ok(Found::Kind(known.expect("of these three")))
+        }
+        Call::List(dir) => {
+            let entries = dirs[dir].read_dir(0, 1000)?;
+            let names = entries.into_iter().map(|(entry, _)| text(&entry.name));
+            let mut names: Vec<_> = names.filter(|name| !name.starts_with('.')).collect();
+            names.sort();
+            Ok(Found::Names(names))
+        }
+    }
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+fn target(unique: u64) -> Vec<u8> {
+    // Some are too long for the inode.
+    format!(
+        "{unique:0width$}",
+        width = if unique % 2 == 0 { 5 } else { 100 }
+    )
+    .into_bytes()
+}
+
+/// What the model makes of it. `dirs` are the files that [`DIRS`] were at the beginning; one that went is gone.
+fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
+    let done = |()| Found::Nothing;
+    match call {
+        Call::Create((dir, name)) => {
+            let file = Body::File(Vec::new());
+            tree.create(dirs[dir], name.as_bytes(), file, 0)
+                .map(drop)
+                .map(done)
+        }
+        Call::Mkdir((dir, name)) => {
+            let body = empty_dir();
+            tree.create(dirs[dir], name.as_bytes(), body, 0)
+                .map(drop)
+                .map(done)
+        }
+        Call::Symlink((dir, name), unique) => {
+            let body = Body::Symlink(target(unique));
+            tree.create(dirs[dir], name.as_bytes(), body, 0)
+                .map(drop)
+                .map(done)
+        }
+        Call::Link((dir, name)) => {
+            let held = dirs[DIRS.len()];
+            tree.link(held, dirs[dir], name.as_bytes()).map(done)
+        }
+        Call::Unlink((dir, name)) => tree.unlink(dirs[dir], name.as_bytes()).map(done),
+        Call::Rmdir((dir, name)) => tree.rmdir(dirs[dir], name.as_bytes()).map(done),
+        Call::Rename((dir, name), (to, new), mode) => {
+            let (from, to) = ((dirs[dir], name.as_bytes()), (dirs[to], new.as_bytes()));
+            tree.rename(from, to, mode, [false; 2]).map(done)
+        }
+        Call::Look((dir, name)) => {
+            let id = tree
+                .child(dirs[dir], name.as_bytes())?
+                .ok_or(libc::ENOENT)?;
+            Ok(Found::Kind(match tree.node(id).body {
+                Body::Dir { .. } => "Directory",
+                Body::Symlink(_) => "Symlink",
+                _ => "Regular",
+            }))
+        }
+        Call::List(dir) => {
+            let names = tree.names(dirs[dir])?;
+            Ok(Found::Names(names.keys().map(|name| text(name)).collect()))
+        }
+    }
+}
+
+/// Searches an order in which the model answers as was found: of the calls that no other had ended before
+/// they began, one is next. What was tried in vain is kept.
+struct Search<'a> {
+    events: &'a [Event],
+    dirs: &'a [Id],
+    failed: HashSet<(u32, Tree)>,
+}
+
+impl Search<'_> {
+    /// The trees that are left by orders that fit; only whether there is one whose names are `last`.
+    fn explains(&mut self, done: u32, tree: &Tree, last: &dyn Fn(&Tree) -> bool) -> bool {
+        if done.count_ones() as usize == self.events.len() {
+            return last(tree);
+        }
+        if self.failed.contains(&(done, tree.clone())) {
+            return false;
+        }
+        let left = (0..self.events.len()).filter(|at| done >> at & 1 == 0);
+        let left: Vec<usize> = left.collect();
+        let ends = left.iter().map(|&at| self.events[at].end);
+        let first_end = ends.min().expect("some are left");
+        for at in left {
+            let event = &self.events[at];
+            if event.begin > first_end {
+                continue;
+            }
+            let mut next = tree.clone();
+            if model(&mut next, self.dirs, event.call) == event.found
+                && self.explains(done | 1 << at, &next, last)
+            {
+                return true;
+            }
+        }
+        self.failed.insert((done, tree.clone()));
+        false
+    }
+}
+
+/// The three directories and a file, made anew. They are held open in the model: what is removed stays known.
+fn begin(fs: &Fs) -> (Vec<Node>, Tree, Vec<Id>) {
+    for dir in DIRS {
+        fs.create_dir(dir, &NewFile::new(0o755)).expect("room");
+    }
+    let node = |dir: &str| fs.node(dir).expect("just made");
+    let mut nodes: Vec<Node> = DIRS.map(node).into();
+    let held = nodes[0].create(b"a", &NewFile::default());
+    nodes.push(held.expect("room"));
+    let mut tree = Tree::new(1024);
+    tree.rmdir(ROOT, b"lost+found").expect("empty");
+    let mut dirs = Vec::new();
+    for (slot, (parent, name)) in [(None, b"d0"), (None, b"d1"), (Some(1), b"a\0")]
+        .into_iter()
+        .enumerate()
+    {
+        let parent = parent.map_or(ROOT, |at: usize| dirs[at]);
+        let name = name.strip_suffix(b"\0").unwrap_or(name);
+        let id = tree.create(parent, name, empty_dir(), 0).expect("empty");
+        tree.open.insert(slot as u32, id);
+        dirs.push(id);
+    }
+    let held = tree.create(dirs[0], b"a", Body::File(Vec::new()), 0);
+    dirs.push(held.expect("empty"));
+    tree.open.insert(3, dirs[3]);
+    (nodes, tree, dirs)
+}
+
+/// Runs the calls of all threads at once.
+fn at_once(dirs: &[Node], seed: u64) -> Vec<Event> {
+    let (clock, barrier) = (AtomicU64::new(0), Barrier::new(THREADS));
+    let now = || clock.fetch_add(1, Ordering::SeqCst);
+    let work = |thread: usize| {
+        let mut random = Random::new(seed * 64 + thread as u64);
+        let calls: Vec<Call> = (0..CALLS)
+            .map(|index| call(&mut random, (thread * CALLS + index) as u64))
+            .collect();
+        barrier.wait();
+        let one = |call| {
+            let begin = now();
+            let found = run(dirs, call);
+            let end = now();
+            Event {
+                call,
+                begin,
+                end,
+                found,
+            }
+        };
+        calls.into_iter().map(one).collect::<Vec<Event>>()
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        let events = threads.into_iter().map(|t| t.join().expect("no panic"));
+        events.flatten().collect()
+    })
+}
+
+/// What is below a directory: paths, kinds, link counts.
+fn below(fs: &Fs, dir: &str) -> Vec<(Vec<u8>, u32)> {
+    let view = crate::view::of_dioxide(fs);
+    let inside = view
+        .into_iter()
+        .filter(|(path, _)| path.starts_with(dir.as_bytes()));
+    inside.map(|(path, entry)| (path, entry.nlink)).collect()
+}
+
+fn below_in_model(tree: &Tree) -> Vec<(Vec<u8>, u32)> {
+    let paths = tree.paths().into_iter().filter(|(_, id)| *id != ROOT);
+    let mut all: Vec<_> = paths
+        .map(|(path, id)| (path, tree.node(id).nlink))
+        .collect();
+    all.sort();
+    all
+}
+
+fn remove_below(fs: &Fs, view: &[(Vec<u8>, u32)]) {
+    for (path, _) in view.iter().rev() {
+        let removed = match fs.symlink_metadata(path).expect("it is listed").file_type {
+            dioxide::FileType::Directory => fs.remove_dir(path),
+            _ => fs.remove_file(path),
+        };
+        removed.expect("nothing is in it any more");
+    }
+}
+
+/// Tells what was done if looking at what it left fails.
+struct Report<'a>(&'a [Event], u64);
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        let mut sorted: Vec<&Event> = self.0.iter().collect();
+        sorted.sort_by_key(|event| event.begin);
+        eprintln!("seed {}:", self.1);
+        sorted.iter().for_each(|event| eprintln!("{event:?}"));
+    }
+}
+
+fn check_round(fs: &Fs, seed: u64) {
+    let (nodes, tree, dirs) = begin(fs);
+    let events = at_once(&nodes, seed);
+    drop(nodes);
+    let report = Report(&events, seed);
+    let left = below(fs, "/d");
+    let mut search = Search {
+        events: &events,
+        dirs: &dirs,
+        failed: HashSet::new(),
+    };
+    let is_last = |tree: &Tree| below_in_model(tree) == left;
+    let explained = search.explains(0, &tree, &is_last);
+    assert!(
+        explained,
+        "seed {seed}: no order explains what left {left:?}"
+    );
+    std::mem::forget(report);
+    remove_below(fs, &left);
+}
+
+#[test]
+fn calls_of_four_threads_have_an_order_that_explains_them() {
+    let rounds = seeds(400);
+    for (name, builder) in [&kinds()[0], &kinds()[1], &kinds()[5], &kinds()[10]] {
+        let image = builder.clone().build();
+        let fs = open_fs(&image);
+        let free = fs.statfs();
+        for seed in rounds.clone() {
+            check_round(&fs, seed);
+        }
+        fs.sync().expect("a sync");
+        assert_eq!(fs.statfs(), free, "{name}");
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}
+
+/// The search is worth something only if it can fail.
+#[test]
+fn answers_that_no_order_gives_are_found() {
+    let image = Image::builder().size(16 << 20).build();
+    let fs = open_fs(&image);
+    let (nodes, tree, dirs) = begin(&fs);
+    let make = Call::Create((0, NAMES[1]));
+    let at = |begin, found| Event {
+        call: make,
+        begin,
+        end: begin + 5,
+        found,
+    };
+    let one = |found| [at(0, Ok(Found::Nothing)), at(1, found)];
+    for (found, explained) in [(Err(libc::EEXIST), true), (Ok(Found::Nothing), false)] {
+        let events = one(found);
+        let mut search = Search {
+            events: &events,
+            dirs: &dirs,
+            failed: HashSet::new(),
+        };
+        assert_eq!(search.explains(0, &tree, &|_| true), explained);
+    }
+    drop(nodes);
+    fs.close().expect("a clean end");
+}
+
+/// Calls by path in the same few directories, some of which move, with files written, held open, and
+/// unlinked while they are.
+fn stress(fs: &Fs, seed: u64, calls: usize) {
+    let mut random = Random::new(seed);
+    let mut held = Vec::new();
+    for _ in 0..calls {
+        let path = |random: &mut Random| {
+            let mut path = String::new();
+            for _ in 0..random.below(1..4) {
+                path += &format!("/s{}", random.pick(4));
+            }
+            path
+        };
+        let (one, two) = (path(&mut random), path(&mut random));
+        let new = NewFile::new(0o755);
+        let result = match random.pick(12) {
+            0 | 1 => fs.create_dir(&one, &new),
+            2 => fs.symlink(&two, &one, &new),
+            3 => fs.hard_link(&one, &two),
+            4 | 5 => fs.remove_file(&one),
+            6 => fs.remove_dir(&one),
+            7 => fs.rename(&one, &two, RenameMode::Replace),
+            8 => fs.rename(&one, &two, RenameMode::Exchange),
+            9 => {
+                held.truncate(3);
+                fs.read_dir(&one).map(drop)
+            }
+            _ => {
+                let options = OpenOptions::new().read(true).write(true).create(true);
+                options.open(fs, &one).and_then(|file| {
+                    file.write_at(&[seed as u8; 3000], random.below(0..9000))?;
+                    if random.pick(2) == 0 {
+                        held.push(file);
+                    }
+                    Ok(())
+                })
+            }
+        };
+        if let Err(error) = result {
+            let known = [
+                libc::ENOENT,
+                libc::EEXIST,
+                libc::ENOTDIR,
+                libc::EISDIR,
+                libc::ENOTEMPTY,
+                libc::EINVAL,
+                libc::ELOOP,
+                libc::EPERM,
+            ];
+            assert!(known.contains(&error.errno()), "{one} {two}: {error}");
+        }
+    }
+}
+
+#[test]
+fn many_calls_of_four_threads_leave_a_whole_file_system() {
+    for (name, builder) in kinds() {
+        for seed in seeds(1) {
+            let image = builder.clone().build();
+            let fs = open_fs(&image);
+            let free = fs.statfs();
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS as u64 {
+                    let fs = &fs;
+                    scope.spawn(move || stress(fs, seed * 16 + thread, 1500));
+                }
+            });
+            let left = below(&fs, "/s");
+            fs.close().expect("a clean end");
+            e2fsck_clean(image.path());
+            let fs = open_fs(&image);
+            assert_eq!(below(&fs, "/s"), left, "{name}, seed {seed}");
+            remove_below(&fs, &left);
+            fs.sync().expect("a sync");
+            assert_eq!(fs.statfs(), free, "{name}, seed {seed}");
+            fs.close().expect("a clean end");
+            e2fsck_clean(image.path());
+        }
+    }
+}
