@@ -10,6 +10,8 @@ mod layout;
 mod look;
 mod mkfs;
 mod mode;
+mod names;
+mod new;
 mod owner;
 mod pack;
 mod shell;
@@ -22,18 +24,23 @@ pub use change::{
     ChmodArgs, ChownArgs, FallocateArgs, SyncArgs, TouchArgs, TruncateArgs, WriteArgs,
 };
 pub use check::CheckArgs;
-pub use copy::CpArgs;
+pub use copy::{CpArgs, MvArgs};
 pub use crash_test::CrashTestArgs;
 pub use find::FindArgs;
 pub use layout::{JournalArgs, MapArgs};
 pub use look::{CatArgs, DfArgs, DuArgs, LsArgs, StatArgs, TreeArgs};
 pub use mkfs::MkfsArgs;
 pub use mode::{ModeChange, umask};
+pub use names::{LnArgs, MkdirArgs, MknodArgs, RmArgs, RmdirArgs};
+pub use new::NewFiles;
 pub use owner::Owner;
 pub use pack::{PackArgs, UnpackArgs};
 pub use shell::ShellArgs;
 pub use size::{SizeChange, parse_size};
-pub use xattr::{Encoding, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs};
+pub use xattr::{
+    Encoding, Value, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs, XattrRemoveArgs,
+    XattrRestoreArgs, XattrSetArgs, unescape,
+};
 
 use crate::address::Operand;
 use clap::builder::PossibleValuesParser;
@@ -62,6 +69,7 @@ Examples:
   dioxide info disk.img
   dioxide ls -l disk.img:/etc
   dioxide cp -a disk.img:/etc copy-of-etc
+  dioxide cp -r build/. disk.img:/srv
   dioxide find disk.img:/ -name '*.conf' -mtime -7
   dioxide shell disk.img
   dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write
@@ -94,10 +102,16 @@ pub enum Command {
     Gen(GenArgs),
     Info(InfoArgs),
     Journal(JournalArgs),
+    Ln(LnArgs),
     Ls(LsArgs),
     Map(MapArgs),
+    Mkdir(MkdirArgs),
     Mkfs(Box<MkfsArgs>),
+    Mknod(MknodArgs),
+    Mv(MvArgs),
     Pack(Box<PackArgs>),
+    Rm(RmArgs),
+    Rmdir(RmdirArgs),
     Shell(ShellArgs),
     Stat(StatArgs),
     Sync(SyncArgs),

@@ -6,6 +6,7 @@ mod change;
 mod check;
 mod cp;
 mod crash_test;
+mod destination;
 mod df;
 mod du;
 mod explain;
@@ -15,10 +16,16 @@ mod find;
 mod generate;
 mod info;
 mod journal;
+mod ln;
 mod ls;
 mod map;
+mod mkdir;
 mod mkfs;
+mod mknod;
+mod mv;
 mod pack;
+mod report;
+mod rm;
 mod shell;
 mod stat;
 mod sync;
@@ -53,10 +60,16 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Gen(args) => generate::run(args),
         Command::Info(args) => info::run(args, out),
         Command::Journal(args) => journal::run(args, out),
+        Command::Ln(args) => ln::run(args, session, out),
         Command::Ls(args) => ls::run(args, session, out),
         Command::Map(args) => map::run(args, out),
+        Command::Mkdir(args) => mkdir::mkdir(args, session, out),
         Command::Mkfs(args) => mkfs::run(args, out),
+        Command::Mknod(args) => mknod::run(args, session, out),
+        Command::Mv(args) => mv::run(args, session, out),
         Command::Pack(args) => pack::run(args, out),
+        Command::Rm(args) => rm::run(args, session, out),
+        Command::Rmdir(args) => mkdir::rmdir(args, session, out),
         Command::Shell(args) => shell::run(args, out),
         Command::Stat(args) => stat::run(args, session, out),
         Command::Sync(args) => sync::run(args, session),

@@ -132,6 +132,25 @@ impl Failure {
         }
     }
 
+    /// What happened, without what it is about.
+    pub fn words(self) -> String {
+        match self {
+            Failure::Told { what, .. } => what,
+            Failure::PipeClosed | Failure::Interrupted => String::new(),
+        }
+    }
+
+    /// Whether something is not there.
+    pub fn is_absence(&self) -> bool {
+        matches!(
+            self,
+            Failure::Told {
+                status: Status::Negative,
+                ..
+            }
+        )
+    }
+
     /// Whether it ends the command, and not one operand only.
     pub fn ends_all(&self) -> bool {
         matches!(self, Failure::PipeClosed | Failure::Interrupted)
@@ -166,11 +185,14 @@ fn words(path: &[u8], error: &Error) -> String {
         Error::NoSpace(_) => io_words(&io::Error::from_raw_os_error(error.errno())),
         _ => {
             let said = error.to_string();
-            let prefix = format!("{}: ", String::from_utf8_lossy(path));
-            match said.strip_prefix(&prefix) {
-                Some(what) => capitalised(what),
-                None => said,
-            }
+            let path = format!("/{}/", String::from_utf8_lossy(path).trim_matches('/'));
+            // It names the file, a directory on the way, or the name that it stumbled over.
+            let named = said.match_indices(": ").find_map(|(at, _)| {
+                let (named, what) = (said[..at].trim_matches('/'), &said[at + 2..]);
+                path.contains(&format!("/{named}/"))
+                    .then(|| capitalised(what))
+            });
+            named.unwrap_or(said)
         }
     }
 }
@@ -206,6 +228,7 @@ mod tests {
     fn error_that_names_its_path_is_not_named_twice() {
         let error = Error::NotFound("/a/b".into());
         assert_eq!(words(b"/a/b", &error), "No such file or directory");
+        assert_eq!(words(b"/c/a", &Error::Exists("a".into())), "File exists");
         assert_eq!(words(b"/a", &error), "/a/b: no such file or directory");
     }
 }

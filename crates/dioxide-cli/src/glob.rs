@@ -25,6 +25,19 @@ pub fn is_pattern(path: &[u8]) -> bool {
     path.iter().any(|byte| b"*?[".contains(byte))
 }
 
+/// The name that a pattern is where it is meant as one: without the `\` before what is meant literally.
+pub fn literal(pattern: &[u8]) -> Vec<u8> {
+    let mut name = Vec::with_capacity(pattern.len());
+    let mut bytes = pattern.iter().copied();
+    while let Some(byte) = bytes.next() {
+        name.push(match byte {
+            b'\\' => bytes.next().unwrap_or(byte),
+            byte => byte,
+        });
+    }
+    name
+}
+
 /// Whether `name` as a whole fits. Time: at most the product of the lengths.
 pub fn fits(pattern: &[u8], name: &[u8], case: Case) -> bool {
     let (mut p, mut n) = (0, 0);
@@ -265,6 +278,11 @@ mod tests {
         assert!(fits(b"??", b"\xff\xfe", Case::Exact));
         assert!(!fits(b"[\xc3-\xff]", b"a", Case::Exact));
         assert!(fits(b"*\xff", b"a\xff", Case::Exact));
+    }
+
+    #[test]
+    fn pattern_as_a_name_loses_its_backslashes() {
+        assert_eq!(literal(br"/a\*b[c]\\d"), br"/a*b[c]\d");
     }
 
     #[test]

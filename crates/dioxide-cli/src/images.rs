@@ -17,62 +17,57 @@ pub enum Purpose {
 
 /// Images that one command works on, each opened once.
 pub struct Images {
+    /// Of a mount that only looks.
     options: MountOptions,
     purpose: Purpose,
-    open: BTreeMap<PathBuf, Fs>,
+    open: BTreeMap<PathBuf, (Fs, Purpose)>,
 }
 
 impl Images {
     /// Images to look into.
     pub fn new(args: &ImageArgs) -> Images {
+        Images::with(args, Purpose::Look)
+    }
+
+    /// Images for some purpose. [`Images::close`] them.
+    pub fn with(args: &ImageArgs, purpose: Purpose) -> Images {
         Images {
             options: args.mount_options(),
-            purpose: Purpose::Look,
+            purpose,
             open: BTreeMap::new(),
-        }
-    }
-
-    /// Images to change. [`Images::close`] them.
-    pub fn to_change(args: &ImageArgs) -> Images {
-        Images {
-            options: args.mount_options().read_only(false),
-            purpose: Purpose::Change,
-            open: BTreeMap::new(),
-        }
-    }
-
-    /// Images for some purpose.
-    pub fn with(args: &ImageArgs, purpose: Purpose) -> Images {
-        match purpose {
-            Purpose::Look => Images::new(args),
-            Purpose::Change => Images::to_change(args),
         }
     }
 
     /// The file system in `image`. What the user should know about it is told when it is opened.
     pub fn fs(&mut self, image: &Path) -> Result<Fs, Failure> {
+        self.fs_for(image, self.purpose)
+    }
+
+    /// The same for another purpose than that of most. An image that is open already stays as it is.
+    pub fn fs_for(&mut self, image: &Path, purpose: Purpose) -> Result<Fs, Failure> {
         // However it is spelt: a second mount that writes would be refused.
         let key = image.canonicalize().unwrap_or_else(|_| image.to_owned());
-        if let Some(fs) = self.open.get(&key) {
+        if let Some((fs, _)) = self.open.get(&key) {
             return Ok(fs.clone());
         }
-        let fs = Fs::open(image, &self.options)
+        let options = self.options.clone().read_only(purpose == Purpose::Look);
+        let fs = Fs::open(image, &options)
             .map_err(|error| Failure::engine(image.display(), b"", &error))?;
-        match self.purpose {
+        match purpose {
             Purpose::Look => warn(image, &fs),
             Purpose::Change => pass_on(image, &fs),
         }
-        self.open.insert(key, fs.clone());
+        self.open.insert(key, (fs.clone(), purpose));
         Ok(fs)
     }
 
     /// Closes what was changed: it is durable and clean then. What fails is told.
     pub fn close(self) -> Status {
         let mut worst = Status::Fine;
-        if self.purpose == Purpose::Look {
-            return worst;
-        }
-        for (image, fs) in self.open {
+        for (image, (fs, purpose)) in self.open {
+            if purpose == Purpose::Look {
+                continue;
+            }
             if let Err(error) = fs.close() {
                 worst = Failure::engine(image.display(), b"", &error).tell();
             }

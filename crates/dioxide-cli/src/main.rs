@@ -10,6 +10,7 @@
 //! | `glob` | patterns of names |
 //! | `images` | opened images |
 //! | `interrupt` | Ctrl-C |
+//! | `location` | files in images and on the host alike |
 //! | `output` | standard output: streaming, closed pipes, terminals |
 //! | `progress` | bars on standard error for what takes long |
 //! | `render` | modes, times and names as text |
@@ -23,6 +24,7 @@ mod failure;
 mod glob;
 mod images;
 mod interrupt;
+mod location;
 mod output;
 mod progress;
 mod render;

@@ -11,11 +11,12 @@ use crate::args::ImageArgs;
 use crate::failure::{Failure, Status};
 use crate::glob;
 use crate::images::{Images, Purpose};
+use crate::location::Location;
 use crate::render::printable;
-use dioxide::{Error, File, Fs, Metadata, OpenOptions};
-use std::ffi::{OsStr, OsString};
+use dioxide::{Error, File, Fs, Metadata, Node, OpenOptions};
+use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The images of one command, or of a shell.
@@ -88,6 +89,14 @@ impl Session {
         }
     }
 
+    /// The same, to be changed though the command as a whole only looks.
+    fn fs_to_change(&mut self, image: &Path) -> Result<Fs, Failure> {
+        match &mut self.images {
+            Some(images) => images.fs_for(image, Purpose::Change),
+            None => Err(Failure::plain("no image is open")),
+        }
+    }
+
     /// What a word names.
     pub fn place(&self, operand: &Operand) -> Result<Place, Failure> {
         let word = operand.0.as_bytes();
@@ -133,6 +142,71 @@ impl Session {
         }
     }
 
+    /// The files that an operand names, for what makes those that are not there: a pattern that nothing
+    /// fits is a name.
+    pub fn targets_or_new(&mut self, operand: &Operand) -> Result<Vec<Target>, Failure> {
+        match self.targets(operand) {
+            Err(failure) if failure.is_absence() => Ok(vec![self.new_target(operand)?]),
+            found => found,
+        }
+    }
+
+    /// As [`Session::targets_or_new`], for one file.
+    pub fn new_or_only(&mut self, operand: &Operand) -> Result<Target, Failure> {
+        let found = self.targets_or_new(operand)?;
+        only(found, operand)
+    }
+
+    /// The one file that is to be made: patterns are not looked for, and `\\` before their characters is left out.
+    pub fn new_target(&mut self, operand: &Operand) -> Result<Target, Failure> {
+        let mut target = self.exact_target(operand)?;
+        if glob::is_pattern(target.path()) {
+            target.address.path = glob::literal(target.path());
+            target.shown = glob::literal(&target.shown);
+        }
+        Ok(target)
+    }
+
+    /// The file of just this path.
+    pub fn exact_target(&mut self, operand: &Operand) -> Result<Target, Failure> {
+        let Place::Image {
+            address,
+            shown,
+            unsaid,
+        } = self.place(operand)?
+        else {
+            // Told as everywhere.
+            return self.target(operand);
+        };
+        let said = address.path.get(unsaid..).unwrap_or_default();
+        Ok(Target {
+            shown: [&shown[..], said].concat(),
+            fs: self.fs(&address.image)?,
+            address,
+        })
+    }
+
+    /// The files that an operand names, in an image or on the host.
+    pub fn locations(&mut self, operand: &Operand) -> Result<Vec<Location>, Failure> {
+        match self.place(operand)? {
+            Place::Host(path) => Ok(vec![Location::Host(path)]),
+            Place::Image { .. } => {
+                let targets = self.targets(operand)?;
+                Ok(targets.into_iter().map(Location::Image).collect())
+            }
+        }
+    }
+
+    /// Where something is to be put. Its image is opened to be changed: to be called before [`Session::locations`].
+    pub fn destination(&mut self, operand: &Operand) -> Result<Location, Failure> {
+        let address = match self.place(operand)? {
+            Place::Host(path) => return Ok(Location::Host(path)),
+            Place::Image { address, .. } => address,
+        };
+        self.fs_to_change(&address.image)?;
+        self.new_or_only(operand).map(Location::Image)
+    }
+
     fn expand(
         &mut self,
         address: &Address,
@@ -162,29 +236,33 @@ impl Session {
 
     /// The one file that an operand names.
     pub fn target(&mut self, operand: &Operand) -> Result<Target, Failure> {
-        let mut targets = self.targets(operand)?;
-        match (targets.pop(), targets.len()) {
-            (Some(only), 0) => Ok(only),
-            _ => Err(Failure::trouble(
-                operand,
-                "several files fit; one is needed",
-            )),
-        }
+        let found = self.targets(operand)?;
+        only(found, operand)
     }
 
     /// Runs over the files that operands name: what fails is told, and the others still have their turn.
     pub fn for_each(
         &mut self,
         operands: &[Operand],
-        mut run: impl FnMut(Target) -> Result<(), Failure>,
+        run: impl FnMut(Target) -> Result<(), Failure>,
+    ) -> Result<Status, Failure> {
+        self.for_each_of(operands, Session::targets, run)
+    }
+
+    /// The same with another way to find what operands name.
+    pub fn for_each_of<T>(
+        &mut self,
+        operands: &[Operand],
+        find: impl Fn(&mut Session, &Operand) -> Result<Vec<T>, Failure>,
+        mut run: impl FnMut(T) -> Result<(), Failure>,
     ) -> Result<Status, Failure> {
         let mut worst = Status::Fine;
         for operand in operands {
-            let status = self.targets(operand).and_then(|targets| {
+            let status = find(self, operand).and_then(|found| {
                 let mut worst = Status::Fine;
-                for target in targets {
+                for one in found {
                     crate::interrupt::check()?;
-                    worst = worst.max(told(run(target))?);
+                    worst = worst.max(told(run(one))?);
                 }
                 Ok(worst)
             });
@@ -203,6 +281,16 @@ impl Session {
             ([], Some(_)) => Ok(vec![Operand(".".into())]),
             _ => Ok(operands.to_vec()),
         }
+    }
+}
+
+fn only(mut found: Vec<Target>, operand: &Operand) -> Result<Target, Failure> {
+    match (found.pop(), found.len()) {
+        (Some(only), 0) => Ok(only),
+        _ => Err(Failure::trouble(
+            operand,
+            "several files fit; one is needed",
+        )),
     }
 }
 
@@ -247,18 +335,38 @@ impl Target {
 
     /// The last name of the path; empty for the root.
     pub fn name(&self) -> &[u8] {
-        let path = self.path();
-        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
-        let start = path[..end]
-            .iter()
-            .rposition(|&b| b == b'/')
-            .map_or(0, |at| at + 1);
-        &path[start..end]
+        split_path(self.path()).1
     }
 
-    /// The host's idea of the name.
-    pub fn os_name(&self) -> OsString {
-        OsString::from_vec(self.name().to_vec())
+    /// The directory that the last name is in.
+    pub fn parent(&self) -> Target {
+        let path = split_path(self.path()).0;
+        let shown = split_path(&self.shown).0;
+        Target {
+            fs: self.fs.clone(),
+            address: Address {
+                image: self.address.image.clone(),
+                path: if path.is_empty() { b"/" } else { path }.to_vec(),
+            },
+            shown: shown.to_vec(),
+        }
+    }
+
+    /// The file, held; a symlink itself.
+    pub fn node(&self) -> Result<Node, Failure> {
+        let (directory, name) = split_path(self.path());
+        let found = match name {
+            b"" | b"." | b".." => self.fs.node(self.path()),
+            name => self
+                .fs
+                .node(if directory.is_empty() {
+                    b"/"
+                } else {
+                    directory
+                })
+                .and_then(|directory| directory.lookup(name)),
+        };
+        found.map_err(|error| self.failure(&error))
     }
 
     /// What the library's error means for this file.
@@ -312,9 +420,42 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     [directory, slash, name].concat()
 }
 
+/// The part of a path before its last name, and that name; slashes at the end do not count.
+pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+    let start = path[..end]
+        .iter()
+        .rposition(|&b| b == b'/')
+        .map_or(0, |at| at + 1);
+    let (directory, name) = path[..end].split_at(start);
+    // The root keeps its slash.
+    let cut = directory
+        .iter()
+        .rposition(|&b| b != b'/')
+        .map_or(1, |at| at + 1);
+    (&directory[..cut.min(directory.len())], name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn path_is_split_before_its_last_name() {
+        for (path, directory, name) in [
+            ("/a", "/", "a"),
+            ("/a//b/", "/a", "b"),
+            ("a", "", "a"),
+            ("i:/a", "i:", "a"),
+            ("/", "", ""),
+            ("", "", ""),
+            ("//a", "/", "a"),
+            ("/a/.", "/a", "."),
+        ] {
+            let expected = (directory.as_bytes(), name.as_bytes());
+            assert_eq!(split_path(path.as_bytes()), expected, "{path}");
+        }
+    }
 
     #[test]
     fn name_joins_root_and_other_directories_with_one_slash() {

@@ -9,6 +9,8 @@ use crate::interrupt;
 use crate::session::Target;
 use dioxide::{DirEntry, FileType, Metadata};
 use std::collections::HashSet;
+use std::fmt;
+use std::hash::Hash;
 
 /// Longest path that is walked. A lookup costs what the path is long, and so a tree the square of its depth.
 const PATH_MOST: usize = 16 << 10;
@@ -34,9 +36,9 @@ pub enum Next {
 }
 
 /// A file that is visited.
-pub struct Visit<'a> {
-    pub target: &'a Target,
-    pub metadata: &'a Metadata,
+pub struct Visit<'a, T: Tree = Target> {
+    pub target: &'a T,
+    pub metadata: &'a T::Metadata,
     /// 0 for the file that the walk began with.
     pub depth: usize,
     pub when: When,
@@ -51,10 +53,55 @@ pub enum First {
     Followed,
 }
 
+/// What can be walked: files in an image, and for copies those on the host too.
+pub trait Tree: Clone + fmt::Display {
+    type Metadata;
+    /// What no two directories have in common.
+    type Identity: Eq + Hash;
+
+    /// `lstat`, or `stat`.
+    fn examine(&self, first: First) -> Result<Self::Metadata, Failure>;
+    /// Which directory it is, if it is one.
+    fn directory(metadata: &Self::Metadata) -> Option<Self::Identity>;
+    /// The names in the directory that are to be visited, but for `.` and `..`.
+    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Vec<Vec<u8>>, Failure>;
+    fn child(&self, name: &[u8]) -> Self;
+    fn path_len(&self) -> usize;
+}
+
+impl Tree for Target {
+    type Metadata = Metadata;
+    type Identity = u32;
+
+    fn examine(&self, first: First) -> Result<Metadata, Failure> {
+        match first {
+            First::Itself => self.symlink_metadata(),
+            First::Followed => self.metadata(),
+        }
+    }
+
+    fn directory(metadata: &Metadata) -> Option<u32> {
+        (metadata.file_type == FileType::Directory).then_some(metadata.ino)
+    }
+
+    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Vec<Vec<u8>>, Failure> {
+        let kept = entries(self)?.into_iter().filter(|entry| keep(entry));
+        Ok(kept.map(|entry| entry.name).collect())
+    }
+
+    fn child(&self, name: &[u8]) -> Target {
+        Target::child(self, name)
+    }
+
+    fn path_len(&self) -> usize {
+        self.path().len()
+    }
+}
+
 /// A directory that was entered.
-struct Level {
-    target: Target,
-    metadata: Metadata,
+struct Level<T: Tree> {
+    target: T,
+    metadata: T::Metadata,
     last: bool,
     /// What is still to be visited, the next at the end.
     names: Vec<Vec<u8>>,
@@ -64,7 +111,7 @@ struct Level {
 ///
 /// # Errors
 /// What ends the whole command.
-pub fn walk(root: &Target, first: First, visit: Visitor<'_>) -> Result<Status, Failure> {
+pub fn walk<T: Tree>(root: &T, first: First, visit: Visitor<'_, T>) -> Result<Status, Failure> {
     walk_some(root, first, &|_| true, visit)
 }
 
@@ -72,16 +119,12 @@ pub fn walk(root: &Target, first: First, visit: Visitor<'_>) -> Result<Status, F
 ///
 /// # Errors
 /// As [`walk`].
-pub fn walk_some(
-    root: &Target,
+pub fn walk_some<T: Tree>(
+    root: &T,
     first: First,
     keep: &dyn Fn(&DirEntry) -> bool,
-    visit: Visitor<'_>,
+    visit: Visitor<'_, T>,
 ) -> Result<Status, Failure> {
-    let metadata = match first {
-        First::Itself => root.symlink_metadata(),
-        First::Followed => root.metadata(),
-    };
     let mut walk = Walk {
         visit,
         keep,
@@ -89,7 +132,7 @@ pub fn walk_some(
         entered: HashSet::new(),
         worst: Status::Fine,
     };
-    match metadata {
+    match root.examine(first) {
         Ok(metadata) => walk.meet(root.clone(), metadata, true)?,
         Err(failure) => walk.tell(failure)?,
     }
@@ -98,17 +141,17 @@ pub fn walk_some(
 }
 
 /// What is called for each file.
-pub type Visitor<'a> = &'a mut dyn FnMut(&Visit<'_>) -> Result<Next, Failure>;
+pub type Visitor<'a, T = Target> = &'a mut dyn FnMut(&Visit<'_, T>) -> Result<Next, Failure>;
 
-struct Walk<'a> {
-    visit: Visitor<'a>,
+struct Walk<'a, T: Tree> {
+    visit: Visitor<'a, T>,
     keep: &'a dyn Fn(&DirEntry) -> bool,
-    levels: Vec<Level>,
-    entered: HashSet<u32>,
+    levels: Vec<Level<T>>,
+    entered: HashSet<T::Identity>,
     worst: Status,
 }
 
-impl Walk<'_> {
+impl<T: Tree> Walk<'_, T> {
     fn tell(&mut self, failure: Failure) -> Result<(), Failure> {
         if failure.ends_all() {
             return Err(failure);
@@ -127,7 +170,7 @@ impl Walk<'_> {
             Some(name) => {
                 let last = level.names.is_empty();
                 let target = level.target.child(&name);
-                match target.symlink_metadata() {
+                match target.examine(First::Itself) {
                     Ok(metadata) => self.meet(target, metadata, last)?,
                     Err(failure) => self.tell(failure)?,
                 }
@@ -154,29 +197,35 @@ impl Walk<'_> {
         }
     }
 
-    fn meet(&mut self, target: Target, metadata: Metadata, last: bool) -> Result<(), Failure> {
-        let is_directory = metadata.file_type == FileType::Directory;
+    fn meet(&mut self, target: T, metadata: T::Metadata, last: bool) -> Result<(), Failure> {
+        let directory = T::directory(&metadata);
         let visit = Visit {
             target: &target,
             metadata: &metadata,
             depth: self.levels.len(),
-            when: if is_directory {
+            when: if directory.is_some() {
                 When::Before
             } else {
                 When::Once
             },
             last,
         };
-        match (self.visit)(&visit) {
-            Ok(Next::Enter) if is_directory => self.enter(target, metadata, last),
-            Ok(_) => Ok(()),
-            Err(failure) => self.tell(failure),
+        match ((self.visit)(&visit), directory) {
+            (Ok(Next::Enter), Some(directory)) => self.enter(target, metadata, directory, last),
+            (Ok(_), _) => Ok(()),
+            (Err(failure), _) => self.tell(failure),
         }
     }
 
     /// A directory that cannot be read is entered all the same, and empty.
-    fn enter(&mut self, target: Target, metadata: Metadata, last: bool) -> Result<(), Failure> {
-        let names = match self.names(&target, metadata.ino) {
+    fn enter(
+        &mut self,
+        target: T,
+        metadata: T::Metadata,
+        directory: T::Identity,
+        last: bool,
+    ) -> Result<(), Failure> {
+        let names = match self.names(&target, directory) {
             Ok(names) => names,
             Err(failure) => {
                 self.tell(failure)?;
@@ -192,20 +241,15 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn names(&mut self, target: &Target, ino: u32) -> Result<Vec<Vec<u8>>, Failure> {
-        if !self.entered.insert(ino) {
-            let what = format_args!(
-                "directory {ino} has another name too; run e2fsck on a copy of the image"
-            );
+    fn names(&mut self, target: &T, directory: T::Identity) -> Result<Vec<Vec<u8>>, Failure> {
+        if !self.entered.insert(directory) {
+            let what = "this directory has another name too; run e2fsck on a copy of the image";
             return Err(Failure::trouble(target, what));
         }
-        if target.path().len() > PATH_MOST {
+        if target.path_len() > PATH_MOST {
             return Err(Failure::trouble(target, "File name too long"));
         }
-        let kept = entries(target)?
-            .into_iter()
-            .filter(|entry| (self.keep)(entry));
-        let mut names: Vec<_> = kept.map(|entry| entry.name).collect();
+        let mut names = target.names(self.keep)?;
         names.sort_by(|a, b| b.cmp(a));
         Ok(names)
     }

@@ -3,7 +3,7 @@
 use super::mode::umask;
 use super::size::{SizeChange, parse_size};
 use super::time::{parse_stamp, parse_time};
-use super::{ImageArgs, ModeChange, Owner};
+use super::{ImageArgs, ModeChange, NewFiles, Owner};
 use crate::address::Operand;
 use clap::{ArgGroup, Args};
 use dioxide::Timestamp;
@@ -75,10 +75,10 @@ impl ChownArgs {
     }
 }
 
-/// Sets times of access and change
+/// Sets times of access and change, and makes files
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The files must exist. A date is now, @SECONDS, or as in 2026-11-21, 2026-11-21 10:02:37.5, 2026-11-21T10:02:37Z or 2026-11-21T10:02+01:00;
+A file that is not there is made. A date is now, @SECONDS, or as in 2026-11-21, 2026-11-21 10:02:37.5, 2026-11-21T10:02:37Z or 2026-11-21T10:02+01:00;
 without an offset it is in the local time zone.
 
 Examples:
@@ -107,6 +107,8 @@ pub struct TouchArgs {
     /// The times of this file
     #[arg(short, long, value_name = "IMG:/PATH", value_parser = Operand::parser())]
     pub reference: Option<Operand>,
+    #[command(flatten)]
+    pub new_files: NewFiles,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -177,11 +179,12 @@ pub struct FallocateArgs {
 /// Writes standard input into a file
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The file must exist; what is not written over stays. When the command ends well, all of it is durable.
+The file must exist, unless --create is given; what is not written over stays. When the command ends well, all of it is durable.
 
 Examples:
   dioxide write disk.img:/etc/hostname --truncate <hostname
   dioxide write disk.img:/var/db/data --offset 1M --input page.bin
+  date | dioxide write --create --truncate disk.img:/etc/built
   journalctl | dioxide write --append disk.img:/var/log/journal.txt")]
 pub struct WriteArgs {
     /// A regular file
@@ -196,9 +199,17 @@ pub struct WriteArgs {
     /// The file ends behind what is written
     #[arg(short, long)]
     pub truncate: bool,
+    /// Make the file if it is not there
+    #[arg(short, long)]
+    pub create: bool,
+    /// The mode of a file that is made, in octal; by default what the umask leaves of rw-rw-rw-
+    #[arg(short, long, requires = "create", value_parser = parse_permissions)]
+    pub mode: Option<u16>,
     /// Read this file instead of standard input
     #[arg(short, long, value_name = "FILE")]
     pub input: Option<PathBuf>,
+    #[command(flatten)]
+    pub new_files: NewFiles,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -217,4 +228,12 @@ pub struct SyncArgs {
     pub images: Vec<Operand>,
     #[command(flatten)]
     pub open: ImageArgs,
+}
+
+fn parse_permissions(word: &str) -> Result<u16, String> {
+    let octal = !word.starts_with('+');
+    match u16::from_str_radix(word, 8) {
+        Ok(bits) if octal && bits <= 0o7777 => Ok(bits),
+        _ => Err(format!("'{word}' is no mode of up to four octal digits")),
+    }
 }

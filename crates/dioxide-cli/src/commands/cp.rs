@@ -1,302 +1,335 @@
-//! `dioxide cp`: files out of images.
+//! `dioxide cp`: files out of images, into them, and from one into another.
 //!
-//! Invariants: a file appears under its name when it is complete; nothing below a destination is written through
-//! a symlink, so that no image, however it was made, leads out of the place where its copy goes; devices and
-//! pipes of the host are only replaced by their like.
+//! Invariants: a file appears under its name when it is complete, and until then what has the name stays; nothing below a
+//! destination is written through a symlink, so that no tree, however it was made, leads out of the place where its copy goes;
+//! devices and pipes are only replaced by their like.
 
 mod attributes;
 mod content;
 
-use crate::args::CpArgs;
+use super::destination::Operands;
+use super::report::{Done, Report, Telling};
+use crate::args::{CpArgs, NewFiles};
 use crate::failure::{Failure, Status, complain};
 use crate::images::Purpose;
 use crate::interrupt;
+use crate::location::{Facts, Identity, Location, Pending};
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::session::{Place, Session, Target};
+use crate::session::Session;
 use crate::walk::{First, Next, Visit, When, walk};
 use attributes::Attributes;
-use dioxide::{Buf, FileType, Metadata};
-use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use tempfile::TempPath;
+use dioxide::{Buf, FileType};
+use std::collections::{HashMap, HashSet};
 
 pub fn run(args: &CpArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     interrupt::watch();
     session.begin(&args.open, Purpose::Look);
-    let Some((last, sources)) = args.operands.split_last() else {
-        return Err(Failure::plain("which files?"));
+    let operands = Operands::split(
+        &args.operands,
+        args.target_directory.as_ref(),
+        args.no_target_directory,
+    )?;
+    let destination = operands.destination(session)?;
+    let (sources, missing) = operands.find(session, &destination)?;
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
     };
-    let Place::Host(destination) = session.place(last)? else {
-        let what = "copying into an image is not supported yet; to copy out of one, name a place on the host at last";
-        return Err(Failure::trouble(last, what));
-    };
-    let mut targets = Vec::new();
-    let missing = session.for_each(sources, |target| {
-        targets.push(target);
-        Ok(())
-    })?;
-    let into = destination.is_dir();
-    let named_as_directory = destination.as_os_str().as_bytes().ends_with(b"/");
-    if !into && (targets.len() > 1 || named_as_directory && !args.recurses()) {
-        return Err(Failure::trouble(destination.display(), "Not a directory"));
-    }
-    let mut copier = Copier::new(args, out);
+    let mut report = Report::new(telling, out);
+    let mut copier = Copier::new(Options::of(args));
     let mut worst = missing;
-    for target in &targets {
-        let place = match target.name() {
-            b"" | b"." | b".." => destination.clone(),
-            _ if into => destination.join(target.os_name()),
-            _ => destination.clone(),
-        };
-        worst = worst.max(copier.copy(target, &place)?);
+    for source in &sources {
+        let place = destination.place(source.name());
+        worst = worst.max(copier.copy(source, &place, &mut report)?);
     }
+    report.finish()?;
     Ok(worst.max(copier.worst))
 }
 
-impl CpArgs {
-    fn recurses(&self) -> bool {
-        self.recursive || self.archive
+/// How is copied.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub recursive: bool,
+    /// Mode, owner, times and access control lists.
+    pub preserve: bool,
+    /// Hard links and all extended attributes too.
+    pub archive: bool,
+    pub no_clobber: bool,
+    pub new_files: NewFiles,
+}
+
+impl Options {
+    fn of(args: &CpArgs) -> Options {
+        Options {
+            recursive: args.recursive || args.archive,
+            preserve: args.preserve || args.archive,
+            archive: args.archive,
+            no_clobber: args.no_clobber,
+            new_files: args.new_files,
+        }
     }
 }
 
 /// One run: what is shared by all files.
-struct Copier<'a> {
-    args: &'a CpArgs,
-    out: &'a mut Out,
+pub(super) struct Copier {
+    options: Options,
     progress: Progress,
     buf: Buf,
     attributes: Attributes,
     /// Where files with several names went.
-    links: HashMap<(PathBuf, u32), PathBuf>,
+    links: HashMap<Identity, Location>,
     /// For each directory that is entered: whether it was made.
     made: Vec<bool>,
+    /// Directories that copies go into, which are not copied themselves.
+    receiving: HashSet<Identity>,
+    /// Names of the destination that this run has given.
+    given: HashSet<Vec<u8>>,
     /// Of what was told and did not end the copy of a file.
-    worst: Status,
+    pub worst: Status,
 }
 
 /// One read and write.
 const CHUNK_BYTES: usize = 1 << 20;
 
-impl<'a> Copier<'a> {
-    fn new(args: &'a CpArgs, out: &'a mut Out) -> Copier<'a> {
+type Visited<'a> = Visit<'a, Location>;
+
+impl Copier {
+    pub fn new(options: Options) -> Copier {
         Copier {
-            args,
-            out,
             progress: Progress::of_files(),
             buf: Buf::zeroed(CHUNK_BYTES),
-            attributes: Attributes::new(args),
+            attributes: Attributes::new(&options),
             links: HashMap::new(),
             made: Vec::new(),
+            receiving: HashSet::new(),
+            given: HashSet::new(),
             worst: Status::Fine,
+            options,
         }
     }
 
-    fn copy(&mut self, root: &Target, place: &Path) -> Result<Status, Failure> {
-        let first = match self.args.recurses() {
-            true => First::Itself,
-            false => First::Followed,
-        };
+    /// Copies a file, and what is in it, to a place. What fails is told.
+    pub fn copy(
+        &mut self,
+        root: &Location,
+        place: &Location,
+        report: &mut Report<'_>,
+    ) -> Result<Status, Failure> {
+        if let (Location::Host(_), Location::Host(_)) = (root, place) {
+            let what = "is on the host, and its copy would be; name one in an image as IMG:/path";
+            return Ok(Failure::trouble(root, what).tell());
+        }
+        if report.is_loud() {
+            self.progress = Progress::none();
+        }
+        let first = self.first();
         self.made.clear();
-        let prefix = root.path().len();
-        walk(root, first, &mut |visit| {
-            let below = &visit.target.path()[prefix..];
+        let prefix = root.shown().len();
+        walk(root, first, &mut |visit: &Visited<'_>| {
+            let below = &visit.target.shown()[prefix..];
             let start = below.iter().position(|&b| b != b'/').unwrap_or(below.len());
             match &below[start..] {
-                b"" => self.visit(visit, place),
-                below => self.visit(visit, &place.join(OsStr::from_bytes(below))),
+                b"" => self.visit(visit, place, report),
+                below => self.visit(visit, &place.child(below), report),
             }
         })
     }
 
-    fn visit(&mut self, visit: &Visit<'_>, place: &Path) -> Result<Next, Failure> {
-        match visit.when {
-            When::Before if !self.args.recurses() => Err(Failure::trouble(
-                visit.target,
-                "is a directory, and -r was not given",
-            )),
-            When::Before => self.enter(visit, place),
-            When::After => self.leave(visit, place),
-            When::Once => self.file(visit, place),
+    /// Whether a symlink that is an operand is copied itself.
+    fn first(&self) -> First {
+        match self.options.recursive {
+            true => First::Itself,
+            false => First::Followed,
         }
     }
 
-    fn enter(&mut self, visit: &Visit<'_>, place: &Path) -> Result<Next, Failure> {
-        let found = match visit.depth {
-            0 => fs::metadata(place),
-            _ => fs::symlink_metadata(place),
+    fn visit(
+        &mut self,
+        visit: &Visited<'_>,
+        place: &Location,
+        report: &mut Report<'_>,
+    ) -> Result<Next, Failure> {
+        match visit.when {
+            When::Before if !self.options.recursive => Err(Failure::trouble(
+                visit.target,
+                "is a directory, and -r was not given",
+            )),
+            When::Before => self.enter(visit, place, report),
+            When::After => self.leave(visit, place),
+            When::Once => self.file(visit, place, report),
+        }
+    }
+
+    fn enter(
+        &mut self,
+        visit: &Visited<'_>,
+        place: &Location,
+        report: &mut Report<'_>,
+    ) -> Result<Next, Failure> {
+        let source = visit.metadata;
+        if self.receiving.contains(&source.identity) {
+            return Err(Failure::trouble(visit.target, "is not copied into itself"));
+        }
+        let first = match visit.depth {
+            0 => First::Followed,
+            _ => First::Itself,
         };
-        let made = match found {
-            Ok(found) if found.is_dir() => false,
-            Ok(_) => {
-                let what = "is no directory, and not replaced by one";
-                return Err(Failure::trouble(place.display(), what));
+        let found = place.find(first)?;
+        let made = match &found {
+            Some(found) if found.identity == source.identity => {
+                return Err(same_file(visit.target, place));
             }
-            Err(_) => {
-                let made = fs::DirBuilder::new().mode(0o700).create(place);
-                made.map_err(|error| Failure::host(place.display(), &error))?;
+            Some(found) if found.is_directory() => false,
+            Some(_) => {
+                let what = "is no directory, and not replaced by one";
+                return Err(Failure::trouble(place, what));
+            }
+            None => {
+                place.create_dir(&self.options.new_files.like(source))?;
                 true
             }
         };
-        self.told(visit.target, place)?;
+        let received = match found {
+            Some(found) => Some(found),
+            None => place.find(First::Itself)?,
+        };
+        self.receiving.extend(received.map(|found| found.identity));
+        tell(visit.target, place, report)?;
         self.made.push(made);
         Ok(Next::Enter)
     }
 
-    fn leave(&mut self, visit: &Visit<'_>, place: &Path) -> Result<Next, Failure> {
+    fn leave(&mut self, visit: &Visited<'_>, place: &Location) -> Result<Next, Failure> {
         let made = self.made.pop().unwrap_or(false);
-        if made || self.args.preserve || self.args.archive {
-            self.attributes.set(visit.target, visit.metadata, place)?;
+        if made || self.options.preserve {
+            self.attributes
+                .set(visit.target, visit.metadata, None, place)?;
         }
         Ok(Next::Pass)
     }
 
-    fn file(&mut self, visit: &Visit<'_>, place: &Path) -> Result<Next, Failure> {
-        let (target, metadata) = (visit.target, visit.metadata);
-        if self.leaves_alone(metadata.file_type, place)? {
-            return Ok(Next::Pass);
+    fn file(
+        &mut self,
+        visit: &Visited<'_>,
+        place: &Location,
+        report: &mut Report<'_>,
+    ) -> Result<Next, Failure> {
+        let (source, facts) = (visit.target, visit.metadata);
+        let found = place.find(First::Itself)?;
+        if let Some(found) = &found {
+            check_replaced(source, facts, place, found)?;
+            if self.options.no_clobber {
+                return Ok(Next::Pass);
+            }
+            if visit.depth == 0 && self.given.contains(place.shown()) {
+                let what = "was made just now, and is not replaced";
+                return Err(Failure::trouble(place, what));
+            }
+        } else if place.says_directory() {
+            return Err(Failure::trouble(place, "Not a directory"));
         }
-        let several = self.args.archive && metadata.nlink > 1;
-        let key = (target.address.image.clone(), metadata.ino);
-        if let Some(first) = self.links.get(&key).filter(|_| several) {
-            link(first, place).map_err(|error| Failure::host(place.display(), &error))?;
+        let several = self.options.archive && facts.nlink > 1;
+        let first = self.links.get(&facts.identity).filter(|_| several);
+        if let Some(first) = first {
+            Pending::link(place, first)?.place(place)?;
         } else {
-            let Some(temporary) = self.make(target, metadata, place)? else {
+            let Some(pending) = self.make(source, facts, place)? else {
                 return Ok(Next::Pass);
             };
-            self.attributes.set(target, metadata, &temporary)?;
-            let placed = temporary.persist(place);
-            placed.map_err(|error| Failure::host(place.display(), &error.error))?;
+            let old = found.filter(|old| old.file_type == FileType::Regular);
+            let old = old.as_ref().map(|old| (place, old));
+            self.attributes
+                .set(source, facts, old, &pending.location())?;
+            pending.place(place)?;
             if several {
-                self.links.insert(key, place.to_owned());
+                self.links.insert(facts.identity, place.clone());
             }
         }
-        self.told(target, place)?;
+        if visit.depth == 0 {
+            self.given.insert(place.shown().to_vec());
+        }
+        tell(source, place, report)?;
         Ok(Next::Pass)
-    }
-
-    /// Whether what is there stays.
-    fn leaves_alone(&self, copied: FileType, place: &Path) -> Result<bool, Failure> {
-        let Ok(found) = fs::symlink_metadata(place) else {
-            return Ok(false);
-        };
-        if found.is_dir() {
-            return Err(Failure::trouble(
-                place.display(),
-                "is a directory, and not replaced",
-            ));
-        }
-        let behind = fs::metadata(place).map_or(found.file_type(), |behind| behind.file_type());
-        let node = !(behind.is_file() || behind.is_dir() || behind.is_symlink());
-        if node && matches!(copied, FileType::Regular | FileType::Symlink) {
-            let what = "is a device, pipe or socket, and not replaced; cat writes into it";
-            return Err(Failure::trouble(place.display(), what));
-        }
-        Ok(self.args.no_clobber)
     }
 
     /// The copy, complete but for its attributes, under another name beside `place`. None if it cannot be made, which was told.
     fn make(
         &mut self,
-        target: &Target,
-        metadata: &Metadata,
-        place: &Path,
-    ) -> Result<Option<TempPath>, Failure> {
-        let told = |error: io::Error| Failure::host(place.display(), &error);
-        match metadata.file_type {
-            FileType::Regular => self.content(target, place).map(Some),
-            FileType::Symlink => {
-                let link = target.fs.read_link(target.path());
-                let link = link.map_err(|error| target.failure(&error))?;
-                let make = |path: &Path| std::os::unix::fs::symlink(OsStr::from_bytes(&link), path);
-                beside(place, make).map(Some).map_err(told)
-            }
+        source: &Location,
+        facts: &Facts,
+        place: &Location,
+    ) -> Result<Option<Pending>, Failure> {
+        let new = self.options.new_files.like(facts);
+        match facts.file_type {
+            FileType::Regular => self.regular(source, place, &new).map(Some),
+            FileType::Symlink => Pending::symlink(place, &source.read_link()?, &new).map(Some),
             FileType::Directory | FileType::Unknown => {
-                Err(Failure::trouble(target, "is of no known kind"))
+                Err(Failure::trouble(source, "is of no known kind"))
             }
-            _ if !self.args.recurses() => Err(Failure::trouble(
-                target,
-                "is no regular file, and -r was not given",
-            )),
-            _ => self.node(metadata, target, place),
+            _ if self.options.recursive => self.node(source, facts, place),
+            _ => self.stream(source, place, &new).map(Some),
         }
     }
 
     fn node(
         &mut self,
-        metadata: &Metadata,
-        target: &Target,
-        place: &Path,
-    ) -> Result<Option<TempPath>, Failure> {
-        use rustix::fs::{CWD, Mode, makedev, mknodat};
-        let kind = rustix::fs::FileType::from_raw_mode(metadata.mode());
-        let (major, minor) = metadata.device.unwrap_or_default();
-        let make = |path: &Path| {
-            let made = mknodat(
-                CWD,
-                path,
-                kind,
-                Mode::from_raw_mode(0o600),
-                makedev(major, minor),
-            );
-            made.map_err(io::Error::from)
-        };
-        match beside(place, make) {
-            Ok(temporary) => Ok(Some(temporary)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                complain(format_args!(
-                    "{target}: warning: only root can make devices; it is left out"
-                ));
-                self.worst = self.worst.max(Status::Trouble);
-                Ok(None)
-            }
-            Err(error) => Err(Failure::host(place.display(), &error)),
+        source: &Location,
+        facts: &Facts,
+        place: &Location,
+    ) -> Result<Option<Pending>, Failure> {
+        let new = self.options.new_files.like(facts);
+        let device = facts.device.unwrap_or_default();
+        let made = Pending::node(place, facts.file_type, device, &new)?;
+        if made.is_none() {
+            complain(format_args!(
+                "{source}: warning: only root can make devices; it is left out"
+            ));
+            self.worst = self.worst.max(Status::Trouble);
         }
-    }
-
-    fn told(&mut self, target: &Target, place: &Path) -> Result<(), Failure> {
-        if self.args.verbose {
-            write!(self.out, "'")?;
-            self.out.name(&target.shown)?;
-            write!(self.out, "' -> '")?;
-            self.out.name(place.as_os_str().as_bytes())?;
-            writeln!(self.out, "'")?;
-        }
-        Ok(())
+        Ok(made)
     }
 }
 
-/// Makes something under a name of its own beside `place`, gone with the value unless it is kept.
-fn beside(place: &Path, mut make: impl FnMut(&Path) -> io::Result<()>) -> io::Result<TempPath> {
-    let parent = match place.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let made = tempfile::Builder::new()
-        .prefix(".dioxide-")
-        .make_in(parent, |path| make(path));
-    // Its error names the directory too, which is not what the user named.
-    made.map(tempfile::NamedTempFile::into_temp_path)
-        .map_err(
-            |error| match error.get_ref().and_then(|_| error.raw_os_error()) {
-                Some(code) => io::Error::from_raw_os_error(code),
-                None => io::Error::from(error.kind()),
-            },
+fn tell(source: &Location, place: &Location, report: &mut Report<'_>) -> Result<(), Failure> {
+    report.tell(&Done {
+        action: "copied",
+        words: "",
+        path: source.shown(),
+        to: Some(place.shown()),
+    })
+}
+
+pub(super) fn same_file(source: &Location, place: &Location) -> Failure {
+    Failure::trouble(source, format_args!("and '{place}' are the same file"))
+}
+
+/// Whether what is there may be replaced.
+fn check_replaced(
+    source: &Location,
+    facts: &Facts,
+    place: &Location,
+    found: &Facts,
+) -> Result<(), Failure> {
+    if found.is_directory() {
+        let what = "is a directory, and not replaced";
+        return Err(Failure::trouble(place, what));
+    }
+    // Where a symlink leads does not matter if that cannot be told.
+    let behind = place.find(First::Followed).ok().flatten();
+    let behind = behind.as_ref().unwrap_or(found);
+    if [found.identity, behind.identity].contains(&facts.identity) {
+        return Err(same_file(source, place));
+    }
+    let is_node = |file_type| {
+        !matches!(
+            file_type,
+            FileType::Regular | FileType::Directory | FileType::Symlink
         )
-}
-
-/// Another name of what was copied before.
-fn link(first: &Path, place: &Path) -> io::Result<()> {
-    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    let own = fs::symlink_metadata(first)?;
-    if fs::symlink_metadata(place).is_ok_and(|there| same(own, there)) {
-        return Ok(());
+    };
+    if is_node(behind.file_type) && !is_node(facts.file_type) {
+        let what = "is a device, pipe or socket, and not replaced; cat writes into it";
+        return Err(Failure::trouble(place, what));
     }
-    let temporary = beside(place, |path| fs::hard_link(first, path))?;
-    temporary.persist(place).map_err(|error| error.error)
+    Ok(())
 }

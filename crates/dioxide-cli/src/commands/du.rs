@@ -10,7 +10,7 @@ use crate::session::{Session, Target};
 use crate::walk::{First, Next, Visit, When, walk};
 use dioxide::{FileType, Metadata};
 use serde::Serialize;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -26,13 +26,15 @@ pub fn run(args: &DuArgs, session: &mut Session, out: &mut Out) -> Result<Status
         },
         out,
         json: JsonArray::default(),
-        seen: HashSet::new(),
+        seen: HashMap::new(),
+        operand: 0,
         open: Vec::new(),
         total: 0,
     };
     let mut worst = Status::Fine;
     let status = session.for_each(&operands, |target| {
         sums.open.clear();
+        sums.operand += 1;
         worst = worst.max(walk(&target, First::Itself, &mut |visit| {
             sums.visit(visit)
         })?);
@@ -46,8 +48,9 @@ struct Sums<'a> {
     args: &'a DuArgs,
     out: &'a mut Out,
     json: JsonArray,
-    /// Files with several names that were counted.
-    seen: HashSet<(PathBuf, u32)>,
+    /// Files with several names that were counted, and in the walk from which operand.
+    seen: HashMap<(PathBuf, u32), usize>,
+    operand: usize,
     /// The sum of each directory that is entered.
     open: Vec<u64>,
     total: u64,
@@ -87,14 +90,16 @@ impl Sums<'_> {
         Ok(Next::Pass)
     }
 
-    /// Whether a file is met for the first time. Directories are so by the walk.
+    /// Whether a file is met for the first time. What the walk says of a directory that it meets twice is for it to say.
     fn is_first(&mut self, visit: &Visit<'_>) -> bool {
-        let several = visit.metadata.nlink > 1 || visit.metadata.file_type == FileType::Directory;
+        let is_directory = visit.metadata.file_type == FileType::Directory;
+        let several = visit.metadata.nlink > 1 || is_directory;
         if self.args.count_links || !several {
             return true;
         }
         let image = visit.target.address.image.clone();
-        self.seen.insert((image, visit.metadata.ino))
+        let before = self.seen.insert((image, visit.metadata.ino), self.operand);
+        before.is_none() || is_directory && before == Some(self.operand)
     }
 
     fn bytes(&self, metadata: &Metadata) -> u64 {

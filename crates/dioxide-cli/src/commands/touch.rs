@@ -4,7 +4,7 @@ use super::change::begin;
 use crate::args::TouchArgs;
 use crate::failure::{Failure, Status};
 use crate::session::{Session, Target};
-use dioxide::{Error, SetAttributes, Timestamp};
+use dioxide::{Error, OpenOptions, SetAttributes, Timestamp};
 
 pub fn run(args: &TouchArgs, session: &mut Session) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -26,7 +26,9 @@ pub fn run(args: &TouchArgs, session: &mut Session) -> Result<Status, Failure> {
     if both || args.modify {
         set = set.mtime(mtime);
     }
-    session.for_each(&args.paths, |target| touch(args, &target, &set))
+    session.for_each_of(&args.paths, Session::targets_or_new, |target| {
+        touch(args, &target, &set)
+    })
 }
 
 fn now() -> Timestamp {
@@ -38,8 +40,15 @@ fn now() -> Timestamp {
 }
 
 fn touch(args: &TouchArgs, target: &Target, set: &SetAttributes) -> Result<(), Failure> {
-    match target.fs.set_attributes(target.path(), set) {
-        Err(Error::NotFound(_)) if args.no_create => Ok(()),
-        done => done.map_err(|error| target.failure(&error)),
-    }
+    let set = || target.fs.set_attributes(target.path(), set);
+    let done = match set() {
+        Err(Error::NotFound(_)) if args.no_create => return Ok(()),
+        Err(Error::NotFound(_)) => {
+            let options = OpenOptions::new().write(true).create(true);
+            let options = options.new_file(&args.new_files.with(0o666));
+            options.open(&target.fs, target.path()).and_then(|_| set())
+        }
+        done => done,
+    };
+    done.map_err(|error| target.failure(&error))
 }

@@ -11,20 +11,27 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 /// One write: large, so that few transactions are needed for what grows.
 const CHUNK_BYTES: usize = 1 << 20;
 
 pub fn run(args: &WriteArgs, session: &mut Session) -> Result<Status, Failure> {
     begin(session, &args.open);
-    let target = session.target(&args.path)?;
-    let input = Input::open(args)?;
+    let target = match args.create {
+        true => session.new_or_only(&args.path)?,
+        false => session.target(&args.path)?,
+    };
+    let input = match &args.input {
+        Some(path) => Input::of_file(path)?,
+        None => Input::standard()?,
+    };
     write(args, &target, input)?;
     Ok(Status::Fine)
 }
 
 /// Where bytes come from.
-struct Input {
+pub(super) struct Input {
     file: File,
     name: String,
     /// How many there are, if that is known.
@@ -32,14 +39,16 @@ struct Input {
 }
 
 impl Input {
-    fn open(args: &WriteArgs) -> Result<Input, Failure> {
-        let (name, opened) = match &args.input {
-            Some(path) => (path.display().to_string(), File::open(path)),
-            None => {
-                let stdin = io::stdin().as_fd().try_clone_to_owned();
-                ("standard input".to_owned(), stdin.map(File::from))
-            }
-        };
+    pub(super) fn of_file(path: &Path) -> Result<Input, Failure> {
+        Input::new(path.display().to_string(), File::open(path))
+    }
+
+    fn standard() -> Result<Input, Failure> {
+        let stdin = io::stdin().as_fd().try_clone_to_owned();
+        Input::new("standard input".to_owned(), stdin.map(File::from))
+    }
+
+    fn new(name: String, opened: io::Result<File>) -> Result<Input, Failure> {
         let told = |error: io::Error| Failure::host(&name, &error);
         let file = opened.map_err(told)?;
         let metadata = file.metadata().map_err(told)?;
@@ -52,7 +61,7 @@ impl Input {
     }
 
     /// Fills the buffer as far as there is anything.
-    fn fill(&mut self, buf: &mut [u8]) -> Result<usize, Failure> {
+    pub(super) fn fill(&mut self, buf: &mut [u8]) -> Result<usize, Failure> {
         let mut filled = 0;
         while filled < buf.len() {
             self.wait()?;
@@ -85,7 +94,12 @@ impl Input {
 }
 
 fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<(), Failure> {
+    let new = match args.mode {
+        Some(permissions) => args.new_files.exactly(permissions),
+        None => args.new_files.with(0o666),
+    };
     let options = OpenOptions::new().write(true).append(args.append);
+    let options = options.create(args.create).new_file(&new);
     let file = target.open(&options)?;
     let told = |error| target.failure(&error);
     let mut progress = Progress::of_bytes(input.bytes);

@@ -1,5 +1,7 @@
 //! `dioxide xattr`: values as text, hexadecimal digits or base64, in the forms of getfattr.
 
+mod change;
+
 use crate::args::{Encoding, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs};
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
@@ -15,6 +17,9 @@ pub fn run(args: &XattrArgs, session: &mut Session, out: &mut Out) -> Result<Sta
     match &args.command {
         XattrCommand::Get(args) => get(args, session, out),
         XattrCommand::List(args) => list(args, session, out),
+        XattrCommand::Remove(args) => change::remove(args, session),
+        XattrCommand::Restore(args) => change::restore(args, session),
+        XattrCommand::Set(args) => change::set(args, session),
     }
 }
 
@@ -34,8 +39,11 @@ struct JsonXattr {
     value: Option<String>,
 }
 
-fn xattrs(target: &Target) -> Result<Vec<Xattr>, Failure> {
-    let found = target.fs.xattrs(target.path());
+fn xattrs(target: &Target, itself: bool) -> Result<Vec<Xattr>, Failure> {
+    let found = match itself {
+        true => target.node()?.xattrs(),
+        false => target.fs.xattrs(target.path()),
+    };
     let mut found = found.map_err(|error| target.failure(&error))?;
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
@@ -53,7 +61,7 @@ fn get(args: &XattrGetArgs, session: &mut Session, out: &mut Out) -> Result<Stat
     session.begin(&args.open, Purpose::Look);
     let mut array = JsonArray::default();
     let status = session.for_each(&args.paths, |target| {
-        let mut found = xattrs(&target)?.into_iter();
+        let mut found = xattrs(&target, args.no_dereference)?.into_iter();
         let missing = || {
             let path = String::from_utf8_lossy(target.path()).into_owned();
             Failure::engine(
@@ -90,8 +98,9 @@ fn list(args: &XattrListArgs, session: &mut Session, out: &mut Out) -> Result<St
     let mut worst = Status::Fine;
     let status = session.for_each(&args.paths, |target| {
         let visit = &mut |visit: &crate::walk::Visit<'_>| {
-            // A link's attributes cannot be told: the path leads past it.
-            let below_link = visit.depth > 0 && visit.metadata.file_type == FileType::Symlink;
+            // What a link leads to is told where it is.
+            let is_link = visit.depth > 0 && visit.metadata.file_type == FileType::Symlink;
+            let below_link = is_link && !args.no_dereference;
             if visit.when != When::After && !below_link {
                 list_one(args, visit.target, &mut array, out)?;
             }
@@ -101,7 +110,11 @@ fn list(args: &XattrListArgs, session: &mut Session, out: &mut Out) -> Result<St
                 Next::Pass
             })
         };
-        worst = worst.max(walk(&target, First::Followed, visit)?);
+        let first = match args.no_dereference {
+            true => First::Itself,
+            false => First::Followed,
+        };
+        worst = worst.max(walk(&target, first, visit)?);
         Ok(())
     })?;
     if args.json {
@@ -116,7 +129,7 @@ fn list_one(
     array: &mut JsonArray,
     out: &mut Out,
 ) -> Result<(), Failure> {
-    let found = xattrs(target)?;
+    let found = xattrs(target, args.no_dereference)?;
     let values = args.dump || args.encoding.is_some();
     if args.json {
         let json = |xattr: Xattr| JsonXattr {
@@ -129,16 +142,28 @@ fn list_one(
         return Ok(());
     }
     write!(out, "# file: ")?;
-    out.name(&target.shown)?;
+    out.name(&escape(&target.shown))?;
     writeln!(out)?;
     for xattr in found {
-        out.name(&xattr.name)?;
+        out.name(&escape(&xattr.name))?;
         if values {
             write!(out, "={}", encode(&xattr.value, args.encoding))?;
         }
         writeln!(out)?;
     }
     Ok(writeln!(out)?)
+}
+
+/// A name with what would break a line in octal.
+fn escape(name: &[u8]) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(name.len());
+    for &byte in name {
+        match byte {
+            b'\n' | b'\r' | b'\\' => escaped.extend(format!("\\{byte:03o}").bytes()),
+            byte => escaped.push(byte),
+        }
+    }
+    escaped
 }
 
 /// A value in an encoding; if none is named, text where it is text.

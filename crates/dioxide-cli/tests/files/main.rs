@@ -3,10 +3,14 @@
 
 mod change;
 mod copy;
+mod copy_in;
 mod look;
+mod names;
 mod shell;
 #[path = "../support/mod.rs"]
 mod support;
+mod twins;
+mod xattrs;
 
 use dioxide_testkit::{Image, Mount};
 use std::fs;

@@ -133,3 +133,40 @@ fn shell_changes_directories_on_the_host() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
+
+#[test]
+fn shell_makes_copies_moves_and_removes_with_paths_from_its_directory() {
+    let disk = Fixture::new();
+    fs::write(disk.beside("file"), "from outside").unwrap();
+    let here = disk.beside("").display().to_string();
+    let lines = [
+        &format!("lcd '{here}'"),
+        "mkdir -p new/deep",
+        "cd new",
+        "cp host:file .",
+        "cp -a ../list deep",
+        "mv deep/list/one ../hello .",
+        "ln -s ../large large",
+        "ln one two",
+        "touch 'a b'",
+        "rm deep/list/t*",
+        "rmdir /dir/.hidden",
+        "mknod pipe p",
+        "xattr set user.a x file",
+        "mv file host:moved",
+        "sync",
+        "ls",
+        "cat one two hello",
+    ];
+    let one = dioxide(["cat", &disk.at("/list/one")]).text().to_owned();
+    let ran = with_input(["shell", &disk.name()], lines.join("\n").as_bytes());
+    let listed = format!("a b\ndeep\nhello\nlarge\none\npipe\ntwo\n{one}{one}hello, world\n");
+    assert_eq!(ran.text(), listed);
+    assert_eq!(fs::read(disk.beside("moved")).unwrap(), b"from outside");
+    let told = dioxide(["ls", "-A", &disk.at("/new/deep/list"), &disk.at("/dir")]);
+    assert!(told.text().contains("link") && !told.text().contains("hidden"));
+    e2fsck_clean(disk.image());
+    let ran = dioxide(["shell", "-r", "-c", "rm /empty", &disk.name()]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("read-only"), "{}", ran.stderr);
+}

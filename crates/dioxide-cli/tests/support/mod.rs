@@ -66,7 +66,13 @@ pub fn coreutils(program: &str, args: &[&str]) -> String {
         .env("TZ", "UTC")
         .output();
     let output = output.expect("coreutils are installed");
-    assert!(output.status.success(), "{program}: {}", output.status);
+    let told = [&output.stdout[..], &output.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(
+        output.status.success(),
+        "{program}: {}: {told}",
+        output.status
+    );
     String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 

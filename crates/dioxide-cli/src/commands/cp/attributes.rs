@@ -1,98 +1,100 @@
-//! Owner, mode, times and extended attributes of a copy, as far as the host allows.
+//! Owner, mode, times and extended attributes of a copy, as far as its side allows.
 
-use crate::args::{CpArgs, umask};
+use super::Options;
+use crate::args::umask;
 use crate::failure::{Failure, complain};
-use crate::session::Target;
-use dioxide::{FileType, Metadata};
-use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, lsetxattr,
-    utimensat,
-};
-use rustix::io::Errno;
+use crate::location::{Facts, Location};
+use dioxide::{FileType, Xattr};
 use std::collections::HashSet;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 /// What is kept.
 pub(super) struct Attributes {
     preserve: bool,
-    xattrs: bool,
-    umask: u32,
-    /// Attributes that the host does not take, and that was told of.
+    all_xattrs: bool,
+    umask: u16,
+    /// Attributes that the other side does not take, and that was told of.
     refused: HashSet<Vec<u8>>,
 }
 
+/// Access control lists, which belong to the mode.
+fn is_acl(xattr: &Xattr) -> bool {
+    xattr.name.starts_with(b"system.posix_acl_")
+}
+
 impl Attributes {
-    pub(super) fn new(args: &CpArgs) -> Attributes {
+    pub(super) fn new(options: &Options) -> Attributes {
         Attributes {
-            preserve: args.preserve || args.archive,
-            xattrs: args.archive,
-            umask: umask().into(),
+            preserve: options.preserve,
+            all_xattrs: options.archive,
+            umask: umask(),
             refused: HashSet::new(),
         }
     }
 
-    /// Sets those of the copy at `place`, symlinks themselves.
+    /// Sets those of a copy, symlinks themselves: those of the source if they are preserved, else those of the file
+    /// that it replaces, as if that had been written to; else what the user's other new files have.
     pub(super) fn set(
         &mut self,
-        target: &Target,
-        metadata: &Metadata,
-        place: &Path,
+        source: &Location,
+        facts: &Facts,
+        old: Option<(&Location, &Facts)>,
+        copy: &Location,
     ) -> Result<(), Failure> {
-        let told = |errno: Errno| Failure::host(place.display(), &errno.into());
-        let is_link = metadata.file_type == FileType::Symlink;
-        let owned = self.preserve && chown(metadata, place);
+        let is_link = facts.file_type == FileType::Symlink;
+        match old {
+            _ if self.preserve => {
+                self.like(source, facts, self.all_xattrs, copy)?;
+                copy.set_times(facts.atime, facts.mtime)
+            }
+            Some((place, old)) if !is_link => self.like(place, old, true, copy),
+            // In an image it was made so.
+            _ if is_link || matches!(copy, Location::Image(_)) => Ok(()),
+            _ => copy.set_permissions(facts.plain_permissions() & !self.umask),
+        }
+    }
+
+    fn like(
+        &mut self,
+        model: &Location,
+        facts: &Facts,
+        all_xattrs: bool,
+        copy: &Location,
+    ) -> Result<(), Failure> {
+        let owned = copy.set_owner(facts.uid, facts.gid)?;
         // Before the mode, which may take the right to do so from this process.
-        if self.xattrs && !is_link {
-            self.set_xattrs(target, place)?;
+        self.set_xattrs(model, all_xattrs, copy)?;
+        if facts.file_type == FileType::Symlink {
+            return Ok(());
         }
-        if !is_link {
-            let mode = u32::from(metadata.permissions);
-            let mode = match (self.preserve, owned) {
-                (true, true) => mode,
-                // Rights of another user are not lent to this one.
-                (true, false) => mode & 0o1777,
-                (false, _) => mode & 0o777 & !self.umask,
-            };
-            chmodat(CWD, place, Mode::from_raw_mode(mode), AtFlags::empty()).map_err(told)?;
-        }
-        if self.preserve {
-            let time = |time: dioxide::Timestamp| Timespec {
-                tv_sec: time.secs,
-                tv_nsec: i64::from(time.nanos),
-            };
-            let times = Timestamps {
-                last_access: time(metadata.atime),
-                last_modification: time(metadata.mtime),
-            };
-            utimensat(CWD, place, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(told)?;
-        }
-        Ok(())
+        copy.set_permissions(match owned {
+            true => facts.permissions,
+            // Rights of another user are not lent to this one.
+            false => facts.permissions & 0o1777,
+        })
     }
 
     /// Attributes that need more rights than there are, or another file system, are left out.
-    fn set_xattrs(&mut self, target: &Target, place: &Path) -> Result<(), Failure> {
-        let found = target.fs.xattrs(target.path());
-        for xattr in found.map_err(|error| target.failure(&error))? {
-            let name = OsStr::from_bytes(&xattr.name);
-            let Err(errno) = lsetxattr(place, name, &xattr.value, XattrFlags::empty()) else {
+    fn set_xattrs(&mut self, model: &Location, all: bool, copy: &Location) -> Result<(), Failure> {
+        let found = model.xattrs()?;
+        let lacks = |stale: &Xattr| !found.iter().any(|xattr| xattr.name == stale.name);
+        // What its directory gave it.
+        for stale in copy.xattrs()?.iter().filter(|xattr| is_acl(xattr)) {
+            if lacks(stale) {
+                copy.remove_xattr(&stale.name)?;
+            }
+        }
+        for xattr in found.iter().filter(|xattr| all || is_acl(xattr)) {
+            let Err(why) = copy.set_xattr(xattr) else {
                 continue;
             };
             if self.refused.insert(xattr.name.clone()) {
-                let why = crate::failure::io_words(&errno.into());
-                let name = name.display();
+                let name = String::from_utf8_lossy(&xattr.name);
+                let name = crate::render::printable(&name);
                 complain(format_args!(
-                    "{target}: warning: attribute {name} is not kept: {why}"
+                    "{model}: warning: attribute {name} is not kept: {why}"
                 ));
             }
         }
         Ok(())
     }
-}
-
-/// Whether the copy has the owner that the file has.
-fn chown(metadata: &Metadata, place: &Path) -> bool {
-    let (uid, gid) = (Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid));
-    chownat(CWD, place, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }

@@ -1,80 +1,86 @@
 //! The bytes of a regular file, without its holes.
 
 use super::Copier;
+use crate::commands::write::Input;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::session::Target;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
-use tempfile::TempPath;
+use crate::location::{Content, Location, Pending};
+use dioxide::NewFile;
 
-impl Copier<'_> {
+impl Copier {
     /// A copy of the content under a temporary name beside `place`.
-    pub(super) fn content(&mut self, target: &Target, place: &Path) -> Result<TempPath, Failure> {
-        let source = target.open_read()?;
-        let told = |error: io::Error| Failure::host(place.display(), &error);
-        let mut made = None;
-        let temporary = super::beside(place, |path| {
-            let file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(path)?;
-            made = Some(file);
-            Ok(())
-        });
-        let temporary = temporary.map_err(told)?;
-        let copy = made.ok_or_else(|| told(io::ErrorKind::NotFound.into()))?;
-        let len = source.len();
+    pub(super) fn regular(
+        &mut self,
+        source: &Location,
+        place: &Location,
+        new: &NewFile,
+    ) -> Result<Pending, Failure> {
+        let content = source.open(self.first())?;
+        Pending::regular(place, new, &mut |copy| self.fill(&content, copy))
+    }
+
+    /// All that a pipe or a device of the host has to tell, once.
+    pub(super) fn stream(
+        &mut self,
+        source: &Location,
+        place: &Location,
+        new: &NewFile,
+    ) -> Result<Pending, Failure> {
+        let Location::Host(path) = source else {
+            let what = "is no regular file, and -r was not given";
+            return Err(Failure::trouble(source, what));
+        };
+        let mut input = Input::of_file(path)?;
+        Pending::regular(place, new, &mut |copy| {
+            let mut offset = 0;
+            loop {
+                match input.fill(&mut self.buf)? {
+                    0 => return Ok(()),
+                    count => {
+                        copy.write_at(&self.buf[..count], offset)?;
+                        offset += count as u64;
+                    }
+                }
+            }
+        })
+    }
+
+    fn fill(&mut self, source: &Content, copy: &Content) -> Result<(), Failure> {
+        let len = source.len()?;
         self.progress.grow(len);
         let mut offset = 0;
-        while let Some(data) = source
-            .seek_data(offset)
-            .map_err(|error| target.failure(&error))?
-        {
-            let hole = source
-                .seek_hole(data)
-                .map_err(|error| target.failure(&error))?;
-            let end = hole.unwrap_or(len).min(len);
-            self.progress.advance(data.saturating_sub(offset));
-            if end <= data {
-                break;
-            }
-            self.range(&source, target, &copy, data, end)
-                .map_err(|error| match error {
-                    Ok(failure) => failure,
-                    Err(error) => told(error),
-                })?;
+        while let Some((begin, end)) = source.data(offset, len)? {
+            self.progress.advance(begin.saturating_sub(offset));
+            self.range(source, copy, begin, end)?;
             offset = end;
         }
         self.progress.advance(len.saturating_sub(offset));
-        copy.set_len(len).map_err(told)?;
-        Ok(temporary)
+        match len {
+            // Some files of the host do not know how long they are.
+            0 => self.range(source, copy, 0, u64::MAX).map(drop),
+            len => copy.set_len(len),
+        }
     }
 
-    /// Bytes of data. What fails is either side's.
+    /// Bytes of data, as far as there are any.
     fn range(
         &mut self,
-        source: &dioxide::File,
-        target: &Target,
-        copy: &File,
+        source: &Content,
+        copy: &Content,
         begin: u64,
         end: u64,
-    ) -> Result<(), Result<Failure, io::Error>> {
+    ) -> Result<(), Failure> {
         let mut offset = begin;
         while offset < end {
-            interrupt::check().map_err(Ok)?;
+            interrupt::check()?;
             let want = usize::try_from(end - offset)
                 .unwrap_or(usize::MAX)
                 .min(self.buf.len());
-            let read = source.read_at(&mut self.buf[..want], offset);
-            let count = read.map_err(|error| Ok(target.failure(&error)))?;
+            let count = source.read_at(&mut self.buf[..want], offset)?;
             if count == 0 {
                 break;
             }
-            copy.write_all_at(&self.buf[..count], offset).map_err(Err)?;
+            copy.write_at(&self.buf[..count], offset)?;
             offset += count as u64;
             self.progress.advance(count as u64);
         }

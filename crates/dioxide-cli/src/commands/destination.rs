@@ -1,0 +1,105 @@
+//! Where copies, moved files and links go: the last operand, or what -t names; into it if it is a directory.
+
+use crate::address::Operand;
+use crate::failure::{Failure, Status};
+use crate::location::Location;
+use crate::session::Session;
+use crate::walk::First;
+
+/// The operands of such a command, apart.
+pub struct Operands<'a> {
+    pub sources: &'a [Operand],
+    destination: &'a Operand,
+    how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// Into a directory that is there, and under the name itself otherwise.
+    IfDirectory,
+    /// -t
+    Into,
+    /// -T
+    Exactly,
+}
+
+/// A place, and whether things go into it.
+pub struct Destination {
+    pub location: Location,
+    pub into: bool,
+}
+
+impl<'a> Operands<'a> {
+    /// Takes them apart.
+    pub fn split(
+        operands: &'a [Operand],
+        into: Option<&'a Operand>,
+        exactly: bool,
+    ) -> Result<Operands<'a>, Failure> {
+        if let Some(destination) = into {
+            return Ok(Operands {
+                sources: operands,
+                destination,
+                how: How::Into,
+            });
+        }
+        match operands {
+            [] | [_] => Err(Failure::plain("two operands are needed at least, or -t")),
+            [_, _, extra, ..] if exactly => {
+                Err(Failure::trouble(extra, "is one too many, with -T"))
+            }
+            [sources @ .., destination] => Ok(Operands {
+                sources,
+                destination,
+                how: if exactly {
+                    How::Exactly
+                } else {
+                    How::IfDirectory
+                },
+            }),
+        }
+    }
+
+    /// Looks at the destination. Its image is opened to be changed: to be called before the sources are looked for.
+    pub fn destination(&self, session: &mut Session) -> Result<Destination, Failure> {
+        let location = session.destination(self.destination)?;
+        let into = match self.how {
+            How::Exactly => false,
+            How::Into | How::IfDirectory => location
+                .find(First::Followed)?
+                .is_some_and(|facts| facts.is_directory()),
+        };
+        if self.how == How::Into && !into {
+            return Err(Failure::trouble(&location, "Not a directory"));
+        }
+        Ok(Destination { location, into })
+    }
+
+    /// The files that the sources name; what cannot be found was told.
+    pub fn find(
+        &self,
+        session: &mut Session,
+        destination: &Destination,
+    ) -> Result<(Vec<Location>, Status), Failure> {
+        let mut found = Vec::new();
+        let missing = session.for_each_of(self.sources, Session::locations, |source| {
+            found.push(source);
+            Ok(())
+        })?;
+        if found.len() > 1 && !destination.into {
+            return Err(Failure::trouble(&destination.location, "Not a directory"));
+        }
+        Ok((found, missing))
+    }
+}
+
+impl Destination {
+    /// Where something of this name goes.
+    pub fn place(&self, name: &[u8]) -> Location {
+        match name {
+            b"" | b"." | b".." => self.location.clone(),
+            name if self.into => self.location.child(name),
+            _ => self.location.clone(),
+        }
+    }
+}

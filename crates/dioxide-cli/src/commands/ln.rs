@@ -1,0 +1,149 @@
+//! `dioxide ln`.
+
+use super::change::begin;
+use super::destination::{Destination, Operands};
+use super::report::{Done, Report, Telling};
+use crate::address::Operand;
+use crate::args::LnArgs;
+use crate::failure::{Failure, Status};
+use crate::interrupt;
+use crate::location::{Location, Pending};
+use crate::output::Out;
+use crate::session::{Place, Session, split_path, told};
+use crate::walk::{First, Tree};
+use std::os::unix::ffi::OsStrExt;
+
+pub fn run(args: &LnArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    begin(session, &args.open);
+    let operands = Operands::split(
+        &args.operands,
+        args.target_directory.as_ref(),
+        args.no_target_directory,
+    )?;
+    let mut destination = operands.destination(session)?;
+    if let Location::Host(_) = destination.location {
+        let what = "is on the host; ln makes links in images, at IMG:/PATH";
+        return Err(Failure::trouble(&destination.location, what));
+    }
+    let is_link = |location: &Location| {
+        let found = location.find(First::Itself);
+        found.map(|found| found.is_some_and(|facts| !facts.is_directory()))
+    };
+    if args.no_dereference && args.target_directory.is_none() && is_link(&destination.location)? {
+        destination.into = false;
+    }
+    let telling = Telling {
+        verbose: args.verbose,
+        json: false,
+    };
+    let mut report = Report::new(telling, out);
+    let status = match args.symbolic {
+        true => symbolic(args, &operands, &destination, session, &mut report)?,
+        false => hard(args, &operands, &destination, session, &mut report)?,
+    };
+    report.finish()?;
+    Ok(status)
+}
+
+fn symbolic(
+    args: &LnArgs,
+    operands: &Operands<'_>,
+    destination: &Destination,
+    session: &mut Session,
+    report: &mut Report<'_>,
+) -> Result<Status, Failure> {
+    if operands.sources.len() > 1 && !destination.into {
+        return Err(Failure::trouble(&destination.location, "Not a directory"));
+    }
+    let mut worst = Status::Fine;
+    for source in operands.sources {
+        interrupt::check()?;
+        let text = text(session, source, &destination.location)?;
+        let place = destination.place(split_path(&text).1);
+        let make = || Pending::symlink(&place, &text, &args.new_files.with(0o777));
+        let made = put(args, &make, &text, &place, report);
+        worst = worst.max(told(made)?);
+    }
+    Ok(worst)
+}
+
+/// What a symbolic link says.
+fn text(session: &mut Session, word: &Operand, place: &Location) -> Result<Vec<u8>, Failure> {
+    let literal = word.0.as_bytes().to_vec();
+    if session.shell().is_some() {
+        return Ok(literal);
+    }
+    let Location::Image(place) = place else {
+        return Ok(literal);
+    };
+    Ok(match session.place(word)? {
+        Place::Image { address, .. } if address.image == place.address.image => address.path,
+        _ => literal,
+    })
+}
+
+fn hard(
+    args: &LnArgs,
+    operands: &Operands<'_>,
+    destination: &Destination,
+    session: &mut Session,
+    report: &mut Report<'_>,
+) -> Result<Status, Failure> {
+    let (sources, mut worst) = operands.find(session, destination)?;
+    for source in &sources {
+        interrupt::check()?;
+        let place = destination.place(source.name());
+        let made = hard_one(args, source, &place, report);
+        worst = worst.max(told(made)?);
+    }
+    Ok(worst)
+}
+
+fn hard_one(
+    args: &LnArgs,
+    source: &Location,
+    place: &Location,
+    report: &mut Report<'_>,
+) -> Result<(), Failure> {
+    let facts = source.examine(First::Itself)?;
+    if facts.is_directory() {
+        let what = "is a directory, which has one name only";
+        return Err(Failure::trouble(source, what));
+    }
+    if !source.shares_image(place) {
+        return Err(Failure::trouble(place, "Invalid cross-device link"));
+    }
+    let found = place.find(First::Itself)?;
+    if found.is_some_and(|found| found.identity == facts.identity) && args.force {
+        return Err(super::cp::same_file(source, place));
+    }
+    let make = || Pending::link(place, source);
+    put(args, &make, source.shown(), place, report)
+}
+
+/// A link that takes its place at once, whatever is there.
+fn put(
+    args: &LnArgs,
+    make: &dyn Fn() -> Result<Pending, Failure>,
+    text: &[u8],
+    place: &Location,
+    report: &mut Report<'_>,
+) -> Result<(), Failure> {
+    match place.find(First::Itself)? {
+        Some(found) if found.is_directory() => {
+            return Err(Failure::trouble(place, "is a directory, and not replaced"));
+        }
+        Some(_) if !args.force => return Err(Failure::trouble(place, "File exists")),
+        _ => {}
+    }
+    if place.says_directory() {
+        return Err(Failure::trouble(place, "No such file or directory"));
+    }
+    make()?.place(place)?;
+    report.tell(&Done {
+        action: "linked",
+        words: "",
+        path: place.shown(),
+        to: Some(text),
+    })
+}

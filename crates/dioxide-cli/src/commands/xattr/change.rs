@@ -1,0 +1,129 @@
+//! Setting and removing attributes.
+
+use crate::address::Operand;
+use crate::args::{Value, XattrRemoveArgs, XattrRestoreArgs, XattrSetArgs, unescape};
+use crate::commands::change::begin;
+use crate::failure::{Failure, Status};
+use crate::interrupt;
+use crate::session::{Place, Session, Target, told};
+use dioxide::{Error, Node, XattrMode};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+
+pub(super) fn set(args: &XattrSetArgs, session: &mut Session) -> Result<Status, Failure> {
+    begin(session, &args.open);
+    let mode = match (args.create, args.replace) {
+        (true, _) => XattrMode::Create,
+        (_, true) => XattrMode::Replace,
+        _ => XattrMode::Set,
+    };
+    session.for_each(&args.paths, |target| {
+        let node = node(&target, args.no_dereference)?;
+        let done = node.set_xattr(&args.name, &args.value.0, mode);
+        done.map_err(|error| failure(&target, args.name.as_bytes(), &error))
+    })
+}
+
+pub(super) fn remove(args: &XattrRemoveArgs, session: &mut Session) -> Result<Status, Failure> {
+    begin(session, &args.open);
+    session.for_each(&args.paths, |target| {
+        let done = node(&target, args.no_dereference)?.remove_xattr(&args.name);
+        done.map_err(|error| failure(&target, args.name.as_bytes(), &error))
+    })
+}
+
+fn node(target: &Target, itself: bool) -> Result<Node, Failure> {
+    match itself {
+        true => target.node(),
+        false => {
+            let node = target.fs.node(target.path());
+            node.map_err(|error| target.failure(&error))
+        }
+    }
+}
+
+fn failure(target: &Target, name: &[u8], error: &Error) -> Failure {
+    let name = String::from_utf8_lossy(name);
+    let about = format!("{target}: {}", crate::render::printable(&name));
+    Failure::engine(about, target.path(), error)
+}
+
+pub(super) fn restore(args: &XattrRestoreArgs, session: &mut Session) -> Result<Status, Failure> {
+    begin(session, &args.open);
+    let name = args.file.as_ref().map(|path| path.display().to_string());
+    let name = name.unwrap_or_else(|| "standard input".into());
+    let unreadable = |error: io::Error| Failure::host(&name, &error);
+    let input: Box<dyn BufRead> = match &args.file {
+        Some(path) => Box::new(BufReader::new(File::open(path).map_err(unreadable)?)),
+        None => Box::new(io::stdin().lock()),
+    };
+    let mut worst = Status::Fine;
+    // None inside if it could not be found.
+    let mut file: Option<Option<(Target, Node)>> = None;
+    for (index, line) in input.split(b'\n').enumerate() {
+        interrupt::check()?;
+        let line = line.map_err(unreadable)?;
+        let wrong =
+            |what: String| Failure::trouble(format_args!("{name}: line {}", index + 1), what);
+        if let Some(named) = line.strip_prefix(FILE) {
+            match find(args, session, &unescape(named)) {
+                Ok(found) => file = Some(Some(found)),
+                Err(failure) => {
+                    file = Some(None);
+                    worst = worst.max(told(Err(failure))?);
+                }
+            }
+            continue;
+        }
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        match &file {
+            None => return Err(wrong("an attribute before '# file:'".into())),
+            Some(None) => {}
+            Some(Some((target, node))) => {
+                let (name, value) = attribute(&line).map_err(wrong)?;
+                let done = node.set_xattr(&name, &value, XattrMode::Set);
+                worst = worst.max(told(done.map_err(|error| failure(target, &name, &error)))?);
+            }
+        }
+    }
+    Ok(worst)
+}
+
+/// What names a file in the form of getfattr.
+const FILE: &[u8] = b"# file: ";
+
+fn find(
+    args: &XattrRestoreArgs,
+    session: &mut Session,
+    named: &[u8],
+) -> Result<(Target, Node), Failure> {
+    let operand = Operand(OsStr::from_bytes(named).into());
+    let target = match &args.into {
+        None => session.exact_target(&operand)?,
+        Some(directory) => {
+            let path = match session.place(&operand)? {
+                Place::Image { address, .. } if session.shell().is_none() => address.path,
+                _ => named.to_vec(),
+            };
+            let below = path.iter().position(|&b| b != b'/').unwrap_or(path.len());
+            session.target(directory)?.child(&path[below..])
+        }
+    };
+    let node = node(&target, args.no_dereference)?;
+    Ok((target, node))
+}
+
+/// `name=value`, or a name alone for an empty value.
+fn attribute(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+    match line.iter().position(|&byte| byte == b'=') {
+        None => Ok((unescape(line), Vec::new())),
+        Some(at) => {
+            let value = Value::decode(&line[at + 1..])?;
+            Ok((unescape(&line[..at]), value.0))
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! A file in an image or on the host, for commands that take both: cp and mv.
+//!
+//! What differs between the two ends here, so that a copy is written once and not four times. Each call is one
+//! operation of either side, and its error names the file as the user calls it.
+
+mod content;
+mod pending;
+
+pub use content::Content;
+pub use pending::Pending;
+
+use crate::failure::Failure;
+use crate::render::printable;
+use crate::session::{Target, split_path};
+use crate::walk::{First, Tree, entries};
+use dioxide::{DirEntry, Error, FileType, Metadata, NewFile, Timestamp, Xattr};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A file in an image or on the host.
+#[derive(Clone)]
+pub enum Location {
+    Image(Target),
+    Host(PathBuf),
+}
+
+/// What tells a file from all others, whatever its names are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// The address of the image's device in memory, which is open for as long as a command runs.
+    Image {
+        device: usize,
+        ino: u32,
+    },
+    Host {
+        dev: u64,
+        ino: u64,
+    },
+}
+
+/// What is known of a file on either side.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub identity: Identity,
+    pub file_type: FileType,
+    /// The low 12 bits of the mode.
+    pub permissions: u16,
+    pub nlink: u64,
+    pub uid: u32,
+    pub gid: u32,
+    /// Major and minor number of a device.
+    pub device: Option<(u32, u32)>,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+}
+
+impl Location {
+    /// What the user calls it.
+    pub fn shown(&self) -> &[u8] {
+        match self {
+            Location::Image(target) => &target.shown,
+            Location::Host(path) => path.as_os_str().as_bytes(),
+        }
+    }
+
+    /// The last name of the path; empty for a root.
+    pub fn name(&self) -> &[u8] {
+        match self {
+            Location::Image(target) => target.name(),
+            Location::Host(path) => split_path(path.as_os_str().as_bytes()).1,
+        }
+    }
+
+    /// Whether the path ends with a slash, and so names a directory.
+    pub fn says_directory(&self) -> bool {
+        self.shown().ends_with(b"/")
+    }
+
+    /// The directory that the last name is in.
+    pub fn parent(&self) -> Location {
+        match self {
+            Location::Image(target) => Location::Image(target.parent()),
+            Location::Host(path) => {
+                let parent = split_path(path.as_os_str().as_bytes()).0;
+                let parent = if parent.is_empty() { b"." } else { parent };
+                Location::Host(OsStr::from_bytes(parent).into())
+            }
+        }
+    }
+
+    pub fn child(&self, name: &[u8]) -> Location {
+        match self {
+            Location::Image(target) => Location::Image(target.child(name)),
+            Location::Host(path) => Location::Host(path.join(OsStr::from_bytes(name))),
+        }
+    }
+
+    /// What is there, or that nothing is.
+    pub fn find(&self, first: First) -> Result<Option<Facts>, Failure> {
+        match self {
+            Location::Image(target) => {
+                let found = match first {
+                    First::Itself => target.fs.symlink_metadata(target.path()),
+                    First::Followed => target.fs.metadata(target.path()),
+                };
+                match found {
+                    Ok(metadata) => Ok(Some(Facts::of_image(target, &metadata))),
+                    Err(Error::NotFound(_)) => Ok(None),
+                    Err(error) => Err(target.failure(&error)),
+                }
+            }
+            Location::Host(path) => match examine_host(path, first) {
+                Ok(metadata) => Ok(Some(Facts::of_host(&metadata))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(Failure::host(self, &error)),
+            },
+        }
+    }
+
+    /// The target of a symlink.
+    pub fn read_link(&self) -> Result<Vec<u8>, Failure> {
+        match self {
+            Location::Image(target) => {
+                let link = target.fs.read_link(target.path());
+                link.map_err(|error| target.failure(&error))
+            }
+            Location::Host(path) => {
+                let link = fs::read_link(path).map_err(|error| Failure::host(self, &error))?;
+                Ok(link.into_os_string().into_vec())
+            }
+        }
+    }
+
+    /// Extended attributes, those of a symlink itself. On the host, those that it lets this process see.
+    pub fn xattrs(&self) -> Result<Vec<Xattr>, Failure> {
+        match self {
+            Location::Image(target) => {
+                let found = target.node()?.xattrs();
+                found.map_err(|error| target.failure(&error))
+            }
+            Location::Host(path) => match host_xattrs(path) {
+                Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
+                found => found.map_err(|errno| Failure::host(self, &errno.into())),
+            },
+        }
+    }
+
+    /// Sets one, of a symlink itself; the error in words, since it does not end a copy.
+    pub fn set_xattr(&self, xattr: &Xattr) -> Result<(), String> {
+        match self {
+            Location::Image(target) => {
+                let node = target.node().map_err(|failure| failure.words())?;
+                let set = node.set_xattr(&xattr.name, &xattr.value, dioxide::XattrMode::Set);
+                set.map_err(|error| error.to_string())
+            }
+            Location::Host(path) => {
+                let name = OsStr::from_bytes(&xattr.name);
+                let set = rustix::fs::lsetxattr(path, name, &xattr.value, XattrFlags::empty());
+                set.map_err(|errno| crate::failure::io_words(&errno.into()))
+            }
+        }
+    }
+
+    /// Removes one, of a symlink itself.
+    pub fn remove_xattr(&self, name: &[u8]) -> Result<(), Failure> {
+        match self {
+            Location::Image(target) => {
+                let done = target.node()?.remove_xattr(name);
+                done.map_err(|error| target.failure(&error))
+            }
+            Location::Host(path) => {
+                let done = rustix::fs::lremovexattr(path, OsStr::from_bytes(name));
+                done.map_err(|errno| Failure::host(self, &errno.into()))
+            }
+        }
+    }
+
+    /// Makes a directory. In an image it is made as `new` says; on the host for its user only.
+    pub fn create_dir(&self, new: &NewFile) -> Result<(), Failure> {
+        match self {
+            Location::Image(target) => {
+                let made = target.fs.create_dir(target.path(), new);
+                made.map_err(|error| target.failure(&error))
+            }
+            Location::Host(path) => {
+                let made = fs::DirBuilder::new().mode(0o700).create(path);
+                made.map_err(|error| Failure::host(self, &error))
+            }
+        }
+    }
+
+    /// Whether the owner could be changed: on the host that is a matter of rights.
+    pub fn set_owner(&self, uid: u32, gid: u32) -> Result<bool, Failure> {
+        match self {
+            Location::Image(_) => {
+                let set = dioxide::SetAttributes::new().uid(uid).gid(gid);
+                self.set(&set).map(|()| true)
+            }
+            Location::Host(path) => {
+                let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+                let done =
+                    rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
+                Ok(done.is_ok())
+            }
+        }
+    }
+
+    /// Permissions of anything but a symlink.
+    pub fn set_permissions(&self, permissions: u16) -> Result<(), Failure> {
+        match self {
+            Location::Image(_) => self.set(&dioxide::SetAttributes::new().mode(permissions)),
+            Location::Host(path) => {
+                let mode = Mode::from_raw_mode(permissions.into());
+                let done = rustix::fs::chmodat(CWD, path, mode, AtFlags::empty());
+                done.map_err(|errno| Failure::host(self, &errno.into()))
+            }
+        }
+    }
+
+    pub fn set_times(&self, atime: Timestamp, mtime: Timestamp) -> Result<(), Failure> {
+        match self {
+            Location::Image(_) => {
+                let set = dioxide::SetAttributes::new();
+                self.set(&set.atime(atime).mtime(mtime))
+            }
+            Location::Host(path) => {
+                let time = |time: Timestamp| Timespec {
+                    tv_sec: time.secs,
+                    tv_nsec: time.nanos.into(),
+                };
+                let times = Timestamps {
+                    last_access: time(atime),
+                    last_modification: time(mtime),
+                };
+                let done = rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
+                done.map_err(|errno| Failure::host(self, &errno.into()))
+            }
+        }
+    }
+
+    /// In an image.
+    fn set(&self, set: &dioxide::SetAttributes) -> Result<(), Failure> {
+        let Location::Image(target) = self else {
+            unreachable!("the host has its own calls");
+        };
+        let done = target.node()?.set_attributes(set);
+        done.map_err(|error| target.failure(&error))
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self) -> Result<(), Failure> {
+        match self {
+            Location::Image(target) => {
+                let done = target.fs.remove_dir(target.path());
+                done.map_err(|error| target.failure(&error))
+            }
+            Location::Host(path) => {
+                fs::remove_dir(path).map_err(|error| Failure::host(self, &error))
+            }
+        }
+    }
+
+    /// Makes all durable that the file system of this file was given.
+    pub fn sync(&self) -> Result<(), Failure> {
+        match self {
+            Location::Image(target) => {
+                let done = target.fs.sync();
+                done.map_err(|error| target.failure(&error))
+            }
+            Location::Host(path) => {
+                // A directory may be where another file system is mounted.
+                let directory = match path.is_dir() {
+                    true => path.clone(),
+                    false => OsStr::from_bytes(self.parent().shown()).into(),
+                };
+                let synced = fs::File::open(directory).and_then(|fd| Ok(rustix::fs::syncfs(fd)?));
+                synced.map_err(|error| Failure::host(self, &error))
+            }
+        }
+    }
+
+    /// Whether both are in one image.
+    pub fn shares_image(&self, other: &Location) -> bool {
+        match (self, other) {
+            (Location::Image(a), Location::Image(b)) => device_of(a) == device_of(b),
+            _ => false,
+        }
+    }
+}
+
+fn device_of(target: &Target) -> usize {
+    Arc::as_ptr(target.fs.device()).cast::<()>().addr()
+}
+
+fn examine_host(path: &Path, first: First) -> io::Result<fs::Metadata> {
+    match first {
+        First::Itself => fs::symlink_metadata(path),
+        First::Followed => fs::metadata(path),
+    }
+}
+
+fn host_xattrs(path: &Path) -> Result<Vec<Xattr>, Errno> {
+    let names = sized(|buf| rustix::fs::llistxattr(path, buf))?;
+    let mut found = Vec::new();
+    for name in names
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty())
+    {
+        let os_name = OsStr::from_bytes(name);
+        match sized(|buf| rustix::fs::lgetxattr(path, os_name, buf)) {
+            Ok(value) => found.push(Xattr {
+                name: name.to_vec(),
+                value,
+            }),
+            // Gone since, or for others only.
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(found)
+}
+
+/// What a call fills in whose result is at most 64 KiB, as Linux has it for names and values.
+fn sized(call: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut buf = vec![0; 64 << 10];
+    let len = call(&mut buf)?;
+    buf.truncate(len);
+    Ok(buf)
+}
+
+impl Facts {
+    fn of_image(target: &Target, metadata: &Metadata) -> Facts {
+        Facts {
+            identity: Identity::Image {
+                device: device_of(target),
+                ino: metadata.ino,
+            },
+            file_type: metadata.file_type,
+            permissions: metadata.permissions,
+            nlink: metadata.nlink.into(),
+            uid: metadata.uid,
+            gid: metadata.gid,
+            device: metadata.device,
+            atime: metadata.atime,
+            mtime: metadata.mtime,
+        }
+    }
+
+    fn of_host(metadata: &fs::Metadata) -> Facts {
+        let time = |secs: i64, nanos: i64| Timestamp {
+            secs,
+            nanos: u32::try_from(nanos).unwrap_or(0),
+        };
+        let file_type = host_type(metadata.file_type());
+        let is_device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
+        let rdev = metadata.rdev();
+        Facts {
+            identity: Identity::Host {
+                dev: metadata.dev(),
+                ino: metadata.ino(),
+            },
+            file_type,
+            permissions: (metadata.mode() & 0o7777) as u16,
+            nlink: metadata.nlink(),
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            device: is_device.then(|| (rustix::fs::major(rdev), rustix::fs::minor(rdev))),
+            atime: time(metadata.atime(), metadata.atime_nsec()),
+            mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+
+    /// Those of its permissions that a copy has which preserves nothing: but for the umask.
+    pub fn plain_permissions(&self) -> u16 {
+        match self.is_directory() {
+            true => self.permissions & 0o1777,
+            false => self.permissions & 0o777,
+        }
+    }
+
+    pub fn is_directory(&self) -> bool {
+        self.file_type == FileType::Directory
+    }
+}
+
+fn host_type(kind: fs::FileType) -> FileType {
+    match () {
+        () if kind.is_file() => FileType::Regular,
+        () if kind.is_dir() => FileType::Directory,
+        () if kind.is_symlink() => FileType::Symlink,
+        () if kind.is_char_device() => FileType::CharDevice,
+        () if kind.is_block_device() => FileType::BlockDevice,
+        () if kind.is_fifo() => FileType::Fifo,
+        () if kind.is_socket() => FileType::Socket,
+        () => FileType::Unknown,
+    }
+}
+
+impl Tree for Location {
+    type Metadata = Facts;
+    type Identity = Identity;
+
+    fn examine(&self, first: First) -> Result<Facts, Failure> {
+        match self {
+            Location::Image(target) => Ok(Facts::of_image(target, &target.examine(first)?)),
+            Location::Host(path) => match examine_host(path, first) {
+                Ok(metadata) => Ok(Facts::of_host(&metadata)),
+                Err(error) => Err(Failure::host(self, &error)),
+            },
+        }
+    }
+
+    fn directory(facts: &Facts) -> Option<Identity> {
+        facts.is_directory().then_some(facts.identity)
+    }
+
+    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Vec<Vec<u8>>, Failure> {
+        match self {
+            Location::Image(target) => {
+                let kept = entries(target)?.into_iter().filter(|entry| keep(entry));
+                Ok(kept.map(|entry| entry.name).collect())
+            }
+            Location::Host(path) => {
+                let names = fs::read_dir(path).and_then(|entries| {
+                    let names = entries.map(|entry| Ok(entry?.file_name().into_vec()));
+                    names.collect()
+                });
+                names.map_err(|error| Failure::host(self, &error))
+            }
+        }
+    }
+
+    fn child(&self, name: &[u8]) -> Location {
+        Location::child(self, name)
+    }
+
+    fn path_len(&self) -> usize {
+        self.shown().len()
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable(&String::from_utf8_lossy(self.shown())))
+    }
+}

@@ -1,0 +1,204 @@
+//! What is being made under another name beside the place where it is to be, and is gone if it is not put there.
+//!
+//! A regular file in an image has no name at all while it is written (`O_TMPFILE`), so that not even the end of the
+//! process leaves any of it behind.
+
+use super::{Content, Location};
+use crate::failure::Failure;
+use crate::session::Target;
+use dioxide::{Error, FileType, NewFile, RenameMode, Special};
+use rustix::fs::{CWD, Mode, makedev, mknodat};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tempfile::TempPath;
+
+/// A file under a temporary name. Removed with the value unless it is placed.
+pub enum Pending {
+    Image(Name),
+    Host(TempPath),
+}
+
+/// A temporary name in an image; none once it is in its place.
+pub struct Name(Option<Target>);
+
+impl Pending {
+    /// Where it is now.
+    pub fn location(&self) -> Location {
+        match self {
+            Pending::Image(Name(target)) => {
+                let target = target.clone();
+                Location::Image(target.expect("it has not been placed"))
+            }
+            Pending::Host(path) => Location::Host(path.to_path_buf()),
+        }
+    }
+
+    /// Gives it its name; what has the name is replaced at once.
+    pub fn place(self, place: &Location) -> Result<(), Failure> {
+        match (self, place) {
+            (Pending::Host(path), Location::Host(place)) => match path.persist(place) {
+                Ok(()) => Ok(()),
+                Err(error) => Err(Failure::host(place.display(), &error.error)),
+            },
+            (Pending::Image(mut name), Location::Image(place)) => {
+                let from = name.0.as_ref().expect("it has not been placed");
+                let renamed = place
+                    .fs
+                    .rename(from.path(), place.path(), RenameMode::Replace);
+                renamed.map_err(|error| place.failure(&error))?;
+                name.0 = None;
+                Ok(())
+            }
+            _ => unreachable!("it was made beside its place"),
+        }
+    }
+
+    /// A symlink.
+    pub fn symlink(place: &Location, text: &[u8], new: &NewFile) -> Result<Pending, Failure> {
+        match place {
+            Location::Image(place) => in_image(place, |path| place.fs.symlink(text, path, new)),
+            Location::Host(place) => on_host(place, |path| {
+                std::os::unix::fs::symlink(OsStr::from_bytes(text), path)
+            })
+            .map_err(|error| Failure::host(place.display(), &error)),
+        }
+    }
+
+    /// Another name for a file on the same side.
+    pub fn link(place: &Location, first: &Location) -> Result<Pending, Failure> {
+        match (place, first) {
+            (Location::Image(place), Location::Image(first)) => {
+                in_image(place, |path| place.fs.hard_link(first.path(), path))
+            }
+            (Location::Host(place), Location::Host(first)) => {
+                let linked = on_host(place, |path| fs::hard_link(first, path));
+                linked.map_err(|error| Failure::host(place.display(), &error))
+            }
+            _ => Err(Failure::trouble(place, "Invalid cross-device link")),
+        }
+    }
+
+    /// A device, a pipe or a socket; none where only root can make them.
+    pub fn node(
+        place: &Location,
+        file_type: FileType,
+        (major, minor): (u32, u32),
+        new: &NewFile,
+    ) -> Result<Option<Pending>, Failure> {
+        match place {
+            Location::Image(place) => {
+                let special = match file_type {
+                    FileType::CharDevice => Special::CharDevice(major, minor),
+                    FileType::BlockDevice => Special::BlockDevice(major, minor),
+                    FileType::Socket => Special::Socket,
+                    _ => Special::Fifo,
+                };
+                in_image(place, |path| place.fs.mknod(path, special, new)).map(Some)
+            }
+            Location::Host(place) => {
+                let kind = match file_type {
+                    FileType::CharDevice => rustix::fs::FileType::CharacterDevice,
+                    FileType::BlockDevice => rustix::fs::FileType::BlockDevice,
+                    FileType::Socket => rustix::fs::FileType::Socket,
+                    _ => rustix::fs::FileType::Fifo,
+                };
+                let mode = Mode::from_raw_mode(0o600);
+                let device = makedev(major, minor);
+                match on_host(place, |path| Ok(mknodat(CWD, path, kind, mode, device)?)) {
+                    Ok(pending) => Ok(Some(pending)),
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+                    Err(error) => Err(Failure::host(place.display(), &error)),
+                }
+            }
+        }
+    }
+
+    /// A regular file whose content `fill` writes. In an image it is made as `new` says; on the host for its user only.
+    pub fn regular(
+        place: &Location,
+        new: &NewFile,
+        fill: &mut dyn FnMut(&Content) -> Result<(), Failure>,
+    ) -> Result<Pending, Failure> {
+        match place {
+            Location::Image(place) => {
+                let content = Content::unnamed(&place.parent(), place, new)?;
+                fill(&content)?;
+                let Content::Image(file, _) = &content else {
+                    unreachable!("it was made in the image");
+                };
+                in_image(place, |path| file.link(path))
+            }
+            Location::Host(place) => {
+                let mut made = None;
+                let pending = on_host(place, |path| {
+                    let mut options = fs::OpenOptions::new();
+                    let options = options.write(true).create_new(true).mode(0o600);
+                    made = Some(options.open(path)?);
+                    Ok(())
+                });
+                let pending = pending.map_err(|error| Failure::host(place.display(), &error))?;
+                let file = made.expect("it was made");
+                fill(&Content::Host(file, place.clone()))?;
+                Ok(pending)
+            }
+        }
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if let Some(target) = &self.0 {
+            // Why it was not placed was told; what is left of it is all that more words could add.
+            let _ = target.fs.remove_file(target.path());
+        }
+    }
+}
+
+/// Tries names until one is not taken.
+fn in_image(
+    place: &Target,
+    mut make: impl FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<Pending, Failure> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    const TRIES: u64 = 1 << 16;
+    let directory = place.parent();
+    let mut made = Ok(());
+    for _ in 0..TRIES {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".dioxide-{}-{count}", std::process::id());
+        let target = directory.child(name.as_bytes());
+        made = make(target.path());
+        match made {
+            Ok(()) => return Ok(Pending::Image(Name(Some(target)))),
+            Err(Error::Exists(_)) => {}
+            Err(_) => break,
+        }
+    }
+    Err(made.map_or_else(
+        |error| place.failure(&error),
+        |()| Failure::trouble(place, "no name is free beside it"),
+    ))
+}
+
+fn on_host(place: &Path, mut make: impl FnMut(&Path) -> io::Result<()>) -> io::Result<Pending> {
+    let parent = match place.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let made = tempfile::Builder::new()
+        .prefix(".dioxide-")
+        .make_in(parent, |path| make(path));
+    match made {
+        Ok(named) => Ok(Pending::Host(named.into_temp_path())),
+        // Its error names the directory too, which is not what the user named.
+        Err(error) => Err(match error.get_ref().and_then(|_| error.raw_os_error()) {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => io::Error::from(error.kind()),
+        }),
+    }
+}

@@ -1,0 +1,298 @@
+//! cp and mv into images, inside them and between them, compared with GNU's programs on the same image mounted.
+
+use super::support::{Fixture, at, command, coreutils, dioxide};
+use super::twins::Twins;
+use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, pattern};
+use rustix::process::Signal;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// A tree on the host with a file of each kind, and access control lists.
+fn host_tree(twins: &Twins) -> String {
+    let tree = twins.host("tree");
+    fs::create_dir(&tree).unwrap();
+    super::populate(Path::new(&tree));
+    let script = format!(
+        "cd '{tree}' && setfacl -m u:1000:r,m::r hello && setfacl -d -m g:7:rwx log && chmod 2750 'odd name'"
+    );
+    coreutils("bash", &["-c", &script]);
+    tree
+}
+
+#[test]
+fn archive_copy_into_an_image_is_the_tree_that_gnu_makes() {
+    need_root!();
+    let twins = Twins::new();
+    host_tree(&twins);
+    twins.run(
+        &["cp -a %/tree @/in", "touch -d @5 @/"],
+        "cp -a $H/tree in; touch -d @5 .",
+    );
+    twins.check(true);
+    let told = dioxide(twins.words("stat -c %b @/in/sparse"));
+    let blocks: u64 = told.text().trim_end().parse().unwrap();
+    assert!(blocks < 100, "holes are holes: {blocks}");
+    // Once more over itself: nothing is in the way, nothing temporary is left.
+    twins.run(
+        &["cp -aT %/tree @/in", "touch -d @5 @/"],
+        "cp -aT $H/tree in; touch -d @5 .",
+    );
+    twins.check(true);
+}
+
+#[test]
+fn copies_into_an_image_have_the_modes_and_owners_that_gnu_gives() {
+    need_root!();
+    let twins = Twins::new();
+    host_tree(&twins);
+    twins.same(
+        &[
+            "cp -r %/tree/deep @/new",
+            "cp -r %/tree/log/. @/deep",
+            "cp %/tree/large @/log/c.gz",
+            "cp %/tree/hello @/large",
+            "cp -n %/tree/large @/empty",
+            "cp -p %/tree/log/c.gz @/preserved",
+            "cp -t @/dir %/tree/log/a.gz %/tree/large",
+            "cp %/tree/to-dir/link @/deep",
+            "cp -T %/tree/hello @/named",
+            "cp -pr %/tree/log @/p",
+        ],
+        "cp -r $H/tree/deep new; cp -r $H/tree/log/. deep; cp $H/tree/large log/c.gz; \
+         cp $H/tree/hello large; cp -n $H/tree/large empty; cp -p $H/tree/log/c.gz preserved; \
+         cp -t dir $H/tree/log/a.gz $H/tree/large; cp $H/tree/to-dir/link deep; cp -T $H/tree/hello named; \
+         cp -pr $H/tree/log p",
+    );
+    dioxide(twins.words("cp -r --owner 5:6 %/tree/deep @/owned")).text();
+    let told = dioxide(twins.words("stat -c %u:%g @/owned @/owned/er"));
+    assert_eq!(told.text(), "5:6\n5:6\n");
+}
+
+#[test]
+fn copies_inside_an_image_are_those_that_gnu_makes() {
+    need_root!();
+    let twins = Twins::new();
+    twins.same(
+        &[
+            "cp -a @/dir @/log @/hello @/deep",
+            "cp -a @/sparse @/null @/pipe @/socket @/dangling @/log",
+            "cp @/to-dir/hard @/plain",
+            "cp -r @/log @/log2",
+            "cp @/large @/sparse",
+        ],
+        "cp -a dir log hello deep; cp -a sparse null pipe socket dangling log; cp to-dir/hard plain; \
+         cp -r log log2; cp large sparse",
+    );
+    let told = dioxide(twins.words("stat -c %b @/log/sparse"));
+    let blocks: u64 = told.text().trim_end().parse().unwrap();
+    assert!(blocks < 100, "holes are holes: {blocks}");
+}
+
+#[test]
+fn copies_between_images_are_those_of_linux() {
+    need_root!();
+    let (from, to) = (Twins::new(), Twins::new());
+    let source = at(from.image(), "/");
+    let ours: Vec<_> = ["cp", "-a", "-T", &source]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(to.words("@/all"))
+        .collect();
+    let before = fs::read(from.image()).unwrap();
+    dioxide(ours).text();
+    assert!(fs::read(from.image()).unwrap() == before, "it is only read");
+    dioxide(to.words("touch -d @5 @/")).text();
+    let mount = Mount::ext4(from.image(), "ro");
+    let script = format!("cp -aT '{}' all; touch -d @5 .", mount.path().display());
+    to.run(&[], &script);
+    mount.unmount();
+    to.check(true);
+}
+
+#[test]
+fn copy_of_a_pipe_or_a_file_of_unknown_length_has_all_of_it() {
+    let disk = Fixture::new();
+    let script = format!(
+        "head -c 3000000 '{}' | {} cp /dev/stdin '{}'",
+        disk.tree("large").display(),
+        env!("CARGO_BIN_EXE_dioxide"),
+        disk.at("/piped"),
+    );
+    coreutils("bash", &["-c", &script]);
+    let large = fs::read(disk.tree("large")).unwrap();
+    assert!(dioxide(["cat", &disk.at("/piped")]).stdout == large[..3_000_000]);
+    dioxide(["cp", "/proc/self/status", &disk.at("/status")]).text();
+    let told = dioxide(["cat", &disk.at("/status")]);
+    assert!(told.text().contains("dioxide"), "{}", told.text());
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn copy_that_makes_no_sense_is_refused_and_the_rest_is_made() {
+    let disk = Fixture::new();
+    let (hello, dir) = (disk.at("/hello"), disk.at("/dir"));
+    for (args, told) in [
+        (vec![&*hello, &*hello], "are the same file"),
+        (vec![&*dir, &*hello], "-r was not given"),
+        (vec!["-r", &*dir, &*hello], "is no directory"),
+        (vec!["-T", &*hello, &*dir], "is a directory"),
+        (vec!["-r", &*dir, &*disk.at("/dir/sub")], "into itself"),
+        (vec!["/etc/hostname", "/dev/shm/x"], "is on the host"),
+        (vec!["/etc/hostname", &*disk.at("/new/")], "Not a directory"),
+        (vec!["-t", &*hello, "/etc/hostname"], "Not a directory"),
+        (vec![&*hello], "two operands"),
+        (vec!["-T", &*hello, "a", "b"], "one too many"),
+        (
+            vec![
+                &*hello,
+                &*disk.at("/list/link"),
+                "/etc/hostname",
+                &*disk.at("/x"),
+            ],
+            "Not a directory",
+        ),
+    ] {
+        let ran = dioxide(std::iter::once("cp").chain(args.iter().copied()));
+        assert_eq!(ran.status, Some(2), "{args:?}");
+        assert!(ran.stderr.contains(told), "{args:?}: {}", ran.stderr);
+    }
+    // Beside itself there was something else to copy.
+    let told = dioxide(["ls", "-A", &disk.at("/dir/sub")]);
+    assert_eq!(told.text(), ".hidden\na b\n");
+    // Two of one name: the first stays.
+    fs::write(disk.beside("one"), "other").unwrap();
+    let one = disk.beside("one").display().to_string();
+    let ran = dioxide(["cp", &disk.at("/list/one"), &one, &dir]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("was made just now"), "{}", ran.stderr);
+    assert_eq!(dioxide(["cat", &disk.at("/dir/one")]).stdout.len(), 1);
+    let told = dioxide(["cp", "--json", &disk.at("/list/t*"), &dir]).json();
+    assert_eq!(told[1]["action"], "copied");
+    assert_eq!(told[1]["to"]["name"], disk.at("/dir/two"));
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn copy_into_a_full_image_leaves_the_old_file_and_nothing_else() {
+    let disk = Fixture::new();
+    let small = Image::builder()
+        .size(2 << 20)
+        .args(&["-O", "^has_journal"])
+        .build();
+    let path = disk.beside("much").display().to_string();
+    fs::write(&path, pattern(9, 0, 4 << 20)).unwrap();
+    let place = at(small.path(), "/file");
+    dioxide(["cp", &disk.at("/hello"), &place]).text();
+    let free = dioxide(["df", "--json", &small.path().display().to_string()]).json();
+    for source in [&path, &disk.at("/large")] {
+        let ran = dioxide(["cp", source, &place]);
+        assert_eq!(ran.status, Some(2));
+        let told = format!("dioxide: cp: {place}: No space left on device\n");
+        assert_eq!(ran.stderr, told);
+    }
+    assert_eq!(dioxide(["cat", &place]).text(), "hello, world\n");
+    let names = dioxide(["ls", "-A", &at(small.path(), "/")]);
+    assert_eq!(names.text(), "file\nlost+found\n");
+    let now = dioxide(["df", "--json", &small.path().display().to_string()]).json();
+    assert_eq!(now, free);
+    e2fsck_clean(small.path());
+    // What could not be copied is not removed.
+    let ran = dioxide(["mv", &path, &place]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("is not removed"), "{}", ran.stderr);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
+    assert_eq!(dioxide(["cat", &place]).text(), "hello, world\n");
+    e2fsck_clean(small.path());
+}
+
+/// Ends a copy that has written a part of a file, by a signal.
+fn end_copy(disk: &Fixture, signal: Signal) -> Option<i32> {
+    let pipe = disk.beside("pipe").display().to_string();
+    coreutils("mkfifo", &[&pipe]);
+    let mut child = command()
+        .args(["cp", &pipe, &disk.at("/hello")])
+        .spawn()
+        .unwrap();
+    let mut writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    writer.write_all(&pattern(5, 0, 3 << 19)).unwrap();
+    // The journal is marked in use by the first change.
+    for _ in 0..200 {
+        if dioxide_testkit::dumpe2fs(disk.image()).contains("needs_recovery") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, signal).unwrap();
+    child.wait().unwrap().code()
+}
+
+/// What was there before the copy, and no more.
+#[track_caller]
+fn check_ended_copy(disk: &Fixture, names: &str) {
+    assert_eq!(
+        dioxide(["cat", &disk.at("/hello")]).text(),
+        "hello, world\n"
+    );
+    assert_eq!(dioxide(["ls", "-A", &disk.at("/")]).text(), names);
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn interrupted_copy_leaves_the_old_file_and_a_clean_image() {
+    let disk = Fixture::new();
+    let names = dioxide(["ls", "-A", &disk.at("/")]);
+    assert_eq!(end_copy(&disk, Signal::INT), Some(130));
+    check_ended_copy(&disk, names.text());
+}
+
+#[test]
+fn killed_copy_leaves_the_old_file_and_nothing_that_recovery_does_not_remove() {
+    let disk = Fixture::new();
+    let names = dioxide(["ls", "-A", &disk.at("/")]);
+    assert_eq!(end_copy(&disk, Signal::KILL), None);
+    assert_eq!(dioxide(["sync", &disk.name()]).status, Some(0));
+    check_ended_copy(&disk, names.text());
+}
+
+#[test]
+fn mv_out_of_an_image_and_into_another_is_what_gnu_does() {
+    need_root!();
+    let (twins, other) = (Twins::new(), Twins::new());
+    let tree = host_tree(&twins);
+    let spare = twins.host("spare");
+    coreutils("cp", &["-a", &tree, &spare]);
+    twins.run(
+        &["mv %/tree @/in", "touch -d @5 @/"],
+        "mv $H/spare in; touch -d @5 .",
+    );
+    twins.check(true);
+    assert!(!Path::new(&tree).exists());
+    for side in ["ours", "theirs"] {
+        fs::create_dir(twins.host(side)).unwrap();
+    }
+    twins.run(
+        &[
+            "mv @/in/hello @/in/dir @/sparse @/log %/ours",
+            "touch -d @5 @/ @/in",
+        ],
+        "mv in/hello in/dir sparse log $H/theirs; touch -d @5 . in",
+    );
+    twins.check(true);
+    let script = format!(
+        "cd '{}' && touch -d @5 ours theirs && for d in ours theirs; do (cd $d && find . -printf '%y %p %m %U %G %n %T@ %l\\n' | sort && find . -print0 | sort -z | xargs -0 getfattr -hd -m - ) >$d.list; done; diff ours.list theirs.list && diff -r --no-dereference ours theirs",
+        twins.host("")
+    );
+    assert_eq!(coreutils("bash", &["-c", &script]), "");
+    let from = at(twins.image(), "/deep");
+    let to = at(other.image(), "/log");
+    dioxide(["mv", &from, &to]).text();
+    let ran = dioxide(["stat", &from]);
+    assert_eq!(ran.status, Some(1));
+    let told = dioxide(["stat", "-c", "%a", &at(other.image(), "/log/deep/er")]);
+    assert_eq!(told.text(), "1770\n");
+    e2fsck_clean(twins.image());
+    e2fsck_clean(other.image());
+}

@@ -1,0 +1,313 @@
+//! What makes, moves and removes names, compared with GNU's programs on the same image mounted.
+
+use super::support::{Fixture, dioxide};
+use super::twins::Twins;
+use super::with_input;
+use dioxide_testkit::{e2fsck_clean, need_root};
+use std::fs;
+
+#[test]
+fn mkdir_of_each_form_makes_what_gnu_makes() {
+    need_root!();
+    let twins = Twins::new();
+    twins.same(
+        &[
+            "mkdir @/new @/deep/new",
+            "mkdir -p @/a/b/c @/deep",
+            "mkdir -p -m 750 @/p/q/r",
+            "mkdir -m u=rwx,go=r @/modes",
+            "chmod g+s @/log",
+            "chown :77 @/log",
+            "mkdir @/log/sub",
+            "mkdir -m 700 @/log/own",
+        ],
+        "mkdir new deep/new; mkdir -p a/b/c deep; mkdir -p -m 750 p/q/r; mkdir -m u=rwx,go=r modes; \
+         chmod g+s log; chown :77 log; mkdir log/sub; mkdir -m 700 log/own",
+    );
+}
+
+#[test]
+fn mkdir_tells_what_it_cannot_make_and_makes_the_rest() {
+    let disk = Fixture::new();
+    let words = ["/dir", "/no/such", "/fine", "/hello/x"].map(|path| disk.at(path));
+    let ran = dioxide(["mkdir", "-v"].iter().map(ToString::to_string).chain(words));
+    assert_eq!(ran.status, Some(2));
+    let told: Vec<_> = ran
+        .stderr
+        .lines()
+        .map(|line| line.rsplit(": ").next().unwrap())
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "File exists",
+            "No such file or directory",
+            "Not a directory"
+        ]
+    );
+    let made = format!("created directory '{}'\n", disk.at("/fine"));
+    assert_eq!(String::from_utf8(ran.stdout).unwrap(), made);
+    dioxide(["mkdir", "--owner", "7:8", &disk.at("/owned")]).text();
+    let owner = dioxide(["stat", "-c", "%u:%g", &disk.at("/owned")]);
+    assert_eq!(owner.text(), "7:8\n");
+    // A pattern that nothing fits is a name.
+    dioxide(["mkdir", &disk.at("/[x]")]).text();
+    dioxide(["stat", &disk.at("/[x]")]).text();
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn rmdir_removes_what_gnu_removes() {
+    need_root!();
+    let twins = Twins::new();
+    twins.same(
+        &[
+            "rmdir -p @/deep/er/est",
+            "rmdir @/dir/.hidden",
+            "rmdir --ignore-fail-on-non-empty @/log",
+        ],
+        "rmdir -p deep/er/est; rmdir dir/.hidden; rmdir --ignore-fail-on-non-empty log",
+    );
+    let ran = dioxide(twins.words("rmdir @/log @/hello @/nope"));
+    assert_eq!(ran.status, Some(2));
+    for told in ["Directory not empty", "Not a directory", "No such file"] {
+        assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn rm_of_files_trees_and_patterns_removes_what_gnu_removes() {
+    need_root!();
+    let twins = Twins::new();
+    twins.same(
+        &[
+            "rm @/hello @/dangling @/to-dir @/null @/pipe @/socket",
+            "rm @/log/*.gz",
+            "rm -d @/dir/.hidden",
+            "rm -rf @/deep @/nope @/nope/*",
+            "rm -f @/nope @/log/nope* @/large/x",
+            "rm -r @/dir @/sparse",
+        ],
+        "rm hello dangling to-dir null pipe socket; rm log/*.gz; rm -d dir/.hidden; \
+         rm -rf deep nope; rm -f nope large/x; rm -r dir sparse",
+    );
+}
+
+#[test]
+fn rm_refuses_directories_the_root_and_what_is_not_there() {
+    let disk = Fixture::new();
+    let root = disk.at("/");
+    for (args, told, status) in [
+        (vec!["/dir"], "Is a directory", 2),
+        (vec!["/nope"], "No such file or directory", 1),
+        (vec!["/nope*"], "No such file or directory", 1),
+        (vec!["-r", "/"], "the root directory", 2),
+        (vec!["-rf", "/dir/.."], "'.' and '..'", 2),
+        (vec!["-d", "/dir"], "Directory not empty", 2),
+    ] {
+        let args = args.iter().map(|arg| match arg.starts_with('/') {
+            true => disk.at(arg),
+            false => arg.to_string(),
+        });
+        let ran = dioxide(std::iter::once("rm".to_owned()).chain(args));
+        assert_eq!(ran.status, Some(status), "{}", ran.stderr);
+        assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    }
+    // What fails does not stop the rest.
+    let ran = dioxide(["rm", "-v", &disk.at("/nope"), &disk.at("/hello")]);
+    assert_eq!(ran.status, Some(1));
+    let removed = format!("removed '{}'\n", disk.at("/hello"));
+    assert_eq!(String::from_utf8(ran.stdout).unwrap(), removed);
+    e2fsck_clean(disk.image());
+    let told = dioxide(["rm", "-r", "--json", &disk.at("/list")]).json();
+    assert_eq!(told.as_array().unwrap().len(), 5);
+    assert_eq!(told[4]["action"], "removed");
+    dioxide(["rm", "-rf", "--no-preserve-root", &root]).text();
+    assert_eq!(dioxide(["ls", "-A", &root]).text(), "");
+}
+
+#[test]
+fn ln_makes_the_links_that_gnu_makes() {
+    need_root!();
+    let twins = Twins::new();
+    twins.same(
+        &[
+            "ln @/hello @/again",
+            "ln @/dangling @/dangling2",
+            "ln -s ../some/where @/link",
+            "ln -s a/b c/d @/deep",
+            "ln -sf hello @/dangling",
+            "ln -f @/large @/log/a.gz",
+            "ln -sfn nowhere @/to-dir",
+            "ln -t @/log @/empty @/sparse",
+            "ln -sT x @/deep/T",
+        ],
+        "ln hello again; ln dangling dangling2; ln -s ../some/where link; ln -s a/b c/d deep; \
+         ln -sf hello dangling; ln -f large log/a.gz; ln -sfn nowhere to-dir; \
+         ln -t log empty sparse; ln -sT x deep/T",
+    );
+    // A path in the image of the link is the path.
+    dioxide(twins.words("ln -s @/bin/tool @/tool")).text();
+    let told = dioxide(twins.words("stat -c %N @/tool"));
+    assert!(told.text().ends_with("-> '/bin/tool'\n"), "{}", told.text());
+}
+
+#[test]
+fn ln_refuses_what_is_there_directories_and_the_host() {
+    let disk = Fixture::new();
+    let before = fs::read(disk.image()).unwrap();
+    let (hello, large, dir) = (disk.at("/hello"), disk.at("/large"), disk.at("/dir"));
+    let new = disk.at("/new");
+    for (args, told) in [
+        (vec![&*hello, &*large], "File exists"),
+        (vec!["-s", "x", &*large], "File exists"),
+        (vec![&*dir, &*new], "is a directory"),
+        (vec!["-f", &*hello, &*hello], "are the same file"),
+        (vec!["-Tf", &*hello, &*dir], "is a directory"),
+        (vec![&*hello, "/tmp/x"], "is on the host"),
+        (vec!["/etc/hostname", &*new], "Invalid cross-device link"),
+        (vec!["-s", "a", "b", &*large], "Not a directory"),
+        (vec![&*hello], "two operands"),
+    ] {
+        let ran = dioxide(std::iter::once("ln").chain(args.iter().copied()));
+        assert_eq!(ran.status, Some(2), "{args:?}");
+        assert!(ran.stderr.contains(told), "{args:?}: {}", ran.stderr);
+    }
+    // But for the superblock, which says that it was mounted.
+    let after = fs::read(disk.image()).unwrap();
+    assert!(after[4096..] == before[4096..]);
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn mknod_makes_what_gnu_makes() {
+    need_root!();
+    let twins = Twins::new();
+    twins.same(
+        &[
+            "mknod @/zero c 1 5",
+            "mknod -m 666 @/full u 1 0x7",
+            "mknod @/big b 259 70000",
+            "mknod @/p p",
+            "mknod --fifo -m 600 @/q @/log/r",
+        ],
+        "mknod zero c 1 5; mknod -m 666 full u 1 0x7; mknod big b 259 70000; mknod p p; \
+         mkfifo -m 600 q log/r",
+    );
+    dioxide(twins.words("mknod @/s s")).text();
+    let told = dioxide(twins.words("ls -l @/s"));
+    assert!(told.text().starts_with("srw-"), "{}", told.text());
+    for line in [
+        "mknod @/x",
+        "mknod @/x c",
+        "mknod @/x c 1 y",
+        "mknod @/x p 1 2",
+        "mknod @/hello p",
+    ] {
+        assert_eq!(dioxide(twins.words(line)).status, Some(2), "{line}");
+    }
+}
+
+#[test]
+fn touch_makes_the_files_that_gnu_makes() {
+    need_root!();
+    let twins = Twins::new();
+    let stamp = "202001020304.05";
+    let ours = [
+        format!("touch -t {stamp} @/new @/hello @/deep/new"),
+        format!("touch -c -t {stamp} @/nope"),
+        "touch @/dangling".to_owned(),
+    ];
+    let script =
+        format!("touch -t {stamp} new hello deep/new; touch -c -t {stamp} nope; touch dangling");
+    twins.same(&ours.each_ref().map(|line| &line[..]), &script);
+    let mtime = dioxide(twins.words("stat -c %Y @/new"));
+    let expected = dioxide(twins.words("stat -c %Y @/hello"));
+    assert_eq!(mtime.text(), expected.text());
+    let ran = dioxide(twins.words("touch @/no/such @/log/[x]"));
+    assert_eq!(ran.status, Some(1));
+    dioxide(twins.words("stat @/log/[x]")).text();
+}
+
+#[test]
+fn write_makes_a_file_where_it_is_told_to() {
+    let disk = Fixture::new();
+    let new = disk.at("/dir/new");
+    let ran = with_input(["write", &new], b"x");
+    assert_eq!(ran.status, Some(1));
+    with_input(
+        ["write", "-c", "-m", "640", "--owner", "3:4", &new],
+        b"text\n",
+    )
+    .text();
+    assert_eq!(dioxide(["cat", &new]).text(), "text\n");
+    let told = dioxide(["stat", "-c", "%a %u:%g", &new]);
+    assert_eq!(told.text(), "640 3:4\n");
+    // What is there keeps its mode.
+    with_input(["write", "-ct", "-m", "600", &new], b"y").text();
+    assert_eq!(dioxide(["cat", &new]).text(), "y");
+    let told = dioxide(["stat", "-c", "%a", &new]);
+    assert_eq!(told.text(), "640\n");
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn mv_inside_an_image_leaves_what_gnu_leaves() {
+    need_root!();
+    let twins = Twins::new();
+    twins.run(
+        &[
+            "mv @/hello @/hi",
+            "mv @/log/b.gz @/log/c.gz @/deep",
+            "mv @/log @/deep/er",
+            "mv -n @/empty @/large",
+            "mv -T @/dir/.hidden @/deep/er/est",
+            "mv -t @/dir @/null @/pipe @/to-dir",
+            "mv -f @/large @/sparse",
+            "mv @/dangling @/dir/link",
+        ],
+        "mv hello hi; mv log/b.gz log/c.gz deep; mv log deep/er; mv -n empty large; \
+         mv -T dir/.hidden deep/er/est; mv -t dir null pipe to-dir; \
+         mv -f large sparse; mv dangling dir/link",
+    );
+    twins.check(false);
+    for (line, told) in [
+        ("mv @/deep @/deep/er", "cannot be moved into itself"),
+        ("mv @/hi @/deep/er/est/../../../hi", "are the same file"),
+        ("mv @/dir/hard @/hi", "are the same file"),
+        ("mv -T @/hi @/deep", "is a directory"),
+        ("mv @/deep @/hi", "is no directory"),
+        ("mv -T @/dir @/deep", "Directory not empty"),
+        ("mv @/ @/dir", "busy"),
+        ("mv @/hi @/new/", "Not a directory"),
+        ("mv /etc/hostname /tmp/x", "is on the host"),
+    ] {
+        let ran = dioxide(twins.words(line));
+        assert_eq!(ran.status, Some(2), "{line}: {}", ran.stderr);
+        assert!(ran.stderr.contains(told), "{line}: {}", ran.stderr);
+    }
+    let ran = dioxide(twins.words("mv -v @/nope @/hi @/deep"));
+    assert_eq!(ran.status, Some(1));
+    assert!(
+        String::from_utf8(ran.stdout)
+            .unwrap()
+            .starts_with("renamed '")
+    );
+    twins.run(&[], "mv hi deep");
+    twins.check(false);
+}
+
+/// A directory that has a name in itself makes a tree of endless depth.
+#[test]
+fn damaged_tree_is_copied_and_removed_as_far_as_that_ends() {
+    let disk = Fixture::new();
+    disk.debugfs(&["mkdir /x", "mkdir /x/y", "link /x /x/y/up"]);
+    let (x, copy) = (disk.at("/x"), disk.at("/copy"));
+    for args in [&["cp", "-a", &x, &copy][..], &["rm", "-r", &x]] {
+        let ran = dioxide(args);
+        assert_eq!(ran.status, Some(2));
+        assert!(ran.stderr.contains("another name"), "{}", ran.stderr);
+    }
+    let copied = dioxide(["find", &copy]);
+    assert_eq!(copied.text().lines().count(), 3, "{}", copied.text());
+}

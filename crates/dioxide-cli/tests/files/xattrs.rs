@@ -1,0 +1,112 @@
+//! Extended attributes and access control lists, compared with attr and acl on the same image mounted.
+
+use super::support::{coreutils, dioxide};
+use super::twins::Twins;
+use super::with_input;
+use dioxide_testkit::need_root;
+
+#[test]
+fn xattr_set_and_remove_do_what_setfattr_does() {
+    need_root!();
+    let twins = Twins::new();
+    twins.same(
+        &[
+            "xattr set user.a plain @/hello @/log",
+            "xattr set user.hex 0x00ff10 @/large",
+            "xattr set user.base 0saGVsbG8= @/large",
+            r#"xattr set user.quoted "a\"\\\001" @/large"#,
+            "xattr set --replace user.a other @/hello",
+            "xattr set --no-dereference trusted.link itself @/dangling",
+            "xattr remove user.comment @/hello",
+            "xattr set user.empty 0x @/empty",
+        ],
+        r#"setfattr -n user.a -v plain hello log; setfattr -n user.hex -v 0x00ff10 large;
+         setfattr -n user.base -v 0saGVsbG8= large; setfattr -n user.quoted -v '"a\"\\\001"' large;
+         setfattr -n user.a -v other hello; setfattr -hn trusted.link -v itself dangling;
+         setfattr -x user.comment hello; setfattr -n user.empty -v 0x empty"#,
+    );
+    let told = dioxide(twins.words("xattr get --no-dereference trusted.link @/dangling"));
+    assert_eq!(told.text(), "itself");
+    for (line, told, status) in [
+        (
+            "xattr remove user.nope @/hello",
+            "No such extended attribute",
+            1,
+        ),
+        ("xattr set --create user.a x @/hello", "File exists", 2),
+        (
+            "xattr set --replace user.nope x @/hello",
+            "No such extended attribute",
+            1,
+        ),
+        ("xattr set nonsense.a x @/hello", "unsupported", 2),
+        ("xattr set user.a 0xz @/hello", "hexadecimal", 2),
+        ("xattr set user.a x @/nope", "No such file", 1),
+    ] {
+        let ran = dioxide(twins.words(line));
+        assert_eq!(ran.status, Some(status), "{line}: {}", ran.stderr);
+        let said = ran.stderr.to_lowercase();
+        assert!(
+            said.contains(&told.to_lowercase()),
+            "{line}: {}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn attributes_that_were_told_are_restored() {
+    need_root!();
+    let twins = Twins::new();
+    twins.both("touch \"$(printf 'a\\nb\\\\c')\"; setfattr -n user.odd -v '\"x\"' a*; setfacl -m u:5:rw hello");
+    let dump = dioxide(twins.words("xattr list -R -d @/"))
+        .text()
+        .to_owned();
+    let strip = ["user.comment @/hello", "user.bytes @/log", "user.odd @/a*"];
+    for words in strip {
+        dioxide(twins.words(&format!("xattr remove {words}"))).text();
+    }
+    with_input(["xattr", "restore"], dump.as_bytes()).text();
+    twins.check(false);
+    // What getfattr told, elsewhere.
+    for words in strip {
+        dioxide(twins.words(&format!("xattr remove {words}"))).text();
+    }
+    let file = twins.host("dump");
+    twins.run(&[], "getfattr -RPd -m user . >$H/dump || true");
+    dioxide(twins.words("xattr restore --into @/ %/dump")).text();
+    twins.check(false);
+    // A file that is gone does not stop the others.
+    let script = format!("sed -i '1i # file: nope\\nuser.x=\"y\"\\n' '{file}'");
+    coreutils("bash", &["-c", &script]);
+    let ran = dioxide(twins.words("xattr restore --into @/ %/dump"));
+    assert_eq!(ran.status, Some(1), "{}", ran.stderr);
+    let ran = with_input(["xattr", "restore"], b"user.x=1\n");
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("line 1"), "{}", ran.stderr);
+    twins.check(false);
+}
+
+#[test]
+fn new_files_inherit_default_lists_as_linux_has_it() {
+    need_root!();
+    let twins = Twins::new();
+    twins.both(
+        "setfacl -d -m u:5:rwx,g:7:rx,m::rwx log; chmod g+s log; chown :9 log; chmod g-w deep/er",
+    );
+    twins.same(
+        &[
+            "mkdir @/log/dir",
+            "touch @/log/touched",
+            "mkdir -p @/log/p/q",
+            "cp @/large @/log/copied",
+            "cp -p @/large @/log/preserved",
+            "cp -r @/deep @/log/deep",
+            "cp -a @/dir @/log/archived",
+            "mknod @/log/pipe p",
+            "ln -s x @/log/link",
+        ],
+        "cd log; mkdir dir; touch touched; mkdir -p p/q; cp ../large copied; cp -p ../large preserved; \
+         cp -r ../deep deep; cp -a ../dir archived; mknod pipe p; ln -s x link; chmod g-s archived archived/.hidden",
+    );
+}
