@@ -10,6 +10,7 @@ mod layout;
 mod look;
 mod mkfs;
 mod mode;
+mod mount;
 mod names;
 mod new;
 mod owner;
@@ -31,6 +32,7 @@ pub use layout::{JournalArgs, MapArgs};
 pub use look::{CatArgs, DfArgs, DuArgs, LsArgs, StatArgs, TreeArgs};
 pub use mkfs::MkfsArgs;
 pub use mode::{ModeChange, umask};
+pub use mount::{MountArgs, UmountArgs};
 pub use names::{LnArgs, MkdirArgs, MknodArgs, RmArgs, RmdirArgs};
 pub use new::NewFiles;
 pub use owner::Owner;
@@ -108,6 +110,7 @@ pub enum Command {
     Mkdir(MkdirArgs),
     Mkfs(Box<MkfsArgs>),
     Mknod(MknodArgs),
+    Mount(MountArgs),
     Mv(MvArgs),
     Pack(Box<PackArgs>),
     Rm(RmArgs),
@@ -118,6 +121,7 @@ pub enum Command {
     Touch(TouchArgs),
     Tree(TreeArgs),
     Truncate(TruncateArgs),
+    Umount(UmountArgs),
     Unpack(Box<UnpackArgs>),
     Write(WriteArgs),
     Xattr(XattrArgs),

@@ -22,6 +22,7 @@ mod map;
 mod mkdir;
 mod mkfs;
 mod mknod;
+mod mount;
 mod mv;
 mod pack;
 mod report;
@@ -32,6 +33,7 @@ mod sync;
 mod touch;
 mod tree;
 mod truncate;
+mod umount;
 mod unpack;
 mod write;
 mod xattr;
@@ -66,6 +68,7 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Mkdir(args) => mkdir::mkdir(args, session, out),
         Command::Mkfs(args) => mkfs::run(args, out),
         Command::Mknod(args) => mknod::run(args, session, out),
+        Command::Mount(args) => mount::run(args),
         Command::Mv(args) => mv::run(args, session, out),
         Command::Pack(args) => pack::run(args, out),
         Command::Rm(args) => rm::run(args, session, out),
@@ -76,6 +79,7 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Touch(args) => touch::run(args, session),
         Command::Tree(args) => tree::run(args, session, out),
         Command::Truncate(args) => truncate::run(args, session),
+        Command::Umount(args) => umount::run(args),
         Command::Unpack(args) => unpack::run(args, out),
         Command::Write(args) => write::run(args, session),
         Command::Xattr(args) => xattr::run(args, session, out),
@@ -92,9 +96,11 @@ pub const NOT_IN_SHELL: &[&str] = &[
     "journal",
     "map",
     "mkfs",
+    "mount",
     "pack",
     "resize",
     "shell",
     "trim",
+    "umount",
     "unpack",
 ];

@@ -8,6 +8,7 @@
 //! | `commands` | one module per subcommand |
 //! | `failure` | what went wrong, in words and as an exit status |
 //! | `glob` | patterns of names |
+//! | `helper` | the words that `mount` and `umount` use for their helpers |
 //! | `images` | opened images |
 //! | `interrupt` | Ctrl-C |
 //! | `location` | files in images and on the host alike |
@@ -22,6 +23,7 @@ mod args;
 mod commands;
 mod failure;
 mod glob;
+mod helper;
 mod images;
 mod interrupt;
 mod location;
@@ -35,7 +37,11 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let matches = match args::Cli::command().try_get_matches() {
+    let words = match helper::translate(std::env::args_os()) {
+        Ok(words) => words,
+        Err(failure) => return failure.tell().into(),
+    };
+    let matches = match args::Cli::command().try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(error) => return refuse(&error),
     };

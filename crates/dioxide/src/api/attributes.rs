@@ -43,6 +43,7 @@ pub struct SetAttributes {
     gid: Option<u32>,
     atime: Option<Timestamp>,
     mtime: Option<Timestamp>,
+    ctime: Option<Timestamp>,
     flags: Option<u32>,
 }
 
@@ -79,6 +80,13 @@ impl SetAttributes {
     /// Last change of the content.
     pub fn mtime(mut self, time: Timestamp) -> Self {
         self.mtime = Some(time);
+        self
+    }
+
+    /// Last change of the inode: the time that it is, if this is not said. For who keeps times himself, as the kernel
+    /// does for a FUSE mount.
+    pub fn ctime(mut self, time: Timestamp) -> Self {
+        self.ctime = Some(time);
         self
     }
 
@@ -158,7 +166,7 @@ impl Mount {
         }
         let bad_nanos =
             |time: &Option<Timestamp>| time.is_some_and(|time| time.nanos >= 1_000_000_000);
-        if bad_nanos(&set.atime) || bad_nanos(&set.mtime) {
+        if [set.atime, set.mtime, set.ctime].iter().any(bad_nanos) {
             return Err(Error::Invalid("a time of over 999,999,999 ns".into()));
         }
         let changed = self.with_space(writer, || self.apply(writer, inode, set));
@@ -244,5 +252,5 @@ fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes, now: Disk
     if let Some(flags) = set.flags {
         disk.disk_mut().i_flags = flags;
     }
-    disk.set_ctime(now);
+    disk.set_ctime(set.ctime.map_or(now, to_disk));
 }

@@ -94,6 +94,13 @@ impl OpenOptions {
         self
     }
 
+    /// Writing leaves the file's times as they are, for who keeps them himself and sets them afterwards
+    /// ([`SetAttributes::mtime`]), as the kernel's page cache does. Not for writes through a [`crate::Queue`].
+    pub fn keep_times(mut self, on: bool) -> Self {
+        self.access.keep_times = on;
+        self
+    }
+
     /// Who writes: may use the reserved blocks if they are kept for this user or group
     /// ([`crate::MountOptions::resuid`]).
     pub fn user(mut self, uid: u32, gid: u32) -> Self {

@@ -29,6 +29,8 @@ pub(crate) struct Access {
     /// May use blocks that are kept for the super user.
     pub(crate) resource: bool,
     pub(crate) sync: SyncMode,
+    /// Writing leaves the times alone.
+    pub(crate) keep_times: bool,
 }
 
 /// What a write waits for before it returns.
@@ -70,10 +72,10 @@ impl Access {
         }
     }
 
-    /// Whether a write goes where the caller says, and need not be durable when it returns.
+    /// Whether a write goes where the caller says, need not be durable when it returns, and stamps the file.
     #[inline(always)]
     pub(crate) fn overwrites(self) -> bool {
-        self.write && !self.append && matches!(self.sync, SyncMode::None)
+        self.write && !self.append && !self.keep_times && matches!(self.sync, SyncMode::None)
     }
 }
 

@@ -83,6 +83,8 @@ struct Placing<'a, 'b> {
     old_size: u64,
     /// Nobody else writes to the file.
     alone: bool,
+    /// The file's times stay.
+    keep_times: bool,
 }
 
 /// What comes before the data, with the lock as it was taken: exclusive, for what there is to do.
@@ -128,6 +130,7 @@ pub(super) fn write_placing(
         end: pos + request.len as u64,
         old_size: inode.i_size(),
         alone,
+        keep_times: request.access.keep_times,
     };
     let placed = placing.write();
     if placed.is_err() && alone && inode.i_size() > placing.old_size {
@@ -151,7 +154,9 @@ impl Placing<'_, '_> {
         let placed = self.place(self.pos..self.end)?;
         if placed == Placed::Done {
             self.grow_to(self.end)?;
-            self.inode.set_modified(coarse_now_ns());
+            if !self.keep_times {
+                self.inode.set_modified(coarse_now_ns());
+            }
         }
         Ok(placed)
     }
@@ -602,10 +607,12 @@ impl Placing<'_, '_> {
     }
 
     fn stamp(&self, disk: &mut dioxide_format::inode::Inode, size: u64) {
-        let now = self.mount.now();
         disk.set_size(size);
-        disk.set_mtime(now);
-        disk.set_ctime(now);
+        if !self.keep_times {
+            let now = self.mount.now();
+            disk.set_mtime(now);
+            disk.set_ctime(now);
+        }
     }
 
     /// Shows readers what the transaction says.

@@ -452,7 +452,9 @@ fn carry_out(
     let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
     let durability = request.durability(&first, pos);
     transfer(request, bufs, pos, first, durability)?;
-    request.inode.set_modified(coarse_now_ns());
+    if !request.access.keep_times {
+        request.inode.set_modified(coarse_now_ns());
+    }
     drop(held);
     if durability == Durability::Cached {
         request.make_durable()?;

@@ -1,0 +1,74 @@
+//! `dioxide mount`, `dioxide umount`.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// Mounts an image through FUSE
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Returns when the mount serves, and goes on in the background; with -f when it ends. An image that was not closed
+cleanly is recovered first. One that cannot be written is mounted read-only.
+
+Needs no root, if fusermount3 is installed. As root everybody may use the mount, and set-ID bits and devices count, as
+with other mounts; say -o nosuid,nodev for an image that you do not trust.
+
+Options (those of ext4 that only the kernel knows do nothing):
+  ro, noload, errors=, data=, commit=, barrier, nobarrier, discard, nodiscard,
+  dioread_nolock, dioread_lock, sb=, resuid=, resgid=, journal_path=
+                        as for ext4
+  img_offset=BYTES      where the file system begins in the image
+  dio_policy=POLICY     whose rules decide about locks, see dioxide explain
+  backend=HOW           auto, uring, pread or mmap
+  nowriteback           every write goes to the image at once; times of O_DIRECT writes are seen at once
+  entry_timeout=SECS, attr_timeout=SECS
+                        how long the kernel trusts names, and attributes of regular files
+  uid=, gid=, umask=    owner and permissions that are shown
+  fakeroot              everybody may do everything; files are made as root's
+  allow_other           others may use the mount too
+  auto_unmount          unmount when the process ends, however it ends
+  max_threads=, max_background=
+                        requests at the same time
+  suid, dev, exec, sync, dirsync, noatime and their opposites, fsname=
+                        as for other mounts
+
+In fstab, where this command is installed as /sbin/mount.fuse.dioxide too:
+  /var/disk.img  /mnt  fuse.dioxide  defaults  0  0
+
+Exit status: 0 if it is mounted (with -f: if the image was closed cleanly), 2 otherwise.
+
+Examples:
+  dioxide mount disk.img /mnt
+  dioxide mount disk.img /mnt -o ro,dio_policy=v6.6
+  dioxide mount -f disk.img /mnt")]
+pub struct MountArgs {
+    /// Image file or block device
+    #[arg(value_name = "IMG")]
+    pub image: PathBuf,
+    /// Directory to mount it on
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Options, with commas between them
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// This is the process in the background; standard output is told when the mount serves
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub background: bool,
+}
+
+/// Unmounts an image, and waits until it is closed
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Returns when everything is in the image, and another program may open it; umount(8) does not wait for that.
+
+Exit status: 0 if it is unmounted, 2 if it is in use or no mount of dioxide.
+
+Examples:
+  dioxide umount /mnt")]
+pub struct UmountArgs {
+    /// Where it is mounted
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}

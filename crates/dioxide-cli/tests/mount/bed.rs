@@ -1,0 +1,206 @@
+//! An image that is mounted, and ended in a failing test too.
+
+use dioxide_testkit::{Image, e2fsck_clean};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// After this the server is killed, so that whoever waits for it gets an error.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Returns from the calling test, with a line that says so, where nothing can be mounted.
+#[macro_export]
+macro_rules! need_fuse {
+    () => {
+        if !dioxide_testkit::have_root() || !std::path::Path::new("/dev/fuse").exists() {
+            eprintln!("skipped: needs root and /dev/fuse");
+            return;
+        }
+    };
+}
+
+/// A server of this process, and its mount.
+pub struct Bed {
+    image: Image,
+    dir: TempDir,
+    server: Arc<Mutex<Child>>,
+    watched: Option<Sender<()>>,
+}
+
+/// The command of this workspace.
+pub fn dioxide() -> Command {
+    let mut command = limited(env!("CARGO_BIN_EXE_dioxide"));
+    command.env("LC_ALL", "C");
+    command
+}
+
+/// A program that cannot go on for ever.
+pub fn limited(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "100", program]);
+    command
+}
+
+/// Runs a command that is to succeed; gives what it printed.
+#[track_caller]
+pub fn run(command: &mut Command) -> String {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("the program is there");
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    assert!(status.success(), "{command:?}: {status}\n{stdout}{stderr}");
+    stdout
+}
+
+pub fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+/// Whether something is mounted on a directory.
+pub fn is_mounted(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let wanted = dir.to_str().expect("UTF-8");
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1) == Some(wanted))
+}
+
+impl Bed {
+    /// A new image of 128 MiB, mounted.
+    pub fn new(options: &str) -> Bed {
+        Bed::with(Image::builder().size(128 << 20).build(), options)
+    }
+
+    /// An image, mounted.
+    pub fn with(image: Image, options: &str) -> Bed {
+        let dir = tempfile::Builder::new().prefix("dioxide-fuse-").tempdir();
+        let dir = dir.expect("mount point");
+        let server = serve(image.path(), dir.path(), options);
+        let server = Arc::new(Mutex::new(server));
+        let watched = Some(watch(server.clone()));
+        Bed {
+            image,
+            dir,
+            server,
+            watched,
+        }
+    }
+
+    /// The root of the mount.
+    pub fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A file of it.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The image.
+    pub fn image(&self) -> &Path {
+        self.image.path()
+    }
+
+    /// Unmounts, waits for the server, and checks the image.
+    #[track_caller]
+    pub fn finish(self) -> Image {
+        run(dioxide().arg("umount").arg(self.root()));
+        self.ended(true)
+    }
+
+    /// The server ends as it is told to.
+    #[track_caller]
+    pub fn ended(mut self, well: bool) -> Image {
+        let status = wait(&mut self.server.lock().unwrap());
+        assert_eq!(status.success(), well, "the server ended with {status}");
+        drop(self.watched.take());
+        let image = self.image.copy();
+        if well {
+            e2fsck_clean(image.path());
+        }
+        image
+    }
+
+    /// SIGKILL: as when the power goes, but for what the kernel holds of the image.
+    pub fn kill(self) -> Image {
+        self.server.lock().unwrap().kill().expect("it runs");
+        self.ended(false)
+    }
+
+    /// Sends the server a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let server = self.server.lock().unwrap();
+        let pid = rustix::process::Pid::from_child(&server);
+        rustix::process::kill_process(pid, signal).expect("it runs");
+    }
+}
+
+/// Starts a server, and returns when it serves.
+fn serve(image: &Path, dir: &Path, options: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
+    command.args(["mount", "--background"]);
+    if !options.is_empty() {
+        command.args(["-o", options]);
+    }
+    let mut child = command
+        .args([image, dir])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    let mut said = [0; 8];
+    let out = child.stdout.as_mut().expect("a pipe");
+    let told = out.read_exact(&mut said);
+    assert!(told.is_ok(), "it did not serve: {:?}", child.wait());
+    child
+}
+
+fn wait(server: &mut Child) -> std::process::ExitStatus {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(status) = server.try_wait().expect("a child") {
+            return status;
+        }
+        if Instant::now() > until {
+            server.kill().expect("it runs");
+            panic!("the server does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Kills the server when the sender is not dropped in time.
+fn watch(server: Arc<Mutex<Child>>) -> Sender<()> {
+    let (sender, dropped) = channel();
+    std::thread::spawn(move || {
+        use std::sync::mpsc::RecvTimeoutError::Timeout;
+        if dropped.recv_timeout(PATIENCE) == Err(Timeout) {
+            eprintln!("the test takes too long: the server is killed");
+            let _ = server.lock().map(|mut server| server.kill());
+        }
+    });
+    sender
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let mut server = match self.server.lock() {
+            Ok(server) => server,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let _ = server.kill();
+        let _ = server.wait();
+        if is_mounted(self.dir.path()) {
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(self.dir.path())
+                .status();
+        }
+    }
+}

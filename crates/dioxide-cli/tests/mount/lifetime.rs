@@ -1,0 +1,138 @@
+//! From mounting to an image that is closed, in peace and otherwise.
+
+use crate::bed::{Bed, dioxide, is_mounted, run, text};
+use crate::need_fuse;
+use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
+use rustix::process::Signal;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+#[test]
+fn mount_in_the_background_serves_when_it_returns_and_umount_waits() {
+    need_fuse!();
+    let image = Image::builder().size(32 << 20).build();
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..3 {
+        let file = dir.path().join(format!("f{round}"));
+        run(dioxide().arg("mount").args([image.path(), dir.path()]));
+        fs::write(&file, pattern(round, 0, 100_000)).unwrap();
+        run(dioxide().arg("umount").arg(dir.path()));
+        assert!(!is_mounted(dir.path()));
+        e2fsck_clean(image.path());
+        assert!(!dumpe2fs(image.path()).contains("needs_recovery"));
+    }
+}
+
+#[test]
+fn mount_that_fails_says_why_and_exits_with_2() {
+    need_fuse!();
+    let image = Image::builder().size(16 << 20).build();
+    let nothing = Image::blank(dioxide_testkit::Dir::Tmpfs, 1 << 20);
+    let dir = tempfile::tempdir().unwrap();
+    let fails = |image: &Path, dir: &Path, options: &str, why: &str| {
+        let mut mount = dioxide();
+        mount.args(["mount", "-o", options]).args([image, dir]);
+        let output = mount.output().unwrap();
+        let said = text(output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(why), "{said}");
+        assert!(!is_mounted(dir));
+    };
+    fails(image.path(), Path::new("/nowhere"), "rw", "No such file");
+    fails(Path::new("/nowhere"), dir.path(), "rw", "No such file");
+    fails(nothing.path(), dir.path(), "rw", "superblock");
+    fails(image.path(), dir.path(), "frobnicate", "not known");
+    // A file is no directory: it is mounted nowhere, and the image closed again.
+    fails(image.path(), image.path(), "rw", "cannot mount");
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn second_mount_of_an_image_is_refused() {
+    need_fuse!();
+    let bed = Bed::new("");
+    let other = tempfile::tempdir().unwrap();
+    let mut mount = dioxide();
+    let output = mount
+        .arg("mount")
+        .args([bed.image(), other.path()])
+        .output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(output.stderr);
+    assert!(said.contains("in use"), "{said}");
+    bed.finish();
+}
+
+#[test]
+fn umount_of_what_is_busy_or_no_mount_of_ours_is_refused() {
+    need_fuse!();
+    let bed = Bed::new("");
+    let umount = |dir: &Path| text(dioxide().arg("umount").arg(dir).output().unwrap().stderr);
+    let file = File::create(bed.at("f")).unwrap();
+    assert!(umount(bed.root()).contains("busy"));
+    drop(file);
+    assert!(umount(Path::new("/")).contains("no dioxide file system"));
+    bed.finish();
+}
+
+#[test]
+fn terminated_server_flushes_and_closes_though_a_file_is_open() {
+    need_fuse!();
+    for open in [false, true] {
+        let bed = Bed::new("");
+        fs::create_dir(bed.at("d")).unwrap();
+        let mut file = File::create(bed.at("d/f")).unwrap();
+        file.write_all(&pattern(3, 0, 500_000)).unwrap();
+        let file = open.then_some(file);
+        bed.signal(Signal::TERM);
+        let image = bed.ended(true);
+        assert!(!dumpe2fs(image.path()).contains("needs_recovery"));
+        drop(file);
+        let kernel = dioxide_testkit::Mount::ext4(image.path(), "ro");
+        let found = fs::read(kernel.path().join("d/f")).unwrap();
+        assert_eq!(found.len(), 500_000);
+        check_pattern(3, 0, &found);
+    }
+}
+
+#[test]
+fn killed_server_loses_nothing_that_was_synced() {
+    need_fuse!();
+    let bed = Bed::new("commit=300");
+    fs::create_dir(bed.at("d")).unwrap();
+    let mut file = File::create(bed.at("d/synced")).unwrap();
+    file.write_all(&pattern(4, 0, 1 << 20)).unwrap();
+    fs::rename(bed.at("d/synced"), bed.at("d/renamed")).unwrap();
+    file.sync_all().unwrap();
+    File::open(bed.at("d")).unwrap().sync_all().unwrap();
+    fs::write(bed.at("d/not"), pattern(5, 0, 1 << 20)).unwrap();
+    drop(file);
+    let image = bed.kill();
+    assert!(dumpe2fs(image.path()).contains("needs_recovery"));
+    let again = Bed::with(image, "");
+    let found = fs::read(again.at("d/renamed")).unwrap();
+    assert_eq!(found.len(), 1 << 20);
+    check_pattern(4, 0, &found);
+    again.finish();
+}
+
+#[test]
+fn mount_that_is_to_read_only_writes_nothing() {
+    need_fuse!();
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "x").unwrap();
+    let image = bed.finish();
+    let before = fs::read(image.path()).unwrap();
+    let bed = Bed::with(image, "ro");
+    assert_eq!(fs::read_to_string(bed.at("f")).unwrap(), "x");
+    for refused in [fs::write(bed.at("f"), "y"), fs::remove_file(bed.at("f"))] {
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    }
+    let image = bed.finish();
+    assert!(
+        before == fs::read(image.path()).unwrap(),
+        "the image has changed"
+    );
+}

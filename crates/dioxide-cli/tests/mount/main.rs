@@ -1,0 +1,7 @@
+//! `dioxide mount` used by other programs. Needs root and `/dev/fuse`; each test says so where it has neither.
+
+mod bed;
+mod content;
+mod lifetime;
+mod names;
+mod users;

@@ -1,0 +1,187 @@
+//! Who may do what.
+
+use crate::bed::{Bed, dioxide, is_mounted, limited, run, text};
+use crate::need_fuse;
+use dioxide_testkit::{Image, e2fsck_clean};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
+
+const NOBODY: u32 = 65534;
+
+/// A shell of a user without privileges.
+fn nobody(script: &str) -> Command {
+    let mut command = limited("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.args(["sh", "-c", script]);
+    command
+}
+
+#[test]
+fn unprivileged_user_may_what_modes_say() {
+    need_fuse!();
+    let bed = Bed::new("");
+    fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
+    fs::write(bed.at("secret"), "x").unwrap();
+    fs::set_permissions(bed.at("secret"), Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(bed.at("tmp")).unwrap();
+    fs::set_permissions(bed.at("tmp"), Permissions::from_mode(0o1777)).unwrap();
+    fs::write(bed.at("tmp/roots"), "x").unwrap();
+    let refused = [
+        "cat secret",
+        "touch new",
+        "rm -f secret",
+        "chmod 777 secret",
+        "chown 65534 secret",
+        "rm -f tmp/roots",
+        "mv tmp/roots tmp/mine",
+    ];
+    for script in refused {
+        let output = nobody(script).current_dir(bed.root()).output().unwrap();
+        assert!(!output.status.success(), "{script} was let through");
+        let said = text(output.stderr);
+        assert!(
+            said.contains("denied") || said.contains("not permitted"),
+            "{said}"
+        );
+    }
+    run(nobody(
+        "umask 027; echo y > tmp/mine; mkdir tmp/dir; ln -s a tmp/link; chmod 640 tmp/mine",
+    )
+    .current_dir(bed.root()));
+    for (name, mode) in [("tmp/mine", 0o640), ("tmp/dir", 0o750)] {
+        let told = fs::metadata(bed.at(name)).unwrap();
+        assert_eq!(
+            (told.uid(), told.gid(), told.mode() & 0o7777),
+            (NOBODY, NOBODY, mode)
+        );
+    }
+    bed.finish();
+}
+
+#[test]
+fn write_of_unprivileged_user_strips_set_ids_and_that_of_root_does_not() {
+    need_fuse!();
+    for options in ["", "nowriteback"] {
+        let bed = Bed::new(options);
+        fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
+        let file = bed.at("f");
+        let mode = || fs::metadata(&file).unwrap().mode() & 0o7777;
+        fs::write(&file, vec![1; 8192]).unwrap();
+        let direct = "dd if=/dev/zero of=f bs=4k count=1 conv=notrunc oflag=direct status=none";
+        for script in ["echo y >> f", "echo y > f", "truncate -s 4096 f", direct] {
+            let set = || fs::set_permissions(&file, Permissions::from_mode(0o6777)).unwrap();
+            set();
+            run(limited("sh").args(["-c", script]).current_dir(bed.root()));
+            assert_eq!(mode(), 0o6777, "{script} of root, {options}");
+            run(nobody(script).current_dir(bed.root()));
+            assert_eq!(mode(), 0o777, "{script}, {options}");
+        }
+        bed.finish();
+    }
+}
+
+#[test]
+fn owner_and_mask_that_are_asked_for_are_shown() {
+    need_fuse!();
+    let bed = Bed::new("uid=1,gid=2,umask=077");
+    fs::write(bed.at("f"), "x").unwrap();
+    let told = fs::metadata(bed.at("f")).unwrap();
+    assert_eq!((told.uid(), told.gid(), told.mode() & 0o777), (1, 2, 0o600));
+    bed.finish();
+}
+
+#[test]
+fn user_without_privileges_mounts_his_own_image() {
+    need_fuse!();
+    let helper = fs::metadata("/usr/bin/fusermount3");
+    if !helper.is_ok_and(|helper| helper.mode() & 0o4000 != 0) {
+        eprintln!("skipped: needs fusermount3");
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
+    let image = Image::builder()
+        .size(16 << 20)
+        .extended("root_owner=65534:65534")
+        .build();
+    let (own, dir) = (home.path().join("own.img"), home.path().join("dir"));
+    fs::copy(image.path(), &own).unwrap();
+    fs::create_dir(&dir).unwrap();
+    for path in [&own, &dir] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    // Where everybody can run it.
+    let program = home.path().join("dioxide");
+    fs::copy(env!("CARGO_BIN_EXE_dioxide"), &program).unwrap();
+    let script =
+        "./dioxide mount own.img dir && echo x > dir/f && cat dir/f && ./dioxide umount dir";
+    let said = run(nobody(script).current_dir(home.path()));
+    assert_eq!(said, "x\n");
+    assert!(!is_mounted(&dir));
+    e2fsck_clean(&own);
+}
+
+#[test]
+fn mount_helper_takes_the_words_of_mount() {
+    need_fuse!();
+    let home = tempfile::tempdir().unwrap();
+    let image = Image::builder().size(16 << 20).build();
+    let helper = home.path().join("mount.fuse.dioxide");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dioxide"), &helper).unwrap();
+    let dir = home.path().join("dir");
+    fs::create_dir(&dir).unwrap();
+    let mut mount = limited(helper.to_str().unwrap());
+    run(mount
+        .arg(image.path())
+        .arg(&dir)
+        .args(["-n", "-o", "rw,noatime", "-t", "fuse.dioxide"]));
+    assert!(is_mounted(&dir));
+    fs::write(dir.join("f"), "x").unwrap();
+    run(dioxide().arg("umount").arg(&dir));
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn access_control_lists_are_kept_inherited_and_obeyed() {
+    need_fuse!();
+    let bed = Bed::new("");
+    fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
+    fs::write(bed.at("f"), "x").unwrap();
+    fs::set_permissions(bed.at("f"), Permissions::from_mode(0o600)).unwrap();
+    assert!(
+        !nobody("cat f")
+            .current_dir(bed.root())
+            .status()
+            .unwrap()
+            .success()
+    );
+    run(limited("setfacl")
+        .args(["-m", "u:65534:r"])
+        .arg(bed.at("f")));
+    run(nobody("cat f").current_dir(bed.root()));
+    // The mask goes with the mode, both ways.
+    assert_eq!(fs::metadata(bed.at("f")).unwrap().mode() & 0o777, 0o640);
+    fs::set_permissions(bed.at("f"), Permissions::from_mode(0o600)).unwrap();
+    assert!(
+        !nobody("cat f")
+            .current_dir(bed.root())
+            .status()
+            .unwrap()
+            .success()
+    );
+    fs::create_dir(bed.at("d")).unwrap();
+    run(limited("setfacl")
+        .args(["-d", "-m", "u:65534:rwx"])
+        .arg(bed.at("d")));
+    run(limited("sh")
+        .args(["-c", "umask 077; mkdir d/sub; echo > d/new"])
+        .current_dir(bed.root()));
+    for name in ["d/sub", "d/new"] {
+        let list = run(limited("getfacl")
+            .args(["-n", "--absolute-names"])
+            .arg(bed.at(name)));
+        assert!(list.contains("user:65534:rwx"), "{name}: {list}");
+    }
+    bed.finish();
+}

@@ -1,0 +1,37 @@
+//! dioxide's file systems mounted through FUSE.
+//!
+//! ```no_run
+//! use dioxide_fuse::{MountPoint, Options};
+//!
+//! let (options, warnings) = Options::parse("ro,dio_policy=v6.6")?;
+//! for warning in warnings {
+//!     eprintln!("{warning}");
+//! }
+//! let mounted = MountPoint::mount("disk.img".as_ref(), "/mnt".as_ref(), &options)?;
+//! mounted.serve()?;
+//! # Ok::<(), dioxide_fuse::Error>(())
+//! ```
+//!
+//! This is a translation between the kernel's requests and the library's calls, and holds no file-system logic.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | [`server`] | what the kernel asks, answered by the library |
+//! | `table` | which files the kernel knows, and which it has open |
+//! | [`transport`] | how requests come and answers go: today, `read` and `write` of `/dev/fuse` |
+//! | `options` | `-o` |
+//! | `mount` | from an image to a mount that serves, and back to an image that is closed |
+
+mod errno;
+mod error;
+mod mount;
+mod options;
+pub mod server;
+mod table;
+pub mod transport;
+
+pub use errno::{Errno, Result};
+pub use error::Error;
+pub use mount::{MountPoint, Unmounter, unmount};
+pub use options::Options;
+pub use table::ROOT_ID;

@@ -1,0 +1,264 @@
+//! From an image to a mount that serves, and back to an image that is closed.
+//!
+//! Invariant: the image is closed after the kernel has ended the connection, or, when files stay open on a mount
+//! that is to end, after the kernel was made to write its pages; from then on nobody gets anything of it.
+
+mod table;
+
+use crate::server::Server;
+use crate::transport::{ConnectOptions, DevFuse, Transport};
+use crate::{Error, Options};
+use dioxide::Fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+use table::{Mounted, mounted};
+
+/// How long a mount that is to end waits for files that others have open.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often whoever waits for an image to be closed looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A file system that is mounted. Requests wait until [`MountPoint::serve`]; dropped before, it is unmounted, and the image is
+/// as after a crash.
+pub struct MountPoint {
+    server: Arc<Server>,
+    transport: DevFuse,
+    dir: PathBuf,
+    warnings: Vec<String>,
+    ends: (Sender<End>, Receiver<End>),
+}
+
+/// Why a mount ends.
+enum End {
+    /// The connection has ended.
+    Connection(io::Result<()>),
+    /// Somebody has asked for it.
+    Asked,
+}
+
+impl MountPoint {
+    /// Opens an image, replaying its journal, and mounts it on a directory. Returns when the kernel knows that it is served. What cannot be
+    /// written is mounted read-only, and a warning says so. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Fs::open`]: who else has the image, too; [`Error::Kernel`].
+    pub fn mount(image: &Path, dir: &Path, options: &Options) -> Result<MountPoint, Error> {
+        let kernel = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Kernel { what, path, source }
+        };
+        let dir = dir.canonicalize().map_err(kernel("cannot use", dir))?;
+        if !dir.is_dir() {
+            // The kernel would mount it, and find out later.
+            let not = io::Error::from_raw_os_error(libc::ENOTDIR);
+            return Err(kernel("cannot mount on", &dir)(not));
+        }
+        let (fs, warnings) = open(image, options)?;
+        let server = Arc::new(Server::new(fs, options.server.clone())?);
+        let connect = connect_options(image, options, server.is_read_only());
+        let connected = DevFuse::connect(server.clone(), &dir, &connect);
+        let transport = match connected {
+            Ok(transport) => transport,
+            Err(source) => {
+                // It was opened, and so marked as in use.
+                server.close()?;
+                return Err(kernel("cannot mount on", &dir)(source));
+            }
+        };
+        Ok(MountPoint {
+            server,
+            transport,
+            dir,
+            warnings,
+            ends: channel(),
+        })
+    }
+
+    /// What the user should know, a line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Ends the mount from another thread.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter {
+            dir: self.dir.clone(),
+            ends: self.ends.0.clone(),
+        }
+    }
+
+    /// Answers requests until the file system is unmounted, and closes the image. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Connection`]; those of [`Fs::close`].
+    pub fn serve(self) -> Result<(), Error> {
+        let (ends, ended) = self.ends;
+        let transport = self.transport;
+        std::thread::Builder::new()
+            .name("fuse".into())
+            .spawn(move || ends.send(End::Connection(transport.serve())))
+            .map_err(Error::Connection)?;
+        let connection = wait_for_end(&ended);
+        self.server.close()?;
+        connection.map_err(Error::Connection)
+    }
+}
+
+/// Returns when the connection has ended, or somebody asked for it and files are still open after some time.
+fn wait_for_end(ended: &Receiver<End>) -> io::Result<()> {
+    let end = ended.recv().expect("the connection's end is told");
+    if let End::Connection(end) = end {
+        return end;
+    }
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match ended.recv_timeout(left) {
+            Ok(End::Connection(end)) => return end,
+            Ok(End::Asked) => {}
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
+/// Ends a mount that this process serves.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    dir: PathBuf,
+    ends: Sender<End>,
+}
+
+impl Unmounter {
+    /// Makes the kernel write what it holds, and unmounts; files that are open lose their file system
+    /// a few seconds later. Call it from a thread that does not serve.
+    pub fn unmount(&self) {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&self.dir, flags, rustix::fs::Mode::empty());
+        if let Ok(dir) = dir
+            && let Err(error) = rustix::fs::syncfs(&dir)
+        {
+            tracing::error!(%error, "the kernel could not write all that it held");
+        }
+        if mounted(&self.dir).is_some() && detach(&self.dir, false).is_err() {
+            let _ = detach(&self.dir, true);
+        }
+        // Nobody listens to the end of what has ended.
+        let _ = self.ends.send(End::Asked);
+    }
+}
+
+/// Unmounts a file system of ours, which another process serves, and returns when its image is closed.
+///
+/// # Errors
+/// [`Error::NotMounted`]; [`Error::Kernel`] with `EBUSY` while files are open.
+pub fn unmount(dir: &Path) -> Result<(), Error> {
+    let kernel = |source| Error::Kernel {
+        what: "cannot unmount",
+        path: dir.to_owned(),
+        source,
+    };
+    let absolute = dir.canonicalize().map_err(kernel)?;
+    let Some(Mounted { source, writable }) = mounted(&absolute) else {
+        return Err(Error::NotMounted(dir.to_owned()));
+    };
+    detach(&absolute, false).map_err(kernel)?;
+    // A reader does not write when it ends, and keeps no other reader out.
+    while writable && is_locked(&source) {
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// A reader is kept out as long as the server writes.
+fn is_locked(image: &Path) -> bool {
+    let open = dioxide::block::file::open(image, &Default::default());
+    matches!(open, Err(dioxide::block::Error::Busy { .. }))
+}
+
+/// Only root may by itself.
+fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
+    use rustix::mount::UnmountFlags;
+    let flags = match lazy {
+        true => UnmountFlags::DETACH,
+        false => UnmountFlags::empty(),
+    };
+    match rustix::mount::unmount(dir, flags) {
+        Err(rustix::io::Errno::PERM) => fusermount(dir, lazy),
+        done => Ok(done?),
+    }
+}
+
+fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(dir).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        )),
+    }
+}
+
+fn open(image: &Path, options: &Options) -> Result<(Fs, Vec<String>), Error> {
+    let mut warnings = Vec::new();
+    let mount = options.image.clone().read_only(options.read_only);
+    let fs = match Fs::open(image, &mount) {
+        Err(error) if !options.read_only && may_not_write(&error) => {
+            warnings.push(format!("{error}; mounted read-only"));
+            Fs::open(image, &mount.read_only(true))?
+        }
+        opened => opened?,
+    };
+    if let Some(why) = fs
+        .read_only()
+        .filter(|_| !options.read_only && warnings.is_empty())
+    {
+        warnings.push(format!("mounted read-only: {why}"));
+    }
+    warnings.extend(fs.warnings().iter().cloned());
+    Ok((fs, warnings))
+}
+
+fn may_not_write(error: &dioxide::Error) -> bool {
+    let refused = [libc::EACCES, libc::EPERM, libc::EROFS];
+    matches!(
+        error,
+        dioxide::Error::Device(dioxide::block::Error::Open { .. })
+    ) && refused.contains(&error.errno())
+}
+
+fn connect_options(image: &Path, options: &Options, read_only: bool) -> ConnectOptions {
+    let source = match &options.fsname {
+        Some(name) => name.clone(),
+        None => {
+            let path = image.canonicalize().unwrap_or(image.to_owned());
+            path.to_string_lossy().into_owned()
+        }
+    };
+    let mut mount_options = options.generic.clone();
+    mount_options.push(format!("fsname={source}"));
+    mount_options.push("subtype=dioxide".into());
+    ConnectOptions {
+        mount_options,
+        read_only,
+        allow_other: options.allow_other,
+        permissions: !options.server.fakeroot,
+        auto_unmount: options.auto_unmount,
+        threads: options.threads,
+        max_background: options.max_background,
+    }
+}

@@ -1,0 +1,333 @@
+//! `-o`: the options of ext4 and of FUSE by the names that they have for `mount`.
+//!
+//! What only the kernel's ext4 can do is passed over with a warning, so that a line of fstab can stay as it is;
+//! what nobody knows is an error.
+
+use crate::Error;
+use crate::server::ServerOptions;
+use dioxide::format::superblock::ErrorPolicy;
+use dioxide::{DataMode, MountOptions};
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How the image is opened.
+    pub image: MountOptions,
+    /// How requests are answered.
+    pub server: ServerOptions,
+    /// `ro`.
+    pub read_only: bool,
+    /// `allow_other`: everybody may use the mount. On for root, because root's mounts are for all.
+    pub allow_other: bool,
+    /// `auto_unmount`: the mount goes when the process does.
+    pub auto_unmount: bool,
+    /// `max_threads=`: how many requests are answered at the same time.
+    pub threads: usize,
+    /// `max_background=`: how many requests that nobody waits for the kernel has under way.
+    pub max_background: u16,
+    /// `fsname=`: shown as the source of the mount, instead of the image.
+    pub fsname: Option<String>,
+    /// Options that go to `mount(2)` as they are: `nosuid`, `noexec`, …
+    pub generic: Vec<String>,
+}
+
+impl Default for Options {
+    /// Read-write; for root `allow_other`, `suid` and `dev`, for others none of them.
+    fn default() -> Options {
+        let root = rustix::process::geteuid().is_root();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            image: MountOptions::new(),
+            server: ServerOptions::default(),
+            read_only: false,
+            allow_other: root,
+            auto_unmount: false,
+            threads: (2 * processors).clamp(8, 64),
+            max_background: 256,
+            fsname: None,
+            generic: match root {
+                true => vec!["suid".into(), "dev".into()],
+                false => Vec::new(),
+            },
+        }
+    }
+}
+
+/// Of the kernel's ext4, of its generic layer, or of `mount`: of no meaning here.
+const PASSED_OVER: &[&str] = &[
+    "acl",
+    "noacl",
+    "user_xattr",
+    "nouser_xattr",
+    "bsddf",
+    "minixdf",
+    "grpid",
+    "bsdgroups",
+    "nogrpid",
+    "sysvgroups",
+    "debug",
+    "init_itable",
+    "noinit_itable",
+    "stripe",
+    "delalloc",
+    "nodelalloc",
+    "journal_checksum",
+    "nojournal_checksum",
+    "journal_async_commit",
+    "journal_ioprio",
+    "journal_dev",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "inode_readahead_blks",
+    "max_batch_time",
+    "min_batch_time",
+    "max_dir_size_kb",
+    "i_version",
+    "noi_version",
+    "quota",
+    "noquota",
+    "usrquota",
+    "grpquota",
+    "prjquota",
+    "usrjquota",
+    "grpjquota",
+    "jqfmt",
+    "mb_optimize_scan",
+    "dax",
+    "nombcache",
+    "no_mbcache",
+    "block_validity",
+    "noblock_validity",
+    "data_err",
+    "test_dummy_encryption",
+    "inlinecrypt",
+    "abort",
+    "prefetch_block_bitmaps",
+    "no_prefetch_block_bitmaps",
+    "nouid32",
+    "resize",
+    "fc_debug_force",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "diratime",
+    "nodiratime",
+    "atime",
+    "lazytime",
+    "nolazytime",
+    "mand",
+    "nomand",
+    "iversion",
+    "noiversion",
+    "kernel_cache",
+    "auto_cache",
+    "big_writes",
+    "use_ino",
+    "hard_remove",
+    "default_permissions",
+];
+
+/// For `mount` and its kin, who have acted on them already.
+const FOR_MOUNT: &[&str] = &[
+    "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail",
+    "subtype", "loop", "rw", "async", "silent", "loud",
+];
+
+/// Flags of `mount(2)`, and what each takes back.
+const GENERIC: &[(&str, &str)] = &[
+    ("suid", "nosuid"),
+    ("nosuid", "suid"),
+    ("dev", "nodev"),
+    ("nodev", "dev"),
+    ("exec", "noexec"),
+    ("noexec", "exec"),
+    ("sync", ""),
+    ("dirsync", ""),
+    ("noatime", ""),
+];
+
+impl Options {
+    /// Options as after `-o`: words with commas between them, the last counts. Returns what was passed over, a line each.
+    ///
+    /// # Errors
+    /// [`Error::Option`].
+    pub fn parse(words: &str) -> Result<(Options, Vec<String>), Error> {
+        let mut options = Options::default();
+        let mut warnings = Vec::new();
+        for word in words
+            .split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+        {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (word, None),
+            };
+            if PASSED_OVER.contains(&name) {
+                // What is always so needs no warning.
+                if !matches!(
+                    name,
+                    "default_permissions" | "acl" | "user_xattr" | "relatime"
+                ) {
+                    warnings.push(format!("option {word} does nothing here"));
+                }
+            } else if !FOR_MOUNT.contains(&name) && !name.starts_with("x-") {
+                options.take(word, name, value)?;
+            }
+        }
+        Ok((options, warnings))
+    }
+
+    fn take(&mut self, word: &str, name: &str, value: Option<&str>) -> Result<(), Error> {
+        if let Some((_, opposite)) = GENERIC.iter().find(|(flag, _)| *flag == word) {
+            self.generic.retain(|flag| flag != opposite && flag != word);
+            self.generic.push(word.into());
+            return Ok(());
+        }
+        match value {
+            Some(value) => self.set(name, value),
+            None => self.switch(name),
+        }
+    }
+
+    fn switch(&mut self, name: &str) -> Result<(), Error> {
+        match name {
+            "ro" => self.read_only = true,
+            "noload" | "norecovery" => self.image = self.image.clone().noload(true),
+            "dioread_nolock" => self.image = self.image.clone().dioread_nolock(true),
+            "dioread_lock" | "nodioread_nolock" => {
+                self.image = self.image.clone().dioread_nolock(false)
+            }
+            "discard" => self.image = self.image.clone().discard(true),
+            "nodiscard" => self.image = self.image.clone().discard(false),
+            "barrier" => self.image = self.image.clone().barrier(true),
+            "nobarrier" => self.image = self.image.clone().barrier(false),
+            "writeback" | "writeback_cache" => self.server.writeback = true,
+            "nowriteback" | "no_writeback_cache" => self.server.writeback = false,
+            "allow_other" => self.allow_other = true,
+            "auto_unmount" => self.auto_unmount = true,
+            "fakeroot" => self.server.fakeroot = true,
+            _ => return Err(Error::Option(format!("{name} is not known"))),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        let image = self.image.clone();
+        let server = &mut self.server;
+        match name {
+            "errors" => self.image = image.errors(errors(value)?),
+            "data" => self.image = image.data(data(value)?),
+            "commit" => {
+                // As ext4 has it: 0 is the default.
+                let secs = number(name, value)?;
+                let secs = if secs == 0 { 5 } else { secs };
+                self.image = image.commit_interval(Duration::from_secs(secs));
+            }
+            "barrier" => self.image = image.barrier(number::<u8>(name, value)? != 0),
+            "dio_policy" => self.image = image.policy(number(name, value)?),
+            "backend" => self.image = image.backend(number(name, value)?),
+            "sb" => self.image = image.superblock_at(number(name, value)?),
+            "img_offset" | "offset" => self.image = image.img_offset(number(name, value)?),
+            "resuid" => self.image = image.resuid(number(name, value)?),
+            "resgid" => self.image = image.resgid(number(name, value)?),
+            "journal_path" => self.image = image.journal_path(value),
+            "uid" => server.uid = Some(number(name, value)?),
+            "gid" => server.gid = Some(number(name, value)?),
+            "umask" => server.umask = Some(octal(name, value)?),
+            "entry_timeout" => server.entry_timeout = seconds(name, value)?,
+            "attr_timeout" => server.attr_timeout = seconds(name, value)?,
+            "max_threads" => self.threads = number::<usize>(name, value)?.clamp(1, 1024),
+            "max_background" => self.max_background = number::<u16>(name, value)?.max(1),
+            "fsname" => self.fsname = Some(value.into()),
+            _ => return Err(Error::Option(format!("{name}= is not known"))),
+        }
+        Ok(())
+    }
+}
+
+fn bad(name: &str, value: &str, why: impl Display) -> Error {
+    Error::Option(format!("{name}={value}: {why}"))
+}
+
+fn number<T: FromStr<Err: Display>>(name: &str, value: &str) -> Result<T, Error> {
+    value.parse().map_err(|why| bad(name, value, why))
+}
+
+fn octal(name: &str, value: &str) -> Result<u16, Error> {
+    match u16::from_str_radix(value, 8) {
+        Ok(mask) if mask <= 0o777 => Ok(mask),
+        Ok(_) => Err(bad(name, value, "over 777")),
+        Err(why) => Err(bad(name, value, why)),
+    }
+}
+
+fn seconds(name: &str, value: &str) -> Result<Duration, Error> {
+    let secs = number(name, value)?;
+    Duration::try_from_secs_f64(secs).map_err(|why| bad(name, value, why))
+}
+
+fn errors(value: &str) -> Result<ErrorPolicy, Error> {
+    Ok(match value {
+        "continue" => ErrorPolicy::Continue,
+        "remount-ro" => ErrorPolicy::RemountReadOnly,
+        "panic" => ErrorPolicy::Panic,
+        _ => return Err(bad("errors", value, "continue, remount-ro or panic")),
+    })
+}
+
+fn data(value: &str) -> Result<DataMode, Error> {
+    Ok(match value {
+        "ordered" => DataMode::Ordered,
+        "writeback" => DataMode::Writeback,
+        "journal" => DataMode::Journal,
+        _ => return Err(bad("data", value, "ordered or writeback")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_of_opposite_options_counts() {
+        let (options, _) = Options::parse("nosuid,suid,writeback,nowriteback").unwrap();
+        assert!(!options.server.writeback);
+        assert!(options.generic.iter().any(|flag| flag == "suid"));
+        assert!(!options.generic.iter().any(|flag| flag == "nosuid"));
+    }
+
+    #[test]
+    fn options_of_the_kernel_alone_warn() {
+        let (_, warnings) = Options::parse("stripe=4,ro,delalloc,x-systemd.automount").unwrap();
+        assert_eq!(
+            warnings,
+            [
+                "option stripe=4 does nothing here",
+                "option delalloc does nothing here"
+            ]
+        );
+    }
+
+    #[test]
+    fn options_that_nobody_knows_or_of_no_sense_are_refused() {
+        for words in [
+            "frobnicate",
+            "frobnicate=1",
+            "errors=maybe",
+            "sb=x",
+            "umask=1777",
+            "ro=1",
+            "attr_timeout=-1",
+            "dio_policy=none",
+        ] {
+            let said = Options::parse(words).map(drop).unwrap_err().to_string();
+            let name = words.split('=').next().unwrap();
+            assert!(said.starts_with(&format!("option {name}")), "{said}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What the kernel asks, answered by the library. Knows nothing of how requests come and answers go: that
+//! is the transport's.
+//!
+//! It is a translation: of numbers into nodes and files, of flags into options, of errors into `errno`. Who may do
+//! what is decided by the kernel (`default_permissions`), what happens by the library.
+//!
+//! Invariants: every request holds the read side of one lock, so that [`Server::close`] waits for those under
+//! way and ends those that come later with `ENODEV`; a reply that tells the kernel of a file counts as a lookup of it.
+
+mod attributes;
+mod content;
+mod handle;
+mod ioctl;
+mod listing;
+mod names;
+mod xattr;
+
+pub(crate) use attributes::now;
+pub use attributes::{Attr, Change, Entry, Stat};
+pub use content::{Seek, WriteFlags};
+pub use handle::Opened;
+pub use listing::Dirent;
+pub use names::At;
+
+use crate::table::{Handles, Nodes};
+use crate::{Errno, Result};
+use dioxide::{Fs, NewFile, Node};
+use handle::Handle;
+use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group. FUSE tells no other groups.
+    pub gid: u32,
+}
+
+/// How the server answers.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// How long the kernel may go on using a name it looked up, and the attributes of what is no regular
+    /// file. All changes pass through the kernel, so that this may be long.
+    pub entry_timeout: Duration,
+    /// How long it may go on using attributes of a regular file: the kernel does not know the blocks that writeback allocates.
+    pub attr_timeout: Duration,
+    /// The kernel gathers writes in its page cache, and keeps sizes and times.
+    pub writeback: bool,
+    /// Shown as everybody's owner.
+    pub uid: Option<u32>,
+    /// Shown as everybody's group.
+    pub gid: Option<u32>,
+    /// Permissions that are not shown.
+    pub umask: Option<u16>,
+    /// Files are made as if by user and group 0.
+    pub fakeroot: bool,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            entry_timeout: Duration::from_secs(3600),
+            attr_timeout: Duration::from_secs(1),
+            writeback: true,
+            uid: None,
+            gid: None,
+            umask: None,
+            fakeroot: false,
+        }
+    }
+}
+
+/// A file system that answers the kernel. The calls block, and come from any number of threads.
+///
+/// Files are named by node id: [`crate::ROOT_ID`], or one that an [`Entry`] told. What is open is named by handle.
+pub struct Server {
+    options: ServerOptions,
+    read_only: bool,
+    live: RwLock<Option<Live>>,
+}
+
+/// Dropped in this order: what holds the file system goes before it.
+struct Live {
+    files: Handles<Handle>,
+    nodes: Nodes,
+    fs: Fs,
+}
+
+impl Server {
+    /// Serves an open file system.
+    ///
+    /// # Errors
+    /// Damage of the root directory.
+    pub fn new(fs: Fs, options: ServerOptions) -> Result<Server, dioxide::Error> {
+        let live = Live {
+            files: Handles::new(),
+            nodes: Nodes::new(fs.root()?),
+            fs,
+        };
+        Ok(Server {
+            options,
+            read_only: live.fs.read_only().is_some(),
+            live: RwLock::new(Some(live)),
+        })
+    }
+
+    /// How it answers.
+    pub fn options(&self) -> &ServerOptions {
+        &self.options
+    }
+
+    /// Whether nothing is written.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Makes everything durable that the kernel has handed over. Blocks.
+    ///
+    /// # Errors
+    /// As [`Fs::sync`].
+    pub fn sync(&self) -> Result {
+        Ok(self.live()?.fs.sync()?)
+    }
+
+    /// Waits for requests under way, closes what is open, and ends the mount: see [`Fs::close`]. Requests that come later
+    /// fail with `ENODEV`. Nothing happens if it was closed before.
+    ///
+    /// # Errors
+    /// As [`Fs::close`].
+    pub fn close(&self) -> Result<(), dioxide::Error> {
+        let Some(live) = self.live.write().take() else {
+            return Ok(());
+        };
+        let Live { files, nodes, fs } = live;
+        drop((files, nodes));
+        fs.close()
+    }
+
+    fn live(&self) -> Result<MappedRwLockReadGuard<'_, Live>> {
+        RwLockReadGuard::try_map(self.live.read(), Option::as_ref).map_err(|_| Errno::NODEV)
+    }
+
+    fn node(&self, id: u64) -> Result<Arc<Node>> {
+        self.live()?.nodes.get(id)
+    }
+
+    fn new_file(&self, caller: Caller, mode: u32, umask: u32) -> NewFile {
+        let Caller { uid, gid } = self.acting(caller);
+        NewFile::new(mode as u16 & 0o7777)
+            .umask(umask as u16)
+            .owner(uid, gid)
+    }
+
+    fn acting(&self, caller: Caller) -> Caller {
+        match self.options.fakeroot {
+            true => Caller { uid: 0, gid: 0 },
+            false => caller,
+        }
+    }
+}

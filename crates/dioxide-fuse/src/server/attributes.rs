@@ -1,0 +1,238 @@
+//! Attributes: told, and changed.
+
+use super::{Caller, Live, Server};
+use crate::table::ROOT_ID;
+use crate::{Errno, Result};
+use dioxide::{FileType, Metadata, Node, OpenOptions, SetAttributes, StatFs, Timestamp};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What the kernel is told of a file.
+#[derive(Clone, Debug)]
+pub struct Attr {
+    /// As the library tells it, with the mount's owner and permissions.
+    pub metadata: Metadata,
+    /// Device number, as the kernel writes it for user space in 32 bits.
+    pub rdev: u32,
+}
+
+/// Attributes, and how long they hold.
+#[derive(Clone, Debug)]
+pub struct Stat {
+    /// The attributes.
+    pub attr: Attr,
+    /// How long the kernel may use them.
+    pub valid: Duration,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Node id: the kernel knows the file by it until it forgets it.
+    pub id: u64,
+    /// The attributes.
+    pub attr: Attr,
+    /// How long the kernel may use the attributes.
+    pub attr_valid: Duration,
+    /// How long the kernel may use the name.
+    pub entry_valid: Duration,
+}
+
+/// What `setattr` changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<Timestamp>,
+    /// Last change of the content.
+    pub mtime: Option<Timestamp>,
+    /// Last change of the inode; the time that it is, if another thing changes.
+    pub ctime: Option<Timestamp>,
+    /// The file, if it is open.
+    pub handle: Option<u64>,
+}
+
+impl Change {
+    fn attributes(&self) -> Option<SetAttributes> {
+        let none = SetAttributes::new();
+        let mut set = none.clone();
+        if let Some(mode) = self.mode {
+            set = set.mode(mode as u16 & 0o7777);
+        }
+        if let Some(uid) = self.uid {
+            set = set.uid(uid);
+        }
+        if let Some(gid) = self.gid {
+            set = set.gid(gid);
+        }
+        if let Some(time) = self.atime {
+            set = set.atime(time);
+        }
+        if let Some(time) = self.mtime {
+            set = set.mtime(time);
+        }
+        if let Some(time) = self.ctime {
+            set = set.ctime(time);
+        }
+        (set != none).then_some(set)
+    }
+}
+
+/// The time that it is.
+pub(crate) fn now() -> Timestamp {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => Timestamp {
+            secs: since.as_secs() as i64,
+            nanos: since.subsec_nanos(),
+        },
+        Err(_) => Timestamp::default(),
+    }
+}
+
+/// As `new_encode_dev` of Linux.
+fn encode_device((major, minor): (u32, u32)) -> u32 {
+    (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12
+}
+
+/// The reverse.
+pub(super) fn decode_device(rdev: u32) -> (u32, u32) {
+    ((rdev >> 8) & 0xfff, (rdev & 0xff) | (rdev >> 12) & 0xfff00)
+}
+
+impl Server {
+    /// `getattr`.
+    ///
+    /// # Errors
+    /// `ESTALE` for a file that the kernel does not know.
+    pub fn getattr(&self, id: u64) -> Result<Stat> {
+        Ok(self.stat(&*self.node(id)?))
+    }
+
+    /// `setattr`. A size that changes strips set-user-ID and set-group-ID, unless the caller is root.
+    ///
+    /// # Errors
+    /// As [`dioxide::File::set_len`] and [`dioxide::File::set_attributes`].
+    pub fn setattr(&self, caller: Caller, id: u64, change: &Change) -> Result<Stat> {
+        let live = self.live()?;
+        let node = live.nodes.get(id)?;
+        if let Some(size) = change.size {
+            self.resize(&live, caller, &node, size, change.handle)?;
+        }
+        if let Some(set) = change.attributes() {
+            node.set_attributes(&set)?;
+        }
+        Ok(self.stat(&node))
+    }
+
+    fn resize(
+        &self,
+        live: &Live,
+        caller: Caller,
+        node: &Node,
+        size: u64,
+        handle: Option<u64>,
+    ) -> Result {
+        let strip = self.acting(caller).uid != 0;
+        if let Some(handle) = handle {
+            let handle = live.files.get(handle)?;
+            return Ok(handle.cached(strip)?.set_len(size)?);
+        }
+        match node.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno(libc::EISDIR)),
+            _ => return Err(Errno::INVAL),
+        }
+        let file = node.open(&OpenOptions::new().write(true).fsetid(!strip))?;
+        Ok(file.set_len(size)?)
+    }
+
+    pub(super) fn stat(&self, node: &Node) -> Stat {
+        let attr = self.attr(node.metadata());
+        let valid = self.valid(&attr);
+        Stat { attr, valid }
+    }
+
+    /// The kernel is told of a file.
+    pub(super) fn tell(&self, live: &Live, node: Node) -> Entry {
+        let (id, node) = live.nodes.learn(node);
+        let Stat { attr, valid } = self.stat(&node);
+        Entry {
+            id,
+            attr,
+            attr_valid: valid,
+            entry_valid: self.options.entry_timeout,
+        }
+    }
+
+    fn valid(&self, attr: &Attr) -> Duration {
+        match attr.metadata.file_type {
+            FileType::Regular => self.options.attr_timeout,
+            _ => self.options.entry_timeout,
+        }
+    }
+
+    fn attr(&self, mut metadata: Metadata) -> Attr {
+        let options = &self.options;
+        metadata.uid = options.uid.unwrap_or(metadata.uid);
+        metadata.gid = options.gid.unwrap_or(metadata.gid);
+        if metadata.file_type != FileType::Symlink {
+            metadata.permissions &= !options.umask.unwrap_or(0);
+        }
+        let rdev = metadata.device.map_or(0, encode_device);
+        Attr { metadata, rdev }
+    }
+
+    /// `statfs`.
+    ///
+    /// # Errors
+    /// None but `ENODEV`.
+    pub fn statfs(&self) -> Result<StatFs> {
+        Ok(self.live()?.fs.statfs())
+    }
+
+    /// `readlink`.
+    ///
+    /// # Errors
+    /// As [`Node::read_link`].
+    pub fn readlink(&self, id: u64) -> Result<Vec<u8>> {
+        Ok(self.node(id)?.read_link()?)
+    }
+
+    /// `forget`: the kernel has dropped so many of the lookups that it was told of.
+    pub fn forget(&self, id: u64, lookups: u64) {
+        if id == ROOT_ID {
+            return;
+        }
+        if let Ok(live) = self.live() {
+            live.nodes.forget(id, lookups);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_number_of_every_width_comes_back() {
+        for device in [(0, 0), (8, 1), (259, 0xfffff), (0xfff, 0x12345)] {
+            assert_eq!(decode_device(encode_device(device)), device);
+        }
+        assert_eq!(encode_device((8, 17)), 0x811);
+    }
+
+    #[test]
+    fn change_of_the_size_alone_changes_no_attributes() {
+        let change = Change {
+            size: Some(1),
+            ..Change::default()
+        };
+        assert_eq!(change.attributes(), None);
+    }
+}

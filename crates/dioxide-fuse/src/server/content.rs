@@ -1,0 +1,156 @@
+//! Reading and writing, and what else is done with an open file.
+
+use super::{Caller, Server};
+use crate::{Errno, Result};
+use dioxide::{Buf, FallocateMode, File};
+
+/// What `lseek` looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+/// A write: who, and on whose behalf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// The page cache writes back.
+    pub cached: bool,
+    /// Set-user-ID and set-group-ID go.
+    pub kill_suidgid: bool,
+}
+
+/// One request copies so much at most, so that it does not keep its thread for long: the caller goes on.
+const COPY_BYTES: u64 = 64 << 20;
+const COPY_STEP: usize = 1 << 20;
+
+impl Server {
+    /// `read`: returns how many bytes, less than asked only at the end of the file.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read(&self, handle: u64, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let live = self.live()?;
+        let handle = live.files.get(handle)?;
+        Ok(handle.file(false)?.read_at(buf, offset)?)
+    }
+
+    /// `write`.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write(&self, handle: u64, buf: &[u8], offset: u64, flags: WriteFlags) -> Result<usize> {
+        let live = self.live()?;
+        let handle = live.files.get(handle)?;
+        let file = match flags.cached {
+            true => handle.cached(flags.kill_suidgid)?,
+            false => handle.file(flags.kill_suidgid)?,
+        };
+        Ok(file.write_at(buf, offset)?)
+    }
+
+    /// `fsync`, or `fdatasync`.
+    ///
+    /// # Errors
+    /// As [`File::sync_all`].
+    pub fn fsync(&self, handle: u64, data_only: bool) -> Result {
+        let live = self.live()?;
+        let handle = live.files.get(handle)?;
+        let file = handle.file(false)?;
+        match data_only {
+            true => file.sync_data()?,
+            false => file.sync_all()?,
+        }
+        Ok(())
+    }
+
+    /// `fallocate`, with `mode` of `fallocate(2)`.
+    ///
+    /// # Errors
+    /// As [`File::allocate`]; `EOPNOTSUPP` for an unknown mode.
+    pub fn fallocate(
+        &self,
+        caller: Caller,
+        handle: u64,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> Result {
+        let mode = fallocate_mode(mode).ok_or(Errno::OPNOTSUPP)?;
+        let live = self.live()?;
+        let handle = live.files.get(handle)?;
+        let file = handle.cached(self.acting(caller).uid != 0)?;
+        Ok(file.allocate(mode, offset, len)?)
+    }
+
+    /// `lseek`.
+    ///
+    /// # Errors
+    /// As [`File::seek_data`]; `ENXIO` where there is no more.
+    pub fn lseek(&self, handle: u64, offset: u64, what: Seek) -> Result<u64> {
+        let live = self.live()?;
+        let handle = live.files.get(handle)?;
+        let file = handle.file(false)?;
+        let found = match what {
+            Seek::Data => file.seek_data(offset)?,
+            Seek::Hole => file.seek_hole(offset)?,
+        };
+        found.ok_or(Errno::NXIO)
+    }
+
+    /// `copy_file_range`: returns how many bytes, which may be less than asked.
+    ///
+    /// # Errors
+    /// As [`File::read_at`] and [`File::write_at`].
+    pub fn copy_file_range(
+        &self,
+        caller: Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        len: u64,
+    ) -> Result<usize> {
+        let live = self.live()?;
+        let (source, target) = (live.files.get(from.0)?, live.files.get(to.0)?);
+        let strip = self.acting(caller).uid != 0;
+        copy(
+            (source.cached(false)?, from.1),
+            (target.cached(strip)?, to.1),
+            len.min(COPY_BYTES),
+        )
+    }
+}
+
+/// What was copied before an error counts.
+fn copy(from: (&File, u64), to: (&File, u64), len: u64) -> Result<usize> {
+    let mut buf = Buf::zeroed(len.min(COPY_STEP as u64) as usize);
+    let mut done = 0;
+    while done < len {
+        let want = (len - done).min(buf.len() as u64) as usize;
+        let step = from.0.read_at(&mut buf[..want], from.1 + done);
+        let step = step.and_then(|got| to.0.write_at(&buf[..got], to.1 + done));
+        match step {
+            Ok(0) => break,
+            Ok(wrote) => done += wrote as u64,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done as usize)
+}
+
+fn fallocate_mode(mode: i32) -> Option<FallocateMode> {
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    Some(match mode {
+        0 => FallocateMode::Allocate,
+        libc::FALLOC_FL_KEEP_SIZE => FallocateMode::KeepSize,
+        PUNCH => FallocateMode::PunchHole,
+        libc::FALLOC_FL_ZERO_RANGE => FallocateMode::ZeroRange,
+        ZERO_KEEP => FallocateMode::ZeroRangeKeepSize,
+        libc::FALLOC_FL_COLLAPSE_RANGE => FallocateMode::CollapseRange,
+        libc::FALLOC_FL_INSERT_RANGE => FallocateMode::InsertRange,
+        _ => return None,
+    })
+}

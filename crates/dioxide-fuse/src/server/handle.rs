@@ -1,0 +1,116 @@
+//! Open regular files.
+
+use super::{Caller, Server};
+use crate::Result;
+use dioxide::format::inode::InodeFlags;
+use dioxide::{File, Node, OpenOptions};
+use std::sync::{Arc, OnceLock};
+
+/// What `open` tells the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Names the open file.
+    pub handle: u64,
+    /// Reads and writes go past the kernel's page cache, writes of several threads side by side.
+    pub direct: bool,
+}
+
+/// An open file. The kernel uses one handle for different purposes, which the library tells apart when it opens a
+/// file, so that there is one [`File`] for each purpose, made at first use.
+pub(super) struct Handle {
+    node: Arc<Node>,
+    options: OpenOptions,
+    flags: i32,
+    /// The kernel keeps the times, and tells them.
+    writeback: bool,
+    /// By whether the page cache asks, and whether privileges are stripped.
+    files: [OnceLock<File>; 4],
+}
+
+impl Handle {
+    /// The file as the application has opened it: `O_DIRECT` wants alignment, `O_SYNC` a flush.
+    pub(super) fn file(&self, strip: bool) -> Result<&File> {
+        self.one(false, strip)
+    }
+
+    /// The file as the kernel's page cache uses it: it synchronises by itself, keeps the times, and ends where the
+    /// file ends.
+    pub(super) fn cached(&self, strip: bool) -> Result<&File> {
+        self.one(true, strip)
+    }
+
+    fn one(&self, cached: bool, strip: bool) -> Result<&File> {
+        let place = &self.files[usize::from(cached) | usize::from(strip) << 1];
+        if let Some(file) = place.get() {
+            return Ok(file);
+        }
+        let has = |flag: i32| !cached && self.flags & flag == flag;
+        let mut options = self.options.clone().fsetid(!strip);
+        options = options.direct(has(libc::O_DIRECT));
+        options = options.keep_times(cached && self.writeback);
+        if has(libc::O_SYNC) {
+            options = options.sync(true);
+        } else if has(libc::O_DSYNC) {
+            options = options.dsync(true);
+        }
+        let file = self.node.open(&options)?;
+        Ok(place.get_or_init(|| file))
+    }
+}
+
+impl Server {
+    /// `open` of a regular file, with flags as `open(2)` has them. What the kernel has done already (making,
+    /// truncating) is not done again.
+    ///
+    /// # Errors
+    /// As [`Node::open`].
+    pub fn open(&self, caller: Caller, id: u64, flags: i32) -> Result<Opened> {
+        let live = self.live()?;
+        let node = live.nodes.get(id)?;
+        let (handle, opened) = self.opened(caller, node, flags)?;
+        Ok(Opened {
+            handle: live.files.insert(handle),
+            ..opened
+        })
+    }
+
+    /// Opens a file, for [`super::Live::files`].
+    pub(super) fn opened(
+        &self,
+        caller: Caller,
+        node: Arc<Node>,
+        flags: i32,
+    ) -> Result<(Handle, Opened)> {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        // Only with its flag do writes go to the end of an append-only file, wherever the kernel sees that.
+        let append_only = node.metadata().flags & InodeFlags::APPEND.0 != 0;
+        let appends = append_only && flags & libc::O_APPEND != 0;
+        let caller = self.acting(caller);
+        let options = OpenOptions::new()
+            // The page cache fills up pages that are written in part.
+            .read(true)
+            .write(writes)
+            .append(writes && appends)
+            .resource(caller.uid == 0)
+            .user(caller.uid, caller.gid);
+        let handle = Handle {
+            node,
+            options,
+            flags,
+            writeback: self.options.writeback,
+            files: Default::default(),
+        };
+        handle.file(false)?;
+        let direct = flags & libc::O_DIRECT != 0 || (writes && appends);
+        Ok((handle, Opened { handle: 0, direct }))
+    }
+
+    /// `release`: the last who had it open has closed it. What goes wrong then is in the log.
+    ///
+    /// # Errors
+    /// None but `ENODEV`.
+    pub fn release(&self, handle: u64) -> Result {
+        self.live()?.files.remove(handle);
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! The `ioctl`s that ext4 has and FUSE carries: those whose argument is a block of bytes of a known size.
+
+use super::{Caller, Server};
+use crate::{Errno, Result};
+use dioxide::format::inode::InodeFlags;
+use dioxide::{Node, SetAttributes};
+
+const GETFLAGS: u32 = 0x8008_6601;
+const GETFLAGS32: u32 = 0x8004_6601;
+const SETFLAGS: u32 = 0x4008_6602;
+const SETFLAGS32: u32 = 0x4004_6602;
+const GETVERSION: u32 = 0x8008_7601;
+const GETVERSION32: u32 = 0x8004_7601;
+const FSGETXATTR: u32 = 0x801c_581f;
+const FSSETXATTR: u32 = 0x401c_5820;
+const FITRIM: u32 = 0xc018_5879;
+
+/// Bytes of a `struct fsxattr`.
+const FSXATTR_BYTES: usize = 28;
+
+/// Flags of a `struct fsxattr`, and those of the inode that they are.
+const XFLAGS: [(u32, u32); 6] = [
+    (0x0008, InodeFlags::IMMUTABLE.0),
+    (0x0010, InodeFlags::APPEND.0),
+    (0x0020, InodeFlags::SYNC.0),
+    (0x0040, InodeFlags::NOATIME.0),
+    (0x0080, InodeFlags::NODUMP.0),
+    (0x0200, 0x2000_0000),
+];
+
+fn to_xflags(flags: u32) -> u32 {
+    let set = XFLAGS.iter().filter(|(_, flag)| flags & flag != 0);
+    set.map(|(xflag, _)| xflag).sum()
+}
+
+/// The inode's flags with those of a `struct fsxattr` put in. None for one that no inode has.
+fn with_xflags(flags: u32, xflags: u32) -> Option<u32> {
+    let known = XFLAGS.iter().map(|(xflag, _)| xflag).sum::<u32>();
+    let others = XFLAGS.iter().fold(flags, |left, (_, flag)| left & !flag);
+    let set = XFLAGS.iter().filter(|(xflag, _)| xflags & xflag != 0);
+    // Bit 31 says that there are other attributes, and is for looking at only.
+    (xflags & !known & 0x7fff_ffff == 0).then(|| others | set.map(|(_, flag)| flag).sum::<u32>())
+}
+
+fn word(bytes: &[u8], at: usize) -> Result<u32> {
+    let bytes = bytes.get(at..at + 4).ok_or(Errno::INVAL)?;
+    Ok(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+}
+
+fn long(bytes: &[u8], at: usize) -> Result<u64> {
+    let bytes = bytes.get(at..at + 8).ok_or(Errno::INVAL)?;
+    Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+}
+
+fn padded(word: u32, len: usize) -> Vec<u8> {
+    let mut bytes = word.to_le_bytes().to_vec();
+    bytes.resize(len, 0);
+    bytes
+}
+
+impl Server {
+    /// `ioctl` on a file: returns what goes back to the caller, of at most `out_len` bytes.
+    ///
+    /// # Errors
+    /// `ENOTTY` for those that are not known; those of what they do.
+    pub fn ioctl(
+        &self,
+        caller: Caller,
+        id: u64,
+        command: u32,
+        argument: &[u8],
+        out_len: usize,
+    ) -> Result<Vec<u8>> {
+        let node = self.node(id)?;
+        let mut out = match command {
+            GETFLAGS => padded(node.metadata().flags, 8),
+            GETFLAGS32 => padded(node.metadata().flags, 4),
+            GETVERSION => padded(node.generation(), 8),
+            GETVERSION32 => padded(node.generation(), 4),
+            SETFLAGS | SETFLAGS32 => set_flags(&node, word(argument, 0)?)?,
+            FSGETXATTR => fsxattr(&node),
+            FSSETXATTR => set_fsxattr(&node, argument)?,
+            FITRIM => self.trim(caller, argument)?,
+            _ => return Err(Errno::NOTTY),
+        };
+        out.truncate(out_len);
+        Ok(out)
+    }
+
+    fn trim(&self, caller: Caller, argument: &[u8]) -> Result<Vec<u8>> {
+        if self.acting(caller).uid != 0 {
+            return Err(Errno::PERM);
+        }
+        let (start, len) = (long(argument, 0)?, long(argument, 8)?);
+        let min_len = long(argument, 16)?;
+        let range = start..start.saturating_add(len);
+        let trimmed = self.live()?.fs.trim(range, min_len)?;
+        Ok([start, trimmed, min_len].map(u64::to_le_bytes).concat())
+    }
+}
+
+fn set_flags(node: &Node, flags: u32) -> Result<Vec<u8>> {
+    node.set_attributes(&SetAttributes::new().flags(flags))?;
+    Ok(Vec::new())
+}
+
+fn fsxattr(node: &Node) -> Vec<u8> {
+    let metadata = node.metadata();
+    let mut out = vec![0; FSXATTR_BYTES];
+    out[..4].copy_from_slice(&to_xflags(metadata.flags).to_le_bytes());
+    out[12..16].copy_from_slice(&metadata.project.unwrap_or(0).to_le_bytes());
+    out
+}
+
+fn set_fsxattr(node: &Node, argument: &[u8]) -> Result<Vec<u8>> {
+    let metadata = node.metadata();
+    if word(argument, 12)? != metadata.project.unwrap_or(0) || word(argument, 4)? != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let flags = with_xflags(metadata.flags, word(argument, 0)?).ok_or(Errno::OPNOTSUPP)?;
+    set_flags(node, flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_fsxattr_has_come_back_and_others_stay() {
+        let extents = 0x80000;
+        let flags = InodeFlags::APPEND.0 | InodeFlags::NODUMP.0 | extents;
+        assert_eq!(to_xflags(flags), 0x90);
+        assert_eq!(with_xflags(flags, 0x90), Some(flags));
+        assert_eq!(with_xflags(flags, 0), Some(extents));
+        assert_eq!(with_xflags(flags, 0x8000), None);
+    }
+
+    #[test]
+    fn argument_that_is_too_short_is_refused() {
+        assert_eq!(word(&[0; 3], 0), Err(Errno::INVAL));
+        assert_eq!(long(&[0; 8], 8), Err(Errno::INVAL));
+    }
+}

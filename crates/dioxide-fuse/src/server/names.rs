@@ -1,0 +1,157 @@
+//! Names: looked up, made, moved and removed.
+
+use super::attributes::decode_device;
+use super::{Caller, Entry, Opened, Server};
+use crate::{Errno, Result};
+use dioxide::{Node, RenameMode, Special};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A name in a directory, which the kernel knows by its node id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At<'a> {
+    /// The directory.
+    pub dir: u64,
+    /// The name in it.
+    pub name: &'a [u8],
+}
+
+impl Server {
+    /// `lookup`.
+    ///
+    /// # Errors
+    /// As [`Node::lookup`].
+    pub fn lookup(&self, at: At<'_>) -> Result<Entry> {
+        let live = self.live()?;
+        let node = live.nodes.get(at.dir)?.lookup(at.name)?;
+        Ok(self.tell(&live, node))
+    }
+
+    /// How long the kernel may go on believing that a name is not there.
+    pub fn absent_valid(&self) -> Duration {
+        self.options.entry_timeout
+    }
+
+    fn make(&self, dir: u64, make: impl FnOnce(&Node) -> dioxide::Result<Node>) -> Result<Entry> {
+        let live = self.live()?;
+        let node = make(&*live.nodes.get(dir)?)?;
+        Ok(self.tell(&live, node))
+    }
+
+    /// `mknod`: of a regular file too.
+    ///
+    /// # Errors
+    /// As [`Node::mknod`]; `EINVAL` for another kind of file.
+    pub fn mknod(
+        &self,
+        caller: Caller,
+        at: At<'_>,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let new = self.new_file(caller, mode, umask);
+        let (major, minor) = decode_device(rdev);
+        let special = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => None,
+            libc::S_IFIFO => Some(Special::Fifo),
+            libc::S_IFSOCK => Some(Special::Socket),
+            libc::S_IFCHR => Some(Special::CharDevice(major, minor)),
+            libc::S_IFBLK => Some(Special::BlockDevice(major, minor)),
+            _ => return Err(Errno::INVAL),
+        };
+        self.make(at.dir, |dir| match special {
+            None => dir.create(at.name, &new),
+            Some(special) => dir.mknod(at.name, special, &new),
+        })
+    }
+
+    /// `mkdir`.
+    ///
+    /// # Errors
+    /// As [`Node::create_dir`].
+    pub fn mkdir(&self, caller: Caller, at: At<'_>, mode: u32, umask: u32) -> Result<Entry> {
+        let new = self.new_file(caller, mode, umask);
+        self.make(at.dir, |dir| dir.create_dir(at.name, &new))
+    }
+
+    /// `symlink`.
+    ///
+    /// # Errors
+    /// As [`Node::symlink`].
+    pub fn symlink(&self, caller: Caller, at: At<'_>, target: &[u8]) -> Result<Entry> {
+        let new = self.new_file(caller, 0o777, 0);
+        self.make(at.dir, |dir| dir.symlink(target, at.name, &new))
+    }
+
+    /// `link`: another name for the file `id`.
+    ///
+    /// # Errors
+    /// As [`Node::link`].
+    pub fn link(&self, id: u64, at: At<'_>) -> Result<Entry> {
+        let live = self.live()?;
+        let node = live.nodes.get(id)?;
+        node.link(&*live.nodes.get(at.dir)?, at.name)?;
+        Ok(self.tell(&live, Node::clone(&node)))
+    }
+
+    /// `create`: makes a regular file and opens it; opens one that is there, unless the flags have `O_EXCL`.
+    ///
+    /// # Errors
+    /// As [`Node::create`] and [`Node::open`].
+    pub fn create(
+        &self,
+        caller: Caller,
+        at: At<'_>,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Result<(Entry, Opened)> {
+        let new = self.new_file(caller, mode, umask);
+        let live = self.live()?;
+        let dir = live.nodes.get(at.dir)?;
+        let node = match dir.create(at.name, &new).map_err(Errno::from) {
+            Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => dir.lookup(at.name)?,
+            made => made?,
+        };
+        let (handle, opened) = self.opened(caller, Arc::new(node.clone()), flags)?;
+        let opened = Opened {
+            handle: live.files.insert(handle),
+            ..opened
+        };
+        Ok((self.tell(&live, node), opened))
+    }
+
+    /// `unlink`.
+    ///
+    /// # Errors
+    /// As [`Node::remove_file`].
+    pub fn unlink(&self, at: At<'_>) -> Result {
+        Ok(self.node(at.dir)?.remove_file(at.name)?)
+    }
+
+    /// `rmdir`.
+    ///
+    /// # Errors
+    /// As [`Node::remove_dir`].
+    pub fn rmdir(&self, at: At<'_>) -> Result {
+        Ok(self.node(at.dir)?.remove_dir(at.name)?)
+    }
+
+    /// `rename`, with flags of `renameat2(2)`.
+    ///
+    /// # Errors
+    /// As [`Node::rename`]; `EINVAL` for flags that are unknown (`RENAME_WHITEOUT` too) or exclude each other.
+    pub fn rename(&self, from: At<'_>, to: At<'_>, flags: u32) -> Result {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVAL),
+        };
+        let live = self.live()?;
+        let target = live.nodes.get(to.dir)?;
+        let source = live.nodes.get(from.dir)?;
+        Ok(source.rename(from.name, &target, to.name, mode)?)
+    }
+}

@@ -1,0 +1,53 @@
+//! Extended attributes.
+
+use super::{Caller, Server};
+use crate::{Errno, Result};
+use dioxide::XattrMode;
+
+impl Server {
+    /// `getxattr`: the whole value.
+    ///
+    /// # Errors
+    /// As [`dioxide::Node::xattr`]; `ENODATA`.
+    pub fn getxattr(&self, id: u64, name: &[u8]) -> Result<Vec<u8>> {
+        self.node(id)?.xattr(name)?.ok_or(Errno::NODATA)
+    }
+
+    /// `listxattr`: each name with a NUL behind it. Those that are for root are told to root only.
+    ///
+    /// # Errors
+    /// As [`dioxide::Node::xattrs`].
+    pub fn listxattr(&self, caller: Caller, id: u64) -> Result<Vec<u8>> {
+        let root = self.acting(caller).uid == 0;
+        let mut names = Vec::new();
+        for xattr in self.node(id)?.xattrs()? {
+            if root || !xattr.name.starts_with(b"trusted.") {
+                names.extend_from_slice(&xattr.name);
+                names.push(0);
+            }
+        }
+        Ok(names)
+    }
+
+    /// `setxattr`, with its flags.
+    ///
+    /// # Errors
+    /// As [`dioxide::Node::set_xattr`].
+    pub fn setxattr(&self, id: u64, name: &[u8], value: &[u8], flags: i32) -> Result {
+        let mode = match flags {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        Ok(self.node(id)?.set_xattr(name, value, mode)?)
+    }
+
+    /// `removexattr`.
+    ///
+    /// # Errors
+    /// As [`dioxide::Node::remove_xattr`].
+    pub fn removexattr(&self, id: u64, name: &[u8]) -> Result {
+        Ok(self.node(id)?.remove_xattr(name)?)
+    }
+}
