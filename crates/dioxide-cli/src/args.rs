@@ -15,6 +15,7 @@ mod names;
 mod new;
 mod owner;
 mod pack;
+mod resize;
 mod shell;
 mod size;
 mod time;
@@ -37,6 +38,7 @@ pub use names::{LnArgs, MkdirArgs, MknodArgs, RmArgs, RmdirArgs};
 pub use new::NewFiles;
 pub use owner::Owner;
 pub use pack::{PackArgs, UnpackArgs};
+pub use resize::{ResizeArgs, TrimArgs};
 pub use shell::ShellArgs;
 pub use size::{SizeChange, parse_size};
 pub use xattr::{
@@ -113,6 +115,7 @@ pub enum Command {
     Mount(MountArgs),
     Mv(MvArgs),
     Pack(Box<PackArgs>),
+    Resize(ResizeArgs),
     Rm(RmArgs),
     Rmdir(RmdirArgs),
     Shell(ShellArgs),
@@ -120,6 +123,7 @@ pub enum Command {
     Sync(SyncArgs),
     Touch(TouchArgs),
     Tree(TreeArgs),
+    Trim(TrimArgs),
     Truncate(TruncateArgs),
     Umount(UmountArgs),
     Unpack(Box<UnpackArgs>),

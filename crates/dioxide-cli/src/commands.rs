@@ -26,12 +26,14 @@ mod mount;
 mod mv;
 mod pack;
 mod report;
+mod resize;
 mod rm;
 mod shell;
 mod stat;
 mod sync;
 mod touch;
 mod tree;
+mod trim;
 mod truncate;
 mod umount;
 mod unpack;
@@ -71,6 +73,7 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Mount(args) => mount::run(args),
         Command::Mv(args) => mv::run(args, session, out),
         Command::Pack(args) => pack::run(args, out),
+        Command::Resize(args) => resize::run(args, out),
         Command::Rm(args) => rm::run(args, session, out),
         Command::Rmdir(args) => mkdir::rmdir(args, session, out),
         Command::Shell(args) => shell::run(args, out),
@@ -78,6 +81,7 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Sync(args) => sync::run(args, session),
         Command::Touch(args) => touch::run(args, session),
         Command::Tree(args) => tree::run(args, session, out),
+        Command::Trim(args) => trim::run(args, out),
         Command::Truncate(args) => truncate::run(args, session),
         Command::Umount(args) => umount::run(args),
         Command::Unpack(args) => unpack::run(args, out),

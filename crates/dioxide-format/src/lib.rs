@@ -41,6 +41,7 @@ pub mod journal;
 mod layout;
 pub mod mmp;
 pub mod orphan_file;
+pub mod quota;
 pub mod superblock;
 pub mod symlink;
 pub mod system_zone;

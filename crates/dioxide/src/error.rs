@@ -123,6 +123,10 @@ pub enum Error {
     /// A directory that must be empty is not (`ENOTEMPTY`).
     #[error("{0}: directory not empty")]
     NotEmpty(String),
+    /// The file is of another project than the directory that it would be in, whose files all are of its
+    /// own (`EXDEV`).
+    #[error("{0}: of another project than the directory")]
+    CrossProject(String),
     /// The file has as many links as it can have (`EMLINK`).
     #[error("{0}: too many links")]
     TooManyLinks(String),
@@ -182,6 +186,7 @@ impl Error {
             Error::NameTooLong(_) => libc::ENAMETOOLONG,
             Error::Exists(_) => libc::EEXIST,
             Error::NotEmpty(_) => libc::ENOTEMPTY,
+            Error::CrossProject(_) => libc::EXDEV,
             Error::TooManyLinks(_) => libc::EMLINK,
             Error::NoAttribute(_) => libc::ENODATA,
             Error::TooBig(_) => libc::E2BIG,

@@ -40,6 +40,7 @@ mod map;
 pub mod mkfs;
 mod mount;
 mod namei;
+pub mod resize;
 mod stats;
 mod sync;
 mod txn;

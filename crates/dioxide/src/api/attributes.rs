@@ -10,6 +10,7 @@ use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Result, Timestamp};
+use dioxide_format::features::RoCompat;
 use dioxide_format::inode::{InodeFlags, Timestamp as DiskTime};
 
 /// What `fallocate` does with a range.
@@ -45,6 +46,7 @@ pub struct SetAttributes {
     mtime: Option<Timestamp>,
     ctime: Option<Timestamp>,
     flags: Option<u32>,
+    project: Option<u32>,
 }
 
 impl SetAttributes {
@@ -95,6 +97,13 @@ impl SetAttributes {
         self.flags = Some(flags);
         self
     }
+
+    /// Project. `EOPNOTSUPP` for one that is not 0 on a file system without the feature `project`, and
+    /// where the inode has no room for it.
+    pub fn project(mut self, project: u32) -> Self {
+        self.project = Some(project);
+        self
+    }
 }
 
 /// What `statfs` tells.
@@ -123,7 +132,8 @@ const CHANGEABLE: u32 = InodeFlags::IMMUTABLE.0
     | InodeFlags::NODUMP.0
     | InodeFlags::NOATIME.0
     | InodeFlags::SYNC.0
-    | InodeFlags::DIRSYNC.0;
+    | InodeFlags::DIRSYNC.0
+    | InodeFlags::PROJINHERIT.0;
 
 fn to_disk(time: Timestamp) -> DiskTime {
     DiskTime {
@@ -169,11 +179,30 @@ impl Mount {
         if [set.atime, set.mtime, set.ctime].iter().any(bad_nanos) {
             return Err(Error::Invalid("a time of over 999,999,999 ns".into()));
         }
+        self.check_project(inode, set)?;
         let changed = self.with_space(writer, || self.apply(writer, inode, set));
         self.judged(changed)?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
         Ok(())
+    }
+
+    fn check_project(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
+        let Some(project) = set.project else {
+            return Ok(());
+        };
+        let has_feature = self.sb.features().ro_compat.contains(RoCompat::PROJECT);
+        let has_room = inode.node().disk.clone().set_projid(project);
+        match has_feature && has_room || project == 0 {
+            true => Ok(()),
+            false if has_feature => Err(Error::Unsupported(format!(
+                "inode {} has no room for a project",
+                inode.ino
+            ))),
+            false => Err(Error::Unsupported(
+                "projects: the file system lacks the feature project".into(),
+            )),
+        }
     }
 
     fn apply(&self, writer: &Writer, inode: &Inode, set: &SetAttributes) -> Result<()> {
@@ -182,6 +211,9 @@ impl Mount {
             None => 0,
         };
         let mut handle = writer.begin(lists + INODE_CREDITS)?;
+        let mut target = inode.node().disk.clone();
+        apply(&mut target, set, self.now());
+        self.prepare_quota(&mut handle, inode.ino, &target)?;
         if let Some(permissions) = set.permissions {
             self.acl_chmod(writer, &mut handle, inode, permissions)?;
         }
@@ -250,7 +282,16 @@ fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes, now: Disk
         disk.set_mtime(to_disk(time));
     }
     if let Some(flags) = set.flags {
-        disk.disk_mut().i_flags = flags;
+        let only_dirs = if disk.is_dir() {
+            0
+        } else {
+            InodeFlags::PROJINHERIT.0
+        };
+        disk.disk_mut().i_flags = flags & !only_dirs;
+    }
+    if let Some(project) = set.project {
+        // Without room it is 0, and stays so.
+        let _ = disk.set_projid(project);
     }
     disk.set_ctime(set.ctime.map_or(now, to_disk));
 }

@@ -44,8 +44,8 @@ mod options;
 mod plan;
 mod profile;
 mod quota;
-mod space;
-mod tables;
+pub(crate) mod space;
+pub(crate) mod tables;
 mod target;
 mod write;
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// The blocks of a file system.
 #[derive(Clone, Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     /// Start and end of each run of taken blocks.
     taken: BTreeMap<u64, u64>,
     /// First block that counts, and one past the last.

@@ -11,7 +11,7 @@ use dioxide_format::types::Group;
 
 /// Where a group's metadata is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pub block_bitmap: u64,
     pub inode_bitmap: u64,
     pub inode_table: u64,
@@ -21,7 +21,7 @@ pub(super) struct Place {
 }
 
 /// All places, and the space that they take.
-pub(super) struct Tables<'a> {
+pub(crate) struct Tables<'a> {
     sb: &'a SuperBlock,
     pub space: Space,
     pub places: Vec<Place>,
@@ -50,7 +50,7 @@ impl<'a> Tables<'a> {
             places: vec![Place::default(); groups as usize],
             table_blocks: sb.inode_table_blocks().into(),
         };
-        tables.reserve_bases();
+        tables.reserve_bases(0);
         if packed {
             tables.pack()?;
         } else {
@@ -60,9 +60,33 @@ impl<'a> Tables<'a> {
         Ok(tables)
     }
 
+    /// Places what groups from `first` on need in a file system that has those before. `space` says
+    /// which of their blocks are taken; `places`, one for each group, where their own metadata is.
+    ///
+    /// # Errors
+    /// As [`Tables::place`].
+    pub fn extend(
+        sb: &'a SuperBlock,
+        space: Space,
+        places: Vec<Place>,
+        first: u32,
+    ) -> Result<Tables<'a>> {
+        let table_blocks = sb.inode_table_blocks().into();
+        let mut tables = Tables {
+            sb,
+            space,
+            places,
+            table_blocks,
+        };
+        tables.reserve_bases(first);
+        (first..sb.group_count()).try_for_each(|group| tables.place_group(group))?;
+        tables.space.round_to_clusters(sb.cluster_ratio());
+        Ok(tables)
+    }
+
     /// Superblocks and descriptors, with their copies.
-    fn reserve_bases(&mut self) {
-        for group in 0..self.sb.group_count() {
+    fn reserve_bases(&mut self, from: u32) {
+        for group in from..self.sb.group_count() {
             let len = u64::from(self.sb.base_meta_blocks(Group(group)));
             if len > 0 {
                 let first = self.first_block(group);
@@ -198,7 +222,7 @@ impl<'a> Tables<'a> {
 }
 
 /// Marks the groups of `run`, except `own`.
-pub(super) fn touch(sb: &SuperBlock, places: &mut [Place], run: std::ops::Range<u64>, own: u32) {
+pub(crate) fn touch(sb: &SuperBlock, places: &mut [Place], run: std::ops::Range<u64>, own: u32) {
     let of = |block: u64| (block - sb.first_data_block().0) / u64::from(sb.blocks_per_group());
     for group in of(run.start)..=of(run.end - 1) {
         if let Some(place) = places.get_mut(group as usize) {

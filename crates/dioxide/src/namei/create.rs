@@ -314,6 +314,9 @@ impl Mount {
             (_, Blueprint::Directory) => disk.set_links_count(2),
             _ => {}
         }
+        if let Err(error) = self.prepare_quota(&mut handle, numbered.ino, &disk) {
+            return Err(unmake(&mut handle, error));
+        }
         if let Some(name) = name {
             let entry = NewEntry {
                 name,
@@ -504,6 +507,7 @@ impl Mount {
         if let Some(seed) = self.checksum_seed() {
             disk.update_checksum(seed, numbered.ino);
         }
+        self.count_change(edit, numbered.ino, None, Some(&disk), |_| Ok(1))?;
         let raw: Box<[u8]> = disk.encode().into();
         let slot = location.offset..location.offset + raw.len();
         edit.modify(location.block, &TableBlock, &mut |block| {
@@ -583,7 +587,7 @@ impl Mount {
             self.change_map(writer, handle, inode, &lock, remove, &mut |_, _| {})?;
             block = *inode.node().disk.i_block();
         }
-        self.change_inode(handle, inode, &lock, &mut |disk| {
+        self.end_inode(handle, inode, &lock, &mut |disk| {
             disk.set_i_block(&block);
             disk.set_links_count(0);
             disk.set_size(0);

@@ -8,6 +8,7 @@ use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, FileType, Result};
+use dioxide_format::inode::InodeFlags;
 use std::sync::Arc;
 
 impl Mount {
@@ -36,8 +37,18 @@ impl Mount {
                 inode.ino
             )));
         }
+        self.check_project_of(inode, dir, &text())?;
         let linked = self.with_space(writer, || self.link_once(writer, inode, dir, name));
         self.judged(linked)
+    }
+
+    /// In a directory that hands its project on, all files are of it.
+    pub(super) fn check_project_of(&self, inode: &Inode, dir: &Inode, name: &str) -> Result<()> {
+        let hands_on = dir.flags().contains(InodeFlags::PROJINHERIT);
+        match hands_on && dir.node().disk.projid() != inode.node().disk.projid() {
+            true => Err(Error::CrossProject(name.into())),
+            false => Ok(()),
+        }
     }
 
     fn link_once(

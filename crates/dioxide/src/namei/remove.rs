@@ -251,7 +251,7 @@ impl Mount {
         lock: &crate::map::MapGuard<'_>,
     ) -> Result<()> {
         let now = self.now_ns().div_euclid(1_000_000_000) as u32;
-        self.change_inode(handle, inode, lock, &mut |disk: &mut DiskInode| {
+        self.end_inode(handle, inode, lock, &mut |disk: &mut DiskInode| {
             disk.set_links_count(0);
             disk.set_size(0);
             disk.set_dtime(now.max(1));

@@ -115,6 +115,13 @@ impl Mount {
                 return Err(Error::NotADirectory(at.text()));
             }
         }
+        let one_file = change.other.as_ref().is_some_and(|o| o.ino == inode.ino);
+        if !one_file {
+            self.check_project_of(inode, &to.dir, &to.text())?;
+        }
+        if let (RenameMode::Exchange, Some(other)) = (mode, &change.other) {
+            self.check_project_of(other, &from.dir, &from.text())?;
+        }
         if change.crosses() {
             self.check_not_inside(inode, &to.dir, &to.text())?;
         }

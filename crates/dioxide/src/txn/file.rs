@@ -17,8 +17,8 @@ use dioxide_format::extent::Extent;
 use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Lblk, Pblk};
-use dioxide_journal::Edit;
 use dioxide_journal::journal::Handle;
+use dioxide_journal::{Edit, Kind};
 use std::ops::Range;
 
 /// Largest extents of each state, in blocks.
@@ -243,6 +243,92 @@ impl Mount {
             inode.changed_in(handle.tid(), true);
         }
         result
+    }
+
+    /// Gives a file of metadata that is no directory a block of zeros in a hole, and counts it. With
+    /// bigalloc it shares the cluster of its neighbours. The map's lock is free.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], with nothing changed; damage; those of the journal.
+    pub(crate) fn add_metadata_block(
+        &self,
+        writer: &Writer,
+        edit: &mut dyn Edit,
+        inode: &Inode,
+        lblk: Lblk,
+        kind: &dyn Kind,
+    ) -> Result<()> {
+        let lock = inode.map.lock();
+        let extents = inode.is_extent_mapped();
+        let mut blocks = FileBlocks {
+            mount: self,
+            writer,
+            // Only what was just taken is ever given back.
+            release: Release::Now,
+            goal: self.goal_of(inode)?,
+            extents,
+            is_metadata: true,
+            fresh: Vec::new(),
+            grown: 0,
+            freed: false,
+        };
+        let shared = self.implied_cluster_locked(inode, &lock, lblk)?;
+        let cluster = match shared {
+            Some(cluster) => cluster,
+            None => blocks.allocate_tree_block(edit, Pblk(0))?,
+        };
+        let pblk = Pblk(cluster.0 + u64::from(lblk.0 % self.sb.cluster_ratio()));
+        let mut root = *inode.node().disk.i_block();
+        let inserted = self.map_one(inode, &mut root, edit, &mut blocks, lblk, pblk);
+        if inserted.is_err() && shared.is_none() {
+            let run = Run {
+                start: cluster,
+                len: 1,
+            };
+            blocks.free_run(edit, run)?;
+        }
+        inserted?;
+        let zeros = vec![0; self.block_bytes() as usize];
+        edit.create(pblk, kind, &zeros)?;
+        let grown = blocks.grown;
+        self.change_inode(edit, inode, &lock, &mut |disk| {
+            disk.set_i_block(&root);
+            self.count_clusters(disk, grown);
+        })?;
+        lock.set_run(&crate::map::Run {
+            lblk,
+            len: 1,
+            pblk,
+            unwritten: false,
+        });
+        Ok(())
+    }
+
+    fn map_one(
+        &self,
+        inode: &Inode,
+        root: &mut [u8; I_BLOCK_BYTES],
+        edit: &mut dyn Edit,
+        blocks: &mut FileBlocks<'_>,
+        lblk: Lblk,
+        pblk: Pblk,
+    ) -> Result<()> {
+        let owner = self.owner(inode);
+        if !blocks.extents {
+            let run = PhysicalRun {
+                start: pblk,
+                len: 1,
+            };
+            let mut map = Indirect::new(&owner, root);
+            return map.set(edit, blocks, lblk, run).map(drop);
+        }
+        let extent = Extent {
+            lblk,
+            len: 1,
+            unwritten: false,
+            pblk,
+        };
+        Tree::new(&owner, root).insert(edit, blocks, extent)
     }
 
     /// Near which block to allocate for a file.

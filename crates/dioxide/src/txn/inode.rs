@@ -70,11 +70,38 @@ impl Mount {
             disk.set_ctime(disk.ctime().max(disk_time(ns)));
         }
         change(&mut disk);
-        let stored = self.store_inode(edit, inode, disk);
+        let counted = self.count_change(
+            edit,
+            inode.ino,
+            Some(&inode.node().disk),
+            Some(&disk),
+            |edit| self.inodes_counted(edit, inode),
+        );
+        let stored = counted.and_then(|()| self.store_inode(edit, inode, disk));
         if let (Err(_), Some(ns)) = (&stored, modified) {
             inode.set_modified(ns);
         }
         stored
+    }
+
+    /// Writes an inode that has ended, for the last time: [`INODE_CREDITS`]. It counts for nobody from
+    /// then on.
+    ///
+    /// # Errors
+    /// Those of the journal.
+    pub(crate) fn end_inode(
+        &self,
+        edit: &mut dyn Edit,
+        inode: &Inode,
+        _lock: &MapGuard<'_>,
+        change: &mut dyn FnMut(&mut DiskInode),
+    ) -> Result<()> {
+        let before = inode.node();
+        self.count_change(edit, inode.ino, Some(&before.disk), None, |_| Ok(1))?;
+        let mut disk = before.disk.clone();
+        inode.take_modified_ns();
+        change(&mut disk);
+        self.store_inode(edit, inode, disk)
     }
 
     /// Takes from a file what a write to it must take: its capabilities, and set-user-ID and

@@ -10,6 +10,7 @@
 //! | [`inode`] | writing an inode back |
 //! | [`file`] | one file's map and blocks under change |
 //! | [`orphan`] | inodes that a crash leaves work for |
+//! | [`quota`] | who uses how much |
 //! | [`sync`] | what fsync and its kin wait for |
 //!
 //! Invariants:
@@ -23,6 +24,7 @@
 pub(crate) mod file;
 pub(crate) mod inode;
 pub(crate) mod orphan;
+pub(crate) mod quota;
 pub(crate) mod superblock;
 pub(crate) mod sync;
 pub(crate) mod writer;

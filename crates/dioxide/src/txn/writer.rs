@@ -1,6 +1,7 @@
 //! What changes metadata, made at the first change of a mount, and its clean end.
 
 use super::orphan::Orphans;
+use super::quota::Quotas;
 use super::superblock;
 use crate::alloc::{BlockAllocator, Groups, InodeAllocator};
 use crate::mount::Mount;
@@ -24,6 +25,7 @@ pub(crate) struct Writer {
     pub(crate) blocks: Arc<BlockAllocator>,
     pub(crate) inodes: InodeAllocator,
     pub(crate) orphans: Orphans,
+    pub(crate) quotas: Quotas,
     /// Held while attributes that inodes share are changed; after handle start and before the orphans.
     pub(crate) xattrs: Mutex<Sharing>,
     has_journal: bool,
@@ -123,11 +125,6 @@ impl Mount {
 impl Writer {
     fn start(mount: &Mount) -> Result<Writer> {
         let sb = &mount.sb;
-        if sb.features().ro_compat.contains(RoCompat::QUOTA) {
-            return Err(Error::Unsupported(
-                "the file system counts quotas, which dioxide does not keep up yet".into(),
-            ));
-        }
         let has_journal = sb.features().compat.contains(Compat::HAS_JOURNAL) && !mount.noload;
         let groups = Arc::new(Groups::new(sb.clone(), mount.fixed_zone()));
         let totals = groups.totals(&mount.reader())?;
@@ -145,6 +142,7 @@ impl Writer {
             false => None,
         };
         let orphans = Orphans::open(mount)?;
+        let quotas = Quotas::open(mount)?;
         mark_in_use(mount, has_journal, orphans.in_file())?;
         let cache = mount.cache.clone();
         let journal = match log {
@@ -160,25 +158,30 @@ impl Writer {
             blocks,
             inodes,
             orphans,
+            quotas,
             xattrs: Mutex::default(),
             has_journal,
             discard: mount.discard,
         })
     }
 
-    /// Begins a change of at most `credits` metadata blocks. Blocks; no lock below the handle's may
-    /// be held.
+    /// Begins a change of at most `credits` metadata blocks; those of quota are added. Blocks; no lock
+    /// below the handle's may be held.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] after an abort.
     pub(crate) fn begin(&self, credits: u32) -> Result<Handle<'_>> {
-        Ok(self.journal.start(credits)?)
+        Ok(self.journal.start(credits + self.quotas.credits())?)
     }
 
     /// Most credits that a change should ask for: a part of what a transaction can have, so that
     /// changes do not wait for each other's room.
     pub(crate) fn ample_credits(&self) -> u32 {
-        (self.journal.max_credits() / 4).clamp(64.min(self.journal.max_credits()), 1024)
+        let max = self
+            .journal
+            .max_credits()
+            .saturating_sub(self.quotas.credits());
+        (max / 4).clamp(64.min(max), 1024)
     }
 
     /// When blocks that `handle` frees may be used again.

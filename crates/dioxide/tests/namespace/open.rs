@@ -4,7 +4,7 @@ use dioxide::block::Device;
 use dioxide::block::mem::MemDevice;
 use dioxide::format::mmp::{Mmp, MmpState};
 use dioxide::format::superblock::SuperBlock;
-use dioxide::{Error, Fs, MountOptions, SetAttributes};
+use dioxide::{Error, Fs, MountOptions};
 use dioxide_testkit::{Image, debugfs, e2fsck_clean};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -123,22 +123,6 @@ fn journal_that_is_no_journal_opens_read_only() {
     let image = small("");
     debugfs(image.path(), &["ssv journal_inum 0"]);
     assert!(read_only_reason(&image).contains("journal"));
-}
-
-#[test]
-fn quotas_are_not_kept_up_so_nothing_that_they_count_changes() {
-    let image = small("quota");
-    let before = std::fs::read(image.path()).expect("the image");
-    let fs = open(&image).expect("it opens");
-    let set = SetAttributes::new().mode(0o700);
-    let error = fs.set_attributes("/dir", &set).expect_err("it is refused");
-    assert!(
-        matches!(&error, Error::Unsupported(what) if what.contains("quotas")),
-        "{error}"
-    );
-    fs.close().expect("a clean end");
-    let after = std::fs::read(image.path()).expect("the image");
-    assert!(after == before, "nothing was changed");
 }
 
 #[test]

@@ -37,6 +37,7 @@ use crate::api::fs::MountOptions;
 use crate::{Error, Result};
 use apply::Apply;
 use dioxide_block::{Device, Durability};
+use dioxide_format::features::RoCompat;
 use dioxide_format::journal::JournalSuperBlock;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_journal::journal::{Journal, JournalOptions};
@@ -70,6 +71,9 @@ pub(super) fn replay(
 ) -> Result<Counts> {
     if sb.cluster_ratio() > 1 {
         return Err(Error::Unsupported("fast commits with bigalloc".into()));
+    }
+    if sb.features().ro_compat.contains(RoCompat::QUOTA) {
+        return Err(Error::Unsupported("fast commits with quota".into()));
     }
     let mount = prepare(device, options, sb, at)?;
     let next = following(recovery);

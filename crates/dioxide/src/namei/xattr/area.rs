@@ -140,6 +140,12 @@ impl<'a> Entries<'a> {
         xattr::build_block(&self.in_block, room.block, room.reserve).is_some()
     }
 
+    /// How many values have inodes of their own.
+    pub(super) fn values(&self) -> i64 {
+        let all = self.in_inode.iter().chain(&self.in_block);
+        all.filter_map(value_inode).count() as i64
+    }
+
     /// Says which inode holds an attribute's value.
     pub(super) fn set_value_inode(&mut self, key: &Key<'_>, ino: Ino) {
         let all = self.in_inode.iter_mut().chain(&mut self.in_block);

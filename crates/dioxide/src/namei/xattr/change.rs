@@ -108,6 +108,8 @@ struct Outcome {
     permissions: Option<u16>,
     /// How many more clusters it counts.
     clusters: i64,
+    /// How many more values in inodes of their own it refers to.
+    values: i64,
 }
 
 impl Mount {
@@ -199,6 +201,7 @@ impl Mount {
                 block: held.at(),
                 permissions: change.permissions,
                 clusters: 0,
+                values: 0,
             };
             return self.write_attributes(handle, inode, &new);
         }
@@ -323,6 +326,7 @@ impl Mount {
         new: &Outcome,
     ) -> Result<()> {
         let lock = inode.map.lock();
+        self.count_values(handle, inode, new.values)?;
         self.change_inode(handle, inode, &lock, &mut |disk| {
             if let Some(area) = &new.area {
                 put_area(disk, area);
@@ -341,7 +345,7 @@ impl Mount {
     }
 
     /// Brings `i_blocks` in line with clusters that come or go.
-    fn count_clusters(&self, disk: &mut DiskInode, delta: i64) {
+    pub(crate) fn count_clusters(&self, disk: &mut DiskInode, delta: i64) {
         if delta == 0 {
             return;
         }
@@ -364,6 +368,18 @@ impl Mount {
             XattrValue::Bytes(_) => 0,
         });
         values.sum::<i64>() + i64::from(block.is_some())
+    }
+
+    /// As how many inodes one counts in quota: itself, and those that hold values of its attributes.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn inodes_counted(&self, edit: &dyn Edit, inode: &Inode) -> Result<u64> {
+        if !self.has_value_inodes() {
+            return Ok(1);
+        }
+        let held = self.held(edit, inode)?;
+        Ok(1 + held.entries(inode)?.values() as u64)
     }
 
     /// Frees all that the attributes of an inode to be deleted have. The inode is an orphan without
@@ -477,6 +493,7 @@ impl Work<'_, '_> {
             block,
             permissions: change.permissions,
             clusters: mount.clusters_of(&plan.entries, block) - before,
+            values: plan.entries.values() - held.entries(self.inode)?.values(),
         };
         mount.write_attributes(self.handle, self.inode, &new)
     }
@@ -522,12 +539,14 @@ impl Work<'_, '_> {
             block,
             permissions: None,
             clusters: 0,
+            values: 0,
         };
         let apart = |entry: &XattrEntry<'_>| value_inode(entry).is_some();
         if let Some(at) = entries.in_inode.iter().position(apart) {
             let gone = entries.in_inode.swap_remove(at);
             let area = xattr::build_in_inode(&entries.in_inode, held.area_len());
             new.area = Some(area.ok_or_else(|| overlap(inode))?);
+            new.values = -1;
             self.let_go(&gone)?;
             let written = mount.write_attributes(self.handle, inode, &new);
             // The reference is gone, and must not go twice.
@@ -541,10 +560,13 @@ impl Work<'_, '_> {
             let bytes = bytes.ok_or_else(|| overlap(inode))?;
             self.let_go(&gone)?;
             let written = self.change_block(pblk, &bytes);
+            let counted = mount.count_values(self.handle, inode, -1);
+            let written = counted.and(written);
             return written.map(|_| true).map_err(|error| mount.fail(error));
         }
         let left = self.leave_block(block).and_then(|_| {
             new.block = None;
+            new.values = -(entries.in_block.iter().filter_map(value_inode).count() as i64);
             mount.write_attributes(self.handle, inode, &new)
         });
         left.map(|()| true).map_err(|error| mount.fail(error))

@@ -1,0 +1,72 @@
+//! Arguments of `dioxide resize` and `dioxide trim`.
+
+use super::backend_parser;
+use super::size::parse_size;
+use clap::Args;
+use dioxide::Backend;
+use std::path::PathBuf;
+
+/// Makes the file system in an image larger or smaller
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The file system must not be mounted, and must have been closed cleanly. Without SIZE it gets all that
+the device or image has. An image that is too short is made longer, and shorter with its file system.
+The size that comes of it may be a little less: a last group needs room for its own metadata.
+
+Nothing that files have is moved. So an image can be made smaller down to what is in use; --minimum says
+how small that is. A crash while it runs leaves a file system that e2fsck brings in order.
+
+Examples:
+  dioxide resize disk.img 2G
+  dioxide resize --minimum disk.img
+  dioxide resize /dev/vg0/data")]
+pub struct ResizeArgs {
+    /// Image file or block device
+    #[arg(value_name = "IMG")]
+    pub image: PathBuf,
+    /// The size that it is to have
+    #[arg(value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Only print the smallest size that is possible, in bytes
+    #[arg(long, conflicts_with = "size")]
+    pub minimum: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Where the file system begins in the image: the start of a partition, say
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub img_offset: u64,
+}
+
+/// Gives the free space of an image back: to the host, or the device
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Free blocks of an image file become holes, so that it takes less room where it lies; a device is told
+that it need not keep them. Like fstrim, without mounting.
+
+Examples:
+  dioxide trim disk.img
+  dioxide trim --min 1M --json disk.img")]
+pub struct TrimArgs {
+    /// Image file or block device
+    #[arg(value_name = "IMG")]
+    pub image: PathBuf,
+    /// Where in the file system to begin
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub offset: u64,
+    /// How many bytes to look at; without it all that follow
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub length: Option<u64>,
+    /// Leave free runs that are shorter than this
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub min: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// How bytes move between memory and the image
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]
+    pub backend: Backend,
+    /// Where the file system begins in the image: the start of a partition, say
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub img_offset: u64,
+}

@@ -1,0 +1,73 @@
+//! `dioxide resize`: the size of a file system changed, and what came of it.
+
+use crate::args::ResizeArgs;
+use crate::failure::{Failure, Status};
+use crate::output::Out;
+use crate::render::bytes_words;
+use dioxide::format::superblock::SuperBlock;
+use dioxide::resize::{self, ResizeOptions};
+use serde::Serialize;
+use std::io::Write;
+
+/// What came of it, for programs.
+#[derive(Serialize)]
+struct Told {
+    image: String,
+    size_bytes_before: u64,
+    size_bytes: u64,
+    blocks: u64,
+    free_blocks: u64,
+    inodes: u32,
+    groups: u32,
+    changed: bool,
+}
+
+#[derive(Serialize)]
+struct Least {
+    image: String,
+    minimum_bytes: u64,
+}
+
+fn size_bytes(sb: &SuperBlock) -> u64 {
+    sb.blocks_count() * u64::from(sb.block_size())
+}
+
+pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
+    let about = args.image.display();
+    let failed = |error| Failure::engine(&about, b"", &error);
+    let options = ResizeOptions {
+        img_offset: args.img_offset,
+    };
+    if args.minimum {
+        let minimum_bytes = resize::minimum(&args.image, &options).map_err(failed)?;
+        let image = about.to_string();
+        match args.json {
+            true => out.json(&Least {
+                image,
+                minimum_bytes,
+            })?,
+            false => writeln!(out, "{minimum_bytes}")?,
+        }
+        return Ok(Status::Fine);
+    }
+    let done = resize::resize(&args.image, args.size, &options).map_err(failed)?;
+    let (before, after) = (size_bytes(&done.before), size_bytes(&done.after));
+    if args.json {
+        out.json(&Told {
+            image: about.to_string(),
+            size_bytes_before: before,
+            size_bytes: after,
+            blocks: done.after.blocks_count(),
+            free_blocks: done.after.free_blocks_count(),
+            inodes: done.after.inodes_count(),
+            groups: done.after.group_count(),
+            changed: before != after,
+        })?;
+    } else if before == after {
+        writeln!(out, "{about}: {} as before", bytes_words(after))?;
+    } else {
+        let (before, after) = (bytes_words(before), bytes_words(after));
+        writeln!(out, "{about}: {after}, was {before}")?;
+    }
+    Ok(Status::Fine)
+}

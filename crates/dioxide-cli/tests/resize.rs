@@ -1,0 +1,99 @@
+//! `dioxide resize` and `dioxide trim`: what they do, tell and refuse.
+
+// Only what runs the command is needed.
+#[allow(dead_code)]
+mod support;
+
+use dioxide_testkit::{Dir, Image, debugfs, e2fsck_clean, need_root};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use support::dioxide;
+
+fn path(image: &Image) -> &str {
+    image.path().to_str().expect("a path in UTF-8")
+}
+
+fn len_of(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("the image").len()
+}
+
+#[test]
+fn resize_grows_and_shrinks_image_and_file() {
+    let image = Image::builder().size(64 << 20).build();
+    let ran = dioxide(["resize", path(&image), "100M"]);
+    assert!(ran.text().contains("104857600 bytes"), "{}", ran.text());
+    assert_eq!(len_of(image.path()), 100 << 20);
+    e2fsck_clean(image.path());
+    let told = dioxide(["resize", "--json", path(&image), "80M"]).json();
+    assert_eq!(told["size_bytes"], 80 << 20);
+    assert_eq!(told["size_bytes_before"], 100 << 20);
+    assert_eq!(len_of(image.path()), 80 << 20);
+    e2fsck_clean(image.path());
+    let same = dioxide(["resize", path(&image)]);
+    assert!(same.text().ends_with("as before\n"), "{}", same.text());
+}
+
+#[test]
+fn resize_minimum_is_the_size_that_a_refusal_names() {
+    let image = Image::builder().size(64 << 20).build();
+    let least = dioxide(["resize", "--minimum", path(&image)]);
+    let least = least.text().trim().to_owned();
+    let refused = dioxide(["resize", path(&image), "1M"]);
+    assert_eq!(refused.status, Some(2));
+    assert!(refused.stderr.contains(&least), "{}", refused.stderr);
+    let told = dioxide(["resize", "--minimum", "--json", path(&image)]).json();
+    assert_eq!(told["minimum_bytes"].to_string(), least);
+    dioxide(["resize", path(&image), &least]).text();
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn resize_of_what_is_not_clean_says_so() {
+    let image = Image::builder().size(64 << 20).build();
+    debugfs(image.path(), &["ssv state 0"]);
+    let refused = dioxide(["resize", path(&image), "100M"]);
+    assert_eq!(refused.status, Some(2));
+    assert!(refused.stderr.contains("e2fsck"), "{}", refused.stderr);
+    assert_eq!(len_of(image.path()), 64 << 20);
+}
+
+#[test]
+fn resize_of_what_is_mounted_is_refused() {
+    need_root!();
+    let image = Image::builder().size(64 << 20).build();
+    let mount = dioxide_testkit::Mount::ext4(image.path(), "");
+    let refused = dioxide(["resize", path(&image), "100M"]);
+    mount.unmount();
+    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+    assert_eq!(len_of(image.path()), 64 << 20);
+}
+
+#[test]
+fn trim_makes_holes_of_free_space() {
+    let image = Image::builder().size(64 << 20).dir(Dir::Tmpfs).build();
+    // Written in full, free blocks and all.
+    let bytes = std::fs::read(image.path()).expect("the image");
+    let filled: Vec<u8> = bytes;
+    std::fs::remove_file(image.path()).expect("it goes");
+    std::fs::write(image.path(), &filled).expect("it is written");
+    let taken = |image: &Image| std::fs::metadata(image.path()).expect("it").blocks() * 512;
+    let before = taken(&image);
+    assert!(before >= 64 << 20);
+    let part = dioxide([
+        "trim",
+        "--json",
+        "--offset",
+        "16M",
+        "--length",
+        "16M",
+        path(&image),
+    ]);
+    let trimmed = part.json()["trimmed_bytes"].as_u64().expect("a number");
+    assert!((1..=16 << 20).contains(&trimmed), "{trimmed}");
+    assert_eq!(before - taken(&image), trimmed);
+    let none = dioxide(["trim", "--min", "1G", path(&image)]);
+    assert!(none.text().contains(" 0 bytes"), "{}", none.text());
+    dioxide(["trim", path(&image)]).text();
+    assert!(taken(&image) < 16 << 20, "{}", taken(&image));
+    e2fsck_clean(image.path());
+}

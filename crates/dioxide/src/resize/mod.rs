@@ -1,0 +1,271 @@
+//! Making a file system that nobody has mounted larger or smaller.
+//!
+//! ```no_run
+//! use dioxide::resize::{self, ResizeOptions};
+//!
+//! let done = resize::resize("disk.img".as_ref(), Some(2 << 30), &ResizeOptions::default())?;
+//! println!("{} blocks", done.after.blocks_count());
+//! # Ok::<(), dioxide::Error>(())
+//! ```
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | `geometry` | from a size to the numbers of a superblock; pure |
+//! | `groups` | descriptors and bitmaps as they are |
+//! | `layout` | what every group is to be; changes nothing |
+//! | `kept` | the resize inode, which holds the blocks kept for descriptors |
+//! | `write` | bringing it onto the device |
+//!
+//! New groups are laid out as `resize2fs` does. Where more blocks of descriptors are needed than are
+//! kept, the file system gets `meta_bg`, as the kernel does when it grows a mounted one; `resize2fs`
+//! moves files out of the way instead.
+//!
+//! Nothing that a file has is moved. So growing touches metadata only; shrinking is possible down to
+//! what is in use, and what is in the way is named.
+//!
+//! Invariants: everything is read, judged and laid out before the first write. A crash before the
+//! superblock is marked has changed nothing that counts; from the mark on, which takes away the sign of a clean
+//! end, until the new superblock is written at last, `e2fsck` brings the file system in order as it was
+//! before: descriptors and bitmaps of the last groups, and the resize inode, may say too much then, and
+//! no file is touched. Copies of the superblock may be newer than the first meanwhile.
+//!
+//! Not for: what is mounted, needs recovery, or was not found clean: that is refused.
+//!
+//! Rejected: doing it through the journal, as the kernel does. It is there for changes that others
+//! look on; here nobody does, and a file system without a journal can be resized in the same way.
+
+mod geometry;
+mod groups;
+mod kept;
+mod layout;
+mod shrink;
+mod write;
+
+use crate::mount::span::read_span;
+use crate::{Error, Place, Result};
+use dioxide_block::Device;
+use dioxide_block::file::{self, FileOptions};
+use dioxide_format::features::{Compat, Incompat, RoCompat};
+use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// What changes no layout that is changed here.
+const INCOMPAT: Incompat = Incompat::FILETYPE
+    .union(Incompat::META_BG)
+    .union(Incompat::EXTENTS)
+    .union(Incompat::BIT64)
+    .union(Incompat::MMP)
+    .union(Incompat::FLEX_BG)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::CSUM_SEED)
+    .union(Incompat::LARGE_DIR)
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::ENCRYPT)
+    .union(Incompat::CASEFOLD);
+
+const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
+    .union(RoCompat::LARGE_FILE)
+    .union(RoCompat::HUGE_FILE)
+    .union(RoCompat::GDT_CSUM)
+    .union(RoCompat::DIR_NLINK)
+    .union(RoCompat::EXTRA_ISIZE)
+    .union(RoCompat::QUOTA)
+    .union(RoCompat::BIGALLOC)
+    .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::PROJECT)
+    .union(RoCompat::VERITY);
+
+/// What `resize2fs` rounds the size of a device to.
+const PAGE_BYTES: u64 = 4096;
+
+/// How to resize.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResizeOptions {
+    /// Where the file system begins in the image, in bytes.
+    pub img_offset: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Resized {
+    /// The superblock as it was.
+    pub before: SuperBlock,
+    /// The superblock as it is. The same, if the file system had that size.
+    pub after: SuperBlock,
+}
+
+/// Gives the file system in an image or on a block device `size_bytes`, or all that the device has. An
+/// image that is too short is made longer; one that holds the file system and nothing else is made shorter
+/// with it. The size that comes of it may be less: whole clusters, and no last group without room for its
+/// own metadata. Blocks.
+///
+/// # Errors
+/// Nothing is changed by any of these, but for the length of an image. [`Error::Device`], also for one
+/// that is in use. [`Error::Busy`] if the file system was not closed cleanly. [`Error::Invalid`] for a size
+/// that no file system of this kind can have, or that what is in use has no room in: says what is in
+/// the way. [`Error::Unsupported`] for features that are not known. Damage.
+///
+/// From the first write on only those of the device: see the module's documentation.
+pub fn resize(path: &Path, size_bytes: Option<u64>, options: &ResizeOptions) -> Result<Resized> {
+    let device = open(path, false, options)?;
+    let sb = read_superblock(&*device)?;
+    let block = u64::from(sb.block_size());
+    let own = device.geometry().size_bytes / PAGE_BYTES.max(block) * PAGE_BYTES.max(block);
+    let size = size_bytes.unwrap_or(own);
+    let after = geometry::resized(&sb, size / block)?;
+    let is_same = after.blocks_count() == sb.blocks_count();
+    let needed = after.blocks_count() * block;
+    // Two holders of one lock would be one too many.
+    drop(device);
+    if is_same {
+        let before = sb.clone();
+        return Ok(Resized { before, after: sb });
+    }
+    if needed > own {
+        lengthen(path, options.img_offset.saturating_add(needed))?;
+    }
+    let device = open(path, true, options)?;
+    let resized = resize_on(&*device, size / block)?;
+    drop(device);
+    if options.img_offset == 0 {
+        shorten(path, sb.blocks_count() * block, needed)?;
+    }
+    Ok(resized)
+}
+
+/// The smallest size in bytes that the file system in an image or on a block device can be made. Opens it
+/// for reading only. Blocks.
+///
+/// # Errors
+/// As [`resize`].
+pub fn minimum(path: &Path, options: &ResizeOptions) -> Result<u64> {
+    let device = open(path, false, options)?;
+    let sb = read_superblock(&*device)?;
+    let blocks = shrink::least_blocks(&*device, &sb)?;
+    Ok(blocks * u64::from(sb.block_size()))
+}
+
+/// Resizes the file system on a device to `blocks` blocks, of which the device must have as many. Blocks.
+///
+/// # Errors
+/// As [`resize`].
+pub fn resize_on(device: &dyn Device, blocks: u64) -> Result<Resized> {
+    let before = read_superblock(device)?;
+    let after = geometry::resized(&before, blocks)?;
+    if after.blocks_count() == before.blocks_count() {
+        let after = before.clone();
+        return Ok(Resized { before, after });
+    }
+    let size = after.blocks_count() * u64::from(after.block_size());
+    if size > device.geometry().size_bytes {
+        return Err(Error::Invalid(format!(
+            "{size} bytes are more than the device has ({})",
+            device.geometry().size_bytes
+        )));
+    }
+    let plan = match after.blocks_count() > before.blocks_count() {
+        true => layout::grow(device, &before, after)?,
+        false => shrink::shrink(device, &before, after)?,
+    };
+    let after = plan.write(device)?;
+    Ok(Resized { before, after })
+}
+
+fn open(path: &Path, write: bool, options: &ResizeOptions) -> Result<std::sync::Arc<dyn Device>> {
+    let options = FileOptions {
+        write,
+        img_offset: options.img_offset,
+        buffered: true,
+        ..FileOptions::default()
+    };
+    Ok(file::open(path, &options)?)
+}
+
+/// The superblock, if the file system may be resized.
+fn read_superblock(device: &dyn Device) -> Result<SuperBlock> {
+    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
+    let failed = |error| Error::format(error, Place::default().at(SUPERBLOCK_OFFSET));
+    let sb = SuperBlock::parse(&bytes).map_err(failed)?;
+    sb.validate(None).map_err(failed)?;
+    sb.verify_checksum().map_err(failed)?;
+    judge(device, &sb)?;
+    Ok(sb)
+}
+
+fn judge(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
+    let features = sb.features();
+    if sb.needs_recovery() {
+        return Err(Error::Busy(
+            "the journal has to be replayed first: open and close it",
+        ));
+    }
+    if sb.state() & (STATE_CLEAN | STATE_ERROR) != STATE_CLEAN {
+        return Err(Error::Busy(
+            "it was not closed cleanly, or has errors: run e2fsck",
+        ));
+    }
+    if sb.last_orphan().is_some() || features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
+        return Err(Error::Busy(
+            "deleted files wait to be freed: open and close it",
+        ));
+    }
+    let mut unknown = features.incompat.unsupported(INCOMPAT).names();
+    unknown.extend(features.ro_compat.unsupported(RO_COMPAT).names());
+    if features.compat.contains(Compat::EXCLUDE_BITMAP) {
+        unknown.push("snapshot_bitmap".into());
+    }
+    if !unknown.is_empty() {
+        let what = format!("resizing with the features {}", unknown.join(", "));
+        return Err(Error::Unsupported(what));
+    }
+    check_mmp(device, sb)
+}
+
+/// That no other host uses it.
+fn check_mmp(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
+    use dioxide_format::mmp::{Mmp, MmpState};
+    let Some(block) = sb.mmp_block() else {
+        return Ok(());
+    };
+    let place = Place::block(block.0);
+    let bytes = groups::read_block(device, sb, block.0)?;
+    let mmp = Mmp::parse(&bytes).map_err(|error| Error::format(error, place))?;
+    mmp.validate()
+        .map_err(|error| Error::format(error, place))?;
+    match mmp.state() {
+        MmpState::Clean => Ok(()),
+        _ => Err(Error::Busy("another host uses it, as its MMP block says")),
+    }
+}
+
+fn lengthen(path: &Path, size_bytes: u64) -> Result<()> {
+    change_len(path, |len| (len < size_bytes).then_some(size_bytes))
+}
+
+/// Makes an image shorter that ended where its file system did. What else is behind one is somebody's.
+fn shorten(path: &Path, had_bytes: u64, size_bytes: u64) -> Result<()> {
+    let ended = |len| len == had_bytes && len > size_bytes;
+    change_len(path, |len| ended(len).then_some(size_bytes))
+}
+
+/// Gives an image file the length that `wanted` makes of its own.
+fn change_len(path: &Path, wanted: impl Fn(u64) -> Option<u64>) -> Result<()> {
+    let failed = |source| {
+        Error::Device(dioxide_block::Error::Open {
+            path: path.into(),
+            what: "change the length of the image",
+            source,
+        })
+    };
+    let metadata = fs::metadata(path).map_err(failed)?;
+    let is_device = metadata.file_type().is_block_device();
+    match wanted(metadata.len()).filter(|_| !is_device) {
+        Some(len) => {
+            let file = OpenOptions::new().write(true).open(path);
+            file.and_then(|file| file.set_len(len)).map_err(failed)
+        }
+        None => Ok(()),
+    }
+}

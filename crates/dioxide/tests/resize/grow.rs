@@ -1,0 +1,111 @@
+//! Larger.
+
+use super::{M, geometry, image, kernel_reads, resize2fs, set_len};
+use dioxide::resize::{ResizeOptions, resize};
+use dioxide_testkit::e2fsck_clean;
+
+/// Options of `mke2fs`, block size, and sizes before and after in MiB.
+const SETS: &[(&str, u32, u64, u64)] = &[
+    ("", 4096, 100, 120),
+    ("", 4096, 100, 700),
+    ("", 1024, 100, 900),
+    ("", 1024, 20, 21),
+    ("", 2048, 64, 500),
+    ("-O ^flex_bg", 1024, 100, 300),
+    ("-O ^flex_bg,^metadata_csum,uninit_bg", 1024, 100, 300),
+    ("-O ^metadata_csum,^uninit_bg", 1024, 100, 300),
+    ("-O ^64bit", 1024, 100, 300),
+    ("-O sparse_super2", 1024, 60, 300),
+    ("-O sparse_super2", 1024, 7, 60),
+    ("-O ^sparse_super,^resize_inode", 1024, 60, 120),
+    ("-O ^has_journal", 1024, 60, 200),
+    ("-O meta_bg,^resize_inode", 1024, 100, 500),
+    ("-G 4", 1024, 60, 300),
+    ("-G 64 -N 20000", 1024, 60, 300),
+    ("-t ext2", 1024, 60, 300),
+    ("-t ext3", 4096, 60, 300),
+    ("-O orphan_file,quota,project,inline_data", 1024, 60, 300),
+    ("-O mmp,ea_inode,metadata_csum_seed", 4096, 60, 300),
+    ("-I 128 -m 10", 1024, 60, 111),
+];
+
+#[test]
+fn growth_within_the_blocks_kept_gives_the_layout_of_resize2fs() {
+    let mut wrong = Vec::new();
+    for (args, block, before, after) in SETS {
+        let ours = image(before * M, *block, args);
+        let theirs = ours.copy();
+        set_len(theirs.path(), after * M);
+        resize2fs(theirs.path(), after * M);
+        println!("{args} {block} {before} {after}");
+        resize(ours.path(), Some(after * M), &ResizeOptions::default()).expect("it grows");
+        e2fsck_clean(ours.path());
+        let (a, b) = (geometry(ours.path()), geometry(theirs.path()));
+        let lines = a.iter().zip(&b).filter(|(a, b)| a != b);
+        let lines: Vec<_> = lines.take(6).collect();
+        if !lines.is_empty() || a.len() != b.len() {
+            wrong.push(format!("{args} -b {block} {before} to {after}: {lines:#?}"));
+        }
+        kernel_may_read(args, &ours);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What `resize2fs` does otherwise: it moves files out of the way of descriptors, and gives each bitmap
+/// a cluster of its own.
+const OTHER_SETS: &[(&str, u32, u64, u64)] = &[
+    ("-O bigalloc -C 16384", 4096, 1000, 3000),
+    ("-O bigalloc -C 4096", 1024, 300, 900),
+    ("-O ^resize_inode", 1024, 60, 800),
+    ("-O ^resize_inode,^flex_bg,^metadata_csum", 1024, 60, 800),
+    ("-O ^sparse_super,^resize_inode", 1024, 60, 400),
+    ("-E resize=120000", 1024, 60, 900),
+];
+
+#[test]
+fn growth_beyond_the_blocks_kept_or_with_clusters_is_clean() {
+    for (args, block, before, after) in OTHER_SETS {
+        println!("{args} {block} {before} {after}");
+        let image = match args.strip_prefix("-E ") {
+            Some(option) => super::filled(super::builder(before * M, *block).extended(option)),
+            None => image(before * M, *block, args),
+        };
+        let options = ResizeOptions::default();
+        resize(image.path(), Some(after * M), &options).expect("it grows");
+        e2fsck_clean(image.path());
+        kernel_may_read(args, &image);
+        // And once more, with what came of the first.
+        resize(image.path(), Some((after + after / 3) * M), &options).expect("it grows again");
+        e2fsck_clean(image.path());
+    }
+}
+
+#[test]
+fn growth_of_what_is_not_clean_is_refused_and_changes_nothing() {
+    let image = image(60 * M, 4096, "");
+    dioxide_testkit::debugfs(image.path(), &["ssv state 0"]);
+    let before = std::fs::read(image.path()).expect("the image");
+    let refused = resize(image.path(), Some(90 * M), &ResizeOptions::default());
+    assert!(
+        matches!(refused, Err(dioxide::Error::Busy(_))),
+        "{refused:?}"
+    );
+    assert!(std::fs::read(image.path()).expect("the image") == before);
+}
+
+#[test]
+fn growth_to_the_same_size_changes_nothing() {
+    let image = image(60 * M, 4096, "");
+    let before = std::fs::read(image.path()).expect("the image");
+    let same = resize(image.path(), None, &ResizeOptions::default()).expect("it is so large");
+    assert_eq!(same.before, same.after);
+    assert!(std::fs::read(image.path()).expect("the image") == before);
+}
+
+/// What needs no more than this kernel has.
+fn kernel_may_read(args: &str, image: &dioxide_testkit::Image) {
+    if !["quota", "mmp"].iter().any(|word| args.contains(word)) {
+        kernel_reads(image);
+        e2fsck_clean(image.path());
+    }
+}

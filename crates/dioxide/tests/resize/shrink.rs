@@ -1,0 +1,87 @@
+//! Smaller.
+
+use super::{M, image, kernel_reads};
+use dioxide::resize::{ResizeOptions, minimum, resize};
+use dioxide::{Error, Fs, MountOptions, NewFile};
+use dioxide_testkit::e2fsck_clean;
+
+/// Options of `mke2fs`, block size, and the size before in MiB.
+const SETS: &[(&str, u32, u64)] = &[
+    ("", 4096, 700),
+    ("", 1024, 300),
+    ("-O ^flex_bg", 1024, 300),
+    ("-O ^metadata_csum,^uninit_bg", 1024, 300),
+    ("-O sparse_super2", 1024, 300),
+    ("-O ^resize_inode", 1024, 300),
+    ("-O meta_bg,^resize_inode", 1024, 500),
+    ("-t ext2", 1024, 300),
+    ("-G 4", 2048, 700),
+    ("-O bigalloc -C 16384", 4096, 3000),
+    ("-O quota,project,orphan_file", 1024, 300),
+];
+
+#[test]
+fn shrinking_to_the_minimum_is_clean_and_less_is_refused() {
+    let options = ResizeOptions::default();
+    for (args, block, before) in SETS {
+        println!("{args} {block} {before}");
+        let image = image(before * M, *block, args);
+        let least = minimum(image.path(), &options).expect("there is one");
+        assert!(least <= before * M);
+        let refused = resize(image.path(), Some(least - u64::from(4 * block)), &options);
+        match refused {
+            Err(Error::Invalid(what)) => {
+                assert!(what.contains(&least.to_string()), "{what}, not {least}");
+            }
+            other => assert!(least == before * M, "{other:?}"),
+        }
+        e2fsck_clean(image.path());
+        let done = resize(image.path(), Some(least), &options).expect("it shrinks");
+        let size = done.after.blocks_count() * u64::from(*block);
+        assert_eq!(
+            (size, std::fs::metadata(image.path()).expect("it").len()),
+            (least, least)
+        );
+        e2fsck_clean(image.path());
+        assert_eq!(
+            minimum(image.path(), &options).expect("there is one"),
+            least
+        );
+        resize(image.path(), Some(before * M), &options).expect("it grows");
+        e2fsck_clean(image.path());
+        if !args.contains("quota") {
+            kernel_reads(&image);
+            e2fsck_clean(image.path());
+        }
+    }
+}
+
+#[test]
+fn shrinking_in_steps_is_clean_at_each() {
+    let options = ResizeOptions::default();
+    let image = image(600 * M, 1024, "");
+    let least = minimum(image.path(), &options).expect("there is one");
+    for size in [599, 500, 333, 257, 129, 100] {
+        let size = (size * M).max(least);
+        resize(image.path(), Some(size), &options).expect("it shrinks");
+        e2fsck_clean(image.path());
+    }
+}
+
+#[test]
+fn shrinking_below_a_used_inode_names_it() {
+    let image = image(300 * M, 1024, "");
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    // At the top directories are spread over the groups.
+    for n in 0..60 {
+        fs.create_dir(format!("/top{n}"), &NewFile::new(0o755))
+            .expect("a directory");
+    }
+    let last = (0..60).map(|n| fs.metadata(format!("/top{n}")).expect("it is there").ino);
+    let last = last.max().expect("some");
+    fs.close().expect("it closes");
+    let refused = resize(image.path(), Some(100 * M), &ResizeOptions::default());
+    let said = refused.expect_err("it is in the way").to_string();
+    assert!(said.contains(&format!("inode {last} ")), "{said}");
+    e2fsck_clean(image.path());
+}
