@@ -31,7 +31,7 @@ pub use crash_test::CrashTestArgs;
 pub use find::FindArgs;
 pub use layout::{JournalArgs, MapArgs};
 pub use look::{CatArgs, DfArgs, DuArgs, LsArgs, StatArgs, TreeArgs};
-pub use mkfs::MkfsArgs;
+pub use mkfs::{FsArgs, MkfsArgs, Uuid, source_date_epoch};
 pub use mode::{ModeChange, umask};
 pub use mount::{MountArgs, UmountArgs};
 pub use names::{LnArgs, MkdirArgs, MknodArgs, RmArgs, RmdirArgs};

@@ -117,17 +117,81 @@ fn pack_dry_run_tells_the_same_of_folder_and_image() {
 }
 
 #[test]
-fn pack_into_an_image_is_refused_as_not_done_yet() {
+fn pack_makes_an_image_that_is_the_same_each_time_and_unpacks_to_the_source() {
+    let disk = Fixture::new();
+    let source = disk.tree("");
+    let pack = |name: &str, zone: &str| {
+        let image = disk.beside(name);
+        let ran = command()
+            .env("TZ", zone)
+            .args(["pack", "-q", "-L", "root", "--owner-map", "0:0"])
+            .args([&source, &image])
+            .output()
+            .unwrap();
+        let said = [ran.stdout, ran.stderr].concat();
+        assert_eq!((ran.status.code(), &said[..]), (Some(0), &b""[..]));
+        image
+    };
+    let (first, second) = (pack("1.img", "UTC"), pack("2.img", "Asia/Tokyo"));
+    assert!(fs::read(&first).unwrap() == fs::read(second).unwrap());
+    dioxide_testkit::e2fsck_clean(&first);
+    let out = disk.beside("out");
+    let words = ["--exclude", "/lost+found"].map(str::to_owned);
+    let paths = [&first, &out].map(|path| path.display().to_string());
+    let ran = dioxide(["unpack".to_owned()].into_iter().chain(words).chain(paths));
+    assert_eq!(ran.text(), "");
+    coreutils(
+        "diff",
+        &[
+            "-r",
+            "--no-dereference",
+            source.to_str().unwrap(),
+            out.to_str().unwrap(),
+        ],
+    );
+}
+
+#[test]
+fn pack_epoch_is_the_time_of_the_image_and_of_no_file_a_later_one() {
     let disk = Fixture::new();
     let image = disk.beside("new.img");
-    let ran = dioxide(["pack", &disk.name(), image.to_str().unwrap()]);
+    let image = image.to_str().unwrap();
+    let list = disk.tree("list");
+    let json = dioxide([
+        "pack",
+        "--json",
+        "--epoch",
+        "1000",
+        list.to_str().unwrap(),
+        image,
+    ])
+    .json();
+    assert_eq!(json["made"], true);
+    assert_eq!(json["size_bytes"], fs::metadata(image).unwrap().len());
+    let at = format!("{image}:/one");
+    assert_eq!(dioxide(["stat", "-c", "%Y %Z", &at]).text(), "1000 1000\n");
+    assert!(
+        dioxide_testkit::dumpe2fs(image.as_ref()).contains("Filesystem created:       Thu Jan  1 ")
+    );
+}
+
+#[test]
+fn pack_size_too_small_exits_2_and_leaves_what_was_there() {
+    let disk = Fixture::new();
+    let image = disk.beside("new.img");
+    fs::write(&image, "old").unwrap();
+    let [tree, name] = [disk.tree(""), image.clone()].map(|path| path.display().to_string());
+    let ran = dioxide(["pack", "--size", "2M", &tree, &name]);
     assert_eq!(ran.status, Some(2));
     assert!(
-        ran.stderr.contains("unsupported: writing a tree"),
+        ran.stderr.contains("too small: the tree takes"),
         "{}",
         ran.stderr
     );
-    assert!(!image.exists());
+    assert_eq!(fs::read(&image).unwrap(), b"old");
+    let ran = dioxide(["pack", "--size", "2M", "--reserve", "10%", &tree, &name]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("cannot be used with"), "{}", ran.stderr);
 }
 
 #[test]
@@ -139,7 +203,10 @@ fn unpack_into_folder_with_something_in_it_is_refused_without_merge() {
     let out = out.to_str().unwrap();
     let ran = dioxide(["unpack", &disk.at("/list"), out]);
     assert_eq!(ran.status, Some(2));
-    assert_eq!(ran.stderr, format!("dioxide: {out}: is not empty\n"));
+    assert_eq!(
+        ran.stderr,
+        format!("dioxide: unpack: {out}: is not empty\n")
+    );
     let ran = dioxide(["unpack", "--json", "--merge", &disk.at("/list"), out]);
     assert_eq!(ran.json()["totals"]["files"], 3);
     assert_eq!(coreutils("ls", &[out]), "link\nmine\none\nthree\ntwo\n");
@@ -152,7 +219,7 @@ fn unpack_of_missing_directory_tells_and_exits_1_and_leaves_nothing() {
     let ran = dioxide(["unpack", &disk.at("/nope"), out.to_str().unwrap()]);
     assert_eq!(ran.status, Some(1));
     assert!(
-        ran.stderr.contains("no such file or directory"),
+        ran.stderr.contains("No such file or directory"),
         "{}",
         ran.stderr
     );
@@ -168,7 +235,10 @@ fn pack_of_bad_archive_is_refused_by_name_and_exits_2() {
     coreutils("tar", &["-P", "-cf", archive_name, tree]);
     let ran = dioxide(["pack", "-n", archive_name, "new.img"]);
     assert_eq!(ran.status, Some(2));
-    assert_eq!(ran.stderr, format!("dioxide: {tree}: an absolute path\n"));
+    assert_eq!(
+        ran.stderr,
+        format!("dioxide: pack: {tree}: an absolute path\n")
+    );
     let parent = disk.tree("");
     coreutils(
         "tar",

@@ -1,5 +1,6 @@
 //! The crate's one error type.
 
+use crate::size::{Free, Need};
 use std::fmt::Display;
 use std::io;
 
@@ -33,7 +34,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The image could not be read.
+    /// The image could not be read, or written.
     #[error("{name}: {source}")]
     Image {
         /// The file in the image.
@@ -53,7 +54,15 @@ pub enum Error {
         /// The folder.
         name: String,
     },
-    /// A word of a filter that makes no sense.
+    /// The image is to be of a size in which the tree has no room.
+    #[error("too small: the tree takes {} blocks and {} inodes, and there are {} and {}", need.blocks, need.inodes, free.blocks, free.inodes)]
+    TooSmall {
+        /// What the tree takes.
+        need: Need,
+        /// What there is for files.
+        free: Free,
+    },
+    /// A word of a filter that makes no sense, or wishes for an image that do not go together.
     #[error("{0}")]
     Invalid(String),
 }

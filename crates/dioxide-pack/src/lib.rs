@@ -2,8 +2,8 @@
 //!
 //! A [`Tree`] is read from a folder ([`source::folder`]), an image ([`source::image`]) or an archive
 //! ([`tar::read`]), with all checks, and is then written into a [`Sink`]: a folder
-//! ([`sink::folder`]) or an archive ([`tar::write`](mod@tar::write)). [`size`](mod@size) tells how much
-//! of a file system it takes.
+//! ([`sink::folder`]) or an archive ([`tar::write`](mod@tar::write)); or an image is made of it
+//! ([`image::write`]). [`size`](mod@size) tells how much of a file system it takes.
 //!
 //! ```no_run
 //! use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
@@ -24,10 +24,13 @@
 //! | [`source`] | trees from folders and images |
 //! | [`tar`] | archives: reading, writing, compression |
 //! | [`sink`] | what a tree is written into; folders |
+//! | [`image`] | images: how large, what a tree makes of them, writing them |
+//! | [`size`](mod@size) | how much of a file system a tree takes |
 
 mod entry;
 mod error;
 mod filter;
+pub mod image;
 pub mod sink;
 pub mod size;
 pub mod source;

@@ -9,6 +9,8 @@
 //! entries as they are read. An archive has them in any order, and the last may be bad; the tree must
 //! come out the same for each order, and nothing be written for a bad one.
 
+mod ahead;
+
 use crate::entry::{Entry, FileData, Kind, NAME_MAX, XATTR_VALUE_MAX, split};
 use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
@@ -23,7 +25,7 @@ const DEPTH_MAX: usize = 900;
 const PATH_MAX: usize = 4095;
 
 /// Where the bytes of a tree's files are.
-pub trait Contents {
+pub trait Contents: Send {
     /// Passes each segment of a file to `each`, in order, in pieces, with the offset in the file.
     ///
     /// # Errors
@@ -139,30 +141,55 @@ impl Tree {
     /// Those of the source and of the sink; what is written then is incomplete.
     pub fn write_to(&mut self, sink: &mut dyn Sink, watch: &mut dyn Watch) -> Result<()> {
         watch.expect(self.totals().data_bytes);
-        let mut above: Vec<&Entry> = Vec::new();
-        for entry in &self.entries {
-            while let Some(directory) = above.pop_if(|directory| !is_in(directory, entry)) {
-                sink.end(directory)?;
-            }
-            sink.begin(entry)?;
-            match &entry.kind {
-                Kind::Directory => {
-                    above.push(entry);
-                    continue;
-                }
-                Kind::File(data) => self.contents.read(entry, data, &mut |offset, bytes| {
-                    watch.done(bytes.len() as u64);
-                    sink.data(offset, bytes)
-                })?,
-                _ => {}
-            }
-            sink.end(entry)?;
-        }
-        while let Some(directory) = above.pop() {
+        write(&self.entries, &mut *self.contents, sink, watch)
+    }
+
+    /// As [`Tree::write_to`], with another thread that reads ahead.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn write_ahead_to(
+        &mut self,
+        sink: &mut dyn Sink,
+        watch: &mut dyn Watch,
+    ) -> Result<()> {
+        watch.expect(self.totals().data_bytes);
+        let (entries, contents) = (&self.entries, &mut *self.contents);
+        ahead::reading(entries, contents, |contents| {
+            write(entries, contents, sink, watch)
+        })
+    }
+}
+
+fn write(
+    entries: &[Entry],
+    contents: &mut dyn Contents,
+    sink: &mut dyn Sink,
+    watch: &mut dyn Watch,
+) -> Result<()> {
+    let mut above: Vec<&Entry> = Vec::new();
+    for entry in entries {
+        while let Some(directory) = above.pop_if(|directory| !is_in(directory, entry)) {
             sink.end(directory)?;
         }
-        sink.finish()
+        sink.begin(entry)?;
+        match &entry.kind {
+            Kind::Directory => {
+                above.push(entry);
+                continue;
+            }
+            Kind::File(data) => contents.read(entry, data, &mut |offset, bytes| {
+                watch.done(bytes.len() as u64);
+                sink.data(offset, bytes)
+            })?,
+            _ => {}
+        }
+        sink.end(entry)?;
     }
+    while let Some(directory) = above.pop() {
+        sink.end(directory)?;
+    }
+    sink.finish()
 }
 
 fn is_in(directory: &Entry, entry: &Entry) -> bool {

@@ -12,6 +12,8 @@ mod folders;
 mod hostile;
 #[path = "pack/images.rs"]
 mod images;
+#[path = "pack/made.rs"]
+mod made;
 #[path = "pack/refusals.rs"]
 mod refusals;
 #[path = "pack/sizes.rs"]

@@ -5,41 +5,10 @@ use clap::Args;
 use dioxide::mkfs::{FsType, parse_uuid};
 use std::path::PathBuf;
 
-/// Makes an ext2, ext3 or ext4 file system
+/// What a new file system is like, for all commands that make one.
 #[derive(Args, Debug)]
-#[command(after_help = "\
-The options are those of mke2fs, and so is the layout. A SIZE without a suffix counts blocks: of
--b, or else of 1 KiB. With one it counts as elsewhere, and 's' means sectors of 512 bytes. Without
-SIZE the file system is as large as the image or device is. An image that is not there is made,
-sparse; one that is too small grows.
-
-What holds something already is not overwritten: on a terminal you are asked, elsewhere -F is
-needed. What is mounted, attached to a loop device or locked is never touched.
-
-With --uuid, --hash-seed and --epoch (or SOURCE_DATE_EPOCH in the environment) the same options
-give the same bytes on every run and machine.
-
-Features: has_journal ext_attr resize_inode dir_index orphan_file fast_commit sparse_super2
-filetype meta_bg extent 64bit mmp flex_bg ea_inode metadata_csum_seed large_dir inline_data
-sparse_super large_file huge_file uninit_bg dir_nlink extra_isize quota bigalloc metadata_csum
-project.
-
-Extended options: stride, stripe_width, resize, lazy_itable_init, lazy_journal_init, root_owner,
-num_backup_sb, packed_meta_blocks, discard, nodiscard, assume_storage_prezeroed, offset,
-mmp_update_interval, orphan_file_size, quotatype, hash_seed.
-
-Examples:
-  dioxide mkfs disk.img 1G
-  dioxide mkfs -t ext3 -b 4096 -L data -m 0 disk.img 20G
-  dioxide mkfs -O ^has_journal,bigalloc -C 64k -n disk.img 1T
-  dioxide mkfs -U clear --hash-seed clear --epoch 0 root.img 64M")]
-pub struct MkfsArgs {
-    /// Image file or block device
-    #[arg(value_name = "IMG")]
-    pub image: PathBuf,
-    /// Size of the file system
-    #[arg(value_name = "SIZE", value_parser = parse_fs_size)]
-    pub size: Option<FsSize>,
+#[command(next_help_heading = "File system")]
+pub struct FsArgs {
     /// Type of the file system
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", value_parser = ["ext2", "ext3", "ext4"])]
     pub fs_type: String,
@@ -67,7 +36,7 @@ pub struct MkfsArgs {
     /// Label, up to 16 bytes
     #[arg(short = 'L', long, value_name = "LABEL")]
     pub label: Option<String>,
-    /// Uuid, or `clear`, or `random`, which it is if not given
+    /// Uuid, or `clear`, or `random`
     #[arg(short = 'U', long, value_name = "UUID", value_parser = uuid_word)]
     pub uuid: Option<Uuid>,
     /// Features to set, or with ^ to clear
@@ -79,6 +48,51 @@ pub struct MkfsArgs {
     /// Options of the journal: size=MiB, fast_commit_size=KiB, location=BLOCK
     #[arg(short = 'J', long = "journal", value_name = "LIST")]
     pub journal: Vec<String>,
+    /// Seed of directory hashes, as a uuid, or `clear`, or `random`
+    #[arg(long, value_name = "UUID", value_parser = uuid_word)]
+    pub hash_seed: Option<Uuid>,
+    /// Time that the file system carries, in seconds since 1970
+    #[arg(long, value_name = "SECS", allow_negative_numbers = true)]
+    pub epoch: Option<i64>,
+}
+
+/// Makes an ext2, ext3 or ext4 file system
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The options are those of mke2fs, and so is the layout. A SIZE without a suffix counts blocks: of
+-b, or else of 1 KiB. With one it counts as elsewhere, and 's' means sectors of 512 bytes. Without
+SIZE the file system is as large as the image or device is. An image that is not there is made,
+sparse; one that is too small grows.
+
+What holds something already is not overwritten: on a terminal you are asked, elsewhere -F is
+needed. What is mounted, attached to a loop device or locked is never touched.
+
+Uuid, hash seed and time are random and now if not given. With --uuid, --hash-seed and --epoch (or SOURCE_DATE_EPOCH in the environment) the same options
+give the same bytes on every run and machine.
+
+Features: has_journal ext_attr resize_inode dir_index orphan_file fast_commit sparse_super2
+filetype meta_bg extent 64bit mmp flex_bg ea_inode metadata_csum_seed large_dir inline_data
+sparse_super large_file huge_file uninit_bg dir_nlink extra_isize quota bigalloc metadata_csum
+project.
+
+Extended options: stride, stripe_width, resize, lazy_itable_init, lazy_journal_init, root_owner,
+num_backup_sb, packed_meta_blocks, discard, nodiscard, assume_storage_prezeroed, offset,
+mmp_update_interval, orphan_file_size, quotatype, hash_seed.
+
+Examples:
+  dioxide mkfs disk.img 1G
+  dioxide mkfs -t ext3 -b 4096 -L data -m 0 disk.img 20G
+  dioxide mkfs -O ^has_journal,bigalloc -C 64k -n disk.img 1T
+  dioxide mkfs -U clear --hash-seed clear --epoch 0 root.img 64M")]
+pub struct MkfsArgs {
+    /// Image file or block device
+    #[arg(value_name = "IMG")]
+    pub image: PathBuf,
+    /// Size of the file system
+    #[arg(value_name = "SIZE", value_parser = parse_fs_size)]
+    pub size: Option<FsSize>,
+    #[command(flatten)]
+    pub fs: FsArgs,
     /// Overwrite what the image or device holds
     #[arg(short = 'F', long)]
     pub force: bool,
@@ -88,26 +102,22 @@ pub struct MkfsArgs {
     /// Print nothing
     #[arg(short = 'q', long)]
     pub quiet: bool,
-    /// Seed of directory hashes, as a uuid; random if not given
-    #[arg(long, value_name = "UUID", value_parser = uuid_word)]
-    pub hash_seed: Option<Uuid>,
-    /// Time that everything carries, in seconds since 1970; now if not given
-    #[arg(long, value_name = "SECS", allow_negative_numbers = true)]
-    pub epoch: Option<i64>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
-impl MkfsArgs {
+impl FsArgs {
     /// The type, which was checked when it was parsed.
     pub fn fs_type(&self) -> FsType {
         self.fs_type.parse().unwrap_or_default()
     }
+}
 
+impl MkfsArgs {
     /// The size in bytes.
     pub fn size_bytes(&self) -> Option<u64> {
-        let block = u64::from(self.block_size.unwrap_or(1024));
+        let block = u64::from(self.fs.block_size.unwrap_or(1024));
         self.size.map(|size| match size {
             FsSize::Bytes(bytes) => bytes,
             FsSize::Blocks(blocks) => blocks.saturating_mul(block),
@@ -125,6 +135,16 @@ pub enum FsSize {
 /// A uuid; none for a random one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uuid(pub Option<[u8; 16]>);
+
+/// The time that the environment asks for.
+pub fn source_date_epoch() -> dioxide::Result<Option<i64>> {
+    const NAME: &str = "SOURCE_DATE_EPOCH";
+    let Ok(word) = std::env::var(NAME) else {
+        return Ok(None);
+    };
+    let wrong = |_| dioxide::Error::Invalid(format!("{NAME}: '{word}' is not a number of seconds"));
+    word.parse().map(Some).map_err(wrong)
+}
 
 fn uuid_word(word: &str) -> Result<Uuid, String> {
     match word {

@@ -1,16 +1,18 @@
 //! Arguments of `pack` and `unpack`, and of what both do on the way.
 
-use super::ImageArgs;
 use super::size::parse_size;
+use super::{FsArgs, ImageArgs, source_date_epoch};
 use crate::address::Address;
 use crate::failure::Failure;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use dioxide::Timestamp;
+use dioxide_pack::image::Reserve;
 use dioxide_pack::{Filter, OwnerRule, Pattern};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// What is left out or changed on the way.
 #[derive(Args, Clone, Debug)]
@@ -28,21 +30,11 @@ pub struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// What the library calls it.
-    pub fn filter(&self) -> Result<Filter, Failure> {
-        let epoch = || match std::env::var_os("SOURCE_DATE_EPOCH") {
-            None => Ok(None),
-            Some(word) => match word.to_str().and_then(|word| word.parse().ok()) {
-                Some(secs) => Ok(Some(secs)),
-                None => Err(Failure::trouble(
-                    "SOURCE_DATE_EPOCH",
-                    "is no number of seconds",
-                )),
-            },
-        };
-        let latest = match self.mtime {
+    /// What the library calls it. `epoch` is a limit too, but `--mtime` goes first.
+    pub fn filter(&self, epoch: Option<i64>) -> Result<Filter, Failure> {
+        let latest = match self.mtime.or(epoch) {
             Some(secs) => Some(secs),
-            None => epoch()?,
+            None => source_date_epoch().map_err(Failure::plain)?,
         };
         Ok(Filter {
             exclude: self.exclude.clone(),
@@ -66,12 +58,20 @@ that the outcome does not depend on the order in SRC. An archive with an entry t
 the tree) or that is damaged is refused before anything is written. Directories that an archive
 implies and does not describe get mode 0755 and belong to root.
 
-Writing images is not there yet: --dry-run checks SRC, and tells what it takes.
+The same entries and options give the same bytes, on every run and machine. What is random or the
+time elsewhere comes from the tree: uuid and hash seed from its names and attributes, the time of the
+file system (and when files were made and changed) is that of the youngest file. --epoch, or
+SOURCE_DATE_EPOCH in the environment, sets that time, and no file is younger then.
+
+IMG gets its name when it is complete; a file of that name is replaced. The exit status is 1 if
+something could not be kept as it is, which is told; 2 if there is no image.
 
 Examples:
-  dioxide pack --dry-run rootfs disk.img
-  dioxide pack -n --json --owner-map 0:0 --exclude '*.o' tree disk.img
-  zstd -dc rootfs.tar.zst | dioxide pack -n - disk.img")]
+  dioxide pack rootfs disk.img
+  dioxide pack --reserve 20% -L root -m 0 rootfs.tar.zst disk.img
+  dioxide pack --size 1G --owner-map 0:0 --exclude '*.o' tree disk.img
+  dioxide pack -n --json old.img:/home new.img
+  zstd -dc rootfs.tar.zst | dioxide pack -O ^has_journal - disk.img")]
 pub struct PackArgs {
     /// Folder, archive or image
     #[arg(value_name = "SRC")]
@@ -82,22 +82,43 @@ pub struct PackArgs {
     /// Check SRC and tell how much it takes; write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Block size of the file system
-    #[arg(short, long, value_name = "BYTES", default_value = "4k", value_parser = parse_block_size)]
-    pub block_size: u32,
+    /// Make the image as small as can be; it is so without --size
+    #[arg(long, conflicts_with = "size")]
+    pub fit: bool,
+    /// Keep so much free, in bytes or as 10% of what SRC takes, in an image that is as small as can be
+    #[arg(long, value_name = "BYTES|%", conflicts_with = "size")]
+    pub reserve: Option<ReserveWord>,
+    /// Size of the image
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Print nothing
+    #[arg(short, long)]
+    pub quiet: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub filter: FilterArgs,
     #[command(flatten)]
+    pub fs: FsArgs,
+    #[command(flatten)]
     pub open: ImageArgs,
 }
 
-fn parse_block_size(word: &str) -> Result<u32, String> {
-    match parse_size(word)? {
-        size @ 1024..=65536 if size.is_power_of_two() => Ok(size as u32),
-        _ => Err(format!("'{word}' is no power of 2 from 1k to 64k")),
+/// What is to stay free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReserveWord(pub Reserve);
+
+impl FromStr for ReserveWord {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<ReserveWord, String> {
+        let Some(percent) = word.strip_suffix('%') else {
+            return Ok(ReserveWord(Reserve::Bytes(parse_size(word)?)));
+        };
+        let percent = percent.parse();
+        let percent = percent.map_err(|_| format!("'{word}' is no whole number of percent"))?;
+        Ok(ReserveWord(Reserve::Percent(percent)))
     }
 }
 

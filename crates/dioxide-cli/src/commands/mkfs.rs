@@ -1,6 +1,6 @@
 //! `dioxide mkfs`: wishes for the library, and what came of them.
 
-use crate::args::MkfsArgs;
+use crate::args::{FsArgs, MkfsArgs, Uuid, source_date_epoch};
 use crate::failure::{Failure, Status, complain};
 use crate::output::Out;
 use crate::progress::Progress;
@@ -8,7 +8,8 @@ use crate::render::{bytes_words, count_words, printable};
 use dioxide::Mkfs;
 use dioxide::mkfs::Plan;
 use serde::Serialize;
-use std::io::{self, IsTerminal, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
 
 /// Backups that are listed before the rest is only counted.
 const LISTED_BACKUPS: usize = 16;
@@ -43,7 +44,7 @@ struct Told<'a> {
 pub fn run(args: &MkfsArgs, out: &mut Out) -> Result<Status, Failure> {
     let about = args.image.display();
     let failed = |error| Failure::engine(&about, b"", &error);
-    let mkfs = wishes(args).map_err(failed)?;
+    let mkfs = wishes(&args.fs, Mkfs::new().force(args.force)).map_err(failed)?;
     let plan = if args.dry_run {
         let size = mkfs.size_on(&args.image, args.size_bytes());
         size.and_then(|size| mkfs.plan(size)).map_err(failed)?
@@ -61,8 +62,9 @@ pub fn run(args: &MkfsArgs, out: &mut Out) -> Result<Status, Failure> {
     Ok(Status::Fine)
 }
 
-fn wishes(args: &MkfsArgs) -> dioxide::Result<Mkfs> {
-    let mut mkfs = Mkfs::new().fs_type(args.fs_type()).force(args.force);
+/// What is wished for, on top of what `mkfs` has.
+pub fn wishes(args: &FsArgs, mkfs: Mkfs) -> dioxide::Result<Mkfs> {
+    let mut mkfs = mkfs.fs_type(args.fs_type());
     if let Some(bytes) = args.block_size {
         mkfs = mkfs.block_size(bytes)?;
     }
@@ -99,31 +101,35 @@ fn wishes(args: &MkfsArgs) -> dioxide::Result<Mkfs> {
     identity(args, mkfs)
 }
 
-fn identity(args: &MkfsArgs, mut mkfs: Mkfs) -> dioxide::Result<Mkfs> {
-    if let Some(uuid) = args.uuid.and_then(|uuid| uuid.0) {
-        mkfs = mkfs.uuid(uuid);
+fn identity(args: &FsArgs, mut mkfs: Mkfs) -> dioxide::Result<Mkfs> {
+    let known = |Uuid(uuid)| match uuid {
+        Some(uuid) => Ok(uuid),
+        None => random_uuid(),
+    };
+    if let Some(uuid) = args.uuid {
+        mkfs = mkfs.uuid(known(uuid)?);
     }
-    if let Some(seed) = args.hash_seed.and_then(|seed| seed.0) {
-        mkfs = mkfs.hash_seed(seed);
+    if let Some(seed) = args.hash_seed {
+        mkfs = mkfs.hash_seed(known(seed)?);
     }
-    Ok(
-        match args
-            .epoch
-            .map_or_else(source_date_epoch, |epoch| Ok(Some(epoch)))?
-        {
-            Some(epoch) => mkfs.epoch(epoch),
-            None => mkfs,
-        },
-    )
+    let epoch = match args.epoch {
+        Some(epoch) => Some(epoch),
+        None => source_date_epoch()?,
+    };
+    Ok(match epoch {
+        Some(epoch) => mkfs.epoch(epoch),
+        None => mkfs,
+    })
 }
 
-fn source_date_epoch() -> dioxide::Result<Option<i64>> {
-    const NAME: &str = "SOURCE_DATE_EPOCH";
-    let Ok(word) = std::env::var(NAME) else {
-        return Ok(None);
-    };
-    let wrong = |_| dioxide::Error::Invalid(format!("{NAME}: '{word}' is not a number of seconds"));
-    word.parse().map(Some).map_err(wrong)
+/// A uuid of the random kind.
+fn random_uuid() -> dioxide::Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut uuid));
+    read.map_err(|error| dioxide::Error::Invalid(format!("no random numbers: {error}")))?;
+    uuid[6] = uuid[6] & 0x0F | 0x40;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    Ok(uuid)
 }
 
 fn make(args: &MkfsArgs, mkfs: Mkfs) -> Result<Plan, Failure> {
@@ -160,7 +166,7 @@ fn ask(args: &MkfsArgs, found: &str) -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn uuid_string(uuid: [u8; 16]) -> String {
+pub fn uuid_string(uuid: [u8; 16]) -> String {
     let hex = format!("{:032x}", u128::from_be_bytes(uuid));
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
     parts.join("-")
@@ -171,7 +177,7 @@ fn told<'a>(args: &'a MkfsArgs, plan: &'a Plan) -> Told<'a> {
     Told {
         image: args.image.display().to_string(),
         made: !args.dry_run,
-        fs_type: &args.fs_type,
+        fs_type: &args.fs.fs_type,
         label: sb.volume_name(),
         uuid: uuid_string(sb.uuid()),
         size_bytes: sb.blocks_count() * u64::from(sb.block_size()),
@@ -201,7 +207,7 @@ fn print(args: &MkfsArgs, plan: &Plan, out: &mut Out) -> io::Result<()> {
         out,
         "{}: {} file system of {}{dry}",
         args.image.display(),
-        args.fs_type,
+        args.fs.fs_type,
         bytes_words(sb.blocks_count() * block),
     )?;
     let mut line = |label: &str, value: String| match value.is_empty() {

@@ -1,5 +1,6 @@
 //! `dioxide pack`: finds out what the source is, and hands it to the library.
 
+use super::mkfs::{uuid_string, wishes};
 use crate::address::Address;
 use crate::args::PackArgs;
 use crate::failure::{Failure, Status, complain};
@@ -7,7 +8,8 @@ use crate::images::Images;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{bytes_words, count_words};
-use dioxide_pack::size::{Layout, Need, need};
+use dioxide_pack::image::{self, ImageOptions, ImageSize, Reserve};
+use dioxide_pack::size::Need;
 use dioxide_pack::tar::ReadOptions;
 use dioxide_pack::{Error, Totals, Tree, Warning, Watch, source, tar};
 use serde::Serialize;
@@ -17,34 +19,75 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What a dry run tells.
+/// What was made, or would be.
 #[derive(Serialize)]
 struct Summary<'a> {
+    image: String,
+    made: bool,
     totals: Totals,
     need: Need,
+    size_bytes: u64,
     block_size: u32,
+    blocks: u64,
+    inodes: u32,
+    label: String,
+    uuid: String,
+    /// What was decided otherwise than asked.
+    notes: &'a [String],
     warnings: &'a [Warning],
 }
 
 pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
-    if !args.dry_run {
-        let what = "unsupported: writing a tree into an image; --dry-run checks the tree";
-        return Err(Failure::trouble(args.image.display(), what));
-    }
-    let tree = tree(args)?;
-    let mut layout = Layout::default();
-    (layout.block_bytes, layout.cluster_bytes) = (args.block_size, args.block_size);
+    let mut tree = tree(args)?;
+    let options = options(args, &tree)?;
+    let about = |error| match error {
+        Error::TooSmall { .. } | Error::Invalid(_) => Failure::trouble(args.image.display(), error),
+        error => failure(error),
+    };
+    let packed = match args.dry_run {
+        true => image::plan(&tree, &options),
+        false => image::write(&mut tree, &args.image, &options, &mut Bar::new()),
+    };
+    let packed = packed.map_err(about)?;
+    let warnings = [tree.warnings(), &packed.warnings].concat();
+    let sb = packed.plan.superblock();
     let summary = Summary {
+        image: args.image.display().to_string(),
+        made: !args.dry_run,
         totals: tree.totals(),
-        need: need(tree.entries(), &layout).map_err(failure)?,
-        block_size: args.block_size,
-        warnings: tree.warnings(),
+        need: packed.need,
+        size_bytes: packed.size_bytes(),
+        block_size: sb.block_size(),
+        blocks: sb.blocks_count(),
+        inodes: sb.inodes_count(),
+        label: sb.volume_name(),
+        uuid: uuid_string(sb.uuid()),
+        notes: packed.plan.notes(),
+        warnings: &warnings,
     };
     match args.json {
         true => out.json(&summary)?,
+        false if args.quiet => {}
         false => print(&summary, out)?,
     }
-    Ok(warn(summary.warnings))
+    Ok(warn(&warnings))
+}
+
+fn options(args: &PackArgs, tree: &Tree) -> Result<ImageOptions, Failure> {
+    if args.fs.extended.iter().any(|list| list.contains("offset=")) {
+        let what = "an image that is made begins with its file system";
+        return Err(Failure::trouble("-E offset", what));
+    }
+    let failed = |error: dioxide::Error| Failure::trouble(args.image.display(), error);
+    let mut options = ImageOptions::of(tree).map_err(failure)?;
+    options.mkfs = wishes(&args.fs, options.mkfs).map_err(failed)?;
+    options.keep_inodes = args.fs.inodes.is_some() || args.fs.bytes_per_inode.is_some();
+    let reserve = args.reserve.map_or(Reserve::Bytes(0), |word| word.0);
+    options.size = match args.size {
+        Some(bytes) => ImageSize::Bytes(bytes),
+        None => ImageSize::Fit(reserve),
+    };
+    Ok(options)
 }
 
 fn print(summary: &Summary<'_>, out: &mut Out) -> Result<(), Failure> {
@@ -70,11 +113,23 @@ fn print(summary: &Summary<'_>, out: &mut Out) -> Result<(), Failure> {
         bytes_words(summary.block_size.into()),
         count_words(inodes, "inode")
     )?;
+    let dry = if summary.made { "" } else { ", not made" };
+    writeln!(
+        out,
+        "{}: {}, {} and {}{dry}",
+        summary.image,
+        bytes_words(summary.size_bytes),
+        count_words(summary.blocks, "block"),
+        count_words(summary.inodes.into(), "inode"),
+    )?;
+    for note in summary.notes {
+        writeln!(out, "{}: {note}", summary.image)?;
+    }
     Ok(())
 }
 
 fn tree(args: &PackArgs) -> Result<Tree, Failure> {
-    let filter = args.filter.filter()?;
+    let filter = args.filter.filter(args.fs.epoch)?;
     let path = Path::new(&args.source);
     if path.is_dir() {
         return source::folder::read(path, filter).map_err(failure);

@@ -30,7 +30,7 @@ pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
             "standard output is the archive's",
         ));
     }
-    let filter = args.filter.filter()?;
+    let filter = args.filter.filter(None)?;
     let fs = Images::new(&args.open).fs(&args.source.image)?;
     let mut tree = source::image::read(&fs, &args.source.path, filter).map_err(failure)?;
     let mut sink: Box<dyn Sink> = match compression(args) {

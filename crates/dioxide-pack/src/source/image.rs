@@ -96,11 +96,8 @@ impl Scan<'_> {
                 .entry(metadata.ino)
                 .or_insert_with(|| path.to_vec());
         }
-        // Attributes are asked for through symlinks, so theirs cannot be had.
-        let xattrs = match metadata.file_type {
-            FileType::Symlink => Vec::new(),
-            _ => self.fs.xattrs(&full).map_err(failed(&full))?,
-        };
+        let node = self.fs.symlink_node(&full).map_err(failed(&full))?;
+        let xattrs = node.xattrs().map_err(failed(&full))?;
         self.builder.add(Entry {
             path: path.to_vec(),
             kind,

@@ -1,0 +1,335 @@
+//! Makes an image of a tree: a file system, the tree in it, and a name for it once it is complete.
+//!
+//! The same tree and wishes give the same bytes on every machine, at any time. What a file system has
+//! by chance or from the clock comes from the tree here ([`Identity`]); entries are written in the
+//! tree's order by one thread, and the engine gives out inodes and blocks by what it was asked before,
+//! never by thread or time.
+//!
+//! The image has another name beside its own while it is written, and is removed after an error.
+//!
+//! Rejected: writing through the journal. Nobody mounts a file system that has no name yet, so there is
+//! no state in between to protect; everything would be written twice, and the log's remains would be in
+//! the image. Rejected: laying files out without the engine, as the size is known beforehand. It would
+//! be a second allocator, directory index and extent tree to keep right.
+
+mod identity;
+mod sink;
+
+pub use identity::Identity;
+
+use crate::error::{Error, Result};
+use crate::size::{Free, Layout, Need, need, smallest};
+use crate::tree::{Tree, Warning, Watch};
+use dioxide::block::Device;
+use dioxide::block::file::{self, FileOptions};
+use dioxide::format::features::Incompat;
+use dioxide::format::superblock::SuperBlock;
+use dioxide::mkfs::{Plan, WriteOptions};
+use dioxide::{Fs, Mkfs, MountOptions, Timestamp};
+use sink::ImageSink;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempPath;
+
+/// Inodes that a new file system has taken, at most: the fixed ones, `lost+found`, the orphan file,
+/// quotas of projects.
+const FIRST_INODES: u64 = 16;
+/// For so many bytes of reserve there is an inode.
+const RESERVE_BYTES_PER_INODE: u64 = 16 << 10;
+/// Largest image that is looked for.
+const MOST_BYTES: u64 = 1 << 50;
+/// A size that every kind of file system can have.
+const SAMPLE_BYTES: u64 = 1 << 30;
+/// By which part an image grows that turned out too small, and how often.
+const GROWTH: u64 = 64;
+const TRIES: u32 = 8;
+
+/// How large an image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageSize {
+    /// So many bytes.
+    Bytes(u64),
+    /// As small as can be, with this much free.
+    Fit(Reserve),
+}
+
+/// What is to stay free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// So many bytes, and an inode for each 16 KiB of them.
+    Bytes(u64),
+    /// So many percent of the blocks and of the inodes that the tree takes.
+    Percent(u32),
+}
+
+impl Reserve {
+    fn on(self, need: Need, block_bytes: u32) -> Need {
+        let (blocks, inodes) = match self {
+            Reserve::Bytes(bytes) => (
+                bytes.div_ceil(block_bytes.into()),
+                bytes.div_ceil(RESERVE_BYTES_PER_INODE),
+            ),
+            Reserve::Percent(percent) => {
+                let part = |of: u64| (of.saturating_mul(percent.into())).div_ceil(100);
+                (part(need.blocks), part(need.inodes))
+            }
+        };
+        Need {
+            blocks: need.blocks.saturating_add(blocks),
+            inodes: need.inodes.saturating_add(inodes),
+        }
+    }
+}
+
+/// What image to make.
+#[derive(Clone, Debug)]
+pub struct ImageOptions {
+    /// The file system. For the same bytes each time it has an [`Identity`]; blocks are of 4 KiB
+    /// unless it says otherwise.
+    pub mkfs: Mkfs,
+    /// How large it is.
+    pub size: ImageSize,
+    /// How many inodes there are is said by `mkfs`, and does not follow from the tree.
+    pub keep_inodes: bool,
+}
+
+impl ImageOptions {
+    /// An ext4 with the tree's identity, as small as can be.
+    ///
+    /// # Errors
+    /// None today; those of [`Mkfs::block_size`].
+    pub fn of(tree: &Tree) -> Result<ImageOptions> {
+        let mkfs = Identity::of(tree).give(Mkfs::new());
+        Ok(ImageOptions {
+            mkfs: mkfs.block_size(4096).map_err(in_plan)?,
+            size: ImageSize::Fit(Reserve::Bytes(0)),
+            keep_inodes: false,
+        })
+    }
+}
+
+/// What was made, or would be.
+#[derive(Debug)]
+pub struct Packed {
+    /// The file system, before anything was in it.
+    pub plan: Plan,
+    /// What the tree takes in it.
+    pub need: Need,
+    /// What could not be expressed in the image.
+    pub warnings: Vec<Warning>,
+}
+
+impl Packed {
+    /// Bytes of the image.
+    pub fn size_bytes(&self) -> u64 {
+        bytes_of(self.plan.superblock())
+    }
+}
+
+fn bytes_of(sb: &SuperBlock) -> u64 {
+    sb.blocks_count() * u64::from(sb.block_size())
+}
+
+fn in_plan(error: dioxide::Error) -> Error {
+    match error {
+        dioxide::Error::Invalid(what) => Error::Invalid(what),
+        other => Error::Invalid(other.to_string()),
+    }
+}
+
+/// Finds out what [`write`] would make. Touches nothing.
+///
+/// # Errors
+/// [`Error::Invalid`] for wishes that contradict each other; [`Error::Refused`] for a file that no such
+/// file system can hold; [`Error::TooSmall`].
+pub fn plan(tree: &Tree, options: &ImageOptions) -> Result<Packed> {
+    let sizing = Sizing { tree, options };
+    let (plan, need) = match options.size {
+        ImageSize::Bytes(bytes) => sizing.of_bytes(bytes)?,
+        ImageSize::Fit(reserve) => sizing.fit(reserve)?,
+    };
+    Ok(Packed {
+        plan,
+        need,
+        warnings: Vec::new(),
+    })
+}
+
+/// Makes an image of a tree. A file that has the name already is replaced once the image is complete.
+/// Blocks.
+///
+/// # Errors
+/// Those of [`plan`], of the source and of the host. Nothing has changed then.
+pub fn write(
+    tree: &mut Tree,
+    image: &Path,
+    options: &ImageOptions,
+    watch: &mut dyn Watch,
+) -> Result<Packed> {
+    if fs::symlink_metadata(image).is_ok_and(|metadata| !metadata.is_file()) {
+        let why = io::Error::other("is no regular file, and is not replaced");
+        return Err(Error::host(image.display().to_string(), why));
+    }
+    let mut packed = plan(tree, options)?;
+    let mut tries = 0;
+    loop {
+        match fill(tree, image, &packed.plan, watch) {
+            Ok((unfinished, warnings)) => {
+                packed.warnings = warnings;
+                let kept = unfinished.persist(image);
+                kept.map_err(|error| Error::host(image.display().to_string(), error.error))?;
+                return Ok(packed);
+            }
+            // The model is of a file system that gives out blocks as Linux does.
+            Err(Error::Image {
+                source: dioxide::Error::NoSpace(_),
+                ..
+            }) if tries < TRIES && matches!(options.size, ImageSize::Fit(_)) => {
+                tries += 1;
+                let larger = packed.size_bytes() + packed.size_bytes() / GROWTH + (64 << 10);
+                let sizing = Sizing { tree, options };
+                packed.plan = sizing
+                    .mkfs(packed.need, true)
+                    .plan(larger)
+                    .map_err(in_plan)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes the file system and the tree into a file that has no lasting name yet.
+fn fill(
+    tree: &mut Tree,
+    image: &Path,
+    plan: &Plan,
+    watch: &mut dyn Watch,
+) -> Result<(TempPath, Vec<Warning>)> {
+    let told = |error| Error::host(image.display().to_string(), error);
+    let (file, unfinished) = unnamed(image).map_err(told)?;
+    file.set_len(bytes_of(plan.superblock())).map_err(told)?;
+    let in_image = |source| Error::Image {
+        name: image.display().to_string(),
+        source,
+    };
+    let device = open(&unfinished).map_err(in_image)?;
+    let mut fresh = WriteOptions {
+        reads_zero: true,
+        progress: None,
+    };
+    plan.write(&*device, &mut fresh).map_err(in_image)?;
+    let fs = Fs::open_device(device, &mount_options(plan)).map_err(in_image)?;
+    let mut sink = ImageSink::new(&fs).map_err(in_image)?;
+    tree.write_ahead_to(&mut sink, watch)?;
+    let warnings = sink.into_warnings();
+    fs.close().map_err(in_image)?;
+    Ok((unfinished, warnings))
+}
+
+fn unnamed(image: &Path) -> io::Result<(File, TempPath)> {
+    let directory = image
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let file = tempfile::Builder::new()
+        .prefix(".dioxide-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+    Ok(file.into_parts())
+}
+
+fn open(path: &Path) -> dioxide::Result<Arc<dyn Device>> {
+    let options = FileOptions {
+        write: true,
+        // Small pieces, which the page cache gathers.
+        buffered: true,
+        ..FileOptions::default()
+    };
+    Ok(file::open(path, &options)?)
+}
+
+fn mount_options(plan: &Plan) -> MountOptions {
+    let clock = Timestamp {
+        secs: made_at(plan.superblock()),
+        nanos: 0,
+    };
+    MountOptions::new()
+        .noload(true)
+        .clock(clock)
+        .workers(1)
+        .commit_interval(Duration::from_secs(3600))
+}
+
+/// When the file system was made, in seconds since 1970.
+fn made_at(sb: &SuperBlock) -> i64 {
+    i64::from(sb.disk().s_mkfs_time_hi) << 32 | i64::from(sb.disk().s_mkfs_time)
+}
+
+/// From a tree to the numbers of a file system.
+struct Sizing<'a> {
+    tree: &'a Tree,
+    options: &'a ImageOptions,
+}
+
+impl Sizing<'_> {
+    fn need(&self, plan: &Plan) -> Result<Need> {
+        need(self.tree.entries(), &Layout::of(plan.superblock()))
+    }
+
+    /// The wishes, with as many inodes as are needed if `exact`, and it is not said how many.
+    fn mkfs(&self, need: Need, exact: bool) -> Mkfs {
+        let mkfs = self.options.mkfs.clone();
+        let count = u32::try_from(need.inodes + FIRST_INODES);
+        match count {
+            Ok(count) if exact && !self.options.keep_inodes => mkfs.inodes_count(count),
+            _ => mkfs,
+        }
+    }
+
+    fn of_bytes(&self, bytes: u64) -> Result<(Plan, Need)> {
+        let mut plan = self.options.mkfs.plan(bytes).map_err(in_plan)?;
+        let need = self.need(&plan)?;
+        if free(&plan).inodes < need.inodes {
+            plan = self.mkfs(need, true).plan(bytes).map_err(in_plan)?;
+        }
+        let free = free(&plan);
+        if free.inodes < need.inodes || free.blocks < need.blocks {
+            return Err(Error::TooSmall { need, free });
+        }
+        Ok((plan, need))
+    }
+
+    fn fit(&self, reserve: Reserve) -> Result<(Plan, Need)> {
+        // Hash seed and features are the same for each size.
+        let sample = self.options.mkfs.plan(SAMPLE_BYTES).map_err(in_plan)?;
+        let block_bytes = sample.superblock().block_size();
+        let need = reserve.on(self.need(&sample)?, block_bytes);
+        let mkfs = self.mkfs(need, true);
+        let sized = |blocks: u64| mkfs.plan(blocks * u64::from(block_bytes));
+        let most = MOST_BYTES / u64::from(block_bytes);
+        let found = smallest(need, most, |blocks| sized(blocks).ok().as_ref().map(free));
+        let blocks = found.ok_or_else(|| {
+            Error::Invalid("no file system of this kind is large enough for the tree".into())
+        })?;
+        Ok((sized(blocks).map_err(in_plan)?, need))
+    }
+}
+
+/// What files can have: without the blocks that the engine keeps for maps.
+fn free(plan: &Plan) -> Free {
+    let sb = plan.superblock();
+    let kept = match sb.features().incompat.contains(Incompat::EXTENTS) {
+        true => {
+            let ratio = u64::from(sb.cluster_ratio());
+            (sb.blocks_count() / ratio / 50).min(4096) * ratio
+        }
+        false => 0,
+    };
+    Free {
+        blocks: sb.free_blocks_count().saturating_sub(kept),
+        inodes: sb.free_inodes_count().into(),
+    }
+}

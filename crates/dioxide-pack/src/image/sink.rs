@@ -1,0 +1,216 @@
+//! Writes a tree into a file system that is empty, through the library's own interface.
+//!
+//! Attributes come last, so that nothing that is done to a file changes them: those of a directory
+//! once all is in it. Until then its files inherit neither its group nor its default list.
+
+use crate::entry::{Entry, Kind};
+use crate::error::{Error, Result, shown};
+use crate::sink::Sink;
+use crate::tree::Warning;
+use dioxide::{File, Fs, NewFile, Node, OpenOptions, SetAttributes, Special, Timestamp, XattrMode};
+
+/// What a new file system has already.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// Latest and earliest time that an inode of 256 bytes has; one of 128 has seconds of 32 bits.
+const LATEST: i64 = (3 << 32) + i32::MAX as i64;
+const LATEST_SMALL: i64 = i32::MAX as i64;
+const EARLIEST: i64 = i32::MIN as i64;
+
+pub(super) struct ImageSink<'a> {
+    fs: &'a Fs,
+    /// The directories from the root to where the tree is.
+    above: Vec<Node>,
+    /// What was begun and is no directory, and its path.
+    node: Option<Node>,
+    path: Vec<u8>,
+    file: Option<File>,
+    small_inodes: bool,
+    warnings: Vec<Warning>,
+}
+
+fn failed(entry: &Entry) -> impl Fn(dioxide::Error) -> Error {
+    |source| Error::Image {
+        name: shown(&entry.path),
+        source,
+    }
+}
+
+impl<'a> ImageSink<'a> {
+    pub(super) fn new(fs: &'a Fs) -> dioxide::Result<ImageSink<'a>> {
+        Ok(ImageSink {
+            fs,
+            above: vec![fs.root()?],
+            node: None,
+            path: Vec::new(),
+            file: None,
+            small_inodes: fs.superblock().inode_size() == 128,
+            warnings: Vec::new(),
+        })
+    }
+
+    pub(super) fn into_warnings(self) -> Vec<Warning> {
+        self.warnings
+    }
+
+    fn here(&self) -> &Node {
+        self.above.last().expect("the root stays")
+    }
+
+    fn directory(&mut self, entry: &Entry, new: &NewFile) -> dioxide::Result<()> {
+        let made = match &entry.path[..] {
+            LOST_AND_FOUND => self.here().lookup(LOST_AND_FOUND)?,
+            _ => self.here().create_dir(entry.name(), new)?,
+        };
+        self.above.push(made);
+        Ok(())
+    }
+
+    fn make(&mut self, entry: &Entry) -> dioxide::Result<()> {
+        let (here, name) = (self.here(), entry.name());
+        if entry.path == LOST_AND_FOUND && !entry.is_directory() {
+            here.remove_dir(LOST_AND_FOUND)?;
+        }
+        let permissions = match entry.kind {
+            Kind::Symlink(_) => 0o777,
+            _ => entry.permissions,
+        };
+        let new = NewFile::new(permissions).owner(entry.uid, entry.gid);
+        let node = match &entry.kind {
+            Kind::Directory => {
+                let new = NewFile::new(0o700).owner(entry.uid, entry.gid);
+                return self.directory(entry, &new);
+            }
+            Kind::HardLink(target) => {
+                return self.fs.symlink_node(target)?.link(here, name);
+            }
+            Kind::File(_) => here.create(name, &new)?,
+            Kind::Symlink(target) => here.symlink(target, name, &new)?,
+            Kind::CharDevice(major, minor) => {
+                here.mknod(name, Special::CharDevice(*major, *minor), &new)?
+            }
+            Kind::BlockDevice(major, minor) => {
+                here.mknod(name, Special::BlockDevice(*major, *minor), &new)?
+            }
+            Kind::Fifo => here.mknod(name, Special::Fifo, &new)?,
+            Kind::Socket => here.mknod(name, Special::Socket, &new)?,
+        };
+        self.node = Some(node);
+        Ok(())
+    }
+
+    fn file(&mut self) -> dioxide::Result<&File> {
+        if self.file.is_none() {
+            let node = self.node.as_ref().expect("a file was begun");
+            let for_all = OpenOptions::new().write(true).resource(true).fsetid(true);
+            self.file = Some(node.open(&for_all)?);
+        }
+        Ok(self.file.as_ref().expect("it was opened"))
+    }
+
+    /// The end of a file may be a hole.
+    fn set_len(&mut self, size: u64) -> dioxide::Result<()> {
+        let node = self.node.as_ref().expect("a file was begun");
+        if node.metadata().size == size {
+            return Ok(());
+        }
+        self.file()?.set_len(size)
+    }
+
+    /// The time as the inode can have it.
+    fn time(&mut self, entry: &Entry) -> Timestamp {
+        let latest = if self.small_inodes {
+            LATEST_SMALL
+        } else {
+            LATEST
+        };
+        let secs = entry.mtime.secs.clamp(EARLIEST, latest);
+        let nanos = if self.small_inodes {
+            0
+        } else {
+            entry.mtime.nanos
+        };
+        if secs != entry.mtime.secs {
+            let what = format!(
+                "has the time {secs}: an inode has none of {}",
+                entry.mtime.secs
+            );
+            self.warnings.push(Warning::new(&entry.path, what));
+        }
+        Timestamp { secs, nanos }
+    }
+
+    fn attributes(&mut self, entry: &Entry, node: &Node) -> Result<()> {
+        let failed = failed(entry);
+        let time = self.time(entry);
+        let mut set = SetAttributes::new().atime(time).mtime(time);
+        if entry.path.is_empty() || entry.path == LOST_AND_FOUND {
+            set = set.uid(entry.uid).gid(entry.gid);
+        }
+        if entry.is_directory() {
+            set = set.mode(entry.permissions);
+        }
+        node.set_attributes(&set).map_err(&failed)?;
+        for xattr in &entry.xattrs {
+            match node.set_xattr(&xattr.name, &xattr.value, XattrMode::Create) {
+                Err(dioxide::Error::Unsupported(why) | dioxide::Error::NotPermitted(why)) => {
+                    let what = format!("no attribute {}: {why}", shown(&xattr.name));
+                    self.warnings.push(Warning::new(&entry.path, what));
+                }
+                done => done.map_err(&failed)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sink for ImageSink<'_> {
+    fn begin(&mut self, entry: &Entry) -> Result<()> {
+        if entry.path.is_empty() {
+            return Ok(());
+        }
+        self.path.clear();
+        self.path.extend_from_slice(&entry.path);
+        self.make(entry).map_err(failed(entry))
+    }
+
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut write = || -> dioxide::Result<()> {
+            let file = self.file()?;
+            let mut done = 0;
+            while done < bytes.len() {
+                done += file.write_at(&bytes[done..], offset + done as u64)?;
+            }
+            Ok(())
+        };
+        write().map_err(|source| Error::Image {
+            name: shown(&self.path),
+            source,
+        })
+    }
+
+    fn end(&mut self, entry: &Entry) -> Result<()> {
+        let node = match &entry.kind {
+            Kind::HardLink(_) => return Ok(()),
+            Kind::Directory if entry.path.is_empty() => self.here().clone(),
+            Kind::Directory => self.above.pop().expect("it was begun"),
+            Kind::File(data) => {
+                self.set_len(data.size).map_err(failed(entry))?;
+                self.node.take().expect("it was begun")
+            }
+            _ => self.node.take().expect("it was begun"),
+        };
+        self.attributes(entry, &node)?;
+        // Last: a file that is closed before its times are written is kept in memory for them.
+        self.file = None;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+}
