@@ -252,6 +252,7 @@ fn fio_verifies_what_it_wrote() {
         fio.args([
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--randseed=7",
             "--unlink=1",
         ]);

@@ -353,8 +353,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`] and [`crate::File::set_attributes`].
     pub fn set_attributes(&self, path: impl AsRef<[u8]>, set: &SetAttributes) -> Result<()> {
-        let inode = self.0.lookup(path.as_ref(), true)?;
-        self.0.set_attributes(&inode, set)
+        self.node(path)?.set_attributes(set)
     }
 
     /// `statfs`: how much there is and how much is free. Does not block.

@@ -38,8 +38,7 @@ impl Fs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        let inode = self.0.lookup(path.as_ref(), true)?;
-        self.0.set_xattr(&inode, name.as_ref(), Some(value), mode)
+        self.node(path)?.set_xattr(name, value, mode)
     }
 
     /// `removexattr`. Symlinks are followed.
@@ -47,9 +46,7 @@ impl Fs {
     /// # Errors
     /// `ENODATA`.
     pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
-        let inode = self.0.lookup(path.as_ref(), true)?;
-        let mode = XattrMode::Replace;
-        self.0.set_xattr(&inode, name.as_ref(), None, mode)
+        self.node(path)?.remove_xattr(name)
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) struct Life {
     state: Mutex<State>,
     /// Copy of the state's, for those who only ask.
     ended: AtomicBool,
+    /// Its number is given back, or about to be. Changed under the map's lock.
+    given_back: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +56,11 @@ impl Inode {
         if ends {
             self.end(&mut state);
         }
+        let is_last = state.opens == 0;
+        drop(state);
+        if is_last && let Some(allocator) = self.allocator.get() {
+            allocator.close_stream(self.stream());
+        }
         ends
     }
 
@@ -95,6 +102,16 @@ impl Inode {
     /// anybody who has that lock next.
     pub(crate) fn has_ended(&self) -> bool {
         self.life.ended.load(Ordering::Acquire)
+    }
+
+    /// It was written for the last time. The caller has the map's lock.
+    pub(crate) fn give_back(&self) {
+        self.life.given_back.store(true, Ordering::Release);
+    }
+
+    /// Whether it must not be written any more. Asked under the map's lock.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.life.given_back.load(Ordering::Acquire)
     }
 
     /// Whether somebody has it open, and whether somebody had.

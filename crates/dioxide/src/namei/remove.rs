@@ -256,7 +256,9 @@ impl Mount {
             disk.set_size(0);
             disk.set_dtime(now.max(1));
             disk.set_file_acl(None);
-        })
+        })?;
+        inode.give_back();
+        Ok(())
     }
 
     /// Gives an inode's number back. It was written for the last time.

@@ -63,6 +63,10 @@ impl Mount {
         _lock: &MapGuard<'_>,
         change: &mut dyn FnMut(&mut DiskInode),
     ) -> Result<()> {
+        // Whoever found it by its name may come when the name and the file have gone.
+        if inode.is_given_back() {
+            return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
+        }
         let mut disk = inode.node().disk.clone();
         let modified = inode.take_modified_ns().map(|ns| self.clock.unwrap_or(ns));
         if let Some(ns) = modified {
