@@ -1,7 +1,5 @@
 //! `dioxide resize` and `dioxide trim`: what they do, tell and refuse.
 
-// Only what runs the command is needed.
-#[allow(dead_code)]
 mod support;
 
 use dioxide_testkit::{Dir, Image, debugfs, e2fsck_clean, need_root};

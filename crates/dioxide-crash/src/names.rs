@@ -309,11 +309,11 @@ impl Names {
 
     fn unlink(&mut self, op: NameOp, path: &str, state: u32) -> bool {
         let kind = self.number(path).map(|number| &self.kinds[number]);
-        let possible = match (kind, op) {
-            (Some(Kind::File(_)), _) => true,
-            (Some(Kind::Symlink(_) | Kind::Fifo), NameOp::Unlink(_)) => true,
-            _ => false,
-        };
+        // Only regular files can be held open.
+        let possible = matches!(
+            (kind, op),
+            (Some(Kind::File(_)), _) | (Some(Kind::Symlink(_) | Kind::Fifo), NameOp::Unlink(_))
+        );
         if possible {
             self.remove(path, state);
         }

@@ -200,7 +200,7 @@ impl Fs {
         to: impl AsRef<[u8]>,
         mode: RenameMode,
     ) -> Result<()> {
-        let from = self.0.parent(from.as_ref())?;
+        let from = self.0.parent_of_any(from.as_ref())?;
         let to = self.0.parent_of_any(to.as_ref())?;
         self.0.rename(&from, &to, mode)
     }

@@ -75,10 +75,6 @@ impl Node {
         Ok(Node { mount, inode })
     }
 
-    fn made(&self, made: Result<Arc<Inode>>) -> Result<Node> {
-        Node::hold(&self.mount, made?)
-    }
-
     fn directory(&self) -> Result<&Arc<Inode>> {
         match self.inode.file_type() {
             FileType::Directory => Ok(&self.inode),
@@ -166,7 +162,8 @@ impl Node {
 
     fn make(&self, name: &[u8], what: &Blueprint<'_>, new: &NewFile) -> Result<Node> {
         let dir = self.directory()?;
-        self.made(self.mount.create(dir, name, what, new))
+        let hold = |inode| Node::hold(&self.mount, inode);
+        self.mount.create_and(dir, name, what, new, hold)?
     }
 
     /// `link`: another name for this file, in `dir`.

@@ -140,6 +140,18 @@ impl Mount {
         what: &Blueprint<'_>,
         new: &NewFile,
     ) -> Result<Arc<Inode>> {
+        self.create_and(dir, name, what, new, |inode| inode)
+    }
+
+    /// As [`Mount::create`]; `then` has the file before anybody can remove it again.
+    pub(crate) fn create_and<T>(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        what: &Blueprint<'_>,
+        new: &NewFile,
+        then: impl FnOnce(Arc<Inode>) -> T,
+    ) -> Result<T> {
         check_new_name(name)?;
         self.check_target(what)?;
         let writer = self.writer()?;
@@ -154,7 +166,7 @@ impl Mount {
         let made = self.with_space(writer, || {
             self.create_once(writer, dir, Some(name), what, new)
         });
-        self.judged(made)
+        self.judged(made).map(then)
     }
 
     /// Makes a regular file at a path. Blocks.
@@ -162,7 +174,7 @@ impl Mount {
     /// # Errors
     /// As [`Mount::create`]; [`Error::IsADirectory`] for a path that ends in `/`.
     pub(crate) fn create_file(&self, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
-        let at = self.parent(path)?;
+        let at = self.parent_of_any(path)?;
         if at.must_be_dir && !at.is_special() {
             return Err(Error::IsADirectory(at.text()));
         }
@@ -177,7 +189,7 @@ impl Mount {
         let mut path = path.to_vec();
         for _ in 0..MAX_SYMLINKS {
             if path.ends_with(b"/") {
-                let at = self.parent(&path)?;
+                let at = self.parent_of_any(&path)?;
                 if !at.is_special() {
                     return Err(Error::IsADirectory(at.text()));
                 }

@@ -63,6 +63,7 @@ impl Mount {
             false => None,
         };
         let names = lock_names(&from.dir, &to.dir, above);
+        check_new_name(from.name)?;
         let inode = self.removable(&from.dir, from.name)?;
         check_new_name(to.name)?;
         self.check_dir_changes(&to.dir)?;

@@ -17,8 +17,12 @@ impl Mount {
             return Err(Error::Invalid(format!("inode {} is no symlink", inode.ino)));
         }
         let format = |error| Error::format(error, inode.place());
-        let size = inode.i_size();
         let node = inode.node();
+        let size = node.disk.size();
+        if size == 0 && node.disk.links_count() == 0 {
+            // Removed since it was looked up: what it had is no target any more.
+            return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
+        }
         let target = if node.disk.is_fast_symlink() {
             symlink::fast_target(&node.disk).map_err(format)?.to_vec()
         } else if inode.has_inline_data() {

@@ -129,7 +129,7 @@ fn target(unique: u64) -> Vec<u8> {
     // Some are too long for the inode.
     format!(
         "{unique:0width$}",
-        width = if unique % 2 == 0 { 5 } else { 100 }
+        width = if unique.is_multiple_of(2) { 5 } else { 100 }
     )
     .into_bytes()
 }
