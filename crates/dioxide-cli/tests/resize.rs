@@ -36,7 +36,7 @@ fn resize_minimum_is_the_size_that_a_refusal_names() {
     let image = Image::builder().size(64 << 20).build();
     let least = dioxide(["resize", "--minimum", path(&image)]);
     let least = least.text().trim().to_owned();
-    let refused = dioxide(["resize", path(&image), "1M"]);
+    let refused = dioxide(["resize", path(&image), "8M"]);
     assert_eq!(refused.status, Some(2));
     assert!(refused.stderr.contains(&least), "{}", refused.stderr);
     let told = dioxide(["resize", "--minimum", "--json", path(&image)]).json();
