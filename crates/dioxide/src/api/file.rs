@@ -150,7 +150,7 @@ impl OpenOptions {
                 text()
             )));
         }
-        let inode = fs.0.create_unnamed(&dir, &self.new)?;
+        let inode = held(fs.0.create_unnamed(&dir, &self.new)?)?;
         self.opened(&fs.0, inode, path)
     }
 
@@ -164,7 +164,7 @@ impl OpenOptions {
         let path = path.as_ref();
         self.access.check_named(path)?;
         let inode = match self.create {
-            Create::Never => fs.0.lookup(path, true)?,
+            Create::Never => held(fs.0.lookup(path, true)?)?,
             Create::IfAbsent => fs.0.lookup_or_create(path, &self.new)?,
             Create::Always => fs.0.create_file(path, &self.new)?,
         };
@@ -175,14 +175,11 @@ impl OpenOptions {
     pub(crate) fn open_node(&self, node: &Node) -> Result<File> {
         let path = format!("inode {}", node.ino());
         self.access.check_named(path.as_bytes())?;
-        self.opened(&node.mount, node.inode.clone(), path.as_bytes())
+        self.opened(&node.mount, held(node.inode.clone())?, path.as_bytes())
     }
 
+    /// The handle of an inode that was opened.
     fn opened(&self, mount: &Arc<Mount>, inode: Arc<Inode>, path: &[u8]) -> Result<File> {
-        self.access.check(mount, &inode, path)?;
-        if !inode.open() {
-            return Err(Error::NotFound(String::from_utf8_lossy(path).into_owned()));
-        }
         let user = self.user.is_some_and(|user| mount.has_reserve(user));
         let sync = match inode.flags().contains(InodeFlags::SYNC) {
             true => SyncMode::Full,
@@ -199,10 +196,19 @@ impl OpenOptions {
             inode,
             access,
         };
+        self.access.check(&file.mount, &file.inode, path)?;
         if self.truncate && access.write && !file.is_empty() {
             file.set_len(0)?;
         }
         Ok(file)
+    }
+}
+
+/// Opens an inode that was found.
+fn held(inode: Arc<Inode>) -> Result<Arc<Inode>> {
+    match inode.open() {
+        true => Ok(inode),
+        false => Err(Error::NotFound(format!("inode {}, removed", inode.ino))),
     }
 }
 

@@ -169,7 +169,7 @@ impl Mount {
         self.judged(made).map(then)
     }
 
-    /// Makes a regular file at a path. Blocks.
+    /// Makes a regular file at a path, and opens it before anybody can remove it. Blocks.
     ///
     /// # Errors
     /// As [`Mount::create`]; [`Error::IsADirectory`] for a path that ends in `/`.
@@ -178,10 +178,14 @@ impl Mount {
         if at.must_be_dir && !at.is_special() {
             return Err(Error::IsADirectory(at.text()));
         }
-        self.create(&at.dir, at.name, &Blueprint::Regular, new)
+        let opened = |inode: Arc<Inode>| {
+            assert!(inode.open(), "nobody can have removed it");
+            inode
+        };
+        self.create_and(&at.dir, at.name, &Blueprint::Regular, new, opened)
     }
 
-    /// The file at a path, symlinks followed; made if it is not there. Blocks.
+    /// Opens the file at a path, symlinks followed; made if it is not there. Blocks.
     ///
     /// # Errors
     /// As [`Mount::lookup`] and [`Mount::create_file`].
@@ -196,6 +200,7 @@ impl Mount {
             }
             match self.lookup(&path, true) {
                 Err(Error::NotFound(_)) => {}
+                Ok(inode) if !inode.open() => {}
                 found => return found,
             }
             match self.create_file(&path, new) {
