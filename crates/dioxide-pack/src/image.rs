@@ -141,7 +141,7 @@ fn in_plan(error: dioxide::Error) -> Error {
     }
 }
 
-/// Finds out what [`write`] would make. Touches nothing.
+/// Finds out what [`write()`] would make. Touches nothing.
 ///
 /// # Errors
 /// [`Error::Invalid`] for wishes that contradict each other; [`Error::Refused`] for a file that no such
