@@ -68,7 +68,8 @@ impl Mount {
         }
     }
 
-    /// None for what only a lookup judges: the file system's own inodes and those without links.
+    /// None for what only a lookup judges: the file system's own inodes, those without links, and
+    /// directories, which may be linked below themselves.
     fn stat_number(&self, ino: Ino) -> Result<Option<Metadata>> {
         if ino < self.sb.first_ino() {
             return Ok(None);
@@ -77,7 +78,9 @@ impl Mount {
             Some(inode) => self.metadata(&inode),
             None => self.stat_on_disk(ino)?,
         };
-        let is_plain = found.nlink > 0 && found.flags & InodeFlags::EA_INODE.0 == 0;
+        let is_plain = found.nlink > 0
+            && found.file_type != FileType::Directory
+            && found.flags & InodeFlags::EA_INODE.0 == 0;
         Ok(is_plain.then_some(found))
     }
 
