@@ -431,7 +431,7 @@ fn g_failed_privilege_strip_leaks_no_lock() {
             done.result.expect_err("it cannot be stripped");
         }
         file.set_len(0).expect_err("it cannot be stripped");
-        let set = dioxide::SetAttributes::new().mode(0o600);
+        let set = dioxide::SetAttributes::new().gid(7);
         let alone = {
             let file = file.clone();
             start(move || file.set_attributes(&set))
