@@ -41,7 +41,7 @@ fn seed() -> u64 {
 fn states() -> u64 {
     match std::env::var_os("DIOXIDE_SOAK") {
         Some(_) => 1_000_000,
-        None => 20_000,
+        None => 12_000,
     }
 }
 
