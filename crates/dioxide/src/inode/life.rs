@@ -64,7 +64,7 @@ impl Inode {
         ends
     }
 
-    /// Its last link has gone.
+    /// Its last link has gone, and it is an orphan: from here on whoever closes it last may free it.
     #[must_use]
     pub(crate) fn unlinked(&self) -> End {
         let mut state = self.life.state.lock();
@@ -74,6 +74,16 @@ impl Inode {
         }
         self.end(&mut state);
         End::Now
+    }
+
+    /// Ends it, if nobody has it open: its last link is about to go. The caller frees what it has.
+    pub(crate) fn end_if_closed(&self) -> bool {
+        let mut state = self.life.state.lock();
+        if state.opens == 0 {
+            state.unlinked = true;
+            self.end(&mut state);
+        }
+        state.ended
     }
 
     /// It was made without a name: it ends when it is closed, unless it gets one before.

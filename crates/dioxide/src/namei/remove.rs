@@ -197,8 +197,7 @@ impl Mount {
             })?;
             return Ok(Fate::Stays);
         }
-        let end = inode.unlinked();
-        if end == End::Now && victim.at_once && self.empties(writer, handle, inode, &lock)? {
+        if victim.at_once && inode.end_if_closed() && self.empties(writer, handle, inode, &lock)? {
             self.write_ended(handle, inode, &lock)?;
             drop(lock);
             self.free_inode(writer, handle, inode)?;
@@ -213,7 +212,8 @@ impl Mount {
         })?;
         drop(lock);
         writer.orphans.add(self, handle, inode)?;
-        Ok(match end {
+        // Not before: whoever closes it last takes it from the orphans.
+        Ok(match inode.unlinked() {
             End::Now => Fate::Orphan,
             End::Later => Fate::Stays,
         })
