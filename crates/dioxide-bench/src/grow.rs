@@ -619,7 +619,7 @@ fn open_file(subject: &Subject, name: &str) -> Result<File> {
     options.open(&subject.fs, name).map_err(|error| match error {
         dioxide::Error::NotFound(_) => Error::Setup(format!(
             "the image has no {name}: `grow` cuts and grows {} and {} to {} beside --file, which must \
-             be there (dioxide cannot make files yet)",
+             be there",
             FILES[0],
             FILES[1],
             FILES[FILES.len() - 1],

@@ -51,6 +51,16 @@ impl Image {
 
     /// Makes a file system of `bytes` in `dir` with 4 KiB blocks and the files.
     pub(crate) fn make(dir: &Path, bytes: u64, files: &[NewFile<'_>]) -> Result<Image> {
+        let few = ["-N", "4096", "-J", "size=8"];
+        let image = Image::blank(dir, bytes, &few)?;
+        for file in files {
+            image.add(file)?;
+        }
+        Ok(image)
+    }
+
+    /// An empty file system, made by `mke2fs` with 4 KiB blocks and these words.
+    pub(crate) fn blank(dir: &Path, bytes: u64, words: &[&str]) -> Result<Image> {
         let what = || format!("cannot make an image in {}", dir.display());
         let file = tempfile::tempfile_in(dir).map_err(Error::io(what()))?;
         file.set_len(bytes).map_err(Error::io(what()))?;
@@ -60,14 +70,10 @@ impl Image {
             file: Some(file),
         };
         let mut command = tool("mke2fs")?;
-        command.args([
-            "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "4096", "-J", "size=8",
-        ]);
+        command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0"]);
+        command.args(words);
         command.args(["-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"]);
         run(command.arg(&image.path))?;
-        for file in files {
-            image.add(file)?;
-        }
         Ok(image)
     }
 

@@ -10,8 +10,8 @@
 //! Rejected: names in random order. Both directories and the kernel's are hashed; the order in which names
 //! are made is not the order in which they lie.
 
-use crate::compare::there_and_back;
-use crate::image::{self, Image, NewFile as ImageFile};
+use crate::compare::{median, there_and_back};
+use crate::image::{self, Image};
 use crate::report::Spread;
 use crate::run::{Ticker, fsck_check};
 use crate::{
@@ -316,13 +316,8 @@ fn image(options: &BenchOptions) -> Result<Option<Image>> {
         return Ok(None);
     }
     const BYTES: u64 = 4 << 30;
-    let file = ImageFile {
-        name: &FILE[1..],
-        bytes: 4096,
-        extents: 1,
-    };
     let dir = image::scratch(options.scratch.as_deref(), BYTES / 8);
-    Image::make(&dir, BYTES, &[file]).map(Some)
+    Image::blank(&dir, BYTES, &[]).map(Some)
 }
 
 fn open(options: &BenchOptions, image: Option<&Image>) -> Result<Vec<On>> {
@@ -345,15 +340,10 @@ fn open(options: &BenchOptions, image: Option<&Image>) -> Result<Vec<On>> {
     Ok(targets)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 fn rows(on: &On, shape: Shape, rates: &[Rates], runs: u32) -> Vec<Row> {
     let row = |(index, op): (usize, Op)| {
         let values: Vec<f64> = rates.iter().map(|of_round| of_round[index]).collect();
-        let rate = median(values.clone());
+        let rate = median(values.iter().copied());
         let device = match on {
             On::Dioxide(fs) => fs.device().describe(),
             On::Path(mounted) => format!("{}", mounted.path.display()),
@@ -390,7 +380,7 @@ fn rows(on: &On, shape: Shape, rates: &[Rates], runs: u32) -> Vec<Row> {
 
 /// The median of the ratios within the rounds.
 fn ratio(of: &[Rates], to: &[Rates], op: usize) -> f64 {
-    median(of.iter().zip(to).map(|(of, to)| of[op] / to[op]).collect())
+    median(of.iter().zip(to).map(|(of, to)| of[op] / to[op]))
 }
 
 fn goals(entries: &[(&On, Shape)], rates: &[Vec<Rates>]) -> Vec<Check> {

@@ -113,7 +113,7 @@ fn fill(size: u64, write: impl Fn(u64, &[u8]) -> Result<()>) -> Result<()> {
 fn explain_missing(error: dioxide::Error, name: &str) -> Error {
     match error {
         dioxide::Error::NotFound(_) => Error::Setup(format!(
-            "the image has no {name}: name an existing file with --file (dioxide cannot make files yet)"
+            "the image has no {name}: name an existing file with --file"
         )),
         other => other.into(),
     }
