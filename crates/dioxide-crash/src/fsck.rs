@@ -3,7 +3,7 @@
 use crate::explore::{Check, Recover};
 use crate::image::Place;
 use dioxide::block::record::states::Snapshot;
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -74,7 +74,8 @@ impl E2fsck {
     ) -> Result<T, String> {
         let place = Place::new().map_err(|e| e.to_string())?;
         let path = place.path("image");
-        fs::write(&path, image.to_vec()).map_err(|e| e.to_string())?;
+        let write = || image.write_sparse(&File::create(&path)?, 0);
+        write().map_err(|e| e.to_string())?;
         run(&path)
     }
 

@@ -306,8 +306,12 @@ fn damaged_tree_is_copied_and_removed_as_far_as_that_ends() {
     for args in [&["cp", "-a", &x, &copy][..], &["rm", "-r", &x]] {
         let ran = dioxide(args);
         assert_eq!(ran.status, Some(2));
-        assert!(ran.stderr.contains("another name"), "{}", ran.stderr);
+        assert!(
+            ran.stderr.contains("a directory above it"),
+            "{}",
+            ran.stderr
+        );
     }
     let copied = dioxide(["find", &copy]);
-    assert_eq!(copied.text().lines().count(), 3, "{}", copied.text());
+    assert_eq!(copied.text().lines().count(), 2, "{}", copied.text());
 }

@@ -15,6 +15,9 @@ use crate::record::{Action, Log};
 use crate::{Device, Durability, Geometry, Queue, QueueOptions, Result};
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -47,6 +50,22 @@ impl Snapshot {
     /// Length in bytes.
     pub fn size_bytes(&self) -> u64 {
         (self.pages.len() * PAGE) as u64
+    }
+
+    /// Writes the image to an empty file, with holes for pages of zeros, and for those full of a `filler`
+    /// that nobody will read.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn write_sparse(&self, file: &File, filler: u8) -> io::Result<()> {
+        let is_hole = |page: &Page| [[0; PAGE], [filler; PAGE]].contains(page);
+        file.set_len(self.size_bytes())?;
+        for (index, page) in self.pages.iter().enumerate() {
+            if !is_hole(page) {
+                file.write_all_at(&**page, (index * PAGE) as u64)?;
+            }
+        }
+        Ok(())
     }
 
     /// The whole image.
