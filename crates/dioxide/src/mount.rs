@@ -27,7 +27,7 @@ pub(crate) mod zone;
 
 use crate::inode::{Inode, InodeCache};
 use crate::io::worker::Workers;
-use crate::namei::Dentries;
+use crate::namei::{Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
@@ -73,6 +73,7 @@ pub(crate) struct Mount {
     pub(crate) inodes: InodeCache,
     /// Names in memory.
     pub(crate) dentries: Dentries,
+    pub(crate) ways: Ways,
     /// Held while a name moves from one directory to another.
     pub(crate) renaming: Mutex<()>,
     /// Files that ended, and could not be freed then.

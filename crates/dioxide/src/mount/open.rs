@@ -18,7 +18,7 @@ use super::{Knobs, Mount};
 use crate::api::fs::{DataMode, MountOptions};
 use crate::inode::{Inode, InodeCache};
 use crate::io::worker::Workers;
-use crate::namei::Dentries;
+use crate::namei::{Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
@@ -136,6 +136,7 @@ impl Mount {
             counters: Counters::new(),
             inodes: InodeCache::new(),
             dentries: Dentries::new(),
+            ways: Ways::new(),
             renaming: Mutex::new(()),
             deferred: Mutex::default(),
             next_generation: AtomicU32::new(first_generation(options)),

@@ -363,7 +363,7 @@ impl Mount {
                     }
                 })
                 .map_err(|error| self.fail(error))?;
-                self.dentries.change(dir, name, Some(inode.ino));
+                self.dentries.change(dir, name, inode.ino);
             }
             None => {
                 inode.set_unnamed();

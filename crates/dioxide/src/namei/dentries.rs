@@ -95,10 +95,22 @@ impl Dentries {
         self.0.get(&Ask { dir, name })
     }
 
-    /// A name stands for this from now on, or for nothing. The caller has the directory's `names`
-    /// exclusive, and has not given back the number that it stood for.
-    pub(crate) fn change(&self, dir: &Inode, name: &[u8], ino: Option<Ino>) {
-        self.put(dir, name, ino);
+    /// A name stands for this from now on. The caller has the directory's `names` exclusive, and has not
+    /// given back the number that it stood for.
+    pub(crate) fn change(&self, dir: &Inode, name: &[u8], ino: Ino) {
+        self.put(dir, name, Some(ino));
+        dir.names_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A name stands for nothing from now on. The caller is as in [`Dentries::change`].
+    ///
+    /// Nothing is kept of it: names that were removed would crowd out those that are there.
+    pub(crate) fn remove(&self, dir: &Inode, name: &[u8]) {
+        let key = Ask {
+            dir: dir_key(dir),
+            name,
+        };
+        self.0.remove(&key);
         dir.names_version.fetch_add(1, Ordering::AcqRel);
     }
 

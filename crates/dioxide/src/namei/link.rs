@@ -96,7 +96,7 @@ impl Mount {
         };
         rest.and_then(|()| self.names_changed(&mut handle, dir, &mut |_| {}))
             .map_err(|error| self.fail(error))?;
-        self.dentries.change(dir, name, Some(inode.ino));
+        self.dentries.change(dir, name, inode.ino);
         inode.changed_in(handle.tid(), true);
         self.finish(handle, dir)
     }

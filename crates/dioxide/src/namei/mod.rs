@@ -2,7 +2,7 @@
 //!
 //! | Module | Holds |
 //! |---|---|
-//! | [`path`], [`dentries`] | from a path to an inode, by names that are in memory |
+//! | [`path`], [`dentries`], [`ways`] | from a path to an inode, by names and paths that are in memory |
 //! | [`dir`], [`edit`] | one directory: reading and changing its names |
 //! | [`create`], [`link`], [`remove`], [`rename`] | what users do with names |
 //! | [`symlink`], [`xattr`], [`acl`] | targets, extended attributes, access control lists |
@@ -21,9 +21,11 @@ mod remove;
 mod rename;
 mod stat;
 mod symlink;
+mod ways;
 pub(crate) mod xattr;
 
 pub(crate) use acl::Inherited;
 pub(crate) use create::Blueprint;
 pub(crate) use dentries::Dentries;
 pub(crate) use path::At;
+pub(crate) use ways::Ways;

@@ -25,24 +25,102 @@ impl Mount {
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymlinks`],
     /// [`Error::NameTooLong`]; damage.
     pub(crate) fn lookup(&self, path: &[u8], follow: bool) -> Result<Arc<Inode>> {
-        let walk = Walk {
+        if let Some(found) = self.lookup_known(path)? {
+            return Ok(found);
+        }
+        let version = self.ways.version();
+        let mut walk = Walk {
             mount: self,
             path,
             follow,
             way: self.way_from_root()?,
             symlinks: 0,
         };
-        walk.go()
+        walk.go()?;
+        let found = walk.way.pop().expect("the root is always there");
+        let last = LastName::of(path);
+        if let Some(dir) = walk.way.last()
+            && walk.symlinks == 0
+            && !last.is_special()
+        {
+            self.ways.put(last.before, version, dir);
+        }
+        Ok(found)
     }
-}
 
-impl Mount {
+    /// As [`Mount::lookup`], for a file in a directory whose path is in memory. None if it takes a walk: also for
+    /// a directory, which must not be one of those above it, and a symlink.
+    fn lookup_known(&self, path: &[u8]) -> Result<Option<Arc<Inode>>> {
+        let last = LastName::of(path);
+        if last.is_special() || last.must_be_dir || last.name.len() > NAME_MAX {
+            return Ok(None);
+        }
+        let Some(dir) = self.ways.get(last.before) else {
+            return Ok(None);
+        };
+        let child = self.child(&dir, last.name)?;
+        let child = child.ok_or_else(|| Error::NotFound(text(path)))?;
+        let takes_a_walk = matches!(child.file_type(), FileType::Directory | FileType::Symlink)
+            || child.ino < self.sb.first_ino()
+            || child.flags().contains(InodeFlags::EA_INODE);
+        Ok((!takes_a_walk).then_some(child))
+    }
+
+    /// The directory at a path, which is empty for the root.
+    fn lookup_dir(&self, path: &[u8]) -> Result<Arc<Inode>> {
+        if let Some(dir) = self.ways.get(path) {
+            return Ok(dir);
+        }
+        let version = self.ways.version();
+        let dir = match path {
+            b"" => self.inode(Ino::ROOT)?,
+            _ => self.lookup(path, true)?,
+        };
+        self.ways.put(path, version, &dir);
+        Ok(dir)
+    }
     fn way_from_root(&self) -> Result<Vec<Arc<Inode>>> {
         // Deep enough for most.
         let mut way = Vec::with_capacity(8);
         way.push(self.inode(Ino::ROOT)?);
         Ok(way)
     }
+}
+
+fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// A path and its last name.
+#[derive(Clone, Copy, Debug)]
+struct LastName<'a> {
+    /// What comes before the name, with its slashes.
+    before: &'a [u8],
+    name: &'a [u8],
+    /// A `/` comes after the name.
+    must_be_dir: bool,
+}
+
+impl<'a> LastName<'a> {
+    fn of(path: &'a [u8]) -> LastName<'a> {
+        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+        let start = path[..end].iter().rposition(|&b| b == b'/');
+        let start = start.map_or(0, |at| at + 1);
+        LastName {
+            before: &path[..start],
+            name: &path[start..end],
+            must_be_dir: end < path.len(),
+        }
+    }
+
+    /// Whether it is no name but `.`, `..` or the root.
+    fn is_special(&self) -> bool {
+        is_special(self.name)
+    }
+}
+
+fn is_special(name: &[u8]) -> bool {
+    matches!(name, b"" | b"." | b"..")
 }
 
 /// Where a name is, or is to be.
@@ -69,12 +147,12 @@ impl<'a> At<'a> {
 
     /// Whether it is no name but `.`, `..` or the root.
     pub(crate) fn is_special(&self) -> bool {
-        matches!(self.name, b"" | b"." | b"..")
+        is_special(self.name)
     }
 
     /// The path for errors.
     pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(self.path).into_owned()
+        text(self.path)
     }
 }
 
@@ -93,26 +171,19 @@ impl Mount {
 
     /// As [`Mount::parent`]; the last name may be too long, which is found out when it is made.
     pub(crate) fn parent_of_any<'a>(&self, path: &'a [u8]) -> Result<At<'a>> {
-        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
-        let start = path[..end].iter().rposition(|&b| b == b'/');
-        let start = start.map_or(0, |at| at + 1);
-        let text = || String::from_utf8_lossy(path).into_owned();
         if path.is_empty() {
             return Err(Error::NotFound("an empty path".into()));
         }
-        let name = &path[start..end];
-        let dir = match start {
-            0 => self.inode(Ino::ROOT)?,
-            _ => self.lookup(&path[..start], true)?,
-        };
+        let last = LastName::of(path);
+        let dir = self.lookup_dir(last.before)?;
         if dir.file_type() != FileType::Directory {
-            return Err(Error::NotADirectory(text()));
+            return Err(Error::NotADirectory(text(path)));
         }
         Ok(At {
             path,
             dir,
-            name,
-            must_be_dir: end < path.len(),
+            name: last.name,
+            must_be_dir: last.must_be_dir,
         })
     }
 }
@@ -138,14 +209,14 @@ fn split(rest: &[u8]) -> Option<(&[u8], &[u8])> {
 
 impl Walk<'_> {
     fn name(&self) -> String {
-        String::from_utf8_lossy(self.path).into_owned()
+        text(self.path)
     }
 
     fn here(&self) -> &Arc<Inode> {
         self.way.last().expect("the root is always there")
     }
 
-    fn go(mut self) -> Result<Arc<Inode>> {
+    fn go(&mut self) -> Result<()> {
         if self.path.is_empty() {
             return Err(Error::NotFound("an empty path".into()));
         }
@@ -157,7 +228,7 @@ impl Walk<'_> {
                 Some(target) => (rest, at) = (Cow::Owned([&target, after].concat()), 0),
             }
         }
-        Ok(self.way.pop().expect("the root is always there"))
+        Ok(())
     }
 
     /// Takes one step. Returns the target of a symlink, which is to be walked instead of its name.

@@ -111,7 +111,8 @@ impl Mount {
         if !self.remove_name(&mut handle, dir, name)? {
             return Err(dir.corrupt("directory", "a name is gone that was there".into()));
         }
-        self.dentries.change(dir, name, None);
+        self.dentries.remove(dir, name);
+        self.ways.left(inode);
         let is_dir = inode.file_type() == FileType::Directory;
         let fate = self
             .names_changed(&mut handle, dir, &mut |disk| {

@@ -237,9 +237,12 @@ impl Mount {
             .take_name(writer, &mut handle, change, victim.as_mut())
             .map_err(|error| self.fail(error))?;
         self.dentries
-            .change(&change.to.dir, change.to.name, Some(change.inode.ino));
-        self.dentries
-            .change(&change.from.dir, change.from.name, None);
+            .change(&change.to.dir, change.to.name, change.inode.ino);
+        self.dentries.remove(&change.from.dir, change.from.name);
+        self.ways.left(&change.inode);
+        if let Some(other) = other {
+            self.ways.left(other);
+        }
         self.finish_move(handle, change)?;
         Ok(fate)
     }
@@ -330,8 +333,10 @@ impl Mount {
             .and_then(|was_there| was_there.then_some(()).ok_or_else(gone))
             .and_then(|()| self.exchange_rest(&mut handle, change, other));
         rest.map_err(|error| self.fail(error))?;
-        self.dentries.change(&from.dir, from.name, Some(other.ino));
-        self.dentries.change(&to.dir, to.name, Some(inode.ino));
+        self.dentries.change(&from.dir, from.name, other.ino);
+        self.dentries.change(&to.dir, to.name, inode.ino);
+        self.ways.left(inode);
+        self.ways.left(other);
         self.finish_move(handle, change)
     }
 
