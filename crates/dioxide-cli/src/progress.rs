@@ -9,6 +9,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Progress {
     bar: ProgressBar,
     began: Instant,
+    /// Waits until it is worth showing: asking the bar itself costs a system call.
+    waits: bool,
 }
 
 impl Progress {
@@ -33,6 +35,7 @@ impl Progress {
         Progress {
             bar: ProgressBar::hidden(),
             began: Instant::now(),
+            waits: false,
         }
     }
 
@@ -44,6 +47,7 @@ impl Progress {
         Progress {
             bar,
             began: Instant::now(),
+            waits: true,
         }
     }
 
@@ -80,7 +84,8 @@ impl Progress {
     }
 
     fn show_when_due(&mut self) {
-        if self.bar.is_hidden() && self.bar.length().is_some() && self.began.elapsed() > PATIENCE {
+        if self.waits && self.began.elapsed() > PATIENCE {
+            self.waits = false;
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
     }

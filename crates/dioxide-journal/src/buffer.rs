@@ -90,13 +90,13 @@ impl Buffer {
         self.loaded.notify_all();
     }
 
-    /// Waits until it is loaded; `None` if that failed.
-    fn wait(&self) -> Option<(Arc<[u8]>, &'static str)> {
+    /// Waits until it is loaded, and looks at it; `None` if that failed.
+    fn wait<T>(&self, look: impl FnOnce(&Version) -> T) -> Option<T> {
         let mut slot = self.slot.lock();
         loop {
             match &*slot {
                 Slot::Loading => self.loaded.wait(&mut slot),
-                Slot::Ready(version) => return Some((version.bytes.clone(), version.kind)),
+                Slot::Ready(version) => return Some(look(version)),
                 Slot::Failed => return None,
             }
         }
@@ -153,14 +153,19 @@ pub struct CacheStats {
     pub pinned: usize,
 }
 
+/// On cache lines of its own, so that threads at different blocks do not meet.
 #[derive(Default)]
-struct Shard {
+#[repr(align(128))]
+struct Shard(Mutex<Blocks>);
+
+#[derive(Default)]
+struct Blocks {
     map: BTreeMap<u64, Arc<Buffer>>,
     /// Where the clock goes on.
     hand: u64,
 }
 
-impl Shard {
+impl Blocks {
     /// The block at or after the clock's hand; the hand moves past it.
     fn tick(&mut self) -> Option<u64> {
         let from_hand = self.map.range(self.hand..).next();
@@ -194,7 +199,7 @@ struct Cache {
     block_bytes: usize,
     /// Blocks per shard that the budget allows.
     limit: usize,
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Shard; SHARDS],
 }
 
 impl BufferCache {
@@ -238,7 +243,7 @@ impl BufferCache {
 
     /// Drops every block that nobody pins, so that the next read asks the device.
     pub fn drop_unpinned(&self) {
-        for shard in &self.0.shards {
+        for Shard(shard) in &self.0.shards {
             let unpinned = |b: &mut Arc<Buffer>| Arc::get_mut(b).is_some();
             shard.lock().map.retain(|_, buffer| !unpinned(buffer));
         }
@@ -247,7 +252,7 @@ impl BufferCache {
     /// Counts what is cached.
     pub fn stats(&self) -> CacheStats {
         let mut stats = CacheStats::default();
-        for shard in &self.0.shards {
+        for Shard(shard) in &self.0.shards {
             let mut shard = shard.lock();
             stats.blocks += shard.map.len();
             let pinned = shard
@@ -262,22 +267,42 @@ impl BufferCache {
         stats
     }
 
+    /// The buffer of a block, loaded and accepted by `kind`.
+    pub(crate) fn pin(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<Buffer>> {
+        Ok(self.get_with(block, kind, |_| ())?.0)
+    }
+
     /// The buffer and its current version.
     pub(crate) fn get(&self, block: Pblk, kind: &dyn Kind) -> Result<(Arc<Buffer>, Arc<[u8]>)> {
+        self.get_with(block, kind, |version| version.bytes.clone())
+    }
+
+    fn get_with<T>(
+        &self,
+        block: Pblk,
+        kind: &dyn Kind,
+        look: impl Fn(&Version) -> T,
+    ) -> Result<(Arc<Buffer>, T)> {
         loop {
             let (buffer, is_new) = self.find_or_insert(block);
             if is_new {
-                let bytes = self.load(&buffer, kind)?;
-                return Ok((buffer, bytes));
+                self.load(&buffer, kind)?;
             }
-            let Some((bytes, accepted_as)) = buffer.wait() else {
+            let looked = |version: &Version| {
+                let is_accepted = version.kind == kind.name();
+                let unknown = (!is_accepted).then(|| version.bytes.clone());
+                (unknown, look(version))
+            };
+            let Some((unknown, seen)) = buffer.wait(looked) else {
                 continue;
             };
-            if accepted_as != kind.name() {
+            if let Some(bytes) = unknown {
                 verify(kind, block, &bytes)?;
             }
-            buffer.used.store(true, Ordering::Relaxed);
-            return Ok((buffer, bytes));
+            if !buffer.used.load(Ordering::Relaxed) {
+                buffer.used.store(true, Ordering::Relaxed);
+            }
+            return Ok((buffer, seen));
         }
     }
 
@@ -287,7 +312,7 @@ impl BufferCache {
         kind.seal(block, Arc::get_mut(&mut bytes).expect("just made"));
         loop {
             let (buffer, is_new) = self.find_or_insert(block);
-            if !is_new && buffer.wait().is_none() {
+            if !is_new && buffer.wait(|_| ()).is_none() {
                 continue;
             }
             let one_at_a_time = buffer.change.lock();
@@ -310,16 +335,16 @@ impl BufferCache {
 
     /// Evicts what exceeds the budget, after pins were given up.
     pub(crate) fn trim(&self) {
-        for shard in &self.0.shards {
+        for Shard(shard) in &self.0.shards {
             let mut shard = shard.lock();
             let steps = 2 * shard.map.len();
             shard.evict(self.0.limit, steps);
         }
     }
 
-    fn shard(&self, block: Pblk) -> &Mutex<Shard> {
+    fn shard(&self, block: Pblk) -> &Mutex<Blocks> {
         // Neighbours share a shard, so that a sequential reader stays in one cache line's worth.
-        &self.0.shards[(block.0 >> 3) as usize % SHARDS]
+        &self.0.shards[(block.0 >> 3) as usize % SHARDS].0
     }
 
     /// The block's buffer; whether the caller has to load it.
@@ -334,16 +359,14 @@ impl BufferCache {
         (buffer, true)
     }
 
-    fn load(&self, buffer: &Arc<Buffer>, kind: &dyn Kind) -> Result<Arc<[u8]>> {
+    fn load(&self, buffer: &Arc<Buffer>, kind: &dyn Kind) -> Result<()> {
         let undo = Unload(self, buffer);
         let bytes = self.read_device(buffer.block)?;
         verify(kind, buffer.block, &bytes)?;
         std::mem::forget(undo);
-        buffer.set(Slot::Ready(Version {
-            bytes: bytes.clone(),
-            kind: kind.name(),
-        }));
-        Ok(bytes)
+        let kind = kind.name();
+        buffer.set(Slot::Ready(Version { bytes, kind }));
+        Ok(())
     }
 
     fn read_device(&self, block: Pblk) -> Result<Arc<[u8]>> {

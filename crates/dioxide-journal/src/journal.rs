@@ -60,6 +60,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::Ring;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -110,6 +111,8 @@ struct Core {
     max_transaction: u32,
     log: Mutex<Log>,
     state: Mutex<State>,
+    /// Copy of the state's, for those who only ask.
+    newest: AtomicU64,
     /// A new transaction may be started.
     can_start: Condvar,
     /// The last handle of a locked transaction stopped.
@@ -171,9 +174,10 @@ impl State {
             .expect("a transaction with an open handle is not closed")
     }
 
-    fn begin(&mut self) -> &mut Running {
+    fn begin(&mut self) -> Tid {
         self.newest = Tid(self.newest.0 + 1);
-        self.running.insert(Running::new(self.newest))
+        self.running = Some(Running::new(self.newest));
+        self.newest
     }
 }
 
@@ -229,6 +233,7 @@ impl Journal {
                 committer: false,
                 logged: HashMap::new(),
             }),
+            newest: AtomicU64::new(0),
             can_start: Condvar::new(),
             idle: Condvar::new(),
             done: Condvar::new(),
@@ -327,7 +332,7 @@ impl Journal {
 
     /// The newest transaction that was begun; 0 if there is none.
     pub fn newest(&self) -> Tid {
-        self.core.state.lock().newest
+        Tid(self.core.newest.load(Ordering::Acquire))
     }
 
     /// The newest transaction that is durable; 0 if there is none.

@@ -12,11 +12,13 @@
 //! the image. Rejected: laying files out without the engine, as the size is known beforehand. It would
 //! be a second allocator, directory index and extent tree to keep right.
 
+mod behind;
 mod identity;
 mod sink;
 
 pub use identity::Identity;
 
+use self::behind::Behind;
 use crate::error::{Error, Result};
 use crate::size::{Free, Layout, Need, need, smallest};
 use crate::tree::{Tree, Warning, Watch};
@@ -216,17 +218,18 @@ fn fill(
         name: image.display().to_string(),
         source,
     };
-    let device = open(&unfinished).map_err(in_image)?;
+    let device = Behind::new(open(&unfinished).map_err(in_image)?).map_err(told)?;
     let mut fresh = WriteOptions {
         reads_zero: true,
         progress: None,
     };
-    plan.write(&*device, &mut fresh).map_err(in_image)?;
-    let fs = Fs::open_device(device, &mount_options(plan)).map_err(in_image)?;
+    plan.write(&device, &mut fresh).map_err(in_image)?;
+    let fs = Fs::open_device(Arc::new(device.clone()), &mount_options(plan)).map_err(in_image)?;
     let mut sink = ImageSink::new(&fs).map_err(in_image)?;
     tree.write_ahead_to(&mut sink, watch)?;
     let warnings = sink.into_warnings();
     fs.close().map_err(in_image)?;
+    device.settle().map_err(|error| in_image(error.into()))?;
     Ok((unfinished, warnings))
 }
 

@@ -5,8 +5,9 @@ use crate::buffer::Buffer;
 use crate::transaction::{OnCommit, Ordered, Tid};
 use crate::{Edit, Error, Kind, Result};
 use dioxide_format::types::Pblk;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// One caller's part of the running transaction: what it changes becomes durable together. The
 /// transaction cannot be closed before the handle ends, so handles are short and wait for no commit.
@@ -17,8 +18,8 @@ pub struct Handle<'j> {
     journal: &'j Journal,
     tid: Tid,
     credits: u32,
-    /// The different blocks that it has changed.
-    charged: BTreeSet<u64>,
+    /// The different blocks that it has changed, and whether they are the transaction's: not those that it forgot.
+    charged: BTreeMap<u64, bool>,
     sync: bool,
     /// Part of the transaction. Not between the two halves of a restart, and not after `stop`.
     open: bool,
@@ -30,7 +31,7 @@ impl<'j> Handle<'j> {
             journal,
             tid: join(journal, credits)?,
             credits,
-            charged: BTreeSet::new(),
+            charged: BTreeMap::new(),
             sync: false,
             open: true,
         })
@@ -138,7 +139,7 @@ impl<'j> Handle<'j> {
     /// Whether it may change this block.
     fn check(&self, block: Pblk) -> Result<()> {
         self.core().check_aborted()?;
-        match self.credits() > 0 || self.charged.contains(&block.0) {
+        match self.credits() > 0 || self.charged.contains_key(&block.0) {
             true => Ok(()),
             false => Err(Error::OutOfCredits {
                 credits: self.credits,
@@ -147,7 +148,11 @@ impl<'j> Handle<'j> {
     }
 
     fn add(&mut self, block: Pblk, buffer: Arc<Buffer>) {
-        let is_new = self.charged.insert(block.0);
+        let before = self.charged.insert(block.0, true);
+        if before == Some(true) {
+            return;
+        }
+        let is_new = before.is_none();
         let mut state = self.core().state.lock();
         let running = state.of_handle(self.tid);
         running.unreserve(u32::from(is_new));
@@ -166,7 +171,7 @@ fn join(journal: &Journal, credits: u32) -> Result<Tid> {
     loop {
         core.check_aborted()?;
         match &mut state.running {
-            None => drop(state.begin()),
+            None => core.newest.store(state.begin().0, Ordering::Release),
             Some(running) if running.has_room(credits, max) => {
                 running.reserve(credits);
                 running.updates += 1;
@@ -198,7 +203,7 @@ impl Edit for Handle<'_> {
         change: &mut dyn FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         self.check(block)?;
-        let (buffer, _) = self.core().cache.get(block, kind)?;
+        let buffer = self.core().cache.pin(block, kind)?;
         buffer.change(kind, change)?;
         self.add(block, buffer);
         Ok(())
@@ -214,6 +219,9 @@ impl Edit for Handle<'_> {
 
     fn forget(&mut self, block: Pblk) -> Result<()> {
         self.core().check_aborted()?;
+        if let Some(is_in) = self.charged.get_mut(&block.0) {
+            *is_in = false;
+        }
         let mut state = self.core().state.lock();
         let in_log = state.logged.contains_key(&block.0);
         state.of_handle(self.tid).forget(block.0, in_log);

@@ -2,21 +2,42 @@
 //!
 //! Invariants: what is read, and in which order, is what it is without the thread, errors included;
 //! what waits is bounded. Who writes and gives up takes the thread with it.
+//!
+//! What is read goes over in batches: handing each small file over by itself takes longer than reading it,
+//! because the threads wake each other.
 
 use super::Contents;
 use crate::entry::{Entry, FileData, Kind};
 use crate::error::{Error, Result};
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-/// How many pieces wait at most; each is of at most [`crate::source::CHUNK_BYTES`].
-const WAITING: usize = 32;
+/// How many batches wait at most.
+const WAITING: usize = 4;
+/// A batch is full when it has so many bytes or pieces. What is read at once
+/// ([`crate::source::CHUNK_BYTES`]) is not divided.
+const BATCH_BYTES: usize = 1 << 20;
+const BATCH_PIECES: usize = 1024;
 
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
 enum Piece {
-    /// Bytes, and where in the file.
-    Data(u64, Vec<u8>),
+    /// Where in the file, and which of the batch's bytes.
+    Data(u64, Range<usize>),
     /// The file is complete.
     End,
     Failed(Error),
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= BATCH_BYTES || self.pieces.len() >= BATCH_PIECES
+    }
 }
 
 /// Calls `work` with contents that a thread reads ahead: those of `entries`, in order.
@@ -26,37 +47,71 @@ pub(super) fn reading<T>(
     work: impl FnOnce(&mut dyn Contents) -> T,
 ) -> T {
     std::thread::scope(|scope| {
-        let (full, pieces) = sync_channel(WAITING);
+        let (full, batches) = sync_channel(WAITING);
         let (used, empty) = channel();
-        scope.spawn(move || read_all(entries, contents, &full, &empty));
-        work(&mut Ahead { pieces, used })
+        let reader = Reader {
+            batch: Batch::default(),
+            full,
+            empty,
+        };
+        scope.spawn(move || reader.read_all(entries, contents));
+        let mut ahead = Ahead {
+            batch: Vec::new().into_iter(),
+            bytes: Vec::new(),
+            batches,
+            used,
+        };
+        work(&mut ahead)
     })
 }
 
-fn read_all(
-    entries: &[Entry],
-    contents: &mut dyn Contents,
-    full: &SyncSender<Piece>,
-    empty: &Receiver<Vec<u8>>,
-) {
-    for entry in entries {
-        let Kind::File(data) = &entry.kind else {
-            continue;
-        };
-        let read = contents.read(entry, data, &mut |offset, bytes| {
-            let mut copy = empty.try_recv().unwrap_or_default();
-            copy.clear();
-            copy.extend_from_slice(bytes);
-            full.send(Piece::Data(offset, copy)).map_err(|_| gone())
-        });
-        let failed = read.is_err();
-        let sent = full.send(match read {
-            Ok(()) => Piece::End,
-            Err(error) => Piece::Failed(error),
-        });
-        if failed || sent.is_err() {
-            return;
+struct Reader {
+    batch: Batch,
+    full: SyncSender<Batch>,
+    empty: Receiver<Vec<u8>>,
+}
+
+impl Reader {
+    fn read_all(mut self, entries: &[Entry], contents: &mut dyn Contents) {
+        for entry in entries {
+            let Kind::File(data) = &entry.kind else {
+                continue;
+            };
+            let read = contents.read(entry, data, &mut |offset, bytes| {
+                let start = self.batch.bytes.len();
+                self.batch.bytes.extend_from_slice(bytes);
+                self.put(Piece::Data(offset, start..self.batch.bytes.len()))
+            });
+            let failed = read.is_err();
+            let put = self.put(match read {
+                Ok(()) => Piece::End,
+                Err(error) => Piece::Failed(error),
+            });
+            if failed || put.is_err() {
+                break;
+            }
         }
+        // Perhaps nobody reads on.
+        let _ = self.send();
+    }
+
+    fn put(&mut self, piece: Piece) -> Result<()> {
+        self.batch.pieces.push(piece);
+        match self.batch.is_full() {
+            true => self.send(),
+            false => Ok(()),
+        }
+    }
+
+    fn send(&mut self) -> Result<()> {
+        let mut bytes = self.empty.try_recv().unwrap_or_default();
+        bytes.clear();
+        let next = Batch {
+            bytes,
+            pieces: Vec::with_capacity(BATCH_PIECES),
+        };
+        let full = std::mem::replace(&mut self.batch, next);
+        self.full.send(full).map_err(|_| gone())
     }
 }
 
@@ -66,9 +121,26 @@ fn gone() -> Error {
 }
 
 struct Ahead {
-    pieces: Receiver<Piece>,
+    /// What is left of the batch.
+    batch: std::vec::IntoIter<Piece>,
+    bytes: Vec<u8>,
+    batches: Receiver<Batch>,
     /// Memory that is used again.
     used: Sender<Vec<u8>>,
+}
+
+impl Ahead {
+    fn next(&mut self) -> Result<Piece> {
+        loop {
+            if let Some(piece) = self.batch.next() {
+                return Ok(piece);
+            }
+            let Batch { bytes, pieces } = self.batches.recv().map_err(|_| gone())?;
+            self.batch = pieces.into_iter();
+            // The thread may have ended.
+            let _ = self.used.send(std::mem::replace(&mut self.bytes, bytes));
+        }
+    }
 }
 
 impl Contents for Ahead {
@@ -79,15 +151,10 @@ impl Contents for Ahead {
         each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         loop {
-            match self.pieces.recv() {
-                Ok(Piece::Data(offset, bytes)) => {
-                    each(offset, &bytes)?;
-                    // The thread may have ended.
-                    let _ = self.used.send(bytes);
-                }
-                Ok(Piece::End) => return Ok(()),
-                Ok(Piece::Failed(error)) => return Err(error),
-                Err(_) => return Err(gone()),
+            match self.next()? {
+                Piece::Data(offset, range) => each(offset, &self.bytes[range])?,
+                Piece::End => return Ok(()),
+                Piece::Failed(error) => return Err(error),
             }
         }
     }

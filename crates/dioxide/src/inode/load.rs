@@ -8,11 +8,13 @@
 
 use super::{Inode, Location, Node, Nosec};
 use crate::mount::Mount;
+use crate::sync::rwsem::Rwsem;
 use crate::{Error, FileType, Place, Result};
 use dioxide_format::features::Incompat;
 use dioxide_format::inode::{FileType as DiskType, Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,11 +30,10 @@ const SMALL_DIR_BYTES: u64 = 4 << 20;
 /// The inodes of a mount that somebody holds.
 #[derive(Debug)]
 pub(crate) struct InodeCache {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Shard; SHARDS],
     kept: [Mutex<Option<Arc<Inode>>>; KEPT_SMALL + KEPT_LARGE],
     /// Closed files whose times are not on the disk yet. Its lock is a leaf.
     modified: Mutex<HashMap<Ino, Arc<Inode>>>,
-    next_id: AtomicU64,
 }
 
 /// A hash of inode numbers: they are small, and nobody chooses them to collide.
@@ -55,8 +56,13 @@ impl Hasher for Spread {
     }
 }
 
+/// On cache lines of its own, so that threads at different inodes do not meet.
 #[derive(Debug, Default)]
-struct Shard {
+#[repr(align(128))]
+struct Shard(Mutex<Inodes>);
+
+#[derive(Debug, Default)]
+struct Inodes {
     inodes: HashMap<Ino, Weak<Inode>, BuildHasherDefault<Spread>>,
     /// At this many entries those that nobody holds any more are removed.
     sweep_at: usize,
@@ -65,15 +71,15 @@ struct Shard {
 impl InodeCache {
     pub(crate) fn new() -> InodeCache {
         InodeCache {
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: std::array::from_fn(|_| Shard::default()),
             kept: std::array::from_fn(|_| Mutex::default()),
             modified: Mutex::default(),
-            next_id: AtomicU64::new(1),
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
-        &self.shards[ino.0 as usize % SHARDS]
+    fn shard(&self, ino: Ino) -> &Mutex<Inodes> {
+        // Neighbours share a shard: they are one directory's, and so often one thread's.
+        &self.shards[(ino.0 >> 8) as usize % SHARDS].0
     }
 
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
@@ -121,7 +127,7 @@ impl InodeCache {
 
     /// All inodes that somebody holds.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        let held = |shard: &Mutex<Shard>| {
+        let held = |Shard(shard): &Shard| {
             let shard = shard.lock();
             shard
                 .inodes
@@ -178,17 +184,28 @@ impl InodeCache {
     pub(crate) fn len(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| shard.lock().inodes.len())
+            .map(|Shard(shard)| shard.lock().inodes.len())
             .sum()
-    }
-
-    /// A name for the locks of the next inode.
-    pub(crate) fn new_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-impl Shard {
+/// A name for the locks of the next inode: no other inode has had it, and it is not 0.
+pub(crate) fn new_id() -> u64 {
+    /// How many a thread takes at once, because all threads meet here.
+    const RANGE: u64 = 1024;
+    static NEXT: AtomicU64 = AtomicU64::new(RANGE);
+    thread_local! {
+        static LAST: Cell<u64> = const { Cell::new(RANGE - 1) };
+    }
+    let last = match LAST.get() {
+        last if last % RANGE < RANGE - 1 => last,
+        _ => NEXT.fetch_add(RANGE, Ordering::Relaxed) - 1,
+    };
+    LAST.set(last + 1);
+    last + 1
+}
+
+impl Inodes {
     /// Keeps the number of dead entries below that of live ones, at a constant cost per insertion.
     fn sweep_if_full(&mut self) {
         const LEAST: usize = 64;
@@ -277,11 +294,10 @@ impl Mount {
         let nosec = self.nosec(&disk, &raw, ino);
         let inode = Inode::new(
             ino,
-            self.inodes.new_id(),
+            Rwsem::new(new_id(), self.presence.clone()),
             location,
             Node { disk, raw },
             nosec,
-            self.presence.clone(),
         );
         // Who knew it before may have changed it, and it may not be durable yet.
         if let Some(writer) = self.started_writer() {

@@ -4,14 +4,14 @@ mod life;
 mod load;
 
 pub(crate) use life::End;
-pub(crate) use load::{InodeCache, sets_id};
+pub(crate) use load::{InodeCache, new_id, sets_id};
 
 use self::life::Life;
 use crate::FileType;
 use crate::alloc::{BlockAllocator, Stream};
 use crate::map::ExtentMap;
 use crate::sync::inflight::InFlight;
-use crate::sync::rwsem::{Presence, Rwsem};
+use crate::sync::rwsem::Rwsem;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::transaction::Tid;
@@ -111,14 +111,13 @@ impl Nosec {
 const NEVER: i64 = i64::MIN;
 
 impl Inode {
-    /// `id` names the inode in the mount's presence and in-flight tables.
+    /// The lock's name is also that of the inode in the mount's in-flight tables.
     pub(crate) fn new(
         ino: Ino,
-        id: u64,
+        rwsem: Rwsem,
         location: Location,
         node: Node,
         nosec: Nosec,
-        presence: Arc<Presence>,
     ) -> Inode {
         let size = node.disk.size();
         let inode = Inode {
@@ -128,12 +127,12 @@ impl Inode {
             file_type: node.disk.file_type().into(),
             flags: AtomicU32::new(node.disk.flags().0),
             node: RwLock::new(Arc::new(node)),
-            rwsem: Rwsem::new(id, presence),
             names: RwLock::new(()),
             names_version: AtomicU64::new(0),
             life: Life::default(),
             appending: Mutex::new(()),
-            in_flight: InFlight::new(id),
+            in_flight: InFlight::new(rwsem.id()),
+            rwsem,
             map: ExtentMap::new(),
             i_size: AtomicU64::new(0),
             i_disksize: AtomicU64::new(0),

@@ -5,11 +5,12 @@
 
 use crate::alloc::{InodeAllocator, InodeKind, NewInode};
 use crate::api::names::NewFile;
-use crate::inode::{Inode, Location, Node, Nosec, sets_id};
+use crate::inode::{Inode, Location, Node, Nosec, new_id, sets_id};
 use crate::map::tree::Tree;
 use crate::mount::Mount;
 use crate::namei::edit::NewEntry;
 use crate::namei::path::MAX_SYMLINKS;
+use crate::sync::rwsem::Rwsem;
 use crate::txn::Writer;
 use crate::txn::file::Credits;
 use crate::txn::inode::{INODE_CREDITS, TableBlock};
@@ -534,14 +535,13 @@ impl Mount {
         let set_id = sets_id(&disk);
         let inode = Inode::new(
             numbered.ino,
-            self.inodes.new_id(),
+            Rwsem::unbiased(new_id(), self.presence.clone()),
             location,
             Node { disk, raw },
             Nosec {
                 set_id,
                 capability: false,
             },
-            self.presence.clone(),
         );
         Ok(self.inodes.put_new(inode))
     }

@@ -212,6 +212,10 @@ impl InFlight {
         registry: &InFlightRegistry,
         thread: Slot,
     ) -> Result<bool, WaitsForSelf> {
+        // None starts meanwhile: what was is to be seen, because the lock was released after it.
+        if self.is_quiet(registry) {
+            return Ok(false);
+        }
         let tables = registry.live();
         if tables
             .iter()

@@ -150,6 +150,19 @@ impl Rwsem {
         }
     }
 
+    /// One whose first user is a writer: there is nothing to revoke.
+    pub(crate) fn unbiased(id: u64, presence: Arc<Presence>) -> Rwsem {
+        Rwsem {
+            bias: AtomicU32::new(UNBIASED),
+            ..Rwsem::new(id, presence)
+        }
+    }
+
+    /// What it is named in the table.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Takes the lock shared through the table if that is possible at once. `slot` is the
     /// caller's own number.
     #[inline(always)]
