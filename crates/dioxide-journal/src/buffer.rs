@@ -33,7 +33,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const SHARDS: usize = 16;
 /// How many blocks an insertion looks at to find victims, so that it stays cheap when all are pinned.
@@ -47,7 +47,13 @@ pub(crate) struct Buffer {
     loaded: Condvar,
     /// Used since the clock's hand passed.
     used: AtomicBool,
+    freed: AtomicU32,
 }
+
+/// How often a block was freed while somebody had its buffer: tells whether a change of it is older than
+/// that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Freed(u32);
 
 enum Slot {
     /// Whoever put the buffer into the map reads the device.
@@ -71,7 +77,12 @@ impl Buffer {
             slot: Mutex::new(slot),
             loaded: Condvar::new(),
             used: AtomicBool::new(true),
+            freed: AtomicU32::new(0),
         })
+    }
+
+    pub(crate) fn freed(&self) -> Freed {
+        Freed(self.freed.load(Ordering::Acquire))
     }
 
     /// The current version.
@@ -320,6 +331,13 @@ impl BufferCache {
             buffer.set(Slot::Ready(Version { bytes, kind }));
             drop(one_at_a_time);
             return buffer;
+        }
+    }
+
+    /// The block was freed: whoever has its buffer finds that by [`Buffer::freed`].
+    pub(crate) fn free(&self, block: Pblk) {
+        if let Some(buffer) = self.shard(block).lock().map.get(&block.0) {
+            buffer.freed.fetch_add(1, Ordering::AcqRel);
         }
     }
 

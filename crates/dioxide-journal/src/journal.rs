@@ -32,7 +32,9 @@
 //! | who commits | `State::committer` under `state`: the others wait on a condition, not on `log`, so that they are all woken by the commit that they need |
 //! | reason of the abort, and who is told of it | written once; set under `state`, read without |
 //!
-//! Handles take `state` only. Readers of cached blocks take neither.
+//! Handles take `state` only: when they begin and end, and to forget a block; what a handle changes becomes the
+//! transaction's when it ends. Another handle may have freed such a block meanwhile, since the locks of whoever changed it are gone before its
+//! handle is; so freeing counts in the buffer, and a change that is older than that is left out. Readers of cached blocks take neither.
 //! Ordered closures run with `log` held and `state` free: they may wait for I/O, but not for the
 //! journal. Closures for after the commit run with neither held, and before anybody learns that the
 //! transaction is durable; they may not start handles or wait for commits.

@@ -98,7 +98,7 @@ impl Running {
         self.reserved -= credits;
     }
 
-    /// A block was changed: it goes into the log, whatever was revoked before.
+    /// A block was changed by a handle that ends: it goes into the log, whatever was revoked before.
     pub(crate) fn add(&mut self, block: u64, buffer: Arc<Buffer>) {
         self.revoked.remove(&block);
         self.forgotten.remove(&block);

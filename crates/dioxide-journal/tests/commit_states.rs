@@ -494,6 +494,37 @@ fn block_used_again_later_is_replayed_from_there() {
 }
 
 #[test]
+fn change_by_a_handle_that_is_open_when_the_block_is_freed_is_left_out() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    let mut open = journal.start(2).expect("start");
+    set(&mut open, 3, 2).expect("modify");
+    set(&mut open, 4, 2).expect("modify");
+    forget(&journal, 3);
+    open.mark_sync();
+    open.stop().expect("stop");
+    assert_eq!((revoke_blocks(&memory), recovered(&memory, 3)), (1, 0));
+    assert_eq!(recovered(&memory, 4), 2);
+    journal.flush().expect("flush");
+    assert_eq!(version_of(&image(&memory)[3 * BLOCK..]), 0);
+}
+
+#[test]
+fn change_after_another_handle_freed_the_block_is_kept() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    let mut open = journal.start(1).expect("start");
+    set(&mut open, 3, 2).expect("modify");
+    forget(&journal, 3);
+    set(&mut open, 3, 3).expect("modify");
+    open.mark_sync();
+    open.stop().expect("stop");
+    assert_eq!((revoke_blocks(&memory), recovered(&memory, 3)), (0, 3));
+}
+
+#[test]
 fn revoke_outlives_the_checkpoint_of_part_of_the_log() {
     let (memory, journal) = journal();
     change(&journal, 3, 1);

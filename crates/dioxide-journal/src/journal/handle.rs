@@ -1,7 +1,7 @@
 //! One caller's part of a transaction.
 
 use super::{Core, Journal};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Freed};
 use crate::transaction::{OnCommit, Ordered, Tid};
 use crate::{Edit, Error, Kind, Result};
 use dioxide_format::types::Pblk;
@@ -18,12 +18,15 @@ pub struct Handle<'j> {
     journal: &'j Journal,
     tid: Tid,
     credits: u32,
-    /// The different blocks that it has changed, and whether they are the transaction's: not those that it forgot.
-    charged: BTreeMap<u64, bool>,
+    /// The different blocks that it has changed. They become the transaction's when it ends.
+    changed: BTreeMap<u64, Changed>,
     sync: bool,
     /// Part of the transaction. Not between the two halves of a restart, and not after `stop`.
     open: bool,
 }
+
+/// A block that a handle has changed; its buffer, unless the handle forgot it.
+struct Changed(Option<(Arc<Buffer>, Freed)>);
 
 impl<'j> Handle<'j> {
     pub(super) fn start(journal: &'j Journal, credits: u32) -> Result<Handle<'j>> {
@@ -31,7 +34,7 @@ impl<'j> Handle<'j> {
             journal,
             tid: join(journal, credits)?,
             credits,
-            charged: BTreeMap::new(),
+            changed: BTreeMap::new(),
             sync: false,
             open: true,
         })
@@ -44,7 +47,7 @@ impl<'j> Handle<'j> {
 
     /// How many more different blocks it may change.
     pub fn credits(&self) -> u32 {
-        self.credits - self.charged.len() as u32
+        self.credits - self.changed.len() as u32
     }
 
     /// Asks for more credits without waiting. Whether it got them: if not, finish what must be
@@ -74,7 +77,6 @@ impl<'j> Handle<'j> {
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.leave();
         self.credits = 0;
-        self.charged.clear();
         self.tid = join(self.journal, credits)?;
         self.credits = credits;
         self.open = true;
@@ -126,10 +128,18 @@ impl<'j> Handle<'j> {
             return;
         }
         let core = self.core();
+        let changed = std::mem::take(&mut self.changed);
         let mut state = core.state.lock();
-        let unused = self.credits();
         let running = state.of_handle(self.tid);
-        running.unreserve(unused);
+        running.unreserve(self.credits);
+        for (block, Changed(buffer)) in changed {
+            // What another handle has freed since is no part of the transaction any more.
+            if let Some((buffer, freed)) = buffer
+                && buffer.freed() == freed
+            {
+                running.add(block, buffer);
+            }
+        }
         running.updates -= 1;
         if running.updates == 0 && running.locked {
             core.idle.notify_all();
@@ -139,7 +149,7 @@ impl<'j> Handle<'j> {
     /// Whether it may change this block.
     fn check(&self, block: Pblk) -> Result<()> {
         self.core().check_aborted()?;
-        match self.credits() > 0 || self.charged.contains_key(&block.0) {
+        match self.credits() > 0 || self.changed.contains_key(&block.0) {
             true => Ok(()),
             false => Err(Error::OutOfCredits {
                 credits: self.credits,
@@ -148,15 +158,8 @@ impl<'j> Handle<'j> {
     }
 
     fn add(&mut self, block: Pblk, buffer: Arc<Buffer>) {
-        let before = self.charged.insert(block.0, true);
-        if before == Some(true) {
-            return;
-        }
-        let is_new = before.is_none();
-        let mut state = self.core().state.lock();
-        let running = state.of_handle(self.tid);
-        running.unreserve(u32::from(is_new));
-        running.add(block.0, buffer);
+        let freed = buffer.freed();
+        self.changed.insert(block.0, Changed(Some((buffer, freed))));
     }
 }
 
@@ -219,10 +222,12 @@ impl Edit for Handle<'_> {
 
     fn forget(&mut self, block: Pblk) -> Result<()> {
         self.core().check_aborted()?;
-        if let Some(is_in) = self.charged.get_mut(&block.0) {
-            *is_in = false;
+        if let Some(changed) = self.changed.get_mut(&block.0) {
+            *changed = Changed(None);
         }
         let mut state = self.core().state.lock();
+        // Handles that changed it and are still open: their change was before this.
+        self.core().cache.free(block);
         let in_log = state.logged.contains_key(&block.0);
         state.of_handle(self.tid).forget(block.0, in_log);
         Ok(())
