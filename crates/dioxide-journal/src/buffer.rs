@@ -361,8 +361,10 @@ impl BufferCache {
     }
 
     fn shard(&self, block: Pblk) -> &Mutex<Blocks> {
-        // Neighbours share a shard, so that a sequential reader stays in one cache line's worth.
-        &self.0.shards[(block.0 >> 3) as usize % SHARDS].0
+        // Neighbours share a shard, so that a sequential reader stays in one cache line's worth. Mixed, because
+        // groups lie at multiples of powers of two.
+        let mixed = (block.0 >> 3).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.0.shards[(mixed >> 32) as usize % SHARDS].0
     }
 
     /// The block's buffer; whether the caller has to load it.

@@ -7,6 +7,9 @@
 //! has not fewer inodes and clusters, nor more directories, than its share by much (Orlov's rule,
 //! as ext4 has it).
 //!
+//! Other than in ext4, directories are spread over the groups of the flex group, whose tables lie beside each other
+//! anyway: threads that make files in two directories then meet in no group's lock, bitmap or table.
+//!
 //! Nothing here is exact: counts are read without locks. Who allocates looks again.
 //!
 //! Rejected: each directory's last place as a place to begin the next search. It needs memory per
@@ -128,7 +131,19 @@ impl InodeAllocator {
             .filter(|(_, stock)| stock.has(average))
             .min_by_key(|(_, stock)| stock.dirs)?
             .0;
-        self.in_unit(edit, unit)
+        self.least_used(edit, unit, Group(0))
+    }
+
+    /// For a directory: of the groups of a flex group the one with fewest directories, the first from `home` on.
+    fn least_used(&self, edit: &dyn Edit, unit: u32, home: Group) -> Option<Group> {
+        let groups = self.groups_of(unit);
+        let from = home.0.clamp(groups.start, groups.end);
+        (from..groups.end)
+            .chain(groups.start..from)
+            .map(Group)
+            .filter(|&group| self.has_both(edit, group))
+            .min_by_key(|&group| self.slot(group).used_dirs.get())
+            .or_else(|| self.in_unit(edit, unit))
     }
 
     /// The nearest flex group from `home` on that has its share; else one with an average of free
@@ -152,12 +167,7 @@ impl InodeAllocator {
         let unit = nearest(&|stock| stock.has(limit) && stock.dirs < limit.dirs)
             .or_else(|| nearest(&|stock| stock.inodes >= average.inodes.max(1)))
             .or_else(|| nearest(&|stock| stock.inodes > 0))?;
-        let here = unit == first && self.has_both(edit, home);
-        if here {
-            Some(home)
-        } else {
-            self.in_unit(edit, unit)
-        }
+        self.least_used(edit, unit, home)
     }
 
     /// A group for a file of a directory in `home`.

@@ -78,8 +78,10 @@ impl InodeCache {
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Inodes> {
-        // Neighbours share a shard: they are one directory's, and so often one thread's.
-        &self.shards[(ino.0 >> 8) as usize % SHARDS].0
+        // Neighbours share a shard: they are one directory's, and so often one thread's. Mixed, because
+        // threads that make files in two groups count in step.
+        let mixed = (ino.0 >> 8).wrapping_mul(0x9E37_79B9);
+        &self.shards[(mixed >> 16) as usize % SHARDS].0
     }
 
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
@@ -138,14 +140,11 @@ impl InodeCache {
         self.shards.iter().flat_map(held).collect()
     }
 
-    /// Keeps a closed file until its times were written.
-    pub(crate) fn keep_modified(&self, inode: &Arc<Inode>) {
-        self.modified.lock().insert(inode.ino, inode.clone());
-    }
-
-    /// How many closed files are kept so.
-    pub(crate) fn modified_count(&self) -> usize {
-        self.modified.lock().len()
+    /// Keeps a closed file until its times were written. How many are kept so.
+    pub(crate) fn keep_modified(&self, inode: &Arc<Inode>) -> usize {
+        let mut modified = self.modified.lock();
+        modified.insert(inode.ino, inode.clone());
+        modified.len()
     }
 
     /// Lets those go whose times were written.

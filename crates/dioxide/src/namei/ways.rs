@@ -65,7 +65,8 @@ impl Ways {
             (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
         };
         let hash = path.chunks(8).fold(0, mix);
-        &self.slots[(hash >> 32) as usize % SLOTS]
+        // The high bits know of every byte.
+        &self.slots[(hash >> 32) as usize * SLOTS >> 32]
     }
 
     /// The directory that a path leads to, if that is remembered.

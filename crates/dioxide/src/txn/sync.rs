@@ -124,10 +124,11 @@ impl Mount {
 
     /// A file is closed: its times stay until the next sync.
     pub(crate) fn keep_times(&self, inode: &Arc<Inode>) {
-        if inode.modified_ns().is_some() && !inode.has_ended() && self.why_read_only().is_none() {
-            self.inodes.keep_modified(inode);
+        if inode.modified_ns().is_none() || inode.has_ended() || self.why_read_only().is_some() {
+            return;
         }
-        if self.inodes.modified_count() > MOST_KEPT
+        let kept = self.inodes.keep_modified(inode);
+        if kept > MOST_KEPT
             && let Err(error) = self.write_all_times()
         {
             tracing::warn!("times of overwrites were not written: {error}");
