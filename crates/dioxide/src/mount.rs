@@ -67,7 +67,7 @@ pub(crate) struct Mount {
     pub(crate) read_only: Option<String>,
     /// What the user should know about this image.
     pub(crate) warnings: Vec<String>,
-    pub(crate) presence: Arc<Presence>,
+    pub(crate) presence: &'static Presence,
     pub(crate) in_flight: InFlightRegistry,
     pub(crate) counters: Counters,
     pub(crate) inodes: InodeCache,

@@ -293,7 +293,7 @@ impl Mount {
         let nosec = self.nosec(&disk, &raw, ino);
         let inode = Inode::new(
             ino,
-            Rwsem::new(new_id(), self.presence.clone()),
+            Rwsem::new(new_id(), self.presence),
             location,
             Node { disk, raw },
             nosec,

@@ -131,7 +131,7 @@ impl Mount {
             dioread_nolock: options.dioread_nolock,
             read_only: options.read_only.then(|| "opened read-only".to_owned()),
             warnings: Vec::new(),
-            presence: Arc::new(Presence::new()),
+            presence: Presence::of_process(),
             in_flight: InFlightRegistry::default(),
             counters: Counters::new(),
             inodes: InodeCache::new(),

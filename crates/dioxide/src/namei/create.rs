@@ -535,7 +535,7 @@ impl Mount {
         let set_id = sets_id(&disk);
         let inode = Inode::new(
             numbered.ino,
-            Rwsem::unbiased(new_id(), self.presence.clone()),
+            Rwsem::unbiased(new_id(), self.presence),
             location,
             Node { disk, raw },
             Nosec {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-const SLOTS: usize = 64;
+const SLOTS: usize = 1 << 6;
 /// Longer paths are walked.
 const MAX_BYTES: usize = 512;
 
@@ -66,7 +66,7 @@ impl Ways {
         };
         let hash = path.chunks(8).fold(0, mix);
         // The high bits know of every byte.
-        &self.slots[(hash >> 32) as usize * SLOTS >> 32]
+        &self.slots[(hash >> 58) as usize]
     }
 
     /// The directory that a path leads to, if that is remembered.

@@ -26,7 +26,6 @@ use super::prim::{
 use super::slot::SLOTS;
 use super::slot::Slot;
 use crossbeam_utils::CachePadded;
-use std::sync::Arc;
 
 /// Shared acquisitions of the underlying lock, none exclusive between, after which readers may
 /// use the table again. A revocation costs a few microseconds, the underlying lock about 10 ns
@@ -43,7 +42,8 @@ const REVOKING: u32 = 2;
 /// Readers use the underlying lock.
 const UNBIASED: u32 = 0;
 
-/// Where readers announce themselves: one entry per owner, for all locks of a mount.
+/// Where readers announce themselves: one entry per owner, for all locks of the process. Locks hold a reference
+/// that nobody counts, because making inodes is where threads would meet in the count.
 #[derive(Debug)]
 pub(crate) struct Presence {
     entries: [CachePadded<AtomicU64>; ENTRIES],
@@ -61,11 +61,27 @@ const ENTRIES: usize = 3;
 const NOBODY: u64 = 0;
 
 impl Presence {
-    pub(crate) fn new() -> Presence {
+    fn new() -> Presence {
         Presence {
             entries: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(NOBODY))),
             biased: fence::init(),
         }
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn of_process() -> &'static Presence {
+        static TABLE: std::sync::OnceLock<Presence> = std::sync::OnceLock::new();
+        TABLE.get_or_init(Presence::new)
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn of_process() -> &'static Presence {
+        Presence::leaked()
+    }
+
+    #[cfg(any(test, loom))]
+    pub(crate) fn leaked() -> &'static Presence {
+        Box::leak(Box::new(Presence::new()))
     }
 
     fn names(&self, id: u64) -> bool {
@@ -86,7 +102,7 @@ pub(crate) struct Rwsem {
     raw: RwLock<()>,
     /// A writer waits here for announced readers to leave.
     left: Event,
-    presence: Arc<Presence>,
+    presence: &'static Presence,
 }
 
 /// Proof that the lock is held shared.
@@ -138,7 +154,7 @@ impl<'a> Exclusive<'a> {
 }
 
 impl Rwsem {
-    pub(crate) fn new(id: u64, presence: Arc<Presence>) -> Rwsem {
+    pub(crate) fn new(id: u64, presence: &'static Presence) -> Rwsem {
         assert_ne!(id, NOBODY, "0 means no lock");
         Rwsem {
             id,
@@ -151,7 +167,7 @@ impl Rwsem {
     }
 
     /// One whose first user is a writer: there is nothing to revoke.
-    pub(crate) fn unbiased(id: u64, presence: Arc<Presence>) -> Rwsem {
+    pub(crate) fn unbiased(id: u64, presence: &'static Presence) -> Rwsem {
         Rwsem {
             bias: AtomicU32::new(UNBIASED),
             ..Rwsem::new(id, presence)
@@ -265,7 +281,7 @@ mod tests {
     use std::thread;
 
     fn sem() -> Rwsem {
-        Rwsem::new(7, Arc::new(Presence::new()))
+        Rwsem::new(7, Presence::leaked())
     }
 
     #[test]
@@ -300,7 +316,7 @@ mod tests {
 
     #[test]
     fn nested_shared_uses_the_underlying_lock() {
-        let (sem, other) = (sem(), Rwsem::new(8, Arc::new(Presence::new())));
+        let (sem, other) = (sem(), Rwsem::new(8, Presence::leaked()));
         let outer = sem.shared(Slot::of(3));
         assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
         assert!(matches!(other.shared(Slot::of(3)), Shared::Announced(_)));
@@ -354,6 +370,7 @@ mod loom_tests {
     use super::*;
     use loom::cell::UnsafeCell;
     use loom::thread;
+    use std::sync::Arc;
 
     /// A counter that loom watches: concurrent access to it fails the model.
     struct Watched(Rwsem, UnsafeCell<u32>);
@@ -365,7 +382,7 @@ mod loom_tests {
 
     fn watched() -> Arc<Watched> {
         Arc::new(Watched(
-            Rwsem::new(1, Arc::new(Presence::new())),
+            Rwsem::new(1, Presence::leaked()),
             UnsafeCell::new(0),
         ))
     }
