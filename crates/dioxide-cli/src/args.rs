@@ -33,7 +33,7 @@ pub use layout::{JournalArgs, MapArgs};
 pub use look::{CatArgs, DfArgs, DuArgs, LsArgs, StatArgs, TreeArgs};
 pub use mkfs::{FsArgs, MkfsArgs, Uuid, source_date_epoch};
 pub use mode::{ModeChange, umask};
-pub use mount::{MountArgs, UmountArgs};
+pub use mount::{MountArgs, StatsArgs, UmountArgs};
 pub use names::{LnArgs, MkdirArgs, MknodArgs, RmArgs, RmdirArgs};
 pub use new::NewFiles;
 pub use owner::Owner;
@@ -120,6 +120,7 @@ pub enum Command {
     Rmdir(RmdirArgs),
     Shell(ShellArgs),
     Stat(StatArgs),
+    Stats(StatsArgs),
     Sync(SyncArgs),
     Touch(TouchArgs),
     Tree(TreeArgs),

@@ -30,6 +30,7 @@ mod resize;
 mod rm;
 mod shell;
 mod stat;
+mod stats;
 mod sync;
 mod touch;
 mod tree;
@@ -78,6 +79,7 @@ pub fn run(command: &Command, session: &mut Session, out: &mut Out) -> Result<St
         Command::Rmdir(args) => mkdir::rmdir(args, session, out),
         Command::Shell(args) => shell::run(args, out),
         Command::Stat(args) => stat::run(args, session, out),
+        Command::Stats(args) => stats::run(args, out),
         Command::Sync(args) => sync::run(args, session),
         Command::Touch(args) => touch::run(args, session),
         Command::Tree(args) => tree::run(args, session, out),
@@ -104,6 +106,7 @@ pub const NOT_IN_SHELL: &[&str] = &[
     "pack",
     "resize",
     "shell",
+    "stats",
     "trim",
     "umount",
     "unpack",

@@ -26,6 +26,9 @@ pub enum Error {
     /// The connection to the kernel broke.
     #[error("the connection to the kernel ended: {0}")]
     Connection(#[source] io::Error),
+    /// The process cannot be confined.
+    #[error("sandbox: {0}")]
+    Sandbox(String),
     /// There is no mount of ours.
     #[error("{}: no dioxide file system is mounted there", .0.display())]
     NotMounted(PathBuf),

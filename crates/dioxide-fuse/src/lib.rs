@@ -19,6 +19,8 @@
 //! | [`server`] | what the kernel asks, answered by the library |
 //! | `table` | which files the kernel knows, and which it has open |
 //! | [`transport`] | how requests come and answers go: today, `read` and `write` of `/dev/fuse` |
+//! | [`stats`] | what was counted of all this |
+//! | [`sandbox`] | a process that can do nothing else |
 //! | `options` | `-o` |
 //! | `mount` | from an image to a mount that serves, and back to an image that is closed |
 
@@ -26,12 +28,14 @@ mod errno;
 mod error;
 mod mount;
 mod options;
+pub mod sandbox;
 pub mod server;
+pub mod stats;
 mod table;
 pub mod transport;
 
 pub use errno::{Errno, Result};
 pub use error::Error;
-pub use mount::{MountPoint, Unmounter, unmount};
+pub use mount::{MountPoint, Unmounter, unmount, unmount_by_force};
 pub use options::Options;
 pub use table::ROOT_ID;

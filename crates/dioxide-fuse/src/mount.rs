@@ -3,12 +3,14 @@
 //! Invariant: the image is closed after the kernel has ended the connection, or, when files stay open on a mount
 //! that is to end, after the kernel was made to write its pages; from then on nobody gets anything of it.
 
+mod report;
 mod table;
 
 use crate::server::Server;
 use crate::transport::{ConnectOptions, DevFuse, Transport};
-use crate::{Error, Options};
+use crate::{Error, Options, sandbox};
 use dioxide::Fs;
+use dioxide::format::features::Incompat;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,6 +32,7 @@ pub struct MountPoint {
     transport: DevFuse,
     dir: PathBuf,
     warnings: Vec<String>,
+    stats: Option<PathBuf>,
     ends: (Sender<End>, Receiver<End>),
 }
 
@@ -58,8 +61,15 @@ impl MountPoint {
             let not = io::Error::from_raw_os_error(libc::ENOTDIR);
             return Err(kernel("cannot mount on", &dir)(not));
         }
-        let (fs, warnings) = open(image, options)?;
+        let stats = stats_file(options)?;
+        let (fs, warnings) = open_alone(image, options)?;
         let server = Arc::new(Server::new(fs, options.server.clone())?);
+        if let Some(stats) = &stats
+            && let Err(source) = report::write(&server, stats)
+        {
+            server.close()?;
+            return Err(kernel("cannot write", stats)(source));
+        }
         let connect = connect_options(image, options, server.is_read_only());
         let connected = DevFuse::connect(server.clone(), &dir, &connect);
         let transport = match connected {
@@ -75,6 +85,7 @@ impl MountPoint {
             transport,
             dir,
             warnings,
+            stats,
             ends: channel(),
         })
     }
@@ -87,6 +98,15 @@ impl MountPoint {
     /// Where it is mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Enters the [`sandbox`]: call it from the only thread that there is, after everything else that needs more, and have
+    /// somebody outside who ends the mount ([`unmount_by_force`]).
+    ///
+    /// # Errors
+    /// As [`sandbox::enter`].
+    pub fn confine(&self) -> Result<(), Error> {
+        sandbox::enter()
     }
 
     /// Ends the mount from another thread.
@@ -108,7 +128,9 @@ impl MountPoint {
             .name("fuse".into())
             .spawn(move || ends.send(End::Connection(transport.serve())))
             .map_err(Error::Connection)?;
+        let reporter = self.stats.map(|path| report::keep(&self.server, path));
         let connection = wait_for_end(&ended);
+        drop(reporter.transpose().map_err(Error::Connection)?);
         self.server.close()?;
         connection.map_err(Error::Connection)
     }
@@ -142,18 +164,29 @@ impl Unmounter {
     /// Makes the kernel write what it holds, and unmounts; files that are open lose their file system
     /// a few seconds later. Call it from a thread that does not serve.
     pub fn unmount(&self) {
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-        let dir = rustix::fs::open(&self.dir, flags, rustix::fs::Mode::empty());
-        if let Ok(dir) = dir
-            && let Err(error) = rustix::fs::syncfs(&dir)
-        {
-            tracing::error!(%error, "the kernel could not write all that it held");
-        }
-        if mounted(&self.dir).is_some() && detach(&self.dir, false).is_err() {
-            let _ = detach(&self.dir, true);
-        }
+        unmount_by_force(&self.dir);
+        self.unmounted();
+    }
+
+    /// Somebody else has called [`unmount_by_force`].
+    pub fn unmounted(&self) {
         // Nobody listens to the end of what has ended.
         let _ = self.ends.send(End::Asked);
+    }
+}
+
+/// Makes the kernel write what it holds of a file system of ours, and unmounts, though files are open. What of that fails
+/// is in the log.
+pub fn unmount_by_force(dir: &Path) {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let opened = rustix::fs::open(dir, flags, rustix::fs::Mode::empty());
+    if let Ok(opened) = opened
+        && let Err(error) = rustix::fs::syncfs(&opened)
+    {
+        tracing::error!(%error, "the kernel could not write all that it held");
+    }
+    if mounted(dir).is_some() && detach(dir, false).is_err() {
+        let _ = detach(dir, true);
     }
 }
 
@@ -213,6 +246,41 @@ fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
+/// The process may change directory before it serves.
+fn stats_file(options: &Options) -> Result<Option<PathBuf>, Error> {
+    let Some(path) = &options.stats else {
+        return Ok(None);
+    };
+    if options.sandbox {
+        let why = "a sandbox opens no files; ask with `dioxide stats`";
+        return Err(Error::Option(format!("stats={}: {why}", path.display())));
+    }
+    let absolute = std::path::absolute(path).map_err(|source| Error::Kernel {
+        what: "cannot use",
+        path: path.clone(),
+        source,
+    })?;
+    Ok(Some(absolute))
+}
+
+/// Leaves no thread behind, if nobody may be outside of the sandbox. Recovery and what it frees start some; opened
+/// a second time, there is nothing to recover.
+fn open_alone(image: &Path, options: &Options) -> Result<(Fs, Vec<String>), Error> {
+    let (fs, warnings) = open(image, options)?;
+    if !options.sandbox || sandbox::threads().is_ok_and(|threads| threads == 1) {
+        return Ok((fs, warnings));
+    }
+    let is_guarded = fs.superblock().features().incompat.contains(Incompat::MMP);
+    fs.close()?;
+    if is_guarded {
+        let why = "multi-mount protection takes a thread that would stay outside";
+        return Err(Error::Sandbox(why.into()));
+    }
+    let (fs, mut again) = open(image, options)?;
+    again.retain(|warning| !warnings.contains(warning));
+    Ok((fs, [warnings, again].concat()))
+}
+
 fn open(image: &Path, options: &Options) -> Result<(Fs, Vec<String>), Error> {
     let mut warnings = Vec::new();
     let mount = options.image.clone().read_only(options.read_only);
@@ -258,6 +326,7 @@ fn connect_options(image: &Path, options: &Options, read_only: bool) -> ConnectO
         allow_other: options.allow_other,
         permissions: !options.server.fakeroot,
         auto_unmount: options.auto_unmount,
+        clone_descriptors: !options.sandbox,
         threads: options.threads,
         max_background: options.max_background,
     }

@@ -8,6 +8,7 @@ use crate::server::ServerOptions;
 use dioxide::format::superblock::ErrorPolicy;
 use dioxide::{DataMode, MountOptions};
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -30,12 +31,16 @@ pub struct Options {
     pub max_background: u16,
     /// `fsname=`: shown as the source of the mount, instead of the image.
     pub fsname: Option<String>,
+    /// `stats=`: a file that has what was counted, as JSON. It is replaced every second, and at the end.
+    pub stats: Option<PathBuf>,
+    /// `sandbox`: the process keeps the image and the connection, and gets nothing else; see [`crate::sandbox`].
+    pub sandbox: bool,
     /// Options that go to `mount(2)` as they are: `nosuid`, `noexec`, …
     pub generic: Vec<String>,
 }
 
 impl Default for Options {
-    /// Read-write; for root `allow_other`, `suid` and `dev`, for others none of them.
+    /// Read-write; for root `allow_other`, `suid` and `dev`, for others `nosuid` and `nodev`.
     fn default() -> Options {
         let root = rustix::process::geteuid().is_root();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -48,9 +53,11 @@ impl Default for Options {
             threads: (2 * processors).clamp(8, 64),
             max_background: 256,
             fsname: None,
+            stats: None,
+            sandbox: false,
             generic: match root {
                 true => vec!["suid".into(), "dev".into()],
-                false => Vec::new(),
+                false => vec!["nosuid".into(), "nodev".into()],
             },
         }
     }
@@ -211,6 +218,8 @@ impl Options {
             "allow_other" => self.allow_other = true,
             "auto_unmount" => self.auto_unmount = true,
             "fakeroot" => self.server.fakeroot = true,
+            "sandbox" => self.sandbox = true,
+            "nosandbox" => self.sandbox = false,
             _ => return Err(Error::Option(format!("{name} is not known"))),
         }
         Ok(())
@@ -244,6 +253,7 @@ impl Options {
             "max_threads" => self.threads = number::<usize>(name, value)?.clamp(1, 1024),
             "max_background" => self.max_background = number::<u16>(name, value)?.max(1),
             "fsname" => self.fsname = Some(value.into()),
+            "stats" => self.stats = Some(value.into()),
             _ => return Err(Error::Option(format!("{name}= is not known"))),
         }
         Ok(())

@@ -22,6 +22,7 @@ pub use handle::Opened;
 pub use listing::Dirent;
 pub use names::At;
 
+use crate::stats::{Op, Recorder, Report};
 use crate::table::{Handles, Nodes};
 use crate::{Errno, Result};
 use dioxide::{Fs, NewFile, Node};
@@ -79,6 +80,7 @@ impl Default for ServerOptions {
 pub struct Server {
     options: ServerOptions,
     read_only: bool,
+    requests: Recorder,
     live: RwLock<Option<Live>>,
 }
 
@@ -87,6 +89,12 @@ struct Live {
     files: Handles<Handle>,
     nodes: Nodes,
     fs: Fs,
+}
+
+impl Live {
+    fn node(&self, id: u64) -> Result<Arc<Node>> {
+        self.nodes.get(&self.fs, id)
+    }
 }
 
 impl Server {
@@ -103,6 +111,7 @@ impl Server {
         Ok(Server {
             options,
             read_only: live.fs.read_only().is_some(),
+            requests: Recorder::new(),
             live: RwLock::new(Some(live)),
         })
     }
@@ -117,11 +126,31 @@ impl Server {
         self.read_only
     }
 
+    /// What was counted since it serves.
+    ///
+    /// # Errors
+    /// None but `ENODEV`.
+    pub fn report(&self) -> Result<Report> {
+        let live = self.live()?;
+        let (known_files, held_files) = live.nodes.count();
+        Ok(Report {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_secs: self.requests.uptime().as_secs_f64(),
+            read_only: self.read_only,
+            known_files,
+            held_files,
+            open_files: live.files.count(),
+            requests: self.requests.latencies(),
+            engine: live.fs.stats(),
+        })
+    }
+
     /// Makes everything durable that the kernel has handed over. Blocks.
     ///
     /// # Errors
     /// As [`Fs::sync`].
     pub fn sync(&self) -> Result {
+        let _timed = self.requests.time(Op::Syncfs);
         Ok(self.live()?.fs.sync()?)
     }
 
@@ -144,7 +173,7 @@ impl Server {
     }
 
     fn node(&self, id: u64) -> Result<Arc<Node>> {
-        self.live()?.nodes.get(id)
+        self.live()?.node(id)
     }
 
     fn new_file(&self, caller: Caller, mode: u32, umask: u32) -> NewFile {

@@ -1,16 +1,20 @@
 //! What the kernel knows by number: files by node id, open files by handle.
 //!
-//! Invariants: a node is held from the lookup that told the kernel of it until the kernel forgot every
-//! lookup. What is held keeps its inode, so that a number stands for one file as long as the kernel knows
-//! it; that is why the node id is the inode number, and need not carry the generation.
+//! Invariants: a file that the kernel knows is the one that had its number and generation when the kernel was told, or the
+//! number is refused as stale. What has names is found by its number when a request comes. What has none is held, from before
+//! its last name goes until the kernel forgets it: nothing else would keep it alive, and its number its own.
+//! That is why the node id is the inode number, and need not carry the generation.
 //!
-//! What is dropped is dropped outside of a shard's lock: the last node of a removed file frees its blocks.
+//! A file takes some 20 bytes here, because the kernel may know millions; a few hundred that were used last are held as
+//! objects, with their maps. What is dropped is dropped outside of a shard's lock: the last node of a removed file frees
+//! its blocks.
 //!
-//! Rejected: node ids that are addresses, as libfuse has them. They are faster by one lookup, and hand the
-//! kernel's idea of our memory to whoever can write to the FUSE descriptor.
+//! Rejected: an object for each file that the kernel knows, which takes 1.5 KB and more for its map. Node ids that are
+//! addresses, as libfuse has them: they are faster by one lookup, and hand the kernel's idea of our memory to whoever can write
+//! to the FUSE descriptor.
 
 use crate::Errno;
-use dioxide::Node;
+use dioxide::{Fs, Node};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,11 +24,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A power of two.
 const SHARDS: usize = 64;
+/// So many files that were used last are held by each shard.
+const RECENT: usize = 8;
 
 /// Node id of the root, whatever its inode.
 pub const ROOT_ID: u64 = 1;
 /// Inode of the root, of which no file has the root's node id: inode 1 keeps the bad blocks.
-const ROOT_INO: u64 = 2;
+const ROOT_INO: u32 = 2;
 
 /// Numbers that we give out ourselves: one multiplication spreads them.
 #[derive(Default)]
@@ -36,7 +42,11 @@ impl Hasher for Spread {
     }
 
     fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are u64");
+        unreachable!("keys are numbers");
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        self.write_u64(key.into());
     }
 
     fn write_u64(&mut self, key: u64) {
@@ -58,65 +68,165 @@ impl<V> Sharded<V> {
     }
 }
 
-/// A file that the kernel knows.
+/// What is remembered of a file that the kernel knows.
 struct Known {
-    node: Arc<Node>,
-    lookups: u64,
+    generation: u32,
+    /// At `u32::MAX` it is not counted any more, and the file known until the end.
+    lookups: u32,
+}
+
+/// A part of the files that the kernel knows.
+#[derive(Default)]
+struct Files {
+    known: HashMap<u32, Known, BuildHasherDefault<Spread>>,
+    /// Those without names.
+    nameless: HashMap<u32, Arc<Node>, BuildHasherDefault<Spread>>,
+    /// Those that were used last, each in the only place where it may be.
+    recent: [Option<Arc<Node>>; RECENT],
 }
 
 /// The files that the kernel knows, by node id.
 pub(crate) struct Nodes {
     root: Arc<Node>,
-    known: Sharded<Known>,
+    shards: Box<[RwLock<Files>]>,
+}
+
+/// A node id as an inode number.
+fn number(id: u64) -> Result<u32, Errno> {
+    u32::try_from(id).map_err(|_| Errno::STALE)
+}
+
+impl Files {
+    fn place(&mut self, ino: u32) -> &mut Option<Arc<Node>> {
+        &mut self.recent[recent_place(ino)]
+    }
+
+    fn held(&self, ino: u32, generation: u32) -> Option<&Arc<Node>> {
+        let wanted = |node: &&Arc<Node>| (node.ino(), node.generation()) == (ino, generation);
+        let recent = self.recent[recent_place(ino)].as_ref();
+        let recent = recent.filter(wanted);
+        recent.or_else(|| self.nameless.get(&ino).filter(wanted))
+    }
+
+    fn knows(&self, node: &Node) -> bool {
+        let known = self.known.get(&node.ino());
+        known.is_some_and(|known| known.generation == node.generation())
+    }
+}
+
+/// Neighbours go to different shards, and the next ones to different places.
+fn recent_place(ino: u32) -> usize {
+    ino as usize / SHARDS % RECENT
 }
 
 impl Nodes {
     pub(crate) fn new(root: Node) -> Nodes {
         Nodes {
             root: Arc::new(root),
-            known: Sharded::new(),
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
         }
     }
 
-    /// The file of a node id.
-    pub(crate) fn get(&self, id: u64) -> Result<Arc<Node>, Errno> {
+    fn shard(&self, ino: u32) -> &RwLock<Files> {
+        &self.shards[ino as usize % SHARDS]
+    }
+
+    /// The file of a node id. May read its inode.
+    pub(crate) fn get(&self, fs: &Fs, id: u64) -> Result<Arc<Node>, Errno> {
         if id == ROOT_ID {
             return Ok(self.root.clone());
         }
-        let shard = self.known.shard(id).read();
-        let known = shard.get(&id).ok_or(Errno::STALE)?;
-        Ok(known.node.clone())
+        let ino = number(id)?;
+        let generation = {
+            let shard = self.shard(ino).read();
+            let known = shard.known.get(&ino).ok_or(Errno::STALE)?;
+            if let Some(node) = shard.held(ino, known.generation) {
+                return Ok(node.clone());
+            }
+            known.generation
+        };
+        let node = match fs.node_by_number(ino, generation) {
+            Err(dioxide::Error::NotFound(_)) => return Err(Errno::STALE),
+            node => Arc::new(node?),
+        };
+        self.keep_recent(&node);
+        Ok(node)
     }
 
-    /// The kernel is about to be told of a file, once.
-    pub(crate) fn learn(&self, node: Node) -> (u64, Arc<Node>) {
-        let id = u64::from(node.ino());
-        if id == ROOT_INO {
-            return (ROOT_ID, self.root.clone());
+    /// Holds a file that is likely to be used again, if the kernel still knows it.
+    pub(crate) fn keep_recent(&self, node: &Arc<Node>) {
+        let ino = node.ino();
+        let mut shard = self.shard(ino).write();
+        if !shard.knows(node) {
+            return;
         }
-        // Dropped after the shard's lock, if the file is known already.
-        let node = Arc::new(node);
-        let mut shard = self.known.shard(id).write();
-        let known = shard.entry(id).or_insert_with(|| Known {
-            node: node.clone(),
+        let before = shard.place(ino).replace(node.clone());
+        drop(shard);
+        drop(before);
+    }
+
+    /// The kernel is about to be told of a file, once. Returns its node id. The caller knows that it is there: it holds
+    /// it, or the name that led to it.
+    pub(crate) fn learn(&self, ino: u32, generation: u32) -> u64 {
+        if ino == ROOT_INO {
+            return ROOT_ID;
+        }
+        let mut shard = self.shard(ino).write();
+        let known = shard.known.entry(ino).or_insert(Known {
+            generation,
             lookups: 0,
         });
-        known.lookups += 1;
-        (id, known.node.clone())
+        // A file that had the number before has ended, though nobody here made it.
+        known.generation = generation;
+        known.lookups = known.lookups.saturating_add(1);
+        ino.into()
+    }
+
+    /// A file has no name, or is about to lose what may be its last: it stays as long as the kernel knows it.
+    pub(crate) fn hold(&self, node: &Arc<Node>) {
+        let mut shard = self.shard(node.ino()).write();
+        if shard.knows(node) {
+            shard.nameless.insert(node.ino(), node.clone());
+        }
+    }
+
+    /// A file that is held has a name after all.
+    pub(crate) fn release(&self, node: &Arc<Node>) {
+        let held = self.shard(node.ino()).write().nameless.remove(&node.ino());
+        drop(held);
     }
 
     /// The kernel forgets so many lookups.
     pub(crate) fn forget(&self, id: u64, lookups: u64) {
-        let gone = {
-            let mut shard = self.known.shard(id).write();
-            let Entry::Occupied(mut known) = shard.entry(id) else {
-                return;
-            };
-            let left = known.get().lookups.saturating_sub(lookups);
-            known.get_mut().lookups = left;
-            (left == 0).then(|| known.remove())
+        let Ok(ino) = number(id) else { return };
+        let mut shard = self.shard(ino).write();
+        let Entry::Occupied(mut known) = shard.known.entry(ino) else {
+            return;
         };
-        drop(gone);
+        if known.get().lookups == u32::MAX {
+            return;
+        }
+        let left = u64::from(known.get().lookups).saturating_sub(lookups);
+        known.get_mut().lookups = left as u32;
+        if left > 0 {
+            return;
+        }
+        known.remove();
+        let recent = shard.place(ino).take_if(|node| node.ino() == ino);
+        let nameless = shard.nameless.remove(&ino);
+        drop(shard);
+        drop((recent, nameless));
+    }
+
+    /// How many files the kernel knows, and how many of them are held.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let count = |shard: &RwLock<Files>| {
+            let shard = shard.read();
+            let recent = shard.recent.iter().flatten().count();
+            (shard.known.len(), recent + shard.nameless.len())
+        };
+        let add = |sum: (usize, usize), one: (usize, usize)| (sum.0 + one.0, sum.1 + one.1);
+        self.shards.iter().map(count).fold((0, 0), add)
     }
 }
 
@@ -144,6 +254,10 @@ impl<T> Handles<T> {
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<T>, Errno> {
         let shard = self.open.shard(handle).read();
         shard.get(&handle).cloned().ok_or(Errno::BADF)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.open.0.iter().map(|shard| shard.read().len()).sum()
     }
 
     pub(crate) fn remove(&self, handle: u64) {

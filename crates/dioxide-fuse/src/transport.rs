@@ -22,6 +22,8 @@ pub struct ConnectOptions {
     pub permissions: bool,
     /// The mount goes when this process does.
     pub auto_unmount: bool,
+    /// Each thread may open `/dev/fuse` for itself.
+    pub clone_descriptors: bool,
     /// How many requests are answered at the same time.
     pub threads: usize,
     /// How many requests that nobody waits for the kernel has under way.

@@ -145,6 +145,7 @@ struct State {
     /// The newest transaction that was begun, and the newest that is durable.
     newest: Tid,
     committed: Tid,
+    commits: u64,
     committer: bool,
     /// Blocks of which the log holds a copy, with the last transaction that wrote one.
     logged: HashMap<u64, Tid>,
@@ -232,6 +233,7 @@ impl Journal {
                 committing: None,
                 newest: Tid(0),
                 committed: Tid(0),
+                commits: 0,
                 committer: false,
                 logged: HashMap::new(),
             }),
@@ -335,6 +337,11 @@ impl Journal {
     /// The newest transaction that was begun; 0 if there is none.
     pub fn newest(&self) -> Tid {
         Tid(self.core.newest.load(Ordering::Acquire))
+    }
+
+    /// How many transactions this journal has made durable.
+    pub fn commits(&self) -> u64 {
+        self.core.state.lock().commits
     }
 
     /// The newest transaction that is durable; 0 if there is none.

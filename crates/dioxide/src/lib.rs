@@ -50,7 +50,7 @@ pub use api::file::{File, OpenOptions};
 pub use api::fs::{DataMode, Fs, MountOptions};
 pub use api::metadata::{DirEntry, FileType, Metadata, Timestamp, Xattr};
 pub use api::names::{NewFile, RenameMode, Special};
-pub use api::node::Node;
+pub use api::node::{ListedPlus, Node};
 pub use api::queue::{Completion, Queue, QueueOptions};
 pub use dioxide_block as block;
 pub use dioxide_block::file::Backend;

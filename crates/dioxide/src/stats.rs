@@ -60,6 +60,8 @@ pub struct Stats {
     pub completed_inline: u64,
     /// Queued requests whose completion ran in a worker.
     pub completed_deferred: u64,
+    /// Transactions that the journal made durable.
+    pub journal_commits: u64,
 }
 
 impl Counters {
@@ -92,8 +94,10 @@ impl Counters {
             .sum()
     }
 
-    pub(crate) fn snapshot(&self) -> Stats {
+    /// What is counted here; what the journal counts comes from it.
+    pub(crate) fn snapshot(&self, journal_commits: u64) -> Stats {
         Stats {
+            journal_commits,
             reads_simple: self.sum(Count::ReadSimple),
             reads_general: self.sum(Count::ReadGeneral),
             writes_shared: self.sum(Count::WriteShared),
@@ -124,6 +128,7 @@ impl Stats {
             drains: self.drains - earlier.drains,
             completed_inline: self.completed_inline - earlier.completed_inline,
             completed_deferred: self.completed_deferred - earlier.completed_deferred,
+            journal_commits: self.journal_commits - earlier.journal_commits,
         }
     }
 }
@@ -140,7 +145,7 @@ mod tests {
         counters.add(Slot::NONE, Count::Punt);
         counters.add_many(Slot::of(0), Count::Drain, 4);
         let before = Stats::default();
-        let now = counters.snapshot().since(&before);
+        let now = counters.snapshot(0).since(&before);
         assert_eq!((now.punts, now.drains, now.restarts), (3, 4, 0));
     }
 }

@@ -9,8 +9,12 @@ use std::path::PathBuf;
 Returns when the mount serves, and goes on in the background; with -f when it ends. An image that was not closed
 cleanly is recovered first. One that cannot be written is mounted read-only.
 
-Needs no root, if fusermount3 is installed. As root everybody may use the mount, and set-ID bits and devices count, as
-with other mounts; say -o nosuid,nodev for an image that you do not trust.
+Needs no root, if fusermount3 is installed; then the mount is nosuid and nodev. As root everybody may use the mount, and
+set-ID bits and devices count, as with other mounts; say --sandbox -o nosuid,nodev for an image that you do not trust.
+
+--sandbox: once the image and the connection to the kernel are open, the process can open nothing else: no file, no socket, no
+program (seccomp and Landlock). A second process, which never looks at the image, waits outside to unmount. Not together
+with --stats, nor for an image with multi-mount protection.
 
 Options (those of ext4 that only the kernel knows do nothing):
   ro, noload, errors=, data=, commit=, barrier, nobarrier, discard, nodiscard,
@@ -28,6 +32,8 @@ Options (those of ext4 that only the kernel knows do nothing):
   auto_unmount          unmount when the process ends, however it ends
   max_threads=, max_background=
                         requests at the same time
+  sandbox               as --sandbox
+  stats=FILE            as --stats
   suid, dev, exec, sync, dirsync, noatime and their opposites, fsname=
                         as for other mounts
 
@@ -39,6 +45,7 @@ Exit status: 0 if it is mounted (with -f: if the image was closed cleanly), 2 ot
 Examples:
   dioxide mount disk.img /mnt
   dioxide mount disk.img /mnt -o ro,dio_policy=v6.6
+  dioxide mount --sandbox -o nosuid,nodev found.img /mnt
   dioxide mount -f disk.img /mnt")]
 pub struct MountArgs {
     /// Image file or block device
@@ -50,6 +57,12 @@ pub struct MountArgs {
     /// Options, with commas between them
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
+    /// Replace this file every second, and at the end, by what was counted, as JSON: see dioxide stats
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Keep the image and the connection to the kernel, and give up everything else
+    #[arg(long)]
+    pub sandbox: bool,
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
@@ -71,4 +84,30 @@ pub struct UmountArgs {
     /// Where it is mounted
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+    /// This is the process outside of a sandbox: standard input has a byte when it is time
+    #[arg(long, hide = true)]
+    pub when_told: bool,
+}
+
+/// Tells what a mount has counted
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Requests by kind, with how long the server took for each; files; and what the library has counted: requests by the path that they
+took, locks waited for, restarts, EAGAINs, drains, commits of the journal. All since it was mounted.
+
+Whoever may use the mount may ask. Other programs ask by getxattr(2) of system.dioxide.stats on the mounted directory,
+which is the same JSON; dioxide mount --stats keeps it in a file.
+
+Exit status: 0, or 2 if DIR is not a mount of dioxide.
+
+Examples:
+  dioxide stats /mnt
+  dioxide stats --json /mnt")]
+pub struct StatsArgs {
+    /// Where it is mounted
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
 }

@@ -3,6 +3,9 @@
 //! The process in the background is this program, started again: a fork would have to come before the first thread, and
 //! needs `unsafe`. It says one line on its standard output when the mount serves; if that ends without one, its exit status
 //! is that of the command.
+//!
+//! A server in a sandbox can neither unmount nor run a program that does. For it a third process, this program too, waits
+//! outside until it is told: [`Outside`].
 
 use crate::args::MountArgs;
 use crate::failure::{Failure, Status, complain};
@@ -13,7 +16,8 @@ use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 /// Mounts.
 pub fn run(args: &MountArgs) -> Result<Status, Failure> {
@@ -37,8 +41,7 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
         // Signals of the terminal are not for it. It fails for who leads a group, which nobody does whom we have started.
         let _ = rustix::process::setsid();
     }
-    let words = args.options.join(",");
-    let (options, warnings) = Options::parse(&words).map_err(failed)?;
+    let (options, warnings) = options(args)?;
     tell(args, &warnings);
     end_at_a_bug();
     // Before the mount, so that none that comes after it is missed.
@@ -46,12 +49,61 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
         .map_err(|error| Failure::trouble("signals", error))?;
     let mounted = MountPoint::mount(&args.image, &args.dir, &options).map_err(failed)?;
     tell(args, mounted.warnings());
-    unmount_at_a_signal(signals, mounted.unmounter())?;
-    if args.background {
-        leave().map_err(|error| Failure::trouble("background", error))?;
+    let outside = options.sandbox.then(|| Outside::start(args, mounted.dir()));
+    let outside = outside.transpose().map_err(background)?;
+    let leaving = args.background.then(prepare_to_leave).transpose();
+    let leaving = leaving.map_err(background)?;
+    if let Some(outside) = &outside {
+        mounted.confine().map_err(|error| {
+            outside.unmount();
+            failed(error)
+        })?;
+    }
+    unmount_at_a_signal(signals, mounted.unmounter(), outside)?;
+    if let Some(null) = leaving {
+        leave(&null).map_err(background)?;
     }
     mounted.serve().map_err(failed)?;
     Ok(Status::Fine)
+}
+
+fn background(error: io::Error) -> Failure {
+    Failure::trouble("background", error)
+}
+
+fn options(args: &MountArgs) -> Result<(Options, Vec<String>), Failure> {
+    let words = args.options.join(",");
+    let (mut options, warnings) = Options::parse(&words).map_err(failed)?;
+    options.sandbox |= args.sandbox;
+    if args.stats.is_some() {
+        options.stats.clone_from(&args.stats);
+    }
+    Ok((options, warnings))
+}
+
+/// A process outside of the sandbox, which unmounts when it is told, and ends when this one does.
+struct Outside(Child);
+
+impl Outside {
+    fn start(args: &MountArgs, dir: &Path) -> io::Result<Outside> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["umount", "--when-told", "--"]).arg(dir);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if args.background {
+            command.stderr(Stdio::null());
+        }
+        command.spawn().map(Outside)
+    }
+
+    /// Returns when it has done so.
+    fn unmount(&self) {
+        let told = self.0.stdin.as_ref().map(|mut words| words.write_all(b"u"));
+        if matches!(told, Some(Ok(()))) {
+            // It says nothing, and ends.
+            let end = self.0.stdout.as_ref();
+            let _ = end.map(|end| rustix::io::read(end, &mut [0]));
+        }
+    }
 }
 
 fn tell(args: &MountArgs, warnings: &[String]) {
@@ -70,10 +122,20 @@ fn end_at_a_bug() {
     }));
 }
 
-fn unmount_at_a_signal(mut signals: Signals, unmounter: Unmounter) -> Result<(), Failure> {
+fn unmount_at_a_signal(
+    mut signals: Signals,
+    unmounter: Unmounter,
+    outside: Option<Outside>,
+) -> Result<(), Failure> {
     let wait = move || {
         for _ in signals.forever() {
-            unmounter.unmount();
+            match &outside {
+                None => unmounter.unmount(),
+                Some(outside) => {
+                    outside.unmount();
+                    unmounter.unmounted();
+                }
+            }
         }
     };
     let thread = std::thread::Builder::new().name("signals".into());
@@ -83,43 +145,52 @@ fn unmount_at_a_signal(mut signals: Signals, unmounter: Unmounter) -> Result<(),
         .map_err(|error| Failure::trouble("signals", error))
 }
 
+/// What a process in a sandbox cannot do any more.
+fn prepare_to_leave() -> io::Result<File> {
+    std::env::set_current_dir("/")?;
+    File::options().read(true).write(true).open("/dev/null")
+}
+
 /// Tells that the mount serves, and holds nothing any more that belongs to who started it.
-fn leave() -> io::Result<()> {
+fn leave(null: &File) -> io::Result<()> {
     io::stdout().write_all(b"serving\n")?;
     io::stdout().flush()?;
-    std::env::set_current_dir("/")?;
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    stdio::dup2_stdin(&null)?;
-    stdio::dup2_stdout(&null)?;
-    stdio::dup2_stderr(&null)?;
+    stdio::dup2_stdin(null)?;
+    stdio::dup2_stdout(null)?;
+    stdio::dup2_stderr(null)?;
     Ok(())
 }
 
 fn start(args: &MountArgs) -> Result<Status, Failure> {
-    let trouble = |error: io::Error| Failure::trouble("background", error);
     let mut words: Vec<OsString> = vec!["mount".into(), "--background".into()];
     for options in &args.options {
         words.extend(["-o".into(), options.into()]);
+    }
+    if args.sandbox {
+        words.push("--sandbox".into());
+    }
+    if let Some(stats) = &args.stats {
+        words.extend(["--stats".into(), stats.into()]);
     }
     words.extend([
         "--".into(),
         args.image.clone().into(),
         args.dir.clone().into(),
     ]);
-    let program = std::env::current_exe().map_err(trouble)?;
+    let program = std::env::current_exe().map_err(background)?;
     let mut child = Command::new(program)
         .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(trouble)?;
+        .map_err(background)?;
     let mut said = [0];
     let told = child.stdout.take().map(|mut out| out.read(&mut said));
     match told {
         Some(Ok(1)) => Ok(Status::Fine),
         // It has told why.
         _ => {
-            child.wait().map_err(trouble)?;
+            child.wait().map_err(background)?;
             Ok(Status::Trouble)
         }
     }

@@ -2,9 +2,27 @@
 
 use crate::args::UmountArgs;
 use crate::failure::{Failure, Status};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Read;
 
 /// Unmounts, and waits.
 pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
+    if args.when_told {
+        return when_told(args);
+    }
     dioxide_fuse::unmount(&args.dir).map_err(super::mount::failed)?;
+    Ok(Status::Fine)
+}
+
+/// Signals that are for the server may be sent to this process too: the server asks then. If it ends without a word, there
+/// is nothing to do.
+fn when_told(args: &UmountArgs) -> Result<Status, Failure> {
+    let trouble = |error| Failure::trouble("signals", error);
+    let _ignored = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(trouble)?;
+    let _ = rustix::process::setsid();
+    if matches!(std::io::stdin().read(&mut [0]), Ok(1)) {
+        dioxide_fuse::unmount_by_force(&args.dir);
+    }
     Ok(Status::Fine)
 }

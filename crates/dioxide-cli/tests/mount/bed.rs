@@ -134,6 +134,11 @@ impl Bed {
         self.ended(false)
     }
 
+    /// Process of the server.
+    pub fn pid(&self) -> u32 {
+        self.server.lock().unwrap().id()
+    }
+
     /// Sends the server a signal.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let server = self.server.lock().unwrap();

@@ -104,6 +104,63 @@ fn unlinked_open_file_keeps_its_content_until_closed() {
     bed.finish();
 }
 
+/// A descriptor of which the server is told nothing.
+fn path_only(path: &Path) -> File {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_PATH);
+    options.open(path).unwrap()
+}
+
+/// The server holds no object for most files that the kernel knows; it must for these.
+#[test]
+fn file_without_names_stays_as_long_as_anybody_has_it() {
+    need_fuse!();
+    let bed = Bed::new("");
+    let names = ["unlinked", "replaced", "linked"];
+    for name in names {
+        fs::write(bed.at(name), name).unwrap();
+    }
+    fs::create_dir(bed.at("dir")).unwrap();
+    fs::create_dir(bed.at("other")).unwrap();
+    fs::hard_link(bed.at("linked"), bed.at("other/name")).unwrap();
+    fs::write(bed.at("new"), "new").unwrap();
+    let held = names.map(|name| path_only(&bed.at(name)));
+    let dir = path_only(&bed.at("dir"));
+    fs::remove_file(bed.at("unlinked")).unwrap();
+    fs::rename(bed.at("new"), bed.at("replaced")).unwrap();
+    fs::remove_file(bed.at("linked")).unwrap();
+    fs::remove_dir(bed.at("dir")).unwrap();
+    // More than the server keeps of what was used last, in inodes that are free.
+    for index in 0..600 {
+        fs::write(bed.at(&format!("other/f{index}")), "other").unwrap();
+    }
+    let taken = |ino| {
+        let mut names = fs::read_dir(bed.at("other")).unwrap();
+        names.any(|name| name.unwrap().metadata().unwrap().ino() == ino)
+    };
+    for ((name, file), links) in names.iter().zip(&held).zip([0, 0, 1]) {
+        let told = file.metadata().unwrap();
+        assert_eq!(told.nlink(), links, "{name}");
+        assert_eq!(taken(told.ino()), links > 0, "{name}");
+        let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+        assert_eq!(fs::read_to_string(again).unwrap(), **name);
+    }
+    let told = dir.metadata().unwrap();
+    assert!(told.is_dir() && !taken(told.ino()));
+    let free = || run(limited("stat").args(["-f", "-c", "%d"]).arg(bed.root()));
+    let before: u64 = free().trim().parse().unwrap();
+    drop((held, dir));
+    // The kernel tells that it forgot a file when it gets to it.
+    for _ in 0..500 {
+        if free().trim().parse::<u64>().unwrap() == before + 3 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(free().trim().parse::<u64>().unwrap(), before + 3);
+    bed.finish();
+}
+
 fn direct(path: &Path) -> File {
     let mut options = File::options();
     options.read(true).write(true).create(true);

@@ -4,4 +4,6 @@ mod bed;
 mod content;
 mod lifetime;
 mod names;
+mod sandbox;
+mod stats;
 mod users;

@@ -94,10 +94,35 @@ fn owner_and_mask_that_are_asked_for_are_shown() {
 #[test]
 fn user_without_privileges_mounts_his_own_image() {
     need_fuse!();
+    if let Some(said) = mount_as_nobody("") {
+        assert!(said.ends_with("\nx\n"), "{said}");
+    }
+}
+
+/// Whatever the user asks for: set-ID bits and devices of an image that he made himself do not count.
+#[test]
+fn mount_of_user_without_privileges_is_nosuid_and_nodev() {
+    need_fuse!();
+    for words in ["", "-o suid,dev"] {
+        let Some(said) = mount_as_nobody(words) else {
+            return;
+        };
+        let flags = said.lines().next().unwrap();
+        let flags: Vec<&str> = flags.split(',').collect();
+        assert!(
+            flags.contains(&"nosuid") && flags.contains(&"nodev"),
+            "{said}"
+        );
+    }
+}
+
+/// A user mounts an image of his own, writes, reads, unmounts. Returns the mount's flags and what was read, a line each; None
+/// where users cannot mount.
+pub fn mount_as_nobody(words: &str) -> Option<String> {
     let helper = fs::metadata("/usr/bin/fusermount3");
     if !helper.is_ok_and(|helper| helper.mode() & 0o4000 != 0) {
         eprintln!("skipped: needs fusermount3");
-        return;
+        return None;
     }
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
@@ -114,12 +139,14 @@ fn user_without_privileges_mounts_his_own_image() {
     // Where everybody can run it.
     let program = home.path().join("dioxide");
     fs::copy(env!("CARGO_BIN_EXE_dioxide"), &program).unwrap();
-    let script =
-        "./dioxide mount own.img dir && echo x > dir/f && cat dir/f && ./dioxide umount dir";
-    let said = run(nobody(script).current_dir(home.path()));
-    assert_eq!(said, "x\n");
+    let script = format!(
+        "./dioxide mount {words} own.img dir && grep \" $PWD/dir \" /proc/self/mounts | cut -d' ' -f4 \
+        && echo x > dir/f && cat dir/f && ./dioxide umount dir"
+    );
+    let said = run(nobody(&script).current_dir(home.path()));
     assert!(!is_mounted(&dir));
     e2fsck_clean(&own);
+    Some(said)
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Attributes: told, and changed.
 
 use super::{Caller, Live, Server};
+use crate::stats::Op;
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
 use dioxide::{FileType, Metadata, Node, OpenOptions, SetAttributes, StatFs, Timestamp};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What the kernel is told of a file.
@@ -111,6 +113,7 @@ impl Server {
     /// # Errors
     /// `ESTALE` for a file that the kernel does not know.
     pub fn getattr(&self, id: u64) -> Result<Stat> {
+        let _timed = self.requests.time(Op::Getattr);
         Ok(self.stat(&*self.node(id)?))
     }
 
@@ -119,8 +122,9 @@ impl Server {
     /// # Errors
     /// As [`dioxide::File::set_len`] and [`dioxide::File::set_attributes`].
     pub fn setattr(&self, caller: Caller, id: u64, change: &Change) -> Result<Stat> {
+        let _timed = self.requests.time(Op::Setattr);
         let live = self.live()?;
-        let node = live.nodes.get(id)?;
+        let node = live.node(id)?;
         if let Some(size) = change.size {
             self.resize(&live, caller, &node, size, change.handle)?;
         }
@@ -158,14 +162,24 @@ impl Server {
         Stat { attr, valid }
     }
 
-    /// The kernel is told of a file.
-    pub(super) fn tell(&self, live: &Live, node: Node) -> Entry {
-        let (id, node) = live.nodes.learn(node);
-        let Stat { attr, valid } = self.stat(&node);
+    /// The kernel is told of a file, which is likely to be used next.
+    pub(super) fn tell(&self, live: &Live, node: &Arc<Node>) -> Entry {
+        let entry = self.tell_of(live, node.metadata());
+        if entry.attr.metadata.nlink == 0 {
+            live.nodes.hold(node);
+        }
+        live.nodes.keep_recent(node);
+        entry
+    }
+
+    /// The kernel is told of a file that has a name.
+    pub(super) fn tell_of(&self, live: &Live, metadata: Metadata) -> Entry {
+        let id = live.nodes.learn(metadata.ino, metadata.generation);
+        let attr = self.attr(metadata);
         Entry {
             id,
+            attr_valid: self.valid(&attr),
             attr,
-            attr_valid: valid,
             entry_valid: self.options.entry_timeout,
         }
     }
@@ -193,6 +207,7 @@ impl Server {
     /// # Errors
     /// None but `ENODEV`.
     pub fn statfs(&self) -> Result<StatFs> {
+        let _timed = self.requests.time(Op::Statfs);
         Ok(self.live()?.fs.statfs())
     }
 
@@ -201,11 +216,13 @@ impl Server {
     /// # Errors
     /// As [`Node::read_link`].
     pub fn readlink(&self, id: u64) -> Result<Vec<u8>> {
+        let _timed = self.requests.time(Op::Readlink);
         Ok(self.node(id)?.read_link()?)
     }
 
     /// `forget`: the kernel has dropped so many of the lookups that it was told of.
     pub fn forget(&self, id: u64, lookups: u64) {
+        let _timed = self.requests.time(Op::Forget);
         if id == ROOT_ID {
             return;
         }

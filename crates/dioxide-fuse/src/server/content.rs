@@ -1,6 +1,7 @@
 //! Reading and writing, and what else is done with an open file.
 
 use super::{Caller, Server};
+use crate::stats::Op;
 use crate::{Errno, Result};
 use dioxide::{Buf, FallocateMode, File};
 
@@ -32,6 +33,7 @@ impl Server {
     /// # Errors
     /// As [`File::read_at`].
     pub fn read(&self, handle: u64, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let _timed = self.requests.time(Op::Read);
         let live = self.live()?;
         let handle = live.files.get(handle)?;
         Ok(handle.file(false)?.read_at(buf, offset)?)
@@ -42,6 +44,7 @@ impl Server {
     /// # Errors
     /// As [`File::write_at`].
     pub fn write(&self, handle: u64, buf: &[u8], offset: u64, flags: WriteFlags) -> Result<usize> {
+        let _timed = self.requests.time(Op::Write);
         let live = self.live()?;
         let handle = live.files.get(handle)?;
         let file = match flags.cached {
@@ -56,6 +59,7 @@ impl Server {
     /// # Errors
     /// As [`File::sync_all`].
     pub fn fsync(&self, handle: u64, data_only: bool) -> Result {
+        let _timed = self.requests.time(Op::Fsync);
         let live = self.live()?;
         let handle = live.files.get(handle)?;
         let file = handle.file(false)?;
@@ -78,6 +82,7 @@ impl Server {
         offset: u64,
         len: u64,
     ) -> Result {
+        let _timed = self.requests.time(Op::Fallocate);
         let mode = fallocate_mode(mode).ok_or(Errno::OPNOTSUPP)?;
         let live = self.live()?;
         let handle = live.files.get(handle)?;
@@ -90,6 +95,7 @@ impl Server {
     /// # Errors
     /// As [`File::seek_data`]; `ENXIO` where there is no more.
     pub fn lseek(&self, handle: u64, offset: u64, what: Seek) -> Result<u64> {
+        let _timed = self.requests.time(Op::Lseek);
         let live = self.live()?;
         let handle = live.files.get(handle)?;
         let file = handle.file(false)?;
@@ -111,6 +117,7 @@ impl Server {
         to: (u64, u64),
         len: u64,
     ) -> Result<usize> {
+        let _timed = self.requests.time(Op::CopyFileRange);
         let live = self.live()?;
         let (source, target) = (live.files.get(from.0)?, live.files.get(to.0)?);
         let strip = self.acting(caller).uid != 0;

@@ -2,6 +2,7 @@
 
 use super::{Caller, Server};
 use crate::Result;
+use crate::stats::Op;
 use dioxide::format::inode::InodeFlags;
 use dioxide::{File, Node, OpenOptions};
 use std::sync::{Arc, OnceLock};
@@ -65,8 +66,9 @@ impl Server {
     /// # Errors
     /// As [`Node::open`].
     pub fn open(&self, caller: Caller, id: u64, flags: i32) -> Result<Opened> {
+        let _timed = self.requests.time(Op::Open);
         let live = self.live()?;
-        let node = live.nodes.get(id)?;
+        let node = live.node(id)?;
         let (handle, opened) = self.opened(caller, node, flags)?;
         Ok(Opened {
             handle: live.files.insert(handle),
@@ -110,6 +112,7 @@ impl Server {
     /// # Errors
     /// None but `ENODEV`.
     pub fn release(&self, handle: u64) -> Result {
+        let _timed = self.requests.time(Op::Release);
         self.live()?.files.remove(handle);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The `ioctl`s that ext4 has and FUSE carries: those whose argument is a block of bytes of a known size.
 
 use super::{Caller, Server};
+use crate::stats::Op;
 use crate::{Errno, Result};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{Node, SetAttributes};
@@ -71,6 +72,7 @@ impl Server {
         argument: &[u8],
         out_len: usize,
     ) -> Result<Vec<u8>> {
+        let _timed = self.requests.time(Op::Ioctl);
         let node = self.node(id)?;
         let mut out = match command {
             GETFLAGS => padded(node.metadata().flags, 8),

@@ -3,7 +3,8 @@
 
 use super::{Entry, Server};
 use crate::Result;
-use dioxide::{DirEntry, Error, FileType, Node};
+use crate::stats::Op;
+use dioxide::{DirEntry, FileType};
 
 /// One name of a directory.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,8 @@ pub struct Dirent<'a> {
 
 /// So many names are taken from the library at once.
 const BATCH: usize = 128;
+/// As many as one reply of the kernel's smallest buffer has room for, so that no more inodes are looked at.
+const PLUS_BATCH: usize = 24;
 
 impl Server {
     /// `readdir`: hands out names from a place on, of [`Dirent::next`] or 0, while `take` has room for them.
@@ -27,7 +30,12 @@ impl Server {
     /// # Errors
     /// As [`Node::read_dir`], if not one name was handed out.
     pub fn readdir(&self, id: u64, from: u64, take: &mut dyn FnMut(&Dirent<'_>) -> bool) -> Result {
-        each_name(&*self.node(id)?, from, take)
+        let _timed = self.requests.time(Op::Readdir);
+        let dir = self.node(id)?;
+        let list = |from| dir.read_dir(from, BATCH);
+        each_name(list, from, &mut |(name, next)| {
+            take(&dirent(&name, next)).then_some(next)
+        })
     }
 
     /// `readdirplus`: as [`Server::readdir`], with what each name stands for. None for `.` and `..`, and for what
@@ -41,24 +49,17 @@ impl Server {
         from: u64,
         take: &mut dyn FnMut(&Dirent<'_>, Option<&Entry>) -> bool,
     ) -> Result {
+        let _timed = self.requests.time(Op::Readdirplus);
         let live = self.live()?;
-        let dir = live.nodes.get(id)?;
-        each_name(&dir, from, &mut |name| {
-            let node = match name.name {
-                b"." | b".." => None,
-                text => match dir.lookup(text) {
-                    Ok(node) => Some(node),
-                    Err(Error::NotFound(_)) => return true,
-                    // Whoever looks closer is told what is wrong.
-                    Err(_) => None,
-                },
-            };
-            let entry = node.map(|node| self.tell(&live, node));
-            let taken = take(name, entry.as_ref());
+        let dir = live.node(id)?;
+        let list = |from| dir.read_dir_plus(from, PLUS_BATCH);
+        each_name(list, from, &mut |(name, next, metadata)| {
+            let entry = metadata.map(|told| self.tell_of(&live, told));
+            let taken = take(&dirent(&name, next), entry.as_ref());
             if let Some(entry) = entry.filter(|_| !taken) {
                 live.nodes.forget(entry.id, 1);
             }
-            taken
+            taken.then_some(next)
         })
     }
 
@@ -67,27 +68,32 @@ impl Server {
     /// # Errors
     /// As [`Node::sync`].
     pub fn fsyncdir(&self, id: u64) -> Result {
+        let _timed = self.requests.time(Op::Fsyncdir);
         Ok(self.node(id)?.sync()?)
     }
 }
 
-/// Visits names until the visitor has enough. An error behind the first name is for the request that comes
-/// to it.
-fn each_name(dir: &Node, mut from: u64, visit: &mut dyn FnMut(&Dirent<'_>) -> bool) -> Result {
+/// Visits names until the visitor, which tells where to go on, has enough. An error behind the first name is for the
+/// request that comes to it.
+fn each_name<T>(
+    list: impl Fn(u64) -> dioxide::Result<Vec<T>>,
+    mut from: u64,
+    visit: &mut dyn FnMut(T) -> Option<u64>,
+) -> Result {
     let mut first = true;
     loop {
-        let names = match dir.read_dir(from, BATCH) {
+        let names = match list(from) {
             Err(_) if !first => return Ok(()),
             names => names?,
         };
-        for (entry, next) in &names {
-            if !visit(&dirent(entry, *next)) {
-                return Ok(());
-            }
-            (from, first) = (*next, false);
-        }
         if names.is_empty() {
             return Ok(());
+        }
+        for name in names {
+            match visit(name) {
+                Some(next) => (from, first) = (next, false),
+                None => return Ok(()),
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Names: looked up, made, moved and removed.
 
 use super::attributes::decode_device;
-use super::{Caller, Entry, Opened, Server};
+use super::{Caller, Entry, Live, Opened, Server};
+use crate::stats::Op;
 use crate::{Errno, Result};
 use dioxide::{Node, RenameMode, Special};
 use std::sync::Arc;
@@ -22,9 +23,10 @@ impl Server {
     /// # Errors
     /// As [`Node::lookup`].
     pub fn lookup(&self, at: At<'_>) -> Result<Entry> {
+        let _timed = self.requests.time(Op::Lookup);
         let live = self.live()?;
-        let node = live.nodes.get(at.dir)?.lookup(at.name)?;
-        Ok(self.tell(&live, node))
+        let node = live.node(at.dir)?.lookup(at.name)?;
+        Ok(self.tell(&live, &Arc::new(node)))
     }
 
     /// How long the kernel may go on believing that a name is not there.
@@ -34,8 +36,8 @@ impl Server {
 
     fn make(&self, dir: u64, make: impl FnOnce(&Node) -> dioxide::Result<Node>) -> Result<Entry> {
         let live = self.live()?;
-        let node = make(&*live.nodes.get(dir)?)?;
-        Ok(self.tell(&live, node))
+        let node = make(&*live.node(dir)?)?;
+        Ok(self.tell(&live, &Arc::new(node)))
     }
 
     /// `mknod`: of a regular file too.
@@ -50,6 +52,7 @@ impl Server {
         umask: u32,
         rdev: u32,
     ) -> Result<Entry> {
+        let _timed = self.requests.time(Op::Mknod);
         let new = self.new_file(caller, mode, umask);
         let (major, minor) = decode_device(rdev);
         let special = match mode & libc::S_IFMT {
@@ -71,6 +74,7 @@ impl Server {
     /// # Errors
     /// As [`Node::create_dir`].
     pub fn mkdir(&self, caller: Caller, at: At<'_>, mode: u32, umask: u32) -> Result<Entry> {
+        let _timed = self.requests.time(Op::Mkdir);
         let new = self.new_file(caller, mode, umask);
         self.make(at.dir, |dir| dir.create_dir(at.name, &new))
     }
@@ -80,6 +84,7 @@ impl Server {
     /// # Errors
     /// As [`Node::symlink`].
     pub fn symlink(&self, caller: Caller, at: At<'_>, target: &[u8]) -> Result<Entry> {
+        let _timed = self.requests.time(Op::Symlink);
         let new = self.new_file(caller, 0o777, 0);
         self.make(at.dir, |dir| dir.symlink(target, at.name, &new))
     }
@@ -89,10 +94,12 @@ impl Server {
     /// # Errors
     /// As [`Node::link`].
     pub fn link(&self, id: u64, at: At<'_>) -> Result<Entry> {
+        let _timed = self.requests.time(Op::Link);
         let live = self.live()?;
-        let node = live.nodes.get(id)?;
-        node.link(&*live.nodes.get(at.dir)?, at.name)?;
-        Ok(self.tell(&live, Node::clone(&node)))
+        let node = live.node(id)?;
+        node.link(&*live.node(at.dir)?, at.name)?;
+        live.nodes.release(&node);
+        Ok(self.tell(&live, &node))
     }
 
     /// `create`: makes a regular file and opens it; opens one that is there, unless the flags have `O_EXCL`.
@@ -107,19 +114,21 @@ impl Server {
         umask: u32,
         flags: i32,
     ) -> Result<(Entry, Opened)> {
+        let _timed = self.requests.time(Op::Create);
         let new = self.new_file(caller, mode, umask);
         let live = self.live()?;
-        let dir = live.nodes.get(at.dir)?;
+        let dir = live.node(at.dir)?;
         let node = match dir.create(at.name, &new).map_err(Errno::from) {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => dir.lookup(at.name)?,
             made => made?,
         };
-        let (handle, opened) = self.opened(caller, Arc::new(node.clone()), flags)?;
+        let node = Arc::new(node);
+        let (handle, opened) = self.opened(caller, node.clone(), flags)?;
         let opened = Opened {
             handle: live.files.insert(handle),
             ..opened
         };
-        Ok((self.tell(&live, node), opened))
+        Ok((self.tell(&live, &node), opened))
     }
 
     /// `unlink`.
@@ -127,7 +136,8 @@ impl Server {
     /// # Errors
     /// As [`Node::remove_file`].
     pub fn unlink(&self, at: At<'_>) -> Result {
-        Ok(self.node(at.dir)?.remove_file(at.name)?)
+        let _timed = self.requests.time(Op::Unlink);
+        self.remove(at, Node::remove_file)
     }
 
     /// `rmdir`.
@@ -135,7 +145,36 @@ impl Server {
     /// # Errors
     /// As [`Node::remove_dir`].
     pub fn rmdir(&self, at: At<'_>) -> Result {
-        Ok(self.node(at.dir)?.remove_dir(at.name)?)
+        let _timed = self.requests.time(Op::Rmdir);
+        self.remove(at, Node::remove_dir)
+    }
+
+    fn remove(&self, at: At<'_>, remove: fn(&Node, &[u8]) -> dioxide::Result<()>) -> Result {
+        let live = self.live()?;
+        let dir = live.node(at.dir)?;
+        self.without_name(&live, &dir, at.name, || remove(&dir, at.name))
+    }
+
+    /// Takes away a name, and holds what loses its last one by that for as long as the kernel knows it. The kernel
+    /// changes a directory's names one at a time, and those of a file, so that the name stands for the same file
+    /// all the while, and nobody else holds or releases it.
+    fn without_name(
+        &self,
+        live: &Live,
+        dir: &Node,
+        name: &[u8],
+        change: impl FnOnce() -> dioxide::Result<()>,
+    ) -> Result {
+        // What is not there, or cannot be read, is for the change to judge.
+        let Ok(loses) = dir.lookup(name).map(Arc::new) else {
+            return Ok(change()?);
+        };
+        live.nodes.hold(&loses);
+        let done = change();
+        if loses.metadata().nlink > 0 {
+            live.nodes.release(&loses);
+        }
+        Ok(done?)
     }
 
     /// `rename`, with flags of `renameat2(2)`.
@@ -143,6 +182,7 @@ impl Server {
     /// # Errors
     /// As [`Node::rename`]; `EINVAL` for flags that are unknown (`RENAME_WHITEOUT` too) or exclude each other.
     pub fn rename(&self, from: At<'_>, to: At<'_>, flags: u32) -> Result {
+        let _timed = self.requests.time(Op::Rename);
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
@@ -150,8 +190,12 @@ impl Server {
             _ => return Err(Errno::INVAL),
         };
         let live = self.live()?;
-        let target = live.nodes.get(to.dir)?;
-        let source = live.nodes.get(from.dir)?;
-        Ok(source.rename(from.name, &target, to.name, mode)?)
+        let target = live.node(to.dir)?;
+        let source = live.node(from.dir)?;
+        let change = || source.rename(from.name, &target, to.name, mode);
+        match mode {
+            RenameMode::Replace => self.without_name(&live, &target, to.name, change),
+            _ => Ok(change()?),
+        }
     }
 }

@@ -83,7 +83,7 @@ fn config(options: &ConnectOptions) -> Config {
         config.acl = SessionACL::All;
     }
     config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = true;
+    config.clone_fd = options.clone_descriptors;
     config
 }
 

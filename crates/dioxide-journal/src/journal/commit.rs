@@ -47,6 +47,7 @@ impl Core {
         on_commit.into_iter().for_each(|then| then());
         let mut state = self.state.lock();
         state.committed = tid;
+        state.commits += 1;
         state.committing = None;
         Ok(())
     }

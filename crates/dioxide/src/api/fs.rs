@@ -402,7 +402,9 @@ impl Fs {
 
     /// What was counted since the file system was opened.
     pub fn stats(&self) -> Stats {
-        self.0.counters.snapshot()
+        let writer = self.0.started_writer();
+        let commits = writer.map_or(0, |writer| writer.journal.commits());
+        self.0.counters.snapshot(commits)
     }
 
     /// The policy in force.

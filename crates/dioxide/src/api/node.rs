@@ -24,6 +24,9 @@ pub struct Node {
     pub(crate) inode: Arc<Inode>,
 }
 
+/// An entry of a directory, the place behind it, and what `stat` tells of its file.
+pub type ListedPlus = (DirEntry, u64, Option<Metadata>);
+
 impl Clone for Node {
     fn clone(&self) -> Node {
         assert!(self.inode.open(), "what is held has not ended");
@@ -55,6 +58,20 @@ impl Fs {
     /// As [`Fs::metadata`].
     pub fn node(&self, path: impl AsRef<[u8]>) -> Result<Node> {
         Node::hold(&self.0, self.0.lookup(path.as_ref(), true)?)
+    }
+
+    /// The file that has a number, as file handles of NFS name it: number and generation together are one file's for
+    /// ever. A file without names is found as long as somebody holds it.
+    ///
+    /// # Errors
+    /// `ENOENT` if that file is gone; damage.
+    pub fn node_by_number(&self, ino: u32, generation: u32) -> Result<Node> {
+        let gone = || Error::NotFound(format!("inode {ino} of generation {generation}"));
+        let inode = self.0.numbered(Ino(ino))?.ok_or_else(gone)?;
+        match inode.generation == generation {
+            true => Node::hold(&self.0, inode),
+            false => Err(gone()),
+        }
     }
 
     /// The file at a path, a symlink itself if it is one.
@@ -209,8 +226,36 @@ impl Node {
     /// `ENOTDIR`; damage.
     pub fn read_dir(&self, from: u64, most: usize) -> Result<Vec<(DirEntry, u64)>> {
         let dir = self.directory()?;
-        let mut entries = Vec::new();
         let _names = dir.names.read();
+        self.entries(dir, from, most)
+    }
+
+    /// As [`Node::read_dir`], with what `stat` tells of each file: nothing of `.` and `..`, and of what cannot be read. Makes
+    /// nothing that stays in memory for each file, so that very large trees can be walked.
+    ///
+    /// # Errors
+    /// As [`Node::read_dir`].
+    pub fn read_dir_plus(&self, from: u64, most: usize) -> Result<Vec<ListedPlus>> {
+        let dir = self.directory()?;
+        // Under the lock, so that no number becomes another file's meanwhile.
+        let _names = dir.names.read();
+        let told = |(entry, next): (DirEntry, u64)| {
+            let metadata = match &*entry.name {
+                b"." | b".." => None,
+                _ => self.mount.metadata_of(entry.ino).ok(),
+            };
+            (entry, next, metadata)
+        };
+        Ok(self
+            .entries(dir, from, most)?
+            .into_iter()
+            .map(told)
+            .collect())
+    }
+
+    /// The caller has the directory's `names`.
+    fn entries(&self, dir: &Inode, from: u64, most: usize) -> Result<Vec<(DirEntry, u64)>> {
+        let mut entries = Vec::new();
         self.mount.read_dir_from(dir, from, &mut |entry, next| {
             let entry = DirEntry {
                 ino: entry.ino,

@@ -237,6 +237,20 @@ impl Mount {
         }
     }
 
+    /// The inode that has a number, if it is in use: one that somebody holds, or one that has a name. Blocks on
+    /// metadata unless somebody holds it.
+    ///
+    /// # Errors
+    /// As [`Mount::inode`].
+    pub(crate) fn numbered(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
+        if let Some(inode) = self.inodes.get(ino) {
+            return Ok(Some(inode));
+        }
+        let inode = self.inode_by(ino, Mount::load_any_inode)?;
+        let links = inode.node().disk.links_count();
+        Ok((links > 0).then_some(inode))
+    }
+
     /// Whether the inode table says of an inode what the object does.
     fn is_on_disk(&self, inode: &Inode) -> Result<bool> {
         let Location { block, offset } = inode.location;

@@ -74,14 +74,23 @@ impl Mount {
         if ino < self.sb.first_ino() {
             return Ok(None);
         }
-        let found = match self.inodes.get(ino) {
-            Some(inode) => self.metadata(&inode),
-            None => self.stat_on_disk(ino)?,
-        };
+        let found = self.metadata_of(ino)?;
         let is_plain = found.nlink > 0
             && found.file_type != FileType::Directory
             && found.flags & InodeFlags::EA_INODE.0 == 0;
         Ok(is_plain.then_some(found))
+    }
+
+    /// The metadata of an inode by its number, whether it is in memory or not. Blocks on metadata. It holds while nobody
+    /// can give the number to another file.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn metadata_of(&self, ino: Ino) -> Result<Metadata> {
+        match self.inodes.get(ino) {
+            Some(inode) => Ok(self.metadata(&inode)),
+            None => self.stat_on_disk(ino),
+        }
     }
 
     /// The metadata of an inode that is not in memory.
