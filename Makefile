@@ -24,6 +24,7 @@ test: ## Set up; format, clippy, rustdoc, licences, model tests, all tests
 soak: ## The long explorations: hours rather than minutes
 	@scripts/setup test
 	DIOXIDE_SOAK=1 cargo test --workspace --release -- --nocapture
+	DIOXIDE=$(TARGET)/release/dioxide tests/foreign/run
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} scripts/fuzz
 
 fuzz: ## Every fuzz target for FUZZ_SECONDS (60) each

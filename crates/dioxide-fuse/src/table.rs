@@ -260,6 +260,12 @@ impl<T> Handles<T> {
         self.open.0.iter().map(|shard| shard.read().len()).sum()
     }
 
+    /// Whether one is so. Looks at all of them.
+    pub(crate) fn any(&self, is_so: impl Fn(&T) -> bool) -> bool {
+        let mut shards = self.open.0.iter();
+        shards.any(|shard| shard.read().values().any(|open| is_so(open)))
+    }
+
     pub(crate) fn remove(&self, handle: u64) {
         let gone = self.open.shard(handle).write().remove(&handle);
         drop(gone);

@@ -21,9 +21,30 @@ use std::process::{Child, Command, Stdio};
 
 /// Mounts.
 pub fn run(args: &MountArgs) -> Result<Status, Failure> {
+    let remount = args.options.iter().flat_map(|words| words.split(','));
+    if remount.clone().any(|word| word == "remount") {
+        return change(args, remount.collect());
+    }
     match args.foreground || args.background {
         true => serve(args),
         false => start(args),
+    }
+}
+
+/// `mount -o remount`: what mount(8) would do itself for a file system that has no helper. Only flags of the mount can be
+/// changed; the server goes on.
+fn change(args: &MountArgs, mut words: Vec<&str>) -> Result<Status, Failure> {
+    const FLAGS: &[&str] = &[
+        "remount", "bind", "ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec", "atime",
+        "noatime", "relatime",
+    ];
+    words.retain(|word| FLAGS.contains(word));
+    let mut mount = Command::new("mount");
+    mount.args(["-i", "-o", &words.join(",")]).arg(&args.dir);
+    match mount.status() {
+        Ok(status) if status.success() => Ok(Status::Fine),
+        Ok(_) => Ok(Status::Trouble),
+        Err(error) => Err(Failure::trouble("mount", error)),
     }
 }
 

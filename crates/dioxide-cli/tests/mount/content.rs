@@ -220,6 +220,37 @@ fn direct_io_that_is_not_aligned_is_refused() {
 }
 
 #[test]
+fn data_that_only_the_page_cache_has_is_no_hole() {
+    need_fuse!();
+    for options in ["", "nowriteback", "max_threads=1"] {
+        let bed = Bed::new(options);
+        let mut open = File::options();
+        let file = open.read(true).write(true).create(true).open(bed.at("f"));
+        let file = file.unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(&pattern(1, 0, 64 << 10), 512 << 10)
+            .unwrap();
+        let seen = File::open(bed.at("f")).unwrap();
+        let sought = [
+            (SeekFrom::Data(0), 512 << 10),
+            (SeekFrom::Hole(512 << 10), 576 << 10),
+            (SeekFrom::Hole(0), 0),
+        ];
+        for (what, wanted) in sought {
+            assert_eq!(rustix::fs::seek(&seen, what), Ok(wanted), "{options}");
+        }
+        // What lies past the end that the server knows, too.
+        file.write_all_at(&pattern(1, 0, 10), 3 << 20).unwrap();
+        assert_eq!(
+            rustix::fs::seek(&file, SeekFrom::Data(1 << 20)),
+            Ok(3 << 20)
+        );
+        drop((file, seen));
+        bed.finish();
+    }
+}
+
+#[test]
 fn ranges_are_allocated_punched_sought_and_copied() {
     need_fuse!();
     let bed = Bed::new("");

@@ -165,6 +165,16 @@ fn mount_helper_takes_the_words_of_mount() {
         .args(["-n", "-o", "rw,noatime", "-t", "fuse.dioxide"]));
     assert!(is_mounted(&dir));
     fs::write(dir.join("f"), "x").unwrap();
+    let remount = |flag: &str| {
+        let mut mount = limited(helper.to_str().unwrap());
+        let options = format!("remount,{flag},noatime,commit=5");
+        run(mount.arg(image.path()).arg(&dir).args(["-o", &options]));
+    };
+    remount("ro");
+    let refused = fs::write(dir.join("f"), "y").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    remount("rw");
+    fs::write(dir.join("f"), "y").unwrap();
     run(dioxide().arg("umount").arg(&dir));
     e2fsck_clean(image.path());
 }

@@ -1,5 +1,6 @@
 //! Reading and writing, and what else is done with an open file.
 
+use super::handle::Handle;
 use super::{Caller, Server};
 use crate::stats::Op;
 use crate::{Errno, Result};
@@ -90,20 +91,29 @@ impl Server {
         Ok(file.allocate(mode, offset, len)?)
     }
 
-    /// `lseek`.
+    /// `lseek`, of a file that nobody has open for writing.
     ///
     /// # Errors
-    /// As [`File::seek_data`]; `ENXIO` where there is no more.
+    /// As [`Server::lseek_written`]. `ENOSYS` where somebody has: his data may be in the kernel's page cache alone, and
+    /// would be told as a hole. A transport that can have the pages written calls `lseek_written` then; one that
+    /// hands the error over gets files without holes, and is not asked again.
     pub fn lseek(&self, handle: u64, offset: u64, what: Seek) -> Result<u64> {
         let _timed = self.requests.time(Op::Lseek);
         let live = self.live()?;
-        let handle = live.files.get(handle)?;
-        let file = handle.file(false)?;
-        let found = match what {
-            Seek::Data => file.seek_data(offset)?,
-            Seek::Hole => file.seek_hole(offset)?,
-        };
-        found.ok_or(Errno::NXIO)
+        let asked = live.files.get(handle)?;
+        match live.files.any(|other| other.may_have_dirtied(&asked)) {
+            true => Err(Errno(libc::ENOSYS)),
+            false => seek(&asked, offset, what),
+        }
+    }
+
+    /// `lseek`, of a file whose pages the kernel has written.
+    ///
+    /// # Errors
+    /// As [`File::seek_data`]; `ENXIO` where there is no more.
+    pub fn lseek_written(&self, handle: u64, offset: u64, what: Seek) -> Result<u64> {
+        let _timed = self.requests.time(Op::Lseek);
+        seek(&*self.live()?.files.get(handle)?, offset, what)
     }
 
     /// `copy_file_range`: returns how many bytes, which may be less than asked.
@@ -127,6 +137,15 @@ impl Server {
             len.min(COPY_BYTES),
         )
     }
+}
+
+fn seek(handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+    let file = handle.file(false)?;
+    let found = match what {
+        Seek::Data => file.seek_data(offset)?,
+        Seek::Hole => file.seek_hole(offset)?,
+    };
+    found.ok_or(Errno::NXIO)
 }
 
 /// What was copied before an error counts.

@@ -40,6 +40,11 @@ impl Handle {
         self.one(true, strip)
     }
 
+    /// Whether the page cache may have data of this file that came by this handle: by a mapping for those of `O_DIRECT` too.
+    pub(super) fn may_have_dirtied(&self, other: &Handle) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY && self.node.ino() == other.node.ino()
+    }
+
     fn one(&self, cached: bool, strip: bool) -> Result<&File> {
         let place = &self.files[usize::from(cached) | usize::from(strip) << 1];
         if let Some(file) = place.get() {

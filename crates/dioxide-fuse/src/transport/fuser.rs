@@ -22,7 +22,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Largest request that carries data.
@@ -51,12 +51,16 @@ pub struct DevFuse(fuser::Session<Adapter>);
 
 impl Transport for DevFuse {
     fn connect(server: Arc<Server>, dir: &Path, options: &ConnectOptions) -> io::Result<DevFuse> {
+        let notifier = Arc::new(OnceLock::new());
         let adapter = Adapter {
             server,
+            notifier: notifier.clone(),
             permissions: options.permissions,
             max_background: options.max_background,
         };
-        fuser::Session::new(adapter, dir, &config(options)).map(DevFuse)
+        let session = fuser::Session::new(adapter, dir, &config(options))?;
+        let _ = notifier.set(session.notifier());
+        Ok(DevFuse(session))
     }
 
     fn serve(self) -> io::Result<()> {
@@ -108,6 +112,8 @@ fn named(word: &str) -> MountOption {
 
 struct Adapter {
     server: Arc<Server>,
+    /// There when the session is.
+    notifier: Arc<OnceLock<fuser::Notifier>>,
     permissions: bool,
     max_background: u16,
 }

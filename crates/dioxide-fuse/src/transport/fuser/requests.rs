@@ -373,7 +373,7 @@ impl fuser::Filesystem for Adapter {
     fn lseek(
         &self,
         _: &Request,
-        _: INodeNo,
+        id: INodeNo,
         handle: FileHandle,
         offset: i64,
         whence: i32,
@@ -384,11 +384,14 @@ impl fuser::Filesystem for Adapter {
             libc::SEEK_HOLE => Ok(Seek::Hole),
             _ => Err(Errno::INVAL),
         };
-        let offset = u64::try_from(offset).map_err(|_| Errno::NXIO);
-        let found = what.and_then(|what| self.server.lseek(handle.0, offset?, what));
-        match found {
-            Ok(found) => reply.offset(found as i64),
-            Err(error) => reply.error(error.into()),
+        let (what, offset) = match (what, u64::try_from(offset)) {
+            (Ok(what), Ok(offset)) => (what, offset),
+            (Err(error), _) => return reply.error(error.into()),
+            (_, Err(_)) => return reply.error(Errno::NXIO.into()),
+        };
+        match self.server.lseek(handle.0, offset, what) {
+            Err(Errno(libc::ENOSYS)) => self.lseek_written(id, handle.0, offset, what, reply),
+            found => sought(reply, found),
         }
     }
 
@@ -420,6 +423,27 @@ fn attr(reply: ReplyAttr, told: Result<crate::server::Stat>) {
             let ino = told.attr.metadata.ino.into();
             reply.attr(&told.valid, &file_attr(&told.attr, ino));
         }
+        Err(error) => reply.error(error.into()),
+    }
+}
+
+impl Adapter {
+    /// Not by the thread that has the request: the kernel's writes need those who answer them.
+    fn lseek_written(&self, id: INodeNo, handle: u64, offset: u64, what: Seek, reply: ReplyLseek) {
+        let (server, notifier) = (self.server.clone(), self.notifier.clone());
+        std::thread::spawn(move || {
+            let written = notifier.get().map(|kernel| kernel.inval_inode(id, 0, 0));
+            match written {
+                Some(Ok(())) => sought(reply, server.lseek_written(handle, offset, what)),
+                _ => reply.error(Errno(libc::ENOSYS).into()),
+            }
+        });
+    }
+}
+
+fn sought(reply: ReplyLseek, found: Result<u64>) {
+    match found {
+        Ok(found) => reply.offset(found as i64),
         Err(error) => reply.error(error.into()),
     }
 }
