@@ -18,7 +18,7 @@
 //! |---|---|
 //! | [`server`] | what the kernel asks, answered by the library |
 //! | `table` | which files the kernel knows, and which it has open |
-//! | [`transport`] | how requests come and answers go: today, `read` and `write` of `/dev/fuse` |
+//! | [`transport`] | how requests come and answers go: `read` and `write` of `/dev/fuse`, or rings shared with the kernel |
 //! | [`stats`] | what was counted of all this |
 //! | [`sandbox`] | a process that can do nothing else |
 //! | `options` | `-o` |

@@ -7,7 +7,7 @@ mod report;
 mod table;
 
 use crate::server::Server;
-use crate::transport::{ConnectOptions, DevFuse, Transport};
+use crate::transport::{ConnectOptions, Connection, Transport};
 use crate::{Error, Options, sandbox};
 use dioxide::Fs;
 use dioxide::format::features::Incompat;
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// as after a crash.
 pub struct MountPoint {
     server: Arc<Server>,
-    transport: DevFuse,
+    transport: Connection,
     dir: PathBuf,
     warnings: Vec<String>,
     stats: Option<PathBuf>,
@@ -71,7 +71,7 @@ impl MountPoint {
             return Err(kernel("cannot write", stats)(source));
         }
         let connect = connect_options(image, options, server.is_read_only());
-        let connected = DevFuse::connect(server.clone(), &dir, &connect);
+        let connected = Connection::connect(server.clone(), &dir, &connect);
         let transport = match connected {
             Ok(transport) => transport,
             Err(source) => {
@@ -219,7 +219,7 @@ fn is_locked(image: &Path) -> bool {
 }
 
 /// Only root may by itself.
-fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
+pub(crate) fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
     use rustix::mount::UnmountFlags;
     let flags = match lazy {
         true => UnmountFlags::DETACH,
@@ -329,5 +329,7 @@ fn connect_options(image: &Path, options: &Options, read_only: bool) -> ConnectO
         clone_descriptors: !options.sandbox,
         threads: options.threads,
         max_background: options.max_background,
+        // A sandbox has no rings.
+        io_uring: options.io_uring && !options.sandbox,
     }
 }

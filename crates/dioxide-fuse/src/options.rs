@@ -29,6 +29,8 @@ pub struct Options {
     pub threads: usize,
     /// `max_background=`: how many requests that nobody waits for the kernel has under way.
     pub max_background: u16,
+    /// `io_uring`: requests come through rings, where the kernel has them.
+    pub io_uring: bool,
     /// `fsname=`: shown as the source of the mount, instead of the image.
     pub fsname: Option<String>,
     /// `stats=`: a file that has what was counted, as JSON. It is replaced every second, and at the end.
@@ -52,6 +54,7 @@ impl Default for Options {
             auto_unmount: false,
             threads: (2 * processors).clamp(8, 64),
             max_background: 256,
+            io_uring: true,
             fsname: None,
             stats: None,
             sandbox: false,
@@ -217,6 +220,8 @@ impl Options {
             "nowriteback" | "no_writeback_cache" => self.server.writeback = false,
             "allow_other" => self.allow_other = true,
             "auto_unmount" => self.auto_unmount = true,
+            "io_uring" => self.io_uring = true,
+            "noio_uring" => self.io_uring = false,
             "fakeroot" => self.server.fakeroot = true,
             "sandbox" => self.sandbox = true,
             "nosandbox" => self.sandbox = false,

@@ -38,6 +38,7 @@ operations! {
     Symlink "symlink",
     Link "link",
     Create "create",
+    Tmpfile "tmpfile",
     Unlink "unlink",
     Rmdir "rmdir",
     Rename "rename",

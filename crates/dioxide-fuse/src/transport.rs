@@ -1,8 +1,12 @@
 //! How requests come and answers go.
 
+mod device;
 mod fuser;
+mod uring;
+mod wire;
 
 pub use self::fuser::DevFuse;
+pub use self::uring::Uring;
 
 use crate::server::Server;
 use std::io;
@@ -28,12 +32,14 @@ pub struct ConnectOptions {
     pub threads: usize,
     /// How many requests that nobody waits for the kernel has under way.
     pub max_background: u16,
+    /// Rings are used where the kernel has them.
+    pub io_uring: bool,
 }
 
 /// A connection to the kernel.
 ///
-/// The one that exists reads and writes `/dev/fuse`. Another that shares rings with the kernel only needs to turn what is in
-/// them into calls of the same [`Server`].
+/// [`DevFuse`] reads and writes `/dev/fuse`, [`Uring`] shares rings with the kernel. Both turn what they find into calls of the
+/// same [`Server`].
 pub trait Transport: Sized + Send + 'static {
     /// Mounts, and returns when the kernel knows that it is served. Requests wait until [`Transport::serve`].
     ///
@@ -46,4 +52,37 @@ pub trait Transport: Sized + Send + 'static {
     /// # Errors
     /// If the connection breaks in another way.
     fn serve(self) -> io::Result<()>;
+}
+
+/// The connection that is had.
+pub(crate) enum Connection {
+    DevFuse(Box<DevFuse>),
+    Uring(Uring),
+}
+
+impl Transport for Connection {
+    /// Through rings if they are wanted and the kernel has them.
+    fn connect(
+        server: Arc<Server>,
+        dir: &Path,
+        options: &ConnectOptions,
+    ) -> io::Result<Connection> {
+        if options.io_uring && uring::enabled() {
+            match uring::Rings::new(options.threads) {
+                Ok(rings) => {
+                    return Uring::over(rings, server, dir, options).map(Connection::Uring);
+                }
+                Err(error) => tracing::warn!(%error, "FUSE without io_uring"),
+            }
+        }
+        let connected = DevFuse::connect(server, dir, options)?;
+        Ok(Connection::DevFuse(Box::new(connected)))
+    }
+
+    fn serve(self) -> io::Result<()> {
+        match self {
+            Connection::DevFuse(connected) => connected.serve(),
+            Connection::Uring(connected) => connected.serve(),
+        }
+    }
 }

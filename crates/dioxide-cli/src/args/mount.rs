@@ -34,6 +34,8 @@ Options (those of ext4 that only the kernel knows do nothing):
                         requests at the same time
   sandbox               as --sandbox
   stats=FILE            as --stats
+  noio_uring            requests through /dev/fuse only; io_uring is used where the
+                        kernel's parameter fuse.enable_uring is Y
   suid, dev, exec, sync, dirsync, noatime and their opposites, fsname=
                         as for other mounts
 

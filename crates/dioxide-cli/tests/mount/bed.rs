@@ -1,7 +1,7 @@
 //! An image that is mounted, and ended in a failing test too.
 
 use dioxide_testkit::{Image, e2fsck_clean};
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -22,6 +22,64 @@ macro_rules! need_fuse {
             return;
         }
     };
+}
+
+/// The option for FUSE over io_uring, and its opposite.
+pub const RINGS: &str = "io_uring";
+const NO_RINGS: &str = "noio_uring";
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The kernel's parameter for FUSE over io_uring, set until this is dropped. Nobody else sets it meanwhile.
+pub struct Rings {
+    before: String,
+    _lock: File,
+}
+
+impl Rings {
+    pub fn set(value: &str) -> Rings {
+        let lock = File::open(PARAMETER).expect("the parameter is there");
+        lock.lock().expect("locks");
+        let before = fs::read_to_string(PARAMETER).expect("it is read");
+        fs::write(PARAMETER, value).expect("it is set");
+        Rings {
+            before,
+            _lock: lock,
+        }
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        let _ = fs::write(PARAMETER, self.before.trim());
+    }
+}
+
+/// Whether the kernel can be told to do FUSE over io_uring; says so if not.
+pub fn have_rings() -> bool {
+    let lock = File::open(PARAMETER).and_then(|file| file.lock().map(|()| file));
+    // As it is.
+    let can = lock.is_ok_and(|_lock| {
+        let value = fs::read_to_string(PARAMETER);
+        value.is_ok_and(|value| fs::write(PARAMETER, value.trim()).is_ok())
+    });
+    if !can {
+        eprintln!("skipped: {PARAMETER} is not there, or cannot be set");
+    }
+    can
+}
+
+/// Options for each way to the kernel that there is.
+pub fn transports() -> &'static [&'static str] {
+    match have_rings() {
+        true => &[NO_RINGS, RINGS],
+        false => &[NO_RINGS],
+    }
+}
+
+/// A new image of 128 MiB for each way to the kernel, mounted.
+pub fn each(options: &str) -> impl Iterator<Item = Bed> {
+    let transports = transports().iter();
+    transports.map(move |transport| Bed::new(&format!("{transport},{options}")))
 }
 
 /// A server of this process, and its mount.
@@ -80,6 +138,24 @@ impl Bed {
 
     /// An image, mounted.
     pub fn with(image: Image, options: &str) -> Bed {
+        let asked = |asked| options.split(',').any(|word| word == asked);
+        let rings = asked(RINGS) && have_rings();
+        let bed = match rings {
+            true => {
+                let _rings = Rings::set("Y");
+                Bed::serving(image, options)
+            }
+            false => Bed::serving(image, options),
+        };
+        // Without a word it is as another test has the parameter.
+        if asked(RINGS) || asked(NO_RINGS) {
+            assert_eq!(bed.has_rings(), rings);
+        }
+        bed
+    }
+
+    /// As the kernel's parameter is.
+    pub fn serving(image: Image, options: &str) -> Bed {
         let dir = tempfile::Builder::new().prefix("dioxide-fuse-").tempdir();
         let dir = dir.expect("mount point");
         let server = serve(image.path(), dir.path(), options);
@@ -91,6 +167,16 @@ impl Bed {
             server,
             watched,
         }
+    }
+
+    /// Whether the server's threads are those of rings.
+    pub fn has_rings(&self) -> bool {
+        // They are there when it answers.
+        let _ = fs::metadata(self.root());
+        let tasks = format!("/proc/{}/task", self.server.lock().unwrap().id());
+        let names = fs::read_dir(tasks).expect("its threads").flatten();
+        let mut names = names.flat_map(|task| fs::read_to_string(task.path().join("comm")));
+        names.any(|name| name.starts_with("fuse-ring"))
     }
 
     /// The root of the mount.
@@ -111,7 +197,16 @@ impl Bed {
     /// Unmounts, waits for the server, and checks the image.
     #[track_caller]
     pub fn finish(self) -> Image {
-        run(dioxide().arg("umount").arg(self.root()));
+        // A child that another test is about to start has our files open until it is.
+        let umount = || dioxide().arg("umount").arg(self.root()).output();
+        let busy = |output: &Output| output.stderr.ends_with(b"busy (os error 16)\n");
+        for _ in 0..50 {
+            if !umount().is_ok_and(|output| busy(&output)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(!is_mounted(self.root()), "it stays mounted");
         self.ended(true)
     }
 

@@ -1,6 +1,6 @@
 //! What is in files.
 
-use crate::bed::{Bed, limited, run};
+use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
 use dioxide::Buf;
 use dioxide_testkit::{check_pattern, check_zero, fill_pattern, pattern};
@@ -49,7 +49,7 @@ fn listing(root: &Path) -> String {
 #[test]
 fn tree_copied_in_is_the_same_here_and_for_the_kernel() {
     need_fuse!();
-    for options in ["", "nowriteback"] {
+    for options in ["noio_uring", "nowriteback", "io_uring"] {
         let source = tempfile::tempdir().unwrap();
         tree(source.path());
         let bed = Bed::new(options);
@@ -75,33 +75,34 @@ fn tree_copied_in_is_the_same_here_and_for_the_kernel() {
 #[test]
 fn unlinked_open_file_keeps_its_content_until_closed() {
     need_fuse!();
-    let bed = Bed::new("");
-    let before = run(limited("stat").args(["-f", "-c", "%f"]).arg(bed.root()));
-    let mut options = File::options();
-    let file = options.read(true).write(true).create(true);
-    let mut file = file.open(bed.at("gone")).unwrap();
-    file.write_all(&pattern(1, 0, 1 << 20)).unwrap();
-    fs::remove_file(bed.at("gone")).unwrap();
-    assert!(!bed.at("gone").exists());
-    file.write_all(&pattern(1, 1 << 20, 1 << 20)).unwrap();
-    file.sync_all().unwrap();
-    assert_eq!(file.metadata().unwrap().nlink(), 0);
-    let mut found = Vec::new();
-    file.rewind().unwrap();
-    file.read_to_end(&mut found).unwrap();
-    assert_eq!(found.len(), 2 << 20);
-    check_pattern(1, 0, &found);
-    drop(file);
-    // The kernel tells of a closed file when it gets to it.
-    let free = || run(limited("stat").args(["-f", "-c", "%f"]).arg(bed.root()));
-    for _ in 0..200 {
-        if free() == before {
-            break;
+    for bed in each("") {
+        let before = run(limited("stat").args(["-f", "-c", "%f"]).arg(bed.root()));
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true);
+        let mut file = file.open(bed.at("gone")).unwrap();
+        file.write_all(&pattern(1, 0, 1 << 20)).unwrap();
+        fs::remove_file(bed.at("gone")).unwrap();
+        assert!(!bed.at("gone").exists());
+        file.write_all(&pattern(1, 1 << 20, 1 << 20)).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(file.metadata().unwrap().nlink(), 0);
+        let mut found = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut found).unwrap();
+        assert_eq!(found.len(), 2 << 20);
+        check_pattern(1, 0, &found);
+        drop(file);
+        // The kernel tells of a closed file when it gets to it.
+        let free = || run(limited("stat").args(["-f", "-c", "%f"]).arg(bed.root()));
+        for _ in 0..200 {
+            if free() == before {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        assert_eq!(free(), before);
+        bed.finish();
     }
-    assert_eq!(free(), before);
-    bed.finish();
 }
 
 /// A descriptor of which the server is told nothing.
@@ -172,51 +173,53 @@ fn direct_io_of_several_threads_reads_what_each_wrote() {
     need_fuse!();
     const BLOCK: usize = 16 << 10;
     const BLOCKS: u64 = 64;
-    let bed = Bed::new("");
-    let path = bed.at("direct");
-    std::thread::scope(|scope| {
-        for thread in 0..4_u64 {
-            let path = &path;
-            scope.spawn(move || {
-                let file = direct(path);
-                let mut buf = Buf::zeroed(BLOCK);
-                for round in 0..3 {
-                    for block in (thread..BLOCKS).step_by(4) {
-                        fill_pattern(round, block * BLOCK as u64, &mut buf);
-                        file.write_all_at(&buf, block * BLOCK as u64).unwrap();
-                        buf.fill(0xff);
-                        file.read_exact_at(&mut buf, block * BLOCK as u64).unwrap();
-                        check_pattern(round, block * BLOCK as u64, &buf);
+    for bed in each("") {
+        let path = bed.at("direct");
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let path = &path;
+                scope.spawn(move || {
+                    let file = direct(path);
+                    let mut buf = Buf::zeroed(BLOCK);
+                    for round in 0..3 {
+                        for block in (thread..BLOCKS).step_by(4) {
+                            fill_pattern(round, block * BLOCK as u64, &mut buf);
+                            file.write_all_at(&buf, block * BLOCK as u64).unwrap();
+                            buf.fill(0xff);
+                            file.read_exact_at(&mut buf, block * BLOCK as u64).unwrap();
+                            check_pattern(round, block * BLOCK as u64, &buf);
+                        }
                     }
-                }
-            });
-        }
-    });
-    // Through the page cache too, and the other way round.
-    check_pattern(2, 0, &fs::read(&path).unwrap());
-    let buffered = File::options().write(true).open(&path).unwrap();
-    buffered.write_all_at(&pattern(9, 4096, 100), 4096).unwrap();
-    let mut buf = Buf::zeroed(4096);
-    direct(&path).read_exact_at(&mut buf, 4096).unwrap();
-    check_pattern(9, 4096, &buf[..100]);
-    check_pattern(2, 4196, &buf[100..]);
-    drop(buffered);
-    bed.finish();
+                });
+            }
+        });
+        // Through the page cache too, and the other way round.
+        check_pattern(2, 0, &fs::read(&path).unwrap());
+        let buffered = File::options().write(true).open(&path).unwrap();
+        buffered.write_all_at(&pattern(9, 4096, 100), 4096).unwrap();
+        let mut buf = Buf::zeroed(4096);
+        direct(&path).read_exact_at(&mut buf, 4096).unwrap();
+        check_pattern(9, 4096, &buf[..100]);
+        check_pattern(2, 4196, &buf[100..]);
+        drop(buffered);
+        bed.finish();
+    }
 }
 
 #[test]
 fn direct_io_that_is_not_aligned_is_refused() {
     need_fuse!();
-    let bed = Bed::new("");
-    let file = direct(&bed.at("f"));
-    let buf = Buf::zeroed(8192);
-    file.write_all_at(&buf, 0).unwrap();
-    for (len, offset) in [(100, 0), (4096, 100)] {
-        let refused = file.write_at(&buf[..len], offset).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+    for bed in each("") {
+        let file = direct(&bed.at("f"));
+        let buf = Buf::zeroed(8192);
+        file.write_all_at(&buf, 0).unwrap();
+        for (len, offset) in [(100, 0), (4096, 100)] {
+            let refused = file.write_at(&buf[..len], offset).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+        }
+        drop(file);
+        bed.finish();
     }
-    drop(file);
-    bed.finish();
 }
 
 #[test]
@@ -253,51 +256,55 @@ fn data_that_only_the_page_cache_has_is_no_hole() {
 #[test]
 fn ranges_are_allocated_punched_sought_and_copied() {
     need_fuse!();
-    let bed = Bed::new("");
-    let mut options = File::options();
-    let options = options.read(true).write(true).create(true);
-    let mut file = options.open(bed.at("f")).unwrap();
-    file.write_all_at(&pattern(1, 0, 64 << 10), 0).unwrap();
-    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(&file, punch, 16 << 10, 16 << 10).unwrap();
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 1 << 20);
-    assert_eq!(file.metadata().unwrap().blocks(), 2048);
-    file.sync_all().unwrap();
-    assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(0)), Ok(16 << 10));
-    assert_eq!(
-        rustix::fs::seek(&file, SeekFrom::Data(20 << 10)),
-        Ok(32 << 10)
-    );
-    assert_eq!(
-        rustix::fs::seek(&file, SeekFrom::Data(64 << 10)),
-        Err(rustix::io::Errno::NXIO)
-    );
-    let copy = options.open(bed.at("copy")).unwrap();
-    let (mut from, mut to, mut left) = (8 << 10, 0, 40 << 10);
-    while left > 0 {
-        let done = rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), left);
-        left -= done.unwrap();
+    for bed in each("") {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true);
+        let mut file = options.open(bed.at("f")).unwrap();
+        file.write_all_at(&pattern(1, 0, 64 << 10), 0).unwrap();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, punch, 16 << 10, 16 << 10).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+        assert_eq!(file.metadata().unwrap().blocks(), 2048);
+        file.sync_all().unwrap();
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(0)), Ok(16 << 10));
+        assert_eq!(
+            rustix::fs::seek(&file, SeekFrom::Data(20 << 10)),
+            Ok(32 << 10)
+        );
+        assert_eq!(
+            rustix::fs::seek(&file, SeekFrom::Data(64 << 10)),
+            Err(rustix::io::Errno::NXIO)
+        );
+        let copy = options.open(bed.at("copy")).unwrap();
+        let (mut from, mut to, mut left) = (8 << 10, 0, 40 << 10);
+        while left > 0 {
+            let done =
+                rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), left);
+            left -= done.unwrap();
+        }
+        let found = fs::read(bed.at("copy")).unwrap();
+        check_pattern(1, 8 << 10, &found[..8 << 10]);
+        check_zero(0, &found[8 << 10..24 << 10]);
+        check_pattern(1, 32 << 10, &found[24 << 10..]);
+        file.set_len(10).unwrap();
+        file.rewind().unwrap();
+        let mut rest = Vec::new();
+        file.read_to_end(&mut rest).unwrap();
+        check_pattern(1, 0, &rest);
+        assert_eq!(rest.len(), 10);
+        drop((file, copy));
+        bed.finish();
     }
-    let found = fs::read(bed.at("copy")).unwrap();
-    check_pattern(1, 8 << 10, &found[..8 << 10]);
-    check_zero(0, &found[8 << 10..24 << 10]);
-    check_pattern(1, 32 << 10, &found[24 << 10..]);
-    file.set_len(10).unwrap();
-    file.rewind().unwrap();
-    let mut rest = Vec::new();
-    file.read_to_end(&mut rest).unwrap();
-    check_pattern(1, 0, &rest);
-    assert_eq!(rest.len(), 10);
-    drop((file, copy));
-    bed.finish();
 }
 
 #[test]
 fn appends_through_two_descriptors_all_stay() {
     need_fuse!();
-    for flags in [0, libc::O_SYNC] {
-        let bed = Bed::new("");
+    for (flags, bed) in [0, libc::O_SYNC]
+        .iter()
+        .flat_map(|flags| each("").map(move |bed| (*flags, bed)))
+    {
         let open = || {
             let mut options = File::options();
             options.append(true).create(true).custom_flags(flags);
@@ -321,30 +328,31 @@ fn fio_verifies_what_it_wrote() {
         eprintln!("skipped: needs fio");
         return;
     }
-    let bed = Bed::new("");
-    let jobs = [
-        ["--direct=1", "--ioengine=libaio", "--iodepth=16"],
-        ["--direct=1", "--ioengine=psync", "--numjobs=4"],
-        ["--direct=0", "--ioengine=psync", "--fsync=32"],
-    ];
-    for job in jobs {
-        let mut fio = limited("fio");
-        fio.arg(format!("--directory={}", bed.root().display()));
-        fio.args([
-            "--name=verify",
-            "--rw=randrw",
-            "--bs=4k",
-            "--size=4m",
-            "--time_based=0",
-        ]);
-        fio.args([
-            "--verify=crc32c",
-            "--verify_fatal=1",
-            "--verify_state_save=0",
-            "--randseed=7",
-            "--unlink=1",
-        ]);
-        run(fio.args(job));
+    for bed in each("") {
+        let jobs = [
+            ["--direct=1", "--ioengine=libaio", "--iodepth=16"],
+            ["--direct=1", "--ioengine=psync", "--numjobs=4"],
+            ["--direct=0", "--ioengine=psync", "--fsync=32"],
+        ];
+        for job in jobs {
+            let mut fio = limited("fio");
+            fio.arg(format!("--directory={}", bed.root().display()));
+            fio.args([
+                "--name=verify",
+                "--rw=randrw",
+                "--bs=4k",
+                "--size=4m",
+                "--time_based=0",
+            ]);
+            fio.args([
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--verify_state_save=0",
+                "--randseed=7",
+                "--unlink=1",
+            ]);
+            run(fio.args(job));
+        }
+        bed.finish();
     }
-    bed.finish();
 }

@@ -1,6 +1,6 @@
 //! From mounting to an image that is closed, in peace and otherwise.
 
-use crate::bed::{Bed, dioxide, is_mounted, run, text};
+use crate::bed::{Bed, dioxide, each, is_mounted, run, text};
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
 use rustix::process::Signal;
@@ -80,8 +80,10 @@ fn umount_of_what_is_busy_or_no_mount_of_ours_is_refused() {
 #[test]
 fn terminated_server_flushes_and_closes_though_a_file_is_open() {
     need_fuse!();
-    for open in [false, true] {
-        let bed = Bed::new("");
+    for (open, bed) in [false, true]
+        .iter()
+        .flat_map(|open| each("").map(move |bed| (*open, bed)))
+    {
         fs::create_dir(bed.at("d")).unwrap();
         let mut file = File::create(bed.at("d/f")).unwrap();
         file.write_all(&pattern(3, 0, 500_000)).unwrap();
@@ -100,22 +102,23 @@ fn terminated_server_flushes_and_closes_though_a_file_is_open() {
 #[test]
 fn killed_server_loses_nothing_that_was_synced() {
     need_fuse!();
-    let bed = Bed::new("commit=300");
-    fs::create_dir(bed.at("d")).unwrap();
-    let mut file = File::create(bed.at("d/synced")).unwrap();
-    file.write_all(&pattern(4, 0, 1 << 20)).unwrap();
-    fs::rename(bed.at("d/synced"), bed.at("d/renamed")).unwrap();
-    file.sync_all().unwrap();
-    File::open(bed.at("d")).unwrap().sync_all().unwrap();
-    fs::write(bed.at("d/not"), pattern(5, 0, 1 << 20)).unwrap();
-    drop(file);
-    let image = bed.kill();
-    assert!(dumpe2fs(image.path()).contains("needs_recovery"));
-    let again = Bed::with(image, "");
-    let found = fs::read(again.at("d/renamed")).unwrap();
-    assert_eq!(found.len(), 1 << 20);
-    check_pattern(4, 0, &found);
-    again.finish();
+    for bed in each("commit=300") {
+        fs::create_dir(bed.at("d")).unwrap();
+        let mut file = File::create(bed.at("d/synced")).unwrap();
+        file.write_all(&pattern(4, 0, 1 << 20)).unwrap();
+        fs::rename(bed.at("d/synced"), bed.at("d/renamed")).unwrap();
+        file.sync_all().unwrap();
+        File::open(bed.at("d")).unwrap().sync_all().unwrap();
+        fs::write(bed.at("d/not"), pattern(5, 0, 1 << 20)).unwrap();
+        drop(file);
+        let image = bed.kill();
+        assert!(dumpe2fs(image.path()).contains("needs_recovery"));
+        let again = Bed::with(image, "");
+        let found = fs::read(again.at("d/renamed")).unwrap();
+        assert_eq!(found.len(), 1 << 20);
+        check_pattern(4, 0, &found);
+        again.finish();
+    }
 }
 
 #[test]

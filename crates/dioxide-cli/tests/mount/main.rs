@@ -4,6 +4,7 @@ mod bed;
 mod content;
 mod lifetime;
 mod names;
+mod rings;
 mod sandbox;
 mod stats;
 mod users;

@@ -1,6 +1,6 @@
 //! Names of files.
 
-use crate::bed::{Bed, limited, run};
+use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::collections::HashMap;
@@ -49,129 +49,135 @@ fn names_that_stay_are_listed_once_while_others_come_and_go() {
 #[test]
 fn rename_flags_do_as_they_say() {
     need_fuse!();
-    let bed = Bed::new("");
-    fs::write(bed.at("a"), "a").unwrap();
-    fs::write(bed.at("b"), "b").unwrap();
-    let rename = |flags| renameat_with(CWD, bed.at("a"), CWD, bed.at("b"), flags);
-    assert_eq!(
-        rename(RenameFlags::NOREPLACE),
-        Err(rustix::io::Errno::EXIST)
-    );
-    rename(RenameFlags::EXCHANGE).unwrap();
-    assert_eq!(fs::read_to_string(bed.at("a")).unwrap(), "b");
-    assert_eq!(rename(RenameFlags::WHITEOUT), Err(rustix::io::Errno::INVAL));
-    rename(RenameFlags::empty()).unwrap();
-    assert!(!bed.at("a").exists());
-    assert_eq!(fs::read_to_string(bed.at("b")).unwrap(), "b");
-    bed.finish();
+    for bed in each("") {
+        fs::write(bed.at("a"), "a").unwrap();
+        fs::write(bed.at("b"), "b").unwrap();
+        let rename = |flags| renameat_with(CWD, bed.at("a"), CWD, bed.at("b"), flags);
+        assert_eq!(
+            rename(RenameFlags::NOREPLACE),
+            Err(rustix::io::Errno::EXIST)
+        );
+        rename(RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(fs::read_to_string(bed.at("a")).unwrap(), "b");
+        assert_eq!(rename(RenameFlags::WHITEOUT), Err(rustix::io::Errno::INVAL));
+        rename(RenameFlags::empty()).unwrap();
+        assert!(!bed.at("a").exists());
+        assert_eq!(fs::read_to_string(bed.at("b")).unwrap(), "b");
+        bed.finish();
+    }
 }
 
 #[test]
 fn name_that_was_not_there_is_found_once_it_is() {
     need_fuse!();
-    let bed = Bed::new("");
-    for round in 0..50 {
-        let (one, other) = (bed.at("one"), bed.at("other"));
-        assert!(!one.exists() && !other.exists());
-        fs::write(&one, round.to_string()).unwrap();
-        fs::rename(&one, &other).unwrap();
-        assert!(!one.exists());
-        assert_eq!(fs::read_to_string(&other).unwrap(), round.to_string());
-        fs::remove_file(&other).unwrap();
+    for bed in each("") {
+        for round in 0..50 {
+            let (one, other) = (bed.at("one"), bed.at("other"));
+            assert!(!one.exists() && !other.exists());
+            fs::write(&one, round.to_string()).unwrap();
+            fs::rename(&one, &other).unwrap();
+            assert!(!one.exists());
+            assert_eq!(fs::read_to_string(&other).unwrap(), round.to_string());
+            fs::remove_file(&other).unwrap();
+        }
+        bed.finish();
     }
-    bed.finish();
 }
 
 #[test]
 fn flags_of_files_and_directories_are_set_and_told() {
     need_fuse!();
-    let bed = Bed::new("");
-    fs::create_dir(bed.at("dir")).unwrap();
-    fs::write(bed.at("file"), "x").unwrap();
-    for name in ["dir", "file"] {
-        run(limited("chattr").arg("+id").arg(bed.at(name)));
-        let listed = run(limited("lsattr").arg("-d").arg(bed.at(name)));
-        let flags = listed.split(' ').next().unwrap();
-        assert!(flags.contains('i') && flags.contains('d'), "{listed}");
+    for bed in each("") {
+        fs::create_dir(bed.at("dir")).unwrap();
+        fs::write(bed.at("file"), "x").unwrap();
+        for name in ["dir", "file"] {
+            run(limited("chattr").arg("+id").arg(bed.at(name)));
+            let listed = run(limited("lsattr").arg("-d").arg(bed.at(name)));
+            let flags = listed.split(' ').next().unwrap();
+            assert!(flags.contains('i') && flags.contains('d'), "{listed}");
+        }
+        let refused = fs::write(bed.at("file"), "y").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        for name in ["dir", "file"] {
+            run(limited("chattr").arg("-i").arg(bed.at(name)));
+        }
+        fs::write(bed.at("file"), "y").unwrap();
+        bed.finish();
     }
-    let refused = fs::write(bed.at("file"), "y").unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
-    for name in ["dir", "file"] {
-        run(limited("chattr").arg("-i").arg(bed.at(name)));
-    }
-    fs::write(bed.at("file"), "y").unwrap();
-    bed.finish();
 }
 
 #[test]
 fn file_for_appending_only_takes_appends_only() {
     need_fuse!();
     use std::io::Write;
-    let bed = Bed::new("");
-    fs::write(bed.at("log"), "one\n").unwrap();
-    run(limited("chattr").arg("+a").arg(bed.at("log")));
-    let refused = File::options().write(true).open(bed.at("log")).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
-    let mut log = File::options().append(true).open(bed.at("log")).unwrap();
-    log.write_all(b"two\n").unwrap();
-    drop(log);
-    assert_eq!(fs::read_to_string(bed.at("log")).unwrap(), "one\ntwo\n");
-    run(limited("chattr").arg("-a").arg(bed.at("log")));
-    bed.finish();
+    for bed in each("") {
+        fs::write(bed.at("log"), "one\n").unwrap();
+        run(limited("chattr").arg("+a").arg(bed.at("log")));
+        let refused = File::options().write(true).open(bed.at("log")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        let mut log = File::options().append(true).open(bed.at("log")).unwrap();
+        log.write_all(b"two\n").unwrap();
+        drop(log);
+        assert_eq!(fs::read_to_string(bed.at("log")).unwrap(), "one\ntwo\n");
+        run(limited("chattr").arg("-a").arg(bed.at("log")));
+        bed.finish();
+    }
 }
 
 #[test]
 fn attributes_are_set_listed_replaced_and_removed() {
     need_fuse!();
-    let bed = Bed::new("");
-    fs::write(bed.at("f"), "x").unwrap();
-    let file = bed.at("f");
-    let set = |args: &[&str]| run(limited("setfattr").args(args).arg(&file));
-    set(&["-n", "user.one", "-v", "1"]);
-    set(&["-n", "user.two", "-v", &"2".repeat(3000)]);
-    set(&["-n", "trusted.three", "-v", "3"]);
-    set(&["-n", "user.one", "-v", "uno"]);
-    set(&["-x", "user.two"]);
-    let got = run(limited("getfattr")
-        .args(["-d", "-m", "-", "--absolute-names"])
-        .arg(&file));
-    let lines: Vec<&str> = got
-        .lines()
-        .skip(1)
-        .filter(|line| !line.is_empty())
-        .collect();
-    assert_eq!(lines, ["trusted.three=\"3\"", "user.one=\"uno\""]);
-    assert!(
-        !limited("setfattr")
-            .args(["-x", "user.two"])
-            .arg(&file)
-            .status()
-            .unwrap()
-            .success()
-    );
-    bed.finish();
+    for bed in each("") {
+        fs::write(bed.at("f"), "x").unwrap();
+        let file = bed.at("f");
+        let set = |args: &[&str]| run(limited("setfattr").args(args).arg(&file));
+        set(&["-n", "user.one", "-v", "1"]);
+        set(&["-n", "user.two", "-v", &"2".repeat(3000)]);
+        set(&["-n", "trusted.three", "-v", "3"]);
+        set(&["-n", "user.one", "-v", "uno"]);
+        set(&["-x", "user.two"]);
+        let got = run(limited("getfattr")
+            .args(["-d", "-m", "-", "--absolute-names"])
+            .arg(&file));
+        let lines: Vec<&str> = got
+            .lines()
+            .skip(1)
+            .filter(|line| !line.is_empty())
+            .collect();
+        assert_eq!(lines, ["trusted.three=\"3\"", "user.one=\"uno\""]);
+        assert!(
+            !limited("setfattr")
+                .args(["-x", "user.two"])
+                .arg(&file)
+                .status()
+                .unwrap()
+                .success()
+        );
+        bed.finish();
+    }
 }
 
 #[test]
 fn what_find_sees_of_a_large_tree_it_sees_again() {
     need_fuse!();
-    let bed = Bed::new("");
-    for dir in 0..20 {
-        let dir = bed.at(&format!("d{dir}"));
-        fs::create_dir(&dir).unwrap();
-        for file in 0..100 {
-            fs::write(dir.join(format!("f{file}")), vec![1; file]).unwrap();
+    for bed in each("") {
+        for dir in 0..20 {
+            let dir = bed.at(&format!("d{dir}"));
+            fs::create_dir(&dir).unwrap();
+            for file in 0..100 {
+                fs::write(dir.join(format!("f{file}")), vec![1; file]).unwrap();
+            }
         }
+        let find = || {
+            run(limited("find")
+                .arg(bed.root())
+                .args(["-printf", "%P %i %s %n %T@\\n"]))
+        };
+        let first = find();
+        assert_eq!(first.lines().count(), 20 * 101 + 2);
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        assert_eq!(find(), first);
+        assert_eq!(find(), first);
+        bed.finish();
     }
-    let find = || {
-        run(limited("find")
-            .arg(bed.root())
-            .args(["-printf", "%P %i %s %n %T@\\n"]))
-    };
-    let first = find();
-    assert_eq!(first.lines().count(), 20 * 101 + 2);
-    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
-    assert_eq!(find(), first);
-    assert_eq!(find(), first);
-    bed.finish();
 }

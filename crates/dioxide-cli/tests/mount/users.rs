@@ -1,6 +1,6 @@
 //! Who may do what.
 
-use crate::bed::{Bed, dioxide, is_mounted, limited, run, text};
+use crate::bed::{Bed, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports};
 use crate::need_fuse;
 use dioxide_testkit::{Image, e2fsck_clean};
 use std::fs::{self, Permissions};
@@ -20,49 +20,55 @@ fn nobody(script: &str) -> Command {
 #[test]
 fn unprivileged_user_may_what_modes_say() {
     need_fuse!();
-    let bed = Bed::new("");
-    fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
-    fs::write(bed.at("secret"), "x").unwrap();
-    fs::set_permissions(bed.at("secret"), Permissions::from_mode(0o600)).unwrap();
-    fs::create_dir(bed.at("tmp")).unwrap();
-    fs::set_permissions(bed.at("tmp"), Permissions::from_mode(0o1777)).unwrap();
-    fs::write(bed.at("tmp/roots"), "x").unwrap();
-    let refused = [
-        "cat secret",
-        "touch new",
-        "rm -f secret",
-        "chmod 777 secret",
-        "chown 65534 secret",
-        "rm -f tmp/roots",
-        "mv tmp/roots tmp/mine",
-    ];
-    for script in refused {
-        let output = nobody(script).current_dir(bed.root()).output().unwrap();
-        assert!(!output.status.success(), "{script} was let through");
-        let said = text(output.stderr);
-        assert!(
-            said.contains("denied") || said.contains("not permitted"),
-            "{said}"
-        );
+    for bed in each("") {
+        fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
+        fs::write(bed.at("secret"), "x").unwrap();
+        fs::set_permissions(bed.at("secret"), Permissions::from_mode(0o600)).unwrap();
+        fs::create_dir(bed.at("tmp")).unwrap();
+        fs::set_permissions(bed.at("tmp"), Permissions::from_mode(0o1777)).unwrap();
+        fs::write(bed.at("tmp/roots"), "x").unwrap();
+        let refused = [
+            "cat secret",
+            "touch new",
+            "rm -f secret",
+            "chmod 777 secret",
+            "chown 65534 secret",
+            "rm -f tmp/roots",
+            "mv tmp/roots tmp/mine",
+        ];
+        for script in refused {
+            let output = nobody(script).current_dir(bed.root()).output().unwrap();
+            assert!(!output.status.success(), "{script} was let through");
+            let said = text(output.stderr);
+            assert!(
+                said.contains("denied") || said.contains("not permitted"),
+                "{said}"
+            );
+        }
+        run(nobody(
+            "umask 027; echo y > tmp/mine; mkdir tmp/dir; ln -s a tmp/link; chmod 640 tmp/mine",
+        )
+        .current_dir(bed.root()));
+        for (name, mode) in [("tmp/mine", 0o640), ("tmp/dir", 0o750)] {
+            let told = fs::metadata(bed.at(name)).unwrap();
+            assert_eq!(
+                (told.uid(), told.gid(), told.mode() & 0o7777),
+                (NOBODY, NOBODY, mode)
+            );
+        }
+        bed.finish();
     }
-    run(nobody(
-        "umask 027; echo y > tmp/mine; mkdir tmp/dir; ln -s a tmp/link; chmod 640 tmp/mine",
-    )
-    .current_dir(bed.root()));
-    for (name, mode) in [("tmp/mine", 0o640), ("tmp/dir", 0o750)] {
-        let told = fs::metadata(bed.at(name)).unwrap();
-        assert_eq!(
-            (told.uid(), told.gid(), told.mode() & 0o7777),
-            (NOBODY, NOBODY, mode)
-        );
-    }
-    bed.finish();
 }
 
 #[test]
 fn write_of_unprivileged_user_strips_set_ids_and_that_of_root_does_not() {
     need_fuse!();
-    for options in ["", "nowriteback"] {
+    for options in [
+        "noio_uring",
+        "nowriteback",
+        "io_uring",
+        "io_uring,nowriteback",
+    ] {
         let bed = Bed::new(options);
         fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
         let file = bed.at("f");
@@ -94,9 +100,7 @@ fn owner_and_mask_that_are_asked_for_are_shown() {
 #[test]
 fn user_without_privileges_mounts_his_own_image() {
     need_fuse!();
-    if let Some(said) = mount_as_nobody("") {
-        assert!(said.ends_with("\nx\n"), "{said}");
-    }
+    mount_as_nobody("");
 }
 
 /// Whatever the user asks for: set-ID bits and devices of an image that he made himself do not count.
@@ -139,13 +143,18 @@ pub fn mount_as_nobody(words: &str) -> Option<String> {
     // Where everybody can run it.
     let program = home.path().join("dioxide");
     fs::copy(env!("CARGO_BIN_EXE_dioxide"), &program).unwrap();
-    let script = format!(
-        "./dioxide mount {words} own.img dir && grep \" $PWD/dir \" /proc/self/mounts | cut -d' ' -f4 \
-        && echo x > dir/f && cat dir/f && ./dioxide umount dir"
-    );
-    let said = run(nobody(&script).current_dir(home.path()));
-    assert!(!is_mounted(&dir));
-    e2fsck_clean(&own);
+    let mut said = String::new();
+    for transport in transports() {
+        let _rings = (*transport == RINGS).then(|| Rings::set("Y"));
+        let script = format!(
+            "./dioxide mount {words} -o {transport} own.img dir && grep \" $PWD/dir \" /proc/self/mounts | cut -d' ' -f4 \
+            && echo x > dir/f && cat dir/f && ./dioxide umount dir"
+        );
+        said = run(nobody(&script).current_dir(home.path()));
+        assert!(said.ends_with("\nx\n"), "{transport}: {said}");
+        assert!(!is_mounted(&dir));
+        e2fsck_clean(&own);
+    }
     Some(said)
 }
 
@@ -182,43 +191,44 @@ fn mount_helper_takes_the_words_of_mount() {
 #[test]
 fn access_control_lists_are_kept_inherited_and_obeyed() {
     need_fuse!();
-    let bed = Bed::new("");
-    fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
-    fs::write(bed.at("f"), "x").unwrap();
-    fs::set_permissions(bed.at("f"), Permissions::from_mode(0o600)).unwrap();
-    assert!(
-        !nobody("cat f")
-            .current_dir(bed.root())
-            .status()
-            .unwrap()
-            .success()
-    );
-    run(limited("setfacl")
-        .args(["-m", "u:65534:r"])
-        .arg(bed.at("f")));
-    run(nobody("cat f").current_dir(bed.root()));
-    // The mask goes with the mode, both ways.
-    assert_eq!(fs::metadata(bed.at("f")).unwrap().mode() & 0o777, 0o640);
-    fs::set_permissions(bed.at("f"), Permissions::from_mode(0o600)).unwrap();
-    assert!(
-        !nobody("cat f")
-            .current_dir(bed.root())
-            .status()
-            .unwrap()
-            .success()
-    );
-    fs::create_dir(bed.at("d")).unwrap();
-    run(limited("setfacl")
-        .args(["-d", "-m", "u:65534:rwx"])
-        .arg(bed.at("d")));
-    run(limited("sh")
-        .args(["-c", "umask 077; mkdir d/sub; echo > d/new"])
-        .current_dir(bed.root()));
-    for name in ["d/sub", "d/new"] {
-        let list = run(limited("getfacl")
-            .args(["-n", "--absolute-names"])
-            .arg(bed.at(name)));
-        assert!(list.contains("user:65534:rwx"), "{name}: {list}");
+    for bed in each("") {
+        fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
+        fs::write(bed.at("f"), "x").unwrap();
+        fs::set_permissions(bed.at("f"), Permissions::from_mode(0o600)).unwrap();
+        assert!(
+            !nobody("cat f")
+                .current_dir(bed.root())
+                .status()
+                .unwrap()
+                .success()
+        );
+        run(limited("setfacl")
+            .args(["-m", "u:65534:r"])
+            .arg(bed.at("f")));
+        run(nobody("cat f").current_dir(bed.root()));
+        // The mask goes with the mode, both ways.
+        assert_eq!(fs::metadata(bed.at("f")).unwrap().mode() & 0o777, 0o640);
+        fs::set_permissions(bed.at("f"), Permissions::from_mode(0o600)).unwrap();
+        assert!(
+            !nobody("cat f")
+                .current_dir(bed.root())
+                .status()
+                .unwrap()
+                .success()
+        );
+        fs::create_dir(bed.at("d")).unwrap();
+        run(limited("setfacl")
+            .args(["-d", "-m", "u:65534:rwx"])
+            .arg(bed.at("d")));
+        run(limited("sh")
+            .args(["-c", "umask 077; mkdir d/sub; echo > d/new"])
+            .current_dir(bed.root()));
+        for name in ["d/sub", "d/new"] {
+            let list = run(limited("getfacl")
+                .args(["-n", "--absolute-names"])
+                .arg(bed.at(name)));
+            assert!(list.contains("user:65534:rwx"), "{name}: {list}");
+        }
+        bed.finish();
     }
-    bed.finish();
 }

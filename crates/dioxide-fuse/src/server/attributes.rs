@@ -58,6 +58,8 @@ pub struct Change {
     pub ctime: Option<Timestamp>,
     /// The file, if it is open.
     pub handle: Option<u64>,
+    /// Whether a change of size strips set-user-ID and set-group-ID; not known, unless the caller is root.
+    pub kill_suidgid: Option<bool>,
 }
 
 impl Change {
@@ -107,6 +109,20 @@ pub(super) fn decode_device(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, (rdev & 0xff) | (rdev >> 12) & 0xfff00)
 }
 
+fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>) -> Result {
+    if let Some(handle) = handle {
+        let handle = live.files.get(handle)?;
+        return Ok(handle.cached(strip)?.set_len(size)?);
+    }
+    match node.file_type() {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Errno(libc::EISDIR)),
+        _ => return Err(Errno::INVAL),
+    }
+    let file = node.open(&OpenOptions::new().write(true).fsetid(!strip))?;
+    Ok(file.set_len(size)?)
+}
+
 impl Server {
     /// `getattr`.
     ///
@@ -117,7 +133,7 @@ impl Server {
         Ok(self.stat(&*self.node(id)?))
     }
 
-    /// `setattr`. A size that changes strips set-user-ID and set-group-ID, unless the caller is root.
+    /// `setattr`. A size that changes strips set-user-ID and set-group-ID, if [`Change::kill_suidgid`] wants it.
     ///
     /// # Errors
     /// As [`dioxide::File::set_len`] and [`dioxide::File::set_attributes`].
@@ -126,34 +142,14 @@ impl Server {
         let live = self.live()?;
         let node = live.node(id)?;
         if let Some(size) = change.size {
-            self.resize(&live, caller, &node, size, change.handle)?;
+            let by_caller = || self.acting(caller).uid != 0;
+            let strip = change.kill_suidgid.unwrap_or_else(by_caller);
+            resize(&live, strip, &node, size, change.handle)?;
         }
         if let Some(set) = change.attributes() {
             node.set_attributes(&set)?;
         }
         Ok(self.stat(&node))
-    }
-
-    fn resize(
-        &self,
-        live: &Live,
-        caller: Caller,
-        node: &Node,
-        size: u64,
-        handle: Option<u64>,
-    ) -> Result {
-        let strip = self.acting(caller).uid != 0;
-        if let Some(handle) = handle {
-            let handle = live.files.get(handle)?;
-            return Ok(handle.cached(strip)?.set_len(size)?);
-        }
-        match node.file_type() {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Errno(libc::EISDIR)),
-            _ => return Err(Errno::INVAL),
-        }
-        let file = node.open(&OpenOptions::new().write(true).fsetid(!strip))?;
-        Ok(file.set_len(size)?)
     }
 
     pub(super) fn stat(&self, node: &Node) -> Stat {

@@ -122,13 +122,43 @@ impl Server {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => dir.lookup(at.name)?,
             made => made?,
         };
-        let node = Arc::new(node);
+        self.tell_open(&live, caller, &Arc::new(node), flags)
+    }
+
+    /// `O_TMPFILE`: makes a regular file without a name, and opens it.
+    ///
+    /// # Errors
+    /// As [`Node::create_unnamed`] and [`Node::open`].
+    pub fn create_unnamed(
+        &self,
+        caller: Caller,
+        dir: u64,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Result<(Entry, Opened)> {
+        let _timed = self.requests.time(Op::Tmpfile);
+        let new = self.new_file(caller, mode, umask);
+        let live = self.live()?;
+        let node = Arc::new(live.node(dir)?.create_unnamed(&new)?);
+        let told = self.tell_open(&live, caller, &node, flags)?;
+        live.nodes.hold(&node);
+        Ok(told)
+    }
+
+    fn tell_open(
+        &self,
+        live: &Live,
+        caller: Caller,
+        node: &Arc<Node>,
+        flags: i32,
+    ) -> Result<(Entry, Opened)> {
         let (handle, opened) = self.opened(caller, node.clone(), flags)?;
         let opened = Opened {
             handle: live.files.insert(handle),
             ..opened
         };
-        Ok((self.tell(&live, &node), opened))
+        Ok((self.tell(live, node), opened))
     }
 
     /// `unlink`.

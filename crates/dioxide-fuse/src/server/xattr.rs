@@ -4,7 +4,7 @@ use super::{Caller, Server};
 use crate::stats::{Op, STATS_XATTR};
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
-use dioxide::XattrMode;
+use dioxide::{SetAttributes, XattrMode};
 
 impl Server {
     /// `getxattr`: the whole value. The root's [`STATS_XATTR`] is the [`Report`](crate::stats::Report).
@@ -50,6 +50,19 @@ impl Server {
             _ => return Err(Errno::INVAL),
         };
         Ok(self.node(id)?.set_xattr(name, value, mode)?)
+    }
+
+    /// Strips set-group-ID, as an access control list that is set by who is not of the file's group does.
+    ///
+    /// # Errors
+    /// As [`dioxide::Node::set_attributes`].
+    pub fn kill_sgid(&self, id: u64) -> Result {
+        let node = self.node(id)?;
+        let mode = node.metadata().permissions;
+        match mode & libc::S_ISGID as u16 {
+            0 => Ok(()),
+            bit => Ok(node.set_attributes(&SetAttributes::new().mode(mode & !bit))?),
+        }
     }
 
     /// `removexattr`.

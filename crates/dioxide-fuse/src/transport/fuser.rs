@@ -2,7 +2,8 @@
 //! answered at the same time.
 //!
 //! What `fuser` 0.18 does not hand over: `O_TMPFILE`, `statx` (birth times), `syncfs`, interrupts, and that a change of size
-//! or an access control list strips set-ID bits. The kernel does without, or [`Server`] judges by the caller's user.
+//! or an access control list strips set-ID bits. The kernel does without, or [`Server`] judges by the caller's user. The other
+//! transport has them.
 //!
 //! With the kernel's writeback cache the kernel keeps the times of regular files, and does not learn those of direct writes: `stat`
 //! shows them when the kernel has dropped the file from its cache. `nowriteback` shows them at once.

@@ -153,6 +153,16 @@ impl Node {
         self.make(name, &Blueprint::Regular, new)
     }
 
+    /// `O_TMPFILE`: makes a regular file without a name in the file system of this directory. It goes with the last who
+    /// holds it, unless [`Node::link`] gives it a name.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open_unnamed`].
+    pub fn create_unnamed(&self, new: &NewFile) -> Result<Node> {
+        let inode = self.mount.create_unnamed(self.directory()?, new)?;
+        Node::hold(&self.mount, inode)
+    }
+
     /// `mkdir`.
     ///
     /// # Errors

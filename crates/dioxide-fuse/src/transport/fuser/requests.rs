@@ -59,6 +59,7 @@ impl fuser::Filesystem for Adapter {
             mtime: mtime.map(time),
             ctime: ctime.map(from_fuser),
             handle: handle.map(|handle| handle.0),
+            kill_suidgid: None,
         };
         attr(reply, self.server.setattr(caller(request), id.0, &change));
     }

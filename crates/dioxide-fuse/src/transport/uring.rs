@@ -1,0 +1,152 @@
+//! Requests through rings that the kernel shares with us (FUSE over io_uring, Linux 6.14): an answer and the next request are one
+//! system call, and data are in our memory when we are told of them.
+//!
+//! The kernel has one queue for each processor, and puts a request into that of the processor it comes from. Each queue has
+//! several threads here, with a ring and a piece of memory each, so that a request that waits for the device
+//! holds up no other; the kernel takes the thread that was busy last first. `FORGET` and what else nobody waits for comes
+//! through `/dev/fuse` as before, to one more thread.
+//!
+//! The kernel has it if its parameter `enable_uring` is Y. Where it has not, or gives us no ring, the other transport is
+//! used; where it has and does not agree to it when we connect, all comes through `/dev/fuse`, to as many threads as are wanted.
+//!
+//! Rejected: one thread for each queue with many requests in its ring, as libfuse has it. An `fsync` would hold up
+//! those behind it, unless it is handed to another thread, and its answer back.
+
+mod memory;
+mod worker;
+
+use super::device::Device;
+use super::wire::Offer;
+use super::{ConnectOptions, Transport};
+use crate::server::Server;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use worker::Worker;
+
+/// Threads of each queue: not less, so that one that waits leaves others, and not more.
+const QUEUE_THREADS: (usize, usize) = (4, 16);
+
+/// Whether the kernel has it, and is allowed to use it.
+pub(super) fn enabled() -> bool {
+    let parameter = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    parameter.is_ok_and(|value| value.starts_with('Y'))
+}
+
+/// How many queues the kernel has: one for each processor that there could be.
+fn queues() -> io::Result<u16> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    count(text.trim()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Numbers in a list such as `0-3,8`.
+fn count(list: &str) -> Option<u16> {
+    let mut count = 0_u16;
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(count)
+}
+
+/// Rings that the kernel does not know of yet.
+pub(super) struct Rings(Vec<Worker>);
+
+impl Rings {
+    /// # Errors
+    /// If the kernel gives no rings, or not so many.
+    pub(super) fn new(threads: usize) -> io::Result<Rings> {
+        let queues = queues()?;
+        let (least, most) = QUEUE_THREADS;
+        let each = threads.div_ceil(queues.into()).clamp(least, most);
+        let all = (0..queues).flat_map(|queue| (0..each).map(move |_| queue));
+        Ok(Rings(all.map(Worker::new).collect::<io::Result<_>>()?))
+    }
+}
+
+/// A connection through rings.
+pub struct Uring {
+    server: Arc<Server>,
+    device: Arc<Device>,
+    /// None if the kernel did not agree.
+    workers: Vec<Worker>,
+    /// That read `/dev/fuse`.
+    readers: usize,
+}
+
+impl Uring {
+    pub(super) fn over(
+        rings: Rings,
+        server: Arc<Server>,
+        dir: &Path,
+        options: &ConnectOptions,
+    ) -> io::Result<Uring> {
+        let device = Arc::new(Device::mount(dir, options)?);
+        let offer = Offer {
+            writeback: server.options().writeback,
+            permissions: options.permissions,
+            max_background: options.max_background,
+            io_uring: true,
+        };
+        let (workers, readers) = match device.init(&offer)? {
+            true => (rings.0, 1),
+            false => (Vec::new(), options.threads.max(1)),
+        };
+        Ok(Uring {
+            server,
+            device,
+            workers,
+            readers,
+        })
+    }
+}
+
+impl Transport for Uring {
+    fn connect(server: Arc<Server>, dir: &Path, options: &ConnectOptions) -> io::Result<Uring> {
+        Uring::over(Rings::new(options.threads)?, server, dir, options)
+    }
+
+    fn serve(self) -> io::Result<()> {
+        let (ends, ended) = channel();
+        let spawn = |name: String, work: Box<dyn FnOnce() -> io::Result<()> + Send>| {
+            let ends = ends.clone();
+            let thread = std::thread::Builder::new().name(name);
+            // Whoever waited does no more if another end was an error.
+            thread.spawn(move || drop(ends.send(work())))
+        };
+        let mut threads = 0;
+        for worker in self.workers {
+            let (server, device) = (self.server.clone(), self.device.clone());
+            let name = format!("fuse-ring-{}", worker.queue());
+            spawn(name, Box::new(move || worker.run(&server, &device)))?;
+            threads += 1;
+        }
+        for reader in 0..self.readers {
+            let (server, device) = (self.server.clone(), self.device.clone());
+            spawn(
+                format!("fuse-{reader}"),
+                Box::new(move || device.serve(&server)),
+            )?;
+            threads += 1;
+        }
+        let end = ended.iter().take(threads).find(Result::is_err);
+        end.unwrap_or(Ok(())).inspect_err(|_| self.device.detach())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!(count("0"), Some(1));
+        assert_eq!(count("0-127"), Some(128));
+        assert_eq!(count("0-3,8,10-11"), Some(7));
+        for bad in ["", "a", "3-1", "0-", "0-65535"] {
+            assert_eq!(count(bad), None, "{bad}");
+        }
+    }
+}

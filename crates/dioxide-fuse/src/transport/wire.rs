@@ -1,0 +1,158 @@
+//! The FUSE protocol as it is on the wire: requests decoded into calls of the [`Server`], what they come to encoded.
+//!
+//! A request has three parts: a header that all have ([`Head`]), a structure of its opcode, and a payload (names, data). A
+//! transport brings them here apart, because a ring has them apart, and because data then lie as aligned
+//! as the transport's buffer. The answer's payload goes where the request's was, so that data are read and
+//! written in place.
+//!
+//! Invariants: whatever the bytes are, there is an answer or an error, and nothing outside of the buffer is touched.
+//!
+//! Rejected: structures that are cast from the bytes. They need `unsafe` or a derive; reading one number after the other is as
+//! fast, and shows the layout as well.
+
+pub(super) mod abi;
+mod attributes;
+mod bytes;
+mod init;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+pub(super) use init::{Init, Offer};
+
+use crate::server::{Caller, Server};
+use crate::{Errno, Result};
+use abi::opcode;
+use bytes::{In, Out};
+
+/// Largest write, read and listing.
+pub(super) const PAYLOAD_BYTES: usize = 1 << 20;
+
+/// `fuse_in_header`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Of the whole request.
+    pub(super) len: u32,
+    pub(super) opcode: u32,
+    pub(super) unique: u64,
+    pub(super) node: u64,
+    pub(super) caller: Caller,
+}
+
+impl Head {
+    /// # Errors
+    /// `EINVAL` for less bytes than a header has.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Head> {
+        let mut bytes = In(bytes.get(..abi::IN_HEADER_BYTES).ok_or(Errno::INVAL)?);
+        Ok(Head {
+            len: bytes.u32()?,
+            opcode: bytes.u32()?,
+            unique: bytes.u64()?,
+            node: bytes.u64()?,
+            caller: Caller {
+                uid: bytes.u32()?,
+                gid: bytes.u32()?,
+            },
+        })
+    }
+}
+
+/// `fuse_out_header`, for a payload of so many bytes, or an error.
+pub(super) fn out_header(unique: u64, reply: Result<usize>) -> [u8; abi::OUT_HEADER_BYTES] {
+    let (len, error) = match reply {
+        Ok(len) => (len, 0),
+        Err(Errno(error)) => (0, -error),
+    };
+    let mut bytes = [0; abi::OUT_HEADER_BYTES];
+    let mut out = Out::new(&mut bytes);
+    out.u32((abi::OUT_HEADER_BYTES + len) as u32);
+    out.u32(error as u32).u64(unique);
+    bytes
+}
+
+/// A request on its way to the server.
+struct Call<'a> {
+    server: &'a Server,
+    head: &'a Head,
+    op: In<'a>,
+    /// The request's payload is its first `len` bytes, the answer's whatever it needs.
+    buffer: &'a mut [u8],
+    len: usize,
+}
+
+/// Answers a request whose payload is the first `len` bytes of the buffer. Returns how many bytes of the buffer the answer's
+/// payload has. None if the kernel waits for no answer. Blocks as the server does.
+pub(super) fn answer(
+    server: &Server,
+    head: &Head,
+    op: &[u8],
+    buffer: &mut [u8],
+    len: usize,
+) -> Option<Result<usize>> {
+    let call = Call {
+        server,
+        head,
+        op: In(op),
+        len: len.min(buffer.len()),
+        buffer,
+    };
+    match head.opcode {
+        opcode::FORGET => {
+            // What cannot be understood is not forgotten.
+            let _ = call.forget();
+            None
+        }
+        opcode::BATCH_FORGET => {
+            let _ = call.batch_forget();
+            None
+        }
+        // Nothing that is waited for here waits for anybody but the device.
+        opcode::INTERRUPT => None,
+        _ => Some(call.answer()),
+    }
+}
+
+impl Call<'_> {
+    fn answer(self) -> Result<usize> {
+        match self.head.opcode {
+            opcode::LOOKUP => self.lookup(),
+            opcode::GETATTR => self.getattr(),
+            opcode::SETATTR => self.setattr(),
+            opcode::READLINK => self.readlink(),
+            opcode::SYMLINK => self.symlink(),
+            opcode::MKNOD => self.mknod(),
+            opcode::MKDIR => self.mkdir(),
+            opcode::UNLINK => self.unlink(),
+            opcode::RMDIR => self.rmdir(),
+            opcode::RENAME => self.rename(false),
+            opcode::RENAME2 => self.rename(true),
+            opcode::LINK => self.link(),
+            opcode::OPEN => self.open(),
+            opcode::READ => self.read(),
+            opcode::WRITE => self.write(),
+            opcode::STATFS => self.statfs(),
+            opcode::RELEASE => self.release(),
+            opcode::FSYNC => self.fsync(),
+            opcode::SETXATTR => self.setxattr(),
+            opcode::GETXATTR => self.getxattr(),
+            opcode::LISTXATTR => self.listxattr(),
+            opcode::REMOVEXATTR => self.removexattr(),
+            opcode::READDIR => self.readdir(),
+            opcode::READDIRPLUS => self.readdirplus(),
+            opcode::FSYNCDIR => self.fsyncdir(),
+            opcode::CREATE => self.create(),
+            opcode::TMPFILE => self.tmpfile(),
+            opcode::DESTROY => Ok(0),
+            opcode::IOCTL => self.ioctl(),
+            opcode::FALLOCATE => self.fallocate(),
+            opcode::LSEEK => self.lseek(),
+            opcode::COPY_FILE_RANGE => self.copy_file_range(false),
+            opcode::COPY_FILE_RANGE_64 => self.copy_file_range(true),
+            opcode::SYNCFS => self.syncfs(),
+            opcode::STATX => self.statx(),
+            // Flush: the kernel has written its pages before. Opendir: directories need not be opened. The kernel
+            // asks for neither again.
+            _ => Err(Errno::NOSYS),
+        }
+    }
+}
