@@ -9,12 +9,15 @@
 //! | 8 | time of a request at depth 1 ÷ raw | image in memory: pread; image on disk: io_uring |
 //! | 9 | 2k ÷ 4k overwrites, 8 threads | image in memory: pread |
 //! | 10 | 1 thread → 2 | image in memory: mapping; pread against raw's own |
+//! | 11 | reads while another thread appends, truncates ÷ alone | image in memory: pread, mapping |
 //! | 12 | many extents ÷ few | image in memory: pread, mapping |
 //! | 16 | file system of 16 TiB ÷ a small one: reads, time to open, memory | sparse image in memory |
 //!
 //! Rows about the kernel's file system and FUSE need mounts: `scripts/compare-kernel` has them. The
 //! counted row (17) is a test. With `--image` that image stands for the one on disk: a loop device,
 //! say.
+
+mod beside;
 
 use crate::compare::{On, Rounds, Setting, Variant, contest, median, ratio};
 use crate::figures::make_rows;
@@ -288,6 +291,16 @@ impl Table<'_, '_> {
                 Backend::Pread => self.pread(&subject)?,
                 _ => self.mapping(&subject)?,
             }
+            let name = if backend == Backend::Pread {
+                "pread"
+            } else {
+                "mapping"
+            };
+            self.beside(&subject, name)?;
+            // What changed is to be all on the image when e2fsck looks at it.
+            let subject = Arc::into_inner(subject).expect("the rounds are over");
+            drop(subject.file);
+            subject.fs.close()?;
         }
         let device = subject::open_image(&image, Backend::Auto, 0)?;
         self.overhead(&device)?;

@@ -7,6 +7,8 @@
 mod area;
 #[path = "fast_commit/crash.rs"]
 mod crash;
+#[path = "fast_commit/forged.rs"]
+mod forged;
 #[path = "fast_commit/hostile.rs"]
 mod hostile;
 #[path = "fast_commit/kernel.rs"]

@@ -36,7 +36,7 @@ use crate::{Error, Place, Result};
 use dioxide_format::dir::{self, DirEntry, DirFormat, Found};
 use dioxide_format::features::Incompat;
 use dioxide_format::inode::{FileType, InodeFlags};
-use dioxide_format::types::{Ino, Lblk, Pblk};
+use dioxide_format::types::{Ino, Lblk};
 use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
 use grow::Made;
@@ -204,27 +204,6 @@ impl Mount {
         self.make_first_block(writer, handle, dir, &block, disk)
     }
 
-    /// Adds a name that the directory does not have, where there is room for it: one credit. `false`:
-    /// there is none, and nothing was changed; a block of names may be appended. Blocks on metadata.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for an index whose block for this name is full, and for a full directory
-    /// that lies in its inode; damage.
-    pub(crate) fn add_entry(
-        &self,
-        edit: &mut dyn Edit,
-        dir: &Inode,
-        new: &NewEntry<'_>,
-    ) -> Result<bool> {
-        let refuse = |what: &str| Err(Error::Unsupported(format!("{what} {}", dir.ino)));
-        match self.place(edit, dir, new)? {
-            Placed::Done => Ok(true),
-            Placed::LeafFull(_) => refuse("splitting a block of the indexed directory"),
-            Placed::NoRoom if dir.has_inline_data() => refuse("moving out of its inode directory"),
-            Placed::NoRoom => Ok(false),
-        }
-    }
-
     /// Takes a name out of a directory, if it is there: one credit. Blocks on metadata.
     ///
     /// # Errors
@@ -251,25 +230,6 @@ impl Mount {
         dir::fill(&mut block, format, entries)
             .map_err(|error| Error::format(error, Place::default()))?;
         Ok(block)
-    }
-
-    /// Makes a block that was just allocated a directory's: one credit.
-    ///
-    /// # Errors
-    /// Those of the journal.
-    pub(crate) fn create_dir_block(
-        &self,
-        edit: &mut dyn Edit,
-        block: Pblk,
-        dir_seed: Option<u32>,
-        bytes: &[u8],
-    ) -> Result<()> {
-        let kind = DirBlock {
-            role: Role::Leaf,
-            format: self.dir_format,
-            seed: dir_seed,
-        };
-        Ok(edit.create(block, &kind, bytes)?)
     }
 
     /// Puts a name where there is room for it, one credit, or says why there is none.

@@ -308,7 +308,7 @@ impl Mount {
     }
 
     /// Names in a directory have changed: its times, and what `also` changes.
-    pub(super) fn names_changed(
+    pub(crate) fn names_changed(
         &self,
         handle: &mut Handle<'_>,
         dir: &Inode,

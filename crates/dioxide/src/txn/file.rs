@@ -401,6 +401,19 @@ impl MapChange<'_, '_> {
         inserted
     }
 
+    /// Takes free clusters that somebody else chose for the file; they are to be mapped next.
+    pub(crate) fn take_given(&mut self, run: Run) -> Result<()> {
+        let writer = self.blocks.writer;
+        writer.blocks.take_given(self.handle, run)?;
+        self.count_given(run.len);
+        Ok(())
+    }
+
+    /// Counts clusters that were taken for the file before.
+    pub(crate) fn count_given(&mut self, clusters: u32) {
+        self.blocks.grown += i64::from(clusters);
+    }
+
     /// Maps a hole to a new block, which will be metadata. With bigalloc the block begins a cluster.
     pub(crate) fn add_metadata_block(&mut self, lblk: Lblk) -> Result<Pblk> {
         let goal = self.blocks.goal;

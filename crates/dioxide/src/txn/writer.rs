@@ -126,10 +126,6 @@ impl Writer {
     fn start(mount: &Mount) -> Result<Writer> {
         let sb = &mount.sb;
         let has_journal = sb.features().compat.contains(Compat::HAS_JOURNAL) && !mount.noload;
-        let groups = Arc::new(Groups::new(sb.clone(), mount.fixed_zone()));
-        let totals = groups.totals(&mount.reader())?;
-        let blocks = Arc::new(BlockAllocator::new(groups, totals, mount.aside_clusters()));
-        let inodes = InodeAllocator::new(blocks.clone(), totals);
         let options = JournalOptions {
             commit_interval: mount.commit_interval,
             barrier: mount.barrier,
@@ -141,18 +137,31 @@ impl Writer {
             true => Some(mount.log()?),
             false => None,
         };
+        Writer::with(mount, has_journal, |orphans| {
+            mark_in_use(mount, has_journal, orphans.in_file())?;
+            let cache = mount.cache.clone();
+            let Some(log) = log else {
+                return Ok(Journal::none(cache, &options));
+            };
+            let super_block = log.read_superblock()?;
+            let (device, map) = (log.device().clone(), log.map().clone());
+            Ok(Journal::open(device, map, super_block, cache, &options)?)
+        })
+    }
+
+    /// The parts around a journal, which is made last. Blocks.
+    pub(crate) fn with(
+        mount: &Mount,
+        has_journal: bool,
+        journal: impl FnOnce(&Orphans) -> Result<Journal>,
+    ) -> Result<Writer> {
+        let groups = Arc::new(Groups::new(mount.sb.clone(), mount.fixed_zone()));
+        let totals = groups.totals(&mount.reader())?;
+        let blocks = Arc::new(BlockAllocator::new(groups, totals, mount.aside_clusters()));
+        let inodes = InodeAllocator::new(blocks.clone(), totals);
         let orphans = Orphans::open(mount)?;
         let quotas = Quotas::open(mount)?;
-        mark_in_use(mount, has_journal, orphans.in_file())?;
-        let cache = mount.cache.clone();
-        let journal = match log {
-            Some(log) => {
-                let super_block = log.read_superblock()?;
-                let (device, map) = (log.device().clone(), log.map().clone());
-                Journal::open(device, map, super_block, cache, &options)?
-            }
-            None => Journal::none(cache, &options),
-        };
+        let journal = journal(&orphans)?;
         Ok(Writer {
             journal,
             blocks,

@@ -7,16 +7,21 @@ use dioxide::format::journal::fast_commit::Record;
 use dioxide::{Fs, MountOptions};
 use dioxide_journal::log::{Log, LogMap, fast_commit_area};
 use dioxide_journal::recovery::{FileSystem, Recovery};
-use dioxide_testkit::{Image, Mount, leaf_extents};
+use dioxide_testkit::{Image, Mount};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 pub const BLOCK: usize = 4096;
 const SIZE: u64 = 32 << 20;
+const FILE_SYSTEM: FileSystem = FileSystem {
+    blocks: SIZE / BLOCK as u64,
+    inode_bytes: 256,
+};
 
 /// An empty file system that uses fast commits.
 pub fn empty(features: &str) -> Image {
@@ -26,7 +31,7 @@ pub fn empty(features: &str) -> Image {
     };
     Image::builder()
         .size(SIZE)
-        .args(&["-J", "size=8,fast_commit_size=512"])
+        .args(&["-J", "size=8,fast_commit_size=512", "-N", "2048"])
         .features(&features)
         .build()
 }
@@ -39,6 +44,10 @@ pub fn crashed<T>(
     during: impl FnOnce(&Path) -> T,
 ) -> Image {
     let image = empty(features);
+    // Not every kernel mounts what has quota: the files of it are there, and nobody counts.
+    if features.contains("quota") {
+        debugfs_write(image.path(), "feature -quota");
+    }
     let mount = Mount::ext4(image.path(), "commit=300");
     before(mount.path());
     let sync = Command::new("sync").arg("-f").arg(mount.path()).status();
@@ -48,6 +57,48 @@ pub fn crashed<T>(
     drop(held);
     mount.unmount();
     copy
+}
+
+/// Makes quota right as it was before the fast commits, and has the file system count from there.
+pub fn with_quota_from_before(image: &Image) {
+    let area = area(image);
+    let bytes = fs::read(image.path()).expect("the image");
+    let (log, _) = log_of(image);
+    let following = Recovery::plan(&log, FILE_SYSTEM)
+        .expect("the kernel's log")
+        .recovered()
+        .next_sequence;
+    let mut before = bytes.clone();
+    for &at in &area {
+        before[at as usize..at as usize + BLOCK].fill(0);
+    }
+    fs::write(image.path(), &before).expect("room");
+    debugfs_write(image.path(), "feature quota");
+    let fixed = Command::new("e2fsck").arg("-fy").arg(image.path()).output();
+    let fixed = fixed.expect("e2fsck of e2fsprogs").status;
+    assert!(fixed.code().is_some_and(|code| code < 4), "{fixed}");
+    let file = File::options().write(true).open(image.path()).expect("it");
+    for &at in &area {
+        let block = &bytes[at as usize..at as usize + BLOCK];
+        file.write_all_at(block, at).expect("room");
+    }
+    debugfs_write(image.path(), "feature needs_recovery");
+    let (log, _) = log_of(image);
+    let mut journal = log.read_superblock().expect("a journal");
+    // Nothing in the log, and the number that the fast commits name.
+    (journal.s_start, journal.s_sequence) = (1, following.0.wrapping_sub(1));
+    log.write_superblock(&mut journal, Durability::Cached)
+        .expect("room");
+    let at = log.map().device_block(0).expect("the first block") * BLOCK as u64;
+    let mut block = vec![0; BLOCK];
+    log.device().read_at(at, &mut block).expect("it is there");
+    file.write_all_at(&block, at).expect("room");
+}
+
+fn debugfs_write(image: &Path, command: &str) {
+    let mut tool = Command::new("debugfs");
+    let done = tool.args(["-w", "-R", command]).arg(image).output();
+    assert!(done.expect("debugfs of e2fsprogs").status.success());
 }
 
 /// A copy that shows one moment of an image in use.
@@ -93,23 +144,32 @@ pub fn unloaded(device: &dyn Device) -> Vec<u8> {
 }
 
 fn log_of(image: &Image) -> (Log, Vec<Range<u64>>) {
-    let runs: Vec<Range<u64>> = leaf_extents(image.path(), "<8>")
-        .iter()
-        .map(|extent| extent.physical..extent.physical + extent.len)
-        .collect();
+    let runs = journal_runs(image);
     let map = LogMap::internal(runs.clone()).expect("a journal");
     let bytes = fs::read(image.path()).expect("the image");
     (Log::new(loaded(&bytes), map, BLOCK), runs)
 }
 
+/// The blocks of the journal, in its order: with extents, or mapped by indirect blocks.
+fn journal_runs(image: &Image) -> Vec<Range<u64>> {
+    let mut tool = Command::new("debugfs");
+    let output = tool.args(["-R", "stat <8>"]).arg(image.path()).output();
+    let said = String::from_utf8(output.expect("debugfs of e2fsprogs").stdout).expect("text");
+    let (_, mapped) = said.rsplit_once("S:\n").expect("its blocks");
+    let of = |piece: &str| {
+        let (logical, physical) = piece.trim().split_once(':')?;
+        // Those of the map itself have a name instead of numbers.
+        let is_data = !logical.contains(char::is_alphabetic);
+        let (first, last) = physical.split_once('-').unwrap_or((physical, physical));
+        is_data.then(|| first.parse().expect("a block")..last.parse::<u64>().expect("a block") + 1)
+    };
+    mapped.split([',', '\n']).filter_map(of).collect()
+}
+
 /// The records that follow the log, and how many fast commits they are.
 pub fn records(image: &Image) -> (u32, Vec<Record>) {
     let (log, _) = log_of(image);
-    let fs = FileSystem {
-        blocks: SIZE / BLOCK as u64,
-        inode_bytes: 256,
-    };
-    let recovery = Recovery::plan(&log, fs).expect("the kernel's log");
+    let recovery = Recovery::plan(&log, FILE_SYSTEM).expect("the kernel's log");
     let recovered = recovery.recovered();
     (
         recovered.fast_commits,

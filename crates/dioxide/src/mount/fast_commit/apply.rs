@@ -6,17 +6,15 @@
 use super::Counts;
 use super::names::Links;
 use super::plan::{File, Plan, wrong};
-use crate::alloc::{BlockAllocator, Goal, Groups, InodeAllocator, Release, Request, Right, Run};
-use crate::map::tree::{Blocks, PhysicalRun};
 use crate::mount::Mount;
-use crate::txn::orphan::Orphans;
+use crate::txn::{Writer, superblock};
 use crate::{Error, Place, Result};
+use dioxide_format::features::RoCompat;
 use dioxide_format::inode::{FileType, Inode as DiskInode};
 use dioxide_format::journal::fast_commit::Record;
-use dioxide_format::types::{Ino, Pblk};
-use dioxide_journal::Edit;
+use dioxide_format::types::Ino;
+use dioxide_journal::journal::Handle;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// An inode as it is on the device.
 #[derive(Clone, Debug)]
@@ -57,70 +55,20 @@ impl Known {
     }
 }
 
-/// The blocks of one file, as its tree takes them and gives them back.
-pub(super) struct FileBlocks<'a> {
-    pub(super) blocks: &'a BlockAllocator,
-    pub(super) goal: Pblk,
-    /// Its blocks are metadata.
-    pub(super) is_dir: bool,
-    /// Blocks that it has more than before.
-    pub(super) grown: i64,
-}
-
-impl Blocks for FileBlocks<'_> {
-    fn allocate_tree_block(&mut self, edit: &mut dyn Edit, goal: Pblk) -> Result<Pblk> {
-        let goal = if goal.0 == 0 { self.goal } else { goal };
-        let request = Request {
-            goal: Goal::Near(goal),
-            len: 1..=1,
-            stream: None,
-            right: Right::Map,
-        };
-        let run = self.blocks.allocate(edit, &request)?;
-        self.grown += 1;
-        Ok(run.start)
-    }
-
-    fn free(&mut self, edit: &mut dyn Edit, run: PhysicalRun) -> Result<()> {
-        if self.is_dir {
-            for block in run.start.0..run.start.0 + u64::from(run.len) {
-                edit.forget(Pblk(block))?;
-            }
-        }
-        let (start, len) = (run.start, run.len);
-        // Nothing is written to a block before the transaction that sets it free is durable.
-        self.blocks.free(edit, Run { start, len }, Release::Now)?;
-        self.grown -= i64::from(len);
-        Ok(())
-    }
-
-    fn free_credits(&self, _: PhysicalRun) -> u32 {
-        // Steps are not limited: all is one transaction.
-        0
-    }
-}
-
 /// The change under way.
 pub(super) struct Apply<'a> {
     pub(super) mount: &'a Mount,
-    pub(super) edit: &'a mut dyn Edit,
-    pub(super) blocks: Arc<BlockAllocator>,
-    pub(super) inodes: InodeAllocator,
-    pub(super) orphans: Orphans,
+    pub(super) writer: &'a Writer,
+    pub(super) handle: Handle<'a>,
     known: BTreeMap<Ino, Known>,
 }
 
 impl<'a> Apply<'a> {
-    pub(super) fn new(mount: &'a Mount, edit: &'a mut dyn Edit) -> Result<Apply<'a>> {
-        let groups = Arc::new(Groups::new(mount.sb.clone(), mount.fixed_zone()));
-        let totals = groups.totals(&mount.reader())?;
-        let blocks = Arc::new(BlockAllocator::new(groups, totals, 0));
+    pub(super) fn new(mount: &'a Mount, writer: &'a Writer) -> Result<Apply<'a>> {
         Ok(Apply {
-            inodes: InodeAllocator::new(blocks.clone(), totals),
-            blocks,
-            orphans: Orphans::open(mount)?,
             mount,
-            edit,
+            writer,
+            handle: writer.journal.start(writer.journal.max_credits())?,
             known: BTreeMap::new(),
         })
     }
@@ -147,20 +95,30 @@ impl<'a> Apply<'a> {
             .collect::<Result<Vec<_>>>()?;
         for ((ino, file), steps) in live.iter().zip(steps) {
             match plan.parent_of(*ino).filter(|_| self.known(*ino).is_dir()) {
-                Some(parent) => self.make_directory(*ino, file, parent, links.of(*ino))?,
-                None => self.write_file(*ino, file, &steps, links.of(*ino))?,
+                Some(parent) if self.known(*ino).is_new => {
+                    self.make_directory(*ino, file, parent, links.of(*ino))?;
+                }
+                _ => self.write_file(*ino, file, &steps, links.of(*ino))?,
             }
         }
         self.write_names(&plan, &links)?;
+        self.move_directories(&plan)?;
         self.write_links(&plan, &links)
     }
 
-    /// What the superblock is to count.
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
-            free_blocks: self.blocks.free_clusters(),
-            free_inodes: self.inodes.free_inodes() as u32,
+    /// Ends the transaction; what the superblock is to count.
+    pub(super) fn finish(mut self) -> Result<Counts> {
+        if self.writer.orphans.in_file() && !self.writer.orphans.is_empty() {
+            superblock::change(self.mount, &mut self.handle, &mut |sb| {
+                sb.disk_mut().s_feature_ro_compat |= RoCompat::ORPHAN_PRESENT.bits();
+            })?;
         }
+        self.handle.stop()?;
+        let clusters = self.writer.blocks.free_clusters();
+        Ok(Counts {
+            free_blocks: clusters * u64::from(self.mount.sb.cluster_ratio()),
+            free_inodes: self.writer.inodes.free_inodes() as u32,
+        })
     }
 
     /// What a name stands for on the device.
@@ -178,7 +136,7 @@ impl<'a> Apply<'a> {
     }
 
     fn is_used(&self, ino: Ino) -> Result<bool> {
-        self.inodes.is_used(&*self.edit, ino)
+        self.writer.inodes.is_used(&self.handle, ino)
     }
 
     /// Finds out what all numbers of the plan stand for.
@@ -218,11 +176,6 @@ impl<'a> Apply<'a> {
             old,
             is_new,
         };
-        if file.is_some() && known.is_dir() && !known.is_new {
-            return Err(Error::Unsupported(format!(
-                "a record of the inode of directory {ino}, which exists"
-            )));
-        }
         Ok(known)
     }
 
@@ -243,26 +196,5 @@ impl<'a> Apply<'a> {
         let disk = DiskInode::parse(&raw, size).map_err(|error| Error::format(error, place))?;
         self.mount.check_inode(&disk, ino, place)?;
         Ok(Old { raw, disk })
-    }
-
-    /// A place near which a file's blocks should lie.
-    pub(super) fn goal(&self, ino: Ino) -> Pblk {
-        let sb = &self.mount.sb;
-        let location = sb.inode_location(ino);
-        location.map_or(Pblk(0), |(group, _)| sb.group_first_block(group))
-    }
-
-    pub(super) fn file_blocks<'b>(
-        &self,
-        blocks: &'b BlockAllocator,
-        ino: Ino,
-        is_dir: bool,
-    ) -> FileBlocks<'b> {
-        FileBlocks {
-            blocks,
-            goal: self.goal(ino),
-            is_dir,
-            grown: 0,
-        }
     }
 }

@@ -1,37 +1,71 @@
 //! Files: their blocks and their inodes.
+//!
+//! With bigalloc a file's cluster is one as long as any of its blocks is mapped: what a file had of a
+//! cluster before it is not taken, and what was freed by the way is taken again.
 
 use super::apply::{Apply, Old};
-use super::names::{LINKS, add_blocks, first_entries};
 use super::plan::{File, wrong};
 use super::ranges::Backing;
-use crate::alloc::Run;
-use crate::map::tree::{Blocks, I_BLOCK_BYTES, Owner, State, Tree};
+use crate::alloc::{NewInode, Run};
+use crate::inode::Inode;
+use crate::map::tree::{Progress, State, Tree};
+use crate::map::{MapGuard, MapKind};
 use crate::mount::zone::ZoneCheck;
-use crate::txn::inode::TableBlock;
+use crate::txn::file::MapChange;
 use crate::{Error, Place, Result};
 use dioxide_format::extent::{Extent, LBLK_END};
-use dioxide_format::inode::{FileType, Inode as DiskInode, InodeFlags};
+use dioxide_format::features::Incompat;
+use dioxide_format::inode::{FileType, GOOD_OLD_SIZE, Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 const I_MODE_TO_BLOCK: Range<usize> = 0..0x28;
 const I_BLOCK: Range<usize> = 0x28..0x64;
 const BEHIND_I_BLOCK: usize = 0x64;
-const I_DTIME: Range<usize> = 0x14..0x18;
-const I_BLOCKS_LO: Range<usize> = 0x1C..0x20;
-const I_BLOCKS_HIGH: Range<usize> = 0x74..0x76;
-const HUGE_FILE: u32 = InodeFlags::HUGE_FILE.0;
-const I_FLAGS: Range<usize> = 0x20..0x24;
+const I_EXTRA_ISIZE: Range<usize> = 0x80..0x82;
+/// What a record does not say: the list of orphans, and how many blocks the file has.
+const KEPT: [Range<usize>; 3] = [0x14..0x18, 0x1C..0x20, 0x74..0x76];
 
-/// What is to be done with a file's tree.
+/// What lies in `i_block`, as far as flags and type say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Tree,
+    Indirect,
+    /// Data, a target, a device: or nothing.
+    Itself,
+}
+
+impl Content {
+    fn of(disk: &DiskInode) -> Content {
+        let is_mapped = match disk.file_type() {
+            Some(FileType::Regular | FileType::Directory) => !disk.has_inline_data(),
+            Some(FileType::Symlink) => !disk.has_inline_data() && !disk.is_fast_symlink(),
+            _ => false,
+        };
+        match (is_mapped, disk.uses_extents()) {
+            (false, _) => Content::Itself,
+            (true, true) => Content::Tree,
+            (true, false) => Content::Indirect,
+        }
+    }
+}
+
+/// What is to be done with a file's map.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     remove: Vec<Range<u64>>,
     insert: Vec<Extent>,
     convert: Vec<(Range<u64>, State)>,
+    /// Clusters that were taken for it.
+    taken: u32,
+    /// Clusters that go with what is removed, and come back with what is inserted.
+    retake: Vec<Run>,
 }
 
 /// What backs a piece of a file on the device.
+#[derive(Clone)]
 struct Piece {
     range: Range<u64>,
     backing: Backing,
@@ -41,113 +75,132 @@ impl Apply<'_> {
     /// If a number stands for another file than on the device, that file is gone: frees it.
     pub(super) fn clear_number(&mut self, ino: Ino) -> Result<()> {
         let known = self.known(ino);
-        let Some(old) = known.old.clone().filter(|_| known.is_new) else {
+        if !known.is_new || known.old.is_none() {
             return Ok(());
-        };
-        let kind = old.disk.file_type();
-        let was_dir = known.was_dir();
-        let has_blocks = (was_dir || matches!(kind, Some(FileType::Regular | FileType::Symlink)))
-            && !old.disk.has_inline_data()
-            && !old.disk.is_fast_symlink();
-        let is_odd = old.disk.file_acl().is_some() || has_blocks && !old.disk.uses_extents();
-        if is_odd {
-            return Err(Error::Unsupported(format!(
-                "the number of file {ino}, which has more than extents, is in use again"
-            )));
         }
-        if has_blocks {
-            let mut root = *old.disk.i_block();
-            let owner = self.owner_of(ino, &old.disk);
-            let allocator = self.blocks.clone();
-            let mut blocks = self.file_blocks(&allocator, ino, was_dir);
-            Tree::new(&owner, &mut root).remove(self.edit, &mut blocks, 0..LBLK_END)?;
+        let (mount, writer) = (self.mount, self.writer);
+        let inode = mount.orphan(ino)?;
+        if inode.has_mapped() {
+            let lock = inode.map.lock();
+            let all = 0..mount.map_end(&inode);
+            mount.change_map(
+                writer,
+                &mut self.handle,
+                &inode,
+                &lock,
+                |map| remove(map, all),
+                &mut |_, ()| {},
+            )?;
         }
-        if self.orphans.all().contains(&ino) {
-            let inode = self.mount.orphan(ino)?;
-            self.orphans.remove(self.mount, self.edit, &inode)?;
-        }
-        self.mount.inodes.forget(ino);
-        // Perhaps nobody takes the number over, and what has links is in use to e2fsck.
-        let at = self.mount.locate_inode(ino)?;
-        let slot = at.offset..at.offset + old.raw.len();
-        self.edit.modify(at.block, &TableBlock, &mut |block| {
-            block[slot.clone()].fill(0);
-            Ok(())
-        })?;
-        self.inodes.free(self.edit, ino, was_dir)
+        mount.release_xattrs_in(writer, &mut self.handle, &inode)?;
+        writer.orphans.remove(mount, &mut self.handle, &inode)?;
+        let lock = inode.map.lock();
+        mount.write_ended(&mut self.handle, &inode, &lock)?;
+        drop(lock);
+        mount.free_inode(writer, &mut self.handle, &inode)
     }
 
-    fn owner_of(&self, ino: Ino, disk: &DiskInode) -> Owner {
-        let seed = self.mount.checksum_seed();
-        Owner {
-            ino,
-            seed: seed.map(|seed| disk.seed(seed, ino)),
-            physical: self.mount.physical_blocks(),
-            cluster_ratio: 1,
-        }
-    }
-
-    /// The tree that a file has on the device.
-    fn old_root(&self, ino: Ino) -> [u8; I_BLOCK_BYTES] {
-        let old = self.known(ino).same().map(|old| &old.disk);
-        match old.filter(|disk| disk.uses_extents()) {
-            Some(disk) => *disk.i_block(),
-            None => Tree::empty_root(),
-        }
-    }
-
-    /// Decides what to do with a file's tree, and takes the blocks that it did not have.
+    /// Decides what to do with a file's map, and takes the blocks that it did not have.
     ///
     /// # Errors
-    /// Blocks that are in use or the file system's own; a file without extents.
+    /// Blocks that are in use or the file system's own; a file that maps none.
     pub(super) fn take_blocks(&mut self, ino: Ino, file: &File) -> Result<Steps> {
         let mut steps = Steps::default();
         if file.ranges.is_empty() {
             return Ok(steps);
         }
         let disk = self.new_inode(ino, file)?;
-        if !disk.uses_extents() || disk.file_type() == Some(FileType::Directory) {
-            return Err(Error::Unsupported(format!(
-                "blocks of file {ino}, which has no extents"
-            )));
+        let content = Content::of(&disk);
+        if content == Content::Itself || disk.file_type() == Some(FileType::Directory) {
+            // What was mapped once lies in the inode now, or the other way round.
+            let adds = |(_, backing)| matches!(backing, Backing::Blocks { .. });
+            return match file.ranges.iter().any(adds) {
+                true => Err(wrong(ino, "blocks are added to what maps none")),
+                false => Ok(steps),
+            };
         }
-        let pieces = self.pieces(ino, &disk)?;
+        let pieces = self.pieces(ino)?;
         let mut zone = ZoneCheck::new(self.mount, ino);
         for (range, backing) in file.ranges.iter() {
-            if let Backing::Blocks { start, .. } = backing
-                && zone.hits(start, range.end - range.start)?
-            {
-                let what = format!("block {start} is added, which holds metadata");
-                return Err(wrong(ino, &what));
+            if let Backing::Blocks { start, unwritten } = backing {
+                if zone.hits(start, range.end - range.start)? {
+                    let what = format!("block {start} is added, which holds metadata");
+                    return Err(wrong(ino, &what));
+                }
+                if unwritten && content == Content::Indirect {
+                    return Err(wrong(ino, "unwritten blocks without extents"));
+                }
             }
             steps.add(&pieces, range, backing);
         }
-        for extent in &steps.insert {
-            let (start, len) = (extent.pblk, extent.len.into());
-            self.blocks.take_given(self.edit, Run { start, len })?;
-        }
+        self.take_clusters(&mut steps, &pieces)?;
         Ok(steps)
     }
 
+    /// Takes the clusters that are new to a file, and finds those that are only lost by the way.
+    fn take_clusters(&mut self, steps: &mut Steps, pieces: &[Piece]) -> Result<()> {
+        let ratio = u64::from(self.mount.sb.cluster_ratio());
+        let had = clusters(pieces, ratio);
+        let mut left = pieces.to_vec();
+        for range in &steps.remove {
+            left = left.iter().flat_map(|piece| piece.without(range)).collect();
+        }
+        let left = clusters(&left, ratio);
+        let inserted: Vec<Piece> = steps.insert.iter().map(Piece::of).collect();
+        for cluster in clusters(&inserted, ratio) {
+            let run = Run {
+                start: Pblk(cluster),
+                len: 1,
+            };
+            if !had.contains(&cluster) {
+                self.writer.blocks.take_given(&mut self.handle, run)?;
+                steps.taken += 1;
+            } else if !left.contains(&cluster) {
+                steps.retake.push(run);
+            }
+        }
+        Ok(())
+    }
+
     /// What backs a file on the device.
-    fn pieces(&self, ino: Ino, disk: &DiskInode) -> Result<Vec<Piece>> {
-        let owner = self.owner_of(ino, disk);
-        let mut root = self.old_root(ino);
+    fn pieces(&self, ino: Ino) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
-        Tree::new(&owner, &mut root).for_each(&*self.edit, 0..LBLK_END, &mut |extent| {
+        if self.known(ino).same().is_none() {
+            return Ok(pieces);
+        }
+        let inode = self.mount.orphan(ino)?;
+        if !inode.has_mapped() {
+            return Ok(pieces);
+        }
+        let mut put = |lblk: u64, len: u32, start: Pblk, unwritten: bool| {
             pieces.push(Piece {
-                range: extent.lblk.0.into()..extent.end(),
-                backing: Backing::Blocks {
-                    start: extent.pblk,
-                    unwritten: extent.unwritten,
-                },
+                range: lblk..lblk + u64::from(len),
+                backing: Backing::Blocks { start, unwritten },
             });
-            Ok(())
-        })?;
+        };
+        let lock = inode.map.lock();
+        if inode.is_extent_mapped() {
+            for run in self.mount.tree_runs(&inode, &lock, 0..LBLK_END)? {
+                put(run.lblk.0.into(), run.len, run.pblk, run.unwritten);
+            }
+            return Ok(pieces);
+        }
+        let mut at = 0;
+        let end = self.mount.map_end(&inode);
+        while at < end {
+            let want = (end - at).min(u32::MAX.into()) as u32;
+            let mapping = self
+                .mount
+                .mapping_locked(&inode, &lock, Lblk(at as u32), want)?;
+            if mapping.kind != MapKind::Hole {
+                put(at, mapping.len, mapping.pblk, false);
+            }
+            at += u64::from(mapping.len);
+        }
         Ok(pieces)
     }
 
-    /// Changes a file's tree and writes its inode.
+    /// Writes a file's inode and changes its map.
     pub(super) fn write_file(
         &mut self,
         ino: Ino,
@@ -155,23 +208,23 @@ impl Apply<'_> {
         steps: &Steps,
         links: u16,
     ) -> Result<()> {
-        let mut disk = self.new_inode(ino, file)?;
-        let is_dir = disk.file_type() == Some(FileType::Directory);
-        let mut grown = 0;
-        if disk.uses_extents() {
-            let owner = self.owner_of(ino, &disk);
-            let mut root = self.old_root(ino);
-            let allocator = self.blocks.clone();
-            let mut blocks = self.file_blocks(&allocator, ino, is_dir);
-            steps.make(&owner, &mut root, self.edit, &mut blocks)?;
-            grown = blocks.grown + steps.inserted();
-            disk.set_i_block(&root);
+        let disk = self.new_inode(ino, file)?;
+        let inode = self.write_inode(ino, disk, links)?;
+        if steps.is_nothing() {
+            return Ok(());
         }
-        add_blocks(self.mount, &mut disk, grown);
-        self.write_inode(ino, &disk, links)
+        let lock = inode.map.lock();
+        self.change_map(&inode, &lock, steps)
     }
 
-    /// Makes a new directory with a first block.
+    fn change_map(&mut self, inode: &Inode, lock: &MapGuard<'_>, steps: &Steps) -> Result<()> {
+        let make = |map: &mut MapChange<'_, '_>| steps.make(map);
+        let handle = &mut self.handle;
+        self.mount
+            .change_map(self.writer, handle, inode, lock, make, &mut |_, ()| {})
+    }
+
+    /// Makes a new directory that holds nothing yet.
     pub(super) fn make_directory(
         &mut self,
         ino: Ino,
@@ -180,124 +233,187 @@ impl Apply<'_> {
         links: u16,
     ) -> Result<()> {
         let mut disk = self.new_inode(ino, file)?;
-        if !disk.uses_extents() || !file.ranges.is_empty() {
-            return Err(Error::Unsupported(format!(
-                "making directory {ino}, which is not to have extents"
-            )));
-        }
-        let owner = self.owner_of(ino, &disk);
-        let mut root = Tree::empty_root();
-        let allocator = self.blocks.clone();
-        let mut blocks = self.file_blocks(&allocator, ino, true);
-        let goal = self.goal(ino);
-        let pblk = blocks.allocate_tree_block(self.edit, goal)?;
-        let bytes = self.mount.new_dir_block(&first_entries(ino, parent))?;
-        self.mount
-            .create_dir_block(self.edit, pblk, owner.seed, &bytes)?;
-        let extent = Extent {
-            lblk: Lblk(0),
-            len: 1,
-            unwritten: false,
-            pblk,
-        };
-        Tree::new(&owner, &mut root).insert(self.edit, &mut blocks, extent)?;
-        disk.set_i_block(&root);
-        disk.set_size(self.mount.block_bytes());
-        add_blocks(self.mount, &mut disk, blocks.grown);
-        self.write_inode(ino, &disk, links)
+        disk.set_size(0);
+        let inode = self.write_inode(ino, disk, links)?;
+        let (mount, writer) = (self.mount, self.writer);
+        mount.init_directory(writer, &mut self.handle, &inode, parent)
     }
 
-    /// The inode as it is to be, but for its tree, the blocks that came and went, and its links.
+    /// The inode as it is to be, but for its map, the blocks that came and went, and its links.
     fn new_inode(&self, ino: Ino, file: &File) -> Result<DiskInode> {
         let size = self.mount.sb.inode_size();
         let old = self.known(ino).same();
         let mut raw = old.map_or_else(|| vec![0; size], |old| old.raw.to_vec());
-        if let Some(record) = &file.raw {
-            put_record(&mut raw, record, old);
+        let is_dir = self.known(ino).is_dir();
+        match &file.raw {
+            // Its names are told one by one, its blocks not at all.
+            Some(record) if is_dir => put_record(&mut raw, without_attributes(record)),
+            Some(record) => put_record(&mut raw, record),
+            None => {}
         }
-        let place = Place::ino(ino);
-        let disk = DiskInode::parse(&raw, size).map_err(|error| Error::format(error, place))?;
-        self.check_change(ino, &disk, old)?;
+        let parsed = DiskInode::parse(&raw, size);
+        let mut disk = parsed.map_err(|error| Error::format(error, Place::ino(ino)))?;
+        if is_dir {
+            self.keep_map_of_directory(&mut disk, old);
+        }
+        let kept = InodeFlags::HUGE_FILE.0;
+        let was = old.map_or(0, |old| old.disk.flags().0);
+        let flags = &mut disk.disk_mut().i_flags;
+        *flags = *flags & !kept | was & kept;
+        self.put_content(ino, &mut disk, file, old)?;
+        if disk.file_acl() != old.and_then(|old| old.disk.file_acl()) {
+            // Linux commits attributes in full.
+            return Err(wrong(ino, "it gets another block of attributes"));
+        }
         Ok(disk)
     }
 
-    fn check_change(&self, ino: Ino, disk: &DiskInode, old: Option<&Old>) -> Result<()> {
-        let old = old.map(|old| &old.disk);
-        if disk.file_acl() != old.and_then(DiskInode::file_acl) {
-            return Err(Error::Unsupported(format!(
-                "another block of attributes for file {ino}"
-            )));
-        }
-        let maps = |disk: &DiskInode| {
-            let nothing = disk.has_inline_data() || disk.is_fast_symlink() || disk.size() == 0;
-            (disk.uses_extents(), nothing && !disk.uses_extents())
+    fn keep_map_of_directory(&self, disk: &mut DiskInode, old: Option<&Old>) {
+        const MAP: u32 = InodeFlags::EXTENTS.0 | InodeFlags::INDEX.0 | InodeFlags::INLINE_DATA.0;
+        let has_extents = self
+            .mount
+            .sb
+            .features()
+            .incompat
+            .contains(Incompat::EXTENTS);
+        let flags = match old {
+            Some(old) => old.disk.flags().0,
+            None if has_extents => InodeFlags::EXTENTS.0,
+            None => 0,
         };
-        let Some(old) = old else { return Ok(()) };
-        let ((was_tree, was_nothing), (is_tree, _)) = (maps(old), maps(disk));
-        let leaves_inode = !is_tree && old.has_inline_data() != disk.has_inline_data();
-        if was_tree != is_tree && !(is_tree && was_nothing) || leaves_inode {
-            return Err(Error::Unsupported(format!(
-                "file {ino} is mapped in another way than before"
-            )));
+        disk.disk_mut().i_flags = disk.flags().0 & !MAP | flags & MAP;
+        disk.set_size(old.map_or(0, |old| old.disk.size()));
+    }
+
+    /// Puts into `i_block` what is there before any block is mapped.
+    fn put_content(
+        &self,
+        ino: Ino,
+        disk: &mut DiskInode,
+        file: &File,
+        old: Option<&Old>,
+    ) -> Result<()> {
+        let is = Content::of(disk);
+        let was = old.map(|old| Content::of(&old.disk));
+        if was == Some(is) && is != Content::Itself {
+            return Ok(());
+        }
+        // Linux commits a change of the kind of map in full.
+        if old.is_some() && was != Some(Content::Itself) && self.mount.orphan(ino)?.has_mapped() {
+            return Err(wrong(ino, "it is mapped in another way than before"));
+        }
+        let recorded = file.raw.as_deref().and_then(|raw| raw.get(I_BLOCK));
+        let recorded = recorded.and_then(|bytes| bytes.try_into().ok());
+        match (is, recorded) {
+            (Content::Tree, _) => disk.set_i_block(&Tree::empty_root()),
+            (Content::Indirect, _) => disk.set_i_block(&[0; 60]),
+            (Content::Itself, Some(recorded)) => disk.set_i_block(recorded),
+            (Content::Itself, None) => {}
         }
         Ok(())
     }
 
     /// Writes an inode, and takes its number if it is a new one.
-    fn write_inode(&mut self, ino: Ino, disk: &DiskInode, links: u16) -> Result<()> {
-        let mut raw = disk.encode();
-        raw[LINKS].copy_from_slice(&links.to_le_bytes());
-        let at = self.mount.locate_inode(ino)?;
-        let place = Place::block(at.block.0).in_inode(ino).at(at.offset as u64);
-        let mut disk =
-            DiskInode::parse(&raw, raw.len()).map_err(|error| Error::format(error, place))?;
-        if let Some(seed) = self.mount.checksum_seed() {
-            disk.update_checksum(seed, ino);
+    fn write_inode(&mut self, ino: Ino, mut disk: DiskInode, links: u16) -> Result<Arc<Inode>> {
+        disk.set_links_count(links);
+        let (mount, known) = (self.mount, self.known(ino));
+        let location = mount.locate_inode(ino)?;
+        let mut sealed = disk.clone();
+        if let Some(seed) = mount.checksum_seed() {
+            sealed.update_checksum(seed, ino);
         }
-        self.mount.check_inode(&disk, ino, place)?;
-        let raw = disk.encode();
-        if self.known(ino).is_new {
-            let is_dir = disk.file_type() == Some(FileType::Directory);
-            self.inodes.take_given(self.edit, ino, is_dir)?;
+        let place = Place::block(location.block.0)
+            .in_inode(ino)
+            .at(location.offset as u64);
+        mount.check_inode(&sealed, ino, place)?;
+        if known.is_new {
+            let is_dir = known.is_dir();
+            self.writer
+                .inodes
+                .take_given(&mut self.handle, ino, is_dir)?;
+            return mount.store_new(&mut self.handle, &NewInode { ino }, location, disk);
         }
-        let slot = at.offset..at.offset + raw.len();
-        Ok(self.edit.modify(at.block, &TableBlock, &mut |block| {
-            block[slot.clone()].copy_from_slice(&raw);
-            Ok(())
-        })?)
+        let inode = mount.orphan(ino)?;
+        let lock = inode.map.lock();
+        mount.change_inode(&mut self.handle, &inode, &lock, &mut |now| {
+            *now = disk.clone();
+        })?;
+        drop(lock);
+        Ok(inode)
     }
 }
 
-/// Writes what a record says over an inode. What the record does not say stays: the blocks that the
-/// file has, which ranges are for; the list of orphans; attributes.
-fn put_record(raw: &mut [u8], record: &[u8], old: Option<&Old>) {
-    let keep: Vec<(Range<usize>, Vec<u8>)> = [I_DTIME, I_BLOCKS_LO, I_BLOCKS_HIGH]
-        .map(|field| (field.clone(), raw[field].to_vec()))
-        .into();
+/// Writes what a record says over an inode, but for what lies in `i_block`.
+fn put_record(raw: &mut [u8], record: &[u8]) {
+    let keep = KEPT.map(|field| (field.clone(), raw[field].to_vec()));
     raw[I_MODE_TO_BLOCK].copy_from_slice(&record[I_MODE_TO_BLOCK]);
     let end = record.len().min(raw.len());
     raw[BEHIND_I_BLOCK..end].copy_from_slice(&record[BEHIND_I_BLOCK..end]);
     for (field, bytes) in keep {
         raw[field].copy_from_slice(&bytes);
     }
-    let number = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |n, &byte| n << 8 | u32::from(byte))
+    // An index is the directory's own business.
+    const INDEX: u32 = InodeFlags::INDEX.0;
+    raw[0x20..0x24]
+        .iter_mut()
+        .zip((!INDEX).to_le_bytes())
+        .for_each(|(byte, mask)| *byte &= mask);
+}
+
+/// A record without what lies behind the fields.
+fn without_attributes(record: &[u8]) -> &[u8] {
+    let extra = record.get(I_EXTRA_ISIZE).map_or(0, |bytes| {
+        usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))
+    });
+    &record[..(GOOD_OLD_SIZE + extra).min(record.len())]
+}
+
+/// Removes all that is mapped in a range.
+fn remove(map: &mut MapChange<'_, '_>, mut range: Range<u64>) -> Result<()> {
+    loop {
+        let credits = map.handle.credits();
+        match map.remove(range, credits)? {
+            Progress::Done => return Ok(()),
+            Progress::More(rest) => range = rest,
+        }
+    }
+}
+
+/// The first blocks of the clusters that pieces lie in.
+fn clusters(pieces: &[Piece], ratio: u64) -> BTreeSet<u64> {
+    let of = |piece: &Piece| match piece.backing {
+        Backing::Hole => 0..0,
+        Backing::Blocks { start, .. } => {
+            start.0 / ratio..(start.0 + piece.range.end - piece.range.start).div_ceil(ratio)
+        }
     };
-    let was_huge = old.map_or(0, |old| old.disk.flags().0) & HUGE_FILE;
-    let flags = number(&record[I_FLAGS]) & !(HUGE_FILE | InodeFlags::INDEX.0) | was_huge;
-    raw[I_FLAGS].copy_from_slice(&flags.to_le_bytes());
-    let holds_blocks = flags & InodeFlags::EXTENTS.0 != 0;
-    let mode = number(&record[..2]) as u16;
-    let is_mapped = matches!(
-        FileType::from_mode(mode),
-        Some(FileType::Regular | FileType::Directory)
-    );
-    let is_inline = flags & InodeFlags::INLINE_DATA.0 != 0;
-    if !holds_blocks && (is_inline || !is_mapped) {
-        raw[I_BLOCK].copy_from_slice(&record[I_BLOCK]);
+    let all = pieces.iter().flat_map(of);
+    all.map(|cluster| cluster * ratio).collect()
+}
+
+impl Piece {
+    fn of(extent: &Extent) -> Piece {
+        Piece {
+            range: extent.lblk.0.into()..extent.end(),
+            backing: Backing::Blocks {
+                start: extent.pblk,
+                unwritten: extent.unwritten,
+            },
+        }
+    }
+
+    /// What is left of it.
+    fn without(&self, gone: &Range<u64>) -> Vec<Piece> {
+        let part = |range: Range<u64>| Piece {
+            backing: self
+                .backing
+                .after(range.start.saturating_sub(self.range.start)),
+            range,
+        };
+        let before = self.range.start..gone.start.clamp(self.range.start, self.range.end);
+        let behind = gone.end.clamp(self.range.start, self.range.end)..self.range.end;
+        let parts = [before, behind].into_iter();
+        parts.filter(|range| !range.is_empty()).map(part).collect()
     }
 }
 
@@ -360,26 +476,33 @@ impl Steps {
         }
     }
 
-    fn inserted(&self) -> i64 {
-        self.insert.iter().map(|extent| i64::from(extent.len)).sum()
+    fn is_nothing(&self) -> bool {
+        self.remove.is_empty() && self.insert.is_empty() && self.convert.is_empty()
     }
 
-    fn make(
-        &self,
-        owner: &Owner,
-        root: &mut [u8; I_BLOCK_BYTES],
-        edit: &mut dyn dioxide_journal::Edit,
-        blocks: &mut dyn Blocks,
-    ) -> Result<()> {
-        let mut tree = Tree::new(owner, root);
+    fn make(&self, map: &mut MapChange<'_, '_>) -> Result<()> {
         for range in &self.remove {
-            tree.remove(edit, blocks, range.clone())?;
+            remove(map, range.clone())?;
         }
+        for &run in &self.retake {
+            map.take_given(run)?;
+        }
+        map.count_given(self.taken);
         for (range, state) in &self.convert {
-            tree.convert(edit, blocks, range.clone(), *state)?;
+            let mut range = range.clone();
+            while let Progress::More(rest) = map.convert(range, *state, map.handle.credits())? {
+                range = rest;
+            }
         }
         for extent in &self.insert {
-            tree.insert(edit, blocks, *extent)?;
+            let mut extent = *extent;
+            while extent.len > 0 {
+                let done = map.insert(extent)?;
+                extent.lblk.0 += done;
+                extent.pblk.0 += u64::from(done);
+                // Not more than were asked for.
+                extent.len -= done as u16;
+            }
         }
         Ok(())
     }

@@ -15,35 +15,38 @@
 //! - Until the commit block is durable the fast commits are as they were, and the image is that of the
 //!   last full commit; afterwards the log holds all they ask for. A crash anywhere in between is
 //!   followed by the one replay or the other.
-//! - What cannot be applied is found in step 2, when nothing of it is on the device. The changes fit
+//! - What cannot be applied is found in step 2, when nothing can be written yet ([`gate`]). The changes fit
 //!   in a transaction, as the kernel has them in one.
 //!
 //! Rejected: applying record by record on the device, as Linux does. Each step must then bear being
 //! done twice, on top of any part of itself, bitmaps above all.
 //!
-//! Left out (the mount is read-only then, and says so): bigalloc, directories that lie in their inode, a
-//! full block of an indexed directory, files mapped by indirect blocks whose blocks changed, and the
-//! number of a file with a block of attributes in use again.
+//! Names, maps, attributes and quota change through the code that changes them always; what is chosen
+//! already is [`crate::alloc`]'s business. Rejected: the same for each operation as a whole. A fast commit
+//! tells of an inode what it has become, not how.
 
 mod apply;
 mod files;
+mod gate;
 mod names;
 mod plan;
 mod ranges;
 
 use super::Mount;
 use super::zone::journal_blocks;
+use crate::Result;
 use crate::api::fs::MountOptions;
-use crate::{Error, Result};
+use crate::txn::Writer;
 use apply::Apply;
 use dioxide_block::{Device, Durability};
-use dioxide_format::features::RoCompat;
 use dioxide_format::journal::JournalSuperBlock;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_journal::journal::{Journal, JournalOptions};
 use dioxide_journal::log::{Log, Ring};
 use dioxide_journal::recovery::Recovery;
+use gate::Gate;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Nothing is to be committed before all of it is there.
@@ -69,16 +72,18 @@ pub(super) fn replay(
     log: &Log,
     recovery: &Recovery<'_>,
 ) -> Result<Counts> {
-    if sb.cluster_ratio() > 1 {
-        return Err(Error::Unsupported("fast commits with bigalloc".into()));
-    }
-    if sb.features().ro_compat.contains(RoCompat::QUOTA) {
-        return Err(Error::Unsupported("fast commits with quota".into()));
-    }
-    let mount = prepare(device, options, sb, at)?;
+    let gate = Gate::new(device.clone());
+    let device: Arc<dyn Device> = gate.clone();
+    let mount = prepare(&device, options, sb, at)?;
     let next = following(recovery);
+    let log_gate = Gate::new(log.device().clone());
+    // Who has one device for both knows it by that.
+    let log_device = match Arc::ptr_eq(log.device(), gate.inner()) {
+        true => device,
+        false => log_gate.clone(),
+    };
     let journal = Journal::open(
-        log.device().clone(),
+        log_device,
         log.map().clone(),
         JournalSuperBlock {
             s_start: 0,
@@ -92,14 +97,16 @@ pub(super) fn replay(
             ..JournalOptions::default()
         },
     )?;
-    let mut handle = journal.start(journal.max_credits())?;
-    let mut apply = Apply::new(&mount, &mut handle)?;
+    let writer = Writer::with(&mount, true, |_| Ok(journal))?;
+    let writer = mount.writer.get_or_init(|| writer);
+    let mut apply = Apply::new(&mount, writer)?;
     apply.run(&recovery.recovered().fast_commit_records)?;
-    let counts = apply.counts();
-    handle.stop()?;
+    let counts = apply.finish()?;
+    gate.open();
+    log_gate.open();
     log.write_superblock(&mut next.clone(), Durability::Cached)?;
     log.flush()?;
-    journal.flush()?;
+    writer.journal.flush()?;
     Ok(counts)
 }
 
@@ -122,6 +129,8 @@ fn prepare(
     at: u64,
 ) -> Result<Mount> {
     let mut mount = Mount::new(device.clone(), options, Arc::new(sb.clone()), at);
+    // What was not carried out to its end is not made durable.
+    mount.closed.store(true, Ordering::Relaxed);
     if let Some(error) = mount.learn_groups().into_iter().next() {
         return Err(error);
     }

@@ -2,21 +2,14 @@
 
 use super::apply::Apply;
 use super::plan::{Binding, Plan, wrong};
+use crate::Result;
 use crate::inode::Inode;
-use crate::map;
-use crate::map::tree::{Blocks, Tree};
 use crate::namei::edit::NewEntry;
-use crate::{Error, Place, Result};
-use dioxide_format::extent::Extent;
 use dioxide_format::features::RoCompat;
-use dioxide_format::inode::{FileType, Inode as DiskInode};
-use dioxide_format::types::{Ino, Lblk};
+use dioxide_format::inode::FileType;
+use dioxide_format::types::Ino;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-use std::sync::Arc;
 
-/// Where `i_links_count` lies in an inode.
-pub(super) const LINKS: Range<usize> = 0x1A..0x1C;
 /// Most links of a directory; more are said as 1.
 const DIR_LINK_MAX: i64 = 65000;
 
@@ -32,7 +25,7 @@ impl Links {
     /// Counts the names of the plan.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for counts that cannot be; [`Error::Unsupported`] for a directory that moved.
+    /// [`Error::Corrupt`] for counts that cannot be.
     pub(super) fn count(apply: &Apply<'_>, plan: &Plan) -> Result<Links> {
         let mut links = Links::default();
         links.reach(apply, plan);
@@ -45,9 +38,6 @@ impl Links {
             for (ino, by) in [(before, -1), (after, 1)] {
                 let Some(ino) = ino else { continue };
                 let known = apply.known(ino);
-                if by > 0 && known.is_dir() && !known.is_new {
-                    return Err(Error::Unsupported(format!("directory {ino} has moved")));
-                }
                 // The names of a file that the number stood for before are not this one's.
                 let is_its_own = by > 0 || !known.is_new;
                 if is_its_own {
@@ -161,7 +151,7 @@ impl Apply<'_> {
             let stays = self.known(*dir).same().is_some() && !links.is_gone(*dir);
             if before.is_some() && stays {
                 let dir = self.mount.inode(*dir)?;
-                if !self.mount.remove_entry(self.edit, &dir, name)? {
+                if !self.mount.remove_name(&mut self.handle, &dir, name)? {
                     return Err(wrong(dir.ino, "a name is gone that was there"));
                 }
                 self.touch(&dir)?;
@@ -180,64 +170,50 @@ impl Apply<'_> {
                 ino,
                 file_type,
             };
-            if !self.mount.add_entry(self.edit, &dir, &new)? {
-                self.append_block(&dir, &new)?;
-            }
+            let (mount, writer) = (self.mount, self.writer);
+            mount.add_name(writer, &mut self.handle, &dir, &new)?;
             self.touch(&dir)?;
         }
         Ok(())
     }
 
     /// A directory was changed now.
-    fn touch(&mut self, dir: &Arc<Inode>) -> Result<()> {
-        let now = self.mount.now();
-        let lock = dir.map.lock();
-        let mount = self.mount;
-        mount.change_inode(self.edit, dir, &lock, &mut |disk| {
-            disk.set_mtime(now);
-            disk.set_ctime(now);
-        })
+    fn touch(&mut self, dir: &Inode) -> Result<()> {
+        self.mount.names_changed(&mut self.handle, dir, &mut |_| {})
     }
 
-    /// Lengthens a directory by a block that holds one name.
-    fn append_block(&mut self, dir: &Arc<Inode>, new: &NewEntry<'_>) -> Result<()> {
-        if !dir.is_extent_mapped() {
-            return Err(Error::Unsupported(format!(
-                "lengthening directory {}, which indirect blocks map",
-                dir.ino
-            )));
-        }
-        let mount = self.mount;
-        let size = dir.i_size();
-        let lblk = Lblk((size >> mount.block_bits) as u32);
-        let owner = mount.owner(dir);
-        let mut root = *dir.node().disk.i_block();
-        let allocator = self.blocks.clone();
-        let mut blocks = self.file_blocks(&allocator, dir.ino, true);
-        let pblk = blocks.allocate_tree_block(self.edit, mount.goal_of(dir)?)?;
-        let bytes = mount.new_dir_block(&[*new])?;
-        mount.create_dir_block(self.edit, pblk, owner.seed, &bytes)?;
-        let extent = Extent {
-            lblk,
-            len: 1,
-            unwritten: false,
-            pblk,
-        };
-        Tree::new(&owner, &mut root).insert(self.edit, &mut blocks, extent)?;
-        let grown = blocks.grown;
-        let lock = dir.map.lock();
-        mount.change_inode(self.edit, dir, &lock, &mut |disk| {
-            disk.set_i_block(&root);
-            disk.set_size(size + mount.block_bytes());
-            add_blocks(mount, disk, grown);
-        })?;
-        lock.set_run(&map::Run {
-            lblk,
-            len: 1,
-            pblk,
-            unwritten: false,
+    /// Has directories that got another parent lead to it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for one that would be above itself.
+    pub(super) fn move_directories(&mut self, plan: &Plan) -> Result<()> {
+        let named = plan.names.iter().filter_map(|((dir, _), binding)| {
+            let ino = binding.after.filter(|_| binding.after != binding.before)?;
+            let known = self.known(ino);
+            (known.is_dir() && known.same().is_some()).then_some((ino, *dir))
         });
-        dir.set_size(size + mount.block_bytes());
+        for (ino, parent) in named.collect::<Vec<_>>() {
+            let inode = self.mount.inode(ino)?;
+            if self.mount.find_entry(&inode, b"..")? != Some(parent) {
+                let (handle, to) = (&mut self.handle, FileType::Directory);
+                self.mount
+                    .redirect_name(handle, &inode, b"..", parent, to)?;
+            }
+            self.leads_to_the_root(ino)?;
+        }
+        Ok(())
+    }
+
+    fn leads_to_the_root(&self, ino: Ino) -> Result<()> {
+        let (mut at, mut seen) = (ino, BTreeSet::new());
+        while at != Ino::ROOT {
+            if !seen.insert(at) {
+                return Err(wrong(ino, "the directory gets into itself"));
+            }
+            let inode = self.mount.inode(at)?;
+            let parent = self.mount.find_entry(&inode, b"..")?;
+            at = parent.ok_or_else(|| wrong(at, "the directory has no parent"))?;
+        }
         Ok(())
     }
 
@@ -256,54 +232,14 @@ impl Apply<'_> {
             let inode = self.mount.orphan(ino)?;
             let lock = inode.map.lock();
             let mount = self.mount;
-            let mut done = Ok(());
-            mount.change_inode(self.edit, &inode, &lock, &mut |disk| {
-                done = with_links(disk, count).map(|changed| *disk = changed);
+            mount.change_inode(&mut self.handle, &inode, &lock, &mut |disk| {
+                disk.set_links_count(count);
             })?;
-            done?;
             drop(lock);
             if count == 0 {
-                self.make_orphan(&inode)?;
+                self.writer.orphans.add(mount, &mut self.handle, &inode)?;
             }
         }
         Ok(())
     }
-
-    fn make_orphan(&mut self, inode: &Arc<Inode>) -> Result<()> {
-        self.orphans.add(self.mount, self.edit, inode)?;
-        if !self.orphans.in_file() {
-            return Ok(());
-        }
-        crate::txn::superblock::change(self.mount, self.edit, &mut |sb| {
-            sb.disk_mut().s_feature_ro_compat |= RoCompat::ORPHAN_PRESENT.bits();
-        })
-    }
-}
-
-/// The same inode with another number of links.
-fn with_links(disk: &DiskInode, count: u16) -> Result<DiskInode> {
-    let mut raw = disk.encode();
-    raw[LINKS].copy_from_slice(&count.to_le_bytes());
-    DiskInode::parse(&raw, raw.len()).map_err(|error| Error::format(error, Place::default()))
-}
-
-/// Counts blocks that an inode has more than before.
-pub(super) fn add_blocks(mount: &crate::mount::Mount, disk: &mut DiskInode, grown: i64) {
-    let huge_file = mount.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
-    let block_size = mount.sb.block_size();
-    let sectors = disk.sectors(huge_file, block_size);
-    let sectors = sectors.saturating_add_signed(grown * i64::from(block_size / 512));
-    if !disk.set_sectors(sectors, huge_file, block_size) {
-        tracing::warn!("i_blocks has no room for the count");
-    }
-}
-
-/// The entries of a new directory's first block.
-pub(super) fn first_entries(ino: Ino, parent: Ino) -> [NewEntry<'static>; 2] {
-    let entry = |name, ino| NewEntry {
-        name,
-        ino,
-        file_type: FileType::Directory,
-    };
-    [entry(b".", ino), entry(b"..", parent)]
 }

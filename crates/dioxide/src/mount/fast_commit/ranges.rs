@@ -16,7 +16,7 @@ pub(super) enum Backing {
 }
 
 impl Backing {
-    fn after(self, blocks: u64) -> Backing {
+    pub(super) fn after(self, blocks: u64) -> Backing {
         match self {
             Backing::Hole => Backing::Hole,
             Backing::Blocks { start, unwritten } => Backing::Blocks {

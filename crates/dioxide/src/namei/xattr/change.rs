@@ -405,19 +405,42 @@ impl Mount {
             return Ok(false);
         }
         let mut handle = writer.begin(self.xattr_credits(inode, 0))?;
+        let found = self.release_one_in(writer, &mut handle, inode)?;
+        handle.stop()?;
+        Ok(found)
+    }
+
+    /// As [`Mount::release_xattrs`], in one transaction, which must have room for it. Values that nobody has any
+    /// more are left as orphans.
+    ///
+    /// # Errors
+    /// Damage; those of the journal.
+    pub(crate) fn release_xattrs_in(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+    ) -> Result<()> {
+        while self.release_one_in(writer, handle, inode)? {}
+        Ok(())
+    }
+
+    fn release_one_in(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+    ) -> Result<bool> {
         let mut sharing = writer.xattrs.lock();
-        let held = self.held(&handle, inode)?;
+        let held = self.held(handle, inode)?;
         let mut work = Work {
             mount: self,
             writer,
-            handle: &mut handle,
+            handle,
             inode,
             sharing: &mut sharing,
         };
-        let found = work.release_one(&held)?;
-        drop(sharing);
-        handle.stop()?;
-        Ok(found)
+        work.release_one(&held)
     }
 }
 

@@ -1,0 +1,143 @@
+//! Records that Linux does not write so, made from others.
+
+use super::area::{Tlv, area, crashed, fsync, records, replayed, seal, tlvs};
+use super::walk::by_dioxide;
+use dioxide::{Fs, MountOptions};
+use dioxide_testkit::{Image, e2fsck_clean, need_root};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+const CREAT: u16 = 3;
+const LINK: u16 = 4;
+const UNLINK: u16 = 5;
+const INODE: u16 = 6;
+
+/// Changes the records of an image, and makes their checksums right.
+fn forge(image: &Image, change: impl Fn(&mut [u8], &Tlv)) {
+    let mut bytes = fs::read(image.path()).expect("the image");
+    let tlvs = tlvs(&bytes, &area(image));
+    for tlv in &tlvs {
+        change(&mut bytes, tlv);
+    }
+    seal(&mut bytes, &tlvs);
+    fs::write(image.path(), bytes).expect("room");
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// An image in which `/from/dir` becomes the entry `moved` of a directory, `/to` or itself. Linux commits
+/// such moves in full, so the records are those of the file `/from/fil`, as if it were the directory.
+fn moved(into: &str) -> Image {
+    let mut numbers = [0; 3];
+    let image = crashed(
+        "",
+        |root| {
+            for name in ["from", "to", "from/dir", "from/dir/below"] {
+                fs::create_dir(root.join(name)).expect("a directory");
+            }
+            fs::write(root.join("from/fil"), b"a file").expect("room");
+        },
+        |root| {
+            let number = |name: &str| fs::metadata(root.join(name)).expect("it is there").ino();
+            numbers = ["from/fil", "from/dir", into].map(|name| number(name) as u32);
+            fs::rename(root.join("from/fil"), root.join("from/moved")).expect("a name");
+            fsync(&root.join("from/moved"));
+        },
+    );
+    let [file, dir, parent] = numbers.map(u32::to_le_bytes);
+    forge(&image, |bytes, tlv| {
+        let value = &mut bytes[tlv.value..tlv.value + tlv.len];
+        if [LINK, UNLINK].contains(&tlv.tag) {
+            assert_eq!(value[4..8], file);
+            value[4..8].copy_from_slice(&dir);
+        }
+        match tlv.tag {
+            LINK => value[..4].copy_from_slice(&parent),
+            UNLINK => value[8..].copy_from_slice(b"dir"),
+            _ => {}
+        }
+    });
+    image
+}
+
+#[test]
+fn directory_that_moved_leads_to_its_new_parent() {
+    need_root!();
+    let image = moved("to");
+    let (commits, _) = records(&image);
+    let fs = replayed(&image, commits);
+    let tree = by_dioxide(&fs);
+    assert_eq!(tree[&b"/to"[..]].nlink, 3);
+    assert_eq!(tree[&b"/from"[..]].nlink, 2);
+    assert!(tree.contains_key(&b"/from/fil"[..]) && !tree.contains_key(&b"/from/dir"[..]));
+    assert!(tree.contains_key(&b"/to/moved/below"[..]));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn directory_that_gets_into_itself_is_refused_with_nothing_written() {
+    need_root!();
+    let image = moved("from/dir");
+    let (commits, _) = records(&image);
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let why = fs.read_only().expect("read-only").to_owned();
+    assert!(why.contains("fast commits"), "{why}");
+    drop(fs);
+    assert_eq!(records(&image).0, commits, "they are still there");
+}
+
+#[test]
+fn number_of_a_file_with_attributes_of_its_own_is_used_again() {
+    need_root!();
+    for features in ["", "ea_inode", "bigalloc"] {
+        let value = vec![
+            7;
+            if features.contains("ea_inode") {
+                9000
+            } else {
+                3000
+            }
+        ];
+        let mut number = 0;
+        let image = crashed(
+            features,
+            |root| {
+                fs::write(root.join("old"), vec![1; 20_000]).expect("room");
+                let (path, flags) = (root.join("old"), rustix::fs::XattrFlags::empty());
+                rustix::fs::setxattr(&path, "user.large", &value, flags).expect("room");
+            },
+            |root| {
+                number = fs::metadata(root.join("old")).expect("a file").ino() as u32;
+                fs::rename(root.join("old"), root.join("new")).expect("a name");
+                fsync(&root.join("new"));
+            },
+        );
+        // The name is that of a new file without blocks or attributes.
+        forge(&image, |bytes, tlv| {
+            let value = tlv.value;
+            match tlv.tag {
+                LINK => {
+                    assert_eq!(word(bytes, value + 4), number);
+                    bytes[value - 4] = CREAT as u8;
+                }
+                INODE if word(bytes, value) == number => {
+                    let raw = &mut bytes[value + 4..];
+                    raw[0x64] ^= 1;
+                    raw[0x68..0x6C].fill(0);
+                }
+                _ => {}
+            }
+        });
+        let (commits, _) = records(&image);
+        let fs = replayed(&image, commits);
+        let tree = by_dioxide(&fs);
+        let new = &tree[&b"/new"[..]];
+        assert_eq!((new.ino, new.nlink), (u64::from(number), 1));
+        assert_eq!((new.blocks, new.xattrs.len()), (0, 0));
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}

@@ -1,0 +1,194 @@
+//! What each mount option does, seen from outside.
+//!
+//! Elsewhere: `ro`, `sb=`, `noload`, MMP (`namespace`), `barrier` (`dioxide-crash`), the journal's device
+//! (`namespace`), policies and `dioread_lock` (`semantics`, `io/direct/policy`).
+
+use dioxide::block::mem::MemDevice;
+use dioxide::block::record::{Action, RecordDevice};
+use dioxide::block::{Device, Durability};
+use dioxide::{DataMode, ErrorPolicy, Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Image, debugfs, leaf_extents};
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const BLOCK: u64 = 4096;
+
+/// A file system with `/dir/file` and `/data`, of so many blocks.
+fn image(data_blocks: usize) -> Image {
+    let tree = tempfile::tempdir().expect("a folder");
+    fs::create_dir(tree.path().join("dir")).expect("a new folder");
+    fs::write(tree.path().join("dir/file"), b"in a directory").expect("room");
+    let data = vec![7; data_blocks * BLOCK as usize];
+    fs::write(tree.path().join("data"), data).expect("room");
+    Image::builder()
+        .size(16 << 20)
+        .source(tree.path())
+        .features("^resize_inode")
+        .args(&["-J", "size=4"])
+        .build()
+}
+
+fn load(bytes: &[u8]) -> Arc<MemDevice> {
+    let device = MemDevice::new(bytes.len() as u64);
+    let written = device.write_at(0, bytes, Durability::Cached);
+    written.expect("all of the device");
+    Arc::new(device)
+}
+
+fn device(image: &Image) -> Arc<MemDevice> {
+    load(&fs::read(image.path()).expect("the image"))
+}
+
+fn open(device: Arc<dyn Device>, options: &MountOptions) -> Fs {
+    Fs::open_device(device, options).expect("it opens")
+}
+
+fn create(fs: &Fs, path: &str) -> dioxide::Result<dioxide::File> {
+    OpenOptions::new().write(true).create(true).open(fs, path)
+}
+
+#[test]
+fn errors_says_what_damage_does_to_the_mount() {
+    let image = image(1);
+    let at = leaf_extents(image.path(), "/dir")[0].physical * BLOCK;
+    for (policy, goes_on) in [
+        (ErrorPolicy::Continue, true),
+        (ErrorPolicy::RemountReadOnly, false),
+        (ErrorPolicy::Panic, false),
+    ] {
+        let device = device(&image);
+        device
+            .write_at(at + 512, &[0xFF; 512], Durability::Cached)
+            .expect("a block");
+        let fs = open(device, &MountOptions::new().errors(policy));
+        let error = fs.remove_dir("/dir").expect_err("it is damaged");
+        assert!(
+            [libc::EUCLEAN, libc::EBADMSG].contains(&error.errno()),
+            "{policy:?}: {error}"
+        );
+        match (create(&fs, "/new"), goes_on) {
+            (Ok(_), true) => {}
+            (Err(error), false) => assert_eq!(error.errno(), libc::EROFS, "{policy:?}"),
+            (other, _) => panic!("{policy:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn data_journal_is_refused_and_the_others_are_not() {
+    let image = image(1);
+    for mode in [DataMode::Ordered, DataMode::Writeback] {
+        let fs = open(device(&image), &MountOptions::new().data(mode));
+        let file = create(&fs, "/new").expect("room");
+        file.write_at(b"bytes", 0).expect("room");
+        file.sync_all().expect("a sync");
+    }
+    let options = MountOptions::new().data(DataMode::Journal);
+    let error = Fs::open_device(device(&image), &options).expect_err("not supported");
+    assert!(error.to_string().contains("data=journal"), "{error}");
+}
+
+#[test]
+fn file_whose_data_is_journalled_is_read_and_not_written() {
+    let image = image(3);
+    // EXTENTS and JOURNAL_DATA.
+    debugfs(image.path(), &["set_inode_field /data flags 0x84000"]);
+    let fs = open(device(&image), &MountOptions::new());
+    let file = OpenOptions::new().read(true).write(true);
+    let file = file.open(&fs, "/data").expect("a file");
+    let mut buf = [0; 4096];
+    assert_eq!(file.read_at(&mut buf, 4096).expect("its data"), 4096);
+    assert_eq!(buf, [7; 4096]);
+    let error = file.write_at(&[1; 100], 0).expect_err("it is journalled");
+    assert!(error.to_string().contains("journal"), "{error}");
+}
+
+#[test]
+fn discard_tells_the_device_what_was_freed_and_only_after_it_is_durable() {
+    let image = image(64);
+    let runs = leaf_extents(image.path(), "/data");
+    for discards in [false, true] {
+        let recorder = Arc::new(RecordDevice::new(device(&image)));
+        let fs = open(recorder.clone(), &MountOptions::new().discard(discards));
+        fs.remove_file("/data").expect("a file");
+        let told = |recorder: &RecordDevice| -> u64 {
+            let log = recorder.log();
+            let entries = log.entries().iter();
+            let bytes = entries.filter_map(|entry| match &entry.action {
+                Action::Discard { offset, len } => {
+                    let freed = runs.iter().any(|run| {
+                        let (start, end) = (run.physical * BLOCK, (run.physical + run.len) * BLOCK);
+                        start <= *offset && offset + len <= end
+                    });
+                    Some(if freed { *len } else { 0 })
+                }
+                _ => None,
+            });
+            bytes.sum()
+        };
+        assert_eq!(told(&recorder), 0, "nothing was committed yet");
+        fs.sync().expect("a sync");
+        let expected = if discards { 64 * BLOCK } else { 0 };
+        assert_eq!(told(&recorder), expected);
+    }
+}
+
+#[test]
+fn commit_interval_is_how_long_a_change_stays_in_memory() {
+    let image = image(1);
+    let crashed = |device: &MemDevice| {
+        let mut bytes = vec![0; device.geometry().size_bytes as usize];
+        device.read_at(0, &mut bytes).expect("all of it");
+        open(load(&bytes), &MountOptions::new())
+            .metadata("/new")
+            .is_ok()
+    };
+    let begin = |interval: Duration| {
+        let device = device(&image);
+        let options = MountOptions::new().commit_interval(interval);
+        let fs = open(device.clone(), &options);
+        create(&fs, "/new").expect("room");
+        (device, fs)
+    };
+    let (device, _fs) = begin(Duration::from_millis(50));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !crashed(&device) {
+        assert!(Instant::now() < deadline, "it was never committed");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (device, _fs) = begin(Duration::from_secs(3600));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!crashed(&device), "it was committed long before its time");
+}
+
+#[test]
+fn resuid_and_resgid_say_who_has_the_reserve() {
+    let image = image(1);
+    let options = MountOptions::new().resuid(1234).resgid(4321);
+    let fs = open(device(&image), &options);
+    let file = create(&fs, "/filler").expect("room");
+    let piece = vec![1; 64 << 10];
+    let mut at = 0;
+    while file.write_at(&piece, at).is_ok() {
+        at += piece.len() as u64;
+    }
+    let mut at = 1 << 30;
+    for (user, may) in [
+        ((1234, 1), true),
+        ((1, 4321), true),
+        ((0, 1), true),
+        ((1, 1), false),
+        ((4321, 1234), false),
+    ] {
+        let file = OpenOptions::new().write(true).user(user.0, user.1);
+        let file = file.open(&fs, "/filler").expect("a file");
+        let written = file.write_at(&piece, at);
+        at += piece.len() as u64;
+        match (written, may) {
+            (Ok(_), true) => {}
+            (Err(error), false) => assert_eq!(error.errno(), libc::ENOSPC, "{user:?}"),
+            (other, _) => panic!("{user:?}: {other:?}"),
+        }
+    }
+}
