@@ -194,6 +194,12 @@ pub fn find_record(block: &[u8], id: u32) -> Option<(usize, Record)> {
         .find(|(_, record)| record.dqb_id == id)
 }
 
+/// The records in a block of them, in their order.
+pub fn records(block: &[u8]) -> impl Iterator<Item = Record> {
+    let used = places(block).filter(|(_, bytes)| !is_free(bytes));
+    used.filter_map(|(_, bytes)| Record::parse(bytes).ok())
+}
+
 /// The byte of a block of records at which a new one can go.
 pub fn free_place(block: &[u8]) -> Option<usize> {
     let mut free = places(block).filter(|(_, bytes)| is_free(bytes));
@@ -230,6 +236,7 @@ mod tests {
         }
         assert_eq!(free_place(&block), None);
         assert!((1..=14).all(|id| find_record(&block, id).is_some()));
+        assert!(records(&block).map(|record| record.dqb_id).eq(1..=14));
     }
 
     #[test]

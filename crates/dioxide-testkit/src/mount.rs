@@ -78,6 +78,14 @@ impl Mount {
     /// # Panics
     /// If mount fails.
     pub fn ext4(source: &Path, options: &str) -> Mount {
+        Mount::try_ext4(source, options).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// As [`Mount::ext4`]; what mount says if it fails: the kernel may not know what is to be tested.
+    ///
+    /// # Errors
+    /// The text that mount printed.
+    pub fn try_ext4(source: &Path, options: &str) -> Result<Mount, String> {
         let is_file = source.is_file();
         let device = is_file.then(|| LoopDevice::attach(source));
         let what = device.as_ref().map_or(source, LoopDevice::path).to_owned();
@@ -92,9 +100,15 @@ impl Mount {
         if !options.is_empty() {
             command.args(["-o", options]);
         }
-        run(command.arg(what).arg(&mount.point));
-        mount.mounted = true;
-        mount
+        let output = output(command.arg(what).arg(&mount.point));
+        mount.mounted = output.status.success();
+        match mount.mounted {
+            true => Ok(mount),
+            false => Err(format!(
+                "{command:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            )),
+        }
     }
 
     /// The mount point.
@@ -125,7 +139,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if !self.try_unmount() {
+        if self.mounted && !self.try_unmount() {
             eprintln!("{} is busy: unmounted lazily", self.point.display());
             output(tool("umount").arg("--lazy").arg(&self.point));
         }

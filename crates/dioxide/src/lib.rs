@@ -36,6 +36,7 @@ mod error;
 mod explain;
 mod inode;
 mod io;
+mod known;
 mod map;
 pub mod mkfs;
 mod mount;

@@ -4,7 +4,10 @@
 //! and its place, or data; never a panic, a hang, or memory beyond a bound. Where everything has
 //! checksums, the data must moreover be what was there before.
 //!
-//! A failure prints the seed. `DIOXIDE_SEED=n` runs that one; `DIOXIDE_SOAK=1` runs for ten minutes.
+//! The same for writing (`write`): mounted, changed by calls of all kinds, resized, checked, mounted again.
+//!
+//! A failure prints the seed. `DIOXIDE_SEED=n` runs that one; `DIOXIDE_SOAK=1` runs for ten minutes, and
+//! thirty for writing.
 
 #[path = "hostile/crafted.rs"]
 mod crafted;
@@ -14,17 +17,21 @@ mod device;
 mod huge;
 #[path = "hostile/mutate.rs"]
 mod mutate;
+#[path = "hostile/ops.rs"]
+mod ops;
 #[path = "hostile/read_all.rs"]
 mod read_all;
 #[path = "hostile/subjects.rs"]
 mod subjects;
+#[path = "hostile/write.rs"]
+mod write;
 
 use device::Mutant;
 use dioxide_testkit::memory::{self, Counting};
 use read_all::read_all;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use subjects::Subject;
 
@@ -33,11 +40,17 @@ static ALLOCATOR: Counting = Counting;
 
 /// Most bytes that opening and reading one image may have allocated at once.
 const MEMORY_MAX: usize = 64 << 20;
-/// How long it may take.
-const TIME_MAX: Duration = Duration::from_secs(20);
+/// How long it may take, on a machine that has much else to do.
+const TIME_MAX: Duration = Duration::from_secs(60);
 
 fn soak() -> bool {
     std::env::var_os("DIOXIDE_SOAK").is_some()
+}
+
+/// `DIOXIDE_FIRST_SEED`, for a long run that goes on where another ended.
+fn first_seed() -> u64 {
+    let first = std::env::var("DIOXIDE_FIRST_SEED").ok();
+    first.and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
 fn only_seed() -> Option<u64> {
@@ -62,15 +75,41 @@ fn watch(seed: &Arc<AtomicU64>) {
     });
 }
 
-fn check(subject: &Subject, seed: u64) {
-    let mutant = Arc::new(Mutant::new(subject, seed));
-    let reading = || memory::peak_of(|| read_all(subject, mutant.clone()));
-    match catch_unwind(AssertUnwindSafe(reading)) {
+/// The subjects, which several tests damage.
+fn subjects() -> &'static [Subject] {
+    static SUBJECTS: OnceLock<Vec<Subject>> = OnceLock::new();
+    SUBJECTS.get_or_init(subjects::all)
+}
+
+/// Does `work` with one seed after the other, a time long; how many those were. Bounds its time and memory.
+fn check_until(budget: Duration, work: fn(&Subject, u64)) -> u64 {
+    let subjects = subjects();
+    let current = Arc::new(AtomicU64::new(u64::MAX));
+    watch(&current);
+    let (start, mut count) = (Instant::now(), 0);
+    let seeds: Box<dyn Iterator<Item = u64>> = match only_seed() {
+        Some(seed) => Box::new(std::iter::once(seed)),
+        None => Box::new(first_seed()..),
+    };
+    for seed in seeds.take_while(|_| start.elapsed() < budget) {
+        current.store(seed, Ordering::Relaxed);
+        check(&subjects[seed as usize % subjects.len()], seed, work);
+        count += 1;
+    }
+    current.store(u64::MAX, Ordering::Relaxed);
+    count
+}
+
+fn check(subject: &Subject, seed: u64, work: fn(&Subject, u64)) {
+    let working = || memory::peak_of(|| work(subject, seed));
+    match catch_unwind(AssertUnwindSafe(working)) {
         Ok(peak) => assert!(
             peak <= MEMORY_MAX,
-            "seed {seed}: {mutant:?}: {peak} bytes of memory"
+            "seed {seed}: {}: {peak} bytes of memory",
+            subject.name
         ),
         Err(panic) => {
+            let mutant = Mutant::new(subject, seed);
             eprintln!("seed {seed}: {}: {mutant:?}", subject.name);
             resume_unwind(panic);
         }
@@ -79,17 +118,8 @@ fn check(subject: &Subject, seed: u64) {
 
 #[test]
 fn images_damaged_at_random_give_errors_or_data() {
-    let subjects = subjects::all();
-    let current = Arc::new(AtomicU64::new(u64::MAX));
-    watch(&current);
-    let budget = if soak() {
-        Duration::from_secs(600)
-    } else {
-        Duration::from_secs(12)
-    };
-    let (start, mut count) = (Instant::now(), 0);
     // The intact images first: the bound on memory holds for them, and nothing is wrong with them.
-    for subject in &subjects {
+    for subject in subjects() {
         let peak = memory::peak_of(|| read_all(subject, Arc::new(Mutant::intact(subject))));
         assert!(
             peak <= MEMORY_MAX,
@@ -97,17 +127,14 @@ fn images_damaged_at_random_give_errors_or_data() {
             subject.name
         );
     }
-    let seeds: Box<dyn Iterator<Item = u64>> = match only_seed() {
-        Some(seed) => Box::new(std::iter::once(seed)),
-        None => Box::new(0..),
+    let budget = match soak() {
+        true => Duration::from_secs(600),
+        false => Duration::from_secs(12),
     };
-    for seed in seeds.take_while(|_| start.elapsed() < budget) {
-        current.store(seed, Ordering::Relaxed);
-        check(&subjects[seed as usize % subjects.len()], seed);
-        count += 1;
-    }
-    current.store(u64::MAX, Ordering::Relaxed);
-    println!("{count} damaged images in {:?}", start.elapsed());
+    let count = check_until(budget, |subject, seed| {
+        read_all(subject, Arc::new(Mutant::new(subject, seed)));
+    });
+    println!("{count} damaged images read");
     assert!(
         count >= 100 || only_seed().is_some(),
         "only {count} images were tried"

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 Looks at what e2fsck -fn looks at, in its passes, and prints a line for each finding: where, what, and
 the code of the finding in brackets. A journal that needs recovery is read in place of the blocks that
 it replaces, so that what is checked is what the next mount makes of it. Codes are stable, texts are not;
---list-codes prints all of them. --json prints an array with an element for each image.
+--list-codes prints all of them. --json prints an array with an element for each image, or code.
 
 Exit status, a sum as e2fsck's:
   0   no errors
@@ -38,7 +38,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", default_value = "10000")]
     pub max_findings: usize,
     /// Print all codes, what they mean and where they are found
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = ["images", "quiet", "sb"])]
     pub list_codes: bool,
     /// How bytes move between memory and the image
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]

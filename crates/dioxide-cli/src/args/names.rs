@@ -59,6 +59,9 @@ pub struct MkdirArgs {
     /// Print what is made
     #[arg(short, long)]
     pub verbose: bool,
+    /// Print what is made as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub new_files: NewFiles,
     #[command(flatten)]
@@ -84,6 +87,9 @@ pub struct RmdirArgs {
     /// Print what is removed
     #[arg(short, long)]
     pub verbose: bool,
+    /// Print what is removed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -120,6 +126,9 @@ pub struct LnArgs {
     /// Print what is made
     #[arg(short, long)]
     pub verbose: bool,
+    /// Print what is made as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub new_files: NewFiles,
     #[command(flatten)]
@@ -152,6 +161,9 @@ pub struct MknodArgs {
     /// Print what is made
     #[arg(short, long)]
     pub verbose: bool,
+    /// Print what is made as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub new_files: NewFiles,
     #[command(flatten)]

@@ -24,7 +24,7 @@ struct Told {
 
 pub fn run(args: &CheckArgs, out: &mut Out) -> Result<Status, Failure> {
     if args.list_codes {
-        return list_codes(out);
+        return list_codes(args.json, out);
     }
     let mut all = Vec::new();
     let mut bits = 0;
@@ -129,7 +129,26 @@ fn summary(report: &Report) -> String {
     )
 }
 
-fn list_codes(out: &mut Out) -> Result<Status, Failure> {
+/// A code, for programs.
+#[derive(Serialize)]
+struct ToldCode {
+    code: &'static str,
+    pass: &'static str,
+    severity: &'static str,
+    about: &'static str,
+}
+
+fn list_codes(json: bool, out: &mut Out) -> Result<Status, Failure> {
+    if json {
+        let told = Code::ALL.iter().map(|code| ToldCode {
+            code: code.id(),
+            pass: code.pass().id(),
+            severity: code.severity().id(),
+            about: code.about(),
+        });
+        out.json(&told.collect::<Vec<_>>())?;
+        return Ok(Status::Fine);
+    }
     for code in Code::ALL {
         let (pass, severity) = (code.pass().id(), code.severity().id());
         writeln!(

@@ -34,7 +34,7 @@ pub fn run(args: &LnArgs, session: &mut Session, out: &mut Out) -> Result<Status
     }
     let telling = Telling {
         verbose: args.verbose,
-        json: false,
+        json: args.json,
     };
     let mut report = Report::new(telling, out);
     let status = match args.symbolic {

@@ -10,7 +10,11 @@ use dioxide::{Error, FileType, SetAttributes};
 
 pub fn mkdir(args: &MkdirArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
-    let mut report = Report::new(telling(args.verbose), out);
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
+    };
+    let mut report = Report::new(telling, out);
     let find = |session: &mut Session, operand: &_| Ok(vec![session.new_target(operand)?]);
     let status = session.for_each_of(&args.paths, find, |target| {
         if args.parents {
@@ -23,13 +27,6 @@ pub fn mkdir(args: &MkdirArgs, session: &mut Session, out: &mut Out) -> Result<S
     })?;
     report.finish()?;
     Ok(status)
-}
-
-fn telling(verbose: bool) -> Telling {
-    Telling {
-        verbose,
-        json: false,
-    }
 }
 
 fn make(args: &MkdirArgs, target: &Target, report: &mut Report<'_>) -> Result<(), Failure> {
@@ -91,7 +88,11 @@ fn is_directory(target: &Target) -> Result<bool, Failure> {
 
 pub fn rmdir(args: &RmdirArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
-    let mut report = Report::new(telling(args.verbose), out);
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
+    };
+    let mut report = Report::new(telling, out);
     let status = session.for_each(&args.paths, |target| {
         let mut next = target;
         loop {

@@ -18,7 +18,7 @@ pub fn run(args: &MknodArgs, session: &mut Session, out: &mut Out) -> Result<Sta
     begin(session, &args.open);
     let telling = Telling {
         verbose: args.verbose,
-        json: false,
+        json: args.json,
     };
     let mut report = Report::new(telling, out);
     let find = |session: &mut Session, operand: &_| Ok(vec![session.new_target(operand)?]);

@@ -54,6 +54,11 @@ fn check_lists_codes_with_their_meaning() {
         ran.text()
             .contains("multiply-claimed         1B error Blocks have several owners.")
     );
+    let told = dioxide(["check", "--list-codes", "--json"]).json();
+    let told = told.as_array().unwrap();
+    assert_eq!(told.len(), ran.text().lines().count());
+    let code = told.iter().find(|code| code["code"] == "multiply-claimed");
+    assert_eq!(code.unwrap()["pass"], "1B");
 }
 
 #[test]

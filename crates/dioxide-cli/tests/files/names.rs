@@ -127,6 +127,31 @@ fn rm_refuses_directories_the_root_and_what_is_not_there() {
 }
 
 #[test]
+fn names_that_are_made_and_removed_are_told_as_json() {
+    let disk = Fixture::new();
+    let at = |path: &str| disk.at(path);
+    for (args, action, path) in [
+        (&["mkdir", "--json", &at("/new")][..], "made", "/new"),
+        (&["rmdir", "--json", &at("/new")], "removed", "/new"),
+        (
+            &["mknod", "--json", "--fifo", &at("/pipe")],
+            "made",
+            "/pipe",
+        ),
+        (
+            &["ln", "--json", "-s", "hello", &at("/link")],
+            "linked",
+            "/link",
+        ),
+    ] {
+        let told = dioxide(args).json();
+        assert_eq!(told[0]["action"], action, "{args:?}");
+        assert_eq!(told[0]["path"], at(path), "{args:?}");
+    }
+    e2fsck_clean(disk.image());
+}
+
+#[test]
 fn ln_makes_the_links_that_gnu_makes() {
     need_root!();
     let twins = Twins::new();

@@ -119,10 +119,12 @@ impl Timestamp {
         }
     }
 
-    /// The 32-bit seconds and the extra word. Seconds outside the format are cut to its ends.
-    fn encode(self) -> (u32, u32) {
+    /// The 32-bit seconds and the extra word. Seconds outside of what they hold, or the seconds alone if there is no
+    /// extra word, are cut to its ends.
+    fn encode(self, has_extra: bool) -> (u32, u32) {
         let low = i64::from(i32::MIN);
-        let secs = self.secs.clamp(low, low + (4 << 32) - 1);
+        let span: i64 = if has_extra { 4 << 32 } else { 1 << 32 };
+        let secs = self.secs.clamp(low, low + span - 1);
         let epoch = ((secs - low) >> 32) as u32;
         (secs as u32, (self.nsec << 2) | epoch)
     }
@@ -392,34 +394,37 @@ impl Inode {
 
     /// Sets the last access.
     pub fn set_atime(&mut self, time: Timestamp) {
-        let (secs, extra) = time.encode();
+        let has_extra = self.extra_covers(0x90);
+        let (secs, extra) = time.encode(has_extra);
         self.disk.i_atime = secs;
-        if self.extra_covers(0x90) {
+        if has_extra {
             self.disk.i_atime_extra = extra;
         }
     }
 
     /// Sets the last change of the inode.
     pub fn set_ctime(&mut self, time: Timestamp) {
-        let (secs, extra) = time.encode();
+        let has_extra = self.extra_covers(0x88);
+        let (secs, extra) = time.encode(has_extra);
         self.disk.i_ctime = secs;
-        if self.extra_covers(0x88) {
+        if has_extra {
             self.disk.i_ctime_extra = extra;
         }
     }
 
     /// Sets the last change of the content.
     pub fn set_mtime(&mut self, time: Timestamp) {
-        let (secs, extra) = time.encode();
+        let has_extra = self.extra_covers(0x8C);
+        let (secs, extra) = time.encode(has_extra);
         self.disk.i_mtime = secs;
-        if self.extra_covers(0x8C) {
+        if has_extra {
             self.disk.i_mtime_extra = extra;
         }
     }
 
     /// Sets the creation, if the inode has room for it.
     pub fn set_crtime(&mut self, time: Timestamp) {
-        let (secs, extra) = time.encode();
+        let (secs, extra) = time.encode(true);
         if self.extra_covers(0x98) {
             (self.disk.i_crtime, self.disk.i_crtime_extra) = (secs, extra);
         }

@@ -205,6 +205,18 @@ impl SuperBlock {
         [3, 5, 7].iter().any(|&base| is_power_of(group, base))
     }
 
+    /// Where descriptors begin, as the resize inode has it, in group 0 and in each group with a backup: at the same
+    /// place in all of them. With bigalloc and blocks of 1 KiB that is one block late in the backups; e2fsprogs
+    /// counts so, and expects it.
+    pub fn resize_inode_bases(&self) -> impl Iterator<Item = u64> + use<> {
+        let own = self.superblock_block(Group(0)).0 + 1;
+        let distance = u64::from(self.blocks_per_group());
+        let backups = self
+            .backup_groups()
+            .map(move |group| own + u64::from(group.0) * distance);
+        std::iter::once(own).chain(backups)
+    }
+
     /// Groups with a backup of the superblock, in order. Takes no time per group without one.
     pub fn backup_groups(&self) -> impl Iterator<Item = Group> + use<> {
         let count = self.group_count();

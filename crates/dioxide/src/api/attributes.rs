@@ -11,7 +11,7 @@ use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Result, Timestamp};
 use dioxide_format::features::RoCompat;
-use dioxide_format::inode::{InodeFlags, Timestamp as DiskTime};
+use dioxide_format::inode::{Inode as DiskInode, InodeFlags, Timestamp as DiskTime};
 
 /// What `fallocate` does with a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,11 +135,18 @@ const CHANGEABLE: u32 = InodeFlags::IMMUTABLE.0
     | InodeFlags::DIRSYNC.0
     | InodeFlags::PROJINHERIT.0;
 
-fn to_disk(time: Timestamp) -> DiskTime {
-    DiskTime {
-        secs: time.secs,
-        nsec: time.nanos,
-    }
+/// As Linux: what lies outside of the times that there are is cut to their ends, and there are no nanoseconds at
+/// the ends.
+fn to_disk(time: Timestamp, disk: &DiskInode) -> DiskTime {
+    let least = i64::from(i32::MIN);
+    let most = match disk.inode_size() {
+        0..=128 => i64::from(i32::MAX),
+        _ => least + (4 << 32) - 1,
+    };
+    let secs = time.secs.clamp(least, most);
+    let is_end = secs == least || secs == most;
+    let nsec = if is_end { 0 } else { time.nanos };
+    DiskTime { secs, nsec }
 }
 
 impl Mount {
@@ -259,7 +266,7 @@ impl Mount {
     }
 }
 
-fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes, now: DiskTime) {
+fn apply(disk: &mut DiskInode, set: &SetAttributes, now: DiskTime) {
     if set.uid.is_some() || set.gid.is_some() {
         disk.set_owner(set.uid.unwrap_or(disk.uid()), set.gid.unwrap_or(disk.gid()));
         let mode = u32::from(disk.permissions());
@@ -276,10 +283,10 @@ fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes, now: Disk
         disk.set_permissions(permissions);
     }
     if let Some(time) = set.atime {
-        disk.set_atime(to_disk(time));
+        disk.set_atime(to_disk(time, disk));
     }
     if let Some(time) = set.mtime {
-        disk.set_mtime(to_disk(time));
+        disk.set_mtime(to_disk(time, disk));
     }
     if let Some(flags) = set.flags {
         let only_dirs = if disk.is_dir() {
@@ -293,5 +300,5 @@ fn apply(disk: &mut dioxide_format::inode::Inode, set: &SetAttributes, now: Disk
         // Without room it is 0, and stays so.
         let _ = disk.set_projid(project);
     }
-    disk.set_ctime(set.ctime.map_or(now, to_disk));
+    disk.set_ctime(set.ctime.map_or(now, |time| to_disk(time, disk)));
 }

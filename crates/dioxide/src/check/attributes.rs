@@ -27,13 +27,33 @@ struct SharedBlock {
     stored: u32,
     /// References that were found.
     found: u32,
-    /// File-system blocks that it and its values in other inodes take, which each reference counts.
-    blocks: u64,
+    /// What it and its values in other inodes take, which each reference counts.
+    taken: Taken,
+}
+
+/// What attributes take outside of their inode.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// File-system blocks, in whole clusters.
+    pub(super) blocks: u64,
+    /// Values that have inodes of their own.
+    pub(super) values: u64,
+}
+
+impl std::ops::Add for Taken {
+    type Output = Taken;
+
+    fn add(self, other: Taken) -> Taken {
+        Taken {
+            blocks: self.blocks + other.blocks,
+            values: self.values + other.values,
+        }
+    }
 }
 
 impl Checker<'_> {
-    /// Judges the attributes of an inode. Blocks that they take, in whole clusters.
-    pub(super) fn xattrs(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) -> u64 {
+    /// Judges the attributes of an inode.
+    pub(super) fn xattrs(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) -> Taken {
         let area = inode.in_inode_xattrs(raw);
         let parsed = xattr::parse_in_inode(area);
         let entries = match parsed {
@@ -43,13 +63,13 @@ impl Checker<'_> {
                 Vec::new()
             }
         };
-        let blocks = self.judge_entries(&At::ino(ino), &entries, false);
+        let taken = self.judge_entries(&At::ino(ino), &entries, false);
         if inode.has_inline_data() {
             self.judge_inline(ino, inode, &entries);
         }
         match inode.file_acl() {
-            Some(block) => blocks + self.xattr_block(ino, block),
-            None => blocks,
+            Some(block) => taken + self.xattr_block(ino, block),
+            None => taken,
         }
     }
 
@@ -79,9 +99,9 @@ impl Checker<'_> {
         }
     }
 
-    /// Judges attributes. Blocks that their values in other inodes take, in whole clusters.
-    fn judge_entries(&mut self, place: &At, entries: &[XattrEntry<'_>], in_block: bool) -> u64 {
-        let mut blocks = 0;
+    /// Judges attributes. What their values in other inodes take.
+    fn judge_entries(&mut self, place: &At, entries: &[XattrEntry<'_>], in_block: bool) -> Taken {
+        let mut taken = Taken::default();
         let cluster = u64::from(self.sb.cluster_size());
         if let Some(text) = overlap(entries) {
             self.find(Code::XattrInvalid, place.clone(), text);
@@ -89,7 +109,8 @@ impl Checker<'_> {
         for entry in entries {
             match entry.value {
                 XattrValue::Inode { ino, size } => {
-                    blocks +=
+                    taken.values += 1;
+                    taken.blocks +=
                         u64::from(size).div_ceil(cluster) * u64::from(self.sb.cluster_ratio());
                     self.value_inode(place, entry, ino, size);
                 }
@@ -103,42 +124,46 @@ impl Checker<'_> {
                 }
             }
         }
-        blocks
+        taken
     }
 
-    /// A block of attributes. Blocks that it takes, in whole clusters.
-    fn xattr_block(&mut self, ino: Ino, block: Pblk) -> u64 {
+    /// A block of attributes.
+    fn xattr_block(&mut self, ino: Ino, block: Pblk) -> Taken {
         let ratio = u64::from(self.sb.cluster_ratio());
+        let alone = Taken {
+            blocks: ratio,
+            values: 0,
+        };
         let has_xattrs = self.sb.features().compat.contains(Compat::EXT_ATTR);
         if !self.physical().contains(&block.0) {
             // The inode's validation said so.
-            return 0;
+            return Taken::default();
         }
         let place = At::ino(ino).in_block(block.0);
         if !has_xattrs {
             let text = "a block of attributes, without the feature";
             self.find(Code::XattrInvalid, place, text);
-            return ratio;
+            return alone;
         }
         if let Some(shared) = self.shared_xattrs.blocks.get_mut(&block.0) {
             shared.found = shared.found.saturating_add(1);
-            return shared.blocks;
+            return shared.taken;
         }
         self.claims.claim(block.0..block.0 + 1);
         self.layout.paint(Kind::Data, block.0..block.0 + ratio);
         if let Some(fixed) = self.groups.fixed_at(&(block.0..block.0 + 1)) {
             let text = format!("a block of attributes where the {fixed} is");
             self.find(Code::MetadataClaimed, place, text);
-            return ratio;
+            return alone;
         }
         let read = self.source.block(block.0);
         let bytes = self.readable(place.clone(), read);
         let shared = bytes.and_then(|bytes| self.judge_block(&place, block, &bytes));
-        let blocks = shared.as_ref().map_or(ratio, |shared| shared.blocks);
+        let taken = shared.as_ref().map_or(alone, |shared| shared.taken);
         if let Some(shared) = shared {
             self.shared_xattrs.blocks.insert(block.0, shared);
         }
-        blocks
+        taken
     }
 
     /// What the block holds, if it can be read.
@@ -154,7 +179,11 @@ impl Checker<'_> {
                 Some(SharedBlock {
                     stored: parsed.header.h_refcount,
                     found: 1,
-                    blocks: values + u64::from(self.sb.cluster_ratio()),
+                    taken: values
+                        + Taken {
+                            blocks: self.sb.cluster_ratio().into(),
+                            values: 0,
+                        },
                 })
             }
             Err(error) => {

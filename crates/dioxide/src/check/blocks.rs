@@ -31,13 +31,16 @@ impl Checker<'_> {
     /// Judges the content of an inode in use, and marks its blocks.
     pub(super) fn contents(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) {
         let mut tally = self.map_blocks(ino, inode);
-        tally.blocks += self.xattrs(ino, inode, raw);
+        let xattrs = self.xattrs(ino, inode, raw);
+        tally.blocks += xattrs.blocks;
         if tally.jumps > 0 && inode.file_type() == Some(FileType::Regular) {
             self.usage.fragmented_files += u64::from(ino >= self.sb.first_ino());
         }
+        self.quota.partial |= tally.damaged;
         if tally.damaged {
             return;
         }
+        self.count_quota(ino, inode, tally.blocks, xattrs.values);
         let huge = self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
         let block_bytes = self.sb.block_size();
         let sectors = tally.blocks * u64::from(block_bytes / 512);

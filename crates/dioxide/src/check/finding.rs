@@ -206,6 +206,8 @@ codes! {
     GroupDirs "group-dirs" Pass5 Error "A group counts its directories wrongly.",
     TotalFreeBlocks "total-free-blocks" Pass5 Note "The superblock counts free blocks wrongly; every mount counts them again.",
     TotalFreeInodes "total-free-inodes" Pass5 Note "The superblock counts free inodes wrongly; every mount counts them again.",
+    QuotaFile "quota-file" Pass5 Error "A quota file is damaged.",
+    QuotaUsage "quota-usage" Pass5 Error "A quota file counts what somebody uses wrongly.",
 }
 
 impl fmt::Display for Code {

@@ -7,7 +7,7 @@
 //! | `owners` | pass 1B: who claims what was claimed twice |
 //! | `pass2`, `htree` | directories and their indexes |
 //! | `links` | pass 3: whether all directories can be reached; pass 4: link counts |
-//! | `pass5` | bitmaps and counts against what is in use |
+//! | `pass5`, `quota` | bitmaps, counts and quota files against what is in use |
 //! | [`journal`], [`layout`] | what the journal holds, and what each part of the image is used for |
 //! | `walk`, `claims`, `inodes`, `source`, `paths` | what the passes share |
 //!
@@ -17,7 +17,8 @@
 //! # Invariants
 //! - Nothing is written.
 //! - Memory: a bit for each cluster and eight bytes for each inode, both made group by group as they are
-//!   used; one entry for each directory and each shared block of attributes; one directory's blocks.
+//!   used; one entry for each directory and each shared block of attributes; one directory's blocks;
+//!   where there is quota, one entry for each id.
 //! - Time: each block of a map is read once in pass 1, whoever claims it; later passes have a budget.
 //!   Nothing recurses.
 //! - What follows from damage is not reported again where that can be known: a group with a damaged
@@ -42,6 +43,7 @@ mod pass1;
 mod pass2;
 mod pass5;
 mod paths;
+mod quota;
 mod source;
 mod special;
 mod superblock;
@@ -55,6 +57,7 @@ use claims::Claims;
 use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
 use dioxide_format::dir::DirFormat;
+use dioxide_format::features::RoCompat;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::Ino;
 use finding::Findings;
@@ -62,6 +65,7 @@ use groups::Groups;
 use inodes::InodeTable;
 use layout::Layout;
 use links::Dirs;
+use quota::QuotaUse;
 use serde::Serialize;
 use source::Source;
 use std::ops::Range;
@@ -228,6 +232,7 @@ struct Checker<'p> {
     inodes: InodeTable,
     dirs: Dirs,
     shared_xattrs: SharedXattrs,
+    quota: QuotaUse,
     /// Blocks could not be read.
     unreadable: bool,
     /// Steps of later passes, in blocks of maps and directories.
@@ -274,6 +279,7 @@ impl<'p> Checker<'p> {
             inodes: InodeTable::new(&sb),
             dirs: Dirs::default(),
             shared_xattrs: SharedXattrs::default(),
+            quota: QuotaUse::default(),
             unreadable: false,
             budget: blocks.saturating_mul(4).saturating_add(1 << 20),
             layout: Layout::new(&sb),
@@ -303,6 +309,7 @@ impl<'p> Checker<'p> {
         self.connectivity();
         self.link_counts();
         self.pass5();
+        self.judge_quota_use();
         self.name_findings();
         Ok(())
     }
@@ -354,6 +361,10 @@ impl<'p> Checker<'p> {
     fn spend(&mut self, blocks: u64) -> bool {
         self.budget = self.budget.saturating_sub(blocks);
         self.budget > 0
+    }
+
+    fn has_quota(&self) -> bool {
+        self.sb.features().ro_compat.contains(RoCompat::QUOTA)
     }
 
     /// Inodes that need no name besides the reserved ones.

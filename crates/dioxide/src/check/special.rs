@@ -220,7 +220,7 @@ impl Checker<'_> {
     }
 
     fn judge_quota(&mut self) {
-        if !self.sb.features().ro_compat.contains(RoCompat::QUOTA) {
+        if !self.has_quota() {
             return;
         }
         let disk = self.sb.disk();
@@ -400,6 +400,11 @@ impl Checker<'_> {
             return;
         }
         self.claims.claim(u64::from(double)..u64::from(double) + 1);
+        let large = self.sb.features().ro_compat.contains(RoCompat::LARGE_FILE);
+        if inode.size() >= 1 << 31 && !large {
+            let text = format!("i_size is {}, without large_file", inode.size());
+            self.find(Code::InodeSize, At::ino(Ino::RESIZE), text);
+        }
         let backups = self.sb.backup_groups().count() as u64;
         let ratio = u64::from(self.sb.cluster_ratio());
         let reserved = u64::from(self.sb.reserved_gdt_blocks());

@@ -3,7 +3,7 @@
 use super::finding::{At, Code, Findings};
 use super::{CheckOptions, Checker};
 use crate::mount::span::read_span;
-use crate::{Error, Result};
+use crate::{Error, Result, known};
 use dioxide_block::Device;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
@@ -11,31 +11,12 @@ use dioxide_format::types::Group;
 use std::sync::Arc;
 
 /// What the check knows.
-const INCOMPAT: Incompat = Incompat::FILETYPE
+const INCOMPAT: Incompat = known::INCOMPAT
     .union(Incompat::NEEDS_RECOVERY)
-    .union(Incompat::META_BG)
-    .union(Incompat::EXTENTS)
-    .union(Incompat::BIT64)
-    .union(Incompat::MMP)
-    .union(Incompat::FLEX_BG)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::CSUM_SEED)
-    .union(Incompat::LARGE_DIR)
-    .union(Incompat::INLINE_DATA)
     .union(Incompat::ENCRYPT)
     .union(Incompat::CASEFOLD);
-
-const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::GDT_CSUM)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE)
-    .union(RoCompat::QUOTA)
-    .union(RoCompat::BIGALLOC)
-    .union(RoCompat::METADATA_CSUM)
+const RO_COMPAT: RoCompat = known::RO_COMPAT
     .union(RoCompat::READONLY)
-    .union(RoCompat::PROJECT)
     .union(RoCompat::VERITY)
     .union(RoCompat::ORPHAN_PRESENT);
 

@@ -212,19 +212,16 @@ impl Plan {
         let (old, kept) = (sb.descriptor_blocks(), u32::from(sb.reserved_gdt_blocks()));
         let per_block = indirect::pointers_per_block(sb.block_size());
         let block_size = u64::from(sb.block_size());
-        let super_blocks: Vec<u64> = std::iter::once(Group(0))
-            .chain(sb.backup_groups())
-            .map(|group| sb.superblock_block(group).0 + 1)
-            .collect();
+        let bases: Vec<u64> = sb.resize_inode_bases().collect();
         let own = sb.superblock_block(Group(0)).0;
         let goal = own + u64::from(old + kept + 2 + sb.inode_table_blocks());
         let dind = self.take_cluster(goal)?;
         let mut pointers = vec![0; per_block as usize];
         for index in old..old + kept {
             let at = |base: &u64| (base + u64::from(index)) as u32;
-            pointers[(index % per_block) as usize] = at(&super_blocks[0]);
-            let copies: Vec<u32> = super_blocks[1..].iter().map(at).collect();
-            self.put_pointers(at(&super_blocks[0]).into(), &copies);
+            pointers[(index % per_block) as usize] = at(&bases[0]);
+            let copies: Vec<u32> = bases[1..].iter().map(at).collect();
+            self.put_pointers(at(&bases[0]).into(), &copies);
         }
         self.put_pointers(dind, &pointers);
         let mut i_block = [0; 60];
@@ -232,9 +229,13 @@ impl Plan {
         let mut inode = self.new_inode(FileType::Regular, 0o600, 1);
         let per = u64::from(per_block);
         inode.set_size((u64::from(indirect::DIRECT) + per + per * per) * block_size);
+        if inode.size() > i32::MAX as u64 {
+            let large = RoCompat::LARGE_FILE.bits();
+            self.sb.disk_mut().s_feature_ro_compat |= large;
+        }
         inode.set_i_block(&i_block);
         // With bigalloc each block counts as a cluster, though several share one.
-        let clusters = 1 + u64::from(kept) * super_blocks.len() as u64;
+        let clusters = 1 + u64::from(kept) * bases.len() as u64;
         let sectors = clusters * self.space.unit() * block_size / 512;
         self.add_inode(Ino::RESIZE, inode, sectors);
         Ok(())

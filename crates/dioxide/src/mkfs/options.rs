@@ -5,10 +5,11 @@
 
 use super::plan::Plan;
 use super::profile::FsType;
+use crate::known::{INCOMPAT, RO_COMPAT};
 use crate::{Error, Result};
 use dioxide_format::features::{Compat, Features, Incompat, RoCompat};
 
-/// What may be set or cleared; everything else is refused by name.
+/// What may be set or cleared of these, and of the others what is known; everything else is refused by name.
 const COMPAT: Compat = Compat::HAS_JOURNAL
     .union(Compat::EXT_ATTR)
     .union(Compat::RESIZE_INODE)
@@ -16,26 +17,6 @@ const COMPAT: Compat = Compat::HAS_JOURNAL
     .union(Compat::SPARSE_SUPER2)
     .union(Compat::FAST_COMMIT)
     .union(Compat::ORPHAN_FILE);
-const INCOMPAT: Incompat = Incompat::FILETYPE
-    .union(Incompat::META_BG)
-    .union(Incompat::EXTENTS)
-    .union(Incompat::BIT64)
-    .union(Incompat::MMP)
-    .union(Incompat::FLEX_BG)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::CSUM_SEED)
-    .union(Incompat::LARGE_DIR)
-    .union(Incompat::INLINE_DATA);
-const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::GDT_CSUM)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE)
-    .union(RoCompat::QUOTA)
-    .union(RoCompat::BIGALLOC)
-    .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::PROJECT);
 
 /// What file system to make. Each method takes and gives the builder; what is not asked for is
 /// chosen as `mke2fs` chooses it.

@@ -22,7 +22,7 @@ use crate::namei::{Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
-use crate::{Error, FileType, Place, Result};
+use crate::{Error, FileType, Place, Result, known};
 use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
@@ -36,30 +36,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// What can be read.
-const INCOMPAT: Incompat = Incompat::FILETYPE
-    .union(Incompat::NEEDS_RECOVERY)
-    .union(Incompat::META_BG)
-    .union(Incompat::EXTENTS)
-    .union(Incompat::BIT64)
-    .union(Incompat::MMP)
-    .union(Incompat::FLEX_BG)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::CSUM_SEED)
-    .union(Incompat::LARGE_DIR)
-    .union(Incompat::INLINE_DATA);
+const INCOMPAT: Incompat = known::INCOMPAT.union(Incompat::NEEDS_RECOVERY);
 
 /// What can be written. ORPHAN_PRESENT is not a layout but a state, and judged as such.
-pub(super) const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::GDT_CSUM)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE)
-    .union(RoCompat::QUOTA)
-    .union(RoCompat::BIGALLOC)
-    .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::PROJECT)
-    .union(RoCompat::ORPHAN_PRESENT);
+pub(super) const RO_COMPAT: RoCompat = known::RO_COMPAT.union(RoCompat::ORPHAN_PRESENT);
 
 impl Mount {
     /// Opens the file system on a device. Blocks.

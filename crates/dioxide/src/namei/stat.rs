@@ -107,8 +107,19 @@ impl Mount {
 
     /// The metadata of an inode. Does not block.
     pub(crate) fn metadata(&self, inode: &Inode) -> Metadata {
-        let modified = inode.modified_ns().map(Timestamp::from_ns);
+        let modified = inode.modified_ns().map(|ns| self.as_written(ns));
         self.tell(&inode.node().disk, inode.ino, inode.i_size(), modified)
+    }
+
+    /// A time that is kept in memory, as the inode will have it: a time that is told must not change when it is
+    /// written.
+    fn as_written(&self, ns: i64) -> Timestamp {
+        const NANOS: i64 = 1_000_000_000;
+        let ns = self.clock.unwrap_or(ns);
+        Timestamp::from_ns(match self.sb.inode_size() {
+            0..=128 => ns.div_euclid(NANOS) * NANOS,
+            _ => ns,
+        })
     }
 
     fn tell(&self, disk: &DiskInode, ino: Ino, size: u64, modified: Option<Timestamp>) -> Metadata {

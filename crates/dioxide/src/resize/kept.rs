@@ -11,7 +11,7 @@ use dioxide_format::features::{Compat, RoCompat};
 use dioxide_format::indirect;
 use dioxide_format::inode::Inode;
 use dioxide_format::superblock::SuperBlock;
-use dioxide_format::types::{Group, Ino};
+use dioxide_format::types::Ino;
 
 /// Where in `i_block` the pointer to the block of pointers is.
 const DIND_AT: usize = 13 * 4;
@@ -48,10 +48,7 @@ impl Kept {
             new.descriptor_blocks(),
             u32::from(new.reserved_gdt_blocks()),
         );
-        let bases: Vec<u64> = std::iter::once(Group(0))
-            .chain(new.backup_groups())
-            .map(|group| new.superblock_block(group).0 + 1)
-            .collect();
+        let bases: Vec<u64> = new.resize_inode_bases().collect();
         let per_block = indirect::pointers_per_block(new.block_size());
         let mut pointers = vec![0; per_block as usize];
         for index in had..had + count {

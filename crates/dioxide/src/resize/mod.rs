@@ -42,7 +42,7 @@ mod shrink;
 mod write;
 
 use crate::mount::span::read_span;
-use crate::{Error, Place, Result};
+use crate::{Error, Place, Result, known};
 use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
 use dioxide_format::features::{Compat, Incompat, RoCompat};
@@ -52,30 +52,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// What changes no layout that is changed here.
-const INCOMPAT: Incompat = Incompat::FILETYPE
-    .union(Incompat::META_BG)
-    .union(Incompat::EXTENTS)
-    .union(Incompat::BIT64)
-    .union(Incompat::MMP)
-    .union(Incompat::FLEX_BG)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::CSUM_SEED)
-    .union(Incompat::LARGE_DIR)
-    .union(Incompat::INLINE_DATA)
+const INCOMPAT: Incompat = known::INCOMPAT
     .union(Incompat::ENCRYPT)
     .union(Incompat::CASEFOLD);
-
-const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::GDT_CSUM)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE)
-    .union(RoCompat::QUOTA)
-    .union(RoCompat::BIGALLOC)
-    .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::PROJECT)
-    .union(RoCompat::VERITY);
+const RO_COMPAT: RoCompat = known::RO_COMPAT.union(RoCompat::VERITY);
 
 /// What `resize2fs` rounds the size of a device to.
 const PAGE_BYTES: u64 = 4096;

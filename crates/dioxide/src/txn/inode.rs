@@ -6,6 +6,7 @@ use crate::io::clock::coarse_now_ns;
 use crate::io::direct::Access;
 use crate::map::MapGuard;
 use crate::mount::Mount;
+use crate::txn::superblock::ByUse;
 use crate::{Error, Result};
 use dioxide_format::inode::{Inode as DiskInode, Timestamp};
 use dioxide_format::types::Pblk;
@@ -74,13 +75,16 @@ impl Mount {
             disk.set_ctime(disk.ctime().max(disk_time(ns)));
         }
         change(&mut disk);
-        let counted = self.count_change(
-            edit,
-            inode.ino,
-            Some(&inode.node().disk),
-            Some(&disk),
-            |edit| self.inodes_counted(edit, inode),
-        );
+        let noted = match disk.size() > i32::MAX as u64 {
+            true => ByUse::LargeFile.set(self, edit),
+            false => Ok(()),
+        };
+        let counted = noted.and_then(|()| {
+            let node = inode.node();
+            self.count_change(edit, inode.ino, Some(&node.disk), Some(&disk), |edit| {
+                self.inodes_counted(edit, inode)
+            })
+        });
         let stored = counted.and_then(|()| self.store_inode(edit, inode, disk));
         if let (Err(_), Some(ns)) = (&stored, modified) {
             inode.set_modified(ns);

@@ -9,6 +9,7 @@
 use crate::Result;
 use crate::mount::Mount;
 use crate::mount::span::{read_span, write_span};
+use dioxide_format::features::{Compat, RoCompat};
 use dioxide_format::superblock::{STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock, SuperBlockDisk};
 use dioxide_format::types::Pblk;
 use dioxide_journal::{Edit, Kind};
@@ -66,6 +67,50 @@ pub(crate) fn change(
         Ok(())
     })?;
     Ok(())
+}
+
+/// A feature that a file system gets by use, as in Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ByUse {
+    /// `large_file`, by the first file of 2 GiB.
+    LargeFile,
+    /// `ext_attr`, by the first block of attributes.
+    ExtAttr,
+}
+
+impl ByUse {
+    const ALL: [ByUse; 2] = [ByUse::LargeFile, ByUse::ExtAttr];
+
+    fn is_in(self, sb: &SuperBlock) -> bool {
+        let features = sb.features();
+        match self {
+            ByUse::LargeFile => features.ro_compat.contains(RoCompat::LARGE_FILE),
+            ByUse::ExtAttr => features.compat.contains(Compat::EXT_ATTR),
+        }
+    }
+
+    /// Credits that each handle has for them.
+    pub(crate) fn credits(sb: &SuperBlock) -> u32 {
+        u32::from(!ByUse::ALL.iter().all(|feature| feature.is_in(sb)))
+    }
+
+    /// Sets the feature unless the file system had it when it was opened: one credit, of those that each handle
+    /// has for it.
+    ///
+    /// # Errors
+    /// Damage; those of the journal.
+    pub(crate) fn set(self, mount: &Mount, edit: &mut dyn Edit) -> Result<()> {
+        if self.is_in(&mount.sb) {
+            return Ok(());
+        }
+        change(mount, edit, &mut |sb| {
+            let disk = sb.disk_mut();
+            match self {
+                ByUse::LargeFile => disk.s_feature_ro_compat |= RoCompat::LARGE_FILE.bits(),
+                ByUse::ExtAttr => disk.s_feature_compat |= Compat::EXT_ATTR.bits(),
+            }
+        })
+    }
 }
 
 /// Changes the superblock on the device and flushes. No transaction may be open, and the log must

@@ -26,6 +26,8 @@ pub(crate) struct Writer {
     pub(crate) inodes: InodeAllocator,
     pub(crate) orphans: Orphans,
     pub(crate) quotas: Quotas,
+    /// See [`superblock::ByUse`].
+    feature_credits: u32,
     /// Held while attributes that inodes share are changed; after handle start and before the orphans.
     pub(crate) xattrs: Mutex<Sharing>,
     has_journal: bool,
@@ -168,10 +170,16 @@ impl Writer {
             inodes,
             orphans,
             quotas,
+            feature_credits: superblock::ByUse::credits(sb),
             xattrs: Mutex::default(),
             has_journal,
             discard: mount.discard,
         })
+    }
+
+    /// Credits that each handle has besides those that are asked for: of quota, and of features that come by use.
+    fn own_credits(&self) -> u32 {
+        self.quotas.credits() + self.feature_credits
     }
 
     /// Begins a change of at most `credits` metadata blocks; those of quota are added. Blocks; no lock
@@ -180,7 +188,7 @@ impl Writer {
     /// # Errors
     /// [`Error::ReadOnly`] after an abort.
     pub(crate) fn begin(&self, credits: u32) -> Result<Handle<'_>> {
-        Ok(self.journal.start(credits + self.quotas.credits())?)
+        Ok(self.journal.start(credits + self.own_credits())?)
     }
 
     /// Most credits that a change should ask for: a part of what a transaction can have, so that
@@ -189,7 +197,7 @@ impl Writer {
         let max = self
             .journal
             .max_credits()
-            .saturating_sub(self.quotas.credits());
+            .saturating_sub(self.own_credits());
         (max / 4).clamp(64.min(max), 1024)
     }
 

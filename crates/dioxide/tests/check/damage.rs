@@ -543,6 +543,33 @@ fn quota_inode_that_is_a_directory_is_found() {
 }
 
 #[test]
+fn quota_that_counts_wrongly_is_found() {
+    let subject = of("quota,project,ea_inode,^metadata_csum");
+    let clean = report(subject.path());
+    assert!(clean.is_clean(), "{:#?}", clean.findings);
+    let intact = subject.image.copy();
+    // Nobody counts for debugfs.
+    for request in [
+        "sif file uid 77",
+        "sif dir/sub gid 100",
+        "rm file",
+        "mknod p2 p",
+    ] {
+        let victim = Subject {
+            image: intact.copy(),
+            sb: subject.sb.clone(),
+        };
+        victim.debugfs(request);
+        one(&victim, request, Code::QuotaUsage, Agrees);
+    }
+    let root = subject.blocks("<4>")[1];
+    let inner = get32(&subject.read(subject.at_block(root), 4), 0);
+    let inner = subject.blocks("<4>")[inner as usize];
+    subject.edit_block(inner, |bytes| put32(bytes, 0, 1 << 30));
+    one(&subject, "pointer", Code::QuotaFile, Agrees);
+}
+
+#[test]
 fn damage_to_cluster_alignment_is_found() {
     let builder = Image::builder().size(24 << 20);
     let subject = Subject::new(

@@ -69,6 +69,10 @@ pub fn all() -> Vec<Subject> {
             "ext4, no flex_bg, meta_bg",
             small("^flex_bg,meta_bg,^resize_inode,^metadata_csum", 1024),
         ),
+        subject(
+            "ext4, quota, orphan file, fast commit, no checksums",
+            small("quota,project,orphan_file,fast_commit,^metadata_csum", 1024).inode_size(256),
+        ),
     ]
 }
 

@@ -184,6 +184,10 @@ fn layout_with_each_number_is_that_of_mke2fs() {
         "-b 16384",
         "-b 65536",
         "-O bigalloc -C 65536",
+        // Backups: the resize inode has their descriptors a block late.
+        "-b 1024 -O bigalloc -C 4096",
+        // The resize inode is larger than 2 GiB.
+        "-b 4096 -O ^large_file",
         "-O sparse_super2 -E num_backup_sb=1",
         "-E stride=16,stripe_width=32",
         "-E packed_meta_blocks=1",

@@ -2,7 +2,8 @@
 
 use crate::bed::*;
 use dioxide::{
-    Error, FallocateMode, Fs, Metadata, MountOptions, OpenOptions, Policy, SetAttributes, Timestamp,
+    Error, FallocateMode, Fs, Metadata, MountOptions, OpenOptions, Policy, SetAttributes,
+    Timestamp, XattrMode,
 };
 use dioxide_format::inode::InodeFlags;
 use dioxide_testkit::{Image, ImageBuilder, Mount, e2fsck_clean, need_root};
@@ -414,4 +415,122 @@ fn reserved_blocks_are_for_the_privileged() {
     privileged
         .write_at(&blocks(1, 4), far)
         .expect("the reserve");
+}
+
+/// An empty file on an image with inodes of this size.
+fn with_file(inode_bytes: u32) -> (Image, Fs) {
+    let image = Image::builder().inode_size(inode_bytes).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().write(true).create_new(true);
+    options.open(&fs, "/file").expect("a new file");
+    (image, fs)
+}
+
+#[test]
+fn times_outside_of_what_inodes_hold_are_cut_as_linux_cuts_them() {
+    for inode_bytes in [128, 256] {
+        let (image, fs) = with_file(inode_bytes);
+        let times = [
+            i64::MIN,
+            -(1 << 31),
+            0,
+            1 << 31,
+            (1 << 34) - (1 << 31) - 1,
+            1 << 40,
+        ];
+        for (at, secs) in times.into_iter().enumerate() {
+            let path = format!("/{at}");
+            let set = SetAttributes::new().mtime(Timestamp { secs, nanos: 5 });
+            let options = OpenOptions::new().write(true).create_new(true);
+            options.open(&fs, &path).expect("a new file");
+            fs.set_attributes(&path, &set).expect("own file");
+        }
+        let ours: Vec<Timestamp> = (0..times.len())
+            .map(|at| fs.metadata(format!("/{at}")).expect("it exists").mtime)
+            .collect();
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+        let zero_nanos = ours.iter().filter(|time| time.nanos == 0).count();
+        assert_eq!(zero_nanos, if inode_bytes == 128 { 6 } else { 4 });
+        need_root!();
+        let mount = Mount::ext4(image.path(), "");
+        for (at, secs) in times.into_iter().enumerate() {
+            let path = mount.path().join(at.to_string());
+            let of = |path: &std::path::Path| {
+                let about = path.metadata().expect("it exists");
+                let nanos = about.mtime_nsec() as u32;
+                let secs = about.mtime();
+                Timestamp { secs, nanos }
+            };
+            assert_eq!(of(&path), ours[at], "what the kernel reads");
+            let times = rustix::fs::Timestamps {
+                last_access: rustix::fs::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: rustix::fs::UTIME_OMIT,
+                },
+                last_modification: rustix::fs::Timespec {
+                    tv_sec: secs,
+                    tv_nsec: 5,
+                },
+            };
+            let (dir, flags) = (rustix::fs::CWD, rustix::fs::AtFlags::empty());
+            rustix::fs::utimensat(dir, &path, &times, flags).expect("own file");
+            assert_eq!(of(&path), ours[at], "what the kernel makes of {secs}");
+        }
+    }
+}
+
+/// A write's time was told with nanoseconds, which inodes of 128 bytes have no room for: once it was written, the
+/// file had another mtime, and programs that compare times took it for changed.
+#[test]
+fn time_of_a_write_does_not_change_when_it_is_written() {
+    let (_image, fs) = with_file(128);
+    let file = OpenOptions::new().read(true).write(true).open(&fs, "/file");
+    let file = file.expect("it exists");
+    file.write_at(b"some", 0).expect("room");
+    let told = file.metadata().mtime;
+    file.sync_all().expect("a sync");
+    assert_eq!(file.metadata().mtime, told);
+    assert_eq!(told.nanos, 0);
+}
+
+/// Linux sets `large_file` with the first file of 2 GiB, and `ext_attr` with the first block of attributes;
+/// e2fsck finds such files and blocks wrong without them.
+#[test]
+fn features_that_come_by_use_are_set_by_use() {
+    let image = Image::builder().features("none,filetype,has_journal");
+    let image = image.inode_size(128).build();
+    let on_image = |change: &dyn Fn(&Fs), expected: [bool; 2]| {
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        change(&fs);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+        let options = MountOptions::new().read_only(true);
+        let fs = Fs::open(image.path(), &options).expect("it opens");
+        let names = fs.superblock().features().names();
+        let has = ["large_file", "ext_attr"].map(|name| names.iter().any(|set| set == name));
+        assert_eq!(has, expected);
+    };
+    let file = |fs: &Fs, create| {
+        let options = OpenOptions::new().write(true).create(create);
+        options.open(fs, "/file").expect("own file")
+    };
+    on_image(
+        &|fs| file(fs, true).set_len((1 << 31) - 1).expect("room"),
+        [false, false],
+    );
+    on_image(
+        &|fs| {
+            let value = fs.set_xattr("/file", "user.some", b"value", XattrMode::Set);
+            value.expect("room");
+        },
+        [false, true],
+    );
+    on_image(
+        &|fs| {
+            let written = file(fs, false).write_at(b"end", (1 << 31) - 2);
+            assert_eq!(written.expect("room"), 3);
+        },
+        [true, true],
+    );
 }

@@ -10,6 +10,7 @@ use super::area::value_inode;
 use super::change::Work;
 use crate::alloc::{Goal, Request, Right, Run};
 use crate::mount::Mount;
+use crate::txn::superblock::ByUse;
 use crate::{Error, Place, Result};
 use dioxide_format::types::Pblk;
 use dioxide_format::xattr::{self, MAX_REFCOUNT, XattrBlock, XattrEntry, XattrHeader};
@@ -134,6 +135,7 @@ impl Work<'_, '_> {
     }
 
     fn new_block(&mut self) -> Result<Pblk> {
+        ByUse::ExtAttr.set(self.mount, self.handle)?;
         let request = Request {
             goal: Goal::Near(self.mount.goal_of(self.inode)?),
             len: 1..=1,
