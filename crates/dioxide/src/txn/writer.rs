@@ -170,7 +170,7 @@ impl Writer {
             inodes,
             orphans,
             quotas,
-            feature_credits: superblock::ByUse::credits(sb),
+            feature_credits: superblock::ByUse::credits(&mount.sb),
             xattrs: Mutex::default(),
             has_journal,
             discard: mount.discard,
