@@ -146,7 +146,7 @@ fn names_that_are_made_and_removed_are_told_as_json() {
     ] {
         let told = dioxide(args).json();
         assert_eq!(told[0]["action"], action, "{args:?}");
-        assert_eq!(told[0]["path"], at(path), "{args:?}");
+        assert_eq!(told[0]["path"]["name"], at(path), "{args:?}");
     }
     e2fsck_clean(disk.image());
 }

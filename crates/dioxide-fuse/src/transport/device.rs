@@ -6,7 +6,7 @@ mod mount;
 
 use super::ConnectOptions;
 use super::wire::abi::{self, opcode};
-use super::wire::{self, Head, Init, Offer, PAYLOAD_BYTES};
+use super::wire::{self, Asker, Head, Init, Offer, PAYLOAD_BYTES};
 use crate::server::Server;
 use crate::{Errno, Result};
 use dioxide::Buf;
@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What stands before the data of a write.
 const FRONT_BYTES: usize = abi::IN_HEADER_BYTES + abi::WRITE_IN_BYTES;
@@ -116,15 +117,19 @@ impl Device {
     }
 
     /// Answers requests until the file system is unmounted. Any number of threads may.
-    pub(super) fn serve(&self, server: &Server) -> io::Result<()> {
+    pub(super) fn serve(&self, server: &Server, spare: &Spare) -> io::Result<()> {
         let mut message = Message::new();
+        let asker = Kernel {
+            device: self,
+            spare,
+        };
         while let Some(len) = self.read(&mut message)? {
             let Ok((head, op, payload)) = message.part(len) else {
                 // Whom to answer is not known.
                 continue;
             };
             let buffer = &mut message.payload[..];
-            let reply = wire::answer(server, &head, &message.op[..op], buffer, payload);
+            let reply = wire::answer(server, &asker, &head, &message.op[..op], buffer, payload);
             if let Some(reply) = reply {
                 self.reply(head.unique, reply, buffer)?;
             }
@@ -162,6 +167,16 @@ impl Device {
         }
     }
 
+    /// Has the kernel write and drop what its page cache has of a file, by requests that other threads answer meanwhile.
+    fn invalidate(&self, node: u64) -> io::Result<()> {
+        match rustix::io::write(&self.file, &wire::inval_inode(node)) {
+            Ok(_) => Ok(()),
+            // It has nothing of that file.
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Ends the mount, if the kernel has not.
     pub(super) fn detach(&self) {
         // Something else may be mounted there by now.
@@ -175,6 +190,37 @@ impl Device {
         let mut fds = [PollFd::new(&self.file, PollFlags::empty())];
         let polled = poll(&mut fds, Some(&Timespec::default()));
         polled.is_ok() && fds[0].revents().contains(PollFlags::ERR)
+    }
+}
+
+/// How many of the threads that answer may wait for others of them.
+pub(super) struct Spare(AtomicUsize);
+
+impl Spare {
+    /// Of so many threads one is to be left.
+    pub(super) fn of(threads: usize) -> Spare {
+        Spare(AtomicUsize::new(threads.saturating_sub(1)))
+    }
+}
+
+/// The kernel, as a thread asks it that answers.
+pub(super) struct Kernel<'a> {
+    pub(super) device: &'a Device,
+    pub(super) spare: &'a Spare,
+}
+
+impl Asker for Kernel<'_> {
+    fn write_pages(&self, node: u64) -> bool {
+        let Spare(spare) = self.spare;
+        let taken = spare.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+            left.checked_sub(1)
+        });
+        if taken.is_err() {
+            return false;
+        }
+        let written = self.device.invalidate(node).is_ok();
+        spare.fetch_add(1, Ordering::AcqRel);
+        written
     }
 }
 

@@ -15,7 +15,7 @@
 mod memory;
 mod worker;
 
-use super::device::Device;
+use super::device::{Device, Spare};
 use super::wire::Offer;
 use super::{ConnectOptions, Transport};
 use crate::server::Server;
@@ -117,17 +117,24 @@ impl Transport for Uring {
             thread.spawn(move || drop(ends.send(work())))
         };
         let mut threads = 0;
+        let queues = self.workers.iter().map(Worker::queue).max();
+        let queues = queues.map_or(1, |last| usize::from(last) + 1);
+        let each = self.workers.len() / queues;
+        let spare: Vec<Arc<Spare>> = (0..queues).map(|_| Arc::new(Spare::of(each))).collect();
         for worker in self.workers {
             let (server, device) = (self.server.clone(), self.device.clone());
+            let spare = spare[usize::from(worker.queue())].clone();
             let name = format!("fuse-ring-{}", worker.queue());
-            spawn(name, Box::new(move || worker.run(&server, &device)))?;
+            spawn(name, Box::new(move || worker.run(&server, &device, &spare)))?;
             threads += 1;
         }
+        let spare = Arc::new(Spare::of(self.readers));
         for reader in 0..self.readers {
             let (server, device) = (self.server.clone(), self.device.clone());
+            let spare = spare.clone();
             spawn(
                 format!("fuse-{reader}"),
-                Box::new(move || device.serve(&server)),
+                Box::new(move || device.serve(&server, &spare)),
             )?;
             threads += 1;
         }

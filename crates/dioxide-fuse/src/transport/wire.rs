@@ -70,9 +70,29 @@ pub(super) fn out_header(unique: u64, reply: Result<usize>) -> [u8; abi::OUT_HEA
     bytes
 }
 
+/// `FUSE_NOTIFY_INVAL_INODE`, for all of a file.
+pub(super) fn inval_inode(node: u64) -> [u8; abi::INVAL_INODE_BYTES] {
+    let mut bytes = [0; abi::INVAL_INODE_BYTES];
+    let mut out = Out::new(&mut bytes);
+    // Of nobody's request: what it is stands where an error does.
+    out.u32(abi::INVAL_INODE_BYTES as u32);
+    out.u32(abi::NOTIFY_INVAL_INODE).u64(0);
+    // No length is all of it.
+    out.u64(node).u64(0).u64(0);
+    bytes
+}
+
+/// What a request may need of who asks.
+pub(super) trait Asker {
+    /// Has the kernel write what its page cache has of a file. False if that is not possible now: it is then as if the file
+    /// system knew of no holes.
+    fn write_pages(&self, node: u64) -> bool;
+}
+
 /// A request on its way to the server.
 struct Call<'a> {
     server: &'a Server,
+    asker: &'a dyn Asker,
     head: &'a Head,
     op: In<'a>,
     /// The request's payload is its first `len` bytes, the answer's whatever it needs.
@@ -84,6 +104,7 @@ struct Call<'a> {
 /// payload has. None if the kernel waits for no answer. Blocks as the server does.
 pub(super) fn answer(
     server: &Server,
+    asker: &dyn Asker,
     head: &Head,
     op: &[u8],
     buffer: &mut [u8],
@@ -91,6 +112,7 @@ pub(super) fn answer(
 ) -> Option<Result<usize>> {
     let call = Call {
         server,
+        asker,
         head,
         op: In(op),
         len: len.min(buffer.len()),

@@ -13,8 +13,8 @@
 use super::memory::Memory;
 use crate::Errno;
 use crate::server::Server;
-use crate::transport::device::Device;
-use crate::transport::wire::{self, Head, abi};
+use crate::transport::device::{Device, Kernel, Spare};
+use crate::transport::wire::{self, Asker, Head, abi};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
@@ -68,7 +68,8 @@ impl Worker {
     }
 
     /// Registers with the kernel, and answers requests until it ends the connection.
-    pub(super) fn run(mut self, server: &Server, device: &Device) -> io::Result<()> {
+    pub(super) fn run(mut self, server: &Server, device: &Device, spare: &Spare) -> io::Result<()> {
+        let asker = Kernel { device, spare };
         stay_on(self.queue);
         let submitter = self.ring.submitter();
         submitter.register_enable_rings()?;
@@ -81,7 +82,7 @@ impl Worker {
                 Err(error) if !device.has_ended() => return Err(error),
                 Ok(false) | Err(_) => return Ok(()),
             }
-            let commit = self.answer(server);
+            let commit = self.answer(server, &asker);
             self.give(COMMIT_AND_FETCH, commit);
         }
     }
@@ -123,7 +124,7 @@ impl Worker {
     }
 
     /// Answers the request in the memory. Returns its number.
-    fn answer(&mut self, server: &Server) -> u64 {
+    fn answer(&mut self, server: &Server, asker: &dyn Asker) -> u64 {
         assert!(!self.held, "the kernel has the memory");
         // SAFETY: the kernel does not hold it (just asserted), and gets it from `give` only, which needs all of `self`.
         let (front, payload) = unsafe { self.memory.mine() };
@@ -131,7 +132,7 @@ impl Worker {
         let len = u32::from_ne_bytes(front[PAYLOAD_LEN].try_into().expect("four bytes"));
         let head = Head::decode(&front[IN_OUT]).expect("as many bytes as a header has");
         let op = &front[OP_AT..][..abi::op_bytes(head.opcode)];
-        let reply = wire::answer(server, &head, op, payload, len as usize);
+        let reply = wire::answer(server, asker, &head, op, payload, len as usize);
         // Those that nobody waits for do not come this way.
         let reply = reply.unwrap_or(Err(Errno::NOSYS));
         let header = wire::out_header(head.unique, reply);

@@ -5,6 +5,10 @@
 pub(in crate::transport) const IN_HEADER_BYTES: usize = 40;
 /// Bytes of a `fuse_out_header`.
 pub(in crate::transport) const OUT_HEADER_BYTES: usize = 16;
+/// Bytes of a `fuse_notify_inval_inode_out`, header included.
+pub(in crate::transport) const INVAL_INODE_BYTES: usize = OUT_HEADER_BYTES + 24;
+/// `FUSE_NOTIFY_INVAL_INODE`.
+pub(super) const NOTIFY_INVAL_INODE: u32 = 2;
 /// The largest structure that is particular to an opcode: `fuse_setattr_in`.
 pub(in crate::transport) const OP_BYTES: usize = 88;
 /// Bytes of a `fuse_write_in`.

@@ -7,6 +7,15 @@ use dioxide_testkit::{Dir, Image, check_pattern, e2fsck_clean, pattern};
 
 const EINVAL: Option<Result<usize>> = Some(Err(Errno::INVAL));
 
+/// A kernel that writes no pages.
+struct Deaf;
+
+impl Asker for Deaf {
+    fn write_pages(&self, _: u64) -> bool {
+        false
+    }
+}
+
 /// A server over a new image, and a buffer to talk to it.
 struct Talk {
     image: Image,
@@ -53,7 +62,14 @@ impl Talk {
     fn try_ask(&mut self, opcode: u32, node: u64, op: &[u8], payload: &[u8]) -> Result<Vec<u8>> {
         self.buffer[..payload.len()].copy_from_slice(payload);
         let head = head(opcode, node);
-        let reply = answer(&self.server, &head, op, &mut self.buffer, payload.len());
+        let reply = answer(
+            &self.server,
+            &Deaf,
+            &head,
+            op,
+            &mut self.buffer,
+            payload.len(),
+        );
         let len = reply.expect("an answer")?;
         Ok(self.buffer[..len].to_vec())
     }
@@ -334,7 +350,7 @@ fn unnamed_file_is_there_until_it_is_forgotten() {
     let each = bytes([(node, 8), (1, 8)]);
     talk.buffer[..16].copy_from_slice(&each);
     let head = head(opcode::BATCH_FORGET, 0);
-    assert!(answer(&talk.server, &head, &forget, &mut talk.buffer, 16).is_none());
+    assert!(answer(&talk.server, &Deaf, &head, &forget, &mut talk.buffer, 16).is_none());
     let gone = talk.try_ask(opcode::GETATTR, node, &[0; 16], b"");
     assert_eq!(gone, Err(Errno::STALE));
     talk.finish();
@@ -357,6 +373,7 @@ fn structure_that_is_too_short_is_refused() {
         for len in 0..needed {
             let reply = answer(
                 &talk.server,
+                &Deaf,
                 &head(opcode, 1),
                 &[0; 88][..len],
                 &mut talk.buffer,
@@ -435,6 +452,7 @@ fn bytes_of_no_sense_are_answered_and_the_image_stays_whole() {
         // More payload than there is buffer, too.
         let reply = answer(
             &talk.server,
+            &Deaf,
             &head,
             &op,
             &mut talk.buffer[..room],
