@@ -28,7 +28,7 @@ impl Server {
     /// `readdir`: hands out names from a place on, of [`Dirent::next`] or 0, while `take` has room for them.
     ///
     /// # Errors
-    /// As [`Node::read_dir`], if not one name was handed out.
+    /// As [`dioxide::Node::read_dir`], if not one name was handed out.
     pub fn readdir(&self, id: u64, from: u64, take: &mut dyn FnMut(&Dirent<'_>) -> bool) -> Result {
         let _timed = self.requests.time(Op::Readdir);
         let dir = self.node(id)?;
@@ -66,7 +66,7 @@ impl Server {
     /// `fsync` of a directory.
     ///
     /// # Errors
-    /// As [`Node::sync`].
+    /// As [`dioxide::Node::sync`].
     pub fn fsyncdir(&self, id: u64) -> Result {
         let _timed = self.requests.time(Op::Fsyncdir);
         Ok(self.node(id)?.sync()?)
