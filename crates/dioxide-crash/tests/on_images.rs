@@ -30,18 +30,21 @@ impl Recover for Kernel {
     }
 }
 
+/// The same each time, so that a change is judged by what it changes; in a soak another one each time.
 fn seed() -> u64 {
+    let is_soak = std::env::var_os("DIOXIDE_SOAK").is_some();
     match std::env::var("DIOXIDE_SEED") {
         Ok(seed) => seed.parse().expect("DIOXIDE_SEED is a number"),
-        Err(_) => u64::from(std::process::id()),
+        Err(_) if is_soak => u64::from(std::process::id()),
+        Err(_) => 21_276,
     }
 }
 
-/// 12,000 here in each of two campaigns and half as many of names; a million in a soak.
+/// 10,000 here in each of two campaigns and half as many of names; a million in a soak.
 fn states() -> u64 {
     match std::env::var_os("DIOXIDE_SOAK") {
         Some(_) => 1_000_000,
-        None => 12_000,
+        None => 10_000,
     }
 }
 
@@ -101,6 +104,19 @@ fn crash_with_files_open_leaves_what_was_promised() {
 #[test]
 fn crash_with_files_opened_for_each_operation_leaves_what_was_promised() {
     is_never_bad(false);
+}
+
+/// With blocks of one cluster taken away and written again: what is written later must not show where the
+/// loss does not.
+#[test]
+fn write_into_a_cluster_that_lost_blocks_comes_after_the_loss() {
+    let campaign = Campaign {
+        selection: "random:21276063865".parse().expect("a workload"),
+        states: 400,
+        ..campaign(&[Layout::Bigalloc])
+    };
+    let report = run(&campaign, true);
+    assert_eq!(report.bad, 0, "{report}");
 }
 
 #[test]

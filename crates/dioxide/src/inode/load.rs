@@ -314,7 +314,9 @@ impl Mount {
         );
         // Who knew it before may have changed it, and it may not be durable yet.
         if let Some(writer) = self.started_writer() {
-            inode.changed_in(writer.journal.newest(), true);
+            let newest = writer.journal.newest();
+            inode.changed_in(newest, true);
+            inode.cut_in(newest);
         }
         Ok(inode)
     }

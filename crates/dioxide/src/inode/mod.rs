@@ -60,6 +60,8 @@ pub(crate) struct Inode {
     /// The last transactions that changed it: at all, and in what reading its data back needs.
     sync_tid: AtomicU64,
     datasync_tid: AtomicU64,
+    /// The last transaction that took blocks away whose cluster the file may have kept.
+    cut_tid: AtomicU64,
     /// Near which block to allocate next; 0 if it was not decided.
     goal: AtomicU64,
     /// A truncate met an error: there are blocks behind the end. Changed under the rwsem, exclusive.
@@ -142,6 +144,7 @@ impl Inode {
             nosec: AtomicU8::new(nosec.to_u8()),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
+            cut_tid: AtomicU64::new(0),
             goal: AtomicU64::new(0),
             cut_short: AtomicBool::new(false),
             allocator: OnceLock::new(),
@@ -217,6 +220,16 @@ impl Inode {
             false => &self.sync_tid,
         };
         Tid(tid.load(Ordering::Acquire))
+    }
+
+    /// Remembers the transaction that took blocks away whose cluster the file may have kept.
+    pub(crate) fn cut_in(&self, tid: Tid) {
+        self.cut_tid.fetch_max(tid.0, Ordering::AcqRel);
+    }
+
+    /// The last transaction that did.
+    pub(crate) fn last_cut(&self) -> Tid {
+        Tid(self.cut_tid.load(Ordering::Acquire))
     }
 
     /// Near which block to allocate, if that was decided.

@@ -137,7 +137,7 @@ impl Mount {
         let ratio = u64::from(self.sb.cluster_ratio());
         let skip = at % ratio;
         let hole = self.own_clusters(inode, at..at + u64::from(len))?;
-        let (pblk, len, mut claim) = match self.implied_cluster(inode, lblk)? {
+        let (pblk, len, mut claim) = match self.settled_cluster(writer, inode, lblk)? {
             Some(cluster) => (cluster.0 + skip, (ratio - skip).min(len.into()), None),
             None => {
                 let most = u64::from(MOST_UNWRITTEN).min(hole.end - at);

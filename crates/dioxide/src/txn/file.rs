@@ -38,6 +38,8 @@ pub(crate) struct MapChange<'c, 'j> {
     root: [u8; I_BLOCK_BYTES],
     extents: bool,
     blocks: FileBlocks<'c>,
+    /// Blocks were to be taken away.
+    cuts: bool,
     /// A change failed, and everything is as it was.
     undone: bool,
 }
@@ -206,9 +208,13 @@ impl Mount {
                 freed: false,
             },
             handle,
+            cuts: false,
             undone: false,
         };
         let result = change(&mut map);
+        if map.cuts {
+            inode.cut_in(map.handle.tid());
+        }
         let (root, grown, freed) = (map.root, map.blocks.grown, map.blocks.freed);
         let half_done = !map.undone && handle.credits() != untouched;
         let result = match result {
@@ -448,6 +454,7 @@ impl MapChange<'_, '_> {
 
     /// Removes and frees blocks, as many as `credits` allow.
     pub(crate) fn remove(&mut self, range: Range<u64>, credits: u32) -> Result<Progress> {
+        self.cuts = true;
         if self.extents {
             return self.tree(|tree, edit, blocks| tree.remove_some(edit, blocks, range, credits));
         }
@@ -485,6 +492,22 @@ impl Mount {
             1 => Ok(None),
             _ => self.implied_cluster_locked(inode, &inode.map.lock(), lblk),
         }
+    }
+
+    /// As [`Mount::implied_cluster`], for who will write file data into it, or let others do that. Waits until what was
+    /// taken away from the cluster is so for good: after a crash the file may have those blocks again, and would
+    /// show in them what was written later than that. No handle may be open, and nobody takes blocks away meanwhile.
+    pub(crate) fn settled_cluster(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        lblk: Lblk,
+    ) -> Result<Option<Pblk>> {
+        let cluster = self.implied_cluster(inode, lblk)?;
+        if cluster.is_some() {
+            writer.make_durable(inode.last_cut())?;
+        }
+        Ok(cluster)
     }
 
     /// As [`Mount::implied_cluster`], for who holds the map's lock.

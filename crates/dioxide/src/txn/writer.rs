@@ -235,6 +235,14 @@ impl Writer {
         Ok(true)
     }
 
+    /// Waits until a transaction is durable, where there is a journal to make it so.
+    pub(crate) fn make_durable(&self, tid: Tid) -> Result<()> {
+        if self.has_journal && !self.is_durable(tid) {
+            self.journal.wait_commit(tid)?;
+        }
+        Ok(())
+    }
+
     /// Whether a transaction is durable already.
     pub(crate) fn is_durable(&self, tid: Tid) -> bool {
         tid <= self.journal.committed()

@@ -227,7 +227,10 @@ impl Placing<'_, '_> {
         let mut at = hole.start;
         while at < hole.end {
             let first_cluster = at - at % ratio;
-            let target = match self.mount.implied_cluster(self.inode, Lblk(at as u32))? {
+            let shared = self
+                .mount
+                .settled_cluster(self.writer, self.inode, Lblk(at as u32))?;
+            let target = match shared {
                 Some(cluster) => Target {
                     lblk: at as u32,
                     len: (hole.end.min(first_cluster + ratio) - at) as u32,
