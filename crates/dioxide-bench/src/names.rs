@@ -23,6 +23,7 @@ use rustix::fs::{
 };
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 use std::time::Instant;
 
 const FILE: &str = "/bench.data";
@@ -201,6 +202,21 @@ fn paths(base: &str, dir: u32, files: u64) -> Vec<(String, String)> {
         .collect()
 }
 
+/// What a thread does in a round: each operation on all names of its directories, when the gate opens.
+fn work(ground: &impl Ground, dirs: &[Vec<(String, String)>], gate: &Barrier) -> Result<()> {
+    let mut done = Ok(());
+    for op in Op::ALL {
+        gate.wait();
+        // Whoever failed still goes through the gate, where the others wait.
+        if done.is_ok() {
+            let mut names = dirs.iter().flatten();
+            done = names.try_for_each(|(old, new)| ground.one(op, old, new));
+        }
+        gate.wait();
+    }
+    done
+}
+
 fn round(ground: &impl Ground, base: &str, shape: Shape, files: u64) -> Result<Rates> {
     ground.make_dir(base)?;
     let per_dir = files / u64::from(shape.dirs);
@@ -209,27 +225,24 @@ fn round(ground: &impl Ground, base: &str, shape: Shape, files: u64) -> Result<R
         .collect();
     (0..shape.dirs).try_for_each(|dir| ground.make_dir(&format!("{base}/{dir}")))?;
     let mut rates = Rates::default();
-    for (op, rate) in Op::ALL.into_iter().zip(&mut rates) {
-        ground.sync()?;
-        let started = Instant::now();
-        let work = |names: &[(String, String)]| {
-            names
-                .iter()
-                .try_for_each(|(old, new)| ground.one(op, old, new))
-        };
-        match shape.threads {
-            1 => of_dirs.iter().try_for_each(|names| work(names))?,
-            _ => std::thread::scope(|scope| {
-                let threads: Vec<_> = of_dirs
-                    .iter()
-                    .map(|names| scope.spawn(|| work(names)))
-                    .collect();
-                let mut joined = threads.into_iter().map(|thread| thread.join());
-                joined.try_for_each(|done| done.expect("a thread of the load"))
-            })?,
+    let gate = Barrier::new(shape.threads as usize + 1);
+    let of_thread = of_dirs.chunks(of_dirs.len() / shape.threads as usize);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = of_thread
+            .map(|dirs| scope.spawn(|| work(ground, dirs, &gate)))
+            .collect();
+        let mut synced = Ok(());
+        for rate in &mut rates {
+            synced = synced.and(ground.sync());
+            gate.wait();
+            let started = Instant::now();
+            gate.wait();
+            *rate = (per_dir * u64::from(shape.dirs)) as f64 / started.elapsed().as_secs_f64();
         }
-        *rate = (per_dir * u64::from(shape.dirs)) as f64 / started.elapsed().as_secs_f64();
-    }
+        let mut joined = threads.into_iter().map(|thread| thread.join());
+        let worked = joined.try_for_each(|done| done.expect("a thread of the load"));
+        synced.and(worked)
+    })?;
     (0..shape.dirs).try_for_each(|dir| ground.remove_dir(&format!("{base}/{dir}")))?;
     ground.remove_dir(base)?;
     ground.sync()?;

@@ -361,9 +361,10 @@ impl BufferCache {
     }
 
     fn shard(&self, block: Pblk) -> &Mutex<Blocks> {
-        // Neighbours share a shard, so that a sequential reader stays in one cache line's worth. Mixed, because
-        // groups lie at multiples of powers of two.
+        // Neighbours share a shard, so that a sequential reader stays in one cache line's worth. Mixed twice: threads
+        // that go through two groups in step would meet in all of a product's bits, or in none.
         let mixed = (block.0 >> 3).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         &self.0.shards[(mixed >> 32) as usize % SHARDS].0
     }
 
