@@ -40,11 +40,11 @@ fn seed() -> u64 {
     }
 }
 
-/// 10,000 here in each of two campaigns and half as many of names; a million in a soak.
+/// 8,000 here in each of two campaigns and half as many of names; a million in a soak.
 fn states() -> u64 {
     match std::env::var_os("DIOXIDE_SOAK") {
         Some(_) => 1_000_000,
-        None => 10_000,
+        None => 8_000,
     }
 }
 

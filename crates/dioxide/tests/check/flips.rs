@@ -20,7 +20,7 @@ impl Random {
 
 fn flip_and_compare(subject: &Subject, seed: u64) {
     const SECTOR: usize = 512;
-    let count = std::env::var("DIOXIDE_CHECK_FLIPS").map_or(40, |n| n.parse().expect("a number"));
+    let count = std::env::var("DIOXIDE_CHECK_FLIPS").map_or(20, |n| n.parse().expect("a number"));
     let good = fs::read(subject.path()).expect("the image");
     let written: Vec<usize> = (0..good.len() / SECTOR)
         .filter(|sector| {

@@ -246,8 +246,8 @@ impl Bed {
         for state in States::new(&log, options) {
             let (device, _) = media.crash(&state).expect("a state of this log");
             let name = state.to_string();
-            // Each state is checked by e2fsck while there are few, then one in sixteen.
-            let fsck = count < 16 || count % 16 == 0;
+            // Each state is checked by e2fsck while there are few, then one in 32.
+            let fsck = count < 16 || count % 32 == 0;
             recover_from(&device, fsck, |fs: &Fs| check(fs, &name));
             count += 1;
         }
