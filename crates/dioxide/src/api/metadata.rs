@@ -76,7 +76,14 @@ pub struct Metadata {
 impl Metadata {
     /// The whole `st_mode`: type and permissions.
     pub fn mode(&self) -> u32 {
-        let kind = match self.file_type {
+        self.file_type.mode() | u32::from(self.permissions)
+    }
+}
+
+impl FileType {
+    /// The type in an `st_mode`; 0 if it is unknown.
+    pub fn mode(self) -> u32 {
+        match self {
             FileType::Regular => libc::S_IFREG,
             FileType::Directory => libc::S_IFDIR,
             FileType::Symlink => libc::S_IFLNK,
@@ -85,8 +92,7 @@ impl Metadata {
             FileType::Fifo => libc::S_IFIFO,
             FileType::Socket => libc::S_IFSOCK,
             FileType::Unknown => 0,
-        };
-        kind | u32::from(self.permissions)
+        }
     }
 }
 

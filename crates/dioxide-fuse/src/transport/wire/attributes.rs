@@ -104,15 +104,5 @@ impl Out<'_> {
 
 /// As in `d_type`.
 fn kind(file_type: FileType) -> u32 {
-    let mode = match file_type {
-        FileType::Regular => libc::S_IFREG,
-        FileType::Directory => libc::S_IFDIR,
-        FileType::Symlink => libc::S_IFLNK,
-        FileType::CharDevice => libc::S_IFCHR,
-        FileType::BlockDevice => libc::S_IFBLK,
-        FileType::Fifo => libc::S_IFIFO,
-        FileType::Socket => libc::S_IFSOCK,
-        FileType::Unknown => 0,
-    };
-    mode >> 12
+    file_type.mode() >> 12
 }
