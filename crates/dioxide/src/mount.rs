@@ -32,6 +32,7 @@ use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
 use crate::txn::Writer;
+use crossbeam_utils::CachePadded;
 use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
@@ -79,7 +80,7 @@ pub(crate) struct Mount {
     /// Files that ended, and could not be freed then.
     pub(crate) deferred: Mutex<Vec<Arc<Inode>>>,
     /// Of the next inode that is made.
-    pub(crate) next_generation: AtomicU32,
+    pub(crate) next_generation: CachePadded<AtomicU32>,
     /// For requests that would block a queue.
     pub(crate) workers: Workers,
     /// For deferred completions.

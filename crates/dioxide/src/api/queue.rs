@@ -537,6 +537,7 @@ impl Core {
             plain: _,
             facts: _,
             appending: _appending,
+            cuts: _,
         } = match write::admit(&request) {
             Ok(admitted) => admitted,
             Err(error) => return self.punt_or_fail(buf, error),

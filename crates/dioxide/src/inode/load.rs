@@ -169,11 +169,17 @@ impl InodeCache {
 
     /// Forgets an inode whose number may be another file's from now on.
     pub(crate) fn forget(&self, ino: Ino) {
-        self.shard(ino).lock().inodes.remove(&ino);
+        self.forget_file(ino);
         for at in keepers(ino) {
             let gone = self.kept[at].lock().take_if(|inode| inode.ino == ino);
             drop(gone);
         }
+    }
+
+    /// As [`InodeCache::forget`], of what is no directory: only those are kept, in places where all threads
+    /// would meet.
+    pub(crate) fn forget_file(&self, ino: Ino) {
+        self.shard(ino).lock().inodes.remove(&ino);
     }
 
     /// Adds an inode that was just made. What had its number before has ended.

@@ -66,6 +66,8 @@ pub(crate) struct Inode {
     goal: AtomicU64,
     /// A truncate met an error: there are blocks behind the end. Changed under the rwsem, exclusive.
     cut_short: AtomicBool,
+    /// How often a truncate beside readers has begun or ended: odd while one is under way. Changed under the map's lock.
+    cuts: AtomicU32,
     /// Set when blocks were allocated for it: the window that is kept for it goes with it.
     allocator: OnceLock<Arc<BlockAllocator>>,
 }
@@ -98,6 +100,12 @@ pub(crate) struct Nosec {
 }
 
 impl Nosec {
+    /// Whether a change of the content strips something. `fsetid`: by somebody with `CAP_FSETID`.
+    #[inline]
+    pub(crate) fn strips(self, fsetid: bool) -> bool {
+        self.capability || self.set_id && !fsetid
+    }
+
     fn to_u8(self) -> u8 {
         u8::from(self.set_id) | u8::from(self.capability) << 1
     }
@@ -111,6 +119,17 @@ impl Nosec {
 }
 
 const NEVER: i64 = i64::MIN;
+
+/// What a write under the shared lock compares, to know whether the file was cut off under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cuts(u32);
+
+impl Cuts {
+    /// Whether a truncate is under way.
+    pub(crate) fn is_being_cut(self) -> bool {
+        !self.0.is_multiple_of(2)
+    }
+}
 
 impl Inode {
     /// The lock's name is also that of the inode in the mount's in-flight tables.
@@ -147,6 +166,7 @@ impl Inode {
             cut_tid: AtomicU64::new(0),
             goal: AtomicU64::new(0),
             cut_short: AtomicBool::new(false),
+            cuts: AtomicU32::new(0),
             allocator: OnceLock::new(),
         };
         inode.set_size(size);
@@ -187,8 +207,8 @@ impl Inode {
         self.set_short_ends();
     }
 
-    /// Changes both sizes. The caller holds the rwsem exclusive, or the map's lock for a size that
-    /// grows, or is the only one to know the inode.
+    /// Changes both sizes. The caller holds the rwsem exclusive; or the map's lock, for a size that grows, or
+    /// counts a cut first; or is the only one to know the inode.
     pub(crate) fn set_size(&self, size: u64) {
         self.i_size.store(size, Ordering::Release);
         self.i_disksize.store(size, Ordering::Release);
@@ -251,6 +271,17 @@ impl Inode {
     /// Changes that. The caller holds the rwsem exclusive.
     pub(crate) fn set_cut_short(&self, cut_short: bool) {
         self.cut_short.store(cut_short, Ordering::Relaxed);
+    }
+
+    /// Truncates beside readers until now.
+    #[inline]
+    pub(crate) fn cuts(&self) -> Cuts {
+        Cuts(self.cuts.load(Ordering::Acquire))
+    }
+
+    /// A truncate beside readers begins, or ends. The caller holds the map's lock.
+    pub(crate) fn count_cut(&self) {
+        self.cuts.fetch_add(1, Ordering::Release);
     }
 
     /// Names its allocations.

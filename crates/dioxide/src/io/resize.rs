@@ -1,17 +1,19 @@
 //! Changing a file's size and what it has allocated: truncate, fallocate, and where its data is.
 //!
-//! All of it runs with the inode's lock exclusive and direct I/O in flight drained. What may take more
+//! It runs with the inode's lock exclusive and direct I/O in flight drained, but for the usual truncate to a smaller
+//! size, which lets readers go on ([`Mount::cut`]). What may take more
 //! than one transaction is resumable: a shrinking truncate that does not fit into one is an orphan meanwhile, and what fallocate
 //! leaves half done is a file as somebody might have made it.
 
 use crate::inode::Inode;
 use crate::io::direct::lock::{Guard, lock};
-use crate::io::direct::policy::LockMode;
+use crate::io::direct::policy::{LockMode, read_lock};
 use crate::io::direct::{Access, Wait};
 use crate::map::tree::{Progress, State};
 use crate::map::{self, MapGuard, MapKind};
 use crate::mount::Mount;
-use crate::sync::slot;
+use crate::sync::rwsem::Exclusive;
+use crate::sync::slot::{self, Slot};
 use crate::txn::Writer;
 use crate::txn::file::{Credits, MapChange};
 use crate::txn::inode::INODE_CREDITS;
@@ -39,12 +41,17 @@ impl Mount {
     pub(crate) fn alone<'a>(&self, inode: &'a Inode) -> Result<Guard<'a>> {
         let slot = slot::current();
         let guard = lock(self, inode, LockMode::Exclusive, Wait::Block, slot)?;
-        if inode.in_flight.drain(&self.in_flight, slot).is_err() {
-            return Err(Error::Deadlock(
-                "the file has requests in this thread's own queue; reap them first",
-            ));
-        }
+        self.drain(inode, slot)?;
         Ok(guard)
+    }
+
+    fn drain(&self, inode: &Inode, slot: Slot) -> Result<()> {
+        match inode.in_flight.drain(&self.in_flight, slot) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Deadlock(
+                "the file has requests in this thread's own queue; reap them first",
+            )),
+        }
     }
 
     /// Sets the size. Blocks.
@@ -53,6 +60,9 @@ impl Mount {
     /// See [`crate::File::set_len`].
     pub(crate) fn set_len(&self, inode: &Inode, size: u64, access: Access) -> Result<()> {
         let writer = self.writer()?;
+        if let Some(done) = self.cut(writer, inode, size, access) {
+            return done;
+        }
         let _alone = self.alone(inode)?;
         self.check_resizable(inode)?;
         self.check_not_append_only(inode)?;
@@ -69,6 +79,51 @@ impl Mount {
             self.grow(writer, inode, size)
         };
         self.judged(changed)
+    }
+
+    /// Cuts a file off between two blocks, while readers go on: who comes sees the new end, and once all have left who may
+    /// have seen the old one, nobody finds the blocks behind it. `None`: this takes the file alone.
+    fn cut(&self, writer: &Writer, inode: &Inode, size: u64, access: Access) -> Option<Result<()>> {
+        // Asked twice: most that cannot go beside readers needs no lock to be told.
+        if !self.can_cut(inode, size, access) {
+            return None;
+        }
+        let beside = inode.rwsem.beside_readers();
+        if !self.can_cut(inode, size, access) {
+            return None;
+        }
+        Self::begin_or_end_cut(inode, size);
+        let (mut drained, mut alone) = (Ok(()), None);
+        if !beside.all_have_left() || !inode.in_flight.is_quiet(&self.in_flight) {
+            alone = Some(beside.exclusive());
+            drained = self.drain(inode, slot::current());
+        }
+        let shrunk = drained.and_then(|()| self.shrink(writer, inode, size));
+        // As it was, if nothing has changed.
+        Self::begin_or_end_cut(inode, inode.node().disk.size());
+        alone.into_iter().for_each(Exclusive::leave_to_readers);
+        Some(self.judged(shrunk))
+    }
+
+    fn begin_or_end_cut(inode: &Inode, size: u64) {
+        let _lock = inode.map.lock();
+        inode.count_cut();
+        inode.set_size(size);
+    }
+
+    /// Whether nothing but whole blocks behind the new end changes, and readers can be told apart from those that came
+    /// before.
+    fn can_cut(&self, inode: &Inode, size: u64, access: Access) -> bool {
+        let (readers, _) = read_lock(self.knobs.sample().policy());
+        size < inode.i_size()
+            && size.is_multiple_of(self.block_bytes())
+            && inode.is_plain_data()
+            && !inode.is_immutable()
+            && !inode.is_append_only()
+            && !inode.is_cut_short()
+            && !inode.nosec().strips(access.fsetid)
+            && readers != LockMode::None
+            && inode.in_flight.is_quiet(&self.in_flight)
     }
 
     fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {

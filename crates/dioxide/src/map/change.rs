@@ -91,7 +91,8 @@ impl MapGuard<'_> {
 
     /// Blocks are backed by nothing from now on. To be called after the tree on the disk (its cached
     /// blocks) was changed, and before the blocks can be used for something else; with the inode's
-    /// lock exclusive and I/O in flight drained. The range may go past the end of the file.
+    /// lock exclusive and I/O in flight drained, or when nobody can be left who looks there. The range may go past the end of
+    /// the file.
     /// Regions that are not read are left to the load. Never blocks on I/O.
     pub(crate) fn set_hole(&self, blocks: Range<u64>) {
         self.set(blocks, Word::HOLE);

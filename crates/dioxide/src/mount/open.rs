@@ -119,7 +119,7 @@ impl Mount {
             ways: Ways::new(),
             renaming: Mutex::new(()),
             deferred: Mutex::default(),
-            next_generation: AtomicU32::new(first_generation(options)),
+            next_generation: AtomicU32::new(first_generation(options)).into(),
             workers: Workers::new("dioxide-worker", options.workers),
             ioend: Workers::new("dioxide-ioend", options.workers),
             knobs: Knobs::new(

@@ -9,10 +9,13 @@
 //! reader-writer locks; the single-writer entries and the asymmetric fence are ours.)
 //!
 //! Invariants:
-//! - `bias` becomes [`BIASED`] only under the underlying lock held shared, and leaves that state only
-//!   under it held exclusive. So while a writer holds the lock, no reader can announce itself.
+//! - `bias` becomes [`BIASED`] only under the underlying lock held shared, or as the last thing that a writer does, and
+//!   leaves that state only under it held exclusive. So while a writer holds the lock, no reader can announce itself.
 //! - A reader is inside if its entry names the lock *and* it then saw [`BIASED`].
 //! - In state [`UNBIASED`] no entry names the lock for longer than an attempt takes.
+//! - A writer that leaves the bias alone ([`Rwsem::beside_readers`]) keeps out all but readers that announce
+//!   themselves. Once it has seen each entry that named the lock change ([`Beside::all_have_left`]), whoever was inside when it
+//!   began to look has left, and whoever is inside came after what it had stored before.
 //! - One owner has one entry per table, so a nested shared lock takes the underlying lock.
 //!
 //! Rejected: a per-CPU or sharded reader count. It needs a read-modify-write on lock and unlock,
@@ -59,6 +62,17 @@ const ENTRIES: usize = 3;
 
 /// No lock: entry is free.
 const NOBODY: u64 = 0;
+/// An entry is the name of a lock above a count of announcements, which tells a reader that came back from one that
+/// stayed: the two stores of leaving and coming back may become visible together.
+const COUNT_BITS: u32 = 16;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+/// How often a writer looks at readers that are to leave before it sleeps instead: some tens of microseconds,
+/// where a reader that copies from memory takes one.
+#[cfg(not(loom))]
+const GLANCES: u32 = 1000;
+#[cfg(loom)]
+const GLANCES: u32 = 1;
 
 impl Presence {
     fn new() -> Presence {
@@ -87,7 +101,7 @@ impl Presence {
     fn names(&self, id: u64) -> bool {
         self.entries
             .iter()
-            .any(|entry| entry.load(Ordering::Acquire) == id)
+            .any(|entry| entry.load(Ordering::Acquire) >> COUNT_BITS == id)
     }
 }
 
@@ -126,7 +140,9 @@ pub(crate) struct Announced<'a> {
 impl Drop for Announced<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.entry.store(NOBODY, Ordering::Release);
+        // Ours: nobody else writes it.
+        let count = self.entry.load(Ordering::Relaxed) & COUNT_MASK;
+        self.entry.store(count, Ordering::Release);
         // Pairs with the writer's heavy fence: either it sees the entry free, or we see the bias
         // revoked and wake it.
         fence::light_only();
@@ -140,6 +156,7 @@ impl Drop for Announced<'_> {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Exclusive<'a> {
+    sem: &'a Rwsem,
     raw: RwLockWriteGuard<'a, ()>,
 }
 
@@ -151,11 +168,63 @@ impl<'a> Exclusive<'a> {
         #[cfg(loom)]
         unreachable!("the models do not downgrade {:?}", self.raw)
     }
+
+    /// Ends it, and lets readers announce themselves at once: for who did not want to keep them out.
+    pub(crate) fn leave_to_readers(self) {
+        if self.sem.presence.biased {
+            self.sem.bias.store(BIASED, Ordering::Release);
+        }
+    }
+}
+
+/// Proof that nobody else has the lock but readers that have announced themselves, who come and go.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Beside<'a> {
+    sem: &'a Rwsem,
+    raw: RwLockWriteGuard<'a, ()>,
+}
+
+impl<'a> Beside<'a> {
+    /// Whether everybody who was inside has left since the call; waits a moment for it. Who comes meanwhile finds
+    /// what the caller stored before.
+    pub(crate) fn all_have_left(&self) -> bool {
+        if self.sem.bias.load(Ordering::Relaxed) == UNBIASED {
+            return true;
+        }
+        // Pairs with the light fence of an announcement: either its entry is seen here, or it sees
+        // what was stored before.
+        fence::heavy();
+        let mut glances = GLANCES;
+        self.sem.presence.entries.iter().all(|entry| {
+            let first = entry.load(Ordering::Acquire);
+            if first >> COUNT_BITS != self.sem.id {
+                return true;
+            }
+            while entry.load(Ordering::Acquire) == first {
+                if glances == 0 {
+                    return false;
+                }
+                glances -= 1;
+                std::hint::spin_loop();
+            }
+            true
+        })
+    }
+
+    /// Waits for the readers, and keeps them out.
+    pub(crate) fn exclusive(self) -> Exclusive<'a> {
+        self.sem.keep_out();
+        Exclusive {
+            sem: self.sem,
+            raw: self.raw,
+        }
+    }
 }
 
 impl Rwsem {
     pub(crate) fn new(id: u64, presence: &'static Presence) -> Rwsem {
-        assert_ne!(id, NOBODY, "0 means no lock");
+        assert!(id != NOBODY && id << COUNT_BITS >> COUNT_BITS == id, "{id}");
         Rwsem {
             id,
             bias: AtomicU32::new(if presence.biased { BIASED } else { UNBIASED }),
@@ -184,10 +253,13 @@ impl Rwsem {
     #[inline(always)]
     pub(crate) fn announce(&self, slot: Slot) -> Option<Announced<'_>> {
         let entry: &AtomicU64 = self.presence.entries.get(slot.index())?;
-        if entry.load(Ordering::Relaxed) != NOBODY {
+        let last = entry.load(Ordering::Relaxed);
+        if last > COUNT_MASK {
             return None;
         }
-        entry.store(self.id, Ordering::Relaxed);
+        let count = last.wrapping_add(1) & COUNT_MASK;
+        // Release: whoever sees this has seen the reader leave before.
+        entry.store(self.id << COUNT_BITS | count, Ordering::Release);
         fence::light_only();
         // Acquire: whoever set the bias again did so after the last writer left.
         if self.bias.load(Ordering::Acquire) == BIASED {
@@ -242,12 +314,23 @@ impl Rwsem {
     /// Takes the lock exclusive, waiting for everybody.
     pub(crate) fn exclusive(&self) -> Exclusive<'_> {
         let raw = self.raw.write();
+        self.keep_out();
+        Exclusive { sem: self, raw }
+    }
+
+    /// Waits until announced readers have left, and no more come. Called with `raw` held exclusive.
+    fn keep_out(&self) {
         self.revoke();
         if self.bias.load(Ordering::Relaxed) == REVOKING {
             self.left.wait_while(|| self.presence.names(self.id));
             self.bias.store(UNBIASED, Ordering::Relaxed);
         }
-        Exclusive { raw }
+    }
+
+    /// Takes the lock beside readers that announce themselves, waiting for everybody else.
+    pub(crate) fn beside_readers(&self) -> Beside<'_> {
+        let raw = self.raw.write();
+        Beside { sem: self, raw }
     }
 
     /// Takes the lock exclusive if nobody has it. Revokes the bias even when it fails.
@@ -260,7 +343,7 @@ impl Rwsem {
             }
             self.bias.store(UNBIASED, Ordering::Relaxed);
         }
-        Some(Exclusive { raw })
+        Some(Exclusive { sem: self, raw })
     }
 
     /// Called with `raw` held exclusive.
@@ -321,6 +404,23 @@ mod tests {
         assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
         assert!(matches!(other.shared(Slot::of(3)), Shared::Announced(_)));
         drop(outer);
+    }
+
+    #[test]
+    fn writer_beside_readers_lets_them_announce_and_keeps_all_others_out() {
+        let sem = sem();
+        let writer = sem.beside_readers();
+        let inside = sem.try_shared(Slot::of(3));
+        assert!(matches!(inside, Some(Shared::Announced(_))));
+        assert!(sem.try_shared(Slot::of(3)).is_none(), "the underlying lock");
+        assert!(sem.try_exclusive().is_none());
+        assert!(!writer.all_have_left());
+        drop(inside);
+        assert!(writer.all_have_left());
+        let alone = writer.exclusive();
+        assert!(sem.try_shared(Slot::of(3)).is_none());
+        drop(alone);
+        assert!(sem.try_shared(Slot::of(3)).is_some());
     }
 
     #[test]
@@ -489,6 +589,40 @@ mod loom_tests {
                 write(&shared);
             }
             reader.join().expect("no panic");
+        });
+    }
+
+    /// What truncate does: a block is given away once nobody can have found it any more.
+    #[test]
+    fn loom_what_is_behind_the_end_is_freed_beside_readers() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let (shared, end) = (watched(), Arc::new(AtomicU64::new(1)));
+            let readers: Vec<_> = (0..2)
+                .map(|slot| {
+                    let (shared, end) = (shared.clone(), end.clone());
+                    thread::spawn(move || {
+                        let _together = shared.0.shared(Slot::of(slot));
+                        if end.load(Ordering::Relaxed) > 0 {
+                            read(&shared);
+                        }
+                    })
+                })
+                .collect();
+            let beside = shared.0.beside_readers();
+            end.store(0, Ordering::Relaxed);
+            match beside.all_have_left() {
+                true => write(&shared),
+                false => {
+                    let alone = beside.exclusive();
+                    write(&shared);
+                    alone.leave_to_readers();
+                }
+            }
+            for reader in readers {
+                reader.join().expect("no panic");
+            }
         });
     }
 }

@@ -160,6 +160,118 @@ fn d06_truncate_waits_for_blocking_writes_and_reads() {
     }
 }
 
+/// Runs `jobs`, again and again, each in a thread, while `work` runs.
+fn beside(jobs: Vec<Box<dyn FnMut() + Send>>, work: impl FnOnce()) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let repeat = |mut job: Box<dyn FnMut() + Send>| {
+        let stop = stop.clone();
+        start(move || {
+            while !stop.load(Ordering::Relaxed) {
+                job();
+            }
+        })
+    };
+    let threads: Vec<_> = jobs.into_iter().map(repeat).collect();
+    work();
+    stop.store(true, Ordering::Relaxed);
+    threads.iter().for_each(finish);
+}
+
+/// Reads one block of the first `count` after the other; `judge` is shown those that are inside the file.
+fn read_in_turn(
+    file: &dioxide::File,
+    count: usize,
+    judge: fn(usize, &[u8]),
+) -> Box<dyn FnMut() + Send> {
+    let (file, mut block, mut buf) = (file.clone(), 0, blocks(0, 1));
+    Box::new(move || {
+        block = (block + 5) % count;
+        let len = file
+            .read_at(&mut buf, (block * BLOCK) as u64)
+            .expect("readable");
+        assert!(len == 0 || len == BLOCK, "{len}");
+        judge(block, &buf[..len]);
+    })
+}
+
+/// Blocks that were freed become another file's for a moment.
+fn overwrite_freed(bed: &Bed, victim: &dioxide::File) {
+    bed.sync().expect("a sync");
+    victim.write_at(&blocks(0xEE, BLOCKS), 0).expect("room");
+    let whole = (BLOCKS * BLOCK) as u64;
+    let freed = victim.allocate(FallocateMode::PunchHole, 0, whole);
+    freed.expect("it is allocated");
+}
+
+// Truncates that let readers go on, and a victim that gets the freed blocks at once.
+#[test]
+fn d06_reader_beside_truncates_finds_no_block_of_others() {
+    const KEPT: usize = 8;
+    for policy in [
+        Policy::Pre49,
+        Policy::Pre49Nolock,
+        Policy::V64,
+        Policy::Best,
+    ] {
+        let bed = Bed::new(policy);
+        let (file, victim) = (bed.open("/data"), bed.open("/hole"));
+        file.set_len((KEPT * BLOCK) as u64).expect("a size");
+        let judge = |block, bytes: &[u8]| {
+            assert_all(bytes, if block < KEPT { block as u8 + 1 } else { 0x77 });
+        };
+        let readers = (0..2)
+            .map(|_| read_in_turn(&file, 2 * KEPT, judge))
+            .collect();
+        beside(readers, || {
+            for _ in 0..100 {
+                let end = (KEPT * BLOCK) as u64;
+                file.write_at(&blocks(0x77, KEPT), end).expect("room");
+                file.set_len(end).expect("a size");
+                overwrite_freed(&bed, &victim);
+            }
+        });
+    }
+}
+
+// Who adds blocks under the shared lock while the file is cut off adds them to the file as it is then.
+#[test]
+fn d06_writers_beside_truncates_leave_a_sound_file() {
+    const KEPT: usize = 8;
+    for policy in [Policy::V64, Policy::Newest, Policy::Best, Policy::Xfs] {
+        let bed = Bed::new(policy);
+        let (file, victim) = (bed.open("/data"), bed.open("/hole"));
+        file.set_len((KEPT * BLOCK) as u64).expect("a size");
+        let judge = |block, bytes: &[u8]| {
+            // Who is late writes behind a gap.
+            let in_gap = block >= KEPT && bytes.first() == Some(&0);
+            let value = if block < KEPT { block as u8 + 1 } else { 0x77 };
+            assert_all(bytes, if in_gap { 0 } else { value });
+        };
+        let appends = (0..2).map(|_| -> Box<dyn FnMut() + Send> {
+            let file = file.clone();
+            Box::new(move || {
+                let end = file.len().min((5 * KEPT * BLOCK) as u64);
+                file.write_at(&blocks(0x77, 1), end)
+                    .map(drop)
+                    .expect("room");
+            })
+        });
+        let mut jobs: Vec<_> = appends.collect();
+        jobs.push(read_in_turn(&file, 6 * KEPT, judge));
+        beside(jobs, || {
+            for round in 0..100 {
+                file.set_len((KEPT * BLOCK) as u64).expect("a size");
+                if round % 8 == 0 {
+                    overwrite_freed(&bed, &victim);
+                }
+            }
+        });
+        for (block, bytes) in read_all(&file).chunks(BLOCK).enumerate() {
+            judge(block, bytes);
+        }
+    }
+}
+
 // A writer of queued requests against one who truncates, and a victim that gets the freed blocks.
 #[test]
 fn d07_count_is_raised_before_the_lock_is_released() {

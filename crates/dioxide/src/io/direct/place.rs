@@ -18,7 +18,7 @@
 use super::policy::WriteFacts;
 use super::write::WriteRequest;
 use crate::alloc::{Claim, Goal, Request, Right};
-use crate::inode::Inode;
+use crate::inode::{Cuts, Inode};
 use crate::io::clock::coarse_now_ns;
 use crate::map::tree::{Progress, State};
 use crate::map::{self, MapGuard, MapKind, Run};
@@ -83,6 +83,8 @@ struct Placing<'a, 'b> {
     old_size: u64,
     /// Nobody else writes to the file.
     alone: bool,
+    /// When the request was admitted.
+    cuts: Cuts,
     /// The file's times stay.
     keep_times: bool,
 }
@@ -117,6 +119,7 @@ pub(super) fn write_placing(
     bufs: &[IoSlice<'_>],
     pos: u64,
     alone: bool,
+    cuts: Cuts,
 ) -> Result<Placed> {
     let (mount, inode) = (request.mount, request.inode);
     let writer = mount.writer()?;
@@ -130,8 +133,12 @@ pub(super) fn write_placing(
         end: pos + request.len as u64,
         old_size: inode.i_size(),
         alone,
+        cuts,
         keep_times: request.access.keep_times,
     };
+    if placing.was_cut() {
+        return Ok(Placed::MustBeAlone);
+    }
     let placed = placing.write();
     if placed.is_err() && alone && inode.i_size() > placing.old_size {
         // What was settled of it belongs to a write that failed.
@@ -145,6 +152,12 @@ impl Placing<'_, '_> {
         self.mount.block_bytes()
     }
 
+    /// Whether a truncate beside readers has begun since the request was admitted. It may have taken away
+    /// what was planned, and will take away what is added behind the end that it set.
+    fn was_cut(&self) -> bool {
+        !self.alone && self.inode.cuts() != self.cuts
+    }
+
     /// The blocks that bytes lie in.
     fn blocks_of(&self, bytes: &Range<u64>) -> Range<u64> {
         bytes.start >> self.mount.block_bits..bytes.end.div_ceil(self.block_bytes())
@@ -153,7 +166,9 @@ impl Placing<'_, '_> {
     fn write(&self) -> Result<Placed> {
         let placed = self.place(self.pos..self.end)?;
         if placed == Placed::Done {
-            self.grow_to(self.end)?;
+            if !self.grow_to(self.end)? {
+                return Ok(Placed::MustBeAlone);
+            }
             if !self.keep_times {
                 self.inode.set_modified(coarse_now_ns());
             }
@@ -441,6 +456,9 @@ impl Placing<'_, '_> {
             let credits = Credits::insert(self.mount, self.inode) + INODE_CREDITS;
             let mut handle = self.writer.begin(credits)?;
             let lock = self.inode.map.lock();
+            if self.was_cut() {
+                return Ok(Settled::MustBeAlone);
+            }
             if !self.is_still_hole(&lock, lblk, len, pblk, claim.is_some())? {
                 return Ok(Settled::Overtaken);
             }
@@ -516,6 +534,9 @@ impl Placing<'_, '_> {
             let credits = least.max(self.writer.ample_credits() - INODE_CREDITS);
             let mut handle = self.writer.begin(credits + INODE_CREDITS)?;
             let lock = self.inode.map.lock();
+            if self.was_cut() {
+                return Ok(Settled::MustBeAlone);
+            }
             let converted = self.mount.change_map(
                 self.writer,
                 &mut handle,
@@ -626,13 +647,16 @@ impl Placing<'_, '_> {
         }
     }
 
-    /// Makes the file `size` bytes long if it is shorter: what the blocks did not take it to.
-    fn grow_to(&self, size: u64) -> Result<()> {
+    /// Makes the file `size` bytes long if it is shorter: what the blocks did not take it to. False if it was cut off.
+    fn grow_to(&self, size: u64) -> Result<bool> {
         if size <= self.inode.i_size() {
-            return Ok(());
+            return Ok(true);
         }
         let mut handle = self.writer.begin(INODE_CREDITS)?;
         let lock = self.inode.map.lock();
+        if self.was_cut() {
+            return Ok(false);
+        }
         let size = size.max(self.inode.i_size());
         self.mount
             .change_inode(&mut handle, self.inode, &lock, &mut |disk| {
@@ -642,7 +666,7 @@ impl Placing<'_, '_> {
         self.inode.set_size(size);
         drop(lock);
         handle.stop()?;
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -351,6 +351,70 @@ fn restarted_write_sees_the_new_end_of_file() {
     file.set_len(SIZE as u64).expect("room");
 }
 
+// A truncate lets in who shares the lock: reads inside the new end, and nobody who would add to the file.
+#[test]
+fn truncate_under_way_lets_readers_go_on_and_keeps_appends_out() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let end = 4 * BLOCK as u64;
+    let truncate = file.inode.rwsem.beside_readers();
+    file.inode.count_cut();
+    file.inode.set_size(end);
+    let mut buf = block(0);
+    assert!(matches!(
+        file.read_at(&mut buf, 3 * BLOCK as u64),
+        Ok(BLOCK)
+    ));
+    assert_eq!(buf[..], block(4)[..]);
+    assert!(matches!(file.read_at(&mut buf, end), Ok(0)));
+    assert!(matches!(file.write_at(&block(7), 0), Ok(BLOCK)));
+    // The blocks behind the end are still the file's, and are not to be written any more.
+    let append = {
+        let file = file.clone();
+        start(move || file.write_at(&block(9), end))
+    };
+    assert!(append.recv_timeout(A_WHILE).is_err(), "it did not wait");
+    file.inode.count_cut();
+    drop(truncate);
+    let appended = append.recv_timeout(SOON).expect("it goes on");
+    assert!(matches!(appended, Ok(BLOCK)));
+    file.set_len(SIZE as u64).expect("room");
+}
+
+// Who was there before the truncate, and adds to the file after it, looks at everything again.
+#[test]
+fn append_that_a_truncate_overtakes_starts_over() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let (old, new) = (60 * BLOCK as u64, 4 * BLOCK as u64);
+    file.set_len(old).expect("a size");
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    let append = {
+        let file = file.clone();
+        start(move || file.write_at(&block(9), old))
+    };
+    hold.wait_for(1);
+    let truncated = {
+        let file = file.clone();
+        start(move || file.set_len(new))
+    };
+    while file.len() != new {
+        thread::yield_now();
+    }
+    hold.release();
+    truncated
+        .recv_timeout(SOON)
+        .expect("it goes on")
+        .expect("a size");
+    let appended = append.recv_timeout(SOON).expect("it goes on");
+    assert!(matches!(appended, Ok(BLOCK)));
+    assert_eq!(bed.fs.stats().restarts, 1);
+    assert_eq!(file.len(), old + BLOCK as u64);
+    let mut buf = block(1);
+    file.read_at(&mut buf, new).expect("a gap");
+    assert_eq!(buf[..], block(0)[..]);
+}
+
 // Invariant 18, exit 1: the lock is taken.
 #[test]
 fn no_wait_with_the_lock_taken_would_block() {

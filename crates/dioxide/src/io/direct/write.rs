@@ -15,7 +15,7 @@ use super::policy::{
 use super::read::{count_would_block, device_failed};
 use super::simple::Short;
 use super::{Access, SyncMode, Wait};
-use crate::inode::Inode;
+use crate::inode::{Cuts, Inode};
 use crate::io::clock::coarse_now_ns;
 use crate::io::inline::{self, Inlined};
 use crate::map::{MapKind, Mapping};
@@ -56,6 +56,8 @@ pub(crate) struct Admitted<'a> {
     pub(crate) facts: WriteFacts,
     /// Keeps other appends away, if this is one.
     pub(crate) appending: Option<MutexGuard<'a, ()>>,
+    /// Before anything was learnt.
+    pub(crate) cuts: Cuts,
 }
 
 /// How the segments of a request are aligned.
@@ -148,6 +150,7 @@ impl<'a> WriteRequest<'a> {
     fn admit_under(&self, mode: LockMode) -> Result<Option<Admitted<'a>>> {
         let guard = lock(self.mount, self.inode, mode, self.wait, self.slot)?;
         self.check_ability()?;
+        let cuts = self.inode.cuts();
         let appending = self.alone_at_the_end()?;
         let pos = self.position()?;
         let (facts, first) = self.facts(pos)?;
@@ -155,7 +158,7 @@ impl<'a> WriteRequest<'a> {
             return Ok(None);
         };
         let plain = self.is_plain(pos, &facts, first)?;
-        if !plain && self.must_be_alone(pos, &facts) {
+        if !plain && (self.must_be_alone(pos, &facts) || cuts.is_being_cut()) {
             if mode != LockMode::Exclusive {
                 return Ok(None);
             }
@@ -181,6 +184,7 @@ impl<'a> WriteRequest<'a> {
             plain,
             facts,
             appending,
+            cuts,
         }))
     }
 
@@ -319,8 +323,7 @@ impl<'a> WriteRequest<'a> {
 
     #[inline]
     pub(crate) fn strips_privileges(&self) -> bool {
-        let nosec = self.inode.nosec();
-        nosec.capability || (nosec.set_id && !self.access.fsetid)
+        self.inode.nosec().strips(self.access.fsetid)
     }
 
     fn drain(&self) -> Result<()> {
@@ -441,7 +444,7 @@ fn carry_out(
         let _appending = admitted.appending;
         place::prepare(request, pos, &facts)?;
         let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
-        let placed = place::write_placing(request, bufs, pos, alone)?;
+        let placed = place::write_placing(request, bufs, pos, alone, admitted.cuts)?;
         drop(held);
         if placed == Placed::Done {
             request.make_durable()?;
