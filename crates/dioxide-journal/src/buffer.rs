@@ -26,6 +26,7 @@
 //! A cache crate: pinning by reference is what these do not have. A hash map with a list for the
 //! clock: an ordered map is its own ring, and forgets a block without leaving a trace in a list.
 
+use crate::transaction::Tid;
 use crate::{Error, Kind, Result};
 use dioxide_block::Device;
 use dioxide_format::types::Pblk;
@@ -33,7 +34,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 /// How many blocks an insertion looks at to find victims, so that it stays cheap when all are pinned.
@@ -48,6 +49,9 @@ pub(crate) struct Buffer {
     /// Used since the clock's hand passed.
     used: AtomicBool,
     freed: AtomicU32,
+    /// The transaction that it is part of, if that is the running one; 0 if it was freed since. Changed under
+    /// the journal's state.
+    tid: AtomicU64,
 }
 
 /// How often a block was freed while somebody had its buffer: tells whether a change of it is older than
@@ -78,11 +82,24 @@ impl Buffer {
             loaded: Condvar::new(),
             used: AtomicBool::new(true),
             freed: AtomicU32::new(0),
+            tid: AtomicU64::new(0),
         })
     }
 
     pub(crate) fn freed(&self) -> Freed {
         Freed(self.freed.load(Ordering::Acquire))
+    }
+
+    /// It is part of the running transaction from now on.
+    pub(crate) fn joined(&self, tid: Tid) {
+        self.tid.store(tid.0, Ordering::Release);
+    }
+
+    /// Whether it is part of the running transaction. Asked without the journal's state by a handle of
+    /// that transaction, for a change that it has made: the block leaves the transaction only when it is freed.
+    /// A free before the change was seen by it; after one that comes later, the change is no part of it either.
+    pub(crate) fn is_in(&self, tid: Tid) -> bool {
+        self.tid.load(Ordering::Acquire) == tid.0
     }
 
     /// The current version.
@@ -337,6 +354,7 @@ impl BufferCache {
     /// The block was freed: whoever has its buffer finds that by [`Buffer::freed`].
     pub(crate) fn free(&self, block: Pblk) {
         if let Some(buffer) = self.shard(block).lock().map.get(&block.0) {
+            buffer.tid.store(0, Ordering::Release);
             buffer.freed.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -391,7 +409,7 @@ impl BufferCache {
     }
 
     fn read_device(&self, block: Pblk) -> Result<Arc<[u8]>> {
-        let mut bytes: Arc<[u8]> = Arc::from(vec![0; self.0.block_bytes]);
+        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, self.0.block_bytes).collect();
         let whole = Arc::get_mut(&mut bytes).expect("just made");
         // An offset that does not fit is past the end of every device, which then says so.
         let offset = block.0.saturating_mul(self.0.block_bytes as u64);

@@ -62,6 +62,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::Ring;
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -112,7 +113,7 @@ struct Core {
     has_log: bool,
     max_transaction: u32,
     log: Mutex<Log>,
-    state: Mutex<State>,
+    state: Alone<Mutex<State>>,
     /// Copy of the state's, for those who only ask.
     newest: AtomicU64,
     /// A new transaction may be started.
@@ -124,6 +125,18 @@ struct Core {
     aborted: OnceLock<String>,
     /// Told of the abort.
     on_abort: Mutex<Option<OnAbort>>,
+}
+
+/// On cache lines of its own: what is beside it is read at each change of a block, by all threads.
+#[repr(align(128))]
+struct Alone<T>(T);
+
+impl<T> Deref for Alone<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
 }
 
 /// Called once, when the journal aborts.
@@ -228,7 +241,7 @@ impl Journal {
                 home: HashMap::new(),
                 stuck: Vec::new(),
             }),
-            state: Mutex::new(State {
+            state: Alone(Mutex::new(State {
                 running: None,
                 committing: None,
                 newest: Tid(0),
@@ -236,7 +249,7 @@ impl Journal {
                 commits: 0,
                 committer: false,
                 logged: HashMap::new(),
-            }),
+            })),
             newest: AtomicU64::new(0),
             can_start: Condvar::new(),
             idle: Condvar::new(),

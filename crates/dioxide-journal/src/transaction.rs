@@ -102,6 +102,7 @@ impl Running {
     pub(crate) fn add(&mut self, block: u64, buffer: Arc<Buffer>) {
         self.revoked.remove(&block);
         self.forgotten.remove(&block);
+        buffer.joined(self.tid);
         self.blocks.insert(block, buffer);
     }
 

@@ -511,6 +511,21 @@ fn change_by_a_handle_that_is_open_when_the_block_is_freed_is_left_out() {
 }
 
 #[test]
+fn block_of_the_transaction_that_was_freed_is_out_of_it_until_it_is_changed_again() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    change(&journal, 4, 1);
+    let mut open = journal.start(1).expect("start");
+    set(&mut open, 3, 2).expect("modify");
+    forget(&journal, 3);
+    forget(&journal, 4);
+    open.stop().expect("stop");
+    let tid = change(&journal, 4, 2);
+    journal.wait_commit(tid).expect("commit");
+    assert_eq!((recovered(&memory, 3), recovered(&memory, 4)), (0, 2));
+}
+
+#[test]
 fn change_after_another_handle_freed_the_block_is_kept() {
     let (memory, journal) = journal();
     change(&journal, 3, 1);

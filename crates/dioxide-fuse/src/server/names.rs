@@ -25,7 +25,12 @@ impl Server {
     pub fn lookup(&self, at: At<'_>) -> Result<Entry> {
         let _timed = self.requests.time(Op::Lookup);
         let live = self.live()?;
-        let node = live.node(at.dir)?.lookup(at.name)?;
+        let dir = live.node(at.dir)?;
+        let tell = |metadata| self.tell_of(&live, metadata);
+        if let Some(told) = dir.lookup_metadata(at.name, tell)? {
+            return Ok(told);
+        }
+        let node = dir.lookup(at.name)?;
         Ok(self.tell(&live, &Arc::new(node)))
     }
 

@@ -128,7 +128,13 @@ impl<'j> Handle<'j> {
             return;
         }
         let core = self.core();
-        let changed = std::mem::take(&mut self.changed);
+        let mut changed = std::mem::take(&mut self.changed);
+        // Most blocks are part of it already. That is found out before the lock is taken, which all handles share.
+        changed.retain(|_, Changed(buffer)| {
+            buffer
+                .as_ref()
+                .is_some_and(|(buffer, _)| !buffer.is_in(self.tid))
+        });
         let mut state = core.state.lock();
         let running = state.of_handle(self.tid);
         running.unreserve(self.credits);

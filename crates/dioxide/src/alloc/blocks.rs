@@ -31,6 +31,7 @@ use dioxide_format::types::{Group, Pblk};
 use dioxide_journal::Edit;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Names a sequence of allocations that should lie together: an inode number serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,15 +146,19 @@ impl BlockAllocator {
     /// # Errors
     /// As for `allocate`.
     pub(crate) fn initialise(&self, edit: &mut dyn Edit, group: Group) -> Result<()> {
-        let desc = self.groups.desc(&*edit, group)?;
-        if !self.groups.has_flag(&desc, BLOCK_UNINIT) {
+        let initialised = &self.slot(group).initialised;
+        if initialised.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut state = self.slot(group).blocks.lock();
-        let view = self.view(&*edit, group, &mut state)?;
-        if view.fresh {
-            self.write(edit, group, &view, &(0..0), true)?;
+        let desc = self.groups.desc(&*edit, group)?;
+        if self.groups.has_flag(&desc, BLOCK_UNINIT) {
+            let mut state = self.slot(group).blocks.lock();
+            let view = self.view(&*edit, group, &mut state)?;
+            if view.fresh {
+                self.write(edit, group, &view, &(0..0), true)?;
+            }
         }
+        initialised.store(true, Ordering::Release);
         Ok(())
     }
 

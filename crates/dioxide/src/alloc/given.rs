@@ -40,8 +40,8 @@ impl InodeAllocator {
     /// [`Error::Corrupt`] for a number that is no file's; damage.
     pub(crate) fn is_used(&self, edit: &dyn Edit, ino: Ino) -> Result<bool> {
         let (group, index) = self.place_of(ino)?;
-        let mut load = self.slot(group).inodes.lock();
-        let view = self.view(edit, group, &mut load)?;
+        let mut state = self.slot(group).inodes.lock();
+        let view = self.view(edit, group, &mut state)?;
         Ok(bitmap::get(&view.bits, index as usize))
     }
 
@@ -52,8 +52,8 @@ impl InodeAllocator {
     pub(crate) fn take_given(&self, edit: &mut dyn Edit, ino: Ino, directory: bool) -> Result<()> {
         let (group, index) = self.place_of(ino)?;
         self.blocks.initialise(edit, group)?;
-        let mut load = self.slot(group).inodes.lock();
-        let view = self.view(&*edit, group, &mut load)?;
+        let mut state = self.slot(group).inodes.lock();
+        let view = self.view(&*edit, group, &mut state)?;
         if bitmap::get(&view.bits, index as usize) {
             return Err(wrong(ino, "taken, and in use already"));
         }
@@ -62,7 +62,7 @@ impl InodeAllocator {
             used: true,
             directory,
         };
-        self.write(edit, group, &view, &change)?;
+        self.write(edit, group, &mut state, &view, &change)?;
         match self.alone(&view.bits, index) {
             true => self.clear_table_block(edit, &view.desc, index),
             false => Ok(()),

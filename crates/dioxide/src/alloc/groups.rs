@@ -77,9 +77,20 @@ pub(super) struct Slot {
     /// Inodes that are directories.
     pub(super) used_dirs: Hint,
     pub(super) blocks: Mutex<GroupBlocks>,
-    pub(super) inodes: Mutex<Load>,
+    pub(super) inodes: Mutex<GroupInodes>,
+    /// Its block bitmap was written; it stays so.
+    pub(super) initialised: AtomicBool,
     /// The descriptor was found right: from then on only this mount changes it.
     checked: AtomicBool,
+}
+
+/// What the inode allocator knows of a group, guarded by its lock.
+#[derive(Debug, Default)]
+pub(super) struct GroupInodes {
+    pub(super) load: Load,
+    /// The descriptor as this allocator left it; what it says of blocks may be old. All groups of a block of the
+    /// table share that block, so it is not asked each time.
+    pub(super) desc: Option<GroupDesc>,
 }
 
 /// Sums over all descriptors.

@@ -6,11 +6,12 @@
 //! Invariants: as for blocks. A number below `s_first_ino` is neither handed out nor taken back.
 
 use super::blocks::BlockAllocator;
-use super::groups::{Groups, Load, Slot, Totals, UNKNOWN, View, contradiction};
+use super::groups::{GroupInodes, Groups, Load, Slot, Totals, UNKNOWN, View, contradiction};
 use super::kinds::InodeBitmap;
 use super::orlov::Spread;
 use crate::txn::inode::TableBlock;
 use crate::{Error, Place, Result};
+use crossbeam_utils::CachePadded;
 use dioxide_format::bitmap;
 use dioxide_format::group_desc::{GroupDesc, INODE_UNINIT};
 use dioxide_format::superblock::SuperBlock;
@@ -43,8 +44,9 @@ pub(crate) struct NewInode {
 pub(crate) struct InodeAllocator {
     pub(super) blocks: Arc<BlockAllocator>,
     pub(super) spread: Spread,
-    free: AtomicU64,
-    directories: AtomicU64,
+    /// Changed by all threads, and beside what they only read.
+    free: CachePadded<AtomicU64>,
+    directories: CachePadded<AtomicU64>,
 }
 
 /// One bit to change.
@@ -66,8 +68,8 @@ impl InodeAllocator {
         InodeAllocator {
             blocks,
             spread: Spread::default(),
-            free: AtomicU64::new(totals.free_inodes),
-            directories: AtomicU64::new(totals.directories),
+            free: AtomicU64::new(totals.free_inodes).into(),
+            directories: AtomicU64::new(totals.directories).into(),
         }
     }
 
@@ -135,8 +137,8 @@ impl InodeAllocator {
             return Ok(None);
         }
         self.blocks.initialise(edit, group)?;
-        let mut load = self.slot(group).inodes.lock();
-        let mut view = self.view(&*edit, group, &mut load)?;
+        let mut state = self.slot(group).inodes.lock();
+        let mut view = self.view(&*edit, group, &mut state)?;
         let per_group = self.sb().inodes_per_group();
         let from = self.first_index(group);
         let Some(index) = bitmap::next_zero(&view.bits, from as usize, per_group as usize) else {
@@ -150,7 +152,7 @@ impl InodeAllocator {
         };
         let is_alone = self.alone(&view.bits, index);
         view.let_go();
-        self.write(edit, group, &view, &change)?;
+        self.write(edit, group, &mut state, &view, &change)?;
         if is_alone {
             self.clear_table_block(edit, &view.desc, index)?;
         }
@@ -207,8 +209,8 @@ impl InodeAllocator {
         };
         let location = location.filter(|_| ino >= self.sb().first_ino());
         let (group, index) = location.ok_or_else(|| wrong("freed, and no file's"))?;
-        let mut load = self.slot(group).inodes.lock();
-        let mut view = self.view(&*edit, group, &mut load)?;
+        let mut state = self.slot(group).inodes.lock();
+        let mut view = self.view(&*edit, group, &mut state)?;
         if !bitmap::get(&view.bits, index as usize) {
             return Err(wrong("freed, and free already"));
         }
@@ -218,14 +220,14 @@ impl InodeAllocator {
             used: false,
             directory: was_dir,
         };
-        self.write(edit, group, &view, &change)
+        self.write(edit, group, &mut state, &view, &change)
     }
 
     /// Free inodes of a group, from memory once it was looked at.
     pub(super) fn peek(&self, edit: &dyn Edit, group: Group) -> Result<u32> {
         let slot = self.slot(group);
         if slot.free_inodes.get() == UNKNOWN {
-            let _load = slot.inodes.lock();
+            let _state = slot.inodes.lock();
             self.note(group, &self.groups().desc(edit, group)?);
         }
         Ok(slot.free_inodes.get())
@@ -237,26 +239,34 @@ impl InodeAllocator {
         slot.free_inodes.set(desc.free_inodes_count());
     }
 
-    pub(super) fn view(&self, edit: &dyn Edit, group: Group, load: &mut Load) -> Result<View> {
-        if *load == Load::Damaged {
+    pub(super) fn view(
+        &self,
+        edit: &dyn Edit,
+        group: Group,
+        state: &mut GroupInodes,
+    ) -> Result<View> {
+        if state.load == Load::Damaged {
             return Err(damaged(group, "it was found damaged before".into()));
         }
-        let view = self.read(edit, group).and_then(|view| {
-            if *load == Load::No {
+        let view = self.read(edit, group, state).and_then(|view| {
+            if state.load == Load::No {
                 self.check_loaded(group, &view)?;
-                *load = Load::Ready;
+                state.load = Load::Ready;
             }
             Ok(view)
         });
         if let Err(Error::Corrupt { .. } | Error::Checksum { .. }) = &view {
-            *load = Load::Damaged;
+            state.load = Load::Damaged;
             self.slot(group).free_inodes.set(0);
         }
         view
     }
 
-    fn read(&self, edit: &dyn Edit, group: Group) -> Result<View> {
-        let desc = self.groups().desc(edit, group)?;
+    fn read(&self, edit: &dyn Edit, group: Group, state: &GroupInodes) -> Result<View> {
+        let desc = match &state.desc {
+            Some(known) => known.clone(),
+            None => self.groups().desc(edit, group)?,
+        };
         let fresh = self.groups().has_flag(&desc, INODE_UNINIT);
         let bits = if fresh {
             self.initial_bitmap()
@@ -296,16 +306,18 @@ impl InodeAllocator {
         &self,
         edit: &mut dyn Edit,
         group: Group,
+        state: &mut GroupInodes,
         view: &View,
         change: &Change,
     ) -> Result<()> {
+        state.desc = None;
         let csum = self.write_bitmap(edit, view, change.index, change.used)?;
         let done = self.write_desc(edit, group, change, csum);
         if done.is_err() && !view.fresh {
             // As for blocks: what is left should be consistent.
             let _ = self.write_bitmap(edit, view, change.index, !change.used);
         }
-        done?;
+        state.desc = done?;
         let count = |total: &AtomicU64, up: bool| {
             if up {
                 total.fetch_add(1, Relaxed)
@@ -348,7 +360,7 @@ impl InodeAllocator {
         group: Group,
         change: &Change,
         csum: Option<u32>,
-    ) -> Result<()> {
+    ) -> Result<Option<GroupDesc>> {
         let mut after = None;
         let mut on_desc = |block: Pblk, desc: &mut GroupDesc| {
             self.count(block, desc, change)?;
@@ -361,10 +373,10 @@ impl InodeAllocator {
             Ok(())
         };
         self.groups().change_desc(edit, group, &mut on_desc)?;
-        if let Some(desc) = after {
-            self.note(group, &desc);
+        if let Some(desc) = &after {
+            self.note(group, desc);
         }
-        Ok(())
+        Ok(after)
     }
 
     fn count(

@@ -145,6 +145,29 @@ impl Node {
         }
     }
 
+    /// Hands on what `stat` tells of the file that a name in this directory stands for, where that can be told without
+    /// the file in memory: who is only asked about a file need not load it. The name stays until `tell` returns,
+    /// which must not change the directory. None where only [`Node::lookup`] tells: of directories, of what
+    /// is not there, and of `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`Node::lookup`].
+    pub fn lookup_metadata<T>(
+        &self,
+        name: &[u8],
+        tell: impl FnOnce(Metadata) -> T,
+    ) -> Result<Option<T>> {
+        let dir = self.directory()?;
+        if matches!(name, b"." | b"..") || name.len() > dioxide_format::dir::NAME_MAX {
+            return Ok(None);
+        }
+        let _names = dir.names.read();
+        match self.mount.find_name(dir, name)? {
+            Some(ino) => Ok(self.mount.stat_number(ino)?.map(tell)),
+            None => Ok(None),
+        }
+    }
+
     /// Makes a regular file.
     ///
     /// # Errors

@@ -106,7 +106,7 @@ impl Mount {
         inode: &'a Arc<Inode>,
     ) -> Result<Fate<'a>> {
         let mut victim = self.victim(inode);
-        let credits = REMOVE_NAME_CREDITS + INODE_CREDITS + self.victim_credits(writer, &victim);
+        let credits = REMOVE_NAME_CREDITS + INODE_CREDITS + self.victim_credits(&victim);
         let mut handle = writer.begin(credits)?;
         if !self.remove_name(&mut handle, dir, name)? {
             return Err(dir.corrupt("directory", "a name is gone that was there".into()));
@@ -161,18 +161,20 @@ impl Mount {
     }
 
     /// Metadata blocks that [`Mount::lose_link`] changes at most.
-    pub(super) fn victim_credits(&self, writer: &Writer, victim: &Victim<'_>) -> u32 {
-        let blocks = match victim.at_once && victim.inode.has_mapped() {
-            true => self.removal_credits(writer, victim.inode),
+    pub(super) fn victim_credits(&self, victim: &Victim<'_>) -> u32 {
+        let blocks = match victim.at_once {
+            true => self.emptying_credits(victim.inode),
             false => 0,
         };
         blocks + INODE_CREDITS + ORPHAN_CREDITS + InodeAllocator::FREE_CREDITS
     }
 
-    fn removal_credits(&self, writer: &Writer, inode: &Inode) -> u32 {
-        let groups = 4 * BlockAllocator::FREE_CREDITS_PER_GROUP;
-        let least = Credits::remove(self, inode).max(groups);
-        least.min(writer.ample_credits().max(least))
+    /// Metadata blocks that [`Mount::empties`] changes at most.
+    pub(crate) fn emptying_credits(&self, inode: &Inode) -> u32 {
+        match inode.has_mapped() {
+            true => Credits::remove(self, inode).max(4 * BlockAllocator::FREE_CREDITS_PER_GROUP),
+            false => 0,
+        }
     }
 
     /// One link less, and what comes of that.
@@ -220,8 +222,8 @@ impl Mount {
         })
     }
 
-    /// Frees a file's blocks if that fits into the transaction. Whether it has none now.
-    fn empties(
+    /// Frees a file's blocks if that fits into the transaction, else some of them. Whether it has none now.
+    pub(crate) fn empties(
         &self,
         writer: &Writer,
         handle: &mut Handle<'_>,
@@ -231,7 +233,7 @@ impl Mount {
         if !inode.has_mapped() {
             return Ok(true);
         }
-        let credits = self.removal_credits(writer, inode);
+        let credits = self.emptying_credits(inode);
         let all = 0..self.map_end(inode);
         let progress = self.change_map(
             writer,
@@ -269,8 +271,11 @@ impl Mount {
         handle: &mut Handle<'_>,
         inode: &Inode,
     ) -> Result<()> {
-        self.inodes.forget(inode.ino);
         let was_dir = inode.file_type() == FileType::Directory;
+        match was_dir {
+            true => self.inodes.forget(inode.ino),
+            false => self.inodes.forget_file(inode.ino),
+        }
         writer.inodes.free(handle, inode.ino, was_dir)
     }
 

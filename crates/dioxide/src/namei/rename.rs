@@ -225,7 +225,7 @@ impl Mount {
         let mut victim = other.map(|other| self.victim(other));
         let victim_credits = victim
             .as_ref()
-            .map_or(0, |victim| self.victim_credits(writer, victim));
+            .map_or(0, |victim| self.victim_credits(victim));
         let named = match other {
             Some(_) => REMOVE_NAME_CREDITS,
             None => self.add_name_credits(&change.to.dir),

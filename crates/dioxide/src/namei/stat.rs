@@ -70,7 +70,7 @@ impl Mount {
 
     /// None for what only a lookup judges: the file system's own inodes, those without links, and
     /// directories, which may be linked below themselves.
-    fn stat_number(&self, ino: Ino) -> Result<Option<Metadata>> {
+    pub(crate) fn stat_number(&self, ino: Ino) -> Result<Option<Metadata>> {
         if ino < self.sb.first_ino() {
             return Ok(None);
         }

@@ -286,7 +286,7 @@ impl Mount {
                 let end = inode.i_size().next_multiple_of(self.block_bytes());
                 self.zero_block_part(&inode, inode.i_size(), end)?;
             }
-            if has_blocks(&inode) {
+            if inode.has_mapped() {
                 self.free_behind_end(writer, &inode)?;
             } else {
                 self.not_an_orphan(writer, &inode)?;
@@ -313,12 +313,15 @@ impl Mount {
             (_, true) => Some(self.alone(inode)?),
             _ => None,
         };
-        if has_blocks(inode) {
-            self.remove_blocks(writer, inode, 0..self.map_end(inode))?;
-        }
         self.release_xattrs(writer, inode)?;
         let credits = ORPHAN_CREDITS + INODE_CREDITS + InodeAllocator::FREE_CREDITS;
-        let mut handle = writer.begin(credits)?;
+        let mut handle = writer.begin(credits + self.emptying_credits(inode))?;
+        let is_empty = self.empties(writer, &mut handle, inode, &inode.map.lock())?;
+        if !is_empty {
+            handle.stop()?;
+            self.remove_blocks(writer, inode, 0..self.map_end(inode))?;
+            handle = writer.begin(credits)?;
+        }
         writer.orphans.remove(self, &mut handle, inode)?;
         let lock = inode.map.lock();
         self.write_ended(&mut handle, inode, &lock)?;
@@ -327,13 +330,4 @@ impl Mount {
         handle.stop()?;
         Ok(())
     }
-}
-
-/// Whether an inode's `i_block` leads to blocks.
-fn has_blocks(inode: &Inode) -> bool {
-    let kind = matches!(
-        inode.file_type(),
-        FileType::Regular | FileType::Directory | FileType::Symlink
-    );
-    kind && !inode.has_inline_data() && !inode.node().disk.is_fast_symlink()
 }

@@ -123,6 +123,53 @@ fn removing_gives_back_all_that_was_taken() {
     on_image(&image, |fs| assert_eq!(Some(fs.statfs()), before));
 }
 
+// Empty, freed in one transaction with its inode, and of more groups than one transaction has room for.
+#[test]
+fn file_without_name_that_is_let_go_gives_back_all_that_it_had() {
+    for features in ["extent", "^extent,^64bit"] {
+        let small = Image::builder().size(64 << 20).block_size(1024);
+        let image = small.features(features).build();
+        on_image(&image, |fs| {
+            let free = fs.statfs();
+            for len in [0, 5_000, 48 << 20] {
+                write(fs, "/f", &vec![9; len]);
+                let held = fs.node("/f").expect("own file");
+                fs.remove_file("/f").expect("own file");
+                assert_eq!(held.metadata().size, len as u64);
+                assert_eq!(fs.statfs().files_free, free.files_free - 1);
+                drop(held);
+                fs.sync().expect("a sync");
+                assert_eq!(fs.statfs(), free, "{features}, {len}");
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_told_of_a_name_is_what_its_file_tells() {
+    on_image(&image(), |fs| {
+        write(fs, "/written", &[1; 100_000]);
+        fs.symlink("written", "/link", &dir()).expect("room");
+        fs.create_dir("/dir", &dir()).expect("room");
+        let root = fs.root().expect("the root");
+        let told = |name: &[u8]| root.lookup_metadata(name, |told| told);
+        for name in [&b"written"[..], b"link"] {
+            let file = root.lookup(name).expect("it is there");
+            assert_eq!(told(name).expect("it reads"), Some(file.metadata()));
+        }
+        let open = OpenOptions::new().write(true).open(fs, "/written");
+        let open = open.expect("own file");
+        open.set_len(5).expect("it gets shorter");
+        assert_eq!(told(b"written").expect("it reads"), Some(open.metadata()));
+        for name in [&b"dir"[..], b".", b"..", b"absent", &[b'x'; 300]] {
+            assert_eq!(told(name).expect("only a lookup tells"), None);
+        }
+        let file = root.lookup(b"written").expect("it is there");
+        let error = file.lookup_metadata(b"a", |told| told).unwrap_err();
+        assert!(matches!(error, Error::NotADirectory(_)), "{error}");
+    });
+}
+
 #[test]
 fn open_file_without_name_lives_until_it_is_closed() {
     let image = image();
