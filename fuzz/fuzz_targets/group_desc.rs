@@ -32,5 +32,7 @@ fuzz_target!(|data: &[u8]| {
         let _ = desc.validate(&sb, group);
     }
     let zone = SystemZone::new(&sb, [&desc], []);
-    assert!(sb.group_count() == 0 || zone.is_metadata_block(desc.block_bitmap()));
+    // A range ends before the largest number, which is no block's: `validate` refuses it.
+    let is_block = desc.block_bitmap().0 < u64::MAX;
+    assert!(sb.group_count() == 0 || !is_block || zone.is_metadata_block(desc.block_bitmap()));
 });

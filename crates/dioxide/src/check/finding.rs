@@ -144,7 +144,7 @@ codes! {
     InodeField "inode-field" Pass1 Error "A field of an inode holds what the format does not allow.",
     InodeFlags "inode-flags" Pass1 Error "Flags of an inode contradict each other, its type or the features.",
     InodeExtraSize "inode-extra-size" Pass1 Error "i_extra_isize is out of range.",
-    InodeTime "inode-time" Pass1 Error "A time has an epoch that no time has.",
+    InodeTime "inode-time" Pass1 Note "A time is of 2310 or later; an old kernel may have meant one before 1970.",
     InodeDtime "inode-dtime" Pass1 Error "The deletion time contradicts the link count.",
     InodeSize "inode-size" Pass1 Error "The size does not fit the blocks.",
     InodeBlocks "inode-blocks" Pass1 Error "i_blocks is not what the inode uses.",

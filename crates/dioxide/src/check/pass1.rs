@@ -252,7 +252,8 @@ impl Checker<'_> {
         }
     }
 
-    /// A time before 1970 with both bits of the epoch was written by a kernel that got them wrong.
+    /// Both bits of the epoch on a number below zero: a time from 2310 to 2378, or one before 1970 by a kernel
+    /// that got them wrong. Files may have such a time, and `e2fsck -n` exits with 0: a note.
     fn judge_times(&mut self, ino: Ino, inode: &Inode) {
         let disk = inode.disk();
         let times = [
@@ -267,7 +268,7 @@ impl Checker<'_> {
                 self.find(
                     Code::InodeTime,
                     At::ino(ino),
-                    format!("{field} is before 1970 and after 2310"),
+                    format!("{field} is of 2310 or later, or meant to be before 1970"),
                 );
             }
         }

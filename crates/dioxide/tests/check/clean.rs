@@ -1,7 +1,8 @@
 //! Nothing is found in what nothing is wrong with.
 
-use crate::subject::{Subject, e2fsck, report};
-use dioxide::check::Severity;
+use crate::subject::{Subject, codes, e2fsck, report};
+use dioxide::check::{Code, Severity};
+use dioxide::{Fs, MountOptions, NewFile, OpenOptions, SetAttributes, Timestamp};
 use dioxide_testkit::{Image, need_root, shape};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -156,4 +157,24 @@ fn check_of_image_in_use_reads_its_journal_and_says_so() {
     let usage = report.usage.expect("what is in use");
     assert_eq!((usage.files, usage.directories), (40, 3));
     assert!(before == fs::read(copy.path()).expect("the image"));
+}
+
+#[test]
+fn time_after_2310_is_noted_and_no_error() {
+    let image = builder(&KINDS[0]).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().write(true).create(true);
+    options
+        .new_file(&NewFile::new(0o644))
+        .open(&fs, "/late")
+        .expect("a new file");
+    // 2350.
+    let secs = 11_991_456_000;
+    let late = SetAttributes::new().mtime(Timestamp { secs, nanos: 0 });
+    fs.set_attributes("/late", &late).expect("a time it holds");
+    fs.close().expect("a clean end");
+    assert_eq!(e2fsck(image.path()).0, 0);
+    let report = report(image.path());
+    assert!(report.is_clean(), "{:?}", report.findings);
+    assert_eq!(codes(&report), [Code::InodeTime]);
 }
