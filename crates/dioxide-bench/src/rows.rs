@@ -11,6 +11,7 @@
 //! | 10 | 1 thread → 2 | image in memory: mapping; pread against raw's own |
 //! | 11 | reads while another thread appends, truncates ÷ alone | image in memory: pread, mapping |
 //! | 12 | many extents ÷ few | image in memory: pread, mapping |
+//! | 13 | names in a directory of ten million ÷ ten thousand ÷ one: lookup, creation, memory | image in memory: pread |
 //! | 16 | file system of 16 TiB ÷ a small one: reads, time to open, memory | sparse image in memory |
 //!
 //! Rows about the kernel's file system and FUSE need mounts: `scripts/compare-kernel` has them. The
@@ -18,6 +19,7 @@
 //! say.
 
 mod beside;
+mod entries;
 
 use crate::compare::{On, Rounds, Setting, Variant, contest, median, ratio};
 use crate::figures::make_rows;
@@ -58,6 +60,7 @@ pub(crate) fn run(
     table.extents(340, 0.97)?;
     table.extents(10_000, 0.95)?;
     table.extents(1 << 20, 0.85)?;
+    table.entries()?;
     table.image_size()
 }
 
@@ -240,13 +243,12 @@ impl Table<'_, '_> {
     }
 
     fn at_most(&mut self, row: &str, measured: f64, most: f64) {
-        self.check(
-            row,
-            format!("≤ {most}"),
-            format!("{measured:.3}"),
-            measured <= most,
-            None,
-        );
+        self.at_most_noted(row, measured, most, None);
+    }
+
+    fn at_most_noted(&mut self, row: &str, measured: f64, most: f64, note: Option<String>) {
+        let (target, told) = (format!("≤ {most}"), format!("{measured:.3}"));
+        self.check(row, target, told, measured <= most, note);
     }
 
     /// A pair, judged by its ratio, and by the nanoseconds it adds if there is a limit.
