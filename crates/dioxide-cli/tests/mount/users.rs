@@ -128,6 +128,11 @@ pub fn mount_as_nobody(words: &str) -> Option<String> {
         eprintln!("skipped: needs fusermount3");
         return None;
     }
+    let device = fs::metadata("/dev/fuse").unwrap();
+    if device.mode() & 0o006 != 0o006 {
+        eprintln!("skipped: /dev/fuse is not for all users");
+        return None;
+    }
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
     let image = Image::builder()
