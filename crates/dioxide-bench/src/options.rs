@@ -16,6 +16,8 @@ use std::time::Duration;
 pub struct BenchOptions {
     /// Which experiments; empty: [`Experiment::SEEDS`].
     pub experiments: Vec<Experiment>,
+    /// Rows of the performance table that [`Experiment::Rows`] measures, by their numbers; empty: all of them.
+    pub rows: Vec<u8>,
     /// What to run them on. `raw` and `dioxide` by default.
     pub targets: Vec<Target>,
     /// An image or block device to use; `None`: make one, and remove it at the end.
@@ -72,6 +74,7 @@ impl Default for BenchOptions {
     fn default() -> Self {
         BenchOptions {
             experiments: Vec::new(),
+            rows: Vec::new(),
             targets: vec![Target::Raw, Target::Dioxide],
             image: None,
             file: "/bench.data".into(),
@@ -147,6 +150,9 @@ impl Experiment {
         Experiment::Grow,
         Experiment::Names,
     ];
+
+    /// The numbers of the rows that [`Experiment::Rows`] has.
+    pub const TABLE: [u8; 12] = [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 16];
 
     /// The name.
     pub const fn id(self) -> &'static str {

@@ -55,13 +55,24 @@ pub(crate) fn run(
         timing,
         size,
     };
-    table.in_memory()?;
-    table.on_disk()?;
-    table.extents(340, 0.97)?;
-    table.extents(10_000, 0.95)?;
-    table.extents(1 << 20, 0.85)?;
-    table.entries()?;
-    table.image_size()
+    if table.wants(&[1, 2, 4, 5, 8, 9, 10, 11]) {
+        table.in_memory()?;
+    }
+    if table.wants(&[3, 8]) {
+        table.on_disk()?;
+    }
+    if table.wants(&[12]) {
+        table.extents(340, 0.97)?;
+        table.extents(10_000, 0.95)?;
+        table.extents(1 << 20, 0.85)?;
+    }
+    if table.wants(&[13]) {
+        table.entries()?;
+    }
+    if table.wants(&[16]) {
+        table.image_size()?;
+    }
+    Ok(())
 }
 
 struct Table<'a, 'b> {
@@ -137,6 +148,12 @@ fn speed(a: &Rounds, b: &Rounds) -> f64 {
 }
 
 impl Table<'_, '_> {
+    /// Whether one of these rows is asked for.
+    fn wants(&self, rows: &[u8]) -> bool {
+        let asked = &self.options.rows;
+        asked.is_empty() || rows.iter().any(|row| asked.contains(row))
+    }
+
     fn image(&self, bytes: u64, files: &[NewFile<'_>]) -> Result<Image> {
         let data = files.iter().map(|file| file.bytes).sum();
         Image::make(
@@ -298,33 +315,49 @@ impl Table<'_, '_> {
             } else {
                 "mapping"
             };
-            self.beside(&subject, name)?;
+            if self.wants(&[11]) {
+                self.beside(&subject, name)?;
+            }
             // What changed is to be all on the image when e2fsck looks at it.
             let subject = Arc::into_inner(subject).expect("the rounds are over");
             drop(subject.file);
             subject.fs.close()?;
         }
-        let device = subject::open_image(&image, Backend::Auto, 0)?;
-        self.overhead(&device)?;
-        drop(device);
+        if self.wants(&[5]) {
+            self.overhead(&subject::open_image(&image, Backend::Auto, 0)?)?;
+        }
         self.fsck(&image)
     }
 
     fn pread(&mut self, subject: &Arc<Subject>) -> Result<()> {
-        let goal = (0.97, Some(40.0));
-        let pair = self.judged_pair(
-            "1: 4k reads ÷ raw, pread",
-            "read-4k",
-            subject,
-            psync(READ, 4096, 1),
-            goal,
-        )?;
-        self.at_most(
-            "8: time at depth 1 ÷ raw, pread",
-            speed(&pair[0], &pair[1]),
-            1.03,
-        );
-        self.overwrites("pread", subject)?;
+        if self.wants(&[1, 8]) {
+            let pair = self.judged_pair(
+                "1: 4k reads ÷ raw, pread",
+                "read-4k",
+                subject,
+                psync(READ, 4096, 1),
+                (0.97, Some(40.0)),
+            )?;
+            self.at_most(
+                "8: time at depth 1 ÷ raw, pread",
+                speed(&pair[0], &pair[1]),
+                1.03,
+            );
+        }
+        if self.wants(&[4]) {
+            self.overwrites("pread", subject)?;
+            self.many_overwriters(subject)?;
+        }
+        if self.wants(&[9]) {
+            self.unaligned(subject)?;
+        }
+        if self.wants(&[10]) {
+            self.scaling_of_calls(subject)?;
+        }
+        Ok(())
+    }
+
+    fn many_overwriters(&mut self, subject: &Arc<Subject>) -> Result<()> {
         let row = "4: 2k overwrites ÷ raw, pread, 8 threads";
         self.judged_pair(
             row,
@@ -333,6 +366,10 @@ impl Table<'_, '_> {
             psync(WRITE, 2048, 8),
             (0.97, None),
         )?;
+        Ok(())
+    }
+
+    fn unaligned(&mut self, subject: &Arc<Subject>) -> Result<()> {
         let entries = [2048, 4096].map(|size| Entry {
             raw: None,
             ..dioxide(subject, psync(WRITE, size, 8))
@@ -343,6 +380,10 @@ impl Table<'_, '_> {
             speed(&rounds[0], &rounds[1]),
             1.0,
         );
+        Ok(())
+    }
+
+    fn scaling_of_calls(&mut self, subject: &Arc<Subject>) -> Result<()> {
         let [raw_scales, scales] = self.scaling(subject, WRITE)?;
         let target = format!("≥ raw's own {raw_scales:.3}");
         // Two ratios of noisy figures: 3 % is not a difference.
@@ -358,19 +399,24 @@ impl Table<'_, '_> {
     }
 
     fn mapping(&mut self, subject: &Arc<Subject>) -> Result<()> {
-        let goal = (0.97, Some(14.0));
-        self.judged_pair(
-            "2: 4k reads ÷ raw, mapping",
-            "read-4k",
-            subject,
-            psync(READ, 4096, 1),
-            goal,
-        )?;
-        self.overwrites("mapping", subject)?;
-        let reads = self.scaling(subject, READ)?;
-        self.scaling_check("10: reads, 1 → 2 threads, mapping", reads, 1.85);
-        let writes = self.scaling(subject, WRITE)?;
-        self.scaling_check("10: overwrites, 1 → 2 threads, mapping", writes, 1.8);
+        if self.wants(&[2]) {
+            self.judged_pair(
+                "2: 4k reads ÷ raw, mapping",
+                "read-4k",
+                subject,
+                psync(READ, 4096, 1),
+                (0.97, Some(14.0)),
+            )?;
+        }
+        if self.wants(&[4]) {
+            self.overwrites("mapping", subject)?;
+        }
+        if self.wants(&[10]) {
+            let reads = self.scaling(subject, READ)?;
+            self.scaling_check("10: reads, 1 → 2 threads, mapping", reads, 1.85);
+            let writes = self.scaling(subject, WRITE)?;
+            self.scaling_check("10: overwrites, 1 → 2 threads, mapping", writes, 1.8);
+        }
         Ok(())
     }
 
@@ -471,19 +517,23 @@ impl Table<'_, '_> {
         if self.options.image.is_none() {
             subject.fill()?;
         }
-        self.judged_pair(
-            row,
-            "read-4k",
-            &subject,
-            queue(READ, 4096, 32),
-            (0.98, None),
-        )?;
-        let [raw, dioxide] = self.pair("qd1-latency", &subject, queue(READ, 4096, 1))?;
-        self.at_most(
-            "8: time at depth 1 ÷ raw, io_uring",
-            speed(&raw, &dioxide),
-            1.03,
-        );
+        if self.wants(&[3]) {
+            self.judged_pair(
+                row,
+                "read-4k",
+                &subject,
+                queue(READ, 4096, 32),
+                (0.98, None),
+            )?;
+        }
+        if self.wants(&[8]) {
+            let [raw, dioxide] = self.pair("qd1-latency", &subject, queue(READ, 4096, 1))?;
+            self.at_most(
+                "8: time at depth 1 ÷ raw, io_uring",
+                speed(&raw, &dioxide),
+                1.03,
+            );
+        }
         Ok(())
     }
 

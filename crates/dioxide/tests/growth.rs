@@ -157,12 +157,16 @@ fn append(file: &File) {
     }
 }
 
+/// Most that a lookup may cost, by that in a file of ten extents. The map of many extents does not fit into the
+/// cache beside the processor, so that the machine's memory is measured with it; a wrong order of growth would
+/// be thousands.
+const MOST_OF_A_LOOKUP: f64 = if cfg!(debug_assertions) { 4.0 } else { 1.3 };
 /// Most that an append may cost, by that to a file of ten extents. A change of a leaf takes time for each of
 /// its entries; a release build makes little of that, one whose crates are not compiled into each other two to
 /// three times the append.
 const MOST_OF_TEN: f64 = if cfg!(debug_assertions) { 4.0 } else { 2.0 };
 /// The same, by that to a file with as many extents as one leaf holds.
-const MOST_OF_A_LEAF: f64 = 2.0;
+const MOST_OF_A_LEAF: f64 = if cfg!(debug_assertions) { 3.0 } else { 2.0 };
 
 #[test]
 fn append_and_lookup_cost_no_more_with_very_many_extents_than_with_few() {
@@ -192,7 +196,7 @@ fn append_and_lookup_cost_no_more_with_very_many_extents_than_with_few() {
         "{many} extents ÷ few: lookup {lookup:.2}; append {append_to_ten:.2} by ten, \
          {append_to_leaf:.2} by a full leaf"
     );
-    assert!(lookup <= 1.3, "{lookup}");
+    assert!(lookup <= MOST_OF_A_LOOKUP, "{lookup}");
     assert!(append_to_ten <= MOST_OF_TEN, "{append_to_ten}");
     assert!(append_to_leaf <= MOST_OF_A_LEAF, "{append_to_leaf}");
     drop((of_many, of_leaf, of_ten));

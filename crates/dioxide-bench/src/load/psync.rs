@@ -42,12 +42,10 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
         while self.round.is(phase) {
             let index = self.cursor.next();
             let write = self.dice.write();
-            if pace.samples(n) {
-                let begin = Instant::now();
-                self.request(index, write)?;
+            let begin = pace.samples(n).then(Instant::now);
+            self.request(index, write)?;
+            if let Some(begin) = begin {
                 latencies[usize::from(write)].saturating_record(begin.elapsed().as_nanos() as u64);
-            } else {
-                self.request(index, write)?;
             }
             self.ops[usize::from(write)] += 1;
             count.publish(&self.ops);
@@ -56,7 +54,7 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
         Ok(Leg { ops: n, latencies })
     }
 
-    #[inline]
+    #[inline(always)]
     fn request(&mut self, index: usize, write: bool) -> Result<()> {
         let at = self.round.positions[index];
         if C::ON {

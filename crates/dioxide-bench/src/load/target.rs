@@ -59,12 +59,12 @@ impl LoadTarget for DeviceTarget<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<()> {
         Ok(self.device.read_at(at, buf)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, at: u64, buf: &[u8]) -> Result<()> {
         Ok(self.device.write_at(at, buf, Durability::Cached)?)
     }
@@ -144,7 +144,7 @@ impl LoadTarget for DioxideTarget<'_> {
         &order.file
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<()> {
         let wanted = buf.len();
         match self.file.read_at(buf, at)? {
@@ -153,7 +153,7 @@ impl LoadTarget for DioxideTarget<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, at: u64, buf: &[u8]) -> Result<()> {
         match self.file.write_at(buf, at)? {
             got if got == buf.len() => Ok(()),

@@ -23,11 +23,15 @@ Examples:
   dioxide bench mixed-randrw --policy parallel,ilock+ --block-size 4k,64k
   dioxide bench unaligned-overwrite --device sim:latency=100us,iops=500k --html page.html
   dioxide bench simple-read --image disk.img --file /data --verify --json rows.json
+  dioxide bench rows --row 1,2,4
   dioxide bench grow --image disk.img --target raw --target dioxide --target path:/mnt/bench.data")]
 pub struct BenchArgs {
     /// What to run; all but `rows` and `grow` if none is named
     #[arg(value_name = "EXPERIMENT", value_parser = experiment_parser())]
     experiments: Vec<Experiment>,
+    /// Of `rows`, these only; several with commas
+    #[arg(long = "row", value_name = "N", value_delimiter = ',', value_parser = parse_row)]
+    rows: Vec<u8>,
     /// What to put the load on: raw, dioxide, path:FILE. May be repeated
     #[arg(long = "target", value_name = "TARGET", default_values = ["raw", "dioxide"])]
     targets: Vec<Target>,
@@ -138,6 +142,7 @@ impl BenchArgs {
         } = self;
         BenchOptions {
             experiments: self.experiments.clone(),
+            rows: self.rows.clone(),
             targets: self.targets.clone(),
             image: place.image.clone(),
             file: place.file.clone(),
@@ -161,6 +166,12 @@ impl BenchArgs {
             scratch: place.scratch.clone(),
         }
     }
+}
+
+fn parse_row(number: &str) -> Result<u8, String> {
+    let of_table = |row: &u8| row.to_string() == number;
+    let row = Experiment::TABLE.iter().copied().find(of_table);
+    row.ok_or_else(|| format!("the rows are {:?}", Experiment::TABLE))
 }
 
 fn experiment_parser() -> impl TypedValueParser<Value = Experiment> {
@@ -193,13 +204,14 @@ mod tests {
 
     #[test]
     fn every_flag_of_bench_reaches_its_option() {
-        let words = "simple-read rows grow --target path:/mnt/a,b --quick --verify --image i --file /f --img-offset 1M \
+        let words = "simple-read rows grow --row 4,12 --target path:/mnt/a,b --quick --verify --image i --file /f --img-offset 1M \
                      --device sim:latency=231us,iops=801k --backend mmap --size 2M --scratch /s --policy v6.2,xfs \
                      --completion inline,deferred --simple both --runtime 1500ms --runs 9 --block-size 512,4k \
                      --iodepth 1,64 --batch 8 --numjobs 3 --mix 70 --seed 42";
         let asked = options(&words.split_whitespace().collect::<Vec<_>>());
         let expected = BenchOptions {
             experiments: vec![Experiment::SimpleRead, Experiment::Rows, Experiment::Grow],
+            rows: vec![4, 12],
             targets: vec![Target::Path("/mnt/a,b".into())],
             image: Some("i".into()),
             file: "/f".into(),
@@ -235,6 +247,7 @@ mod tests {
             &["--block-size", "100"],
             &["--runtime", "soon"],
             &["--device", "tape"],
+            &["--row", "6"],
             &["nonsense"],
             &["--file", "/f"],
         ] {

@@ -779,7 +779,7 @@ fn readers_beside_removals_see_no_address_that_was_never_there() {
     }
 }
 
-/// Run by `RUSTFLAGS="--cfg loom" cargo test -p dioxide --release --lib loom`. Only the word and
+/// Run by the model tests of `scripts/test`. Only the word and
 /// the length of a region are loom's: what spans say is one load.
 #[cfg(loom)]
 mod loom_tests {

@@ -464,7 +464,7 @@ mod tests {
 }
 
 /// Every interleaving of small numbers of threads, by the model checker:
-/// `RUSTFLAGS="--cfg loom" cargo test -p dioxide --release --lib loom`.
+/// the model tests of `scripts/test`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
