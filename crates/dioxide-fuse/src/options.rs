@@ -250,6 +250,8 @@ impl Options {
             "resuid" => self.image = image.resuid(number(name, value)?),
             "resgid" => self.image = image.resgid(number(name, value)?),
             "journal_path" => self.image = image.journal_path(value),
+            "metadata_cache" => self.image = image.metadata_cache(bytes(name, value)?),
+            "name_cache" => self.image = image.name_cache(bytes(name, value)?),
             "uid" => server.uid = Some(number(name, value)?),
             "gid" => server.gid = Some(number(name, value)?),
             "umask" => server.umask = Some(octal(name, value)?),
@@ -271,6 +273,21 @@ fn bad(name: &str, value: &str, why: impl Display) -> Error {
 
 fn number<T: FromStr<Err: Display>>(name: &str, value: &str) -> Result<T, Error> {
     value.parse().map_err(|why| bad(name, value, why))
+}
+
+/// A number of bytes, with k, M or G behind it.
+fn bytes(name: &str, value: &str) -> Result<usize, Error> {
+    let digits = value.trim_end_matches(['k', 'K', 'M', 'G']);
+    let shift = match &value[digits.len()..] {
+        "" => 0,
+        "k" | "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err(bad(name, value, "not a number of bytes, such as 64M")),
+    };
+    let number: usize = number(name, digits)?;
+    let bytes = number.checked_mul(1 << shift);
+    bytes.ok_or_else(|| bad(name, value, "too many bytes"))
 }
 
 fn octal(name: &str, value: &str) -> Result<u16, Error> {
@@ -314,6 +331,20 @@ mod tests {
         assert!(!options.server.writeback);
         assert!(options.generic.iter().any(|flag| flag == "suid"));
         assert!(!options.generic.iter().any(|flag| flag == "nosuid"));
+    }
+
+    #[test]
+    fn sizes_of_caches_have_units() {
+        let (options, _) = Options::parse("metadata_cache=64M,name_cache=4096").unwrap();
+        let told = format!("{:?}", options.image);
+        assert!(told.contains("metadata_cache: 67108864"), "{told}");
+        assert!(told.contains("name_cache: 4096"), "{told}");
+        for wrong in ["M", "", "1x", "-1", "99999999999G", "1MM"] {
+            assert!(
+                Options::parse(&format!("name_cache={wrong}")).is_err(),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

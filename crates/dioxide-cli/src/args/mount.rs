@@ -26,6 +26,8 @@ Options (those of ext4 that only the kernel knows do nothing):
   nowriteback           every write goes to the image at once; times of O_DIRECT writes are seen at once
   entry_timeout=SECS, attr_timeout=SECS
                         how long the kernel trusts names, and attributes of regular files
+  metadata_cache=BYTES, name_cache=BYTES
+                        most that is kept of blocks of metadata, and of names (32M, 16M)
   uid=, gid=, umask=    owner and permissions that are shown
   fakeroot              everybody may do everything; files are made as root's
   allow_other           others may use the mount too

@@ -42,7 +42,12 @@ pub struct MountOptions {
     pub(crate) resgid: Option<u32>,
     pub(crate) journal_path: Option<PathBuf>,
     pub(crate) journal_device: Option<Arc<dyn Device>>,
+    pub(crate) metadata_cache: usize,
+    pub(crate) name_cache: usize,
 }
+
+const METADATA_CACHE_BYTES: usize = 32 << 20;
+const NAME_CACHE_BYTES: usize = 16 << 20;
 
 /// `data=`: what a commit orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +86,8 @@ impl Default for MountOptions {
             resgid: None,
             journal_path: None,
             journal_device: None,
+            metadata_cache: METADATA_CACHE_BYTES,
+            name_cache: NAME_CACHE_BYTES,
         }
     }
 }
@@ -223,6 +230,21 @@ impl MountOptions {
     /// As [`MountOptions::journal_path`], a device that is open already.
     pub fn journal_device(mut self, device: Arc<dyn Device>) -> Self {
         self.journal_device = Some(device);
+        self
+    }
+
+    /// How many bytes of metadata blocks (inode tables, directories, bitmaps, extent trees) are kept in memory at most,
+    /// beside those that wait for the journal. 32 MiB by default. Where a working set of metadata is larger, each miss
+    /// is a read of the device and a checksum: a directory of ten million names has 400 MB.
+    pub fn metadata_cache(mut self, bytes: usize) -> Self {
+        self.metadata_cache = bytes;
+        self
+    }
+
+    /// How many bytes of names that were looked up are kept in memory at most. 16 MiB by default, which is
+    /// some 140,000 names.
+    pub fn name_cache(mut self, bytes: usize) -> Self {
+        self.name_cache = bytes;
         self
     }
 

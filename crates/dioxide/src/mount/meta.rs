@@ -13,9 +13,6 @@ use dioxide_format::types::Pblk;
 use dioxide_journal::Kind;
 use std::sync::Arc;
 
-/// Most bytes that the cache keeps of what is not waiting to be written.
-pub(super) const BUDGET_BYTES: usize = 32 << 20;
-
 /// A block of which the reader knows what it is.
 #[derive(Debug)]
 struct Unjudged;

@@ -9,7 +9,6 @@
 //! Rejected: judging at the first write. Whoever opened read-write learns it then, too late.
 
 use super::groups::DescTable;
-use super::meta::BUDGET_BYTES;
 use super::mmp::{self, Protection};
 use super::replay::replay;
 use super::span::read_span;
@@ -115,7 +114,7 @@ impl Mount {
             in_flight: InFlightRegistry::default(),
             counters: Counters::new(),
             inodes: InodeCache::new(),
-            dentries: Dentries::new(),
+            dentries: Dentries::new(options.name_cache),
             ways: Ways::new(),
             renaming: Mutex::new(()),
             deferred: Mutex::default(),
@@ -131,7 +130,7 @@ impl Mount {
             dir_format: DirFormat::of(&sb),
             descs: DescTable::new(&sb, Pblk(sb_at / u64::from(block_bytes))),
             zones: Zones::unknown(),
-            cache: BufferCache::new(device.clone(), block_bytes as usize, BUDGET_BYTES),
+            cache: BufferCache::new(device.clone(), block_bytes as usize, options.metadata_cache),
             mmp: None,
             me: Weak::new(),
             writer: OnceLock::new(),

@@ -23,8 +23,6 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that the names in memory may take.
-const BUDGET: u64 = 16 << 20;
 /// What an entry takes beside its name.
 const ENTRY_BYTES: u64 = 96;
 
@@ -85,9 +83,10 @@ fn dir_key(dir: &Inode) -> (Ino, u32) {
 }
 
 impl Dentries {
-    pub(crate) fn new() -> Dentries {
-        let entries = BUDGET / (ENTRY_BYTES + 16);
-        Dentries(Cache::with_weighter(entries as usize, BUDGET, Weigh))
+    /// Names that take at most this many bytes.
+    pub(crate) fn new(bytes: usize) -> Dentries {
+        let entries = bytes as u64 / (ENTRY_BYTES + 16);
+        Dentries(Cache::with_weighter(entries as usize, bytes as u64, Weigh))
     }
 
     fn get(&self, dir: &Inode, name: &[u8]) -> Option<Option<Ino>> {
