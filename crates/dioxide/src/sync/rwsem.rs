@@ -8,10 +8,14 @@
 //! came in without a writer between. (The published idea is BRAVO, biased locking for
 //! reader-writer locks; the single-writer entries and the asymmetric fence are ours.)
 //!
+//! A writer that lets readers go on needs them to announce themselves in an order that it sees, and not a fence of the
+//! kernel's each time: while such writers come often the bias is [`FENCED`], and each announcement has a fence of its own.
+//!
 //! Invariants:
-//! - `bias` becomes [`BIASED`] only under the underlying lock held shared, or as the last thing that a writer does, and
-//!   leaves that state only under it held exclusive. So while a writer holds the lock, no reader can announce itself.
-//! - A reader is inside if its entry names the lock *and* it then saw [`BIASED`].
+//! - `bias` becomes [`BIASED`] or [`FENCED`] only under the underlying lock held shared, as the last thing that a writer does,
+//!   or from one of the two to the other, and leaves these two only under the underlying lock held exclusive. So while a
+//!   writer that keeps readers out holds the lock, no reader can announce itself.
+//! - A reader is inside if its entry names the lock *and* it then saw [`BIASED`], or [`FENCED`] after a fence.
 //! - In state [`UNBIASED`] no entry names the lock for longer than an attempt takes.
 //! - A writer that leaves the bias alone ([`Rwsem::beside_readers`]) keeps out all but readers that announce
 //!   themselves. Once it has seen each entry that named the lock change ([`Beside::all_have_left`]), whoever was inside when it
@@ -23,7 +27,7 @@
 
 use super::fence;
 use super::prim::{
-    AtomicU32, AtomicU64, Event, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    AtomicU32, AtomicU64, Event, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard, full_fence,
 };
 #[cfg(not(loom))]
 use super::slot::SLOTS;
@@ -38,8 +42,17 @@ const REBIAS_AFTER: u32 = 1024;
 #[cfg(loom)]
 const REBIAS_AFTER: u32 = 1;
 
+/// After so many announcements with a fence a reader spares the next ones theirs: together they cost as much
+/// as an interrupt of each processor that reads.
+#[cfg(not(loom))]
+const UNFENCE_AFTER: u64 = 1024;
+#[cfg(loom)]
+const UNFENCE_AFTER: u64 = 2;
+
 /// Readers announce themselves in the table.
 const BIASED: u32 = 1;
+/// The same, each with a full fence, until one has come in [`UNFENCE_AFTER`] times.
+const FENCED: u32 = 3;
 /// The bias was revoked, and readers that announced themselves before may still be inside.
 const REVOKING: u32 = 2;
 /// Readers use the underlying lock.
@@ -109,7 +122,7 @@ impl Presence {
 #[derive(Debug)]
 pub(crate) struct Rwsem {
     id: u64,
-    /// [`BIASED`], [`REVOKING`] or [`UNBIASED`].
+    /// [`BIASED`], [`FENCED`], [`REVOKING`] or [`UNBIASED`].
     bias: AtomicU32,
     /// Shared acquisitions of `raw` since the bias was revoked.
     unbiased_reads: AtomicU32,
@@ -172,7 +185,7 @@ impl<'a> Exclusive<'a> {
     /// Ends it, and lets readers announce themselves at once: for who did not want to keep them out.
     pub(crate) fn leave_to_readers(self) {
         if self.sem.presence.biased {
-            self.sem.bias.store(BIASED, Ordering::Release);
+            self.sem.bias.store(FENCED, Ordering::Release);
         }
     }
 }
@@ -189,12 +202,21 @@ impl<'a> Beside<'a> {
     /// Whether everybody who was inside has left since the call; waits a moment for it. Who comes meanwhile finds
     /// what the caller stored before.
     pub(crate) fn all_have_left(&self) -> bool {
-        if self.sem.bias.load(Ordering::Relaxed) == UNBIASED {
-            return true;
+        // A read-modify-write, even where it changes nothing: who spares readers their fences does so before or after it. If
+        // before, this has the heavy fence; if after, he has seen what was stored before this, and so has who
+        // announces himself without a fence because of him.
+        let fenced = |bias| (bias == BIASED || bias == FENCED).then_some(FENCED);
+        let bias = self
+            .sem
+            .bias
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fenced);
+        // Pairs with the fence of an announcement: either its entry is seen here, or it sees what was stored
+        // before.
+        match bias {
+            Ok(FENCED) => full_fence(Ordering::SeqCst),
+            Err(UNBIASED) => return true,
+            _ => fence::heavy(),
         }
-        // Pairs with the light fence of an announcement: either its entry is seen here, or it sees
-        // what was stored before.
-        fence::heavy();
         let mut glances = GLANCES;
         self.sem.presence.entries.iter().all(|entry| {
             let first = entry.load(Ordering::Acquire);
@@ -265,14 +287,28 @@ impl Rwsem {
         if self.bias.load(Ordering::Acquire) == BIASED {
             return Some(Announced { sem: self, entry });
         }
-        self.withdraw(entry);
-        None
+        self.announce_fenced(entry, count)
     }
 
-    /// The bias was revoked while a reader announced itself.
+    /// The rest of an announcement where the light fence is not enough, or the bias was revoked.
     #[cold]
-    fn withdraw(&self, entry: &AtomicU64) {
-        drop(Announced { sem: self, entry });
+    fn announce_fenced<'a>(&'a self, entry: &'a AtomicU64, count: u64) -> Option<Announced<'a>> {
+        let announced = Announced { sem: self, entry };
+        full_fence(Ordering::SeqCst);
+        match self.bias.load(Ordering::Acquire) {
+            BIASED => Some(announced),
+            FENCED => {
+                if count % UNFENCE_AFTER == 0 {
+                    // Not if it was revoked meanwhile. Release and acquire: see `all_have_left`.
+                    let (new, order) = (BIASED, Ordering::AcqRel);
+                    let _ = self
+                        .bias
+                        .compare_exchange(FENCED, new, order, Ordering::Relaxed);
+                }
+                Some(announced)
+            }
+            _ => None,
+        }
     }
 
     /// Takes the lock shared if that is possible without waiting.
@@ -304,7 +340,7 @@ impl Rwsem {
     /// Called with `raw` held shared.
     fn count_unbiased_read(&self) {
         if self.presence.biased
-            && self.bias.load(Ordering::Relaxed) != BIASED
+            && matches!(self.bias.load(Ordering::Relaxed), UNBIASED | REVOKING)
             && self.unbiased_reads.fetch_add(1, Ordering::Relaxed) + 1 >= REBIAS_AFTER
         {
             self.bias.store(BIASED, Ordering::Release);
@@ -320,8 +356,7 @@ impl Rwsem {
 
     /// Waits until announced readers have left, and no more come. Called with `raw` held exclusive.
     fn keep_out(&self) {
-        self.revoke();
-        if self.bias.load(Ordering::Relaxed) == REVOKING {
+        if self.revoke() {
             self.left.wait_while(|| self.presence.names(self.id));
             self.bias.store(UNBIASED, Ordering::Relaxed);
         }
@@ -336,8 +371,7 @@ impl Rwsem {
     /// Takes the lock exclusive if nobody has it. Revokes the bias even when it fails.
     pub(crate) fn try_exclusive(&self) -> Option<Exclusive<'_>> {
         let raw = self.raw.try_write()?;
-        self.revoke();
-        if self.bias.load(Ordering::Relaxed) == REVOKING {
+        if self.revoke() {
             if self.presence.names(self.id) {
                 return None;
             }
@@ -346,13 +380,18 @@ impl Rwsem {
         Some(Exclusive { sem: self, raw })
     }
 
-    /// Called with `raw` held exclusive.
-    fn revoke(&self) {
+    /// Called with `raw` held exclusive. Whether readers that announced themselves may still be inside.
+    fn revoke(&self) -> bool {
         self.unbiased_reads.store(0, Ordering::Relaxed);
-        if self.bias.load(Ordering::Relaxed) == BIASED {
-            self.bias.store(REVOKING, Ordering::Relaxed);
-            fence::heavy();
+        match self.bias.load(Ordering::Relaxed) {
+            UNBIASED => return false,
+            REVOKING => return true,
+            _ => {}
         }
+        // A swap, because a reader may change one bias into the other meanwhile.
+        self.bias.swap(REVOKING, Ordering::AcqRel);
+        fence::heavy();
+        true
     }
 }
 
@@ -590,6 +629,60 @@ mod loom_tests {
             }
             reader.join().expect("no panic");
         });
+    }
+
+    /// Cuts at the end, each of which takes one block: the first finds readers without fences, later ones may find them
+    /// with.
+    #[test]
+    fn loom_several_cuts_beside_a_reader_that_comes_again() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let blocks = [(); 2].map(|()| UnsafeCell::new(0));
+            let shared = Arc::new((watched(), AtomicU64::new(2), Blocks(blocks)));
+            let reader = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let _together = shared.0.0.shared(Slot::of(0));
+                        let end = shared.1.load(Ordering::Relaxed);
+                        (0..end as usize).for_each(|block| shared.2.read(block));
+                    }
+                })
+            };
+            for end in [1, 0] {
+                let beside = shared.0.0.beside_readers();
+                shared.1.store(end as u64, Ordering::Relaxed);
+                match beside.all_have_left() {
+                    true => shared.2.take(end),
+                    false => {
+                        let alone = beside.exclusive();
+                        shared.2.take(end);
+                        alone.leave_to_readers();
+                    }
+                }
+            }
+            reader.join().expect("no panic");
+        });
+    }
+
+    struct Blocks([UnsafeCell<u32>; 2]);
+
+    #[allow(unsafe_code)]
+    // SAFETY: as for `Watched`.
+    unsafe impl Sync for Blocks {}
+
+    #[allow(unsafe_code)]
+    impl Blocks {
+        fn read(&self, block: usize) {
+            // SAFETY: loom aborts the model if somebody takes it meanwhile.
+            self.0[block].with(|value| unsafe { *value });
+        }
+
+        fn take(&self, block: usize) {
+            // SAFETY: loom aborts the model if a reader has it.
+            self.0[block].with_mut(|value| unsafe { *value += 1 });
+        }
     }
 
     /// What truncate does: a block is given away once nobody can have found it any more.
