@@ -112,7 +112,7 @@ pub(super) fn decode_device(rdev: u32) -> (u32, u32) {
 fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>) -> Result {
     if let Some(handle) = handle {
         let handle = live.files.get(handle)?;
-        return Ok(handle.cached(strip)?.set_len(size)?);
+        return Ok(handle.file(strip)?.set_len(size)?);
     }
     match node.file_type() {
         FileType::Regular => {}

@@ -87,7 +87,7 @@ impl Server {
         let mode = fallocate_mode(mode).ok_or(Errno::OPNOTSUPP)?;
         let live = self.live()?;
         let handle = live.files.get(handle)?;
-        let file = handle.cached(self.acting(caller).uid != 0)?;
+        let file = handle.file(self.acting(caller).uid != 0)?;
         Ok(file.allocate(mode, offset, len)?)
     }
 

@@ -11,7 +11,6 @@ use crate::{
     Error, FallocateMode, FileType, Fs, Mapping, Metadata, NewFile, Node, Result, SetAttributes,
     map,
 };
-use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Lblk;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -20,6 +19,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     access: Access,
+    dsync: bool,
+    sync: bool,
     user: Option<(u32, u32)>,
     create: Create,
     truncate: bool,
@@ -75,15 +76,17 @@ impl OpenOptions {
         self
     }
 
-    /// `O_DSYNC`: a write returns when it is durable, with what reading it back needs.
+    /// `O_DSYNC`: a write, [`File::set_len`] and [`File::allocate`] return when they are durable, with what reading
+    /// back needs.
     pub fn dsync(mut self, on: bool) -> Self {
-        self.access.sync = if on { SyncMode::Data } else { SyncMode::None };
+        self.dsync = on;
         self
     }
 
-    /// `O_SYNC`: a write returns when it is durable, times included.
+    /// `O_SYNC`: as [`OpenOptions::dsync`], times included; with both, this one counts. A file with the flag SYNC
+    /// (`chattr +S`) is so for every handle, for as long as it has the flag.
     pub fn sync(mut self, on: bool) -> Self {
-        self.access.sync = if on { SyncMode::Full } else { SyncMode::None };
+        self.sync = on;
         self
     }
 
@@ -181,9 +184,10 @@ impl OpenOptions {
     /// The handle of an inode that was opened.
     fn opened(&self, mount: &Arc<Mount>, inode: Arc<Inode>, path: &[u8]) -> Result<File> {
         let user = self.user.is_some_and(|user| mount.has_reserve(user));
-        let sync = match inode.flags().contains(InodeFlags::SYNC) {
-            true => SyncMode::Full,
-            false => self.access.sync,
+        let sync = match (self.sync, self.dsync) {
+            (true, _) => SyncMode::Full,
+            (false, true) => SyncMode::Data,
+            (false, false) => SyncMode::None,
         };
         let access = Access {
             resource: self.access.resource || user,
@@ -352,7 +356,8 @@ impl File {
     /// file; `EPERM` for an immutable or append-only file; damage.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.access.check_writable()?;
-        self.mount.set_len(&self.inode, size, self.access)
+        self.mount.set_len(&self.inode, size, self.access)?;
+        self.mount.make_durable(&self.inode, self.access)
     }
 
     /// `fallocate`: allocates, frees, zeroes or moves a range. Waits for the file's direct I/O in
@@ -368,7 +373,8 @@ impl File {
         let end =
             end.ok_or_else(|| Error::Invalid(format!("a range of {len} bytes at {offset}")))?;
         self.mount
-            .fallocate(&self.inode, mode, offset..end, self.access)
+            .fallocate(&self.inode, mode, offset..end, self.access)?;
+        self.mount.make_durable(&self.inode, self.access)
     }
 
     /// `SEEK_DATA`: the first byte at or behind `offset` that is data; none (`ENXIO`) if there is no

@@ -220,7 +220,8 @@ impl Inode {
         let read_end = if plain { self.i_size() } else { 0 };
         let nosec = self.nosec();
         let strips = nosec.set_id || nosec.capability || self.is_immutable();
-        let write_end = if strips { 0 } else { read_end };
+        let waits = self.flags().contains(InodeFlags::SYNC);
+        let write_end = if strips || waits { 0 } else { read_end };
         self.short_read_end.store(read_end, Ordering::Release);
         self.short_write_end.store(write_end, Ordering::Release);
     }

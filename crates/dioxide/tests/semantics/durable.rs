@@ -300,3 +300,152 @@ fn a7_dsync_after_fallocate_keep_size_is_durable() {
         });
     }
 }
+
+/// A change of what a file has, its name, and what it leaves to be seen of `/data`, which had [`SIZE`] bytes.
+type Change = (&'static str, fn(&dioxide::File) -> dioxide::Result<()>);
+
+const CHANGES: [Change; 9] = [
+    ("shorter", |file| file.set_len(5 * BLOCK as u64)),
+    ("shorter, inside a block", |file| file.set_len(100)),
+    ("longer", |file| file.set_len(90 * BLOCK as u64)),
+    ("allocate", |file| {
+        file.allocate(FallocateMode::Allocate, SIZE as u64, 9 * BLOCK as u64)
+    }),
+    ("keep size", |file| {
+        file.allocate(FallocateMode::KeepSize, SIZE as u64, 9 * BLOCK as u64)
+    }),
+    ("punch", |file| {
+        file.allocate(FallocateMode::PunchHole, BLOCK as u64, 5000)
+    }),
+    ("zero", |file| {
+        file.allocate(FallocateMode::ZeroRange, 700, 9 * BLOCK as u64)
+    }),
+    ("collapse", |file| {
+        file.allocate(FallocateMode::CollapseRange, 0, BLOCK as u64)
+    }),
+    ("insert", |file| {
+        file.allocate(FallocateMode::InsertRange, 0, BLOCK as u64)
+    }),
+];
+
+/// All that a change may change, but times.
+fn seen(file: &dioxide::File) -> (u64, u64, Vec<u8>) {
+    (file.len(), file.metadata().blocks, read_all(file))
+}
+
+fn set_sync_flag(bed: &Bed, on: bool) {
+    let flags = bed.metadata("/data").expect("it exists").flags;
+    let sync = dioxide_format::inode::InodeFlags::SYNC.0;
+    let flags = if on { flags | sync } else { flags & !sync };
+    let set = SetAttributes::new().flags(flags);
+    bed.set_attributes("/data", &set).expect("own file");
+    bed.sync().expect("a sync");
+}
+
+/// Makes the change, and compares what is seen with what is seen after a crash at its return.
+fn check_change(bed: &Bed, file: &dioxide::File, (name, change): Change, durable: bool) {
+    let before = seen(file);
+    change(file).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let after = seen(file);
+    assert!(before != after, "{name}: nothing changes");
+    recover(&bed.crash_now(), |fs| {
+        let now = seen(&open_rw(fs, "/data"));
+        assert_eq!(now == after, durable, "{name}");
+    });
+}
+
+// As ext4: fallocate of an O_SYNC file commits, and a truncate of an inode with the flag. Here each is so for both.
+#[test]
+fn a7_truncate_and_fallocate_of_a_synchronous_handle_are_durable() {
+    for (_, options) in modes() {
+        for change in CHANGES {
+            let bed = Bed::new(Policy::Best);
+            let file = options.open(&bed, "/data").expect("it exists");
+            check_change(&bed, &file, change, true);
+        }
+    }
+}
+
+#[test]
+fn a7_truncate_on_opening_with_o_sync_is_durable() {
+    for (_, options) in modes() {
+        let bed = Bed::new(Policy::Best);
+        let file = options
+            .truncate(true)
+            .open(&bed, "/data")
+            .expect("it exists");
+        assert!(file.is_empty());
+        recover(&bed.crash_now(), |fs| {
+            assert!(open_rw(fs, "/data").is_empty())
+        });
+    }
+}
+
+#[test]
+fn a7_flag_sync_counts_from_when_it_is_set_until_it_is_taken_away() {
+    let write: Change = ("write", |file| {
+        file.write_at(&blocks(0xF8, 1), 70 * BLOCK as u64).map(drop)
+    });
+    for change in CHANGES.into_iter().chain([write]) {
+        let bed = Bed::new(Policy::Best);
+        let file = bed.open("/data");
+        set_sync_flag(&bed, true);
+        check_change(&bed, &file, change, true);
+        set_sync_flag(&bed, false);
+        let longer: Change = ("longer", |file| file.set_len(99 * BLOCK as u64));
+        check_change(&bed, &file, longer, false);
+    }
+}
+
+#[test]
+fn a7_flag_sync_makes_overwrites_durable_whichever_way_they_go() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+        set_sync_flag(&bed, true);
+        file.write_at(&blocks(0xFA, 1), 0).expect("an overwrite");
+        let mut queue = bed.queue();
+        let at = 2 * BLOCK as u64;
+        queue.write(&file, at, blocks(0xFB, 1), 0).expect("room");
+        reap_all_ok(&mut queue, 1);
+        let mtime = file.metadata().mtime;
+        recover(&bed.crash_now(), |fs| {
+            let file = open_rw(fs, "/data");
+            assert_all(&read(&file, 0..BLOCK), 0xFA);
+            assert_all(&read(&file, 2 * BLOCK..3 * BLOCK), 0xFB);
+            assert_eq!(file.metadata().mtime, mtime, "{policy}");
+        });
+    }
+}
+
+// O_SYNC | O_DSYNC is O_SYNC, in whatever order they are said.
+#[test]
+fn a7_of_dsync_and_sync_the_stronger_counts() {
+    let long_ago = Timestamp {
+        secs: 1_000_000_000,
+        nanos: 1,
+    };
+    let options = || OpenOptions::new().read(true).write(true);
+    for (options, data, times) in [
+        (options().dsync(true).sync(true), true, true),
+        (options().sync(true).dsync(true), true, true),
+        (options().sync(true).dsync(false), true, true),
+        (options().dsync(true).sync(false), true, false),
+        (options().sync(false).dsync(true), true, false),
+        (options().sync(true).sync(false), false, false),
+    ] {
+        let bed = Bed::new(Policy::Best);
+        let set = SetAttributes::new().mtime(long_ago);
+        bed.set_attributes("/data", &set).expect("own file");
+        bed.sync().expect("a sync");
+        let file = options.open(&bed, "/data").expect("it exists");
+        file.write_at(&blocks(0xFC, 1), 0).expect("an overwrite");
+        recover(&bed.crash_now(), |fs| {
+            let now = read(&open_rw(fs, "/data"), 0..BLOCK);
+            assert_eq!(now == vec![0xFC; BLOCK], data, "{options:?}");
+        });
+        let kept = mtime_after_crash(&bed, "/data") > long_ago;
+        assert_eq!(kept, times, "{options:?}");
+    }
+}

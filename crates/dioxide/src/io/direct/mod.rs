@@ -16,7 +16,10 @@ pub(crate) mod write;
 mod tests;
 
 use crate::alloc::Right;
+use crate::inode::Inode;
+use crate::mount::Mount;
 use crate::{Error, Result};
+use dioxide_format::inode::InodeFlags;
 
 /// What a handle may do, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +36,7 @@ pub(crate) struct Access {
     pub(crate) keep_times: bool,
 }
 
-/// What a write waits for before it returns.
+/// What a change waits for before it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SyncMode {
     /// Nothing.
@@ -72,10 +75,32 @@ impl Access {
         }
     }
 
+    /// What a change of this file waits for: its flag SYNC counts for every handle, and as soon as it is set.
+    pub(crate) fn sync_of(self, inode: &Inode) -> SyncMode {
+        match inode.flags().contains(InodeFlags::SYNC) {
+            true => SyncMode::Full,
+            false => self.sync,
+        }
+    }
+
     /// Whether a write goes where the caller says, need not be durable when it returns, and stamps the file.
     #[inline(always)]
     pub(crate) fn overwrites(self) -> bool {
         self.write && !self.append && !self.keep_times && matches!(self.sync, SyncMode::None)
+    }
+}
+
+impl Mount {
+    /// Makes a change that was made through a handle as durable as the handle, or the file, wants.
+    ///
+    /// # Errors
+    /// As [`Mount::sync_inode`].
+    pub(crate) fn make_durable(&self, inode: &Inode, access: Access) -> Result<()> {
+        match access.sync_of(inode) {
+            SyncMode::None => Ok(()),
+            SyncMode::Data => self.sync_inode(inode, true),
+            SyncMode::Full => self.sync_inode(inode, false),
+        }
     }
 }
 

@@ -170,7 +170,7 @@ impl<'a> WriteRequest<'a> {
         if self.wait == Wait::NoWait && (plan.drain || plan.wait || !plain) {
             return Err(Error::WouldBlock("the write must run alone, or allocate"));
         }
-        if self.wait == Wait::NoWait && self.access.sync != SyncMode::None {
+        if self.wait == Wait::NoWait && self.must_be_durable() {
             return Err(Error::WouldBlock("the write must be durable"));
         }
         if plan.drain {
@@ -480,7 +480,8 @@ impl WriteRequest<'_> {
     fn durability(&self, first: &Mapping, pos: u64) -> Durability {
         let end = pos + self.len as u64;
         let covered = (u64::from(first.lblk.0) + u64::from(first.len)) << self.mount.block_bits;
-        let alone = self.access.sync == SyncMode::Data && self.mount.barrier && covered >= end;
+        let data_only = self.access.sync_of(self.inode) == SyncMode::Data;
+        let alone = data_only && self.mount.barrier && covered >= end;
         if alone && self.mount.is_durable(self.inode.last_change(true)) {
             return Durability::ForceUnitAccess;
         }
@@ -488,11 +489,12 @@ impl WriteRequest<'_> {
     }
 
     fn make_durable(&self) -> Result<()> {
-        match self.access.sync {
-            SyncMode::None => Ok(()),
-            SyncMode::Data => self.mount.sync_inode(self.inode, true),
-            SyncMode::Full => self.mount.sync_inode(self.inode, false),
-        }
+        self.mount.make_durable(self.inode, self.access)
+    }
+
+    /// Whether it returns only when it is durable.
+    pub(crate) fn must_be_durable(&self) -> bool {
+        self.access.sync_of(self.inode) != SyncMode::None
     }
 }
 
