@@ -62,6 +62,9 @@ pub struct Explanation {
     pub waits: bool,
     /// Whether a no-wait attempt ends in EAGAIN.
     pub would_block: bool,
+    /// Whether it is a write that is not direct I/O, since the content lies in the inode or the edges are not whole
+    /// logical blocks: a no-wait attempt ends in EOPNOTSUPP.
+    pub no_direct_path: bool,
     /// Whether it is a read that takes the simple path.
     pub simple: bool,
     /// Why the engine refuses the request, if it does.
@@ -84,6 +87,7 @@ impl Explanation {
             drains: false,
             waits: false,
             would_block: false,
+            no_direct_path: false,
             simple: false,
             refused: None,
             steps: Vec::new(),
@@ -123,16 +127,17 @@ fn explain_read(file: &File, told: &mut Explanation) -> Result<()> {
     let (mount, inode) = (&*file.mount, &*file.inode);
     (told.lock, told.io_lock) = policy::read_lock(told.policy);
     told.step("entry lock", read_lock_words(told.lock));
-    if let Err(error) = check_alignment(file, told) {
-        told.refuse(&error);
-        return Ok(());
-    }
     let size = inode.i_size();
     if told.offset >= size || told.len == 0 {
         told.step(
             "size",
             format!("the file ends at {size}: 0 bytes, no device request"),
         );
+        return Ok(());
+    }
+    let aligned = describe_alignment(file, told);
+    if !aligned && file.access.direct && !inode.has_inline_data() {
+        told.refuse(&mount.misaligned("read", told.offset, told.len));
         return Ok(());
     }
     let bytes = (size - told.offset).min(told.len as u64) as usize;
@@ -160,19 +165,20 @@ fn explain_read(file: &File, told: &mut Explanation) -> Result<()> {
         "lock during the I/O",
         io_lock_words(told.lock, told.io_lock),
     );
-    told.step("completion", "inline; in a worker only to report an error");
+    let completion = match aligned || inode.has_inline_data() {
+        true => "inline; in a worker only to report an error",
+        false => "a queue gives it to a worker: its edges are copied",
+    };
+    told.step("completion", completion);
     Ok(())
 }
 
 fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
-    if let Err(error) = check_alignment(file, told) {
-        told.refuse(&error);
-        return Ok(());
-    }
     if told.len == 0 {
         told.step("size", "0 bytes: nothing to do");
         return Ok(());
     }
+    describe_alignment(file, told);
     let request = request_of(file, told);
     if file.inode.has_inline_data() && file.inode.holds_plain_bytes() {
         return explain_inline_write(told, &request);
@@ -197,8 +203,11 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     told.io_lock = plan.io_lock;
     told.drains = plan.drain;
     told.waits = plan.wait;
-    told.would_block = told.restarts || plan.drain || plan.wait || !plain;
+    told.no_direct_path = !request.device_aligned(pos);
+    let waits = told.restarts || plan.drain || plan.wait || !plain || request.must_be_durable();
+    told.would_block = waits && !told.no_direct_path;
     plan_steps(told, &plan);
+    no_wait_step(told);
     match plain {
         true => told.step("completion", completion_words(file)),
         false => told.step("metadata", metadata_words(&facts)),
@@ -207,13 +216,16 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
 }
 
 fn explain_inline_write(told: &mut Explanation, request: &WriteRequest<'_>) -> Result<()> {
-    (told.lock, told.drains, told.would_block) = (LockMode::Exclusive, true, true);
+    (told.lock, told.drains, told.no_direct_path) = (LockMode::Exclusive, true, true);
     told.step("entry lock", "exclusive: the content lies in the inode");
     match request.place() {
-        Ok(_) => told.step(
-            "mapping",
-            "written into the inode while it fits; else one transaction moves the content out to a block, and the write goes on as to any file",
-        ),
+        Ok(_) => {
+            told.step(
+                "mapping",
+                "written into the inode while it fits; else one transaction moves the content out to a block, and the write goes on as to any file",
+            );
+            no_wait_step(told);
+        }
         Err(error) => told.refuse(&error),
     }
     Ok(())
@@ -300,15 +312,19 @@ fn plan_steps(told: &mut Explanation, plan: &Plan) {
         "lock during the I/O",
         io_lock_words(plan.lock, plan.io_lock),
     );
-    let nowait = if told.would_block {
-        "EAGAIN: a worker takes it"
-    } else {
-        "served in the caller's thread"
-    };
-    told.step("no-wait attempt", nowait);
 }
 
-fn check_alignment(file: &File, told: &mut Explanation) -> Result<()> {
+fn no_wait_step(told: &mut Explanation) {
+    let answer = match (told.no_direct_path, told.would_block) {
+        (true, _) => "EOPNOTSUPP: it is not direct I/O; a queue gives it to a worker",
+        (false, true) => "EAGAIN: a worker takes it",
+        (false, false) => "served in the caller's thread",
+    };
+    told.step("no-wait attempt", answer);
+}
+
+/// Whether the device's logical block divides the request.
+fn describe_alignment(file: &File, told: &mut Explanation) -> bool {
     let mount = &*file.mount;
     let block = mount.block_bytes();
     if !mount.aligned(told.offset | told.len as u64) {
@@ -317,15 +333,7 @@ fn check_alignment(file: &File, told: &mut Explanation) -> Result<()> {
             "alignment",
             format!("not a multiple of the device's logical block of {logical} bytes"),
         );
-        if file.access.direct && !file.inode.has_inline_data() {
-            let what = if told.direction == Direction::Read {
-                "read"
-            } else {
-                "write"
-            };
-            return Err(mount.misaligned(what, told.offset, told.len));
-        }
-        return Ok(());
+        return false;
     }
     let whole = (told.offset | told.len as u64).is_multiple_of(block);
     told.step(
@@ -338,7 +346,7 @@ fn check_alignment(file: &File, told: &mut Explanation) -> Result<()> {
             )
         },
     );
-    Ok(())
+    true
 }
 
 /// Pieces that are spelt out before the rest is only counted.

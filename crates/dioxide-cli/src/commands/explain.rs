@@ -132,7 +132,11 @@ impl Refusals {
 
 fn cells(told: &Explanation, refusals: &mut Refusals) -> [String; COLUMNS.len()] {
     let yes_no = |on: bool| String::from(if on { "yes" } else { "no" });
-    let no_wait = if told.would_block { "EAGAIN" } else { "ok" };
+    let no_wait = match (told.no_direct_path, told.would_block) {
+        (true, _) => "EOPNOTSUPP",
+        (false, true) => "EAGAIN",
+        (false, false) => "ok",
+    };
     let outcome = match &told.refused {
         Some(why) => format!("refused ({})", refusals.number(why)),
         None => "served".into(),

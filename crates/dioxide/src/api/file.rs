@@ -232,8 +232,8 @@ impl File {
     /// Reads into `buf` from `offset`; returns how many bytes, less than asked only at EOF. Blocks.
     ///
     /// # Errors
-    /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; device
-    /// errors; damage in the extent tree.
+    /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`], unless it is empty or begins at
+    /// or behind EOF; device errors; damage in the extent tree.
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         read::read_one(
@@ -283,7 +283,7 @@ impl File {
     ///
     /// # Errors
     /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; `ENOSPC`;
-    /// `EFBIG`; `EROFS`; [`Error::Unsupported`] for encrypted and journalled files; device
+    /// `EFBIG` for one that passes the largest size (of which Linux writes what fits); `EROFS`; [`Error::Unsupported`] for encrypted and journalled files; device
     /// errors. After an error the file has its old size, and any part of what lies inside it may
     /// have been written.
     #[inline(always)]
@@ -300,7 +300,8 @@ impl File {
     /// for metadata, or for other requests on the file.
     ///
     /// # Errors
-    /// As [`File::write_at`]; `EAGAIN`.
+    /// As [`File::write_at`]; `EAGAIN`; [`Error::Unsupported`], as in Linux, for what is not direct I/O: a content that
+    /// lies in the inode, and edges that are not whole logical blocks.
     pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.write_slices(&[IoSlice::new(buf)], offset, Wait::NoWait)
     }

@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::io::clock::coarse_now_ns;
 use crate::io::direct::iter::{Piece, Pieces};
 use crate::io::direct::policy::{LockMode, Plan};
-use crate::io::direct::read::{InFile, ReadLock, collect};
+use crate::io::direct::read::{InFile, ReadLock, collect, read_inline};
 use crate::io::direct::write::{self, Admitted, Memory, WriteRequest};
 use crate::io::direct::{Wait, simple};
 use crate::io::ioend::{CompletionMode, EndFacts, defers};
@@ -28,7 +28,7 @@ use crate::{Error, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dioxide_block::{self as block, Buf, Op, OpKind, Seg, Segs, Waker};
 use std::collections::{HashMap, VecDeque};
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -483,20 +483,22 @@ impl Core {
         tag: u64,
     ) -> Start {
         let (mount, inode) = (&*file.mount, &file.inode);
-        let aligned = mount.aligned(offset | buf.len() as u64);
         if inode.has_inline_data() {
-            return Start::Punt(buf);
-        }
-        if !aligned && file.access.direct {
-            let error = mount.misaligned("read", offset, buf.len());
-            return Start::Done(buf, Err(error));
-        }
-        if !aligned {
-            return Start::Punt(buf);
+            let result = read_inline(mount, inode, &mut [IoSliceMut::new(&mut buf)], offset);
+            return Start::Done(buf, result);
         }
         let Some(read) = InFile::clamp(mount, inode, offset, buf.len()) else {
             return Start::Done(buf, Ok(0));
         };
+        if !mount.aligned(offset | buf.len() as u64) {
+            return match file.access.direct {
+                true => {
+                    let error = mount.misaligned("read", offset, buf.len());
+                    Start::Done(buf, Err(error))
+                }
+                false => Start::Punt(buf),
+            };
+        }
         let pieces = match collect(mount, inode, &read, Wait::NoWait) {
             Ok(pieces) => pieces,
             Err(error) => return self.punt_or_fail(buf, error),

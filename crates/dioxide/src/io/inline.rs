@@ -24,7 +24,7 @@ use crate::mount::Mount;
 use crate::namei::xattr::put_area;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
-use crate::{Error, Result};
+use crate::Result;
 use dioxide_block::{Buf, Durability};
 use dioxide_format::extent::Extent;
 use dioxide_format::features::Incompat;
@@ -67,7 +67,7 @@ pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<
         return Ok(Inlined::No);
     }
     if request.wait == Wait::NoWait {
-        return Err(Error::WouldBlock("the content lies in the inode"));
+        return Err(request.no_direct_path("the content lies in the inode"));
     }
     let writer = mount.writer()?;
     let _alone = mount.alone(inode)?;

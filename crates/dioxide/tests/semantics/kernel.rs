@@ -260,6 +260,121 @@ fn is_of_pages(calls: &[Call], kernel: &str, unit: u64) -> bool {
         && matches!(calls.last(), Some(&Range(PunchHole, offset, len)) if inside(offset + len))
 }
 
+/// Offset and length, of direct requests on a file of [`DIRECT_SIZE`] bytes; `end` is where the largest file ends.
+fn direct_requests(end: u64) -> Vec<(u64, usize)> {
+    let size = DIRECT_SIZE as u64;
+    let last = size - size % 512;
+    vec![
+        (0, 0),
+        (1, 0),
+        (size - 1, 0),
+        (size, 0),
+        (size + 1, 0),
+        (0, 1),
+        (1, 512),
+        (0, 511),
+        (0, 512),
+        (512, 1536),
+        (last, 511),
+        (last + 1, 512),
+        (last, 512),
+        (last, 4096),
+        (size - 1, 1),
+        (size, 1),
+        (size, 512),
+        (last + 512, 511),
+        (last + 512, 512),
+        (200_001, 512),
+        (end - 512, 0),
+        (end - 511, 512 - 2),
+        (end - 512, 512),
+        (end - 1, 1),
+        (end, 0),
+        (end, 1),
+        (end, 512),
+        (end + 1, 512),
+        (end + 4096, 511),
+        (1 << 62, 3),
+    ]
+}
+
+const DIRECT_SIZE: usize = 100_000;
+
+/// What came of a request, the size afterwards, and nothing else.
+fn tell_direct(told: &mut Vec<String>, what: &str, result: Result<usize, i32>, size: u64) {
+    let result = result.map_err(|errno| std::io::Error::from_raw_os_error(errno).kind());
+    told.push(format!("{what}: {result:?}, size {size}"));
+}
+
+/// Aligned memory, as both want it.
+fn memory(len: usize) -> dioxide::Buf {
+    let mut buf = dioxide::Buf::zeroed(len);
+    buf.fill(1);
+    buf
+}
+
+fn direct_by_kernel(path: &Path, end: u64) -> Vec<String> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::File::options();
+    options.read(true).write(true);
+    let file = options.custom_flags(libc::O_DIRECT).open(path);
+    let file = file.expect("it exists");
+    let size = || file.metadata().expect("it is open").len();
+    let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(-1);
+    let mut told = Vec::new();
+    for (offset, len) in direct_requests(end) {
+        let what = format!("{len} at {offset}");
+        let mut buf = memory(len);
+        let read = file.read_at(&mut buf, offset).map_err(errno);
+        tell_direct(&mut told, &format!("read {what}"), read, size());
+        let written = file.write_at(&memory(len), offset).map_err(errno);
+        tell_direct(&mut told, &format!("write {what}"), written, size());
+        file.set_len(DIRECT_SIZE as u64).expect("a size");
+    }
+    told
+}
+
+fn direct_by_dioxide(fs: &Fs, end: u64) -> Vec<String> {
+    let options = dioxide::OpenOptions::new().read(true).write(true);
+    let file = options.direct(true).open(fs, "/f").expect("it exists");
+    let errno = |error: dioxide::Error| error.errno();
+    let mut told = Vec::new();
+    for (offset, len) in direct_requests(end) {
+        let what = format!("{len} at {offset}");
+        let mut buf = memory(len);
+        let read = file.read_at(&mut buf, offset).map_err(errno);
+        tell_direct(&mut told, &format!("read {what}"), read, file.len());
+        let written = file.write_at(&memory(len), offset).map_err(errno);
+        tell_direct(&mut told, &format!("write {what}"), written, file.len());
+        file.set_len(DIRECT_SIZE as u64).expect("a size");
+    }
+    told
+}
+
+#[test]
+fn direct_requests_at_the_edges_are_as_in_the_kernel() {
+    need_root!();
+    let block = 4096;
+    let indirect = (12 + 1024 + (1 << 20) + (1 << 30)) * block;
+    for (builder, end) in [
+        (Image::builder(), u64::from(u32::MAX) * block),
+        (Image::builder().features("^extents,^64bit"), indirect),
+    ] {
+        let tree = tempfile::tempdir().expect("a folder");
+        std::fs::write(tree.path().join("f"), data(DIRECT_SIZE as u64)).expect("room");
+        let image = builder.size(64 << 20).source(tree.path()).build();
+        let copy = image.copy();
+        let kernel = copy.populate_with_kernel(|root| direct_by_kernel(&root.join("f"), end));
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let ours = direct_by_dioxide(&fs, end);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+        for (ours, kernel) in ours.iter().zip(&kernel) {
+            assert_eq!(ours, kernel);
+        }
+    }
+}
+
 fn compare(name: &str, builder: ImageBuilder, unit: u64, extents: bool) {
     let cases: Vec<Vec<Call>> = cases(unit)
         .into_iter()

@@ -158,13 +158,14 @@ pub(crate) fn read_general(
     if inode.has_inline_data() {
         return read_inline(mount, inode, bufs, offset);
     }
+    // As in Linux, where nothing is read nobody asks how it is aligned.
+    let Some(request) = InFile::clamp(mount, inode, offset, len) else {
+        return Ok(0);
+    };
     let aligned = mount.aligned(offset) && bufs.iter().all(|buf| mount.aligned(buf.len() as u64));
     if !aligned && access.direct {
         return Err(mount.misaligned("read", offset, len));
     }
-    let Some(request) = InFile::clamp(mount, inode, offset, len) else {
-        return Ok(0);
-    };
     let pieces = collect(mount, inode, &request, wait)
         .map_err(|error| count_would_block(mount, slot, error))?;
     held.begin_io();
@@ -191,7 +192,7 @@ pub(crate) struct InFile {
 }
 
 impl InFile {
-    /// `None` if the read begins at or past i_size, sampled here once.
+    /// `None` if the read is empty, or begins at or past i_size, sampled here once.
     pub(crate) fn clamp(mount: &Mount, inode: &Inode, offset: u64, len: usize) -> Option<InFile> {
         let left = inode.i_size().checked_sub(offset)?;
         let bytes = (len as u64).min(left) as usize;
@@ -328,8 +329,8 @@ fn zero_range(bufs: &mut [IoSliceMut<'_>], from: usize, to: usize) {
     }
 }
 
-/// A read of a file whose data lies in its inode.
-fn read_inline(
+/// A read of a file whose data lies in its inode. Waits for nothing.
+pub(crate) fn read_inline(
     mount: &Mount,
     inode: &Inode,
     bufs: &mut [IoSliceMut<'_>],

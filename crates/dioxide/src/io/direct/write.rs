@@ -153,6 +153,9 @@ impl<'a> WriteRequest<'a> {
         let cuts = self.inode.cuts();
         let appending = self.alone_at_the_end()?;
         let pos = self.position()?;
+        if self.wait == Wait::NoWait && !self.device_aligned(pos) {
+            return Err(self.no_direct_path("the edges are not whole logical blocks"));
+        }
         let (facts, first) = self.facts(pos)?;
         let Verdict::Proceed(mut plan) = check(self.policy, mode, &facts) else {
             return Ok(None);
@@ -211,7 +214,17 @@ impl<'a> WriteRequest<'a> {
         }
         self.check_bytes()?;
         // Who may wait has asked before, and no content goes back into an inode.
-        Err(Error::WouldBlock("the content lies in the inode"))
+        Err(self.no_direct_path("the content lies in the inode"))
+    }
+
+    /// The answer to a no-wait write that is not direct I/O: as in Linux, it is not one for later. Of a queue's,
+    /// which nobody told not to wait, a worker makes it.
+    #[cold]
+    pub(crate) fn no_direct_path(&self, why: &'static str) -> Error {
+        match self.asynchronous {
+            true => Error::WouldBlock(why),
+            false => self.unsupported(&format!("writing without waiting where {why}")),
+        }
     }
 
     /// Whether what is written is what the file is to hold.
@@ -238,14 +251,14 @@ impl<'a> WriteRequest<'a> {
             || !facts.aligned && (facts.extending || facts.partial_unwritten)
     }
 
-    /// The position as [`WriteRequest::place`] has it, checked against the device's logical block too.
+    /// The position as [`WriteRequest::place`] has it, and then checked against the device's logical block too.
     #[inline]
     pub(crate) fn position(&self) -> Result<u64> {
-        let pos = self.start();
-        if self.access.direct && !self.device_aligned(pos) {
-            return Err(self.mount.misaligned("write", pos, self.len));
+        let pos = self.place()?;
+        match self.access.direct && !self.device_aligned(pos) {
+            true => Err(self.mount.misaligned("write", pos, self.len)),
+            false => Ok(pos),
         }
-        self.place()
     }
 
     /// The position, append resolved.
