@@ -182,7 +182,10 @@ fn words(path: &[u8], error: &Error) -> String {
             format!("cannot {what}: {}", io_words(source))
         }
         Error::Device(block::Error::Busy { by, .. }) => format!("is in use: {by}"),
-        Error::NoSpace(_) => io_words(&io::Error::from_raw_os_error(error.errno())),
+        Error::NoSpace(short) => {
+            let words = io_words(&io::Error::from_raw_os_error(error.errno()));
+            format!("{words}: {short}")
+        }
         _ => {
             let said = error.to_string();
             let path = format!("/{}/", String::from_utf8_lossy(path).trim_matches('/'));

@@ -68,6 +68,69 @@ impl fmt::Display for Place {
     }
 }
 
+/// What there is too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Shortage {
+    /// Clusters (blocks, without bigalloc).
+    Clusters {
+        /// How many were asked for at once.
+        asked: u64,
+        /// How many the caller can have.
+        available: u64,
+        /// How many more are free, but kept: for the super user, and for the maps of files.
+        kept: u64,
+    },
+    /// Clusters: there are some, and none of the groups that have them can be used, or they do not lie together.
+    ScatteredClusters,
+    /// Inodes.
+    Inodes,
+    /// Blocks below 2^32, which are all that a file without extents can have.
+    LowBlocks,
+    /// Blocks of a directory: it has as many as it can have.
+    DirectoryBlocks,
+    /// Entries of a directory's index: it has as many levels as it can have.
+    IndexEntries,
+    /// Room for attributes in an inode and its block.
+    Attributes,
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Shortage::Clusters {
+                asked,
+                available,
+                kept,
+            } => {
+                return write!(
+                    f,
+                    "{asked} blocks (clusters, with bigalloc) asked for, {available} available, {kept} more kept for the super user and for maps; remove files, or make the file system larger"
+                );
+            }
+            Shortage::ScatteredClusters => {
+                "the free blocks do not lie together, or in groups that cannot be used; remove files, or run e2fsck"
+            }
+            Shortage::Inodes => {
+                "no inode is free; remove files, or make the file system larger, which adds some"
+            }
+            Shortage::LowBlocks => {
+                "a file without extents can only have the first 2^32 blocks; remove files there, or copy it to one with extents"
+            }
+            Shortage::DirectoryBlocks => {
+                "the directory is as large as it can be; use several directories, or the feature large_dir"
+            }
+            Shortage::IndexEntries => {
+                "the directory's index is full; use several directories, or the feature large_dir"
+            }
+            Shortage::Attributes => {
+                "attributes have the inode and one block; remove some, or use the feature ea_inode"
+            }
+        };
+        f.write_str(text)
+    }
+}
+
 /// Everything that can go wrong above the device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -159,7 +222,7 @@ pub enum Error {
     TooLarge(String),
     /// Nothing is left to allocate (`ENOSPC`); says of what. Nothing was changed.
     #[error("no space left: {0}")]
-    NoSpace(&'static str),
+    NoSpace(Shortage),
     /// Somebody still uses it (`EBUSY`); says who.
     #[error("busy: {0}")]
     Busy(&'static str),

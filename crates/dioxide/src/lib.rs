@@ -58,7 +58,7 @@ pub use dioxide_block::file::Backend;
 pub use dioxide_block::{Buf, BufPool};
 pub use dioxide_format as format;
 pub use dioxide_format::superblock::ErrorPolicy;
-pub use error::{Error, Place, Result};
+pub use error::{Error, Place, Result, Shortage};
 pub use explain::{Direction, Explanation, Step};
 pub use io::direct::policy;
 pub use io::direct::policy::Policy;

@@ -10,7 +10,7 @@ use super::groups::{GroupInodes, Groups, Load, Slot, Totals, UNKNOWN, View, cont
 use super::kinds::InodeBitmap;
 use super::orlov::Spread;
 use crate::txn::inode::TableBlock;
-use crate::{Error, Place, Result};
+use crate::{Error, Place, Result, Shortage};
 use crossbeam_utils::CachePadded;
 use dioxide_format::bitmap;
 use dioxide_format::group_desc::{GroupDesc, INODE_UNINIT};
@@ -124,7 +124,7 @@ impl InodeAllocator {
                 Err(fatal) => return Err(fatal),
             }
         }
-        Err(damage.unwrap_or(Error::NoSpace("inodes")))
+        Err(damage.unwrap_or(Error::NoSpace(Shortage::Inodes)))
     }
 
     fn allocate_in(

@@ -23,7 +23,7 @@ use super::pool::GroupBlocks;
 use super::search::{self, Found};
 use super::space::{Reservation, Right};
 use super::streams::State;
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_format::types::{Group, Pblk};
 use dioxide_journal::Edit;
 use std::ops::Range;
@@ -195,7 +195,9 @@ impl BlockAllocator {
             // One cluster was reserved, so one there is: it was given back where the search had been.
             // Several may be there and not lie together.
             if search.least() > 1 || self.space.openings() == openings {
-                return Err(search.damage.unwrap_or(Error::NoSpace("blocks")));
+                return Err(search
+                    .damage
+                    .unwrap_or(Error::NoSpace(Shortage::ScatteredClusters)));
             }
         }
     }

@@ -10,7 +10,7 @@
 //! Rejected: counters sharded by CPU. An exact answer to "is there enough" needs their sum, and one
 //! atomic addition is small beside the search and the change of two metadata blocks.
 
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -100,8 +100,18 @@ impl Space {
     pub(super) fn reserve(&self, count: u64, right: Right) -> Result<Reservation<'_>> {
         let left = self
             .take(count, count, right)
-            .ok_or(Error::NoSpace("blocks"))?;
+            .ok_or_else(|| self.shortage(count, right))?;
         Ok(Reservation { space: self, left })
+    }
+
+    /// The error of who asks for more than there is.
+    fn shortage(&self, asked: u64, right: Right) -> Error {
+        let available = self.available(right);
+        Error::NoSpace(Shortage::Clusters {
+            asked,
+            available,
+            kept: self.available(Right::Map) - available,
+        })
     }
 
     /// Clusters became used in a bitmap.

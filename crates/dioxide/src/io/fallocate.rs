@@ -59,7 +59,7 @@ impl Mount {
         }
         let limited = matches!(mode, Mode::PunchHole | Mode::CollapseRange);
         if !limited && bytes.end > self.max_bytes_of(inode) {
-            return Err(Error::TooLarge(format!("up to byte {}", bytes.end)));
+            return Err(self.too_large(inode, &format!("a range up to byte {}", bytes.end)));
         }
         self.strip_if_needed(writer, inode, access)?;
         self.finish_truncate(writer, inode)?;
@@ -266,7 +266,7 @@ impl Mount {
         let len = span.bytes.end - span.bytes.start;
         let size = inode.i_size() + len;
         if size > self.max_bytes_of(inode) {
-            return Err(Error::TooLarge(format!("{size} bytes")));
+            return Err(self.too_large(inode, &format!("{size} bytes")));
         }
         // First the size: what is moved behind the old end must not be cut off after a crash.
         self.store_size(writer, inode, size)?;

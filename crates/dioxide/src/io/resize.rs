@@ -127,13 +127,23 @@ impl Mount {
     }
 
     fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
-        let most = self.max_bytes_of(inode);
-        if size <= most {
+        if size <= self.max_bytes_of(inode) {
             return Ok(());
         }
-        Err(Error::TooLarge(format!(
-            "{size} bytes: this file ends at {most}"
-        )))
+        Err(self.too_large(inode, &format!("{size} bytes")))
+    }
+
+    /// The error of who asks for more than a file can hold.
+    #[cold]
+    pub(crate) fn too_large(&self, inode: &Inode, asked: &str) -> Error {
+        let most = self.max_bytes_of(inode);
+        let way_out = match inode.is_extent_mapped() {
+            true => "larger blocks (mkfs -b) allow more",
+            false => "a file with extents can be larger: copy it to a file system with extents",
+        };
+        Error::TooLarge(format!(
+            "{asked}: the largest size of this file is {most} bytes; {way_out}"
+        ))
     }
 
     /// An append-only file keeps what it has.

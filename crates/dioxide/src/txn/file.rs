@@ -12,7 +12,7 @@ use crate::map::tree::{
 };
 use crate::map::{MapGuard, MapKind, Mapping};
 use crate::mount::Mount;
-use crate::{Error, FileType, Result};
+use crate::{Error, FileType, Result, Shortage};
 use dioxide_format::extent::Extent;
 use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
@@ -74,7 +74,7 @@ impl Blocks for FileBlocks<'_> {
         self.fresh.push(run.start);
         if !self.extents && run.start.0 >= INDIRECT_END {
             self.free_run(edit, run)?;
-            return Err(Error::NoSpace("blocks that 32 bits can point to"));
+            return Err(Error::NoSpace(Shortage::LowBlocks));
         }
         Ok(run.start)
     }

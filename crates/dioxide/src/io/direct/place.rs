@@ -26,7 +26,7 @@ use crate::mount::Mount;
 use crate::txn::Writer;
 use crate::txn::file::{Credits, MOST_WRITTEN};
 use crate::txn::inode::INODE_CREDITS;
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_block::{Buf, Durability};
 use dioxide_format::extent::Extent;
 use dioxide_format::types::{Lblk, Pblk};
@@ -282,7 +282,7 @@ impl Placing<'_, '_> {
         let end = Pblk(run.start.0 + u64::from(run.len) * ratio);
         self.inode.set_goal(end, &self.writer.blocks);
         if !self.inode.is_extent_mapped() && end.0 > 1 << 32 {
-            return Err(Error::NoSpace("blocks that 32 bits can point to"));
+            return Err(Error::NoSpace(Shortage::LowBlocks));
         }
         Ok(Target {
             lblk: hole.start as u32,
@@ -549,10 +549,10 @@ impl Placing<'_, '_> {
                 &mut |disk, done: &Range<u64>| self.stamp(disk, self.size_after(done.end)),
             );
             let done = match converted {
-                Err(Error::NoSpace(_)) if self.alone => {
+                Err(Error::NoSpace(short)) if self.alone => {
                     drop(lock);
                     drop(handle);
-                    return self.zero_out(rest);
+                    return self.zero_out(rest, short);
                 }
                 Err(Error::NoSpace(_)) => return Ok(Settled::MustBeAlone),
                 result => result?,
@@ -579,7 +579,7 @@ impl Placing<'_, '_> {
     /// No block is left for the tree to split an extent: what it has around the write is filled with
     /// zeros instead, and becomes written as a whole. Not behind the end of the file, where written
     /// blocks are damage.
-    fn zero_out(&self, blocks: Range<u64>) -> Result<Settled> {
+    fn zero_out(&self, blocks: Range<u64>, short: Shortage) -> Result<Settled> {
         let size = self.end.max(self.inode.i_size());
         let file_end = size.div_ceil(self.block_bytes());
         let lock = self.inode.map.lock();
@@ -590,7 +590,7 @@ impl Placing<'_, '_> {
         for (start, len, pblk) in extents {
             let whole = start..start + len;
             if whole.end > file_end {
-                return Err(Error::NoSpace("blocks"));
+                return Err(Error::NoSpace(short));
             }
             for part in [whole.start..blocks.start, blocks.end..whole.end] {
                 if part.start < part.end {

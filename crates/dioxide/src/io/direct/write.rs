@@ -22,7 +22,7 @@ use crate::map::{MapKind, Mapping};
 use crate::mount::Mount;
 use crate::stats::Count;
 use crate::sync::slot::Slot;
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_block::Durability;
 use parking_lot::MutexGuard;
 use std::io::IoSlice;
@@ -280,11 +280,10 @@ impl<'a> WriteRequest<'a> {
         }
         match pos.checked_add(self.len as u64) {
             Some(end) if end <= self.mount.max_bytes_of(self.inode) => Ok(pos),
-            _ => Err(Error::TooLarge(format!(
-                "a write of {} bytes at {pos}: this file ends at {} bytes",
-                self.len,
-                self.mount.max_bytes_of(self.inode)
-            ))),
+            _ => Err(self.mount.too_large(
+                self.inode,
+                &format!("a write of {} bytes at {pos}", self.len),
+            )),
         }
     }
 
@@ -432,7 +431,7 @@ fn write_blocks(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<usiz
             request.drain()?;
             admitted.plan.io_lock = IoLock::Keep;
             if carry_out(request, bufs, admitted)? == Placed::MustBeAlone {
-                return Err(Error::NoSpace("blocks"));
+                return Err(Error::NoSpace(Shortage::ScatteredClusters));
             }
         }
     }

@@ -26,7 +26,7 @@ use super::tree::{
     Blocks, CREDITS_PER_CLUSTER, I_BLOCK_BYTES, Owner, PhysicalRun, Progress, format_error,
     free_tree_block, journal_error,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_format::indirect::{self, DIRECT, Path};
 use dioxide_format::types::{Lblk, Pblk};
 use dioxide_journal::{Edit, Kind};
@@ -143,7 +143,7 @@ impl<'a> Indirect<'a> {
         self.check_run(run)?;
         let block_bytes = edit.block_bytes() as u32;
         let path = indirect::path(lblk, block_bytes)
-            .ok_or_else(|| Error::TooLarge(format!("block {lblk} of an indirect map")))?;
+            .ok_or_else(|| Error::TooLarge(format!("block {lblk}: a map of indirect blocks ends before it; copy the file to one with extents")))?;
         let last = *path.offsets().last().unwrap_or(&0);
         let len = run.len.min(slots_of(&path, block_bytes) - last);
         let data: Vec<u32> = (0..len).map(|i| run.start.0 as u32 + i).collect();
@@ -298,7 +298,7 @@ impl<'a> Indirect<'a> {
                 Ok(_) => Ok(table),
                 Err(_) => {
                     free_tree_block(self.owner, edit, blocks, table)?;
-                    Err(Error::NoSpace("the first 2^32 blocks"))
+                    Err(Error::NoSpace(Shortage::LowBlocks))
                 }
             });
             match table {

@@ -642,7 +642,10 @@ impl<'a> Plan<'a> {
     fn grow(&mut self) -> Result<()> {
         let depth = self.depth();
         if depth == MAX_DEPTH {
-            let what = format!("the extent tree of inode {} is full", self.owner.ino);
+            let what = format!(
+                "the extent tree of inode {} is full; copy the file to where free blocks lie together",
+                self.owner.ino
+            );
             return Err(Error::TooLarge(what));
         }
         let entries = self.node(ROOT).entries.clone();

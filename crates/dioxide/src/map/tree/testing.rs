@@ -2,7 +2,7 @@
 //! has what.
 
 use super::blocks::{Blocks, Owner, PhysicalRun};
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::{Edit, Kind};
 use std::cell::Cell;
@@ -166,7 +166,7 @@ impl Pool {
 
 /// The error of a pool that is empty.
 pub(crate) fn no_space() -> Error {
-    Error::NoSpace("tree blocks of the test")
+    Error::NoSpace(Shortage::ScatteredClusters)
 }
 
 impl Blocks for Pool {

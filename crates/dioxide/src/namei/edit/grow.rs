@@ -18,7 +18,7 @@ use crate::mount::Mount;
 use crate::namei::dir::inline::with_times_of;
 use crate::txn::Writer;
 use crate::txn::file::{MOST_WRITTEN, MapChange};
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_format::extent::Extent;
 use dioxide_format::features::Incompat;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
@@ -193,7 +193,7 @@ impl Mount {
     ) -> Result<Vec<Piece>> {
         let end = first + u64::from(count);
         if end > self.most_dir_blocks(dir) {
-            return Err(Error::NoSpace("blocks that a directory may have"));
+            return Err(Error::NoSpace(Shortage::DirectoryBlocks));
         }
         let ratio = u64::from(self.sb.cluster_ratio());
         let mut pieces: Vec<Piece> = Vec::new();
@@ -254,7 +254,7 @@ impl Mount {
         let blocks = u64::from(run.len) * ratio;
         let len = (wanted.end - wanted.start).min(blocks - skip);
         if !has_extents && run.start.0 + blocks > 1 << 32 {
-            return Err(Error::NoSpace("blocks that 32 bits can point to"));
+            return Err(Error::NoSpace(Shortage::LowBlocks));
         }
         Ok(Piece {
             extent: extent(wanted.start, len, run.start.0 + skip),

@@ -12,7 +12,7 @@
 use super::grow::Made;
 use crate::namei::dir::block::{Block, Blocks, Role};
 use crate::namei::dir::index::Descent;
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_format::dir::{self, DirEntry, DirFormat, min_rec_len};
 use dioxide_format::htree::{self, DxEntries, DxEntry, DxNode, DxRoot, HashVersion};
 use dioxide_format::types::Lblk;
@@ -171,7 +171,7 @@ fn insert(descent: &Descent<'_>, mut new: DxEntry, made: &mut Made) -> Result<()
         if depth == 0 {
             let mut root = DxRoot::parse(&bytes, format).map_err(damage)?;
             if root.entries.is_full() && root.indirect_levels() >= most_levels(format) {
-                return Err(Error::NoSpace("entries of a directory's index"));
+                return Err(Error::NoSpace(Shortage::IndexEntries));
             }
             put_into_root(&mut root, at, new, format, count, made).map_err(damage)?;
             root.encode_into(&mut bytes).map_err(damage)?;

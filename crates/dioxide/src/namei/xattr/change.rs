@@ -20,7 +20,7 @@ use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::Pblk;
@@ -313,9 +313,7 @@ impl Mount {
                 return Ok((entries, apart));
             }
         }
-        Err(Error::NoSpace(
-            "room for attributes in the inode and its block",
-        ))
+        Err(Error::NoSpace(Shortage::Attributes))
     }
 
     /// Writes an inode with other attributes.
