@@ -1,5 +1,7 @@
-//! Full and fragmented file systems, filled and emptied by many threads.
+//! Full and fragmented file systems, filled and emptied by many threads, and asked for more than there is.
 
+#[path = "full/ahead.rs"]
+mod ahead;
 #[path = "full/fill.rs"]
 mod fill;
 #[path = "model/random.rs"]

@@ -146,17 +146,38 @@ impl BlockAllocator {
         request: &Request,
         reservation: &mut Reservation<'_>,
     ) -> Result<Run> {
+        self.check_reserved(request, reservation)?;
+        let chosen = self.choose(Use::Allocate(edit), request, reservation, false)?;
+        Ok(self.run(chosen.group, &chosen.bits))
+    }
+
+    /// As [`BlockAllocator::claim`], of clusters that were reserved before: at most as many as are left of them, and
+    /// [`Request::right`] says nothing.
+    ///
+    /// # Errors
+    /// As [`BlockAllocator::allocate_reserved`].
+    pub(crate) fn claim_reserved(
+        self: &Arc<Self>,
+        edit: &dyn Edit,
+        request: &Request,
+        reservation: &mut Reservation<'_>,
+    ) -> Result<Claim> {
+        self.check_reserved(request, reservation)?;
+        let chosen = self.choose(Use::Claim(edit), request, reservation, false)?;
+        Ok(Claim::new(self.clone(), chosen))
+    }
+
+    fn check_reserved(&self, request: &Request, reservation: &Reservation<'_>) -> Result<()> {
         valid(request)?;
         assert!(
             reservation.is_of(&self.space),
             "reserved in this file system"
         );
-        if reservation.left() < u64::from(*request.len.start()) {
-            let left = reservation.left();
-            return Err(Error::Invalid(format!("{left} clusters are reserved")));
+        let left = reservation.left();
+        match left < u64::from(*request.len.start()) {
+            true => Err(Error::Invalid(format!("{left} clusters are reserved"))),
+            false => Ok(()),
         }
-        let chosen = self.choose(Use::Allocate(edit), request, reservation, false)?;
-        Ok(self.run(chosen.group, &chosen.bits))
     }
 
     fn reserve_and_choose(&self, to: Use<'_>, request: &Request) -> Result<Chosen> {

@@ -366,7 +366,7 @@ impl File {
     ///
     /// # Errors
     /// As [`File::set_len`]; `EINVAL` for an empty range, or one that is not whole clusters inside the
-    /// file where the mode needs that; `ENOSPC`, and part of the range may be allocated;
+    /// file where the mode needs that; `ENOSPC` if there is no room for all of it, and nothing is changed then;
     /// [`Error::Unsupported`] for files without extents, but for punching holes.
     pub fn allocate(&self, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
         self.access.check_writable()?;

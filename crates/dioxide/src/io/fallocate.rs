@@ -4,10 +4,13 @@
 //! a range that are not whole blocks are zeroed by writing; whole blocks change in the map only.
 //!
 //! Blocks that are allocated ahead are unwritten, so that nothing stale can be read from them; a crash
-//! in the middle leaves some of the range allocated, which is harmless. Collapse and insert move
+//! in the middle leaves some of the range allocated, which is harmless. They are reserved before the first
+//! is allocated, so that a range for which there is no room is left as it is; if another error comes in
+//! the middle, what was allocated is given back. (Linux leaves it allocated, also behind the end of the
+//! file, where nobody sees it.) Collapse and insert move
 //! extents in steps; a crash in the middle leaves them half moved, as in ext4.
 
-use crate::alloc::Request;
+use crate::alloc::{Request, Reservation, Right};
 use crate::api::attributes::FallocateMode as Mode;
 use crate::inode::Inode;
 use crate::io::direct::Access;
@@ -96,7 +99,84 @@ impl Mount {
         grow: bool,
         access: Access,
     ) -> Result<()> {
-        self.fill_holes(writer, inode, self.blocks_touched(span), access)?;
+        let room = self.reserve_for(writer, inode, span, access)?;
+        self.fill_and_grow(writer, inode, span, grow, room)
+    }
+
+    /// Reserves what the holes of a range need.
+    fn reserve_for<'w>(
+        &self,
+        writer: &'w Writer,
+        inode: &Inode,
+        span: &Span,
+        access: Access,
+    ) -> Result<Reservation<'w>> {
+        let clusters = self.clusters_missing(inode, self.blocks_touched(span))?;
+        self.reserve_some(writer, clusters, access.right())
+    }
+
+    /// Clusters for the holes of a range, beside those that the file has already. Once they are more than the file
+    /// system has, the rest of the range counts as one hole.
+    fn clusters_missing(&self, inode: &Inode, blocks: Range<u64>) -> Result<u64> {
+        let ratio = u64::from(self.sb.cluster_ratio());
+        let all = self.sb.blocks_count();
+        let (mut at, mut missing) = (blocks.start, 0);
+        while at < blocks.end && missing <= all / ratio {
+            let hole = at..self.hole_end(inode, at, blocks.end.min(at + 2 * all))?;
+            if hole.is_empty() {
+                let want = (blocks.end - at).min(u32::MAX.into()) as u32;
+                let mapping = map::load::lookup_or_load(self, inode, Lblk(at as u32), want)?;
+                at += u64::from(mapping.len);
+                continue;
+            }
+            let (first, last) = (hole.start / ratio, (hole.end - 1) / ratio);
+            missing += last - first + 1;
+            // Between these two the hole has all of each cluster.
+            let edges = [hole.start, hole.end - 1];
+            for &lblk in &edges[..if first == last { 1 } else { 2 }] {
+                if self.implied_cluster(inode, Lblk(lblk as u32))?.is_some() {
+                    missing -= 1;
+                }
+            }
+            at = hole.end;
+        }
+        Ok(missing + (blocks.end - at) / ratio)
+    }
+
+    /// Where a hole that begins at `at` ends, or `end`; `at` if there is none.
+    fn hole_end(&self, inode: &Inode, at: u64, end: u64) -> Result<u64> {
+        let mut to = at;
+        while to < end {
+            let want = (end - to).min(u32::MAX.into()) as u32;
+            let mapping = map::load::lookup_or_load(self, inode, Lblk(to as u32), want)?;
+            if mapping.kind != MapKind::Hole {
+                break;
+            }
+            to += u64::from(mapping.len);
+        }
+        Ok(to)
+    }
+
+    fn fill_and_grow(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        span: &Span,
+        grow: bool,
+        mut room: Reservation<'_>,
+    ) -> Result<()> {
+        let mut filled = Vec::new();
+        let blocks = self.blocks_touched(span);
+        if let Err(error) = self.fill_holes(writer, inode, blocks, &mut room, &mut filled) {
+            for blocks in filled.into_iter().rev() {
+                // The first error is the one to tell.
+                if let Err(later) = self.remove_blocks(writer, inode, blocks) {
+                    tracing::warn!("inode {}: blocks were not given back: {later}", inode.ino);
+                    break;
+                }
+            }
+            return Err(error);
+        }
         let size = match grow {
             true => span.bytes.end.max(inode.i_size()),
             false => inode.i_size(),
@@ -104,22 +184,29 @@ impl Mount {
         self.grow(writer, inode, size)
     }
 
-    /// Allocates unwritten blocks for the holes of a range.
+    /// Allocates unwritten blocks for the holes of a range, and tells which were holes.
     fn fill_holes(
         &self,
         writer: &Writer,
         inode: &Inode,
         blocks: Range<u64>,
-        access: Access,
+        room: &mut Reservation<'_>,
+        filled: &mut Vec<Range<u64>>,
     ) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
             let want = (blocks.end - at).min(MOST_UNWRITTEN.into()) as u32;
             let mapping = map::load::lookup_or_load(self, inode, Lblk(at as u32), want)?;
-            at += match mapping.kind {
-                MapKind::Hole => self.fill_hole(writer, inode, at, mapping.len, access)?,
-                _ => mapping.len.into(),
-            };
+            if mapping.kind != MapKind::Hole {
+                at += u64::from(mapping.len);
+                continue;
+            }
+            let end = at + self.fill_hole(writer, inode, at, mapping.len, room)?;
+            match filled.last_mut() {
+                Some(last) if last.end == at => last.end = end,
+                _ => filled.push(at..end),
+            }
+            at = end;
         }
         Ok(())
     }
@@ -131,7 +218,7 @@ impl Mount {
         inode: &Inode,
         at: u64,
         len: u32,
-        access: Access,
+        room: &mut Reservation<'_>,
     ) -> Result<u64> {
         let lblk = Lblk(at as u32);
         let ratio = u64::from(self.sb.cluster_ratio());
@@ -147,9 +234,11 @@ impl Mount {
                     goal: self.goal_behind(inode, at)?,
                     len: 1..=clusters.max(1) as u32,
                     stream: Some(inode.stream()),
-                    right: access.right(),
+                    // That was asked when they were reserved.
+                    right: Right::Everyone,
                 };
-                let claim = self.claim_some(writer, &request)?;
+                let reader = self.reader();
+                let claim = writer.blocks.claim_reserved(&reader, &request, room)?;
                 let run = claim.run();
                 let blocks = u64::from(run.len) * ratio - skip;
                 (run.start.0 + skip, blocks.min(most), Some(claim))
@@ -218,9 +307,10 @@ impl Mount {
         grow: bool,
         access: Access,
     ) -> Result<()> {
+        let room = self.reserve_for(writer, inode, span, access)?;
         self.zero_edges(inode, span)?;
         self.make_unwritten(writer, inode, span.whole.clone())?;
-        self.preallocate(writer, inode, span, grow, access)
+        self.fill_and_grow(writer, inode, span, grow, room)
     }
 
     fn check_whole_blocks(&self, inode: &Inode, span: &Span, what: &str) -> Result<()> {

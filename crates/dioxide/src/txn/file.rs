@@ -4,7 +4,7 @@
 
 use super::Writer;
 use super::inode::TableBlock;
-use crate::alloc::{BlockAllocator, Claim, Goal, Release, Request, Right, Run};
+use crate::alloc::{BlockAllocator, Claim, Goal, Release, Request, Reservation, Right, Run};
 use crate::inode::Inode;
 use crate::map::indirect::{self, Indirect};
 use crate::map::tree::{
@@ -560,6 +560,22 @@ impl Mount {
             }
         }
         writer.blocks.claim(&reader, request)
+    }
+
+    /// Reserves clusters, after a commit if that sets some free. No handle may be open.
+    pub(crate) fn reserve_some<'w>(
+        &self,
+        writer: &'w Writer,
+        count: u64,
+        right: Right,
+    ) -> Result<Reservation<'w>> {
+        for _ in 0..COMMITS_FOR_SPACE {
+            match writer.blocks.reserve(count, right) {
+                Err(Error::NoSpace(_)) if writer.commit_for_space()? => {}
+                result => return result,
+            }
+        }
+        writer.blocks.reserve(count, right)
     }
 
     /// The end of what a file's map can hold, in blocks.
