@@ -11,6 +11,8 @@ mod orphans;
 mod paths;
 #[path = "namespace/replay.rs"]
 mod replay;
+#[path = "namespace/special.rs"]
+mod special;
 #[path = "namespace/tree.rs"]
 mod tree;
 #[path = "namespace/variants.rs"]

@@ -269,12 +269,6 @@ impl Bench {
                 Step::Not("–"),
                 guarded(|| self.not_made(feature)),
             ],
-            Ours::Reads(feature) => vec![
-                guarded(|| self.read(image)),
-                guarded(|| read_only(image, feature)),
-                Step::Not("–"),
-                guarded(|| self.not_made(feature)),
-            ],
             Ours::Changes => {
                 let mut steps = self.forth(image);
                 steps.push(guarded(|| self.not_made(self.set.name)));
@@ -383,13 +377,5 @@ fn refused(image: &Image, feature: &str) -> Result<(), String> {
         Ok(_) => Err("opened".into()),
         Err(error) if error.to_string().contains(feature) => Ok(()),
         Err(error) => Err(format!("{feature} is not named: {error}")),
-    }
-}
-
-fn read_only(image: &Image, feature: &str) -> Result<(), String> {
-    let fs = open(image, false).map_err(|error| error.to_string())?;
-    match fs.read_only() {
-        Some(why) if why.contains(feature) => Ok(()),
-        other => Err(format!("{feature} is not why it is read-only: {other:?}")),
     }
 }

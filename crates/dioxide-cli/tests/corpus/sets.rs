@@ -16,8 +16,6 @@ pub enum Ours {
     All,
     /// Reads and changes it, and does not make it.
     Changes,
-    /// Opens it read-only, naming this feature, and does not make it.
-    Reads(&'static str),
     /// Refuses it, naming this feature, and does not make it.
     Refuses(&'static str),
 }
@@ -235,12 +233,12 @@ pub const SETS: &[Set] = &[
     Set {
         name: "verity",
         args: "-t ext4 -b 4096 -O verity",
-        ours: Ours::Reads("verity"),
+        ours: Ours::Changes,
     },
     Set {
         name: "encrypt",
         args: "-t ext4 -b 4096 -O encrypt",
-        ours: Ours::Refuses("encrypt"),
+        ours: Ours::Changes,
     },
     Set {
         name: "casefold",

@@ -191,7 +191,8 @@ fn copy_into_a_full_image_leaves_the_old_file_and_nothing_else() {
         assert_eq!(ran.status, Some(2));
         let told = format!("dioxide: cp: {place}: No space left on device: ");
         assert!(ran.stderr.starts_with(&told), "{}", ran.stderr);
-        let ways = "kept for the super user and for maps; remove files, or make the file system larger\n";
+        let ways =
+            "kept for the super user and for maps; remove files, or make the file system larger\n";
         assert!(ran.stderr.ends_with(ways), "{}", ran.stderr);
     }
     assert_eq!(dioxide(["cat", &place]).text(), "hello, world\n");

@@ -11,6 +11,7 @@ use crate::{
     Error, FallocateMode, FileType, Fs, Mapping, Metadata, NewFile, Node, Result, SetAttributes,
     map,
 };
+use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Lblk;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -161,8 +162,8 @@ impl OpenOptions {
     ///
     /// # Errors
     /// As [`Fs::metadata`]; `EISDIR`; `EROFS` for writing on a read-only mount; `EPERM` for writing
-    /// an immutable file, or an append-only file without [`OpenOptions::append`]; `EINVAL` for
-    /// neither reading nor writing; [`Error::Unsupported`] for devices, pipes and sockets.
+    /// an immutable file, one under verity, or an append-only file without [`OpenOptions::append`]; `EINVAL` for
+    /// neither reading nor writing; [`Error::Unsupported`] for devices, pipes and sockets, and for encrypted files.
     pub fn open(&self, fs: &Fs, path: impl AsRef<[u8]>) -> Result<File> {
         let path = path.as_ref();
         self.access.check_named(path)?;
@@ -283,7 +284,7 @@ impl File {
     ///
     /// # Errors
     /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; `ENOSPC`;
-    /// `EFBIG` for one that passes the largest size (of which Linux writes what fits); `EROFS`; [`Error::Unsupported`] for encrypted and journalled files; device
+    /// `EFBIG` for one that passes the largest size (of which Linux writes what fits); `EROFS`; [`Error::Unsupported`] for journalled files; device
     /// errors. After an error the file has its old size, and any part of what lies inside it may
     /// have been written.
     #[inline(always)]
@@ -504,6 +505,7 @@ impl Access {
                 )));
             }
         }
+        inode.check_readable()?;
         if self.write {
             self.check_write(mount, inode, name)?;
         }
@@ -526,6 +528,10 @@ impl Access {
         }
         if inode.is_immutable() {
             return Err(Error::NotPermitted(format!("{} is immutable", name())));
+        }
+        if inode.flags().contains(InodeFlags::VERITY) {
+            let what = "is under verity, and only read; copy it to change the copy";
+            return Err(Error::NotPermitted(format!("{} {what}", name())));
         }
         if inode.is_append_only() && !self.append {
             return Err(Error::NotPermitted(format!("{} is append-only", name())));

@@ -24,7 +24,7 @@ use crate::mount::Mount;
 use crate::namei::xattr::put_area;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
-use crate::Result;
+use crate::{Error, Result};
 use dioxide_block::{Buf, Durability};
 use dioxide_format::extent::Extent;
 use dioxide_format::features::Incompat;
@@ -47,6 +47,20 @@ pub(crate) enum Inlined {
 }
 
 impl Inode {
+    /// Whether its content, or a symlink's target, can be read: not when it is encrypted.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub(crate) fn check_readable(&self) -> Result<()> {
+        match self.flags().contains(InodeFlags::ENCRYPT) {
+            false => Ok(()),
+            true => Err(Error::Unsupported(format!(
+                "inode {} is encrypted (encrypt); Linux reads it, with the key",
+                self.ino
+            ))),
+        }
+    }
+
     /// Whether its bytes are what it holds, in blocks or in the inode: not encrypted, under verity or
     /// journalled.
     pub(crate) fn holds_plain_bytes(&self) -> bool {

@@ -34,11 +34,16 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What can be read.
-const INCOMPAT: Incompat = known::INCOMPAT.union(Incompat::NEEDS_RECOVERY);
+/// What can be read. Of encrypted files all but content and names.
+const INCOMPAT: Incompat = known::INCOMPAT
+    .union(Incompat::NEEDS_RECOVERY)
+    .union(Incompat::ENCRYPT);
 
-/// What can be written. ORPHAN_PRESENT is not a layout but a state, and judged as such.
-pub(super) const RO_COMPAT: RoCompat = known::RO_COMPAT.union(RoCompat::ORPHAN_PRESENT);
+/// What can be written. ORPHAN_PRESENT is not a layout but a state, and judged as such. Files under verity are only
+/// read, and not verified.
+pub(super) const RO_COMPAT: RoCompat = known::RO_COMPAT
+    .union(RoCompat::VERITY)
+    .union(RoCompat::ORPHAN_PRESENT);
 
 impl Mount {
     /// Opens the file system on a device. Blocks.

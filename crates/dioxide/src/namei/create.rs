@@ -263,6 +263,7 @@ impl Mount {
         if dir.node().disk.links_count() == 0 || dir.has_ended() {
             return Err(Error::NotFound(format!("directory {}, removed", dir.ino)));
         }
+        self.check_names(dir)?;
         match dir.is_immutable() {
             true => Err(Error::NotPermitted(format!(
                 "directory {} is immutable",

@@ -239,7 +239,7 @@ impl Mount {
         dir: &'a Inode,
         new: &NewEntry<'_>,
     ) -> Result<Placed<'a>> {
-        self.ensure_plain_names(dir)?;
+        self.check_names(dir)?;
         let format = self.dir_format;
         if dir.has_inline_data() {
             let entry = new.on_disk(&format);
@@ -271,7 +271,9 @@ impl Mount {
         name: &[u8],
         change: &mut dyn FnMut(&mut [u8], &Found) -> dioxide_format::Result<()>,
     ) -> Result<bool> {
-        self.ensure_plain_names(dir)?;
+        if name != b".." {
+            self.check_names(dir)?;
+        }
         let format = self.dir_format;
         if dir.has_inline_data() {
             return self.change_inline(
@@ -288,10 +290,6 @@ impl Mount {
         };
         modify(edit, dir, &block, &mut |chain| change(chain, &found))?;
         Ok(true)
-    }
-
-    fn ensure_plain_names(&self, dir: &Inode) -> Result<()> {
-        dir::ensure_plain_names(&dir.node().disk).map_err(|error| Error::format(error, dir.place()))
     }
 
     /// As Linux, and only where no checksum says that the index is what was written.

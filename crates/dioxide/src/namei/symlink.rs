@@ -11,11 +11,12 @@ impl Mount {
     /// The target of a symlink. Blocks on metadata.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is no symlink; damage.
+    /// [`Error::Invalid`] if it is no symlink; as [`Inode::check_readable`]; damage.
     pub(crate) fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
         if inode.file_type() != FileType::Symlink {
             return Err(Error::Invalid(format!("inode {} is no symlink", inode.ino)));
         }
+        inode.check_readable()?;
         let format = |error| Error::format(error, inode.place());
         let node = inode.node();
         let size = node.disk.size();

@@ -48,13 +48,14 @@ impl Mount {
     /// cookie of the next, until it says so. Blocks on metadata.
     ///
     /// # Errors
-    /// Damage, after the entries before it were visited.
+    /// As [`Mount::check_names`]; damage, after the entries before it were visited.
     pub(crate) fn read_dir_from(
         &self,
         dir: &Inode,
         cookie: u64,
         visit: &mut Visit<'_>,
     ) -> Result<()> {
+        self.check_names(dir)?;
         match self.order(dir)? {
             Order::Index(descent) => self.list_index(descent, cookie, visit),
             Order::Hash(version) => self.list_small(dir, version, cookie, visit),

@@ -70,8 +70,9 @@ impl Mount {
     /// Blocks on metadata.
     ///
     /// # Errors
-    /// Damage, after the entries of the blocks before were visited.
+    /// As [`Mount::check_names`]; damage, after the entries of the blocks before were visited.
     pub(crate) fn for_each_entry(&self, dir: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
+        self.check_names(dir)?;
         if dir.has_inline_data() {
             return self.for_each_inline(dir, visit);
         }
@@ -89,13 +90,33 @@ impl Mount {
     /// on metadata.
     ///
     /// # Errors
-    /// Damage.
+    /// As [`Mount::check_names`]; damage.
     pub(crate) fn find_entry(&self, dir: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+        if !is_dot(name) {
+            self.check_names(dir)?;
+        }
         if dir.has_inline_data() {
             return self.find_inline(dir, name);
         }
         let found = self.find_in_blocks(dir, name)?;
         Ok(found.map(|(_, found)| found.ino))
+    }
+
+    /// Whether the names in a directory are what they are on the disk.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for encrypted ones.
+    pub(super) fn check_names(&self, dir: &Inode) -> Result<()> {
+        const SPECIAL: u32 = InodeFlags::ENCRYPT.0 | InodeFlags::CASEFOLD.0;
+        if dir.flags().0 & SPECIAL == 0 {
+            return Ok(());
+        }
+        dir::ensure_plain_names(&dir.node().disk).map_err(|error| {
+            let ino = dir.ino;
+            Error::Unsupported(format!(
+                "names in directory {ino}: {error}; Linux has them, with the key"
+            ))
+        })
     }
 
     /// Whether a directory has no names but `.` and `..`. Blocks on metadata; looks at every block of
