@@ -15,7 +15,7 @@
 //! has a limit.
 
 mod fast_commit;
-mod groups;
+pub(crate) mod groups;
 mod knobs;
 mod log;
 mod meta;
@@ -38,7 +38,7 @@ use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
 use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
 use dioxide_journal::buffer::BufferCache;
-use groups::DescTable;
+use groups::{Counts, DescTable};
 use knobs::Knobs;
 use mmp::Protection;
 use parking_lot::Mutex;
@@ -92,6 +92,8 @@ pub(crate) struct Mount {
     pub(crate) dir_format: DirFormat,
     descs: DescTable,
     zones: Zones,
+    /// What was free when it was opened, if all groups were looked at then.
+    counts: Option<Counts>,
     /// Blocks of metadata, changes included that are not durable yet.
     pub(crate) cache: BufferCache,
     /// What changes metadata, once something did.
@@ -174,6 +176,14 @@ impl Mount {
                 tracing::error!("writes to open files are not refused: {error}");
             }
         }
+    }
+
+    /// What is free while nothing has changed.
+    pub(crate) fn free_counts(&self) -> Counts {
+        self.counts.unwrap_or(Counts {
+            free_blocks: self.sb.free_blocks_count(),
+            free_inodes: self.sb.free_inodes_count(),
+        })
     }
 
     /// The seed of metadata checksums, if the file system has them.

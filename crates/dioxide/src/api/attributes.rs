@@ -6,6 +6,7 @@ use crate::io::direct::Wait;
 use crate::io::direct::lock::lock;
 use crate::io::direct::policy::LockMode;
 use crate::mount::Mount;
+use crate::mount::groups::Counts;
 use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
@@ -249,9 +250,12 @@ impl Mount {
                 writer.inodes.free_inodes(),
             ),
             None => {
-                let free = sb.free_blocks_count();
+                let Counts {
+                    free_blocks: free,
+                    free_inodes,
+                } = self.free_counts();
                 let unclaimed = free.saturating_sub(self.aside_clusters() * ratio);
-                (free, unclaimed, sb.free_inodes_count().into())
+                (free, unclaimed, free_inodes.into())
             }
         };
         StatFs {

@@ -24,6 +24,20 @@ pub(super) struct DescTable {
     inode_tables: Box<[AtomicU64]>,
 }
 
+/// Sums over all descriptors. The superblock has its own, which are those of the last clean end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) free_blocks: u64,
+    pub(crate) free_inodes: u32,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, sb: &SuperBlock, desc: &GroupDesc) {
+        self.free_blocks += u64::from(desc.free_clusters_count()) * u64::from(sb.cluster_ratio());
+        self.free_inodes = self.free_inodes.saturating_add(desc.free_inodes_count());
+    }
+}
+
 /// Groups whose inode tables are remembered, at most.
 const REMEMBERED: u32 = 16_384;
 
@@ -67,6 +81,18 @@ impl Mount {
             known.store(block.0, Ordering::Relaxed);
         }
         Ok(block)
+    }
+
+    /// What is free, by the descriptors of all groups. Blocks on metadata.
+    ///
+    /// # Errors
+    /// As [`Mount::group_desc`].
+    pub(super) fn count_free(&self) -> Result<Counts> {
+        let mut counts = Counts::default();
+        for group in (0..self.sb.group_count()).map(Group) {
+            counts.add(&self.sb, &self.group_desc(group)?);
+        }
+        Ok(counts)
     }
 
     /// The descriptor of a group, checked. Blocks on metadata.

@@ -135,6 +135,7 @@ impl Mount {
             dir_format: DirFormat::of(&sb),
             descs: DescTable::new(&sb, Pblk(sb_at / u64::from(block_bytes))),
             zones: Zones::unknown(),
+            counts: None,
             cache: BufferCache::new(device.clone(), block_bytes as usize, options.metadata_cache),
             mmp: None,
             me: Weak::new(),

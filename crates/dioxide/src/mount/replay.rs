@@ -14,7 +14,8 @@
 //! be sent away.
 
 use super::Mount;
-use super::fast_commit::{self, Counts};
+use super::fast_commit;
+use super::groups::Counts;
 use super::open::{RO_COMPAT, read_superblock};
 use super::span::write_span;
 use crate::api::fs::MountOptions;
@@ -102,7 +103,12 @@ fn replay_log(
     }
     recovery.replay(&**device)?;
     let counts = match waiting {
-        0 => None,
+        // Transactions say nothing of the superblock's counts. Where a descriptor is damaged, they stay.
+        0 => {
+            let sb = read_superblock(&**device, at)?;
+            let mount = Mount::new(device.clone(), options, Arc::new(sb), at);
+            mount.count_free().ok()
+        }
         _ => match apply_fast_commits(device, options, sb, at, &log, &recovery, protected) {
             Ok(counts) => Some(counts),
             Err(Error::Device(error)) => return Err(Error::Device(error)),

@@ -9,6 +9,7 @@
 //! descriptor of a huge file system for one file would take longer than anything else.
 
 use super::Mount;
+use super::groups::Counts;
 use crate::inode::Inode;
 use crate::map::{self, MapKind};
 use crate::{Error, Place, Result};
@@ -59,21 +60,26 @@ fn zone_of(sb: &SuperBlock, ranges: Vec<Range<u64>>) -> SystemZone {
 
 impl Mount {
     /// Reads and checks the first [`KNOWN_GROUPS`] descriptors. If those are all, remembers what they
-    /// occupy. Returns the damaged groups' errors, the first few of them.
+    /// occupy, and what they count as free. Returns the damaged groups' errors, the first few of them.
     pub(super) fn learn_groups(&mut self) -> Vec<Error> {
         const FEW: usize = 4;
         let groups = self.sb.group_count();
         let mut errors = Vec::new();
         let mut ranges = Vec::new();
+        let mut counts = Counts::default();
         for group in (0..groups.min(KNOWN_GROUPS)).map(Group) {
             match self.group_desc(group) {
-                Ok(desc) => ranges.extend(group_ranges(&self.sb, group, &desc)),
+                Ok(desc) => {
+                    counts.add(&self.sb, &desc);
+                    ranges.extend(group_ranges(&self.sb, group, &desc));
+                }
                 Err(error) if errors.len() < FEW => errors.push(error),
                 Err(_) => {}
             }
         }
         if groups <= KNOWN_GROUPS {
             self.zones.fixed = Some(Arc::new(zone_of(&self.sb, ranges)));
+            self.counts = errors.is_empty().then_some(counts);
         }
         errors
     }

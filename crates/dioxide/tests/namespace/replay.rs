@@ -69,6 +69,30 @@ fn dirty_journal_is_replayed_on_the_device_by_a_writing_mount() {
     }
 }
 
+/// What is logged tells of the groups, and the superblock's own counts are those of the last clean end.
+#[test]
+fn free_counts_of_a_journal_that_dioxide_left_are_those_of_the_groups() {
+    let image = Image::builder().size(64 << 20).build();
+    let fs = open(&image, &MountOptions::new());
+    for number in 0..FILES {
+        let options = OpenOptions::new().write(true).create(true);
+        let file = options.open(&fs, &format!("/{number}")).expect("a file");
+        file.write_at(&[7; 5000], 0).expect("room");
+        file.sync_all().expect("a sync");
+    }
+    let (copy, expected) = (image.copy(), fs.statfs());
+    fs.close().expect("a clean end");
+    assert!(needs_recovery(&copy));
+    for read_only in [true, false, true] {
+        let fs = open(&copy, &MountOptions::new().read_only(read_only));
+        let found = fs.statfs();
+        assert_eq!(found.blocks_free, expected.blocks_free, "{read_only}");
+        assert_eq!(found.files_free, expected.files_free, "{read_only}");
+        fs.close().expect("nothing to do");
+    }
+    e2fsck_clean(copy.path());
+}
+
 #[test]
 fn dirty_journal_is_read_in_place_by_a_reading_mount() {
     need_root!();

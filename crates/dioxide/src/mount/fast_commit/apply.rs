@@ -3,10 +3,10 @@
 //! Order: numbers that stand for another file now are set free; blocks that were added are taken,
 //! before anything is allocated; then files, directories, names, and what has no name left.
 
-use super::Counts;
 use super::names::Links;
 use super::plan::{File, Plan, wrong};
 use crate::mount::Mount;
+use crate::mount::groups::Counts;
 use crate::txn::{Writer, superblock};
 use crate::{Error, Place, Result};
 use dioxide_format::features::RoCompat;

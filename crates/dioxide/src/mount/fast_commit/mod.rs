@@ -33,6 +33,7 @@ mod plan;
 mod ranges;
 
 use super::Mount;
+use super::groups::Counts;
 use super::zone::journal_blocks;
 use crate::Result;
 use crate::api::fs::MountOptions;
@@ -51,13 +52,6 @@ use std::time::Duration;
 
 /// Nothing is to be committed before all of it is there.
 const NEVER: Duration = Duration::from_secs(1 << 30);
-
-/// What the superblock counts, after the replay.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Counts {
-    pub(super) free_blocks: u64,
-    pub(super) free_inodes: u32,
-}
 
 /// Applies the fast commits that follow `log`, whose transactions are on the device already. `sb` is
 /// the superblock as it is after them, at byte `at`. Blocks. The log is left to be reset.
