@@ -30,7 +30,7 @@ mod sigbus;
 mod sink;
 mod uring;
 
-pub use guard::in_use_by;
+pub use guard::{Replacing, in_use_by};
 pub use lane::Lane;
 pub use sink::NullSink;
 

@@ -2,7 +2,7 @@
 
 mod host;
 
-use dioxide_block::file::{self, Backend, FileOptions, NullSink};
+use dioxide_block::file::{self, Backend, FileOptions, NullSink, Replacing};
 use dioxide_block::mem::MemDevice;
 use dioxide_block::{Buf, Device, Durability, Error, Op, OpKind, QueueOptions, Segs};
 use host::{LoopDevice, MIB, Mount, op, pattern, push, run_one, seg, writable};
@@ -174,6 +174,52 @@ fn image_attached_to_a_loop_device_is_refused_to_a_writer() {
     drop(attached);
     assert_eq!(file::in_use_by(file.path()), None);
     host::open(file.path(), &write_anyhow());
+}
+
+#[test]
+fn file_that_is_replaced_is_kept_from_others_and_refused_if_somebody_has_it() {
+    let file = host::disk_file(MIB);
+    let refused = || match Replacing::begin(file.path()) {
+        Err(Error::Busy { by, .. }) => by,
+        other => panic!("{other:?}"),
+    };
+    for options in [write_anyhow(), FileOptions::default()] {
+        let holder = host::open(file.path(), &options);
+        assert!(refused().starts_with("locked by this process itself;"));
+        drop(holder);
+    }
+    let held = Replacing::begin(file.path()).unwrap();
+    busy_by(file.path(), &FileOptions::default());
+    refused();
+    drop(held);
+    host::open(file.path(), &write_anyhow());
+    // A name that comes to be somebody's meanwhile.
+    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = dir.path().join("new");
+    let mut none = Replacing::begin(&image).unwrap();
+    std::fs::write(&image, [0; 4096]).unwrap();
+    let holder = host::open(&image, &write_anyhow());
+    assert!(matches!(none.check(), Err(Error::Busy { .. })));
+    drop(holder);
+    none.check().unwrap();
+    // Neither symlinks nor directories hold an image.
+    std::os::unix::fs::symlink(&image, dir.path().join("link")).unwrap();
+    Replacing::begin(dir.path().join("link")).unwrap();
+    Replacing::begin(dir.path()).unwrap();
+}
+
+#[test]
+fn file_that_is_attached_while_it_is_to_be_replaced_is_refused_in_the_end() {
+    if !host::is_root() {
+        return;
+    }
+    let file = host::disk_file(MIB);
+    let mut held = Replacing::begin(file.path()).unwrap();
+    let attached = LoopDevice::attach(file.path());
+    let error = held.check().unwrap_err().to_string();
+    assert!(error.contains(attached.path.to_str().unwrap()), "{error}");
+    drop(attached);
+    held.check().unwrap();
 }
 
 #[test]

@@ -5,10 +5,12 @@
 
 use crate::failure::Failure;
 use crate::render::printable;
+use dioxide::block::{self, file::Replacing};
 use serde::Serialize;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 /// Standard output.
 pub struct Out {
@@ -55,6 +57,13 @@ impl Out {
     pub fn finish(&mut self) -> Result<(), Failure> {
         Ok(self.file.flush()?)
     }
+}
+
+/// Writes a file that was asked for. One of that name is overwritten, unless it is an image that is in use.
+pub fn write_file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let failed = |error: block::Error| Failure::engine(path.display(), b"", &error.into());
+    let _held = Replacing::begin(path).map_err(failed)?;
+    fs::write(path, bytes).map_err(|error| Failure::host(path.display(), &error))
 }
 
 /// An array of JSON whose elements are written as they come.

@@ -271,3 +271,55 @@ fn source_date_epoch_clamps_times_and_must_be_a_number() {
     );
     assert_eq!(run("soon", "other").0, Some(2));
 }
+
+#[test]
+fn file_in_use_is_replaced_by_no_command() {
+    let disk = Fixture::new();
+    let (into, source) = (disk.beside("into"), disk.tree(""));
+    fs::create_dir(&into).unwrap();
+    let used = into.join("used.img");
+    let (name, source) = (used.to_str().unwrap(), source.to_str().unwrap());
+    dioxide(["pack", "-q", source, name]).text();
+    let before = fs::read(&used).unwrap();
+    let holder = dioxide::Fs::open(&used, &dioxide::MountOptions::new()).unwrap();
+    // Refused before the source is looked at.
+    for words in [
+        &["pack", source, name][..],
+        &["pack", "/nowhere.tar", name],
+        &["unpack", "--tar", &disk.at("/"), name],
+        &["cp", &disk.at("/hello"), name],
+        &["map", "--svg", name, &disk.name()],
+        &["extents", "--html", name, &disk.at("/hello")],
+    ] {
+        let ran = dioxide(words);
+        assert_eq!(ran.status, Some(2), "{words:?}");
+        let expected = format!(
+            "{name}: is in use: locked by process {}",
+            std::process::id()
+        );
+        assert!(ran.stderr.contains(&expected), "{words:?}: {}", ran.stderr);
+        assert!(fs::read(&used).unwrap() == before, "{words:?}");
+    }
+    let tree = disk.beside("one");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("used.img"), "another").unwrap();
+    let packed = disk.beside("one.img");
+    let packed = packed.to_str().unwrap();
+    dioxide(["pack", "-q", tree.to_str().unwrap(), packed]).text();
+    let ran = dioxide(["unpack", "--merge", packed, into.to_str().unwrap()]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("is in use"), "{}", ran.stderr);
+    assert!(fs::read(&used).unwrap() == before);
+    holder.close().unwrap();
+    dioxide(["pack", "-q", source, name]).text();
+}
+
+#[test]
+fn pack_of_an_image_onto_itself_is_refused() {
+    let disk = Fixture::new();
+    for source in [disk.name(), disk.at("/list")] {
+        let ran = dioxide(["pack", &source, &disk.name()]);
+        assert_eq!(ran.status, Some(2));
+        assert!(ran.stderr.contains("is what is packed"), "{}", ran.stderr);
+    }
+}

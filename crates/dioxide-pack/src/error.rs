@@ -75,6 +75,14 @@ impl Error {
         }
     }
 
+    /// A file of the host that cannot be replaced.
+    pub(crate) fn kept(name: impl Into<String>, source: dioxide::block::Error) -> Error {
+        Error::Image {
+            name: name.into(),
+            source: source.into(),
+        }
+    }
+
     pub(crate) fn host(name: impl Into<String>, source: impl Into<io::Error>) -> Error {
         Error::Host {
             name: name.into(),

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::size::{Free, Layout, Need, need, smallest};
 use crate::tree::{Tree, Warning, Watch};
 use dioxide::block::Device;
-use dioxide::block::file::{self, FileOptions};
+use dioxide::block::file::{self, FileOptions, Replacing};
 use dioxide::format::features::Incompat;
 use dioxide::format::superblock::SuperBlock;
 use dioxide::mkfs::{Plan, WriteOptions};
@@ -161,29 +161,42 @@ pub fn plan(tree: &Tree, options: &ImageOptions) -> Result<Packed> {
     })
 }
 
-/// Makes an image of a tree. A file that has the name already is replaced once the image is complete.
-/// Blocks.
+/// Makes sure that an image may get this name, and that nobody opens a file that has it until the image
+/// takes its place. Before the tree is read, which may take long.
 ///
 /// # Errors
-/// Those of [`plan`], of the source and of the host. Nothing has changed then.
-pub fn write(
-    tree: &mut Tree,
-    image: &Path,
-    options: &ImageOptions,
-    watch: &mut dyn Watch,
-) -> Result<Packed> {
+/// For a file that is mounted, attached or open elsewhere, or is no regular one.
+pub fn target(image: &Path) -> Result<Replacing> {
     if fs::symlink_metadata(image).is_ok_and(|metadata| !metadata.is_file()) {
         let why = io::Error::other("is no regular file, and is not replaced");
         return Err(Error::host(image.display().to_string(), why));
     }
+    Replacing::begin(image).map_err(|error| Error::kept(image.display().to_string(), error))
+}
+
+/// Makes an image of a tree. A file that has the name already is replaced once the image is complete.
+/// Blocks.
+///
+/// # Errors
+/// Those of [`plan`], of the source and of the host; a file that came to be in use meanwhile. Nothing has
+/// changed then.
+pub fn write(
+    tree: &mut Tree,
+    mut target: Replacing,
+    options: &ImageOptions,
+    watch: &mut dyn Watch,
+) -> Result<Packed> {
     let mut packed = plan(tree, options)?;
+    let image = target.path().to_owned();
+    let name = || image.display().to_string();
     let mut tries = 0;
     loop {
-        match fill(tree, image, &packed.plan, watch) {
+        match fill(tree, &image, &packed.plan, watch) {
             Ok((unfinished, warnings)) => {
                 packed.warnings = warnings;
-                let kept = unfinished.persist(image);
-                kept.map_err(|error| Error::host(image.display().to_string(), error.error))?;
+                target.check().map_err(|error| Error::kept(name(), error))?;
+                let kept = unfinished.persist(&image);
+                kept.map_err(|error| Error::host(name(), error.error))?;
                 return Ok(packed);
             }
             // The model is of a file system that gives out blocks as Linux does.

@@ -16,13 +16,92 @@ use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::ioctl;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Says which part of the kernel uses an image file or block device: where it is mounted, which
 /// loop device it is attached to, what holds it. `None` if nothing is found, or the path cannot be
 /// looked at. Locks are not looked at: opening does that.
 pub fn in_use_by(path: impl AsRef<Path>) -> Option<String> {
     used_by(&fs::stat(path.as_ref()).ok()?)
+}
+
+/// A file of the host whose name another one is to get. Until this is dropped nobody can open it by this
+/// crate, so that nobody writes into what is about to have no name any more.
+#[derive(Debug)]
+pub struct Replacing {
+    path: PathBuf,
+    /// None if there is no regular file of that name.
+    held: Option<OwnedFd>,
+}
+
+impl Replacing {
+    /// Locks the file that has the name. One that is not there, or is no regular file, is left alone.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when it is mounted, attached to a loop device or locked; [`Error::Open`].
+    pub fn begin(path: impl AsRef<Path>) -> Result<Replacing> {
+        let path = path.as_ref();
+        let held = match fs::lstat(path) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_file() => Some(hold(path)?),
+            Ok(_) | Err(Errno::NOENT) => None,
+            Err(e) => return Err(step(path, "stat", e)),
+        };
+        Ok(Replacing {
+            path: path.into(),
+            held,
+        })
+    }
+
+    /// The name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Looks once more, right before the file is replaced: a loop device asks nobody's leave, and a file may
+    /// have come.
+    ///
+    /// # Errors
+    /// As [`Replacing::begin`].
+    pub fn check(&mut self) -> Result<()> {
+        match &self.held {
+            Some(fd) => check_replaced(&self.path, fd),
+            None => {
+                *self = Replacing::begin(&self.path)?;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn hold(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let open = |access| fs::open(path, flags | access, Mode::empty());
+    let (fd, write) = match open(OFlags::RDWR) {
+        // Who may replace it need not be allowed to write it. Writers are found all the same.
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) => {
+            (open(OFlags::RDONLY), false)
+        }
+        opened => (opened, true),
+    };
+    let fd = fd.map_err(|e| step(path, "open", e))?;
+    check_replaced(path, &fd)?;
+    match lock(&fd, write) {
+        Err(Errno::AGAIN | Errno::ACCESS) => {
+            let stat = fs::fstat(&fd).map_err(|e| step(path, "stat", e))?;
+            let who = lock_holder(&stat).unwrap_or_else(|| "another process".into());
+            Err(busy(path, format!("locked by {who}; end it first")))
+        }
+        // Some file systems have no locks.
+        _ => Ok(fd),
+    }
+}
+
+fn check_replaced(path: &Path, fd: &OwnedFd) -> Result<()> {
+    let stat = fs::fstat(fd).map_err(|e| step(path, "stat", e))?;
+    match used_by(&stat) {
+        Some(by) => Err(busy(path, format!("{by}; unmount or detach it first"))),
+        None => Ok(()),
+    }
 }
 
 /// Refuses what is in use; locks the rest.

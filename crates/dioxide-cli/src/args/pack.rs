@@ -63,7 +63,8 @@ time elsewhere comes from the tree: uuid and hash seed from its names and attrib
 file system (and when files were made and changed) is that of the youngest file. --epoch, or
 SOURCE_DATE_EPOCH in the environment, sets that time, and no file is younger then.
 
-IMG gets its name when it is complete; a file of that name is replaced. The exit status is 1 if
+IMG gets its name when it is complete; a file of that name is replaced, unless it is mounted, attached
+to a loop device or open elsewhere. The exit status is 1 if
 something could not be kept as it is, which is told; 2 if there is no image.
 
 Examples:

@@ -2,7 +2,7 @@
 
 use crate::args::BenchArgs;
 use crate::failure::{Failure, Status};
-use crate::output::Out;
+use crate::output::{Out, write_file};
 use crate::progress::Progress;
 use dioxide_bench::Report;
 use std::io::Write;
@@ -42,14 +42,10 @@ fn is_stdout(path: &Path) -> bool {
 
 fn write_files(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
     if let Some(path) = args.json.as_deref().filter(|path| !is_stdout(path)) {
-        write_file(path, &report.to_json_lines())?;
+        write_file(path, report.to_json_lines())?;
     }
     match &args.html {
-        Some(path) => write_file(path, &report.to_html()),
+        Some(path) => write_file(path, report.to_html()),
         None => Ok(()),
     }
-}
-
-fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| Failure::trouble(path.display(), error))
 }

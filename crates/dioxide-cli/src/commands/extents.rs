@@ -8,16 +8,14 @@ mod picture;
 use crate::args::ExtentsArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
-use crate::output::Out;
+use crate::output::{Out, write_file};
 use crate::render::count_words;
 use crate::session::{Session, Target};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{File, MapKind};
 use picture::Picture;
 use serde::Serialize;
-use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 const HEADER: &str = " ext:     logical_offset:        physical_offset: length:   expected: flags:";
 
@@ -67,11 +65,8 @@ pub fn run(args: &ExtentsArgs, session: &mut Session, out: &mut Out) -> Result<S
 }
 
 fn draw(args: &ExtentsArgs, files: &[Told]) -> Result<(), Failure> {
-    let write = |path: &PathBuf, text: String| {
-        fs::write(path, text).map_err(|error| Failure::trouble(path.display(), error))
-    };
     match (&args.svg, files) {
-        (Some(path), [file]) => write(path, drawing::svg(file))?,
+        (Some(path), [file]) => write_file(path, drawing::svg(file))?,
         (Some(path), [_, ..]) => {
             let what = "a picture shows one file; --html shows several";
             return Err(Failure::trouble(path.display(), what));
@@ -79,7 +74,7 @@ fn draw(args: &ExtentsArgs, files: &[Told]) -> Result<(), Failure> {
         _ => {}
     }
     match &args.html {
-        Some(path) => write(path, drawing::html(files)),
+        Some(path) => write_file(path, drawing::html(files)),
         None => Ok(()),
     }
 }

@@ -5,14 +5,12 @@ pub mod picture;
 use crate::args::MapArgs;
 use crate::failure::{Failure, Status};
 use crate::images::warn_if_used;
-use crate::output::Out;
+use crate::output::{Out, write_file};
 use crate::progress::Progress;
 use crate::render::bytes_words;
 use dioxide::check::CheckOptions;
 use dioxide::check::layout::{ImageMap, Kind, image_map};
-use std::fs;
 use std::io::Write;
-use std::path::Path;
 
 /// Signs of the kinds, in the order of [`Kind::ALL`], and their colours on a terminal.
 const SIGNS: [char; 7] = ['S', 'b', 'i', 'j', 'd', '#', '.'];
@@ -31,10 +29,10 @@ pub fn run(args: &MapArgs, out: &mut Out) -> Result<Status, Failure> {
     let map = map.map_err(fail)?;
     let name = args.image.image.display().to_string();
     if let Some(path) = &args.svg {
-        write_file(path, &picture::svg(&name, &map))?;
+        write_file(path, picture::svg(&name, &map))?;
     }
     if let Some(path) = &args.html {
-        write_file(path, &picture::html(&name, &map))?;
+        write_file(path, picture::html(&name, &map))?;
     }
     match (args.json, args.svg.is_some() || args.html.is_some()) {
         (true, _) => out.json(&map)?,
@@ -42,10 +40,6 @@ pub fn run(args: &MapArgs, out: &mut Out) -> Result<Status, Failure> {
         (false, false) => print(&map, out)?,
     }
     Ok(Status::Fine)
-}
-
-fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|error| Failure::trouble(path.display(), error))
 }
 
 fn columns() -> usize {

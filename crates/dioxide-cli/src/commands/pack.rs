@@ -8,6 +8,7 @@ use crate::images::Images;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{bytes_words, count_words};
+use dioxide::block::file::Replacing;
 use dioxide_pack::image::{self, ImageOptions, ImageSize, Reserve};
 use dioxide_pack::size::Need;
 use dioxide_pack::tar::ReadOptions;
@@ -16,8 +17,8 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// What was made, or would be.
 #[derive(Serialize)]
@@ -38,15 +39,19 @@ struct Summary<'a> {
 }
 
 pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
+    let target = match args.dry_run {
+        true => None,
+        false => Some(target(args)?),
+    };
     let mut tree = tree(args)?;
     let options = options(args, &tree)?;
     let about = |error| match error {
         Error::TooSmall { .. } | Error::Invalid(_) => Failure::trouble(args.image.display(), error),
         error => failure(error),
     };
-    let packed = match args.dry_run {
-        true => image::plan(&tree, &options),
-        false => image::write(&mut tree, &args.image, &options, &mut Bar::new()),
+    let packed = match target {
+        None => image::plan(&tree, &options),
+        Some(target) => image::write(&mut tree, target, &options, &mut Bar::new()),
     };
     let packed = packed.map_err(about)?;
     let warnings = [tree.warnings(), &packed.warnings].concat();
@@ -71,6 +76,19 @@ pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
         false => print(&summary, out)?,
     }
     Ok(warn(&warnings))
+}
+
+/// The image's name, with the file that has it kept from others.
+fn target(args: &PackArgs) -> Result<Replacing, Failure> {
+    let source = image_address(&args.source).map(|address| address.image);
+    let same = |file: PathBuf| Some((file.metadata().ok()?, args.image.metadata().ok()?));
+    if let Some((a, b)) = source.and_then(same)
+        && (a.dev(), a.ino()) == (b.dev(), b.ino())
+    {
+        let what = "it is what is packed; give the image another name";
+        return Err(Failure::trouble(args.image.display(), what));
+    }
+    image::target(&args.image).map_err(failure)
 }
 
 fn options(args: &PackArgs, tree: &Tree) -> Result<ImageOptions, Failure> {

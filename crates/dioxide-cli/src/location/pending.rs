@@ -6,6 +6,7 @@
 use super::{Content, Location};
 use crate::failure::Failure;
 use crate::session::Target;
+use dioxide::block::file::Replacing;
 use dioxide::{Error, FileType, NewFile, RenameMode, Special};
 use rustix::fs::{CWD, Mode, makedev, mknodat};
 use std::ffi::OsStr;
@@ -38,13 +39,16 @@ impl Pending {
         }
     }
 
-    /// Gives it its name; what has the name is replaced at once.
+    /// Gives it its name; what has the name is replaced at once, unless it is an image in use.
     pub fn place(self, place: &Location) -> Result<(), Failure> {
         match (self, place) {
-            (Pending::Host(path), Location::Host(place)) => match path.persist(place) {
-                Ok(()) => Ok(()),
-                Err(error) => Err(Failure::host(place.display(), &error.error)),
-            },
+            (Pending::Host(path), Location::Host(place)) => {
+                // An image that somebody uses would go on under no name.
+                let _held = Replacing::begin(place)
+                    .map_err(|error| Failure::engine(place.display(), b"", &error.into()))?;
+                path.persist(place)
+                    .map_err(|error| Failure::host(place.display(), &error.error))
+            }
             (Pending::Image(mut name), Location::Image(place)) => {
                 let from = name.0.as_ref().expect("it has not been placed");
                 let renamed = place

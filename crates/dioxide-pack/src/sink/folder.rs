@@ -12,6 +12,7 @@ use crate::error::{Error, Result, shown};
 use crate::sink::Sink;
 use crate::tree::Warning;
 use dioxide::Timestamp;
+use dioxide::block::file::Replacing;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
     chmod, chownat, linkat, listxattr, makedev, mkdirat, mknodat, openat, removexattr, setxattr,
@@ -102,6 +103,16 @@ impl FolderSink {
 
     fn here(&self) -> &OwnedFd {
         self.above.last().expect("the root stays")
+    }
+
+    /// That what is to be replaced is no image that somebody uses.
+    fn check_replaced(&self, entry: &Entry) -> Result<()> {
+        let here = format!("/proc/self/fd/{}", self.here().as_raw_fd());
+        let path = Path::new(&here).join(OsStr::from_bytes(entry.name()));
+        let name = || format!("{}/{}", self.name, shown(&entry.path));
+        let replacing = Replacing::begin(&path);
+        replacing.map_err(|error| Error::kept(name(), error))?;
+        Ok(())
     }
 
     fn make(&mut self, entry: &Entry) -> Result<(), Errno> {
@@ -244,6 +255,9 @@ impl Sink for FolderSink {
             let what = "left out: making a device takes root";
             self.warnings.push(Warning::new(&entry.path, what));
             return Ok(());
+        }
+        if self.options.merge && !entry.is_directory() {
+            self.check_replaced(entry)?;
         }
         let failed = self.failed(entry);
         self.make(entry).map_err(failed)

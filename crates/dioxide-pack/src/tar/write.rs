@@ -11,12 +11,13 @@ use crate::error::{Error, Result};
 use crate::sink::Sink;
 use crate::tree::Warning;
 use dioxide::Timestamp;
+use dioxide::block::file::Replacing;
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tempfile::TempPath;
 
 /// Archives are whole records of so many bytes.
@@ -35,7 +36,7 @@ pub struct TarSink {
     /// What is stored of the file that is being written: in blocks, which segments need not be.
     pieces: Vec<Range<u64>>,
     /// The file under the name that it has until it is complete, and its own.
-    unfinished: Option<(TempPath, PathBuf)>,
+    unfinished: Option<(TempPath, Replacing)>,
     /// Which piece comes next, and how far it is written.
     piece: usize,
     at: u64,
@@ -77,7 +78,7 @@ impl TarSink {
     /// regular file is written into.
     ///
     /// # Errors
-    /// As [`TarSink::new`]; [`Error::Host`].
+    /// As [`TarSink::new`]; [`Error::Host`]; [`Error::Image`] if a file of that name is in use.
     pub fn create(path: &Path, compression: Compression) -> Result<TarSink> {
         let name = path.display().to_string();
         let told = |error| Error::host(&name, error);
@@ -85,6 +86,7 @@ impl TarSink {
             let file = File::options().write(true).open(path).map_err(told)?;
             return TarSink::new(name, file, compression);
         }
+        let target = Replacing::begin(path).map_err(|error| Error::kept(&name, error))?;
         let directory = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
@@ -94,7 +96,7 @@ impl TarSink {
             .tempfile_in(directory.unwrap_or(Path::new(".")));
         let (file, unfinished) = file.map_err(told)?.into_parts();
         let mut sink = TarSink::new(name, file, compression)?;
-        sink.unfinished = Some((unfinished, path.to_owned()));
+        sink.unfinished = Some((unfinished, target));
         Ok(sink)
     }
 
@@ -416,7 +418,12 @@ impl Sink for TarSink {
         self.zeros(end - self.pos)?;
         self.out.finish().map_err(|error| self.failed(error))?;
         match self.unfinished.take() {
-            Some((file, path)) => file.persist(path).map_err(|error| self.failed(error.error)),
+            Some((file, mut target)) => {
+                let checked = target.check();
+                checked.map_err(|error| Error::kept(&self.name, error))?;
+                let persisted = file.persist(target.path());
+                persisted.map_err(|error| self.failed(error.error))
+            }
             None => Ok(()),
         }
     }

@@ -23,7 +23,7 @@ fn options(tree: &Tree, change: impl FnOnce(Mkfs) -> Mkfs) -> ImageOptions {
 /// Packs, and has the image checked.
 #[track_caller]
 fn pack(tree: &mut Tree, image: &Path, options: &ImageOptions) -> Vec<String> {
-    let packed = image::write(tree, image, options, &mut ()).unwrap();
+    let packed = image::write(tree, image::target(image).unwrap(), options, &mut ()).unwrap();
     assert_eq!(fs::metadata(image).unwrap().len(), packed.size_bytes());
     e2fsck_clean(image);
     packed.warnings.iter().map(|w| w.path.clone()).collect()
@@ -222,7 +222,8 @@ fn image_of_a_size_that_is_too_small_is_refused_and_nothing_is_left() {
     let mut tree = folder(&root);
     let mut options = ImageOptions::of(&tree).unwrap();
     options.size = ImageSize::Bytes(8 << 20);
-    let error = image::write(&mut tree, &image, &options, &mut ()).unwrap_err();
+    let error =
+        image::write(&mut tree, image::target(&image).unwrap(), &options, &mut ()).unwrap_err();
     assert!(matches!(error, Error::TooSmall { .. }), "{error}");
     assert_eq!(fs::read(&image).unwrap(), b"old");
     options.size = ImageSize::Bytes(64 << 20);
@@ -240,7 +241,13 @@ fn source_that_changes_while_it_is_packed_leaves_no_image() {
     fs::write(root.join("few/large"), "shorter").unwrap();
     let into = dir.path().join("into");
     fs::create_dir(&into).unwrap();
-    let error = image::write(&mut tree, &into.join("x.img"), &options, &mut ()).unwrap_err();
+    let error = image::write(
+        &mut tree,
+        image::target(&into.join("x.img")).unwrap(),
+        &options,
+        &mut (),
+    )
+    .unwrap_err();
     assert!(matches!(error, Error::Changed { .. }), "{error}");
     assert_eq!(fs::read_dir(&into).unwrap().count(), 0);
 }
@@ -250,9 +257,7 @@ fn target_that_is_no_regular_file_is_not_replaced() {
     let dir = scratch();
     let root = dir.path().join("tree");
     plain(&root, false);
-    let mut tree = folder(&root);
-    let options = ImageOptions::of(&tree).unwrap();
-    let error = image::write(&mut tree, &root, &options, &mut ()).unwrap_err();
+    let error = image::target(&root).unwrap_err();
     assert!(error.to_string().contains("no regular file"), "{error}");
     assert!(root.is_dir());
 }
@@ -274,7 +279,7 @@ fn lost_and_found_of_the_source_takes_the_place_of_the_new_one() {
         let mut tree = folder(&root);
         let image = dir.path().join("disk.img");
         let options = ImageOptions::of(&tree).unwrap();
-        image::write(&mut tree, &image, &options, &mut ()).unwrap();
+        image::write(&mut tree, image::target(&image).unwrap(), &options, &mut ()).unwrap();
         let fs = dioxide::Fs::open(&image, &dioxide::MountOptions::new().read_only(true)).unwrap();
         let packed = source::image::read(&fs, b"/", Filter::default()).unwrap();
         let paths = |tree: &Tree| -> Vec<_> {
