@@ -318,11 +318,26 @@ impl Sizing<'_> {
         Ok((plan, need))
     }
 
+    /// That so many inodes as were asked for are enough. More groups would have more of them, and the
+    /// smallest image that has enough would be of groups without anything else in them.
+    fn check_inodes(&self, sample: &Plan, need: Need) -> Result<()> {
+        let sb = sample.superblock();
+        let needed = need.inodes + u64::from(sb.inodes_count() - sb.free_inodes_count());
+        match self.options.mkfs.wished_inodes() {
+            Some(count) if self.options.keep_inodes && u64::from(count) < needed => {
+                let what = format!("{count} inodes (-N) are too few: {needed} are needed");
+                Err(Error::Invalid(what))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn fit(&self, reserve: Reserve) -> Result<(Plan, Need)> {
         // Hash seed and features are the same for each size.
         let sample = self.options.mkfs.plan(SAMPLE_BYTES).map_err(in_plan)?;
         let block_bytes = sample.superblock().block_size();
         let need = reserve.on(self.need(&sample)?, block_bytes);
+        self.check_inodes(&sample, need)?;
         let mkfs = self.mkfs(need, true);
         let sized = |blocks: u64| mkfs.plan(blocks * u64::from(block_bytes));
         let most = MOST_BYTES / u64::from(block_bytes);

@@ -153,6 +153,11 @@ impl Mkfs {
         Ok(self)
     }
 
+    /// What [`Mkfs::inodes_count`] was told, if it was.
+    pub fn wished_inodes(&self) -> Option<u32> {
+        self.inodes
+    }
+
     /// How many inodes there are at least, whatever the bytes per inode.
     pub fn inodes_count(mut self, count: u32) -> Mkfs {
         self.inodes = Some(count);
