@@ -2,6 +2,8 @@
 
 mod support;
 
+use dioxide_testkit::e2fsck_clean;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -322,4 +324,65 @@ fn pack_of_an_image_onto_itself_is_refused() {
         assert_eq!(ran.status, Some(2));
         assert!(ran.stderr.contains("is what is packed"), "{}", ran.stderr);
     }
+}
+
+#[test]
+fn pack_with_too_few_inodes_is_refused_and_says_how_many_are_needed() {
+    let disk = Fixture::new();
+    let (source, image) = (disk.tree(""), disk.beside("few.img"));
+    let pack = |count: u64| {
+        let count = count.to_string();
+        let words = ["pack", "-N", &count, "--json"].map(OsStr::new);
+        dioxide(
+            words
+                .into_iter()
+                .chain([source.as_os_str(), image.as_os_str()]),
+        )
+    };
+    let ran = pack(12);
+    assert_eq!(ran.status, Some(2));
+    let told = ran.stderr.split(" are too few: ").nth(1).unwrap();
+    let needed: u64 = told.split(' ').next().unwrap().parse().unwrap();
+    assert!(!image.exists());
+    assert_eq!(pack(needed - 1).status, Some(2));
+    let made = pack(needed).json();
+    assert!(made["size_bytes"].as_u64().unwrap() < 8 << 20, "{made}");
+    e2fsck_clean(&image);
+}
+
+#[test]
+fn options_of_an_image_are_refused_where_the_source_is_none() {
+    let disk = Fixture::new();
+    let (source, image) = (disk.tree(""), disk.beside("o.img"));
+    for option in ["--img-offset=1M", "--sb=8193", "--backend=pread"] {
+        let words = ["pack", "-n", option].map(OsStr::new);
+        let ran = dioxide(
+            words
+                .into_iter()
+                .chain([source.as_os_str(), image.as_os_str()]),
+        );
+        assert_eq!(ran.status, Some(2), "{option}");
+        assert!(
+            ran.stderr.contains("is for an image as SRC"),
+            "{}",
+            ran.stderr
+        );
+    }
+    let (name, image) = (disk.name(), image.to_str().unwrap());
+    dioxide(["pack", "-n", "-q", "--backend=pread", &name, image]).text();
+}
+
+#[test]
+fn file_of_nobody_is_not_packed() {
+    let disk = Fixture::new();
+    let (source, image) = (disk.tree(""), disk.beside("o.img"));
+    let words = ["pack", "--owner-map", "0:4294967295"].map(OsStr::new);
+    let ran = dioxide(
+        words
+            .into_iter()
+            .chain([source.as_os_str(), image.as_os_str()]),
+    );
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("4294967295"), "{}", ran.stderr);
+    assert!(!image.exists());
 }

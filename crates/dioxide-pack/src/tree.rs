@@ -429,6 +429,12 @@ fn check(entry: &mut Entry) -> Result<()> {
     if entry.path.is_empty() && !entry.is_directory() {
         return refused("the root is no directory".into());
     }
+    if [entry.uid, entry.gid].contains(&u32::MAX) {
+        return refused(format!(
+            "the owner or group {}, which is nobody's",
+            u32::MAX
+        ));
+    }
     if let Kind::Symlink(target) = &entry.kind {
         if target.is_empty() || target.contains(&0) {
             return refused("a symbolic link whose target is empty or has a NUL in it".into());

@@ -15,9 +15,14 @@ impl FromStr for Owner {
     fn from_str(word: &str) -> Result<Owner, String> {
         let number = |text: &str| match text {
             "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| {
-                format!("'{text}' is not a number; names of users are the image's affair")
-            }),
+            text => match text.parse() {
+                // For chown(2) it means to leave the owner alone.
+                Ok(u32::MAX) => Err(format!("{} is no user or group", u32::MAX)),
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(format!(
+                    "'{text}' is not a number; names of users are the image's affair"
+                )),
+            },
         };
         let (uid, gid) = word.split_once(':').unwrap_or((word, ""));
         let owner = Owner {
@@ -46,7 +51,16 @@ mod tests {
         assert_eq!(owner("5"), Ok((Some(5), None)));
         assert_eq!(owner("5:6"), Ok((Some(5), Some(6))));
         assert_eq!(owner(":6"), Ok((None, Some(6))));
-        for word in ["", ":", "root", "-1", "5:x", "4294967296"] {
+        for word in [
+            "",
+            ":",
+            "root",
+            "-1",
+            "5:x",
+            "4294967296",
+            "4294967295",
+            "0:4294967295",
+        ] {
             assert!(owner(word).is_err(), "{word}");
         }
     }

@@ -2,12 +2,13 @@
 
 use super::mkfs::{uuid_string, wishes};
 use crate::address::Address;
-use crate::args::PackArgs;
+use crate::args::{ImageArgs, PackArgs};
 use crate::failure::{Failure, Status, complain};
 use crate::images::Images;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{bytes_words, count_words};
+use dioxide::Backend;
 use dioxide::block::file::Replacing;
 use dioxide_pack::image::{self, ImageOptions, ImageSize, Reserve};
 use dioxide_pack::size::Need;
@@ -149,10 +150,14 @@ fn print(summary: &Summary<'_>, out: &mut Out) -> Result<(), Failure> {
 fn tree(args: &PackArgs) -> Result<Tree, Failure> {
     let filter = args.filter.filter(args.fs.epoch)?;
     let path = Path::new(&args.source);
+    let address = image_address(&args.source).filter(|_| !path.is_dir());
+    if address.is_none() {
+        refuse_image_options(args)?;
+    }
     if path.is_dir() {
         return source::folder::read(path, filter).map_err(failure);
     }
-    if let Some(address) = image_address(&args.source) {
+    if let Some(address) = address {
         let fs = Images::new(&args.open).fs(&address.image)?;
         return source::image::read(&fs, &address.path, filter).map_err(failure);
     }
@@ -166,6 +171,29 @@ fn tree(args: &PackArgs) -> Result<Tree, Failure> {
         spool: beside.map(Path::to_owned),
     };
     tar::read(path, options, &mut Bar::new()).map_err(failure)
+}
+
+/// How to open an image means nothing where the source is none.
+fn refuse_image_options(args: &PackArgs) -> Result<(), Failure> {
+    let ImageArgs {
+        backend,
+        img_offset,
+        sb,
+        ..
+    } = args.open;
+    let given = [
+        ("--img-offset", img_offset != 0),
+        ("--sb", sb.is_some()),
+        ("--backend", backend != Backend::Auto),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            let source = args.source.display();
+            let what = format!("it is for an image as SRC, and {source} is none");
+            Err(Failure::trouble(option, what))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The tree that a word names, if it is one in an image.

@@ -156,6 +156,10 @@ impl Mount {
     /// # Errors
     /// See [`crate::File::set_attributes`].
     pub(crate) fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
+        if [set.uid, set.gid].contains(&Some(u32::MAX)) {
+            // For chown(2) it means to leave the owner alone.
+            return Err(Error::Invalid(format!("{} is no user or group", u32::MAX)));
+        }
         let writer = self.writer()?;
         let _exclusive = lock(
             self,

@@ -396,7 +396,11 @@ fn owner(value: Option<&str>) -> Result<(u32, u32)> {
     };
     let parts = value.split_once(':');
     let (uid, gid) = parts.ok_or_else(|| invalid(format!("'{value}' is not UID:GID")))?;
-    Ok((number(Some(uid))?, number(Some(gid))?))
+    let (uid, gid) = (number(Some(uid))?, number(Some(gid))?);
+    match [uid, gid].contains(&u32::MAX) {
+        true => Err(invalid(format!("{} is no user or group", u32::MAX))),
+        false => Ok((uid, gid)),
+    }
 }
 
 /// `usr:grp:prj`, or some of them.
