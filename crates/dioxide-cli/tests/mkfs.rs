@@ -104,6 +104,16 @@ fn mkfs_of_missing_image_without_size_exits_2() {
 }
 
 #[test]
+fn mkfs_with_uuid_of_the_time_has_one_of_that_kind() {
+    let dir = TempDir::new().unwrap();
+    let image = image(&dir);
+    let told = dioxide(["mkfs", "--json", "-U", "time", &image, "16M"]).json();
+    let uuid = told["uuid"].as_str().unwrap();
+    assert_eq!(uuid.as_bytes()[14], b'1', "{uuid}");
+    assert!(dumpe2fs(Path::new(&image)).contains(uuid));
+}
+
+#[test]
 fn mkfs_wish_that_is_unknown_or_unsupported_is_named_and_makes_nothing() {
     let dir = TempDir::new().unwrap();
     let image = image(&dir);
@@ -115,6 +125,7 @@ fn mkfs_wish_that_is_unknown_or_unsupported_is_named_and_makes_nothing() {
         (["-t", "ext5"], "ext5"),
         (["-b", "3k"], "3072"),
         (["-U", "me"], "'me'"),
+        (["-E", "root_owner=0:4294967295"], "4294967295"),
     ] {
         let ran = dioxide(
             ["mkfs"]

@@ -36,7 +36,7 @@ pub struct FsArgs {
     /// Label, up to 16 bytes
     #[arg(short = 'L', long, value_name = "LABEL")]
     pub label: Option<String>,
-    /// Uuid, or `clear`, or `random`
+    /// Uuid, or `clear`, or `random`, or `time`: one made of the time
     #[arg(short = 'U', long, value_name = "UUID", value_parser = uuid_word)]
     pub uuid: Option<Uuid>,
     /// Features to set, or with ^ to clear
@@ -48,7 +48,7 @@ pub struct FsArgs {
     /// Options of the journal: size=MiB, fast_commit_size=KiB, location=BLOCK
     #[arg(short = 'J', long = "journal", value_name = "LIST")]
     pub journal: Vec<String>,
-    /// Seed of directory hashes, as a uuid, or `clear`, or `random`
+    /// Seed of directory hashes, as a uuid, or `clear`, or `random`, or `time`
     #[arg(long, value_name = "UUID", value_parser = uuid_word)]
     pub hash_seed: Option<Uuid>,
     /// Time that the file system carries, in seconds since 1970
@@ -132,9 +132,13 @@ pub enum FsSize {
     Bytes(u64),
 }
 
-/// A uuid; none for a random one.
+/// A uuid, or how to make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uuid(pub Option<[u8; 16]>);
+pub enum Uuid {
+    Known([u8; 16]),
+    Random,
+    Time,
+}
 
 /// The time that the environment asks for.
 pub fn source_date_epoch() -> dioxide::Result<Option<i64>> {
@@ -148,10 +152,11 @@ pub fn source_date_epoch() -> dioxide::Result<Option<i64>> {
 
 fn uuid_word(word: &str) -> Result<Uuid, String> {
     match word {
-        "random" => Ok(Uuid(None)),
-        "clear" => Ok(Uuid(Some([0; 16]))),
+        "random" => Ok(Uuid::Random),
+        "time" => Ok(Uuid::Time),
+        "clear" => Ok(Uuid::Known([0; 16])),
         _ => parse_uuid(word)
-            .map(|uuid| Uuid(Some(uuid)))
+            .map(Uuid::Known)
             .map_err(|error| error.to_string()),
     }
 }

@@ -55,7 +55,8 @@ SRC is a folder, an archive (tar: ustar, GNU or PAX; plain, gzip, zstd or xz; - 
 or an image, or IMG:/dir for a directory in one. Entries are packed in the order of their paths, so
 that the outcome does not depend on the order in SRC. An archive with an entry that no tree may hold
 (an absolute path, '..', a path that comes twice, an entry below a symbolic link, a hard link out of
-the tree) or that is damaged is refused before anything is written. Directories that an archive
+the tree) or that is damaged is refused before anything is written. A directory may come twice if it is
+the same in everything: archives that were added to have such. Directories that an archive
 implies and does not describe get mode 0755 and belong to root.
 
 The same entries and options give the same bytes, on every run and machine. What is random or the

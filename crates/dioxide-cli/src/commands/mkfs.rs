@@ -10,6 +10,7 @@ use dioxide::mkfs::Plan;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Backups that are listed before the rest is only counted.
 const LISTED_BACKUPS: usize = 16;
@@ -102,9 +103,12 @@ pub fn wishes(args: &FsArgs, mkfs: Mkfs) -> dioxide::Result<Mkfs> {
 }
 
 fn identity(args: &FsArgs, mut mkfs: Mkfs) -> dioxide::Result<Mkfs> {
-    let known = |Uuid(uuid)| match uuid {
-        Some(uuid) => Ok(uuid),
-        None => random_uuid(),
+    let known = |uuid: Uuid| -> dioxide::Result<[u8; 16]> {
+        match uuid {
+            Uuid::Known(uuid) => Ok(uuid),
+            Uuid::Random => Ok(of_version(random_bytes()?, 4)),
+            Uuid::Time => Ok(time_uuid(random_bytes()?, now_in_ticks())),
+        }
     };
     if let Some(uuid) = args.uuid {
         mkfs = mkfs.uuid(known(uuid)?);
@@ -122,14 +126,35 @@ fn identity(args: &FsArgs, mut mkfs: Mkfs) -> dioxide::Result<Mkfs> {
     })
 }
 
-/// A uuid of the random kind.
-fn random_uuid() -> dioxide::Result<[u8; 16]> {
-    let mut uuid = [0; 16];
-    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut uuid));
+fn random_bytes() -> dioxide::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
     read.map_err(|error| dioxide::Error::Invalid(format!("no random numbers: {error}")))?;
-    uuid[6] = uuid[6] & 0x0F | 0x40;
-    uuid[8] = uuid[8] & 0x3F | 0x80;
-    Ok(uuid)
+    Ok(bytes)
+}
+
+/// Makes a uuid of bytes: some bits say of what kind it is.
+fn of_version(mut bytes: [u8; 16], version: u8) -> [u8; 16] {
+    bytes[6] = bytes[6] & 0x0F | version << 4;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    bytes
+}
+
+/// A uuid of a time; in place of the address of a network card it has random bits, marked as such.
+fn time_uuid(random: [u8; 16], ticks: u64) -> [u8; 16] {
+    let mut bytes = random;
+    bytes[..4].copy_from_slice(&(ticks as u32).to_be_bytes());
+    bytes[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
+    bytes[6..8].copy_from_slice(&((ticks >> 48) as u16).to_be_bytes());
+    bytes[10] |= 1;
+    of_version(bytes, 1)
+}
+
+/// The time as uuids count it: in steps of 100 ns since 15 October 1582.
+fn now_in_ticks() -> u64 {
+    const TO_1970: u64 = 0x01B2_1DD2_1381_4000;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    TO_1970 + since.map_or(0, |since| (since.as_nanos() / 100) as u64)
 }
 
 fn make(args: &MkfsArgs, mkfs: Mkfs) -> Result<Plan, Failure> {
@@ -266,4 +291,17 @@ fn backups_words(plan: &Plan) -> String {
         words = "none".into();
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuid_of_a_time_has_the_time_in_it() {
+        // That of the namespace of domain names in RFC 9562.
+        let ticks = 0x01D1_9DAD_6BA7_B810;
+        let uuid = uuid_string(time_uuid([0xFF; 16], ticks));
+        assert_eq!(uuid, "6ba7b810-9dad-11d1-bfff-ffffffffffff");
+    }
 }
