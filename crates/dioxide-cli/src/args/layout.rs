@@ -57,8 +57,9 @@ pub struct JournalArgs {
 /// Shows what each part of an image is used for, and how its free space is cut up
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each sign, or square, is an equal part of the image, and shows what most of it is used for. Free runs
-are counted by length, in powers of two.
+Each sign, or square, is a part of a block group, and shows what most of it is used for. Each group
+begins a line; of very many, some share one. --json and --html have figures for each group. Free runs are
+counted by length, in powers of two.
 
 Examples:
   dioxide map disk.img

@@ -15,8 +15,11 @@ use std::io::Write;
 /// Signs of the kinds, in the order of [`Kind::ALL`], and their colours on a terminal.
 const SIGNS: [char; 7] = ['S', 'b', 'i', 'j', 'd', '#', '.'];
 const COLOURS: [u8; 7] = [31, 35, 36, 33, 32, 34, 90];
-/// Signs in a line, and the fewest lines that a picture should have.
+/// Signs in a line.
 const WIDEST: usize = 128;
+/// Lines of a picture of few groups, and lines of groups where there are many.
+const LINES: usize = 24;
+const MOST_BANDS: usize = 64;
 
 pub fn run(args: &MapArgs, out: &mut Out) -> Result<Status, Failure> {
     warn_if_used(&args.image.image);
@@ -51,8 +54,14 @@ fn columns() -> usize {
 
 fn print(map: &ImageMap, out: &mut Out) -> Result<(), Failure> {
     let colours = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let width = columns();
-    let per_sign = map.cells.len().div_ceil(width * 24).max(1);
+    let bands = picture::bands(map, MOST_BANDS);
+    let margin = bands.iter().map(|band| band.label().len()).max();
+    let margin = margin.unwrap_or(0) + 1;
+    let width = columns().saturating_sub(margin).max(8);
+    // Signs of the longest band, which the others' are as large as.
+    let signs = width * (LINES / bands.len().max(1)).max(1);
+    let longest = bands.iter().map(|band| band.cells(1).len()).max();
+    let per_sign = longest.unwrap_or(1).div_ceil(signs).max(1);
     let sign_blocks = map.cell_blocks * per_sign as u64;
     let bytes = sign_blocks * u64::from(map.block_size);
     writeln!(
@@ -62,15 +71,16 @@ fn print(map: &ImageMap, out: &mut Out) -> Result<(), Failure> {
         map.groups,
         bytes_words(bytes)
     )?;
-    let kinds: Vec<Kind> = picture::join(&map.cells, per_sign)
-        .iter()
-        .map(|cell| cell.most())
-        .collect();
-    for line in kinds.chunks(width) {
-        for kind in line {
-            write_sign(*kind, colours, out)?;
+    for band in &bands {
+        let mut label = band.label();
+        for line in band.cells(per_sign).chunks(width) {
+            write!(out, "{label:margin$}")?;
+            for cell in line {
+                write_sign(cell.most(), colours, out)?;
+            }
+            writeln!(out)?;
+            label.clear();
         }
-        writeln!(out)?;
     }
     for (kind, blocks) in Kind::ALL.into_iter().zip(map.total.blocks) {
         write_sign(kind, colours, out)?;

@@ -122,8 +122,8 @@ fn map_counts_every_block_once() {
     let disk = Fixture::new();
     let told = dioxide(["map", "--json", &disk.name()]).json();
     let sum = |cell: &serde_json::Value| -> u64 {
-        let blocks = cell["blocks"].as_array().unwrap();
-        blocks.iter().map(|blocks| blocks.as_u64().unwrap()).sum()
+        let kinds = cell.as_object().unwrap();
+        kinds.values().map(|blocks| blocks.as_u64().unwrap()).sum()
     };
     // One block belongs to the resize inode, which no picture shows.
     let blocks = told["blocks"].as_u64().unwrap();
@@ -135,10 +135,50 @@ fn map_counts_every_block_once() {
     let free = dioxide(["info", "--json", &disk.name()]).json()["free_blocks"]
         .as_u64()
         .unwrap();
-    assert_eq!(told["total"]["blocks"][6], free);
+    assert_eq!(told["total"]["free"], free);
     let runs = told["free_runs"].as_array().unwrap();
     let in_runs: u64 = runs.iter().map(|run| run["blocks"].as_u64().unwrap()).sum();
     assert_eq!(in_runs, free);
+}
+
+#[test]
+fn map_begins_a_line_for_each_group_and_counts_its_blocks() {
+    let image = Image::builder().args(&["-g", "4096"]).build();
+    let name = image.path().to_str().unwrap();
+    let told = dioxide(["map", "--json", name]).json();
+    let groups = told["by_group"].as_array().unwrap();
+    assert_eq!(groups.len(), 4);
+    let dumped = dioxide_testkit::dumpe2fs(image.path());
+    for (number, group) in groups.iter().enumerate() {
+        assert_eq!(group["group"], number);
+        assert_eq!(group["first_block"], number * 4096);
+        assert_eq!(group["blocks"], 4096);
+        let free = format!("  {} free blocks, ", group["total"]["free"]);
+        assert!(dumped.contains(&free), "{free}: {dumped}");
+    }
+    assert_eq!(
+        groups[0]["total"]["inode-table"],
+        told["total"]["inode-table"]
+    );
+    let ran = dioxide(["map", name]);
+    let lines: Vec<_> = ran.text().lines().skip(1).collect();
+    let begins = |number| {
+        let label = format!("group {number} ");
+        lines.iter().position(|line| line.starts_with(&label))
+    };
+    let each = begins(1).unwrap();
+    assert!(each > 1, "{lines:?}");
+    for number in 0..4 {
+        assert_eq!(begins(number), Some(number * each), "{lines:?}");
+    }
+    let html = image.path().with_extension("html");
+    dioxide(["map", "--html", html.to_str().unwrap(), name]).text();
+    let page = fs::read_to_string(&html).unwrap();
+    fs::remove_file(html).unwrap();
+    for number in 0..4 {
+        assert!(page.contains(&format!(">group {number}</text>")));
+        assert!(page.contains(&format!("<td>group {number}</td>")));
+    }
 }
 
 #[test]

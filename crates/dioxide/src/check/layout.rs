@@ -1,7 +1,8 @@
 //! What each part of an image is used for, and how its free space is cut up.
 //!
-//! For: pictures. Counted while pass 1 goes through everything, in cells of equal size, of which there is
-//! a limited number. Blocks that several own are counted for each.
+//! For: pictures. Counted while pass 1 goes through everything, in cells, of which there is a limited
+//! number. Each group has the same number of them, the last of which may be shorter; where there are more
+//! groups than cells, several groups are one. Blocks that several own are counted for each.
 
 use super::{CheckOptions, Checker, Findings, Progress, superblock};
 use crate::{Error, Result};
@@ -9,7 +10,7 @@ use dioxide_block::Device;
 use dioxide_format::bitmap;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::Group;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -63,14 +64,27 @@ impl Kind {
     }
 }
 
-/// Blocks that follow each other, by use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Blocks that follow each other, by use. As JSON an object with a member for each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
     /// Blocks of each of [`Kind::ALL`].
     pub blocks: [u64; 7],
 }
 
+impl Serialize for Cell {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(Kind::ALL.into_iter().zip(self.blocks))
+    }
+}
+
 impl Cell {
+    /// Counts the blocks of another too.
+    pub fn add(&mut self, other: &Cell) {
+        for (sum, blocks) in self.blocks.iter_mut().zip(other.blocks) {
+            *sum += blocks;
+        }
+    }
+
     /// What most of the blocks are used for; metadata counts before data, and data before free space,
     /// where they have equal parts.
     pub fn most(&self) -> Kind {
@@ -95,6 +109,23 @@ pub struct FreeRuns {
     pub blocks: u64,
 }
 
+/// A block group, or several where an image has more than 4,096.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupMap {
+    /// The first, or only, group.
+    pub group: u32,
+    /// How many groups.
+    pub groups: u32,
+    /// The first block.
+    pub first_block: u64,
+    /// How many blocks.
+    pub blocks: u64,
+    /// Blocks of each kind in all.
+    pub total: Cell,
+    /// The cells, from the first block on.
+    pub cells: Vec<Cell>,
+}
+
 /// An image in cells.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageMap {
@@ -106,10 +137,10 @@ pub struct ImageMap {
     pub groups: u32,
     /// Blocks of a group.
     pub blocks_per_group: u32,
-    /// Blocks of a cell; the last may have fewer.
+    /// Blocks of a cell; the last of a group may have fewer.
     pub cell_blocks: u64,
-    /// The cells, from the first block on.
-    pub cells: Vec<Cell>,
+    /// Each group.
+    pub by_group: Vec<GroupMap>,
     /// Blocks of each kind in all.
     pub total: Cell,
     /// Free runs by size, in powers of two; sizes without runs are left out.
@@ -123,36 +154,65 @@ pub struct ImageMap {
 pub(super) struct Layout {
     first: u64,
     end: u64,
+    /// Groups that are one here, and their blocks.
+    joined: u32,
+    stride: u64,
     cell_blocks: u64,
-    cells: Vec<Cell>,
+    by_group: Vec<Vec<Cell>>,
 }
 
 impl Layout {
-    /// Cells divide a group, or are some groups.
     pub(super) fn new(sb: &SuperBlock) -> Layout {
         let (first, end) = (sb.first_data_block().0, sb.blocks_count());
-        let groups = u64::from(sb.group_count()).max(1);
-        let per_group = u64::from(sb.blocks_per_group()).max(1);
-        let cell_blocks = match CELLS / groups {
-            0 => per_group * groups.div_ceil(CELLS),
-            parts => per_group.div_ceil(parts.min(per_group)),
-        };
-        let cells = end.saturating_sub(first).div_ceil(cell_blocks);
+        let joined = sb.group_count().div_ceil(CELLS as u32).max(1);
+        let stride = u64::from(sb.blocks_per_group()).max(1) * u64::from(joined);
+        let parts = (CELLS / u64::from(sb.group_count()).max(1)).max(1);
+        let cell_blocks = stride.div_ceil(parts.min(stride));
+        let cells = |start: u64| stride.min(end - start).div_ceil(cell_blocks) as usize;
+        let starts = (first..end).step_by(stride as usize);
         Layout {
             first,
             end,
+            joined,
+            stride,
             cell_blocks,
-            cells: vec![Cell::default(); cells as usize],
+            by_group: starts.map(|at| vec![Cell::default(); cells(at)]).collect(),
         }
+    }
+
+    fn into_groups(self, groups: u32) -> Vec<GroupMap> {
+        let numbered = (0..groups).step_by(self.joined as usize).zip(self.by_group);
+        let starts = (self.first..self.end).step_by(self.stride as usize);
+        numbered
+            .zip(starts)
+            .map(|((group, cells), first_block)| {
+                let mut total = Cell::default();
+                cells.iter().for_each(|cell| total.add(cell));
+                GroupMap {
+                    group,
+                    groups: self.joined.min(groups - group),
+                    first_block,
+                    blocks: self.stride.min(self.end - first_block),
+                    total,
+                    cells,
+                }
+            })
+            .collect()
     }
 
     pub(super) fn paint(&mut self, kind: Kind, blocks: Range<u64>) {
         let mut at = blocks.start.max(self.first);
         let end = blocks.end.min(self.end);
         while at < end {
-            let index = (at - self.first) / self.cell_blocks;
-            let next = (self.first + (index + 1) * self.cell_blocks).min(end);
-            self.cells[index as usize].blocks[kind as usize] += next - at;
+            let (group, within) = (
+                (at - self.first) / self.stride,
+                (at - self.first) % self.stride,
+            );
+            let index = within / self.cell_blocks;
+            let ends = ((index + 1) * self.cell_blocks).min(self.stride);
+            let next = (at - within + ends).min(end);
+            let cells = &mut self.by_group[group as usize];
+            cells[index as usize].blocks[kind as usize] += next - at;
             at = next;
         }
     }
@@ -223,19 +283,17 @@ pub fn image_map(
 impl Checker<'_> {
     fn into_map(mut self) -> ImageMap {
         let runs = self.free_runs();
+        let cell_blocks = self.layout.cell_blocks;
+        let by_group = self.layout.into_groups(self.sb.group_count());
         let mut total = Cell::default();
-        for cell in &self.layout.cells {
-            for (sum, blocks) in total.blocks.iter_mut().zip(cell.blocks) {
-                *sum += blocks;
-            }
-        }
+        by_group.iter().for_each(|group| total.add(&group.total));
         ImageMap {
             block_size: self.sb.block_size(),
             blocks: self.sb.blocks_count(),
             groups: self.sb.group_count(),
             blocks_per_group: self.sb.blocks_per_group(),
-            cell_blocks: self.layout.cell_blocks,
-            cells: self.layout.cells,
+            cell_blocks,
+            by_group,
             total,
             free_runs: runs
                 .by_size
@@ -284,6 +342,30 @@ mod tests {
         let sizes: Vec<_> = runs.by_size.iter().filter(|size| size.runs > 0).collect();
         assert_eq!((sizes.len(), runs.longest), (2, 32));
         assert_eq!((sizes[0].blocks, sizes[1].least_blocks), (1, 32));
+    }
+
+    #[test]
+    fn no_cell_is_of_two_groups() {
+        let mut layout = Layout {
+            first: 1,
+            end: 26,
+            joined: 1,
+            stride: 10,
+            cell_blocks: 4,
+            by_group: [3, 3, 2].map(|cells| vec![Cell::default(); cells]).into(),
+        };
+        layout.paint(Kind::Data, 9..24);
+        let groups = layout.into_groups(3);
+        let data = |group: &GroupMap| -> Vec<u64> {
+            let cells = group.cells.iter();
+            cells.map(|cell| cell.blocks[Kind::Data as usize]).collect()
+        };
+        assert_eq!(data(&groups[0]), [0, 0, 2]);
+        assert_eq!(data(&groups[1]), [4, 4, 2]);
+        assert_eq!(data(&groups[2]), [3, 0]);
+        let last = &groups[2];
+        assert_eq!((last.group, last.first_block, last.blocks), (2, 21, 5));
+        assert_eq!(last.total.blocks[Kind::Data as usize], 3);
     }
 
     #[test]

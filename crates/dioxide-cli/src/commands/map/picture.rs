@@ -1,7 +1,7 @@
 //! An image as SVG, and as a page around it: one file, without scripts, in the reader's light or dark
 //! theme.
 
-use dioxide::check::layout::{Cell, ImageMap, Kind};
+use dioxide::check::layout::{Cell, GroupMap, ImageMap, Kind};
 use std::fmt::Write;
 
 /// Names of the colours in the style, in the order of [`Kind::ALL`].
@@ -15,6 +15,11 @@ body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,s
 /// Cells in a row, and the size of one.
 const ROW: usize = 96;
 const SIZE: usize = 10;
+/// Lines of groups, at most: where there are more groups, some share a line.
+const MOST_BANDS: usize = 256;
+/// Room for the numbers of groups, and between them.
+const MARGIN: usize = 90;
+const GAP: usize = 4;
 /// Room for the legend.
 const LEGEND: usize = 30;
 
@@ -34,24 +39,55 @@ impl std::fmt::Display for Escaped<'_> {
     }
 }
 
-/// Cells that follow each other as one.
-pub fn join(cells: &[Cell], count: usize) -> Vec<Cell> {
-    let joined = cells.chunks(count).map(|cells| {
-        let mut sum = Cell::default();
-        for cell in cells {
-            for (to, from) in sum.blocks.iter_mut().zip(cell.blocks) {
-                *to += from;
-            }
-        }
-        sum
-    });
-    joined.collect()
+/// A group, or some that follow each other.
+pub struct Band<'a>(&'a [GroupMap]);
+
+/// The groups in at most so many bands.
+pub fn bands(map: &ImageMap, most: usize) -> Vec<Band<'_>> {
+    let together = map.by_group.len().div_ceil(most).max(1);
+    map.by_group.chunks(together).map(Band).collect()
+}
+
+impl Band<'_> {
+    /// The numbers of its groups.
+    pub fn label(&self) -> String {
+        let (first, last) = (&self.0[0], &self.0[self.0.len() - 1]);
+        groups_words(first.group, last.group + last.groups - 1)
+    }
+
+    /// Its cells, `count` of them as one.
+    pub fn cells(&self, count: usize) -> Vec<Cell> {
+        let cells: Vec<&Cell> = self.0.iter().flat_map(|group| &group.cells).collect();
+        let joined = cells.chunks(count).map(|cells| {
+            let mut sum = Cell::default();
+            cells.iter().for_each(|cell| sum.add(cell));
+            sum
+        });
+        joined.collect()
+    }
+}
+
+fn groups_words(first: u32, last: u32) -> String {
+    match first == last {
+        true => format!("group {first}"),
+        false => format!("groups {first}-{last}"),
+    }
 }
 
 /// The picture as a file of its own.
 pub fn svg(name: &str, map: &ImageMap) -> String {
-    let rows = map.cells.len().div_ceil(ROW);
-    let (width, height) = (ROW * SIZE, rows * SIZE + LEGEND);
+    let mut cells = String::new();
+    let mut y = LEGEND;
+    for band in bands(map, MOST_BANDS) {
+        let _ = writeln!(
+            cells,
+            "<text x=\"0\" y=\"{}\">{}</text>",
+            y + SIZE,
+            band.label()
+        );
+        y = write_band(&band, map, y, &mut cells) + GAP;
+    }
+    let (width, height) = (MARGIN + ROW * SIZE, y);
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -60,22 +96,34 @@ pub fn svg(name: &str, map: &ImageMap) -> String {
         Escaped(name)
     );
     write_legend(&mut out);
-    for (index, cell) in map.cells.iter().enumerate() {
-        let (x, y) = (index % ROW * SIZE, index / ROW * SIZE + LEGEND);
+    out += &cells;
+    out += "</svg>\n";
+    out
+}
+
+/// Draws the cells of a band from `y` on; where they end.
+fn write_band(band: &Band<'_>, map: &ImageMap, y: usize, out: &mut String) -> usize {
+    let cells = band.0.iter().flat_map(|group| {
+        let numbered = group.cells.iter().enumerate();
+        numbered.map(move |(index, cell)| (group, index, cell))
+    });
+    let mut rows = 0;
+    for (place, (group, index, cell)) in cells.enumerate() {
+        rows = place / ROW + 1;
+        let (x, y) = (MARGIN + place % ROW * SIZE, place / ROW * SIZE + y);
         let class = CLASSES[cell.most() as usize];
         let inner = SIZE - 1;
         let _ = writeln!(
             out,
             "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{inner}\" height=\"{inner}\"><title>{}</title></rect>",
-            title(map, index, cell)
+            title(map, group, index, cell)
         );
     }
-    out += "</svg>\n";
-    out
+    y + rows * SIZE
 }
 
 fn write_legend(out: &mut String) {
-    let step = ROW * SIZE / 7;
+    let step = (MARGIN + ROW * SIZE) / 7;
     for (index, (kind, class)) in Kind::ALL.into_iter().zip(CLASSES).enumerate() {
         let x = index * step;
         let name = kind.name().replace("superblock and ", "");
@@ -88,15 +136,10 @@ fn write_legend(out: &mut String) {
 }
 
 /// What a cell shows when it is pointed at.
-fn title(map: &ImageMap, index: usize, cell: &Cell) -> String {
-    let first = index as u64 * map.cell_blocks;
-    let last = (first + map.cell_blocks).min(map.blocks).saturating_sub(1);
-    let per_group = u64::from(map.blocks_per_group).max(1);
-    let (from, to) = (first / per_group, last / per_group);
-    let groups = match from == to {
-        true => format!("group {from}"),
-        false => format!("groups {from} to {to}"),
-    };
+fn title(map: &ImageMap, group: &GroupMap, index: usize, cell: &Cell) -> String {
+    let first = group.first_block + index as u64 * map.cell_blocks;
+    let last = (first + map.cell_blocks).min(group.first_block + group.blocks) - 1;
+    let groups = groups_words(group.group, group.group + group.groups - 1);
     let mut text = format!("{groups}, blocks {first} to {last}");
     for (kind, blocks) in Kind::ALL.into_iter().zip(cell.blocks) {
         if blocks > 0 {
@@ -122,6 +165,19 @@ pub fn html(name: &str, map: &ImageMap) -> String {
     out += "<h2>Use</h2>\n<table><tr><th>what</th><th>blocks</th></tr>\n";
     for (kind, blocks) in Kind::ALL.into_iter().zip(map.total.blocks) {
         let _ = writeln!(out, "<tr><td>{}</td><td>{blocks}</td></tr>", kind.name());
+    }
+    out += "</table>\n<h2>Groups</h2>\n<table><tr><th>group</th><th>first block</th>";
+    for kind in Kind::ALL {
+        let _ = write!(out, "<th>{}</th>", kind.name());
+    }
+    out += "</tr>\n";
+    for group in &map.by_group {
+        let numbers = groups_words(group.group, group.group + group.groups - 1);
+        let _ = write!(out, "<tr><td>{numbers}</td><td>{}</td>", group.first_block);
+        for blocks in group.total.blocks {
+            let _ = write!(out, "<td>{blocks}</td>");
+        }
+        out += "</tr>\n";
     }
     out += "</table>\n<h2>Free runs</h2>\n<table><tr><th>length in blocks</th><th>runs</th><th>blocks</th></tr>\n";
     for size in &map.free_runs {
