@@ -10,7 +10,7 @@ use crate::mount::groups::Counts;
 use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
-use crate::{Error, Result, Timestamp};
+use crate::{Error, FileType, Result, Timestamp};
 use dioxide_format::features::RoCompat;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags, Timestamp as DiskTime};
 
@@ -48,6 +48,8 @@ pub struct SetAttributes {
     ctime: Option<Timestamp>,
     flags: Option<u32>,
     project: Option<u32>,
+    now: bool,
+    written_back: bool,
 }
 
 impl SetAttributes {
@@ -93,7 +95,22 @@ impl SetAttributes {
         self
     }
 
-    /// Inode flags (`EXT4_*_FL`), of those that a user may change.
+    /// The times are those of the moment (`utimensat` of `UTIME_NOW` for both): an append-only file takes them, as
+    /// in Linux.
+    pub fn now(mut self) -> Self {
+        self.now = true;
+        self
+    }
+
+    /// The times are those of writes that were allowed when they were made, and that a page cache has written back:
+    /// no flag that was set since refuses them. As [`crate::OpenOptions::written_back`].
+    pub fn written_back(mut self) -> Self {
+        self.written_back = true;
+        self
+    }
+
+    /// Inode flags (`EXT4_*_FL`). Those that only the file system itself sets stay as they are. `EOPNOTSUPP` for those
+    /// that say how content is stored or names are compared, and for those that this kind of file does not have.
     pub fn flags(mut self, flags: u32) -> Self {
         self.flags = Some(flags);
         self
@@ -127,14 +144,47 @@ pub struct StatFs {
     pub name_max: u32,
 }
 
-/// Flags that a user may change, as far as the engine knows what they mean.
-const CHANGEABLE: u32 = InodeFlags::IMMUTABLE.0
+/// Flags that a user may name: `EXT4_FL_USER_VISIBLE`.
+const VISIBLE: u32 = 0x725b_dfff;
+
+/// Of these, flags that say how content is stored or names are compared.
+const FIXED: u32 = InodeFlags::JOURNAL_DATA.0 | InodeFlags::EXTENTS.0 | InodeFlags::CASEFOLD.0;
+
+/// Of these, flags that a user may change.
+const CHANGEABLE: u32 = InodeFlags::SECRM.0
+    | InodeFlags::UNRM.0
+    | InodeFlags::COMPR.0
+    | InodeFlags::SYNC.0
+    | InodeFlags::IMMUTABLE.0
     | InodeFlags::APPEND.0
     | InodeFlags::NODUMP.0
     | InodeFlags::NOATIME.0
-    | InodeFlags::SYNC.0
+    | InodeFlags::NOTAIL.0
     | InodeFlags::DIRSYNC.0
+    | InodeFlags::TOPDIR.0
+    | InodeFlags::DAX.0
     | InodeFlags::PROJINHERIT.0;
+
+/// Of these, flags that only directories have.
+const OF_DIRECTORIES: u32 =
+    InodeFlags::DIRSYNC.0 | InodeFlags::TOPDIR.0 | InodeFlags::PROJINHERIT.0;
+
+/// Of these, flags that files have that are neither regular nor directories.
+const OF_OTHERS: u32 = InodeFlags::NODUMP.0 | InodeFlags::NOATIME.0;
+
+/// The flags that a file gets where a user asks for some, as Linux has it. What he cannot have is an error.
+fn new_flags(before: u32, asked: u32, file_type: FileType) -> std::result::Result<u32, u32> {
+    let of_type = match file_type {
+        FileType::Directory => CHANGEABLE,
+        FileType::Regular => CHANGEABLE & !OF_DIRECTORIES,
+        _ => OF_OTHERS,
+    };
+    let not_his = asked & !before & !(VISIBLE & !CHANGEABLE | of_type);
+    match not_his | (asked ^ before) & FIXED {
+        0 => Ok(asked & of_type | before & !of_type),
+        refused => Err(refused),
+    }
+}
 
 /// As Linux: what lies outside of the times that there are is cut to their ends, and there are no nanoseconds at
 /// the ends.
@@ -169,23 +219,18 @@ impl Mount {
             slot::current(),
         )?;
         let before = inode.flags().0;
-        let flags = set.flags.map(|flags| (flags, flags ^ before));
-        if let Some((_, changed)) = flags
-            && changed & !CHANGEABLE != 0
-        {
-            return Err(Error::Unsupported(format!(
-                "changing the flags {} of inode {}",
-                InodeFlags(changed & !CHANGEABLE),
-                inode.ino
-            )));
-        }
-        let restricted = InodeFlags::IMMUTABLE.0 | InodeFlags::APPEND.0;
-        if before & restricted != 0 && flags.is_none() {
-            return Err(Error::NotPermitted(format!(
-                "inode {} is immutable or append-only",
-                inode.ino
-            )));
-        }
+        let after = match set.flags {
+            Some(asked) => new_flags(before, asked, inode.file_type()).map_err(|refused| {
+                let (names, ino) = (InodeFlags(refused), inode.ino);
+                Error::Unsupported(format!("changing the flags {names} of inode {ino}"))
+            })?,
+            None => before,
+        };
+        self.check_fixed(inode, set, before & after, before ^ after)?;
+        let set = &SetAttributes {
+            flags: set.flags.map(|_| after),
+            ..set.clone()
+        };
         let bad_nanos =
             |time: &Option<Timestamp>| time.is_some_and(|time| time.nanos >= 1_000_000_000);
         if [set.atime, set.mtime, set.ctime].iter().any(bad_nanos) {
@@ -196,6 +241,36 @@ impl Mount {
         self.judged(changed)?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
+        Ok(())
+    }
+
+    /// What an inode that is and stays immutable or append-only lets nobody change.
+    fn check_fixed(
+        &self,
+        inode: &Inode,
+        set: &SetAttributes,
+        flags: u32,
+        changed: u32,
+    ) -> Result<()> {
+        let refused = |what: &str| {
+            let ino = inode.ino;
+            Err(Error::NotPermitted(format!("inode {ino} is {what}")))
+        };
+        let has_times = [set.atime, set.mtime, set.ctime]
+            .iter()
+            .any(Option::is_some);
+        let has_times = has_times && !set.written_back;
+        let has_owner = set.permissions.is_some() || set.uid.is_some() || set.gid.is_some();
+        let project = set
+            .project
+            .is_some_and(|project| project != inode.node().disk.projid());
+        let is = |flag: InodeFlags| flags & flag.0 != 0;
+        if is(InodeFlags::IMMUTABLE) && (has_times || has_owner || project || changed != 0) {
+            return refused("immutable");
+        }
+        if is(InodeFlags::APPEND) && (has_owner || has_times && !set.now) {
+            return refused("append-only");
+        }
         Ok(())
     }
 
@@ -297,12 +372,7 @@ fn apply(disk: &mut DiskInode, set: &SetAttributes, now: DiskTime) {
         disk.set_mtime(to_disk(time, disk));
     }
     if let Some(flags) = set.flags {
-        let only_dirs = if disk.is_dir() {
-            0
-        } else {
-            InodeFlags::PROJINHERIT.0
-        };
-        disk.disk_mut().i_flags = flags & !only_dirs;
+        disk.disk_mut().i_flags = flags;
     }
     if let Some(project) = set.project {
         // Without room it is 0, and stays so.

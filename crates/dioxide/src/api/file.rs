@@ -105,6 +105,13 @@ impl OpenOptions {
         self
     }
 
+    /// Writes were allowed when they were made, and come now, as from a page cache: an immutable or append-only file
+    /// takes them. Neither resizing nor allocating is a write.
+    pub fn written_back(mut self, on: bool) -> Self {
+        self.access.written_back = on;
+        self
+    }
+
     /// Who writes: may use the reserved blocks if they are kept for this user or group
     /// ([`crate::MountOptions::resuid`]).
     pub fn user(mut self, uid: u32, gid: u32) -> Self {
@@ -401,8 +408,9 @@ impl File {
     /// Blocks.
     ///
     /// # Errors
-    /// `EROFS`; `EPERM` for an immutable or append-only file, unless the flags are changed;
-    /// [`Error::Unsupported`] for flags that say how content is stored.
+    /// `EROFS`; `EPERM` for an immutable file that stays so, and for mode, owner and times of an append-only file that stays
+    /// so (but see [`SetAttributes::now`]); [`Error::Unsupported`] as [`SetAttributes::flags`] and
+    /// [`SetAttributes::project`] say.
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
         self.mount.set_attributes(&self.inode, set)
     }
@@ -525,6 +533,9 @@ impl Access {
     fn check_write(&self, mount: &Mount, inode: &Inode, name: impl Fn() -> String) -> Result<()> {
         if let Some(why) = mount.why_read_only() {
             return Err(Error::ReadOnly(format!("{}: {why}", name())));
+        }
+        if self.written_back {
+            return Ok(());
         }
         if inode.is_immutable() {
             return Err(Error::NotPermitted(format!("{} is immutable", name())));

@@ -34,6 +34,8 @@ pub(crate) struct Access {
     pub(crate) sync: SyncMode,
     /// Writing leaves the times alone.
     pub(crate) keep_times: bool,
+    /// Writes come late, and were allowed.
+    pub(crate) written_back: bool,
 }
 
 /// What a change waits for before it returns.
@@ -86,7 +88,8 @@ impl Access {
     /// Whether a write goes where the caller says, need not be durable when it returns, and stamps the file.
     #[inline(always)]
     pub(crate) fn overwrites(self) -> bool {
-        self.write && !self.append && !self.keep_times && matches!(self.sync, SyncMode::None)
+        let is_plain = !self.append && !self.keep_times && !self.written_back;
+        self.write && is_plain && matches!(self.sync, SyncMode::None)
     }
 }
 

@@ -274,7 +274,7 @@ impl<'a> WriteRequest<'a> {
     #[inline]
     pub(crate) fn place(&self) -> Result<u64> {
         let pos = self.start();
-        if self.inode.is_immutable() {
+        if self.inode.is_immutable() && !self.access.written_back {
             let ino = self.inode.ino;
             return Err(Error::NotPermitted(format!("inode {ino} is immutable")));
         }
