@@ -202,7 +202,24 @@ impl Fs {
     ) -> Result<()> {
         let from = self.0.parent_of_any(from.as_ref())?;
         let to = self.0.parent_of_any(to.as_ref())?;
-        self.0.rename(&from, &to, mode)
+        self.0.rename(&from, &to, mode, None)
+    }
+
+    /// `renameat2` with `RENAME_WHITEOUT`: the old name stands for a character device 0:0 then, owned as `whiteout` says,
+    /// by which overlayfs hides what layers below have of that name.
+    ///
+    /// # Errors
+    /// As [`Fs::rename`]; `EINVAL` for [`RenameMode::Exchange`].
+    pub fn rename_whiteout(
+        &self,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+        mode: RenameMode,
+        whiteout: &NewFile,
+    ) -> Result<()> {
+        let from = self.0.parent_of_any(from.as_ref())?;
+        let to = self.0.parent_of_any(to.as_ref())?;
+        self.0.rename(&from, &to, mode, Some(whiteout))
     }
 }
 

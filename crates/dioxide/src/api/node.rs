@@ -247,7 +247,24 @@ impl Node {
     pub fn rename(&self, name: &[u8], to: &Node, new_name: &[u8], mode: RenameMode) -> Result<()> {
         let from = At::in_dir(self.directory()?, name);
         let to = At::in_dir(to.directory()?, new_name);
-        self.mount.rename(&from, &to, mode)
+        self.mount.rename(&from, &to, mode, None)
+    }
+
+    /// `renameat2` with `RENAME_WHITEOUT`.
+    ///
+    /// # Errors
+    /// As [`Fs::rename_whiteout`].
+    pub fn rename_whiteout(
+        &self,
+        name: &[u8],
+        to: &Node,
+        new_name: &[u8],
+        mode: RenameMode,
+        whiteout: &NewFile,
+    ) -> Result<()> {
+        let from = At::in_dir(self.directory()?, name);
+        let to = At::in_dir(to.directory()?, new_name);
+        self.mount.rename(&from, &to, mode, Some(whiteout))
     }
 
     /// Entries of a directory, `.` and `..` included: at most `most`, from the place `from` on, which is 0 or what came

@@ -40,7 +40,7 @@ struct Entry {
 pub(super) struct Acl(Vec<Entry>);
 
 /// What a new inode gets of its directory: its mode, and its lists as attributes' values.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inherited {
     /// The permission bits that were asked for, less what list or umask takes away; other bits as
     /// they were.

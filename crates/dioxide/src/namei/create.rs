@@ -48,6 +48,10 @@ pub(crate) enum Blueprint<'a> {
 }
 
 impl Blueprint<'_> {
+    /// What a name leaves behind that is to hide the same name of a layer below.
+    pub(super) const WHITEOUT: Blueprint<'static> =
+        Blueprint::CharDevice(DeviceNumber { major: 0, minor: 0 });
+
     fn file_type(&self) -> FileType {
         match self {
             Blueprint::Regular => FileType::Regular,
@@ -76,6 +80,13 @@ impl Blueprint<'_> {
     fn is_mapped(&self) -> bool {
         matches!(self, Blueprint::Regular | Blueprint::Directory) || self.slow_target().is_some()
     }
+}
+
+/// An inode that has a number, and is not written yet.
+pub(super) struct Planned {
+    pub(super) numbered: NewInode,
+    location: Location,
+    disk: DiskInode,
 }
 
 /// The block of a long symlink: its target and zeros. Nothing in it can be judged.
@@ -315,31 +326,18 @@ impl Mount {
         };
         let acls = self.acl_inherit(dir, what.file_type(), permissions, new.umask)?;
         let mut handle = writer.begin(self.create_credits(dir, name, what, &acls))?;
-        let kind = self.inode_kind(dir, what);
-        let numbered = writer.inodes.allocate(&mut handle, dir.ino, kind)?;
-        let unmake = |handle: &mut Handle<'_>, error: Error| -> Error {
-            match writer.inodes.free(handle, numbered.ino, what.is_dir()) {
-                Ok(()) => error,
-                Err(fatal) => self.fail(fatal),
-            }
-        };
-        let (location, mut disk) = match self.plan_inode(&handle, dir, &numbered, what, new, &acls)
-        {
-            Ok(planned) => planned,
-            Err(error) => return Err(unmake(&mut handle, error)),
-        };
-        match (name, what) {
-            (None, _) => disk.set_links_count(0),
-            (_, Blueprint::Directory) => disk.set_links_count(2),
-            _ => {}
+        let mut planned = self.plan_new(writer, &mut handle, dir, what, new, &acls)?;
+        let ino = planned.numbered.ino;
+        if name.is_none() {
+            planned.disk.set_links_count(0);
         }
-        if let Err(error) = self.prepare_quota(&mut handle, numbered.ino, &disk) {
-            return Err(unmake(&mut handle, error));
-        }
+        let unmake = |handle: &mut Handle<'_>, error| {
+            self.give_number_back(writer, handle, ino, what.is_dir(), error)
+        };
         if let Some(name) = name {
             let entry = NewEntry {
                 name,
-                ino: numbered.ino,
+                ino,
                 file_type: what.file_type(),
             };
             if let Err(error) = self.add_name(writer, &mut handle, dir, &entry) {
@@ -347,7 +345,7 @@ impl Mount {
             }
         }
         let inode = self
-            .store_new(&mut handle, &numbered, location, disk)
+            .store_planned(&mut handle, planned)
             .map_err(|error| self.fail(error))?;
         if let Err(error) = self.furnish(writer, &mut handle, dir, &inode, what, &acls) {
             if !matches!(error, Error::NoSpace(_)) {
@@ -422,6 +420,62 @@ impl Mount {
         }
     }
 
+    /// Gives a new inode its number. If it fails nothing was changed.
+    pub(super) fn plan_new(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        what: &Blueprint<'_>,
+        new: &NewFile,
+        acls: &super::Inherited,
+    ) -> Result<Planned> {
+        let kind = self.inode_kind(dir, what);
+        let numbered = writer.inodes.allocate(handle, dir.ino, kind)?;
+        let ino = numbered.ino;
+        let planned = self.plan_inode(handle, dir, &numbered, what, new, acls);
+        let planned = planned.and_then(|(location, disk)| {
+            self.prepare_quota(handle, ino, &disk)?;
+            Ok((location, disk))
+        });
+        match planned {
+            Ok((location, disk)) => Ok(Planned {
+                numbered,
+                location,
+                disk,
+            }),
+            Err(error) => Err(self.give_number_back(writer, handle, ino, what.is_dir(), error)),
+        }
+    }
+
+    /// What comes of an error if the inode that was numbered is not made.
+    pub(super) fn give_number_back(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        ino: Ino,
+        is_dir: bool,
+        error: Error,
+    ) -> Error {
+        match writer.inodes.free(handle, ino, is_dir) {
+            Ok(()) => error,
+            Err(fatal) => self.fail(fatal),
+        }
+    }
+
+    pub(super) fn store_planned(
+        &self,
+        handle: &mut Handle<'_>,
+        planned: Planned,
+    ) -> Result<Arc<Inode>> {
+        let Planned {
+            numbered,
+            location,
+            disk,
+        } = planned;
+        self.store_new(handle, &numbered, location, disk)
+    }
+
     /// The inode as it will be, but for what its content needs. What can fail for the disk fails here.
     fn plan_inode(
         &self,
@@ -450,6 +504,9 @@ impl Mount {
             false => 0,
         };
         disk.set_mode(what.file_type(), acls.mode | set_gid);
+        if what.is_dir() {
+            disk.set_links_count(2);
+        }
         disk.set_owner(new.uid, gid);
         let flags = inherited_flags(parent.disk.flags(), what.file_type());
         disk.disk_mut().i_flags |= flags;

@@ -3,11 +3,13 @@
 //! Locks: the mount's `renaming` if the directories differ, so that no directory moves while it is found
 //! out which is above which; then `names` of both, of the upper first; then of a directory that is replaced.
 
-use super::create::{add_subdir, check_new_name, remove_subdir};
+use super::Inherited;
+use super::create::{Blueprint, Planned, add_subdir, check_new_name, remove_subdir};
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use super::path::At;
 use super::remove::{Fate, Victim};
-use crate::api::names::RenameMode;
+use crate::alloc::InodeAllocator;
+use crate::api::names::{NewFile, RenameMode};
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::txn::Writer;
@@ -30,6 +32,8 @@ struct Move<'a> {
     inode: Arc<Inode>,
     /// What has the new name now.
     other: Option<Arc<Inode>>,
+    /// Whose the whiteout is that gets the old name.
+    whiteout: Option<&'a NewFile>,
 }
 
 fn is_dir(inode: &Inode) -> bool {
@@ -47,7 +51,16 @@ impl Mount {
     ///
     /// # Errors
     /// Those that `crate::Fs::rename` names. Nothing has changed then.
-    pub(crate) fn rename(&self, from: &At<'_>, to: &At<'_>, mode: RenameMode) -> Result<()> {
+    pub(crate) fn rename(
+        &self,
+        from: &At<'_>,
+        to: &At<'_>,
+        mode: RenameMode,
+        whiteout: Option<&NewFile>,
+    ) -> Result<()> {
+        if mode == RenameMode::Exchange && whiteout.is_some() {
+            return Err(Error::Invalid("an exchange that leaves a whiteout".into()));
+        }
         match (from.is_special(), to.is_special(), mode) {
             (false, true, RenameMode::NoReplace) => return Err(Error::Exists(to.text())),
             (true, ..) | (_, true, _) => {
@@ -76,6 +89,7 @@ impl Mount {
             to,
             inode,
             other,
+            whiteout,
         };
         self.check_move(&change, mode)?;
         if change
@@ -230,21 +244,64 @@ impl Mount {
             Some(_) => REMOVE_NAME_CREDITS,
             None => self.add_name_credits(&change.to.dir),
         };
+        let whiteout_credits = change
+            .whiteout
+            .map_or(0, |_| InodeAllocator::ALLOCATE_CREDITS + INODE_CREDITS);
         let credits = named + 2 * REMOVE_NAME_CREDITS + 3 * INODE_CREDITS + victim_credits;
-        let mut handle = writer.begin(credits)?;
-        self.put_name(writer, &mut handle, change)?;
+        let mut handle = writer.begin(credits + whiteout_credits)?;
+        let planned = match change.whiteout {
+            Some(new) => Some(self.plan_whiteout(writer, &mut handle, change, new)?),
+            None => None,
+        };
+        if let Err(error) = self.put_name(writer, &mut handle, change) {
+            return Err(match planned {
+                Some(Planned { numbered, .. }) => {
+                    self.give_number_back(writer, &mut handle, numbered.ino, false, error)
+                }
+                None => error,
+            });
+        }
+        let whiteout = planned
+            .map(|planned| self.store_planned(&mut handle, planned))
+            .transpose()
+            .map_err(|error| self.fail(error))?;
         let fate = self
-            .take_name(writer, &mut handle, change, victim.as_mut())
+            .take_name(
+                writer,
+                &mut handle,
+                change,
+                whiteout.as_deref(),
+                victim.as_mut(),
+            )
             .map_err(|error| self.fail(error))?;
         self.dentries
             .change(&change.to.dir, change.to.name, change.inode.ino);
-        self.dentries.remove(&change.from.dir, change.from.name);
+        match whiteout {
+            Some(whiteout) => {
+                let (dir, name) = (&change.from.dir, change.from.name);
+                self.dentries.change(dir, name, whiteout.ino);
+            }
+            None => self.dentries.remove(&change.from.dir, change.from.name),
+        }
         self.ways.left(&change.inode);
         if let Some(other) = other {
             self.ways.left(other);
         }
         self.finish_move(handle, change)?;
         Ok(fate)
+    }
+
+    /// Nobody may open it by its mode, so that it takes over no access control list.
+    fn plan_whiteout(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        change: &Move<'_>,
+        new: &NewFile,
+    ) -> Result<Planned> {
+        let what = &Blueprint::WHITEOUT;
+        let dir = &change.from.dir;
+        self.plan_new(writer, handle, dir, what, new, &Inherited::default())
     }
 
     fn finish_move(&self, handle: Handle<'_>, change: &Move<'_>) -> Result<()> {
@@ -276,16 +333,25 @@ impl Mount {
         }
     }
 
-    /// Takes the old name away, and a link from what had the new one.
+    /// Takes the old name away, or gives it to the whiteout, and takes a link from what had the new one.
     fn take_name<'v>(
         &self,
         writer: &Writer,
         handle: &mut Handle<'_>,
         change: &Move<'_>,
+        whiteout: Option<&Inode>,
         victim: Option<&mut Victim<'v>>,
     ) -> Result<Option<Fate<'v>>> {
         let (from, to, inode) = (change.from, change.to, &change.inode);
-        if !self.remove_name(handle, &from.dir, from.name)? {
+        let was_there = match whiteout {
+            Some(whiteout) => {
+                whiteout.changed_in(handle.tid(), true);
+                let kind = dioxide_format::inode::FileType::CharDevice;
+                self.redirect_name(handle, &from.dir, from.name, whiteout.ino, kind)?
+            }
+            None => self.remove_name(handle, &from.dir, from.name)?,
+        };
+        if !was_there {
             return Err(from
                 .dir
                 .corrupt("directory", "a name is gone that was there".into()));

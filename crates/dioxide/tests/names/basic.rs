@@ -250,6 +250,43 @@ fn rename_replaces_exchanges_and_refuses_as_linux() {
 }
 
 #[test]
+fn rename_that_leaves_a_whiteout_is_seen_by_both_names() {
+    let image = image();
+    on_image(&image, |fs| {
+        fs.create_dir("/a", &dir()).expect("room");
+        fs.create_dir("/b", &dir()).expect("room");
+        let new = NewFile::new(0).owner(7, 8);
+        for (round, to) in ["/b/one", "/a/two", "/b/one"].into_iter().enumerate() {
+            write(fs, "/a/one", &[round as u8]);
+            let whiteout = |mode| fs.rename_whiteout("/a/one", to, mode, &new);
+            let exchange = whiteout(RenameMode::Exchange).expect_err("it makes no sense");
+            assert_eq!(exchange.errno(), 22, "{exchange}");
+            if round == 2 {
+                let refused = whiteout(RenameMode::NoReplace).expect_err("it is there");
+                assert!(matches!(refused, Error::Exists(_)));
+            }
+            whiteout(RenameMode::Replace).expect("room");
+            assert_eq!(read(fs, to), [round as u8]);
+            let left = fs.symlink_metadata("/a/one").expect("it is there");
+            assert_eq!(
+                (left.file_type, left.device),
+                (FileType::CharDevice, Some((0, 0)))
+            );
+            assert_eq!(
+                (left.permissions, left.uid, left.gid, left.nlink),
+                (0, 7, 8, 1)
+            );
+            fs.remove_file("/a/one").expect("it is there");
+        }
+        fs.create_dir("/a/sub", &dir()).expect("room");
+        fs.rename_whiteout("/a/sub", "/b/sub", RenameMode::Replace, &new)
+            .expect("a directory moves");
+        assert_eq!(fs.metadata("/a").expect("it is there").nlink, 2);
+        assert_eq!(names(fs, "/a"), ["sub", "two"]);
+    });
+}
+
+#[test]
 fn many_names_grow_a_directory_and_leave_it() {
     let image = image();
     on_image(&image, |fs| {
