@@ -133,8 +133,31 @@ const PASSED_OVER: &[&str] = &[
     "nomand",
     "iversion",
     "noiversion",
+    "bh",
+    "nobh",
+    "orlov",
+    "oldalloc",
+    "mblk_io_submit",
+    "nomblk_io_submit",
+    "reservation",
+    "noreservation",
+    "check",
+    "nocheck",
+    "context",
+    "fscontext",
+    "defcontext",
+    "rootcontext",
+    "symfollow",
+    "nosymfollow",
     "kernel_cache",
     "auto_cache",
+    "noauto_cache",
+    "max_read",
+    "direct_io",
+    "nonempty",
+    "intr",
+    "nointr",
+    "allow_root",
     "big_writes",
     "use_ino",
     "hard_remove",
@@ -144,7 +167,7 @@ const PASSED_OVER: &[&str] = &[
 /// For `mount` and its kin, who have acted on them already.
 const FOR_MOUNT: &[&str] = &[
     "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail",
-    "subtype", "loop", "rw", "async", "silent", "loud",
+    "subtype", "loop", "async", "silent", "loud", "comment", "helper", "uhelper",
 ];
 
 /// Flags of `mount(2)`, and what each takes back.
@@ -159,6 +182,11 @@ const GENERIC: &[(&str, &str)] = &[
     ("dirsync", ""),
     ("noatime", ""),
 ];
+
+/// What begins with `x-` is for whoever reads fstab.
+fn is_for_mount(name: &str) -> bool {
+    FOR_MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
 
 impl Options {
     /// Options as after `-o`: words with commas between them, the last counts. Returns what was passed over, a line each.
@@ -179,13 +207,10 @@ impl Options {
             };
             if PASSED_OVER.contains(&name) {
                 // What is always so needs no warning.
-                if !matches!(
-                    name,
-                    "default_permissions" | "acl" | "user_xattr" | "relatime"
-                ) {
+                if !matches!(name, "default_permissions" | "acl" | "user_xattr") {
                     warnings.push(format!("option {word} does nothing here"));
                 }
-            } else if !FOR_MOUNT.contains(&name) && !name.starts_with("x-") {
+            } else if !is_for_mount(name) {
                 options.take(word, name, value)?;
             }
         }
@@ -207,6 +232,7 @@ impl Options {
     fn switch(&mut self, name: &str) -> Result<(), Error> {
         match name {
             "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
             "noload" | "norecovery" => self.image = self.image.clone().noload(true),
             "dioread_nolock" => self.image = self.image.clone().dioread_nolock(true),
             "dioread_lock" | "nodioread_nolock" => {
@@ -246,7 +272,9 @@ impl Options {
             "dio_policy" => self.image = image.policy(number(name, value)?),
             "backend" => self.image = image.backend(number(name, value)?),
             "sb" => self.image = image.superblock_at(number(name, value)?),
-            "img_offset" | "offset" => self.image = image.img_offset(number(name, value)?),
+            "img_offset" | "offset" => {
+                self.image = image.img_offset(bytes(name, value)? as u64);
+            }
             "resuid" => self.image = image.resuid(number(name, value)?),
             "resgid" => self.image = image.resgid(number(name, value)?),
             "journal_path" => self.image = image.journal_path(value),
@@ -327,18 +355,21 @@ mod tests {
 
     #[test]
     fn last_of_opposite_options_counts() {
-        let (options, _) = Options::parse("nosuid,suid,writeback,nowriteback").unwrap();
+        let (options, _) = Options::parse("nosuid,suid,writeback,nowriteback,ro,rw").unwrap();
+        assert!(!options.read_only);
         assert!(!options.server.writeback);
         assert!(options.generic.iter().any(|flag| flag == "suid"));
         assert!(!options.generic.iter().any(|flag| flag == "nosuid"));
     }
 
     #[test]
-    fn sizes_of_caches_have_units() {
-        let (options, _) = Options::parse("metadata_cache=64M,name_cache=4096").unwrap();
+    fn sizes_and_places_have_units() {
+        let words = "metadata_cache=64M,name_cache=4096,img_offset=1M";
+        let (options, _) = Options::parse(words).unwrap();
         let told = format!("{:?}", options.image);
         assert!(told.contains("metadata_cache: 67108864"), "{told}");
         assert!(told.contains("name_cache: 4096"), "{told}");
+        assert!(told.contains("img_offset: 1048576"), "{told}");
         for wrong in ["M", "", "1x", "-1", "99999999999G", "1MM"] {
             assert!(
                 Options::parse(&format!("name_cache={wrong}")).is_err(),
@@ -349,14 +380,20 @@ mod tests {
 
     #[test]
     fn options_of_the_kernel_alone_warn() {
-        let (_, warnings) = Options::parse("stripe=4,ro,delalloc,x-systemd.automount").unwrap();
-        assert_eq!(
-            warnings,
-            [
-                "option stripe=4 does nothing here",
-                "option delalloc does nothing here"
-            ]
-        );
+        let passed_over = [
+            "stripe=4",
+            "delalloc",
+            "relatime",
+            "check=none",
+            "context=system_u:object_r:tmp_t:s0",
+            "nosymfollow",
+            "max_read=4096",
+        ];
+        let words = passed_over.join(",");
+        let of_mount = "ro,x-systemd.automount,X-mount.mkdir,comment=mine,uhelper=udisks2";
+        let (_, warnings) = Options::parse(&format!("{words},{of_mount}")).unwrap();
+        let expected = passed_over.map(|word| format!("option {word} does nothing here"));
+        assert_eq!(warnings, expected);
     }
 
     #[test]

@@ -52,7 +52,9 @@ impl Mount {
     /// See [`crate::Fs::open`].
     pub(crate) fn open(device: Arc<dyn Device>, options: &MountOptions) -> Result<Arc<Mount>> {
         if options.data == DataMode::Journal {
-            return Err(Error::Unsupported("data=journal".into()));
+            return Err(Error::Unsupported(
+                "data=journal: there are data=ordered and data=writeback".into(),
+            ));
         }
         let at = options
             .sb
