@@ -121,6 +121,22 @@ fn killed_server_loses_nothing_that_was_synced() {
     }
 }
 
+/// The kernel does not tell the server of `syncfs`, but of `fsync` of the root.
+#[test]
+fn killed_server_loses_nothing_that_came_before_a_sync_of_the_root() {
+    need_fuse!();
+    for bed in each("commit=300") {
+        fs::create_dir(bed.at("d")).unwrap();
+        File::open(bed.at("d")).unwrap().sync_all().unwrap();
+        fs::create_dir(bed.at("d/e")).unwrap();
+        fs::write(bed.at("d/e/f"), pattern(6, 0, 1 << 20)).unwrap();
+        File::open(bed.root()).unwrap().sync_all().unwrap();
+        let again = Bed::with(bed.kill(), "");
+        check_pattern(6, 0, &fs::read(again.at("d/e/f")).unwrap());
+        again.finish();
+    }
+}
+
 #[test]
 fn mount_that_is_to_read_only_writes_nothing() {
     need_fuse!();

@@ -4,6 +4,7 @@
 use super::{Entry, Server};
 use crate::Result;
 use crate::stats::Op;
+use crate::table::ROOT_ID;
 use dioxide::{DirEntry, FileType};
 
 /// One name of a directory.
@@ -63,13 +64,19 @@ impl Server {
         })
     }
 
-    /// `fsync` of a directory.
+    /// `fsync` of a directory; of the root it makes everything durable that the kernel has handed over, because
+    /// the kernel does not tell us of `syncfs`.
     ///
     /// # Errors
     /// As [`dioxide::Node::sync`].
     pub fn fsyncdir(&self, id: u64) -> Result {
         let _timed = self.requests.time(Op::Fsyncdir);
-        Ok(self.node(id)?.sync()?)
+        let live = self.live()?;
+        match id {
+            ROOT_ID => live.fs.sync()?,
+            _ => live.node(id)?.sync()?,
+        }
+        Ok(())
     }
 }
 
