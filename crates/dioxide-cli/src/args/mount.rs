@@ -16,14 +16,22 @@ set-ID bits and devices count, as with other mounts; say --sandbox -o nosuid,nod
 program (seccomp and Landlock). A second process, which never looks at the image, waits outside to unmount. Not together
 with --stats, nor for an image with multi-mount protection.
 
-Options (those of ext4 that only the kernel knows do nothing):
+What is durable when: fsync and fdatasync of a file or directory as on Linux, and everything by fsync of DIR itself, or by
+unmounting. sync(2) and syncfs(2) only hand over the data that the kernel has gathered, because it does not tell FUSE servers
+of them: names may be lost in a crash until the next commit. To be sure of everything: sync -f DIR && sync DIR
+
+Reads do not change the time of last access, whatever the options say. A file that becomes immutable while a program has it
+open for reading and writing takes what this program writes, without nowriteback; O_DIRECT writes are refused.
+
+Options (those of ext4 that only the kernel knows do nothing, and a warning says so):
   ro, noload, errors=, data=, commit=, barrier, nobarrier, discard, nodiscard,
   dioread_nolock, dioread_lock, sb=, resuid=, resgid=, journal_path=
                         as for ext4
-  img_offset=BYTES      where the file system begins in the image
+  img_offset=BYTES      where the file system begins in the image; k, M, G
   dio_policy=POLICY     whose rules decide about locks, see dioxide explain
   backend=HOW           auto, uring, pread or mmap
-  nowriteback           every write goes to the image at once; times of O_DIRECT writes are seen at once
+  nowriteback           every write goes to the image at once, and the times of O_DIRECT writes are seen at once; else
+                        when the kernel has dropped the file from its cache
   entry_timeout=SECS, attr_timeout=SECS
                         how long the kernel trusts names, and attributes of regular files
   metadata_cache=BYTES, name_cache=BYTES

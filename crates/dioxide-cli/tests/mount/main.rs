@@ -2,6 +2,7 @@
 
 mod bed;
 mod content;
+mod flags;
 mod lifetime;
 mod names;
 mod rings;

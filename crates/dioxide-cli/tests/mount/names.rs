@@ -5,6 +5,7 @@ use crate::need_fuse;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -59,10 +60,19 @@ fn rename_flags_do_as_they_say() {
         );
         rename(RenameFlags::EXCHANGE).unwrap();
         assert_eq!(fs::read_to_string(bed.at("a")).unwrap(), "b");
-        assert_eq!(rename(RenameFlags::WHITEOUT), Err(rustix::io::Errno::INVAL));
         rename(RenameFlags::empty()).unwrap();
         assert!(!bed.at("a").exists());
         assert_eq!(fs::read_to_string(bed.at("b")).unwrap(), "b");
+        fs::create_dir(bed.at("upper")).unwrap();
+        for to in ["upper/new", "upper/replaced"] {
+            fs::write(bed.at("upper/replaced"), "old").unwrap();
+            fs::write(bed.at("c"), "c").unwrap();
+            renameat_with(CWD, bed.at("c"), CWD, bed.at(to), RenameFlags::WHITEOUT).unwrap();
+            assert_eq!(fs::read_to_string(bed.at(to)).unwrap(), "c");
+            let whiteout = fs::symlink_metadata(bed.at("c")).unwrap();
+            assert_eq!((whiteout.mode(), whiteout.rdev()), (libc::S_IFCHR, 0));
+            fs::remove_file(bed.at("c")).unwrap();
+        }
         bed.finish();
     }
 }

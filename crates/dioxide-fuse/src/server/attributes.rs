@@ -4,6 +4,7 @@ use super::{Caller, Live, Server};
 use crate::stats::Op;
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
+use dioxide::format::inode::InodeFlags;
 use dioxide::{FileType, Metadata, Node, OpenOptions, SetAttributes, StatFs, Timestamp};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -52,8 +53,12 @@ pub struct Change {
     pub size: Option<u64>,
     /// Last access.
     pub atime: Option<Timestamp>,
+    /// That is the time that it is.
+    pub atime_now: bool,
     /// Last change of the content.
     pub mtime: Option<Timestamp>,
+    /// That is the time that it is; not told by a kernel that keeps the times.
+    pub mtime_now: bool,
     /// Last change of the inode; the time that it is, if another thing changes.
     pub ctime: Option<Timestamp>,
     /// The file, if it is open.
@@ -63,6 +68,18 @@ pub struct Change {
 }
 
 impl Change {
+    /// Times of writes, which the kernel tells with the handle of an open file, and nobody else does without a size.
+    fn comes_from_page_cache(&self) -> bool {
+        let times_alone = Change {
+            mtime: self.mtime,
+            ctime: self.ctime,
+            handle: self.handle,
+            kill_suidgid: self.kill_suidgid,
+            ..Change::default()
+        };
+        self.handle.is_some() && self.ctime.is_some() && *self == times_alone
+    }
+
     fn attributes(&self) -> Option<SetAttributes> {
         let none = SetAttributes::new();
         let mut set = none.clone();
@@ -83,6 +100,12 @@ impl Change {
         }
         if let Some(time) = self.ctime {
             set = set.ctime(time);
+        }
+        if self.atime_now && (self.mtime_now || self.mtime.is_some() && self.mtime == self.ctime) {
+            set = set.now();
+        }
+        if self.comes_from_page_cache() {
+            set = set.written_back();
         }
         (set != none).then_some(set)
     }
@@ -109,6 +132,10 @@ pub(super) fn decode_device(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, (rdev & 0xff) | (rdev >> 12) & 0xfff00)
 }
 
+pub(super) fn is_immutable(metadata: &Metadata) -> bool {
+    metadata.flags & InodeFlags::IMMUTABLE.0 != 0
+}
+
 fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>) -> Result {
     if let Some(handle) = handle {
         let handle = live.files.get(handle)?;
@@ -124,13 +151,22 @@ fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>)
 }
 
 impl Server {
-    /// `getattr`.
+    /// `getattr`, by a handle if the kernel is about to use that.
     ///
     /// # Errors
-    /// `ESTALE` for a file that the kernel does not know.
-    pub fn getattr(&self, id: u64) -> Result<Stat> {
+    /// `ESTALE` for a file that the kernel does not know; `EPERM` for a handle that can only be for writing to a
+    /// file that has become immutable: the page cache would take what is written.
+    pub fn getattr(&self, id: u64, handle: Option<u64>) -> Result<Stat> {
         let _timed = self.requests.time(Op::Getattr);
-        Ok(self.stat(&*self.node(id)?))
+        let live = self.live()?;
+        let node = live.node(id)?;
+        if let Some(handle) = handle
+            && is_immutable(&node.metadata())
+            && live.files.get(handle)?.is_for_writing_only()
+        {
+            return Err(Errno::PERM);
+        }
+        Ok(self.stat(&node))
     }
 
     /// `setattr`. A size that changes strips set-user-ID and set-group-ID, if [`Change::kill_suidgid`] wants it.
@@ -182,6 +218,8 @@ impl Server {
 
     fn valid(&self, attr: &Attr) -> Duration {
         match attr.metadata.file_type {
+            // The kernel is to ask before it writes.
+            FileType::Regular if is_immutable(&attr.metadata) => Duration::ZERO,
             FileType::Regular => self.options.attr_timeout,
             _ => self.options.entry_timeout,
         }
@@ -247,5 +285,25 @@ mod tests {
             ..Change::default()
         };
         assert_eq!(change.attributes(), None);
+    }
+
+    #[test]
+    fn times_of_the_page_cache_are_told_from_those_of_users() {
+        let times = Change {
+            mtime: Some(Timestamp::default()),
+            ctime: Some(Timestamp::default()),
+            ..Change::default()
+        };
+        assert!(!times.comes_from_page_cache());
+        let cached = Change {
+            handle: Some(1),
+            ..times
+        };
+        assert!(cached.comes_from_page_cache());
+        let truncated = Change {
+            size: Some(0),
+            ..cached
+        };
+        assert!(!truncated.comes_from_page_cache());
     }
 }

@@ -24,6 +24,15 @@ pub struct WriteFlags {
     pub kill_suidgid: bool,
 }
 
+/// What the kernel was told of the blocks of a file, which its page cache does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// That is how it is, as far as it came by this handle.
+    Well,
+    /// There are others by now.
+    Stale,
+}
+
 /// One request copies so much at most, so that it does not keep its thread for long: the caller goes on.
 const COPY_BYTES: u64 = 64 << 20;
 const COPY_STEP: usize = 1 << 20;
@@ -49,6 +58,8 @@ impl Server {
         let live = self.live()?;
         let handle = live.files.get(handle)?;
         let file = match flags.cached {
+            // The pages of a mapping, where each write is to go to the end.
+            true if handle.appends => return Err(Errno::PERM),
             true => handle.cached(flags.kill_suidgid)?,
             false => handle.file(flags.kill_suidgid)?,
         };
@@ -59,7 +70,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`File::sync_all`].
-    pub fn fsync(&self, handle: u64, data_only: bool) -> Result {
+    pub fn fsync(&self, handle: u64, data_only: bool) -> Result<Told> {
         let _timed = self.requests.time(Op::Fsync);
         let live = self.live()?;
         let handle = live.files.get(handle)?;
@@ -68,7 +79,7 @@ impl Server {
             true => file.sync_data()?,
             false => file.sync_all()?,
         }
-        Ok(())
+        Ok(handle.told())
     }
 
     /// `fallocate`, with `mode` of `fallocate(2)`.
@@ -130,6 +141,9 @@ impl Server {
         let _timed = self.requests.time(Op::CopyFileRange);
         let live = self.live()?;
         let (source, target) = (live.files.get(from.0)?, live.files.get(to.0)?);
+        if target.is_immutable() {
+            return Err(Errno::PERM);
+        }
         let strip = self.acting(caller).uid != 0;
         copy(
             (source.cached(false)?, from.1),

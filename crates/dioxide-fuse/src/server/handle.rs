@@ -1,10 +1,12 @@
 //! Open regular files.
 
-use super::{Caller, Server};
+use super::attributes::is_immutable;
+use super::{Caller, Server, Told};
 use crate::Result;
 use crate::stats::Op;
 use dioxide::format::inode::InodeFlags;
 use dioxide::{File, Node, OpenOptions};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What `open` tells the kernel.
@@ -22,8 +24,12 @@ pub(super) struct Handle {
     node: Arc<Node>,
     options: OpenOptions,
     flags: i32,
+    /// Every write goes to the end of the file, which was append-only when it was opened.
+    pub(super) appends: bool,
     /// The kernel keeps the times, and tells them.
     writeback: bool,
+    /// How many the kernel may believe that there are.
+    blocks: AtomicU64,
     /// By whether the page cache asks, and whether privileges are stripped.
     files: [OnceLock<File>; 4],
 }
@@ -45,6 +51,25 @@ impl Handle {
         self.flags & libc::O_ACCMODE != libc::O_RDONLY && self.node.ino() == other.node.ino()
     }
 
+    /// What is asked by this handle cannot be for a read.
+    pub(super) fn is_for_writing_only(&self) -> bool {
+        self.flags & libc::O_ACCMODE == libc::O_WRONLY
+    }
+
+    /// Whether the file has the blocks that it had when this was asked last, or when it was opened.
+    pub(super) fn told(&self) -> Told {
+        let blocks = self.node.metadata().blocks;
+        match self.blocks.swap(blocks, Ordering::Relaxed) == blocks {
+            true => Told::Well,
+            false => Told::Stale,
+        }
+    }
+
+    /// Whether the file is immutable by now.
+    pub(super) fn is_immutable(&self) -> bool {
+        is_immutable(&self.node.metadata())
+    }
+
     fn one(&self, cached: bool, strip: bool) -> Result<&File> {
         let place = &self.files[usize::from(cached) | usize::from(strip) << 1];
         if let Some(file) = place.get() {
@@ -54,6 +79,10 @@ impl Handle {
         let mut options = self.options.clone().fsetid(!strip);
         options = options.direct(has(libc::O_DIRECT));
         options = options.keep_times(cached && self.writeback);
+        options = match cached {
+            true => options.written_back(true),
+            false => options.append(self.appends),
+        };
         if has(libc::O_SYNC) {
             options = options.sync(true);
         } else if has(libc::O_DSYNC) {
@@ -90,25 +119,27 @@ impl Server {
     ) -> Result<(Handle, Opened)> {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         // Only with its flag do writes go to the end of an append-only file, wherever the kernel sees that.
-        let append_only = node.metadata().flags & InodeFlags::APPEND.0 != 0;
+        let metadata = node.metadata();
+        let append_only = metadata.flags & InodeFlags::APPEND.0 != 0;
         let appends = append_only && flags & libc::O_APPEND != 0;
         let caller = self.acting(caller);
         let options = OpenOptions::new()
             // The page cache fills up pages that are written in part.
             .read(true)
             .write(writes)
-            .append(writes && appends)
             .resource(caller.uid == 0)
             .user(caller.uid, caller.gid);
         let handle = Handle {
             node,
             options,
             flags,
+            appends: writes && appends,
             writeback: self.options.writeback,
+            blocks: AtomicU64::new(metadata.blocks),
             files: Default::default(),
         };
         handle.file(false)?;
-        let direct = flags & libc::O_DIRECT != 0 || (writes && appends);
+        let direct = flags & libc::O_DIRECT != 0 || handle.appends;
         Ok((handle, Opened { handle: 0, direct }))
     }
 

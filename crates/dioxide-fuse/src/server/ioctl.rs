@@ -20,13 +20,14 @@ const FITRIM: u32 = 0xc018_5879;
 const FSXATTR_BYTES: usize = 28;
 
 /// Flags of a `struct fsxattr`, and those of the inode that they are.
-const XFLAGS: [(u32, u32); 6] = [
+const XFLAGS: [(u32, u32); 7] = [
     (0x0008, InodeFlags::IMMUTABLE.0),
     (0x0010, InodeFlags::APPEND.0),
     (0x0020, InodeFlags::SYNC.0),
     (0x0040, InodeFlags::NOATIME.0),
     (0x0080, InodeFlags::NODUMP.0),
-    (0x0200, 0x2000_0000),
+    (0x0200, InodeFlags::PROJINHERIT.0),
+    (0x8000, InodeFlags::DAX.0),
 ];
 
 fn to_xflags(flags: u32) -> u32 {
@@ -34,13 +35,11 @@ fn to_xflags(flags: u32) -> u32 {
     set.map(|(xflag, _)| xflag).sum()
 }
 
-/// The inode's flags with those of a `struct fsxattr` put in. None for one that no inode has.
-fn with_xflags(flags: u32, xflags: u32) -> Option<u32> {
-    let known = XFLAGS.iter().map(|(xflag, _)| xflag).sum::<u32>();
+/// The inode's flags with those of a `struct fsxattr` put in. What else the kernel lets through means nothing to ext4.
+fn with_xflags(flags: u32, xflags: u32) -> u32 {
     let others = XFLAGS.iter().fold(flags, |left, (_, flag)| left & !flag);
     let set = XFLAGS.iter().filter(|(xflag, _)| xflags & xflag != 0);
-    // Bit 31 says that there are other attributes, and is for looking at only.
-    (xflags & !known & 0x7fff_ffff == 0).then(|| others | set.map(|(_, flag)| flag).sum::<u32>())
+    others | set.map(|(_, flag)| flag).sum::<u32>()
 }
 
 fn word(bytes: &[u8], at: usize) -> Result<u32> {
@@ -60,7 +59,8 @@ fn padded(word: u32, len: usize) -> Vec<u8> {
 }
 
 impl Server {
-    /// `ioctl` on a file: returns what goes back to the caller, of at most `out_len` bytes.
+    /// `ioctl` on a file: returns what goes back to the caller, of at most `out_len` bytes; none if attributes were
+    /// changed. Who may do so the kernel has judged.
     ///
     /// # Errors
     /// `ENOTTY` for those that are not known; those of what they do.
@@ -116,11 +116,10 @@ fn fsxattr(node: &Node) -> Vec<u8> {
 
 fn set_fsxattr(node: &Node, argument: &[u8]) -> Result<Vec<u8>> {
     let metadata = node.metadata();
-    if word(argument, 12)? != metadata.project.unwrap_or(0) || word(argument, 4)? != 0 {
-        return Err(Errno::OPNOTSUPP);
-    }
-    let flags = with_xflags(metadata.flags, word(argument, 0)?).ok_or(Errno::OPNOTSUPP)?;
-    set_flags(node, flags)
+    let flags = with_xflags(metadata.flags, word(argument, 0)?);
+    let set = SetAttributes::new().flags(flags);
+    node.set_attributes(&set.project(word(argument, 12)?))?;
+    Ok(Vec::new())
 }
 
 #[cfg(test)]
@@ -132,9 +131,9 @@ mod tests {
         let extents = 0x80000;
         let flags = InodeFlags::APPEND.0 | InodeFlags::NODUMP.0 | extents;
         assert_eq!(to_xflags(flags), 0x90);
-        assert_eq!(with_xflags(flags, 0x90), Some(flags));
-        assert_eq!(with_xflags(flags, 0), Some(extents));
-        assert_eq!(with_xflags(flags, 0x8000), None);
+        assert_eq!(with_xflags(flags, 0x90), flags);
+        assert_eq!(with_xflags(flags, 0), extents);
+        assert_eq!(with_xflags(flags, 0x800 | 1 << 31), extents);
     }
 
     #[test]

@@ -215,10 +215,11 @@ impl Server {
     /// `rename`, with flags of `renameat2(2)`.
     ///
     /// # Errors
-    /// As [`Node::rename`]; `EINVAL` for flags that are unknown (`RENAME_WHITEOUT` too) or exclude each other.
-    pub fn rename(&self, from: At<'_>, to: At<'_>, flags: u32) -> Result {
+    /// As [`Node::rename`]; `EINVAL` for flags that are unknown or exclude each other.
+    pub fn rename(&self, caller: Caller, from: At<'_>, to: At<'_>, flags: u32) -> Result {
         let _timed = self.requests.time(Op::Rename);
-        let mode = match flags {
+        let whiteout = flags & libc::RENAME_WHITEOUT != 0;
+        let mode = match flags & !libc::RENAME_WHITEOUT {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
@@ -227,7 +228,13 @@ impl Server {
         let live = self.live()?;
         let target = live.node(to.dir)?;
         let source = live.node(from.dir)?;
-        let change = || source.rename(from.name, &target, to.name, mode);
+        let change = || match whiteout {
+            true => {
+                let new = self.new_file(caller, 0, 0);
+                source.rename_whiteout(from.name, &target, to.name, mode, &new)
+            }
+            false => source.rename(from.name, &target, to.name, mode),
+        };
         match mode {
             RenameMode::Replace => self.without_name(&live, &target, to.name, change),
             _ => Ok(change()?),

@@ -6,7 +6,7 @@ mod mount;
 
 use super::ConnectOptions;
 use super::wire::abi::{self, opcode};
-use super::wire::{self, Asker, Head, Init, Offer, PAYLOAD_BYTES};
+use super::wire::{self, Asker, Head, Init, Inval, Offer, PAYLOAD_BYTES};
 use crate::server::Server;
 use crate::{Errno, Result};
 use dioxide::Buf;
@@ -167,9 +167,9 @@ impl Device {
         }
     }
 
-    /// Has the kernel write and drop what its page cache has of a file, by requests that other threads answer meanwhile.
-    fn invalidate(&self, node: u64) -> io::Result<()> {
-        match rustix::io::write(&self.file, &wire::inval_inode(node)) {
+    /// Has the kernel drop what it has of a file; pages it writes before, by requests that other threads answer meanwhile.
+    fn invalidate(&self, node: u64, what: Inval) -> io::Result<()> {
+        match rustix::io::write(&self.file, &wire::inval_inode(node, what)) {
             Ok(_) => Ok(()),
             // It has nothing of that file.
             Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -218,9 +218,13 @@ impl Asker for Kernel<'_> {
         if taken.is_err() {
             return false;
         }
-        let written = self.device.invalidate(node).is_ok();
+        let written = self.device.invalidate(node, Inval::All).is_ok();
         spare.fetch_add(1, Ordering::AcqRel);
         written
+    }
+
+    fn forget_attributes(&self, node: u64) {
+        let _ = self.device.invalidate(node, Inval::Attributes);
     }
 }
 

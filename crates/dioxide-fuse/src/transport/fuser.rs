@@ -9,7 +9,7 @@
 //! shows them when the kernel has dropped the file from its cache. `nowriteback` shows them at once.
 
 use super::{ConnectOptions, Transport};
-use crate::server::{At, Attr, Caller, Change, Entry, Opened, Seek, Server, WriteFlags, now};
+use crate::server::{At, Attr, Caller, Change, Entry, Opened, Seek, Server, Told, WriteFlags, now};
 use crate::{Errno, Result};
 use dioxide::{Buf, FileType, Timestamp};
 use fuser::{

@@ -70,15 +70,27 @@ pub(super) fn out_header(unique: u64, reply: Result<usize>) -> [u8; abi::OUT_HEA
     bytes
 }
 
-/// `FUSE_NOTIFY_INVAL_INODE`, for all of a file.
-pub(super) fn inval_inode(node: u64) -> [u8; abi::INVAL_INODE_BYTES] {
+/// What the kernel is to forget of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inval {
+    /// Attributes and pages, which it writes before.
+    All,
+    Attributes,
+}
+
+/// `FUSE_NOTIFY_INVAL_INODE`.
+pub(super) fn inval_inode(node: u64, what: Inval) -> [u8; abi::INVAL_INODE_BYTES] {
     let mut bytes = [0; abi::INVAL_INODE_BYTES];
     let mut out = Out::new(&mut bytes);
     // Of nobody's request: what it is stands where an error does.
     out.u32(abi::INVAL_INODE_BYTES as u32);
     out.u32(abi::NOTIFY_INVAL_INODE).u64(0);
-    // No length is all of it.
-    out.u64(node).u64(0).u64(0);
+    // From where: no pages are behind -1. No length is all of it.
+    let offset = match what {
+        Inval::All => 0,
+        Inval::Attributes => u64::MAX,
+    };
+    out.u64(node).u64(offset).u64(0);
     bytes
 }
 
@@ -87,6 +99,9 @@ pub(super) trait Asker {
     /// Has the kernel write what its page cache has of a file. False if that is not possible now: it is then as if the file
     /// system knew of no holes.
     fn write_pages(&self, node: u64) -> bool;
+
+    /// Has the kernel ask for a file's attributes again. It does so in time if that fails.
+    fn forget_attributes(&self, node: u64);
 }
 
 /// A request on its way to the server.

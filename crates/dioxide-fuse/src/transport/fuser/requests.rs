@@ -28,8 +28,9 @@ impl fuser::Filesystem for Adapter {
         self.server.forget(id.0, lookups);
     }
 
-    fn getattr(&self, _: &Request, id: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        attr(reply, self.server.getattr(id.0));
+    fn getattr(&self, _: &Request, id: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        let handle = handle.map(|handle| handle.0);
+        attr(reply, self.server.getattr(id.0, handle));
     }
 
     fn setattr(
@@ -55,7 +56,9 @@ impl fuser::Filesystem for Adapter {
             uid,
             gid,
             size,
+            atime_now: matches!(atime, Some(TimeOrNow::Now)),
             atime: atime.map(time),
+            mtime_now: matches!(mtime, Some(TimeOrNow::Now)),
             mtime: mtime.map(time),
             ctime: ctime.map(from_fuser),
             handle: handle.map(|handle| handle.0),
@@ -126,7 +129,7 @@ impl fuser::Filesystem for Adapter {
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -135,7 +138,8 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (from, to) = (at(parent, name), at(new_parent, new_name));
-        empty(reply, self.server.rename(from, to, flags.bits()));
+        let renamed = self.server.rename(caller(request), from, to, flags.bits());
+        empty(reply, renamed);
     }
 
     fn link(&self, _: &Request, id: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -232,12 +236,16 @@ impl fuser::Filesystem for Adapter {
     fn fsync(
         &self,
         _: &Request,
-        _: INodeNo,
+        id: INodeNo,
         handle: FileHandle,
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.server.fsync(handle.0, data_only));
+        let done = self.server.fsync(handle.0, data_only);
+        if done == Ok(Told::Stale) {
+            self.forget_attributes(id);
+        }
+        empty(reply, done.map(drop));
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -351,7 +359,12 @@ impl fuser::Filesystem for Adapter {
     ) {
         let (server, out_len) = (&self.server, out_len as usize);
         match server.ioctl(caller(request), id.0, command, argument, out_len) {
-            Ok(out) => reply.ioctl(0, &out),
+            Ok(out) => {
+                if out.is_empty() {
+                    self.forget_attributes(id);
+                }
+                reply.ioctl(0, &out);
+            }
             Err(error) => reply.error(error.into()),
         }
     }
@@ -429,6 +442,13 @@ fn attr(reply: ReplyAttr, told: Result<crate::server::Stat>) {
 }
 
 impl Adapter {
+    /// Has the kernel ask again. It does so in time if that fails.
+    fn forget_attributes(&self, id: INodeNo) {
+        if let Some(kernel) = self.notifier.get() {
+            let _ = kernel.inval_inode(id, -1, 0);
+        }
+    }
+
     /// Not by the thread that has the request: the kernel's writes need those who answer them.
     fn lseek_written(&self, id: INodeNo, handle: u64, offset: u64, what: Seek, reply: ReplyLseek) {
         let (server, notifier) = (self.server.clone(), self.notifier.clone());

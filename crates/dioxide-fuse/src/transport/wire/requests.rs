@@ -3,7 +3,7 @@
 
 use super::abi::{self, fattr};
 use super::{Call, In, Out};
-use crate::server::{At, Change, Dirent, Entry, Opened, Seek, Stat, WriteFlags, now};
+use crate::server::{At, Change, Dirent, Entry, Opened, Seek, Stat, Told, WriteFlags, now};
 use crate::{Errno, Result};
 use dioxide::Timestamp;
 use std::time::Duration;
@@ -76,13 +76,17 @@ impl Call<'_> {
         }
     }
 
-    pub(super) fn getattr(self) -> Result<usize> {
-        let stat = self.server.getattr(self.head.node)?;
+    pub(super) fn getattr(mut self) -> Result<usize> {
+        let flags = self.op.u32()?;
+        self.op.skip(4)?;
+        let handle = self.op.u64()?;
+        let handle = (flags & abi::GETATTR_FH != 0).then_some(handle);
+        let stat = self.server.getattr(self.head.node, handle)?;
         self.stat(&stat)
     }
 
     pub(super) fn statx(mut self) -> Result<usize> {
-        let stat = self.server.getattr(self.head.node)?;
+        let stat = self.server.getattr(self.head.node, None)?;
         self.out().statx(&stat).finish()
     }
 
@@ -147,7 +151,7 @@ impl Call<'_> {
             dir,
             name: payload.name()?,
         };
-        self.server.rename(from, to, flags)?;
+        self.server.rename(self.head.caller, from, to, flags)?;
         Ok(0)
     }
 
@@ -215,8 +219,10 @@ impl Call<'_> {
 
     pub(super) fn fsync(mut self) -> Result<usize> {
         let (handle, flags) = (self.op.u64()?, self.op.u32()?);
-        self.server
-            .fsync(handle, flags & abi::FSYNC_FDATASYNC != 0)?;
+        let data_only = flags & abi::FSYNC_FDATASYNC != 0;
+        if self.server.fsync(handle, data_only)? == Told::Stale {
+            self.asker.forget_attributes(self.head.node);
+        }
         Ok(0)
     }
 
@@ -322,6 +328,9 @@ impl Call<'_> {
         let told = self
             .server
             .ioctl(caller, node, command, argument, out_len)?;
+        if told.is_empty() {
+            self.asker.forget_attributes(node);
+        }
         self.out().zeros(IOCTL_OUT_BYTES).bytes(&told).finish()
     }
 
@@ -397,7 +406,9 @@ fn change(op: &mut In<'_>) -> Result<Change> {
         gid: has(fattr::GID).then_some(gid),
         size: has(fattr::SIZE).then_some(size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, 0),
+        atime_now: has(fattr::ATIME_NOW),
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, 1),
+        mtime_now: has(fattr::MTIME_NOW),
         ctime: time(fattr::CTIME, 0, 2),
         handle: has(fattr::FH).then_some(handle),
         kill_suidgid: Some(has(fattr::KILL_SUIDGID)),

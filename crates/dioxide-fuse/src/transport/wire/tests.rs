@@ -14,6 +14,8 @@ impl Asker for Deaf {
     fn write_pages(&self, _: u64) -> bool {
         false
     }
+
+    fn forget_attributes(&self, _: u64) {}
 }
 
 /// A server over a new image, and a buffer to talk to it.

@@ -1,0 +1,239 @@
+//! Flags and projects of files, and what flags forbid. Linux says what is right.
+
+use crate::bed::{Bed, each, limited, run};
+use crate::need_fuse;
+use dioxide_testkit::{Image, Mount, debugfs_query};
+use rustix::fs::{FallocateFlags, Timespec, Timestamps, UTIME_NOW};
+use std::fs::{self, File, Permissions};
+use std::io::{Result, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// What calls came to: their names, and `errno` or 0.
+#[derive(Default)]
+struct Outcomes(Vec<(&'static str, i32)>);
+
+impl Outcomes {
+    fn tell<T>(&mut self, call: &'static str, done: Result<T>) {
+        let errno = done.err().map_or(0, |error| error.raw_os_error().unwrap());
+        self.0.push((call, errno));
+    }
+
+    fn tell_attributes(&mut self, path: &Path, file: &File) {
+        self.tell("fsync", file.sync_all());
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        };
+        let then = Timespec {
+            tv_sec: 1_000_000,
+            tv_nsec: 0,
+        };
+        for (call, last_access, last_modification) in [
+            ("touch", now, now),
+            ("utimens", then, then),
+            ("utimens of atime only", now, then),
+        ] {
+            let times = Timestamps {
+                last_access,
+                last_modification,
+            };
+            let done = rustix::fs::futimens(file, &times);
+            self.tell(call, done.map_err(Into::into));
+        }
+        self.tell(
+            "chmod",
+            fs::set_permissions(path, Permissions::from_mode(0o600)),
+        );
+        self.tell("ftruncate", file.set_len(1));
+        let keep = FallocateFlags::KEEP_SIZE;
+        let done = rustix::fs::fallocate(file, keep, 0, 100);
+        self.tell("fallocate", done.map_err(Into::into));
+        self.tell("fsync", file.sync_all());
+        self.tell("fdatasync", file.sync_data());
+    }
+}
+
+fn chattr(words: &[&str], path: &Path) {
+    run(limited("chattr").args(words).arg(path));
+}
+
+/// Files that become append-only and immutable while they are open and the page cache has data of them.
+fn closed_while_open(root: &Path) -> Outcomes {
+    let mut told = Outcomes::default();
+    for (name, flag) in [("appends", "+a"), ("is_fixed", "+i")] {
+        let path = root.join(name);
+        let mut file = File::options()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .unwrap();
+        file.write_all(&[1; 10_000]).unwrap();
+        chattr(&[flag], &path);
+        told.tell("write", file.write_all(&[2; 10_000]));
+        told.tell_attributes(&path, &file);
+        told.tell("write", file.write_all(&[3; 10_000]));
+        drop(file);
+        told.tell("open", File::options().write(true).open(&path));
+        chattr(&[&flag.replace('+', "-")], &path);
+        told.tell("open", File::options().write(true).open(&path));
+    }
+    let both = root.join("both");
+    let mut options = File::options();
+    let file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&both)
+        .unwrap();
+    file.write_all_at(&[4; 10_000], 0).unwrap();
+    chattr(&["+i"], &both);
+    told.tell_attributes(&both, &file);
+    let mut found = [0; 20_000];
+    told.tell("read", file.read_at(&mut found, 0));
+    drop(file);
+    chattr(&["-i"], &both);
+    told
+}
+
+#[test]
+fn file_that_becomes_append_only_or_immutable_while_open_keeps_what_it_was_given() {
+    need_fuse!();
+    let image = Image::builder().size(32 << 20).build();
+    let expected = image.populate_with_kernel(closed_while_open);
+    for options in ["noio_uring", "io_uring", "noio_uring,nowriteback"] {
+        let bed = Bed::new(options);
+        assert_eq!(closed_while_open(bed.root()).0, expected.0, "{options}");
+        let image = bed.finish();
+        let kernel = Mount::ext4(image.path(), "ro");
+        let len = |name: &str| fs::metadata(kernel.path().join(name)).unwrap().len();
+        assert_eq!(
+            ["appends", "is_fixed", "both"].map(len),
+            [30_000, 10_000, 10_000]
+        );
+    }
+}
+
+/// Which flags files and directories get, by the letters of `lsattr`.
+fn flags(root: &Path) -> Vec<(String, bool, String)> {
+    let mut told = Vec::new();
+    for name in ["file", "dir"] {
+        let path = root.join(name);
+        match name {
+            "file" => fs::write(&path, "x").unwrap(),
+            _ => fs::create_dir(&path).unwrap(),
+        }
+        for letter in "suScdAtDTPxia".chars() {
+            let words = [format!("+{letter}"), format!("-{letter}")];
+            for word in words {
+                let done = limited("chattr").arg(&word).arg(&path).output().unwrap();
+                let listed = run(limited("lsattr").arg("-d").arg(&path));
+                let listed = listed.split(' ').next().unwrap().to_owned();
+                told.push((format!("{name} {word}"), done.status.success(), listed));
+            }
+        }
+        for word in ["+i", "+d", "-i", "+a", "+d"] {
+            let done = limited("chattr").arg(word).arg(&path).output().unwrap();
+            told.push((
+                format!("{name} {word}"),
+                done.status.success(),
+                String::new(),
+            ));
+        }
+        chattr(&["-a"], &path);
+    }
+    told
+}
+
+#[test]
+fn flags_that_linux_stores_are_stored_and_others_refused() {
+    need_fuse!();
+    let image = Image::builder().size(32 << 20).build();
+    let expected = image.populate_with_kernel(flags);
+    for bed in each("") {
+        assert_eq!(flags(bed.root()), expected);
+        bed.finish();
+    }
+}
+
+#[test]
+fn project_is_set_by_the_owner_and_inherited() {
+    need_fuse!();
+    let nobody = |words: &[&str], path: &Path| {
+        let mut command = limited("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(words).arg(path).output().unwrap()
+    };
+    let image = Image::builder().features("project").size(64 << 20).build();
+    let bed = Bed::with(image, "");
+    fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
+    for name in ["roots", "nobodys"] {
+        fs::write(bed.at(name), "x").unwrap();
+    }
+    std::os::unix::fs::chown(bed.at("nobodys"), Some(65534), None).unwrap();
+    assert!(
+        nobody(&["chattr", "-p", "7"], &bed.at("nobodys"))
+            .status
+            .success()
+    );
+    assert!(
+        !nobody(&["chattr", "-p", "7"], &bed.at("roots"))
+            .status
+            .success()
+    );
+    assert!(
+        !nobody(&["chattr", "+i"], &bed.at("nobodys"))
+            .status
+            .success()
+    );
+    fs::create_dir(bed.at("dir")).unwrap();
+    chattr(&["-p", "42", "+P"], &bed.at("dir"));
+    fs::write(bed.at("dir/file"), "x").unwrap();
+    chattr(&["+i"], &bed.at("roots"));
+    let fixed = limited("chattr")
+        .args(["-p", "9"])
+        .arg(bed.at("roots"))
+        .output();
+    assert!(!fixed.unwrap().status.success());
+    let listed = run(limited("lsattr").arg("-pd").arg(bed.at("dir")));
+    assert!(
+        listed.trim_start().starts_with("42 ") && listed.contains('P'),
+        "{listed}"
+    );
+    let image = bed.finish();
+    for (name, project) in [("nobodys", 7), ("roots", 0), ("dir", 42), ("dir/file", 42)] {
+        let told = debugfs_query(image.path(), &format!("stat /{name}"));
+        let wanted = format!("Project: {project:>5}");
+        assert!(told.contains(&wanted), "{name}: {told}");
+    }
+}
+
+#[test]
+fn project_of_a_file_system_without_projects_is_refused() {
+    need_fuse!();
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "x").unwrap();
+    let refused = limited("chattr")
+        .args(["-p", "7"])
+        .arg(bed.at("f"))
+        .output();
+    let said = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert!(said.contains("not supported"), "{said}");
+    bed.finish();
+}
+
+#[test]
+fn blocks_are_counted_once_a_file_is_synced() {
+    need_fuse!();
+    for bed in each("") {
+        let mut file = File::create(bed.at("f")).unwrap();
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
+        for round in 1..4 {
+            file.write_all(&[1; 102_400]).unwrap();
+            file.sync_all().unwrap();
+            assert_eq!(file.metadata().unwrap().blocks(), round * 200);
+        }
+        drop(file);
+        bed.finish();
+    }
+}
