@@ -1,5 +1,5 @@
-//! A FUSE server that answers from memory: one file, by the same transport and with the same settings as the real server. What
-//! it reaches is what the transport lets through, so that `dioxide mount` can be compared with that.
+//! A FUSE server that answers from memory: one file, through `/dev/fuse` by the crate `fuser`, with the settings of the real
+//! server. What it reaches is what FUSE lets through, so that `dioxide mount` can be compared with that.
 //!
 //! `memory DIR BYTES` serves `DIR/bench.data` until it is unmounted.
 

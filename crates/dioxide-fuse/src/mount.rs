@@ -7,7 +7,7 @@ mod report;
 mod table;
 
 use crate::server::Server;
-use crate::transport::{ConnectOptions, Connection, Transport};
+use crate::transport::{self, ConnectOptions, Transport};
 use crate::{Error, Options, sandbox};
 use dioxide::Fs;
 use dioxide::format::features::Incompat;
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// as after a crash.
 pub struct MountPoint {
     server: Arc<Server>,
-    transport: Connection,
+    transport: Box<dyn Transport>,
     dir: PathBuf,
     warnings: Vec<String>,
     stats: Option<PathBuf>,
@@ -71,7 +71,7 @@ impl MountPoint {
             return Err(kernel("cannot write", stats)(source));
         }
         let connect = connect_options(image, options, server.is_read_only());
-        let connected = Connection::connect(server.clone(), &dir, &connect);
+        let connected = transport::connect(server.clone(), &dir, &connect);
         let transport = match connected {
             Ok(transport) => transport,
             Err(source) => {
@@ -326,7 +326,6 @@ fn connect_options(image: &Path, options: &Options, read_only: bool) -> ConnectO
         allow_other: options.allow_other,
         permissions: !options.server.fakeroot,
         auto_unmount: options.auto_unmount,
-        clone_descriptors: !options.sandbox,
         threads: options.threads,
         max_background: options.max_background,
         // A sandbox has no rings.

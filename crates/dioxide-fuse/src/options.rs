@@ -25,7 +25,7 @@ pub struct Options {
     pub allow_other: bool,
     /// `auto_unmount`: the mount goes when the process does.
     pub auto_unmount: bool,
-    /// `max_threads=`: how many requests are answered at the same time.
+    /// `max_threads=`: how many requests are answered at the same time: two at least.
     pub threads: usize,
     /// `max_background=`: how many requests that nobody waits for the kernel has under way.
     pub max_background: u16,

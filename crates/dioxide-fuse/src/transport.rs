@@ -1,17 +1,19 @@
 //! How requests come and answers go.
 
+mod dev_fuse;
 mod device;
-mod fuser;
 mod uring;
 mod wire;
 
-pub use self::fuser::DevFuse;
-pub use self::uring::Uring;
-
 use crate::server::Server;
+use dev_fuse::DevFuse;
+use device::Device;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use uring::{Rings, Uring};
+use wire::Offer;
 
 /// What the kernel is told when a connection is made.
 #[derive(Clone, Debug)]
@@ -26,9 +28,7 @@ pub struct ConnectOptions {
     pub permissions: bool,
     /// The mount goes when this process does.
     pub auto_unmount: bool,
-    /// Each thread may open `/dev/fuse` for itself.
-    pub clone_descriptors: bool,
-    /// How many requests are answered at the same time.
+    /// How many requests are answered at the same time: two at least.
     pub threads: usize,
     /// How many requests that nobody waits for the kernel has under way.
     pub max_background: u16,
@@ -36,53 +36,59 @@ pub struct ConnectOptions {
     pub io_uring: bool,
 }
 
-/// A connection to the kernel.
-///
-/// [`DevFuse`] reads and writes `/dev/fuse`, [`Uring`] shares rings with the kernel. Both turn what they find into calls of the
+/// A connection to the kernel: by `read` and `write` of `/dev/fuse`, or by rings. Both turn what they find into calls of the
 /// same [`Server`].
-pub trait Transport: Sized + Send + 'static {
-    /// Mounts, and returns when the kernel knows that it is served. Requests wait until [`Transport::serve`].
-    ///
-    /// # Errors
-    /// What the kernel or `fusermount3` says.
-    fn connect(server: Arc<Server>, dir: &Path, options: &ConnectOptions) -> io::Result<Self>;
-
+pub trait Transport: Send {
     /// Answers requests until the file system is unmounted.
     ///
     /// # Errors
     /// If the connection breaks in another way.
-    fn serve(self) -> io::Result<()>;
+    fn serve(self: Box<Self>) -> io::Result<()>;
 }
 
-/// The connection that is had.
-pub(crate) enum Connection {
-    DevFuse(Box<DevFuse>),
-    Uring(Uring),
+/// Mounts, through rings if they are wanted and the kernel has them, and returns when the kernel knows that it is served. Requests
+/// wait until [`Transport::serve`], which opens no files.
+///
+/// # Errors
+/// What the kernel or `fusermount3` says.
+pub fn connect(
+    server: Arc<Server>,
+    dir: &Path,
+    options: &ConnectOptions,
+) -> io::Result<Box<dyn Transport>> {
+    let wanted = options.io_uring && uring::enabled();
+    let rings = wanted.then(|| Rings::new(options.threads));
+    let rings = rings.and_then(|rings| {
+        rings
+            .inspect_err(|error| tracing::warn!(%error, "FUSE without io_uring"))
+            .ok()
+    });
+    let offer = Offer {
+        writeback: server.options().writeback,
+        permissions: options.permissions,
+        max_background: options.max_background,
+        io_uring: rings.is_some(),
+    };
+    let mut device = Device::mount(dir, options)?;
+    let agreed = device.init(&offer)?;
+    Ok(match rings {
+        Some(rings) if agreed.over_io_uring => Box::new(Uring::new(rings, server, device)),
+        _ => Box::new(DevFuse::new(server, device, options.threads)),
+    })
 }
 
-impl Transport for Connection {
-    /// Through rings if they are wanted and the kernel has them.
-    fn connect(
-        server: Arc<Server>,
-        dir: &Path,
-        options: &ConnectOptions,
-    ) -> io::Result<Connection> {
-        if options.io_uring && uring::enabled() {
-            match uring::Rings::new(options.threads) {
-                Ok(rings) => {
-                    return Uring::over(rings, server, dir, options).map(Connection::Uring);
-                }
-                Err(error) => tracing::warn!(%error, "FUSE without io_uring"),
-            }
-        }
-        let connected = DevFuse::connect(server, dir, options)?;
-        Ok(Connection::DevFuse(Box::new(connected)))
-    }
+/// What a thread does, and its name.
+type Thread = (String, Box<dyn FnOnce() -> io::Result<()> + Send>);
 
-    fn serve(self) -> io::Result<()> {
-        match self {
-            Connection::DevFuse(connected) => connected.serve(),
-            Connection::Uring(connected) => connected.serve(),
-        }
+/// Returns when all threads have ended, or one with an error.
+fn run(threads: impl Iterator<Item = Thread>) -> io::Result<()> {
+    let (ends, ended) = channel();
+    for (name, work) in threads {
+        let ends = ends.clone();
+        let thread = std::thread::Builder::new().name(name);
+        // Whoever waited does no more if another end was an error.
+        thread.spawn(move || drop(ends.send(work())))?;
     }
+    drop(ends);
+    ended.iter().find(Result::is_err).unwrap_or(Ok(()))
 }

@@ -298,6 +298,33 @@ fn ranges_are_allocated_punched_sought_and_copied() {
     }
 }
 
+/// Copies 64 MiB, the most of one request, while a signal comes every millisecond; prints how much that was.
+const COPY: &str = "
+import os, signal
+source, target = os.open('from', os.O_RDONLY), os.open('to', os.O_WRONLY)
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+copied = os.copy_file_range(source, target, 64 << 20, 0, 0)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(copied)
+";
+
+#[test]
+fn copy_that_a_signal_interrupts_ends_soon() {
+    need_fuse!();
+    for bed in each("nowriteback") {
+        for name in ["from", "to"] {
+            let file = File::create(bed.at(name)).unwrap();
+            file.set_len(64 << 20).unwrap();
+        }
+        let mut copy = limited("python3");
+        let said = run(copy.args(["-c", COPY]).current_dir(bed.root()));
+        let copied: u64 = said.trim().parse().unwrap();
+        assert!((1 << 20..64 << 20).contains(&copied), "{copied}");
+        bed.finish();
+    }
+}
+
 #[test]
 fn appends_through_two_descriptors_all_stay() {
     need_fuse!();

@@ -1,11 +1,12 @@
 //! From mounting to an image that is closed, in peace and otherwise.
 
-use crate::bed::{Bed, dioxide, each, is_mounted, run, text};
+use crate::bed::{Bed, dioxide, each, is_mounted, limited, run, text};
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 #[test]
@@ -154,4 +155,24 @@ fn mount_that_is_to_read_only_writes_nothing() {
         before == fs::read(image.path()).unwrap(),
         "the image has changed"
     );
+}
+
+/// Whoever has a request under way then gets an error, and the server ends.
+#[test]
+fn connection_that_is_aborted_ends_the_server_and_the_image_is_closed() {
+    need_fuse!();
+    for bed in each("") {
+        fs::write(bed.at("f"), "x").unwrap();
+        File::open(bed.at("f")).unwrap().sync_all().unwrap();
+        // Its connection's number is that of its device.
+        let device = rustix::fs::minor(fs::metadata(bed.root()).unwrap().dev());
+        let control = tempfile::tempdir().unwrap();
+        let own = control.path();
+        run(limited("mount").args(["-t", "fusectl", "none"]).arg(own));
+        let aborted = fs::write(own.join(device.to_string()).join("abort"), "1");
+        run(limited("umount").arg(own));
+        aborted.unwrap();
+        assert!(fs::metadata(bed.at("f")).is_err());
+        bed.ended(true);
+    }
 }

@@ -2,10 +2,14 @@
 
 use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use dioxide_testkit::{check_pattern, pattern};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, linkat, openat, renameat_with, statx,
+};
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -188,6 +192,38 @@ fn what_find_sees_of_a_large_tree_it_sees_again() {
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
         assert_eq!(find(), first);
         assert_eq!(find(), first);
+        bed.finish();
+    }
+}
+
+#[test]
+fn unnamed_file_is_made_and_gets_a_name() {
+    need_fuse!();
+    for bed in each("") {
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let file: File = openat(CWD, bed.root(), flags, Mode::RUSR).unwrap().into();
+        file.write_all_at(&pattern(1, 0, 5000), 0).unwrap();
+        assert_eq!(file.metadata().unwrap().nlink(), 0);
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        linkat(CWD, own, CWD, bed.at("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+        drop(file);
+        check_pattern(1, 0, &fs::read(bed.at("named")).unwrap());
+        // Another stays without, and goes.
+        drop(openat(CWD, bed.root(), flags, Mode::RUSR).unwrap());
+        bed.finish();
+    }
+}
+
+#[test]
+fn time_of_birth_is_told() {
+    need_fuse!();
+    for bed in each("") {
+        fs::write(bed.at("f"), "x").unwrap();
+        let told = statx(CWD, bed.at("f"), AtFlags::empty(), StatxFlags::BTIME).unwrap();
+        assert!(told.stx_mask & StatxFlags::BTIME.bits() != 0);
+        let now = std::time::SystemTime::now();
+        let age = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+        assert!((age - told.stx_btime.tv_sec).abs() < 60);
         bed.finish();
     }
 }

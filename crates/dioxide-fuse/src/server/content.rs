@@ -127,7 +127,8 @@ impl Server {
         seek(&*self.live()?.files.get(handle)?, offset, what)
     }
 
-    /// `copy_file_range`: returns how many bytes, which may be less than asked.
+    /// `copy_file_range`: returns how many bytes, which may be less than asked: where the file ends, in the end of a request,
+    /// and soon after the caller has given it up.
     ///
     /// # Errors
     /// As [`File::read_at`] and [`File::write_at`].
@@ -137,6 +138,7 @@ impl Server {
         from: (u64, u64),
         to: (u64, u64),
         len: u64,
+        is_given_up: &dyn Fn() -> bool,
     ) -> Result<usize> {
         let _timed = self.requests.time(Op::CopyFileRange);
         let live = self.live()?;
@@ -149,6 +151,7 @@ impl Server {
             (source.cached(false)?, from.1),
             (target.cached(strip)?, to.1),
             len.min(COPY_BYTES),
+            is_given_up,
         )
     }
 }
@@ -162,11 +165,16 @@ fn seek(handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
     found.ok_or(Errno::NXIO)
 }
 
-/// What was copied before an error counts.
-fn copy(from: (&File, u64), to: (&File, u64), len: u64) -> Result<usize> {
+/// What was copied before an error counts. Something always is: programs do not expect `EINTR`.
+fn copy(
+    from: (&File, u64),
+    to: (&File, u64),
+    len: u64,
+    is_given_up: &dyn Fn() -> bool,
+) -> Result<usize> {
     let mut buf = Buf::zeroed(len.min(COPY_STEP as u64) as usize);
     let mut done = 0;
-    while done < len {
+    while done < len && (done == 0 || !is_given_up()) {
         let want = (len - done).min(buf.len() as u64) as usize;
         let step = from.0.read_at(&mut buf[..want], from.1 + done);
         let step = step.and_then(|got| to.0.write_at(&buf[..got], to.1 + done));

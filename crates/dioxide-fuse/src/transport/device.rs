@@ -1,38 +1,76 @@
 //! `/dev/fuse` itself: mounted by us, read and written by any number of threads.
 //!
-//! Invariant: a request's payload is read into aligned memory, so that a write goes from there to the device.
+//! Invariants: a request's payload is read into aligned memory, so that a write goes from there to the device; a request is
+//! answered through the descriptor that it was read from, because the kernel looks for it there only.
 
+mod clone;
 mod mount;
 
-use super::ConnectOptions;
 use super::wire::abi::{self, opcode};
-use super::wire::{self, Asker, Head, Init, Inval, Offer, PAYLOAD_BYTES};
+use super::wire::{self, Agreed, Asker, Head, Init, Interrupts, Inval, Offer, PAYLOAD_BYTES};
+use super::{ConnectOptions, Thread};
 use crate::server::Server;
 use crate::{Errno, Result};
-use dioxide::Buf;
+use mount::AutoUnmount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::net::UnixStream;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What stands before the data of a write.
 const FRONT_BYTES: usize = abi::IN_HEADER_BYTES + abi::WRITE_IN_BYTES;
 
+/// More descriptors gain nothing, and others need some too.
+const MOST_DESCRIPTORS: usize = 64;
+/// As any device wants memory to be aligned.
+const ALIGN: usize = 4096;
+
 /// A connection to the kernel, and its mount, which goes with it.
 pub(super) struct Device {
-    file: File,
+    /// The first is that of the mount.
+    files: Vec<File>,
+    agreed: Agreed,
+    interrupts: Interrupts,
     dir: PathBuf,
-    /// `fusermount3` unmounts when this is closed, however it is.
-    _auto_unmount: Option<UnixStream>,
+    _auto_unmount: Option<AutoUnmount>,
 }
 
 /// A request as it was read.
 struct Message {
     front: [u8; FRONT_BYTES],
     op: [u8; abi::OP_BYTES],
-    payload: Buf,
+    payload: Payload,
+}
+
+/// Aligned bytes. Those that were never used take no memory, which a [`dioxide::Buf`] would fill with zeros.
+struct Payload {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Payload {
+    fn new() -> Payload {
+        let bytes = vec![0; PAYLOAD_BYTES + ALIGN];
+        let start = bytes.as_ptr().align_offset(ALIGN);
+        Payload { bytes, start }
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..][..PAYLOAD_BYTES]
+    }
+}
+
+impl DerefMut for Payload {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..][..PAYLOAD_BYTES]
+    }
 }
 
 impl Message {
@@ -40,17 +78,17 @@ impl Message {
         Message {
             front: [0; FRONT_BYTES],
             op: [0; abi::OP_BYTES],
-            payload: Buf::zeroed(PAYLOAD_BYTES),
+            payload: Payload::new(),
         }
     }
 
     /// Takes the opcode's structure out of a request of so many bytes; the payload then begins at the buffer's first
     /// byte. Returns the header, and how long the two are.
-    fn part(&mut self, len: usize) -> Result<(Head, usize, usize)> {
+    fn part(&mut self, len: usize, agreed: &Agreed) -> Result<(Head, usize, usize)> {
         let front = len.min(FRONT_BYTES);
         let head = Head::decode(&self.front[..front])?;
         let behind = len - front;
-        let op = abi::op_bytes(head.opcode).min(len - abi::IN_HEADER_BYTES);
+        let op = agreed.op_bytes(head.opcode).min(len - abi::IN_HEADER_BYTES);
         // In the front, and what of it is behind.
         let here = op.min(front - abi::IN_HEADER_BYTES);
         let start = abi::IN_HEADER_BYTES + here;
@@ -76,100 +114,99 @@ impl Device {
     pub(super) fn mount(dir: &Path, options: &ConnectOptions) -> io::Result<Device> {
         let (file, auto_unmount) = mount::mount(dir, options)?;
         Ok(Device {
-            file,
+            files: vec![file],
+            agreed: Agreed::default(),
+            interrupts: Interrupts::default(),
             dir: dir.to_owned(),
             _auto_unmount: auto_unmount,
         })
     }
 
+    /// The descriptor of the mount.
     pub(super) fn file(&self) -> &File {
-        &self.file
+        &self.files[0]
     }
 
-    /// Agrees with the kernel on how to go on. Returns whether requests come through rings.
-    pub(super) fn init(&self, offer: &Offer) -> io::Result<bool> {
+    /// Gives each of so many threads a descriptor of its own, as far as this process gets them: the kernel keeps what is
+    /// being answered by descriptor, and locks it by descriptor.
+    pub(super) fn add_descriptors(&mut self, threads: usize) {
+        let more = (1..threads.min(MOST_DESCRIPTORS)).map_while(|_| clone::clone(self.file()).ok());
+        let more: Vec<File> = more.collect();
+        self.files.extend(more);
+    }
+
+    /// Agrees with the kernel on how to go on.
+    pub(super) fn init(&mut self, offer: &Offer) -> io::Result<Agreed> {
+        let file = self.file();
         let mut message = Message::new();
         loop {
-            let len = self
-                .read(&mut message)?
-                .ok_or(io::ErrorKind::NotConnected)?;
-            let (head, op, _) = message.part(len)?;
+            let len = read(file, &mut message)?.ok_or(io::ErrorKind::NotConnected)?;
+            let (head, op, _) = message.part(len, &self.agreed)?;
             if head.opcode != opcode::INIT {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             let (told, payload) = (&message.op[..op], &mut message.payload[..]);
             match Init::decode(told) {
                 Ok(Some(init)) => {
-                    let reply = init.reply(offer, payload);
-                    self.reply(head.unique, reply, payload)?;
-                    return Ok(init.over_io_uring(offer));
+                    let answer = init.reply(offer, payload);
+                    reply(file, head.unique, answer, payload)?;
+                    self.agreed = init.agreed(offer);
+                    return Ok(self.agreed);
                 }
                 Ok(None) => {
-                    let reply = Init::reply_version(payload);
-                    self.reply(head.unique, reply, payload)?;
+                    let answer = Init::reply_version(payload);
+                    reply(file, head.unique, answer, payload)?;
                 }
                 Err(error) => {
-                    self.reply(head.unique, Err(error), payload)?;
-                    return Err(error.into());
+                    reply(file, head.unique, Err(error), payload)?;
+                    let (major, minor) = abi::OLDEST;
+                    let why = format!("FUSE {major}.{minor} is needed (Linux 4.20)");
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, why));
                 }
             }
         }
     }
 
+    /// The thread of this number of those that read requests.
+    pub(super) fn reader(
+        device: &Arc<Device>,
+        thread: usize,
+        server: Arc<Server>,
+        spare: Arc<Spare>,
+    ) -> Thread {
+        let device = device.clone();
+        let file = thread % device.files.len();
+        let serve = move || device.serve(&device.files[file], &server, &spare);
+        (format!("fuse-{thread}"), Box::new(serve))
+    }
+
     /// Answers requests until the file system is unmounted. Any number of threads may.
-    pub(super) fn serve(&self, server: &Server, spare: &Spare) -> io::Result<()> {
+    fn serve(&self, file: &File, server: &Server, spare: &Spare) -> io::Result<()> {
         let mut message = Message::new();
         let asker = Kernel {
             device: self,
             spare,
         };
-        while let Some(len) = self.read(&mut message)? {
-            let Ok((head, op, payload)) = message.part(len) else {
+        while let Some(len) = read(file, &mut message)? {
+            let Ok((head, op, payload)) = message.part(len, &self.agreed) else {
                 // Whom to answer is not known.
                 continue;
             };
             let buffer = &mut message.payload[..];
-            let reply = wire::answer(server, &asker, &head, &message.op[..op], buffer, payload);
-            if let Some(reply) = reply {
-                self.reply(head.unique, reply, buffer)?;
+            let answer = wire::answer(server, &asker, &head, &message.op[..op], buffer, payload);
+            // One request that fails is no reason to end the mount.
+            if let Some(answer) = answer
+                && let Err(error) = reply(file, head.unique, answer, buffer)
+            {
+                tracing::error!(%error, head.opcode, "the kernel refused an answer");
             }
         }
         Ok(())
     }
 
-    /// Reads a request. None when there will be no more.
-    fn read(&self, message: &mut Message) -> io::Result<Option<usize>> {
-        use rustix::io::Errno as Os;
-        loop {
-            let mut parts = [
-                IoSliceMut::new(&mut message.front),
-                IoSliceMut::new(&mut message.payload),
-            ];
-            match rustix::io::readv(&self.file, &mut parts) {
-                Ok(len) => return Ok(Some(len)),
-                // The request was given up before it was read.
-                Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
-                Err(Os::NODEV | Os::CONNABORTED) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn reply(&self, unique: u64, reply: Result<usize>, payload: &[u8]) -> io::Result<()> {
-        use rustix::io::Errno as Os;
-        let header = wire::out_header(unique, reply);
-        let payload = &payload[..reply.unwrap_or(0)];
-        let parts = [IoSlice::new(&header), IoSlice::new(payload)];
-        match rustix::io::writev(&self.file, &parts) {
-            // Nobody waits for it any more.
-            Ok(_) | Err(Os::NOENT | Os::NODEV | Os::CONNABORTED) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// Has the kernel drop what it has of a file; pages it writes before, by requests that other threads answer meanwhile.
     fn invalidate(&self, node: u64, what: Inval) -> io::Result<()> {
-        match rustix::io::write(&self.file, &wire::inval_inode(node, what)) {
+        match rustix::io::write(self.file(), &wire::inval_inode(node, what)) {
             Ok(_) => Ok(()),
             // It has nothing of that file.
             Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -187,9 +224,39 @@ impl Device {
 
     /// Whether the kernel has ended the connection.
     pub(super) fn has_ended(&self) -> bool {
-        let mut fds = [PollFd::new(&self.file, PollFlags::empty())];
+        let mut fds = [PollFd::new(self.file(), PollFlags::empty())];
         let polled = poll(&mut fds, Some(&Timespec::default()));
         polled.is_ok() && fds[0].revents().contains(PollFlags::ERR)
+    }
+}
+
+/// Reads a request. None when there will be no more.
+fn read(file: &File, message: &mut Message) -> io::Result<Option<usize>> {
+    use rustix::io::Errno as Os;
+    loop {
+        let mut parts = [
+            IoSliceMut::new(&mut message.front),
+            IoSliceMut::new(&mut message.payload),
+        ];
+        match rustix::io::readv(file, &mut parts) {
+            Ok(len) => return Ok(Some(len)),
+            // The request was given up before it was read.
+            Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
+            Err(Os::NODEV | Os::CONNABORTED) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn reply(file: &File, unique: u64, answer: Result<usize>, payload: &[u8]) -> io::Result<()> {
+    use rustix::io::Errno as Os;
+    let header = wire::out_header(unique, answer);
+    let payload = &payload[..answer.unwrap_or(0)];
+    let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+    match rustix::io::writev(file, &parts) {
+        // Nobody waits for it any more.
+        Ok(_) | Err(Os::NOENT | Os::NODEV | Os::CONNABORTED) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -226,6 +293,10 @@ impl Asker for Kernel<'_> {
     fn forget_attributes(&self, node: u64) {
         let _ = self.device.invalidate(node, Inval::Attributes);
     }
+
+    fn interrupts(&self) -> &Interrupts {
+        &self.device.interrupts
+    }
 }
 
 impl Drop for Device {
@@ -243,6 +314,11 @@ impl From<Errno> for io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: Agreed = Agreed {
+        over_io_uring: false,
+        setxattr_ext: true,
+    };
 
     fn message(opcode: u32, rest: &[u8]) -> (Message, usize) {
         let mut bytes = vec![0; abi::IN_HEADER_BYTES];
@@ -266,7 +342,7 @@ mod tests {
         ] {
             for len in 0..rest.len() {
                 let (mut message, bytes) = message(opcode, &rest[..len]);
-                let (head, op, payload) = message.part(bytes).unwrap();
+                let (head, op, payload) = message.part(bytes, &NOW).unwrap();
                 assert_eq!(head.opcode, opcode);
                 assert_eq!(op, abi::op_bytes(opcode).min(len));
                 let found = [&message.op[..op], &message.payload[..payload]].concat();
@@ -279,7 +355,7 @@ mod tests {
     fn request_shorter_than_a_header_is_refused() {
         let mut message = Message::new();
         for len in 0..abi::IN_HEADER_BYTES {
-            assert_eq!(message.part(len).err(), Some(Errno::INVAL));
+            assert_eq!(message.part(len, &NOW).err(), Some(Errno::INVAL));
         }
     }
 }

@@ -6,8 +6,8 @@
 //! holds up no other; the kernel takes the thread that was busy last first. `FORGET` and what else nobody waits for comes
 //! through `/dev/fuse` as before, to one more thread.
 //!
-//! The kernel has it if its parameter `enable_uring` is Y. Where it has not, or gives us no ring, the other transport is
-//! used; where it has and does not agree to it when we connect, all comes through `/dev/fuse`, to as many threads as are wanted.
+//! The kernel has it if its parameter `enable_uring` is Y. Where it has not, gives us no ring, or does not agree to it when we
+//! connect, the other transport is used.
 //!
 //! Rejected: one thread for each queue with many requests in its ring, as libfuse has it. An `fsync` would hold up
 //! those behind it, unless it is handed to another thread, and its answer back.
@@ -16,13 +16,10 @@ mod memory;
 mod worker;
 
 use super::device::{Device, Spare};
-use super::wire::Offer;
-use super::{ConnectOptions, Transport};
+use super::{Thread, Transport};
 use crate::server::Server;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use worker::Worker;
 
 /// Threads of each queue: not less, so that one that waits leaves others, and not more.
@@ -67,79 +64,42 @@ impl Rings {
 }
 
 /// A connection through rings.
-pub struct Uring {
+pub(super) struct Uring {
     server: Arc<Server>,
     device: Arc<Device>,
-    /// None if the kernel did not agree.
     workers: Vec<Worker>,
-    /// That read `/dev/fuse`.
-    readers: usize,
 }
 
 impl Uring {
-    pub(super) fn over(
-        rings: Rings,
-        server: Arc<Server>,
-        dir: &Path,
-        options: &ConnectOptions,
-    ) -> io::Result<Uring> {
-        let device = Arc::new(Device::mount(dir, options)?);
-        let offer = Offer {
-            writeback: server.options().writeback,
-            permissions: options.permissions,
-            max_background: options.max_background,
-            io_uring: true,
-        };
-        let (workers, readers) = match device.init(&offer)? {
-            true => (rings.0, 1),
-            false => (Vec::new(), options.threads.max(1)),
-        };
-        Ok(Uring {
+    pub(super) fn new(Rings(workers): Rings, server: Arc<Server>, device: Device) -> Uring {
+        Uring {
             server,
-            device,
+            device: Arc::new(device),
             workers,
-            readers,
-        })
+        }
     }
 }
 
 impl Transport for Uring {
-    fn connect(server: Arc<Server>, dir: &Path, options: &ConnectOptions) -> io::Result<Uring> {
-        Uring::over(Rings::new(options.threads)?, server, dir, options)
-    }
-
-    fn serve(self) -> io::Result<()> {
-        let (ends, ended) = channel();
-        let spawn = |name: String, work: Box<dyn FnOnce() -> io::Result<()> + Send>| {
-            let ends = ends.clone();
-            let thread = std::thread::Builder::new().name(name);
-            // Whoever waited does no more if another end was an error.
-            thread.spawn(move || drop(ends.send(work())))
-        };
-        let mut threads = 0;
-        let queues = self.workers.iter().map(Worker::queue).max();
+    fn serve(self: Box<Self>) -> io::Result<()> {
+        let Uring {
+            server,
+            device,
+            workers,
+        } = *self;
+        let queues = workers.iter().map(Worker::queue).max();
         let queues = queues.map_or(1, |last| usize::from(last) + 1);
-        let each = self.workers.len() / queues;
+        let each = workers.len() / queues;
         let spare: Vec<Arc<Spare>> = (0..queues).map(|_| Arc::new(Spare::of(each))).collect();
-        for worker in self.workers {
-            let (server, device) = (self.server.clone(), self.device.clone());
+        let workers = workers.into_iter().map(|worker| -> Thread {
+            let (server, device) = (server.clone(), device.clone());
             let spare = spare[usize::from(worker.queue())].clone();
             let name = format!("fuse-ring-{}", worker.queue());
-            spawn(name, Box::new(move || worker.run(&server, &device, &spare)))?;
-            threads += 1;
-        }
-        let spare = Arc::new(Spare::of(self.readers));
-        for reader in 0..self.readers {
-            let (server, device) = (self.server.clone(), self.device.clone());
-            let spare = spare.clone();
-            spawn(
-                format!("fuse-{reader}"),
-                Box::new(move || device.serve(&server, &spare)),
-            )?;
-            threads += 1;
-        }
-        let end = ended.iter().take(threads).find(Result::is_err);
-        end.unwrap_or(Ok(())).inspect_err(|_| self.device.detach())
+            let run = move || worker.run(&server, &device, &spare);
+            (name, Box::new(run))
+        });
+        let reader = Device::reader(&device, 0, server.clone(), Arc::new(Spare::of(1)));
+        super::run(workers.chain([reader])).inspect_err(|_| device.detach())
     }
 }
 

@@ -14,11 +14,13 @@ pub(super) mod abi;
 mod attributes;
 mod bytes;
 mod init;
+mod interrupts;
 mod requests;
 #[cfg(test)]
 mod tests;
 
-pub(super) use init::{Init, Offer};
+pub(super) use init::{Agreed, Init, Offer};
+pub(super) use interrupts::Interrupts;
 
 use crate::server::{Caller, Server};
 use crate::{Errno, Result};
@@ -102,6 +104,9 @@ pub(super) trait Asker {
 
     /// Has the kernel ask for a file's attributes again. It does so in time if that fails.
     fn forget_attributes(&self, node: u64);
+
+    /// Requests that their callers gave up.
+    fn interrupts(&self) -> &Interrupts;
 }
 
 /// A request on its way to the server.
@@ -143,8 +148,10 @@ pub(super) fn answer(
             let _ = call.batch_forget();
             None
         }
-        // Nothing that is waited for here waits for anybody but the device.
-        opcode::INTERRUPT => None,
+        opcode::INTERRUPT => {
+            let _ = call.interrupt();
+            None
+        }
         _ => Some(call.answer()),
     }
 }

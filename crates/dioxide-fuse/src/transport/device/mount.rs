@@ -15,11 +15,26 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// The connection, and what keeps `fusermount3` waiting for its end.
+/// A `fusermount3` that waits for the end of this process, and then unmounts what is mounted there.
+pub(super) struct AutoUnmount {
+    /// Taken when it is to end.
+    socket: Option<UnixStream>,
+    child: Child,
+}
+
+impl Drop for AutoUnmount {
+    /// Waits for it, so that it does not see what is mounted there next. In a sandbox nobody can.
+    fn drop(&mut self) {
+        drop(self.socket.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// The connection, and who ends the mount if that was asked for.
 pub(super) fn mount(
     dir: &Path,
     options: &ConnectOptions,
-) -> io::Result<(File, Option<UnixStream>)> {
+) -> io::Result<(File, Option<AutoUnmount>)> {
     // Only fusermount3 stays to unmount what nobody serves.
     if !options.auto_unmount {
         match by_ourselves(dir, options) {
@@ -32,7 +47,8 @@ pub(super) fn mount(
 
 fn by_ourselves(dir: &Path, options: &ConnectOptions) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device: File = rustix::fs::open("/dev/fuse", flags, Mode::empty())?.into();
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty());
+    let device: File = device.map_err(|error| about("/dev/fuse", error))?.into();
     let (mut source, mut kind) = ("dioxide", String::from("fuse"));
     let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
     flags.set(MountFlags::RDONLY, options.read_only);
@@ -89,7 +105,12 @@ fn flag(word: &str) -> Option<(MountFlags, bool)> {
     })
 }
 
-fn by_fusermount(dir: &Path, options: &ConnectOptions) -> io::Result<(File, Option<UnixStream>)> {
+fn about(what: &str, error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+fn by_fusermount(dir: &Path, options: &ConnectOptions) -> io::Result<(File, Option<AutoUnmount>)> {
     let (socket, theirs) = UnixStream::pair()?;
     // It takes none of the first three descriptors. What else this process starts meanwhile may have theirs too, and
     // keeps nothing alive by it.
@@ -103,13 +124,15 @@ fn by_fusermount(dir: &Path, options: &ConnectOptions) -> io::Result<(File, Opti
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        .spawn()?;
+        .spawn()
+        .map_err(|error| about("fusermount3", error))?;
     drop(theirs);
     let Some(device) = receive(&socket)? else {
         return Err(refused(child));
     };
     if options.auto_unmount {
-        return Ok((device.into(), Some(socket)));
+        let socket = Some(socket);
+        return Ok((device.into(), Some(AutoUnmount { socket, child })));
     }
     drop(socket);
     child.wait()?;

@@ -16,8 +16,10 @@ pub(in crate::transport) const WRITE_IN_BYTES: usize = 40;
 
 /// What this speaks. The smaller of this and the kernel's is spoken.
 pub(super) const VERSION: (u32, u32) = (7, 45);
-/// Of Linux 5.17: flags of 64 bits.
-pub(super) const OLDEST_MINOR: u32 = 36;
+/// Of Linux 4.20: requests of more than 128 KiB.
+pub(in crate::transport) const OLDEST: (u32, u32) = (7, 28);
+/// Bytes of a `fuse_setxattr_in` before `FUSE_SETXATTR_EXT`.
+pub(super) const SETXATTR_COMPAT_BYTES: usize = 8;
 
 /// One line for each opcode: name, number, bytes of its own structure in a request.
 macro_rules! opcodes {

@@ -14,6 +14,25 @@ pub(in crate::transport) struct Offer {
     pub(in crate::transport) io_uring: bool,
 }
 
+/// What both sides do, as far as it changes requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::transport) struct Agreed {
+    /// Requests come through rings.
+    pub(in crate::transport) over_io_uring: bool,
+    /// `fuse_setxattr_in` has flags.
+    pub(in crate::transport) setxattr_ext: bool,
+}
+
+impl Agreed {
+    /// As [`abi::op_bytes`], for this kernel.
+    pub(in crate::transport) fn op_bytes(&self, opcode: u32) -> usize {
+        match opcode {
+            abi::opcode::SETXATTR if !self.setxattr_ext => abi::SETXATTR_COMPAT_BYTES,
+            _ => abi::op_bytes(opcode),
+        }
+    }
+}
+
 /// What the kernel says, as far as it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::transport) struct Init {
@@ -33,7 +52,7 @@ impl Init {
         if major > abi::VERSION.0 {
             return Ok(None);
         }
-        if major < abi::VERSION.0 || minor < abi::OLDEST_MINOR {
+        if (major, minor) < abi::OLDEST {
             return Err(Errno(libc::EPROTO));
         }
         let max_readahead = bytes.u32()?;
@@ -50,7 +69,7 @@ impl Init {
     }
 
     /// What both can and we want.
-    fn agreed(&self, offer: &Offer) -> u64 {
+    fn flags(&self, offer: &Offer) -> u64 {
         let mut wanted = init::ASYNC_READ
             | init::EXPORT_SUPPORT
             | init::BIG_WRITES
@@ -77,14 +96,17 @@ impl Init {
         wanted & self.flags
     }
 
-    /// Whether requests come through rings.
-    pub(in crate::transport) fn over_io_uring(&self, offer: &Offer) -> bool {
-        self.agreed(offer) & init::OVER_IO_URING != 0
+    pub(in crate::transport) fn agreed(&self, offer: &Offer) -> Agreed {
+        let has = |flag| self.flags(offer) & flag != 0;
+        Agreed {
+            over_io_uring: has(init::OVER_IO_URING),
+            setxattr_ext: has(init::SETXATTR_EXT),
+        }
     }
 
     /// Encodes the answer: `fuse_init_out`.
     pub(in crate::transport) fn reply(&self, offer: &Offer, buffer: &mut [u8]) -> Result<usize> {
-        let flags = self.agreed(offer);
+        let flags = self.flags(offer);
         let pages = (super::PAYLOAD_BYTES / rustix::param::page_size()) as u16;
         let mut out = Out::new(buffer);
         out.u32(abi::VERSION.0)

@@ -66,6 +66,11 @@ impl Call<'_> {
         Ok(())
     }
 
+    pub(super) fn interrupt(mut self) -> Result {
+        self.asker.interrupts().add(self.op.u64()?);
+        Ok(())
+    }
+
     pub(super) fn lookup(mut self) -> Result<usize> {
         match self.server.lookup(self.at()?) {
             Err(Errno(libc::ENOENT)) => {
@@ -237,7 +242,9 @@ impl Call<'_> {
     }
 
     pub(super) fn setxattr(mut self) -> Result<usize> {
-        let (size, flags, more) = (self.op.u32()?, self.op.u32()? as i32, self.op.u32()?);
+        let (size, flags) = (self.op.u32()?, self.op.u32()? as i32);
+        // Only if it was agreed.
+        let more = self.op.u32().unwrap_or(0);
         let mut payload = self.payload();
         let name = payload.name()?;
         let value = payload.0.get(..size as usize).ok_or(Errno::INVAL)?;
@@ -367,9 +374,11 @@ impl Call<'_> {
         self.op.skip(8)?;
         let to = (self.op.u64()?, self.op.u64()?);
         let len = self.op.u64()?;
+        let (caller, unique) = (self.head.caller, self.head.unique);
+        let is_given_up = || self.asker.interrupts().has(unique);
         let done = self
             .server
-            .copy_file_range(self.head.caller, from, to, len)?;
+            .copy_file_range(caller, from, to, len, &is_given_up)?;
         match wide {
             true => self.out().u64(done as u64).finish(),
             false => self.written(done),

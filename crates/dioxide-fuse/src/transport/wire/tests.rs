@@ -8,7 +8,8 @@ use dioxide_testkit::{Dir, Image, check_pattern, e2fsck_clean, pattern};
 const EINVAL: Option<Result<usize>> = Some(Err(Errno::INVAL));
 
 /// A kernel that writes no pages.
-struct Deaf;
+#[derive(Default)]
+struct Deaf(Interrupts);
 
 impl Asker for Deaf {
     fn write_pages(&self, _: u64) -> bool {
@@ -16,12 +17,17 @@ impl Asker for Deaf {
     }
 
     fn forget_attributes(&self, _: u64) {}
+
+    fn interrupts(&self) -> &Interrupts {
+        &self.0
+    }
 }
 
 /// A server over a new image, and a buffer to talk to it.
 struct Talk {
     image: Image,
     server: Server,
+    kernel: Deaf,
     buffer: Vec<u8>,
 }
 
@@ -57,6 +63,7 @@ impl Talk {
         Talk {
             image,
             server: Server::new(fs, ServerOptions::default()).unwrap(),
+            kernel: Deaf::default(),
             buffer: vec![0; 64 << 10],
         }
     }
@@ -66,7 +73,7 @@ impl Talk {
         let head = head(opcode, node);
         let reply = answer(
             &self.server,
-            &Deaf,
+            &self.kernel,
             &head,
             op,
             &mut self.buffer,
@@ -161,7 +168,7 @@ fn only_what_both_sides_can_is_agreed() {
     assert_eq!((u32_at(&buffer, 0), u32_at(&buffer, 4)), (7, 45));
     let flags = u64::from(u32_at(&buffer, 12)) | u64::from(u32_at(&buffer, 32)) << 32;
     let has = |bit: u32| flags >> bit & 1 == 1;
-    assert!(has(16) && has(28) && has(36) && has(41) && all.over_io_uring(&OFFER));
+    assert!(has(16) && has(28) && has(36) && has(41) && all.agreed(&OFFER).over_io_uring);
     // Access control lists were not wanted; locks and passthrough nobody serves.
     assert!(!has(20) && !has(1) && !has(10) && !has(37));
     assert_eq!(u32_at(&buffer, 16), 40 | 30 << 16);
@@ -170,19 +177,38 @@ fn only_what_both_sides_can_is_agreed() {
     few.reply(&OFFER, &mut buffer).unwrap();
     assert_eq!((u32_at(&buffer, 4), u32_at(&buffer, 12)), (42, 1 << 30 | 1));
     assert_eq!(u32_at(&buffer, 32), 0);
-    assert!(!few.over_io_uring(&OFFER));
+    assert!(!few.agreed(&OFFER).over_io_uring);
 }
 
 #[test]
 fn kernel_without_the_second_word_of_flags_has_none_of_them() {
     let told = Init::decode(&init(7, 45, !(1 << 30))).unwrap().unwrap();
-    assert!(!told.over_io_uring(&OFFER));
+    assert!(!told.agreed(&OFFER).over_io_uring);
+}
+
+#[test]
+fn older_kernel_has_a_shorter_structure_for_setting_attributes() {
+    let bytes = |flags| {
+        let told = Init::decode(&init(7, 31, flags)[..16]).unwrap().unwrap();
+        told.agreed(&OFFER).op_bytes(opcode::SETXATTR)
+    };
+    assert_eq!((bytes(0), bytes(1 << 29)), (8, 16));
+    let mut talk = Talk::new();
+    let (node, _) = talk.create(b"f\0");
+    let set = self::bytes([(5, 4), (0, 4)]);
+    talk.ask(opcode::SETXATTR, node, &set, b"user.x\0value");
+    let get = self::bytes([(5, 4), (0, 4)]);
+    assert_eq!(
+        talk.ask(opcode::GETXATTR, node, &get, b"user.x\0"),
+        b"value"
+    );
+    talk.finish();
 }
 
 #[test]
 fn versions_that_do_not_fit_are_refused_or_asked_again() {
     assert_eq!(Init::decode(&init(8, 0, 0)), Ok(None));
-    assert_eq!(Init::decode(&init(7, 35, 0)), Err(Errno(libc::EPROTO)));
+    assert_eq!(Init::decode(&init(7, 27, 0)), Err(Errno(libc::EPROTO)));
     assert_eq!(Init::decode(&init(6, 99, 0)), Err(Errno(libc::EPROTO)));
     for len in 0..20 {
         assert!(Init::decode(&init(7, 45, u64::MAX)[..len]).is_err());
@@ -352,7 +378,17 @@ fn unnamed_file_is_there_until_it_is_forgotten() {
     let each = bytes([(node, 8), (1, 8)]);
     talk.buffer[..16].copy_from_slice(&each);
     let head = head(opcode::BATCH_FORGET, 0);
-    assert!(answer(&talk.server, &Deaf, &head, &forget, &mut talk.buffer, 16).is_none());
+    assert!(
+        answer(
+            &talk.server,
+            &talk.kernel,
+            &head,
+            &forget,
+            &mut talk.buffer,
+            16
+        )
+        .is_none()
+    );
     let gone = talk.try_ask(opcode::GETATTR, node, &[0; 16], b"");
     assert_eq!(gone, Err(Errno::STALE));
     talk.finish();
@@ -375,7 +411,7 @@ fn structure_that_is_too_short_is_refused() {
         for len in 0..needed {
             let reply = answer(
                 &talk.server,
-                &Deaf,
+                &talk.kernel,
                 &head(opcode, 1),
                 &[0; 88][..len],
                 &mut talk.buffer,
@@ -409,6 +445,42 @@ fn lengths_beyond_the_payload_and_names_without_an_end_are_refused() {
     }
     let none = talk.try_ask(opcode::SYMLINK, ROOT_ID, b"", b"name\0endless");
     assert_eq!(none, Err(Errno::INVAL));
+    talk.finish();
+}
+
+#[test]
+fn copy_that_was_given_up_ends_after_its_first_step() {
+    const LEN: u64 = 4 << 20;
+    let mut talk = Talk::new();
+    let (from, to) = (talk.create(b"from\0"), talk.create(b"to\0"));
+    let set = [(1 << 3, 8), (0, 8), (LEN, 8), (0, 64)].map(|(number, len)| {
+        let mut part = u64::to_ne_bytes(number).to_vec();
+        part.resize(len, 0);
+        part
+    });
+    talk.ask(opcode::SETATTR, from.0, &set.concat(), b"");
+    let op = bytes([
+        (from.1, 8),
+        (0, 8),
+        (to.0, 8),
+        (to.1, 8),
+        (0, 8),
+        (LEN, 8),
+        (0, 8),
+    ]);
+    let copied = |talk: &mut Talk| {
+        let told = talk.ask(opcode::COPY_FILE_RANGE_64, from.0, &op, b"");
+        u64_at(&told, 0)
+    };
+    assert_eq!(copied(&mut talk), LEN);
+    // Of another request, and of this.
+    for (unique, expected) in [(9_u64, LEN), (7, 1 << 20)] {
+        let head = head(opcode::INTERRUPT, 0);
+        let told = unique.to_ne_bytes();
+        let said = answer(&talk.server, &talk.kernel, &head, &told, &mut [], 0);
+        assert!(said.is_none());
+        assert_eq!(copied(&mut talk), expected);
+    }
     talk.finish();
 }
 
@@ -454,7 +526,7 @@ fn bytes_of_no_sense_are_answered_and_the_image_stays_whole() {
         // More payload than there is buffer, too.
         let reply = answer(
             &talk.server,
-            &Deaf,
+            &talk.kernel,
             &head,
             &op,
             &mut talk.buffer[..room],

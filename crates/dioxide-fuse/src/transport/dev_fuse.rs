@@ -1,0 +1,39 @@
+//! Requests through `read` and `write` of `/dev/fuse`: one thread and, where there are enough, one descriptor for each that is
+//! answered at the same time.
+
+use super::Transport;
+use super::device::{Device, Spare};
+use crate::server::Server;
+use std::io;
+use std::sync::Arc;
+
+/// One answers while another waits for the kernel to write pages.
+const LEAST_THREADS: usize = 2;
+
+/// A connection through `/dev/fuse`.
+pub(super) struct DevFuse {
+    server: Arc<Server>,
+    device: Arc<Device>,
+    threads: usize,
+}
+
+impl DevFuse {
+    pub(super) fn new(server: Arc<Server>, mut device: Device, threads: usize) -> DevFuse {
+        let threads = threads.max(LEAST_THREADS);
+        device.add_descriptors(threads);
+        DevFuse {
+            server,
+            device: Arc::new(device),
+            threads,
+        }
+    }
+}
+
+impl Transport for DevFuse {
+    fn serve(self: Box<Self>) -> io::Result<()> {
+        let spare = Arc::new(Spare::of(self.threads));
+        let threads = (0..self.threads)
+            .map(|thread| Device::reader(&self.device, thread, self.server.clone(), spare.clone()));
+        super::run(threads).inspect_err(|_| self.device.detach())
+    }
+}
