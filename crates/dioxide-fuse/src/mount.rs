@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use table::{Mounted, mounted};
 
-/// How long a mount that is to end waits for files that others have open.
+/// How long a mount that is to end waits for files that others have open, and who waits for a server's end.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How often whoever waits for an image to be closed looks.
@@ -190,6 +190,24 @@ pub fn unmount_by_force(dir: &Path) {
     }
 }
 
+/// Unmounts a file system of ours whose server has ended without that; a few seconds are for its end. What is served, by whomever,
+/// stays. Blocks.
+pub fn unmount_dead(dir: &Path) {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        // Unlike attributes, this is always asked of the server.
+        match rustix::fs::statfs(dir) {
+            Err(rustix::io::Errno::NOTCONN) if mounted(dir).is_some() => {
+                let _ = detach(dir, true);
+                return;
+            }
+            // The end of a connection takes a moment, and has several errors.
+            Err(_) => std::thread::sleep(PAUSE),
+            Ok(_) => return,
+        }
+    }
+}
+
 /// Unmounts a file system of ours, which another process serves, and returns when its image is closed.
 ///
 /// # Errors
@@ -325,7 +343,6 @@ fn connect_options(image: &Path, options: &Options, read_only: bool) -> ConnectO
         read_only,
         allow_other: options.allow_other,
         permissions: !options.server.fakeroot,
-        auto_unmount: options.auto_unmount,
         threads: options.threads,
         max_background: options.max_background,
         // A sandbox has no rings.

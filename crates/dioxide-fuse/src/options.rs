@@ -23,7 +23,8 @@ pub struct Options {
     pub read_only: bool,
     /// `allow_other`: everybody may use the mount. On for root, because root's mounts are for all.
     pub allow_other: bool,
-    /// `auto_unmount`: the mount goes when the process does.
+    /// `auto_unmount`: the mount goes when the process does. That takes somebody outside of it, who calls
+    /// [`crate::unmount_dead`] then.
     pub auto_unmount: bool,
     /// `max_threads=`: how many requests are answered at the same time: two at least.
     pub threads: usize,

@@ -26,8 +26,6 @@ pub struct ConnectOptions {
     pub allow_other: bool,
     /// The kernel decides by mode and access control list who may do what.
     pub permissions: bool,
-    /// The mount goes when this process does.
-    pub auto_unmount: bool,
     /// How many requests are answered at the same time: two at least.
     pub threads: usize,
     /// How many requests that nobody waits for the kernel has under way.

@@ -99,6 +99,9 @@ pub struct UmountArgs {
     /// This is the process outside of a sandbox: standard input has a byte when it is time
     #[arg(long, hide = true)]
     pub when_told: bool,
+    /// And when standard input ends without one, if nobody serves the mount any more
+    #[arg(long, hide = true, requires = "when_told")]
+    pub or_dead: bool,
 }
 
 /// Tells what a mount has counted

@@ -4,8 +4,8 @@
 //! needs `unsafe`. It says one line on its standard output when the mount serves; if that ends without one, its exit status
 //! is that of the command.
 //!
-//! A server in a sandbox can neither unmount nor run a program that does. For it a third process, this program too, waits
-//! outside until it is told: [`Outside`].
+//! A server in a sandbox can neither unmount nor run a program that does, and one that is killed cannot do anything. For them a third
+//! process, this program too, waits outside until it is told, or the server has ended: [`Outside`].
 
 use crate::args::MountArgs;
 use crate::failure::{Failure, Status, complain};
@@ -70,13 +70,15 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
         .map_err(|error| Failure::trouble("signals", error))?;
     let mounted = MountPoint::mount(&args.image, &args.dir, &options).map_err(failed)?;
     tell(args, mounted.warnings());
-    let outside = options.sandbox.then(|| Outside::start(args, mounted.dir()));
-    let outside = outside.transpose().map_err(background)?;
+    let outside = (options.sandbox || options.auto_unmount)
+        .then(|| Outside::start(args, &options, mounted.dir()))
+        .transpose()
+        .map_err(background)?;
     let leaving = args.background.then(prepare_to_leave).transpose();
     let leaving = leaving.map_err(background)?;
-    if let Some(outside) = &outside {
+    if options.sandbox {
         mounted.confine().map_err(|error| {
-            outside.unmount();
+            outside.as_ref().inspect(|outside| outside.unmount());
             failed(error)
         })?;
     }
@@ -102,13 +104,17 @@ fn options(args: &MountArgs) -> Result<(Options, Vec<String>), Failure> {
     Ok((options, warnings))
 }
 
-/// A process outside of the sandbox, which unmounts when it is told, and ends when this one does.
+/// A process that unmounts when it is told, or, if that is wanted, what this one leaves behind; and ends when this one does.
 struct Outside(Child);
 
 impl Outside {
-    fn start(args: &MountArgs, dir: &Path) -> io::Result<Outside> {
+    fn start(args: &MountArgs, options: &Options, dir: &Path) -> io::Result<Outside> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["umount", "--when-told", "--"]).arg(dir);
+        command.args(["umount", "--when-told"]);
+        if options.auto_unmount {
+            command.arg("--or-dead");
+        }
+        command.arg("--").arg(dir).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if args.background {
             command.stderr(Stdio::null());

@@ -15,14 +15,16 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
     Ok(Status::Fine)
 }
 
-/// Signals that are for the server may be sent to this process too: the server asks then. If it ends without a word, there
-/// is nothing to do.
+/// Signals that are for the server may be sent to this process too: the server asks then. Standard input ends when the server
+/// does.
 fn when_told(args: &UmountArgs) -> Result<Status, Failure> {
     let trouble = |error| Failure::trouble("signals", error);
     let _ignored = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(trouble)?;
     let _ = rustix::process::setsid();
-    if matches!(std::io::stdin().read(&mut [0]), Ok(1)) {
-        dioxide_fuse::unmount_by_force(&args.dir);
+    match std::io::stdin().read(&mut [0]) {
+        Ok(1) => dioxide_fuse::unmount_by_force(&args.dir),
+        _ if args.or_dead => dioxide_fuse::unmount_dead(&args.dir),
+        _ => {}
     }
     Ok(Status::Fine)
 }

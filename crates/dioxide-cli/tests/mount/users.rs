@@ -5,7 +5,9 @@ use crate::need_fuse;
 use dioxide_testkit::{Image, e2fsck_clean};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
+use tempfile::TempDir;
 
 const NOBODY: u32 = 65534;
 
@@ -120,34 +122,76 @@ fn mount_of_user_without_privileges_is_nosuid_and_nodev() {
     }
 }
 
+/// A mount that nobody serves any more answers nothing, and without `auto_unmount` stays.
+#[test]
+fn mount_of_a_killed_server_goes_if_that_was_asked_for() {
+    need_fuse!();
+    let Some(home) = Home::new() else {
+        return;
+    };
+    for transport in transports() {
+        let _rings = (*transport == RINGS).then(|| Rings::set("Y"));
+        let script = format!(
+            "./dioxide mount -f -o {transport},auto_unmount own.img dir & \
+            until grep -q \" $PWD/dir \" /proc/self/mounts; do sleep 0.01; done; \
+            echo x > dir/f && cat dir/f && sync dir/f && kill -9 $! && wait $!; \
+            while grep -q \" $PWD/dir \" /proc/self/mounts; do sleep 0.1; done; \
+            ./dioxide cat own.img:/f"
+        );
+        let said = run(nobody(&script).current_dir(home.path()));
+        assert_eq!(said, "x\nx\n", "{transport}");
+        assert!(!is_mounted(&home.path().join("dir")));
+        // It recovers, and ends in peace.
+        let script = format!(
+            "./dioxide mount -o {transport},auto_unmount own.img dir && cat dir/f && ./dioxide umount dir"
+        );
+        assert_eq!(run(nobody(&script).current_dir(home.path())), "x\n");
+        assert!(!is_mounted(&home.path().join("dir")));
+        e2fsck_clean(&home.path().join("own.img"));
+    }
+}
+
+/// A directory of a user without privileges, with an image, a mount point, and the command where he can run it.
+struct Home(TempDir);
+
+impl Home {
+    /// None where users cannot mount.
+    fn new() -> Option<Home> {
+        let helper = fs::metadata("/usr/bin/fusermount3");
+        if !helper.is_ok_and(|helper| helper.mode() & 0o4000 != 0) {
+            eprintln!("skipped: needs fusermount3");
+            return None;
+        }
+        let device = fs::metadata("/dev/fuse").unwrap();
+        if device.mode() & 0o006 != 0o006 {
+            eprintln!("skipped: /dev/fuse is not for all users");
+            return None;
+        }
+        let home = Home(tempfile::tempdir().unwrap());
+        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
+        let image = Image::builder()
+            .size(16 << 20)
+            .extended("root_owner=65534:65534")
+            .build();
+        let (own, dir) = (home.path().join("own.img"), home.path().join("dir"));
+        fs::copy(image.path(), &own).unwrap();
+        fs::create_dir(&dir).unwrap();
+        for path in [&own, &dir] {
+            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        fs::copy(env!("CARGO_BIN_EXE_dioxide"), home.path().join("dioxide")).unwrap();
+        Some(home)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
 /// A user mounts an image of his own, writes, reads, unmounts. Returns the mount's flags and what was read, a line each; None
 /// where users cannot mount.
 pub fn mount_as_nobody(words: &str) -> Option<String> {
-    let helper = fs::metadata("/usr/bin/fusermount3");
-    if !helper.is_ok_and(|helper| helper.mode() & 0o4000 != 0) {
-        eprintln!("skipped: needs fusermount3");
-        return None;
-    }
-    let device = fs::metadata("/dev/fuse").unwrap();
-    if device.mode() & 0o006 != 0o006 {
-        eprintln!("skipped: /dev/fuse is not for all users");
-        return None;
-    }
-    let home = tempfile::tempdir().unwrap();
-    fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
-    let image = Image::builder()
-        .size(16 << 20)
-        .extended("root_owner=65534:65534")
-        .build();
-    let (own, dir) = (home.path().join("own.img"), home.path().join("dir"));
-    fs::copy(image.path(), &own).unwrap();
-    fs::create_dir(&dir).unwrap();
-    for path in [&own, &dir] {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-    // Where everybody can run it.
-    let program = home.path().join("dioxide");
-    fs::copy(env!("CARGO_BIN_EXE_dioxide"), &program).unwrap();
+    let home = Home::new()?;
     let mut said = String::new();
     for transport in transports() {
         let _rings = (*transport == RINGS).then(|| Rings::set("Y"));
@@ -157,8 +201,8 @@ pub fn mount_as_nobody(words: &str) -> Option<String> {
         );
         said = run(nobody(&script).current_dir(home.path()));
         assert!(said.ends_with("\nx\n"), "{transport}: {said}");
-        assert!(!is_mounted(&dir));
-        e2fsck_clean(&own);
+        assert!(!is_mounted(&home.path().join("dir")));
+        e2fsck_clean(&home.path().join("own.img"));
     }
     Some(said)
 }

@@ -11,7 +11,6 @@ use super::wire::{self, Agreed, Asker, Head, Init, Interrupts, Inval, Offer, PAY
 use super::{ConnectOptions, Thread};
 use crate::server::Server;
 use crate::{Errno, Result};
-use mount::AutoUnmount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -35,7 +34,6 @@ pub(super) struct Device {
     agreed: Agreed,
     interrupts: Interrupts,
     dir: PathBuf,
-    _auto_unmount: Option<AutoUnmount>,
 }
 
 /// A request as it was read.
@@ -112,13 +110,11 @@ impl Message {
 impl Device {
     /// Mounts. Nothing is read yet.
     pub(super) fn mount(dir: &Path, options: &ConnectOptions) -> io::Result<Device> {
-        let (file, auto_unmount) = mount::mount(dir, options)?;
         Ok(Device {
-            files: vec![file],
+            files: vec![mount::mount(dir, options)?],
             agreed: Agreed::default(),
             interrupts: Interrupts::default(),
             dir: dir.to_owned(),
-            _auto_unmount: auto_unmount,
         })
     }
 

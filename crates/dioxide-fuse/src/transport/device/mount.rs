@@ -1,4 +1,7 @@
 //! Mounting: by `mount(2)` if that is allowed, else by `fusermount3`, which hands over the descriptor.
+//!
+//! Rejected: `auto_unmount` of `fusermount3`. It looks whether the mount is dead as root, who may not look into what others mount for
+//! themselves, and leaves it (3.14).
 
 use super::ConnectOptions;
 use rustix::fs::{Mode, OFlags};
@@ -15,34 +18,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A `fusermount3` that waits for the end of this process, and then unmounts what is mounted there.
-pub(super) struct AutoUnmount {
-    /// Taken when it is to end.
-    socket: Option<UnixStream>,
-    child: Child,
-}
-
-impl Drop for AutoUnmount {
-    /// Waits for it, so that it does not see what is mounted there next. In a sandbox nobody can.
-    fn drop(&mut self) {
-        drop(self.socket.take());
-        let _ = self.child.wait();
-    }
-}
-
-/// The connection, and who ends the mount if that was asked for.
-pub(super) fn mount(
-    dir: &Path,
-    options: &ConnectOptions,
-) -> io::Result<(File, Option<AutoUnmount>)> {
-    // Only fusermount3 stays to unmount what nobody serves.
-    if !options.auto_unmount {
-        match by_ourselves(dir, options) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            mounted => return Ok((mounted?, None)),
+/// The connection.
+pub(super) fn mount(dir: &Path, options: &ConnectOptions) -> io::Result<File> {
+    match by_ourselves(dir, options) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            by_fusermount(dir, options)
         }
+        mounted => mounted,
     }
-    by_fusermount(dir, options)
 }
 
 fn by_ourselves(dir: &Path, options: &ConnectOptions) -> io::Result<File> {
@@ -110,7 +93,7 @@ fn about(what: &str, error: impl Into<io::Error>) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-fn by_fusermount(dir: &Path, options: &ConnectOptions) -> io::Result<(File, Option<AutoUnmount>)> {
+fn by_fusermount(dir: &Path, options: &ConnectOptions) -> io::Result<File> {
     let (socket, theirs) = UnixStream::pair()?;
     // It takes none of the first three descriptors. What else this process starts meanwhile may have theirs too, and
     // keeps nothing alive by it.
@@ -130,21 +113,13 @@ fn by_fusermount(dir: &Path, options: &ConnectOptions) -> io::Result<(File, Opti
     let Some(device) = receive(&socket)? else {
         return Err(refused(child));
     };
-    if options.auto_unmount {
-        let socket = Some(socket);
-        return Ok((device.into(), Some(AutoUnmount { socket, child })));
-    }
-    drop(socket);
     child.wait()?;
-    Ok((device.into(), None))
+    Ok(device.into())
 }
 
 /// Options, with commas between them.
 fn words(options: &ConnectOptions) -> String {
     let mut words = vec![if options.read_only { "ro" } else { "rw" }.to_owned()];
-    if options.auto_unmount {
-        words.push("auto_unmount".into());
-    }
     words.extend(ours(options).map(str::to_owned));
     for word in &options.mount_options {
         // Those of names that have commas are not options.
