@@ -54,12 +54,12 @@ pub enum Error {
         op: &'static str,
     },
     /// The image or device could not be opened.
-    #[error("cannot open {}: {what}: {source}", path.display())]
+    #[error("{}: {what}: {source}", path.display())]
     Open {
         /// The path that was given.
         path: PathBuf,
-        /// The step that failed.
-        what: &'static str,
+        /// What could not be done, or is wrong with it, as a phrase: `cannot open it`.
+        what: String,
         /// What the operating system said.
         source: io::Error,
     },

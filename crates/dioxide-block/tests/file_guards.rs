@@ -310,7 +310,8 @@ fn range_outside_the_file_is_refused() {
     };
     for options in [past, long] {
         let error = file::open(file.path(), &options).unwrap_err();
-        assert!(error.to_string().contains("past the end"), "{error}");
+        let end = format!("past the end at byte {MIB}: ");
+        assert!(error.to_string().contains(&end), "{error}");
         assert_eq!(error.errno(), libc::EINVAL);
     }
 }
@@ -337,7 +338,11 @@ fn path_that_is_no_image_is_refused() {
     let folder = file::open("/dev", &FileOptions::default()).unwrap_err();
     assert_eq!(folder.errno(), libc::EISDIR);
     let device = file::open("/dev/null", &FileOptions::default()).unwrap_err();
-    assert!(device.to_string().contains("neither"), "{device}");
+    assert_eq!(device.errno(), libc::ENOTBLK);
+    for (error, path) in [(folder, "/dev"), (device, "/dev/null")] {
+        let words = format!("{path}: neither a regular file nor a block device: ");
+        assert!(error.to_string().starts_with(&words), "{error}");
+    }
     assert_eq!(file::in_use_by("/nonexistent/image"), None);
 }
 

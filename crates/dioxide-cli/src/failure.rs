@@ -179,7 +179,7 @@ pub fn complain(what: impl Display) {
 fn words(path: &[u8], error: &Error) -> String {
     match error {
         Error::Device(block::Error::Open { what, source, .. }) => {
-            format!("cannot {what}: {}", io_words(source))
+            format!("{what}: {}", io_words(source))
         }
         Error::Device(block::Error::Busy { by, .. }) => format!("is in use: {by}"),
         Error::NoSpace(short) => {

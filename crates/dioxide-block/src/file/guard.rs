@@ -117,7 +117,7 @@ pub(super) fn check_and_lock(path: &Path, fd: &OwnedFd, stat: &Stat, write: bool
         Err(Errno::AGAIN | Errno::ACCESS) => Err(busy(path, locked_by(stat, write))),
         // Some file systems have no locks. A reader can do without.
         Err(_) if !write => Ok(()),
-        Err(e) => Err(step(path, "lock it against other writers", e)),
+        Err(e) => Err(step(path, "cannot lock it against other writers", e)),
     }
 }
 

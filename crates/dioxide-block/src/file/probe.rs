@@ -17,6 +17,7 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 /// What files are addressed in when nothing asks for more.
 const SECTOR_BYTES: u32 = 512;
+const NO_IMAGE: &str = "neither a regular file nor a block device";
 
 /// Opens, guards and describes `path`.
 pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
@@ -25,9 +26,9 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
     let in_memory = !block_device && lives_in_memory(path)?;
     let want_direct = !in_memory && !options.buffered && options.backend != Backend::Mmap;
     let fd = open_fd(path, options.write, block_device, want_direct)?;
-    let stat = fs::fstat(&fd).map_err(|e| step(path, "stat", e))?;
+    let stat = fs::fstat(&fd).map_err(|e| step(path, "cannot stat it", e))?;
     if FileType::from_raw_mode(stat.st_mode) != kind {
-        return Err(step(path, "it was replaced meanwhile", Errno::STALE));
+        return Err(step(path, "was replaced while it was opened", Errno::STALE));
     }
     guard::check_and_lock(path, &fd, &stat, options.write)?;
 
@@ -36,14 +37,15 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         false => None,
     };
     if want_direct && alignment.is_none() {
-        leave_direct(&fd).map_err(|e| step(path, "leave O_DIRECT", e))?;
+        leave_direct(&fd).map_err(|e| step(path, "cannot leave O_DIRECT", e))?;
     }
     let sector = sector_bytes(&fd, block_device);
     let (logical, mem_align) = match alignment {
         Some(a) => (a.offset.max(sector), a.memory),
         None => (sector, 1),
     };
-    let file_size = fs::seek(&fd, SeekFrom::End(0)).map_err(|e| step(path, "find the size", e))?;
+    let file_size =
+        fs::seek(&fd, SeekFrom::End(0)).map_err(|e| step(path, "cannot find its size", e))?;
     let size_bytes = device_size(path, file_size, options)? & !(u64::from(logical) - 1);
     let queue = BlockQueue::of(&stat, block_device);
     let disk = if block_device {
@@ -78,21 +80,17 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
 }
 
 fn kind_of(path: &Path) -> Result<FileType> {
-    let stat = fs::stat(path).map_err(|e| step(path, "stat", e))?;
+    let stat = fs::stat(path).map_err(|e| step(path, "cannot stat it", e))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     match kind {
         FileType::RegularFile | FileType::BlockDevice => Ok(kind),
-        FileType::Directory => Err(step(path, "an image is expected", Errno::ISDIR)),
-        _ => Err(step(
-            path,
-            "neither a regular file nor a block device",
-            Errno::INVAL,
-        )),
+        FileType::Directory => Err(step(path, NO_IMAGE, Errno::ISDIR)),
+        _ => Err(step(path, NO_IMAGE, Errno::NOTBLK)),
     }
 }
 
 fn lives_in_memory(path: &Path) -> Result<bool> {
-    let statfs = fs::statfs(path).map_err(|e| step(path, "statfs", e))?;
+    let statfs = fs::statfs(path).map_err(|e| step(path, "cannot statfs it", e))?;
     // The field's width and sign differ between architectures; the magic is 32 bits of it.
     let magic = statfs.f_type as u64 & 0xffff_ffff;
     Ok(magic == TMPFS_MAGIC || magic == RAMFS_MAGIC)
@@ -114,7 +112,7 @@ fn open_fd(path: &Path, write: bool, block_device: bool, direct: bool) -> Result
     };
     match opened {
         Err(Errno::BUSY) if block_device => Err(guard::busy_device(path)),
-        other => other.map_err(|e| step(path, "open", e)),
+        other => other.map_err(|e| step(path, "cannot open it", e)),
     }
 }
 
@@ -178,13 +176,18 @@ fn sector_bytes(fd: &OwnedFd, block_device: bool) -> u32 {
 }
 
 fn device_size(path: &Path, file_size: u64, options: &FileOptions) -> Result<u64> {
+    let offset = options.img_offset;
+    let past = |what: String| {
+        let what = format!("{what} past the end at byte {file_size}");
+        step(path, what, Errno::INVAL)
+    };
     let rest = file_size
-        .checked_sub(options.img_offset)
-        .ok_or_else(|| step(path, "img_offset is past the end", Errno::INVAL))?;
+        .checked_sub(offset)
+        .ok_or_else(|| past(format!("img_offset {offset} is")))?;
     match options.size_bytes {
         None => Ok(rest),
         Some(size) if size <= rest => Ok(size),
-        Some(_) => Err(step(path, "size_bytes reaches past the end", Errno::INVAL)),
+        Some(size) => Err(past(format!("size_bytes {size} from {offset} on reaches"))),
     }
 }
 
@@ -227,10 +230,10 @@ fn short_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-pub(super) fn step(path: &Path, what: &'static str, e: Errno) -> Error {
+pub(super) fn step(path: &Path, what: impl Into<String>, e: Errno) -> Error {
     Error::Open {
         path: path.into(),
-        what,
+        what: what.into(),
         source: e.into(),
     }
 }

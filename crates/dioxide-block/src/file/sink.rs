@@ -30,7 +30,7 @@ impl NullSink {
         uring::available()?;
         let path = Path::new("/dev/null");
         let fd = fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| step(path, "open", e))?;
+            .map_err(|e| step(path, "cannot open it", e))?;
         let geometry = Geometry {
             inline: false,
             ..metadata.geometry().clone()

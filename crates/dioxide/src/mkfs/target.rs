@@ -163,15 +163,15 @@ impl Mkfs {
         let is_new = !path.exists();
         if is_new {
             let file = OpenOptions::new().write(true).create_new(true).open(path);
-            let file = file.map_err(|error| failed(path, "make the image", error))?;
+            let file = file.map_err(|error| failed(path, "cannot make it", error))?;
             let sized = file.set_len(end);
-            sized.map_err(|error| failed(path, "make the image as large", error))?;
+            sized.map_err(|error| failed(path, "cannot make it that large", error))?;
         } else {
             self.judge(path)?;
         }
         let is_image = is_image(path)?;
         if is_image && !is_new {
-            enlarge(path, end).map_err(|error| failed(path, "enlarge the image", error))?;
+            enlarge(path, end).map_err(|error| failed(path, "cannot enlarge it", error))?;
         }
         Ok(Target {
             device: file::open(path, &options(true, self.extended.offset))?,
@@ -203,7 +203,7 @@ impl Mkfs {
 }
 
 fn is_image(path: &Path) -> Result<bool> {
-    let metadata = fs::metadata(path).map_err(|error| failed(path, "look at it", error))?;
+    let metadata = fs::metadata(path).map_err(|error| failed(path, "cannot stat it", error))?;
     Ok(!metadata.file_type().is_block_device())
 }
 
@@ -219,7 +219,7 @@ fn enlarge(path: &Path, size_bytes: u64) -> io::Result<()> {
 fn failed(path: &Path, what: &'static str, source: io::Error) -> Error {
     Error::Device(dioxide_block::Error::Open {
         path: path.into(),
-        what,
+        what: what.into(),
         source,
     })
 }

@@ -235,7 +235,7 @@ fn change_len(path: &Path, wanted: impl Fn(u64) -> Option<u64>) -> Result<()> {
     let failed = |source| {
         Error::Device(dioxide_block::Error::Open {
             path: path.into(),
-            what: "change the length of the image",
+            what: "cannot change its length".into(),
             source,
         })
     };
