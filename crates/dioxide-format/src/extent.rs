@@ -292,16 +292,22 @@ impl ExtentNode {
     }
 }
 
+/// That this is a node, with slots that lie in `bytes`, header included.
+fn validate_size(header: &ExtentHeader, bytes: usize) -> Result<()> {
+    let magic = header.eh_magic;
+    ensure(magic == MAGIC, STRUCTURE, "eh_magic", magic, MAGIC)?;
+    let fits = bytes.saturating_sub(ExtentHeader::SIZE) / ENTRY_SIZE;
+    let max = header.eh_max;
+    let ok = max > 0 && usize::from(max) <= fits;
+    let expected = format_args!("1 to {fits}");
+    ensure(ok, STRUCTURE, "eh_max", max, expected)
+}
+
 fn validate_header(header: &ExtentHeader, bytes: usize, expected_depth: Option<u16>) -> Result<()> {
     let check =
         |ok, field, found: u16, expected: String| ensure(ok, STRUCTURE, field, found, expected);
-    let magic = header.eh_magic;
-    check(magic == MAGIC, "eh_magic", magic, format!("{MAGIC}"))?;
-    let fits = (bytes - ExtentHeader::SIZE) / ENTRY_SIZE;
-    let max = header.eh_max;
-    let ok = max > 0 && usize::from(max) <= fits;
-    check(ok, "eh_max", max, format!("1 to {fits}"))?;
-    let entries = header.eh_entries;
+    validate_size(header, bytes)?;
+    let (entries, max) = (header.eh_entries, header.eh_max);
     check(
         entries <= max,
         "eh_entries",
@@ -366,12 +372,12 @@ fn validate_target(field: &'static str, start: Pblk, len: u16, allowed: &Range<u
     Err(corrupt(STRUCTURE, field, found, expected))
 }
 
-/// Where the checksum of a node's block is: right after the last slot.
+/// Where the checksum of a node's block is: right after the last slot. What is no node has none, and
+/// its `eh_max` could be anything.
 fn tail_at(block: &[u8]) -> Result<usize> {
     let header = ExtentHeader::parse(block)?;
-    let at = ExtentHeader::SIZE + usize::from(header.eh_max) * ENTRY_SIZE;
-    prefix(block, at + TAIL_SIZE, STRUCTURE)?;
-    Ok(at)
+    validate_size(&header, block.len() - TAIL_SIZE)?;
+    Ok(ExtentHeader::SIZE + usize::from(header.eh_max) * ENTRY_SIZE)
 }
 
 fn stored_tail(block: &[u8], at: usize) -> u32 {
@@ -384,7 +390,7 @@ fn stored_tail(block: &[u8], at: usize) -> u32 {
 /// `metadata_csum`. `inode_seed` is `Inode::seed`.
 ///
 /// # Errors
-/// `TooShort` when `eh_max` leaves no room for the checksum; `Checksum`.
+/// `Corrupt` for what is no node, or an `eh_max` that leaves no room for the checksum; `Checksum`.
 pub fn verify_checksum(block: &[u8], inode_seed: u32) -> Result<()> {
     let at = tail_at(block)?;
     ensure_checksum(
@@ -397,7 +403,7 @@ pub fn verify_checksum(block: &[u8], inode_seed: u32) -> Result<()> {
 /// Makes the checksum of a node's block right, for a file system with `metadata_csum`.
 ///
 /// # Errors
-/// `TooShort` when `eh_max` leaves no room for the checksum.
+/// `Corrupt` for what is no node, or an `eh_max` that leaves no room for the checksum.
 pub fn update_checksum(block: &mut [u8], inode_seed: u32) -> Result<()> {
     let at = tail_at(block)?;
     let csum = crc32c(inode_seed, &block[..at]);

@@ -865,6 +865,21 @@ fn extent_node_damage_names_the_field() {
 }
 
 #[test]
+fn extent_block_that_is_no_node_is_told_before_its_checksum() {
+    let mut block = as_extent_block(vec![0; 1024], 0, 0);
+    extent::update_checksum(&mut block, 77).unwrap();
+    let refused = |block: &[u8]| extent::verify_checksum(block, 77).unwrap_err().to_string();
+    let mut long = block.clone();
+    long[4..6].fill(0xff);
+    assert_eq!(
+        refused(&long),
+        "extent node: eh_max is 65535, expected 1 to 84"
+    );
+    long[..2].fill(0);
+    assert_eq!(refused(&long), "extent node: eh_magic is 0, expected 62218");
+}
+
+#[test]
 fn extent_index_unsorted_is_refused() {
     let block = as_extent_block(vec![0; 1024], 1, 1);
     let mut node = ExtentNode::parse(&block, None).unwrap();
