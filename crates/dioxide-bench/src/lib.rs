@@ -73,7 +73,8 @@ pub use report::{Check, Latency, Machine, Report, Row, Spread, Verified};
 /// [`Report::failures`].
 ///
 /// # Errors
-/// If something cannot be set up (no image, no such file in it, holes, tools that are missing), or
+/// If options are given that no experiment uses, something cannot be set up (no image, no such file in it,
+/// holes, tools that are missing), or
 /// the engine or the device fails.
 pub fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result<Report> {
     run::run(options, progress)

@@ -21,6 +21,9 @@ pub(crate) struct Case {
     pub(crate) settings: Vec<Setting>,
 }
 
+/// The shortest round that says anything.
+const LEAST_RUNTIME: Duration = Duration::from_millis(1);
+
 /// What an experiment is like when nothing is said about it.
 struct Defaults {
     queue: bool,
@@ -93,6 +96,75 @@ fn defaults(experiment: Experiment) -> Defaults {
             depths: &[1, 64, 128, 256],
             ..quiet
         },
+    }
+}
+
+/// Whether it is not one of the mails' experiments, which are lists of cases.
+pub(crate) fn has_own_plan(experiment: Experiment) -> bool {
+    !Experiment::SEEDS.contains(&experiment)
+}
+
+/// Refuses what would have no effect: what is asked for and not done should not look done.
+///
+/// # Errors
+/// [`Error::Setup`], with the options that no experiment of `asked` looks at; for rounds of no time.
+pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Result<()> {
+    use Experiment::{Grow, Names, Rows};
+    let usual = BenchOptions::default();
+    let by = |more: &[Experiment]| {
+        let mut asked = asked.iter();
+        asked.any(|experiment| !has_own_plan(*experiment) || more.contains(experiment))
+    };
+    // Of the table, the rows on disk are measured on a given image.
+    let rows = &options.rows;
+    let on_disk =
+        asked.contains(&Rows) && (rows.is_empty() || rows.contains(&3) || rows.contains(&8));
+    let image = by(&[Grow, Names]) || on_disk;
+    let loads = by(&[]);
+    let uses = [
+        ("--row", !rows.is_empty(), asked.contains(&Rows)),
+        (
+            "--target",
+            options.targets != usual.targets,
+            by(&[Grow, Names]),
+        ),
+        ("--verify", options.verify, loads),
+        ("--image", options.image.is_some(), image),
+        ("--file", options.file != usual.file, image),
+        ("--img-offset", options.img_offset != 0, image),
+        ("--device", options.device != usual.device, by(&[Grow])),
+        (
+            "--backend",
+            options.backend != usual.backend,
+            by(&[Grow, Names]),
+        ),
+        ("--size", options.size_bytes.is_some(), by(&[Rows, Grow])),
+        ("--policy", !options.policies.is_empty(), loads),
+        ("--completion", !options.completions.is_empty(), loads),
+        ("--simple", options.simple.is_some(), loads),
+        ("--runtime", options.runtime.is_some(), by(&[Rows])),
+        ("--block-size", !options.block_sizes.is_empty(), loads),
+        ("--iodepth", !options.iodepths.is_empty(), loads),
+        ("--batch", options.batch.is_some(), loads),
+        ("--numjobs", options.numjobs.is_some(), loads),
+        ("--mix", options.mix.is_some(), loads),
+        ("--seed", options.seed != usual.seed, by(&[Rows, Grow])),
+    ];
+    let unused = uses.iter().filter(|(_, given, used)| *given && !used);
+    let unused: Vec<&str> = unused.map(|(name, ..)| *name).collect();
+    if !unused.is_empty() {
+        let asked: Vec<_> = asked.iter().map(|experiment| experiment.id()).collect();
+        return Err(Error::Setup(format!(
+            "{} has no use for {}: leave it out, or name an experiment that has",
+            asked.join(", "),
+            unused.join(", ")
+        )));
+    }
+    match options.runtime {
+        Some(runtime) if runtime < LEAST_RUNTIME => Err(Error::Setup(format!(
+            "a runtime of {runtime:?}: a round takes {LEAST_RUNTIME:?} or more"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -325,6 +397,44 @@ mod tests {
             [false, true]
         );
         assert_eq!(cases[0].layer, Layer::Bare);
+    }
+
+    #[test]
+    fn options_that_no_experiment_uses_are_refused_by_name() {
+        use Experiment::{Grow, Names, Rows, SimpleRead};
+        let refused = |asked: &[Experiment], options: &BenchOptions| {
+            let refused = refuse_unused(asked, options);
+            refused.err().map(|error| error.to_string())
+        };
+        let verified = BenchOptions {
+            verify: true,
+            policies: vec![Policy::Xfs],
+            ..BenchOptions::default()
+        };
+        for asked in [Rows, Grow, Names] {
+            let words = format!("{asked} has no use for --verify, --policy: ");
+            let why = refused(&[asked], &verified);
+            assert!(why.is_some_and(|why| why.starts_with(&words)), "{asked}");
+            assert_eq!(refused(&[asked, SimpleRead], &verified), None);
+        }
+        let row = |row| BenchOptions {
+            rows: vec![row],
+            image: Some("disk.img".into()),
+            ..BenchOptions::default()
+        };
+        assert_eq!(refused(&[Rows], &row(3)), None);
+        assert!(refused(&[Rows], &row(1)).is_some_and(|why| why.contains(" --image:")));
+        assert!(refused(&[SimpleRead], &row(3)).is_some_and(|why| why.contains(" --row:")));
+    }
+
+    #[test]
+    fn runtime_below_a_millisecond_is_refused() {
+        let of = |us| BenchOptions {
+            runtime: Some(Duration::from_micros(us)),
+            ..BenchOptions::default()
+        };
+        assert!(refuse_unused(&Experiment::SEEDS, &of(999)).is_err());
+        assert!(refuse_unused(&Experiment::SEEDS, &of(1000)).is_ok());
     }
 
     #[test]

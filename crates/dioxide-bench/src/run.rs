@@ -16,6 +16,7 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
         [] => &Experiment::SEEDS,
         some => some,
     };
+    plan::refuse_unused(asked, options)?;
     let mut report = Report {
         machine: Machine::here(),
         ..Report::default()
@@ -23,9 +24,7 @@ pub(crate) fn run(options: &BenchOptions, progress: &mut dyn Progress) -> Result
     let (runs, timing) = plan::timing(options, false);
     report.config = config(options, runs, timing);
     let mut cases = Vec::new();
-    let own_plan =
-        |e: &Experiment| matches!(e, Experiment::Rows | Experiment::Grow | Experiment::Names);
-    for &experiment in asked.iter().filter(|e| !own_plan(e)) {
+    for &experiment in asked.iter().filter(|e| !plan::has_own_plan(**e)) {
         cases.extend(plan::cases(experiment, options)?);
     }
     let mut ticker = Ticker::new(progress);

@@ -73,6 +73,7 @@ fn simple_read_sweep_tiny_is_verified() {
 fn rows_tiny_gives_a_verdict_for_each_row_of_the_table() {
     let options = BenchOptions {
         runtime: Some(Duration::from_millis(2)),
+        verify: false,
         ..tiny(Experiment::Rows)
     };
     let report = run(&options);

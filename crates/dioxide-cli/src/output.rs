@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::render::printable;
 use dioxide::block::{self, file::Replacing};
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -59,11 +59,30 @@ impl Out {
     }
 }
 
-/// Writes a file that was asked for. One of that name is overwritten, unless it is an image that is in use.
+/// A file that was asked for. One of that name is overwritten, unless it is an image that is in use.
+pub struct OutFile {
+    held: Replacing,
+    file: File,
+}
+
+impl OutFile {
+    pub fn create(path: &Path) -> Result<OutFile, Failure> {
+        let failed = |error: block::Error| Failure::engine(path.display(), b"", &error.into());
+        let held = Replacing::begin(path).map_err(failed)?;
+        let file = File::create(path);
+        let file = file.map_err(|error| Failure::host(path.display(), &error))?;
+        Ok(OutFile { held, file })
+    }
+
+    pub fn write(mut self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+        let written = self.file.write_all(bytes.as_ref());
+        written.map_err(|error| Failure::host(self.held.path().display(), &error))
+    }
+}
+
+/// Writes such a file at once.
 pub fn write_file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
-    let failed = |error: block::Error| Failure::engine(path.display(), b"", &error.into());
-    let _held = Replacing::begin(path).map_err(failed)?;
-    fs::write(path, bytes).map_err(|error| Failure::host(path.display(), &error))
+    OutFile::create(path)?.write(bytes)
 }
 
 /// An array of JSON whose elements are written as they come.

@@ -695,6 +695,48 @@ fn bench_of_a_missing_image_tells_and_exits_2() {
     );
 }
 
+#[test]
+fn bench_without_use_for_an_option_or_place_for_its_rows_does_not_begin() {
+    for (args, words) in [
+        (
+            &["rows", "--verify", "--policy", "xfs"][..],
+            "rows has no use for --verify, --policy: ",
+        ),
+        (&["simple-read", "--runtime", "0s"], "a runtime of 0ns: "),
+        (
+            &["simple-read", "--json", "/no/dir/rows"],
+            "/no/dir/rows: No such file",
+        ),
+        (
+            &["simple-read", "--html", "/no/dir/page"],
+            "/no/dir/page: No such file",
+        ),
+    ] {
+        // Where it began, it would say that this is missing.
+        let ran = dioxide([&["bench", "--image", "/no/such.img"], args].concat());
+        let begins = format!("dioxide: bench: {words}");
+        assert_eq!((ran.status, ran.stdout.len()), (Some(2), 0));
+        assert!(ran.stderr.starts_with(&begins), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn command_without_operands_asks_for_what_it_takes() {
+    for (command, what) in [
+        ("sync", "which image? "),
+        ("df", "which image? "),
+        ("ls", "which file? "),
+    ] {
+        let ran = dioxide([command]);
+        let begins = format!("dioxide: {command}: {what}");
+        assert!(
+            ran.status == Some(2) && ran.stderr.starts_with(&begins),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
 const COMMANDS: [&str; 22] = [
     "bench",
     "cat",

@@ -16,7 +16,8 @@ Without --image, an image is made in memory and removed at the end. With it, the
 are overwritten; nothing else is, except by `grow`: that cuts and grows the files grow.data and grow.0
 to grow.7 beside --file, and beside the FILE of path:FILE, and leaves them empty. In an image they must
 be there. What wrote is checked with e2fsck at the end, if that is there.
-Exits with 1 if that, or --verify, finds damage. A figure that misses its target is marked.
+Exits with 1 if that, or --verify, finds damage. A figure that misses its target is marked. An option that
+none of the experiments uses is refused: --verify and those of the engine are not for `rows`, `grow` and `names`.
 
 Examples:
   dioxide bench --quick
@@ -26,7 +27,7 @@ Examples:
   dioxide bench rows --row 1,2,4
   dioxide bench grow --image disk.img --target raw --target dioxide --target path:/mnt/bench.data")]
 pub struct BenchArgs {
-    /// What to run; all but `rows` and `grow` if none is named
+    /// What to run; all but `rows`, `grow` and `names` if none is named
     #[arg(value_name = "EXPERIMENT", value_parser = experiment_parser())]
     experiments: Vec<Experiment>,
     /// Of `rows`, these only; several with commas
@@ -44,7 +45,7 @@ pub struct BenchArgs {
     /// Write one JSON object for each row; - is standard output, without the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write a page with bars beside the seeds' figures
+    /// Write a page with bars beside the seeds' figures; - is standard output, without the table
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     #[command(flatten)]
@@ -106,7 +107,7 @@ struct Engine {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Load")]
 struct Load {
-    /// Timed part of each round: 500ms, 2s, 1m. Not for `grow`, which counts writes
+    /// Timed part of each round: 500ms, 2s, 1m; 1ms or more. Not for `grow` and `names`, which count what they do
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     runtime: Option<Duration>,
     /// Rounds, of which the median counts

@@ -2,9 +2,8 @@
 
 use crate::args::BenchArgs;
 use crate::failure::{Failure, Status};
-use crate::output::{Out, write_file};
+use crate::output::{Out, OutFile};
 use crate::progress::Progress;
-use dioxide_bench::Report;
 use std::io::Write;
 use std::path::Path;
 
@@ -15,19 +14,25 @@ impl dioxide_bench::Progress for Progress {
 }
 
 pub fn run(args: &BenchArgs, out: &mut Out) -> Result<Status, Failure> {
+    // A run takes minutes: what cannot be written is better known before.
+    let json = args.json.as_deref().map(Target::open).transpose()?;
+    let html = args.html.as_deref().map(Target::open).transpose()?;
     let report = {
         let mut progress = Progress::of_steps();
-        dioxide_bench::run(&args.options(), &mut progress).map_err(|error| Failure::Told {
-            about: None,
-            what: error.to_string(),
-            status: Status::Trouble,
-        })?
+        dioxide_bench::run(&args.options(), &mut progress).map_err(Failure::plain)?
     };
-    write_files(args, &report)?;
-    if args.json.as_deref().is_some_and(is_stdout) {
-        out.write_all(report.to_json_lines().as_bytes())?;
-    } else {
+    let targets = [&json, &html];
+    if !targets
+        .iter()
+        .any(|target| matches!(target, Some(Target::Stdout)))
+    {
         out.write_all(report.to_table().as_bytes())?;
+    }
+    if let Some(json) = json {
+        json.write(&report.to_json_lines(), out)?;
+    }
+    if let Some(html) = html {
+        html.write(&report.to_html(), out)?;
     }
     Ok(if report.found_damage() {
         Status::Negative
@@ -36,16 +41,24 @@ pub fn run(args: &BenchArgs, out: &mut Out) -> Result<Status, Failure> {
     })
 }
 
-fn is_stdout(path: &Path) -> bool {
-    path.as_os_str() == "-"
+/// Where a form of the report goes.
+enum Target {
+    Stdout,
+    File(OutFile),
 }
 
-fn write_files(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
-    if let Some(path) = args.json.as_deref().filter(|path| !is_stdout(path)) {
-        write_file(path, report.to_json_lines())?;
+impl Target {
+    fn open(path: &Path) -> Result<Target, Failure> {
+        match path.as_os_str() == "-" {
+            true => Ok(Target::Stdout),
+            false => Ok(Target::File(OutFile::create(path)?)),
+        }
     }
-    match &args.html {
-        Some(path) => write_file(path, report.to_html()),
-        None => Ok(()),
+
+    fn write(self, text: &str, out: &mut Out) -> Result<(), Failure> {
+        match self {
+            Target::Stdout => Ok(out.write_all(text.as_bytes())?),
+            Target::File(file) => file.write(text),
+        }
     }
 }
