@@ -1,6 +1,6 @@
 //! The crate's one error type, and the one place that maps it to `errno`.
 
-use dioxide_format::types::Ino;
+use dioxide_format::types::{Group, Ino};
 use std::fmt;
 
 /// Where in an image a damaged structure lies. Unknown coordinates are left out.
@@ -10,8 +10,12 @@ pub struct Place {
     pub ino: Option<Ino>,
     /// File-system block that holds it.
     pub block: Option<u64>,
-    /// Byte offset inside that block, or inside the device when there is no block.
+    /// Byte offset inside that block or inode, or inside the device when there is neither.
     pub offset: Option<u64>,
+    /// Group whose structure it is.
+    pub group: Option<Group>,
+    /// Block of the journal, counted from its first.
+    pub journal_block: Option<u32>,
 }
 
 impl Place {
@@ -27,6 +31,22 @@ impl Place {
     pub fn block(block: u64) -> Place {
         Place {
             block: Some(block),
+            ..Place::default()
+        }
+    }
+
+    /// A place that is known by its group only.
+    pub fn group(group: Group) -> Place {
+        Place {
+            group: Some(group),
+            ..Place::default()
+        }
+    }
+
+    /// A block of the journal.
+    pub fn journal_block(block: u32) -> Place {
+        Place {
+            journal_block: Some(block),
             ..Place::default()
         }
     }
@@ -51,10 +71,13 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut sep = "";
+        let in_device = self.ino.is_none() && self.block.is_none();
         for (name, value) in [
-            ("inode", self.ino.map(|i| u64::from(i.0))),
+            ("group", self.group.map(|group| group.0.into())),
+            ("inode", self.ino.map(|ino| ino.0.into())),
             ("block", self.block),
-            ("offset", self.offset),
+            ("journal block", self.journal_block.map(u64::from)),
+            (if in_device { "byte" } else { "offset" }, self.offset),
         ] {
             if let Some(value) = value {
                 write!(f, "{sep}{name} {value}")?;
@@ -297,10 +320,10 @@ impl From<dioxide_journal::Error> for Error {
         match error {
             J::Device(error) => Error::Device(error),
             J::Block { block, source } => Error::format(source, Place::block(block)),
-            J::Log { .. } => Error::Corrupt {
+            J::Log { block, what } => Error::Corrupt {
                 structure: "journal",
-                place: Place::default(),
-                what: error.to_string(),
+                place: Place::journal_block(block),
+                what,
             },
             J::Unsupported(what) => Error::Unsupported(what),
             J::Aborted(_) => Error::ReadOnly(error.to_string()),

@@ -386,7 +386,7 @@ fn flip(
 pub(super) fn damaged(group: Group, what: String) -> Error {
     Error::Corrupt {
         structure: "block bitmap",
-        place: Place::default(),
-        what: format!("group {group}: {what}"),
+        place: Place::group(group),
+        what,
     }
 }

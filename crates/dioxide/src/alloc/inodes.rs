@@ -436,7 +436,7 @@ fn checksum(sb: &SuperBlock, desc: &GroupDesc, bytes: &[u8]) -> Option<u32> {
 fn damaged(group: Group, what: String) -> Error {
     Error::Corrupt {
         structure: "inode bitmap",
-        place: Place::default(),
-        what: format!("group {group}: {what}"),
+        place: Place::group(group),
+        what,
     }
 }

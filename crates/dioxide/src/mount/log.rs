@@ -45,9 +45,10 @@ impl Mount {
     /// Damage; [`Error::Unsupported`] if it lies on a device that was not given.
     pub(crate) fn log(&self) -> Result<Log> {
         if self.sb.journal_dev() == 0 {
-            let blocks = journal_blocks(self, &*self.journal_inode()?)?;
+            let inode = self.journal_inode()?;
+            let blocks = journal_blocks(self, &inode)?;
             if blocks.is_empty() {
-                return Err(no_journal("it has no blocks"));
+                return Err(no_journal(inode.place(), "it has no blocks"));
             }
             let map = LogMap::internal(blocks)?;
             return Ok(Log::new(

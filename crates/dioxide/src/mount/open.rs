@@ -269,23 +269,24 @@ impl Mount {
     }
 
     pub(super) fn journal_inode(&self) -> Result<Arc<Inode>> {
+        let in_superblock = Place::default().at(SUPERBLOCK_OFFSET);
         let ino = self
             .sb
             .journal_inum()
-            .ok_or_else(|| no_journal("s_journal_inum is 0"))?;
+            .ok_or_else(|| no_journal(in_superblock, "s_journal_inum is 0"))?;
         let inode = self.inode(ino)?;
         if inode.file_type() == FileType::Regular && !inode.has_inline_data() {
             Ok(inode)
         } else {
-            Err(no_journal("its inode is no regular file"))
+            Err(no_journal(inode.place(), "it is no regular file"))
         }
     }
 }
 
-pub(super) fn no_journal(what: &str) -> Error {
+pub(super) fn no_journal(place: Place, what: &str) -> Error {
     Error::Corrupt {
         structure: "journal",
-        place: Place::default(),
+        place,
         what: what.to_owned(),
     }
 }
