@@ -47,6 +47,7 @@ pub use xattr::{
 };
 
 use crate::address::Operand;
+use crate::progress::waiting;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
@@ -153,7 +154,8 @@ impl ImageArgs {
         let options = MountOptions::new()
             .read_only(true)
             .backend(self.backend)
-            .img_offset(self.img_offset);
+            .img_offset(self.img_offset)
+            .on_wait(waiting);
         match self.sb {
             Some(block_1k) => options.superblock_at(block_1k),
             None => options,

@@ -1,9 +1,18 @@
-//! A bar on standard error for what takes more than a second. Silent when that is no terminal.
+//! A bar on standard error for what takes more than a second, or a line. Silent when that is no terminal.
 
+use crate::failure::complain;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Says why nothing will happen for many seconds.
+pub fn waiting(why: &str) {
+    if std::io::stderr().is_terminal() {
+        complain(why);
+    }
+}
 
 /// A bar that appears once it is worth it.
 pub struct Progress {

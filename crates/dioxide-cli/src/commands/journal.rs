@@ -4,6 +4,7 @@ use crate::args::JournalArgs;
 use crate::failure::{Failure, Status};
 use crate::images::warn_if_used;
 use crate::output::Out;
+use crate::progress::waiting;
 use crate::render::{count_words, second_time};
 use dioxide::check::CheckOptions;
 use dioxide::check::journal::{JournalState, Transaction, journal_state};
@@ -33,7 +34,8 @@ fn replay(args: &JournalArgs, out: &mut Out) -> Result<(), Failure> {
     let about = args.image.image.display();
     let options = MountOptions::new()
         .backend(args.image.backend)
-        .img_offset(args.image.img_offset);
+        .img_offset(args.image.img_offset)
+        .on_wait(waiting);
     let fail = |error| Failure::engine(args.image.image.display(), b"", &error);
     let fs = Fs::open(&args.image.image, &options).map_err(fail)?;
     if let Some(why) = fs.read_only() {

@@ -9,6 +9,7 @@
 
 use crate::args::MountArgs;
 use crate::failure::{Failure, Status, complain};
+use crate::progress::waiting;
 use dioxide_fuse::{Error, MountPoint, Options, Unmounter};
 use rustix::stdio;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -97,6 +98,7 @@ fn background(error: io::Error) -> Failure {
 fn options(args: &MountArgs) -> Result<(Options, Vec<String>), Failure> {
     let words = args.options.join(",");
     let (mut options, warnings) = Options::parse(&words).map_err(failed)?;
+    options.image = options.image.on_wait(waiting);
     options.sandbox |= args.sandbox;
     if args.stats.is_some() {
         options.stats.clone_from(&args.stats);

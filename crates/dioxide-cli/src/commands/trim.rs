@@ -3,6 +3,7 @@
 use crate::args::TrimArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
+use crate::progress::waiting;
 use crate::render::bytes_words;
 use dioxide::{Fs, MountOptions};
 use serde::Serialize;
@@ -20,7 +21,8 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
     let failed = |error| Failure::engine(&about, b"", &error);
     let options = MountOptions::new()
         .backend(args.backend)
-        .img_offset(args.img_offset);
+        .img_offset(args.img_offset)
+        .on_wait(waiting);
     let fs = Fs::open(&args.image, &options).map_err(failed)?;
     let end = match args.length {
         Some(length) => args.offset.saturating_add(length),

@@ -42,6 +42,7 @@ pub struct MountOptions {
     pub(crate) resgid: Option<u32>,
     pub(crate) journal_path: Option<PathBuf>,
     pub(crate) journal_device: Option<Arc<dyn Device>>,
+    pub(crate) on_wait: Option<fn(&str)>,
     pub(crate) metadata_cache: usize,
     pub(crate) name_cache: usize,
 }
@@ -86,6 +87,7 @@ impl Default for MountOptions {
             resgid: None,
             journal_path: None,
             journal_device: None,
+            on_wait: None,
             metadata_cache: METADATA_CACHE_BYTES,
             name_cache: NAME_CACHE_BYTES,
         }
@@ -230,6 +232,12 @@ impl MountOptions {
     /// As [`MountOptions::journal_path`], a device that is open already.
     pub fn journal_device(mut self, device: Arc<dyn Device>) -> Self {
         self.journal_device = Some(device);
+        self
+    }
+
+    /// Is told, before it waits for many seconds, why opening does so: multi-mount protection.
+    pub fn on_wait(mut self, tell: fn(&str)) -> Self {
+        self.on_wait = Some(tell);
         self
     }
 

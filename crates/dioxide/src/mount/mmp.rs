@@ -86,7 +86,8 @@ fn pause_of(check: u16) -> Duration {
 }
 
 impl Protection {
-    /// Waits until it is certain that nobody else uses the file system: some seconds.
+    /// Waits until it is certain that nobody else uses the file system: some seconds, of which `on_wait`
+    /// is told before.
     ///
     /// # Errors
     /// `EBUSY` if somebody does; the device's; damage in the MMP block.
@@ -94,12 +95,19 @@ impl Protection {
         device: &Arc<dyn Device>,
         sb: &SuperBlock,
         block: u64,
+        on_wait: Option<fn(&str)>,
     ) -> Result<Protection> {
         let found = read(&**device, sb, block)?;
         let update = sb.mmp_interval_secs().clamp(1, MOST_SECS);
         let check = found.mmp_check_interval.min(MOST_SECS);
         let check = check.max(update).max(LEAST_CHECK);
         let pause = pause_of(check);
+        let wait = |why: &str| {
+            if let Some(tell) = on_wait {
+                tell(&format!("multi-mount protection: waiting {pause:?}, {why}"));
+            }
+            thread::sleep(pause);
+        };
         match found.state() {
             MmpState::Clean => {}
             MmpState::Mounted(seq) => {
@@ -107,7 +115,7 @@ impl Protection {
                     "in use by {}: waiting {pause:?} for a sign of life",
                     mmp_user(&found)
                 );
-                thread::sleep(pause);
+                wait("for a sign of life of who used the file system last");
                 let now = read(&**device, sb, block)?;
                 if now.mmp_seq != seq {
                     return Err(in_use(&**device, &now));
@@ -125,7 +133,7 @@ impl Protection {
         };
         let random = RandomState::new().hash_one(block.number) as u32;
         block.write(random % SEQ_MAX + 1)?;
-        thread::sleep(pause);
+        wait("to see whether another host uses the file system");
         block.confirm()?;
         Ok(Protection {
             block: Arc::new(block),

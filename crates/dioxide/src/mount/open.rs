@@ -305,7 +305,7 @@ fn protect(
     let Some(block) = sb.mmp_block().filter(|_| writes && unknown.is_empty()) else {
         return Ok(None);
     };
-    match Protection::take(device, sb, block.0) {
+    match Protection::take(device, sb, block.0, options.on_wait) {
         Ok(protection) => Ok(Some(protection)),
         Err(Error::Corrupt { .. } | Error::Checksum { .. }) => Ok(None),
         Err(error) => Err(error),

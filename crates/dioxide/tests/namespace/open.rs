@@ -8,6 +8,7 @@ use dioxide::{Error, Fs, MountOptions};
 use dioxide_testkit::{Image, debugfs, e2fsck_clean};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
 
 fn small(features: &str) -> Image {
     let builder = Image::builder().size(16 << 20).block_size(1024);
@@ -176,6 +177,8 @@ fn put_mmp(image: &Image, seq: u32) {
     poke(image, at, &mmp.encode());
 }
 
+static WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 // Waiting for a sign of life takes as long as in Linux, so this test is slow.
 #[test]
 fn mmp_of_a_living_host_is_busy_and_of_a_crashed_one_is_taken_over() {
@@ -193,7 +196,15 @@ fn mmp_of_a_living_host_is_busy_and_of_a_crashed_one_is_taken_over() {
     });
     assert_eq!(error.errno(), libc::EBUSY);
     assert!(error.to_string().contains("other"), "{error}");
-    let fs = open(&image).expect("nobody counts any more");
+    let options =
+        MountOptions::new().on_wait(|why| WAITS.lock().expect("unpoisoned").push(why.into()));
+    let fs = Fs::open(image.path(), &options).expect("nobody counts any more");
+    let waits = WAITS.lock().expect("unpoisoned");
+    assert!(
+        waits[0].contains("waiting 11s, for a sign of life"),
+        "{waits:?}"
+    );
+    assert!(waits[1].contains("waiting 11s, to see"), "{waits:?}");
     assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
     let held = mmp_of(&image).1.state();
     assert!(
