@@ -3,6 +3,7 @@
 //! The first `:/` parts the image from the path, which keeps its slash. Image names may contain
 //! colons; one that contains `:/` needs the colon written as `\:` (and `\\` is then a backslash).
 
+use crate::render::printable;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -64,20 +65,18 @@ impl Address {
     }
 }
 
-fn no_path(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
+/// What is wrong with a word that names no file in an image.
+pub fn no_path(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let word = printable(&text);
+    let word = word.strip_suffix(':').unwrap_or(&word);
     format!("no ':/' in it; write IMG:/path, such as {word}:/ for the root directory")
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = String::from_utf8_lossy(&self.path);
-        write!(
-            f,
-            "{}:{}",
-            self.image.display(),
-            crate::render::printable(&path)
-        )
+        write!(f, "{}:{}", self.image.display(), printable(&path))
     }
 }
 
@@ -112,7 +111,9 @@ mod tests {
     #[test]
     fn address_without_path_or_image_is_refused_with_a_way_out() {
         let error = Address::parse(OsStr::new("disk.img")).unwrap_err();
-        assert!(error.contains("disk.img:/ for the root"), "{error}");
+        assert!(error.contains(" disk.img:/ for the root"), "{error}");
+        let error = Address::parse(OsStr::new("disk.img:")).unwrap_err();
+        assert!(error.contains(" disk.img:/ for the root"), "{error}");
         assert!(Address::parse(OsStr::new(":/x")).is_err());
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Invariant: each image is opened once in a session, and [`Session::end`] closes it.
 
-use crate::address::{Address, Operand};
+use crate::address::{Address, Operand, no_path};
 use crate::args::ImageArgs;
 use crate::failure::{Failure, Status};
 use crate::glob;
@@ -133,12 +133,7 @@ impl Session {
                 operand,
                 "is on the host; here a path inside the image is needed",
             )),
-            Place::Host(_) => Err(Failure::trouble(
-                operand,
-                format_args!(
-                    "no ':/' in it; write IMG:/path, such as {operand}:/ for the root directory"
-                ),
-            )),
+            Place::Host(_) => Err(Failure::trouble(operand, no_path(&operand.0))),
         }
     }
 

@@ -49,6 +49,15 @@ fn crash_test_on_a_broken_device_exits_with_1_and_its_state_can_be_replayed() {
 }
 
 #[test]
+fn crash_test_replays_the_state_of_its_help() {
+    let help = text(&crash_test(&["--help"]).stdout);
+    let example = help.split("dioxide crash-test --replay ").nth(1);
+    let state = example.and_then(|rest| rest.split(' ').next());
+    let done = crash_test(&["--replay", state.expect("an example")]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+}
+
+#[test]
 fn crash_test_that_cannot_run_exits_with_2() {
     for args in [
         &["nonsense"][..],

@@ -21,7 +21,7 @@ orphan-file and no-journal. Exits with 1 if a state is bad, 2 if the test could 
 Examples:
   dioxide crash-test --states 20000
   dioxide crash-test 1k csum3 --workload pairs --seed 42 --jobs 4
-  dioxide crash-test --replay 1k/fua/pair:4:17:3/153:4,7[0-1] --keep bad.img")]
+  dioxide crash-test --replay 1k/fua/single:0:1/0: --keep before.img")]
 pub struct CrashTestArgs {
     /// Layouts of the images; all if none is named
     #[arg(value_name = "LAYOUT", conflicts_with = "replay")]

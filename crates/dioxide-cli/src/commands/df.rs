@@ -55,6 +55,9 @@ pub(super) fn for_each_image(
     run: &mut dyn FnMut(PathBuf, Fs) -> Result<(), Failure>,
 ) -> Result<Status, Failure> {
     session.begin(open, purpose);
+    if operands.is_empty() && session.shell().is_none() {
+        return Err(Failure::plain("which image? Write IMG, such as disk.img"));
+    }
     let operands = session.or_here(operands)?;
     let mut worst = Status::Fine;
     for operand in &operands {
