@@ -41,8 +41,10 @@ pub fn run(args: &ShellArgs, out: &mut Out) -> Result<Status, Failure> {
     };
     let mut images = Images::with(&args.open, purpose);
     let fs = images.fs(&args.image)?;
+    // By its name from here, `lcd` would lose it.
+    let image = std::path::absolute(&args.image);
     let place = Shell {
-        image: args.image.clone(),
+        image: image.map_err(|error| Failure::host(args.image.display(), &error))?,
         cwd: b"/".to_vec(),
     };
     let mut runner = Runner {

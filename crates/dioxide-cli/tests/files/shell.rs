@@ -1,6 +1,6 @@
 //! `dioxide shell` by scripts.
 
-use super::support::{Fixture, command, dioxide};
+use super::support::{Fixture, Ran, command, dioxide};
 use super::with_input;
 use dioxide_testkit::e2fsck_clean;
 use std::fs;
@@ -127,6 +127,14 @@ fn shell_changes_directories_on_the_host() {
     let lcd = format!("lcd '{}'", dir.display());
     dioxide(["shell", "-c", &lcd, "-c", "cp /hello host:.", &disk.name()]).text();
     assert!(dir.join("hello").exists());
+    // An image that is named from where the shell began.
+    let name = disk.image().file_name().unwrap().to_str().unwrap();
+    let ran = command()
+        .args(["shell", "-c", &lcd, "-c", "cat /hello", name])
+        .current_dir(disk.image().parent().unwrap())
+        .output();
+    let ran = Ran::from(ran.unwrap());
+    assert_eq!(ran.text(), "hello, world\n");
     let output = command()
         .args(["shell", "-c", "lcd /no/such", &disk.name()])
         .output()
