@@ -201,10 +201,10 @@ pub struct ExtentsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Write a picture of one file
+    /// Write a picture of one file; - is standard output
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write a page with a picture of each file
+    /// Write a page with a picture of each file; - is standard output
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     #[command(flatten)]

@@ -53,6 +53,14 @@ impl Out {
         Ok(self.write_all(b"\n")?)
     }
 
+    /// Writes a file; `-` is standard output.
+    pub fn file(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+        if path.as_os_str() == "-" {
+            return Ok(self.write_all(text.as_bytes())?);
+        }
+        OutFile::create(path)?.write(text)
+    }
+
     /// Hands over what is still buffered.
     pub fn finish(&mut self) -> Result<(), Failure> {
         Ok(self.file.flush()?)
@@ -78,11 +86,6 @@ impl OutFile {
         let written = self.file.write_all(bytes.as_ref());
         written.map_err(|error| Failure::host(self.held.path().display(), &error))
     }
-}
-
-/// Writes such a file at once.
-pub fn write_file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
-    OutFile::create(path)?.write(bytes)
 }
 
 /// An array of JSON whose elements are written as they come.

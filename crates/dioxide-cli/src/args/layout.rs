@@ -68,10 +68,10 @@ Examples:
 pub struct MapArgs {
     #[command(flatten)]
     pub image: RawArgs,
-    /// Write a picture
+    /// Write a picture; - is standard output
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write a page with a picture and the figures
+    /// Write a page with a picture and the figures; - is standard output
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Print JSON

@@ -2,7 +2,7 @@
 
 use crate::args::CrashTestArgs;
 use crate::failure::{Failure, Status, complain};
-use crate::output::{Out, write_file};
+use crate::output::{Out, OutFile};
 use crate::progress::Progress;
 use dioxide_crash::explore::{Checks, Sample};
 use dioxide_crash::fsck::E2fsck;
@@ -62,7 +62,7 @@ fn replayed(args: &CrashTestArgs, replay: &Replay, checks: Checks<'_>) -> Result
     let ran = replay.run(&args.target(), checks, args.fault);
     let (report, image) = ran.map_err(trouble)?;
     if let (Some(path), Some(image)) = (&args.keep, image) {
-        write_file(path, image.to_vec())?;
+        OutFile::create(path)?.write(image.to_vec())?;
     }
     Ok(report)
 }

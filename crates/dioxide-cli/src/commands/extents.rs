@@ -8,7 +8,7 @@ mod picture;
 use crate::args::ExtentsArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
-use crate::output::{Out, write_file};
+use crate::output::Out;
 use crate::render::count_words;
 use crate::session::{Session, Target};
 use dioxide::format::inode::InodeFlags;
@@ -57,16 +57,16 @@ pub fn run(args: &ExtentsArgs, session: &mut Session, out: &mut Out) -> Result<S
         }
         print(&file, &target, out)
     })?;
-    draw(args, &all)?;
+    draw(args, &all, out)?;
     if args.json {
         out.json(&all)?;
     }
     Ok(status)
 }
 
-fn draw(args: &ExtentsArgs, files: &[Told]) -> Result<(), Failure> {
+fn draw(args: &ExtentsArgs, files: &[Told], out: &mut Out) -> Result<(), Failure> {
     match (&args.svg, files) {
-        (Some(path), [file]) => write_file(path, drawing::svg(file))?,
+        (Some(path), [file]) => out.file(path, &drawing::svg(file))?,
         (Some(path), [_, ..]) => {
             let what = "a picture shows one file; --html shows several";
             return Err(Failure::trouble(path.display(), what));
@@ -74,7 +74,7 @@ fn draw(args: &ExtentsArgs, files: &[Told]) -> Result<(), Failure> {
         _ => {}
     }
     match &args.html {
-        Some(path) => write_file(path, drawing::html(files)),
+        Some(path) => out.file(path, &drawing::html(files)),
         None => Ok(()),
     }
 }

@@ -5,7 +5,7 @@ pub mod picture;
 use crate::args::MapArgs;
 use crate::failure::{Failure, Status};
 use crate::images::warn_if_used;
-use crate::output::{Out, write_file};
+use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::bytes_words;
 use dioxide::check::CheckOptions;
@@ -32,10 +32,10 @@ pub fn run(args: &MapArgs, out: &mut Out) -> Result<Status, Failure> {
     let map = map.map_err(fail)?;
     let name = args.image.image.display().to_string();
     if let Some(path) = &args.svg {
-        write_file(path, picture::svg(&name, &map))?;
+        out.file(path, &picture::svg(&name, &map))?;
     }
     if let Some(path) = &args.html {
-        write_file(path, picture::html(&name, &map))?;
+        out.file(path, &picture::html(&name, &map))?;
     }
     match (args.json, args.svg.is_some() || args.html.is_some()) {
         (true, _) => out.json(&map)?,
