@@ -51,8 +51,10 @@ use crate::progress::waiting;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
+use dioxide::block::{self, Device};
 use dioxide::{Backend, MountOptions, Policy};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const AFTER: &str = "\
 Addresses:
@@ -146,6 +148,37 @@ pub struct ImageArgs {
     /// Use the backup superblock at this block, counted in KiB as in mount's sb= (131072 with blocks of 4 KiB, 8193 with 1 KiB)
     #[arg(long, value_name = "KIB")]
     pub sb: Option<u64>,
+    #[command(flatten)]
+    pub journal: JournalPlace,
+}
+
+/// Where a journal is.
+#[derive(Args, Clone, Debug)]
+pub struct JournalPlace {
+    /// The device of the journal, or an image of it, where the file system has its journal outside
+    #[arg(id = "journal_place", long = "journal", value_name = "FILE")]
+    path: Option<PathBuf>,
+}
+
+impl JournalPlace {
+    /// A mount that finds it.
+    pub fn set(&self, options: MountOptions) -> MountOptions {
+        match &self.path {
+            Some(path) => options.journal_path(path),
+            None => options,
+        }
+    }
+
+    /// Opens it for reading.
+    pub fn open(&self, backend: Backend) -> block::Result<Option<Arc<dyn Device>>> {
+        let options = block::file::FileOptions {
+            backend,
+            ..block::file::FileOptions::default()
+        };
+        let path = self.path.as_ref();
+        path.map(|path| block::file::open(path, &options))
+            .transpose()
+    }
 }
 
 impl ImageArgs {
@@ -156,6 +189,7 @@ impl ImageArgs {
             .backend(self.backend)
             .img_offset(self.img_offset)
             .on_wait(waiting);
+        let options = self.journal.set(options);
         match self.sb {
             Some(block_1k) => options.superblock_at(block_1k),
             None => options,

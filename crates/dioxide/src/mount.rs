@@ -17,7 +17,7 @@
 mod fast_commit;
 pub(crate) mod groups;
 mod knobs;
-mod log;
+pub(crate) mod log;
 mod meta;
 mod mmp;
 mod open;

@@ -1,7 +1,7 @@
 //! Arguments of `dioxide check`.
 
-use super::backend_parser;
 use super::size::parse_size;
+use super::{JournalPlace, backend_parser};
 use clap::Args;
 use dioxide::Backend;
 use std::path::PathBuf;
@@ -49,4 +49,6 @@ pub struct CheckArgs {
     /// Use the backup superblock at this block, counted in KiB as in mount's sb= (131072 with blocks of 4 KiB, 8193 with 1 KiB)
     #[arg(long, value_name = "KIB")]
     pub sb: Option<u64>,
+    #[command(flatten)]
+    pub journal: JournalPlace,
 }

@@ -1,8 +1,9 @@
 //! Arguments of `dioxide journal` and `dioxide map`.
 
-use super::backend_parser;
 use super::size::parse_size;
+use super::{JournalPlace, backend_parser};
 use clap::Args;
+use dioxide::check::CheckOptions;
 use dioxide::{Backend, block};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub struct RawArgs {
     /// Where the file system begins in the image: the start of a partition, say
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
     pub img_offset: u64,
+    #[command(flatten)]
+    pub journal: JournalPlace,
 }
 
 impl RawArgs {
@@ -31,15 +34,27 @@ impl RawArgs {
         };
         block::file::open(&self.image, &options)
     }
+
+    /// How to look at it.
+    pub fn check_options(&self) -> block::Result<CheckOptions> {
+        Ok(CheckOptions {
+            journal: self.journal.open(self.backend)?,
+            ..CheckOptions::default()
+        })
+    }
 }
 
 /// Tells what the journal of an image holds
 #[derive(Args, Debug)]
 #[command(after_help = "\
+IMG may also be the device of a journal that is outside of its file system, or an image of it. To replay
+that, name the file system, and the journal with --journal.
+
 Examples:
   dioxide journal disk.img
   dioxide journal --list --json disk.img
-  dioxide journal --replay disk.img")]
+  dioxide journal --replay disk.img
+  dioxide journal --replay --journal journal.img disk.img")]
 pub struct JournalArgs {
     #[command(flatten)]
     pub image: RawArgs,

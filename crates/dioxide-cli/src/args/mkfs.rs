@@ -46,7 +46,7 @@ pub struct FsArgs {
     #[arg(short = 'E', long = "extended", value_name = "LIST")]
     pub extended: Vec<String>,
     /// Options of the journal: size=MiB, fast_commit_size=KiB, location=BLOCK
-    #[arg(short = 'J', long = "journal", value_name = "LIST")]
+    #[arg(short = 'J', long = "journal-options", value_name = "LIST")]
     pub journal: Vec<String>,
     /// Seed of directory hashes, as a uuid, or `clear`, or `random`, or `time`
     #[arg(long, value_name = "UUID", value_parser = uuid_word)]

@@ -1,7 +1,7 @@
 //! Arguments of `dioxide resize` and `dioxide trim`.
 
-use super::backend_parser;
 use super::size::parse_size;
+use super::{JournalPlace, backend_parser};
 use clap::Args;
 use dioxide::Backend;
 use std::path::PathBuf;
@@ -69,4 +69,6 @@ pub struct TrimArgs {
     /// Where the file system begins in the image: the start of a partition, say
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
     pub img_offset: u64,
+    #[command(flatten)]
+    pub journal: JournalPlace,
 }

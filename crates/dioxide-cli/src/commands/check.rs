@@ -60,6 +60,7 @@ fn check_image(args: &CheckArgs, image: &Path) -> Result<Report, Error> {
     let options = CheckOptions {
         superblock_at: args.sb,
         max_findings: args.max_findings,
+        journal: args.journal.open(args.backend)?,
         ..CheckOptions::default()
     };
     let mut bar = Progress::of_steps();

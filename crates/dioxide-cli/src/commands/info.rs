@@ -12,6 +12,7 @@ use crate::output::Out;
 use dioxide::block::Device;
 use dioxide::block::file::FileOptions;
 use dioxide::format::superblock::{ErrorPolicy, SUPERBLOCK_OFFSET, SuperBlock};
+use dioxide::mkfs::uuid_string;
 use dioxide::{Buf, Fs, block};
 use serde::Serialize;
 
@@ -39,7 +40,7 @@ pub fn run(args: &InfoArgs, out: &mut Out) -> Result<Status, Failure> {
     Ok(Status::Fine)
 }
 
-fn read_superblock(args: &InfoArgs) -> Result<(SuperBlock, u64), Failure> {
+fn read_superblock(args: &InfoArgs) -> Result<SuperBlock, Failure> {
     let about = args.image.display();
     let device = open(args).map_err(|error| Failure::engine(about, b"", &error.into()))?;
     let offset = args
@@ -119,8 +120,10 @@ fn judge(args: &InfoArgs) -> Verdict {
 fn kind(sb: &SuperBlock) -> &'static str {
     use dioxide::format::features::{Compat, Incompat, RoCompat};
     let features = sb.features();
-    let old_incompat =
-        Incompat::FILETYPE | Incompat::NEEDS_RECOVERY | Incompat::JOURNAL_DEV | Incompat::META_BG;
+    if features.incompat.contains(Incompat::JOURNAL_DEV) {
+        return "journal";
+    }
+    let old_incompat = Incompat::FILETYPE | Incompat::NEEDS_RECOVERY | Incompat::META_BG;
     let old_ro = RoCompat::SPARSE_SUPER | RoCompat::LARGE_FILE;
     let only_old = features.incompat.unsupported(old_incompat).is_empty()
         && features.ro_compat.unsupported(old_ro).is_empty();
@@ -129,17 +132,6 @@ fn kind(sb: &SuperBlock) -> &'static str {
         (true, true) => "ext3",
         (true, false) => "ext2",
     }
-}
-
-fn uuid_string(uuid: [u8; 16]) -> String {
-    let mut text = String::new();
-    for (index, byte) in uuid.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
 }
 
 fn error_policy(sb: &SuperBlock) -> String {
@@ -231,16 +223,5 @@ fn told<'a>(args: &InfoArgs, sb: &SuperBlock, verdict: &'a Verdict) -> Told<'a> 
         mount_count: sb.mount_count(),
         kbytes_written: sb.kbytes_written(),
         dioxide: verdict,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uuid_is_written_in_its_five_groups() {
-        let uuid = std::array::from_fn(|index| index as u8);
-        assert_eq!(uuid_string(uuid), "00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
 }

@@ -6,7 +6,6 @@ use crate::images::warn_if_used;
 use crate::output::Out;
 use crate::progress::waiting;
 use crate::render::{count_words, second_time};
-use dioxide::check::CheckOptions;
 use dioxide::check::journal::{JournalState, Transaction, journal_state};
 use dioxide::{Fs, MountOptions};
 use std::io::Write;
@@ -22,7 +21,11 @@ pub fn run(args: &JournalArgs, out: &mut Out) -> Result<Status, Failure> {
     }
     let fail = |error: dioxide::Error| Failure::engine(args.image.image.display(), b"", &error);
     let device = args.image.open().map_err(|error| fail(error.into()))?;
-    let state = journal_state(device, &CheckOptions::default(), args.list).map_err(fail)?;
+    let options = args
+        .image
+        .check_options()
+        .map_err(|error| fail(error.into()))?;
+    let state = journal_state(device, &options, args.list).map_err(fail)?;
     match args.json {
         true => out.json(&state)?,
         false => print(&state, out)?,
@@ -37,7 +40,7 @@ fn replay(args: &JournalArgs, out: &mut Out) -> Result<(), Failure> {
         .img_offset(args.image.img_offset)
         .on_wait(waiting);
     let fail = |error| Failure::engine(args.image.image.display(), b"", &error);
-    let fs = Fs::open(&args.image.image, &options).map_err(fail)?;
+    let fs = Fs::open(&args.image.image, &args.image.journal.set(options)).map_err(fail)?;
     if let Some(why) = fs.read_only() {
         return Err(Failure::trouble(about, format!("not replayed: {why}")));
     }
@@ -66,8 +69,14 @@ fn print(state: &JournalState, out: &mut Out) -> Result<(), Failure> {
         ),
     };
     writeln!(out, "State:        {verdict}")?;
-    writeln!(out, "Inode:        {}", state.ino)?;
+    match state.ino {
+        0 => writeln!(out, "Inode:        none, it has a device to itself")?,
+        ino => writeln!(out, "Inode:        {ino}")?,
+    }
     writeln!(out, "UUID:         {}", state.uuid)?;
+    for user in &state.users {
+        writeln!(out, "File system:  {user}")?;
+    }
     writeln!(
         out,
         "Size:         {} blocks of {} bytes",

@@ -8,7 +8,6 @@ use crate::images::warn_if_used;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::bytes_words;
-use dioxide::check::CheckOptions;
 use dioxide::check::layout::{ImageMap, Kind, image_map};
 use std::io::Write;
 
@@ -25,8 +24,12 @@ pub fn run(args: &MapArgs, out: &mut Out) -> Result<Status, Failure> {
     warn_if_used(&args.image.image);
     let fail = |error: dioxide::Error| Failure::engine(args.image.image.display(), b"", &error);
     let device = args.image.open().map_err(|error| fail(error.into()))?;
+    let options = args
+        .image
+        .check_options()
+        .map_err(|error| fail(error.into()))?;
     let mut bar = Progress::of_steps();
-    let map = image_map(device, &CheckOptions::default(), &mut |progress| {
+    let map = image_map(device, &options, &mut |progress| {
         bar.set(progress.done, progress.total, progress.pass.to_string());
     });
     let map = map.map_err(fail)?;

@@ -6,7 +6,7 @@ use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{bytes_words, count_words, printable};
 use dioxide::Mkfs;
-use dioxide::mkfs::Plan;
+use dioxide::mkfs::{Plan, uuid_string};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -189,12 +189,6 @@ fn ask(args: &MkfsArgs, found: &str) -> Result<bool, Failure> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-pub fn uuid_string(uuid: [u8; 16]) -> String {
-    let hex = format!("{:032x}", u128::from_be_bytes(uuid));
-    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
-    parts.join("-")
 }
 
 fn told<'a>(args: &'a MkfsArgs, plan: &'a Plan) -> Told<'a> {

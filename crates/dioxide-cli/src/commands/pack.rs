@@ -1,6 +1,6 @@
 //! `dioxide pack`: finds out what the source is, and hands it to the library.
 
-use super::mkfs::{uuid_string, wishes};
+use super::mkfs::wishes;
 use crate::address::Address;
 use crate::args::{ImageArgs, PackArgs};
 use crate::failure::{Failure, Status, complain};
@@ -10,6 +10,7 @@ use crate::progress::Progress;
 use crate::render::{bytes_words, count_words};
 use dioxide::Backend;
 use dioxide::block::file::Replacing;
+use dioxide::mkfs::uuid_string;
 use dioxide_pack::image::{self, ImageOptions, ImageSize, Reserve};
 use dioxide_pack::size::Need;
 use dioxide_pack::tar::ReadOptions;

@@ -23,7 +23,7 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
         .backend(args.backend)
         .img_offset(args.img_offset)
         .on_wait(waiting);
-    let fs = Fs::open(&args.image, &options).map_err(failed)?;
+    let fs = Fs::open(&args.image, &args.journal.set(options)).map_err(failed)?;
     let end = match args.length {
         Some(length) => args.offset.saturating_add(length),
         None => u64::MAX,

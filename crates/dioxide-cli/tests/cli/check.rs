@@ -1,8 +1,11 @@
 //! `check`, `journal` and `map` on images.
 
-use crate::support::{Fixture, dioxide};
-use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root};
+use crate::support::{Fixture, Ran, command, dioxide};
+use dioxide::{Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, need_root};
+use std::ffi::OsStr;
 use std::fs;
+use std::process::Command;
 
 #[test]
 fn check_of_clean_image_says_so_and_exits_0() {
@@ -115,6 +118,161 @@ fn journal_in_use_is_listed_and_replayed() {
         ran.text()
     );
     e2fsck_clean(copy.path());
+}
+
+/// A file system of 32 MiB whose journal is in another image: both.
+fn journal_outside() -> (Image, Image) {
+    let image = Image::blank(Dir::Tmpfs, 32 << 20);
+    let journal = Image::blank(Dir::Tmpfs, 8 << 20);
+    let mke2fs = |args: &[&OsStr]| {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("mke2fs");
+        command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+        let output = command.args(["-q", "-F"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let args = ["-O", "journal_dev", "-b", "4096"].map(OsStr::new);
+    mke2fs(&[&args[..], &[journal.path().as_os_str()]].concat());
+    let device = LoopDevice::attach(journal.path());
+    let on = format!("device={}", device.path().display());
+    let args = ["-t", "ext4", "-b", "4096", "-J", &on].map(OsStr::new);
+    mke2fs(&[&args[..], &[image.path().as_os_str()]].concat());
+    (image, journal)
+}
+
+#[test]
+fn journal_outside_of_its_file_system_is_named_read_and_replayed() {
+    need_root!();
+    let (image, journal) = journal_outside();
+    let name = |image: &Image| image.path().to_str().unwrap().to_owned();
+    let (disk, log) = (name(&image), name(&journal));
+    let uuid = dioxide(["info", "--json", &disk]).json()["uuid"].clone();
+    let uuid = uuid.as_str().unwrap();
+    let clean = dioxide(["journal", &log]);
+    assert!(
+        clean.text().starts_with("State:        clean\n"),
+        "{}",
+        clean.text()
+    );
+    assert!(
+        clean.text().contains(&format!("\nFile system:  {uuid}\n")),
+        "{}",
+        clean.text()
+    );
+    for (args, status) in [
+        (["ls", &format!("{log}:/")], 2),
+        (["info", &log], 1),
+        (["map", &log], 2),
+        (["check", &log], 8),
+    ] {
+        let ran = dioxide(args);
+        let says = ran.stderr.contains(&format!(
+            "external journal (journal_dev) of file system UUID {uuid}"
+        ));
+        assert!(
+            ran.status == Some(status) && says,
+            "{args:?}: {}",
+            ran.stderr
+        );
+    }
+
+    let made = format!("{disk}:/made");
+    for args in [
+        vec!["mkdir", &made],
+        vec!["trim", &disk],
+        vec!["journal", &disk],
+    ] {
+        let ran = dioxide(&args);
+        assert!(
+            ran.status == Some(2) && ran.stderr.contains("(--journal, "),
+            "{args:?}: {}",
+            ran.stderr
+        );
+    }
+    dioxide(["mkdir", "--journal", &log, &made]).text();
+    dioxide(["trim", "--journal", &log, &disk]).text();
+    let unchecked = dioxide(["check", &disk]);
+    assert!(
+        unchecked.text().contains("(--journal, "),
+        "{}",
+        unchecked.text()
+    );
+    let checked = dioxide(["check", "--quiet", "--journal", &log, &disk]);
+    assert_eq!(checked.text(), "");
+
+    let fs = Fs::open(
+        image.path(),
+        &MountOptions::new().journal_path(journal.path()),
+    )
+    .unwrap();
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .open(&fs, "/file")
+        .unwrap();
+    file.sync_all().unwrap();
+    // Not closed: as after a crash.
+    drop((file, fs));
+    let told = dioxide(["journal", "--list", "--json", &log]).json();
+    assert_eq!(
+        told["recovery"]["transactions"],
+        told["transactions"].as_array().unwrap().len()
+    );
+    let known = dioxide(["journal", "--list", "--json", "--journal", &log, &disk]).json();
+    assert!(
+        known["transactions"].to_string().contains("inode table"),
+        "{known}"
+    );
+    let ran = dioxide(["journal", "--replay", "--journal", &log, &disk]);
+    assert!(
+        ran.text().contains("was replayed") && ran.text().contains("clean"),
+        "{}",
+        ran.text()
+    );
+    assert_eq!(
+        dioxide(["ls", "--journal", &log, &format!("{disk}:/file")]).status,
+        Some(0)
+    );
+    let checked = dioxide(["check", "--journal", &log, &disk]);
+    assert!(checked.text().contains(": clean, "), "{}", checked.text());
+}
+
+#[test]
+fn journal_and_map_of_what_has_no_superblock_tell_where_it_should_be() {
+    let disk = Fixture::new();
+    let empty = disk.beside("empty.img");
+    fs::write(&empty, "").unwrap();
+    for command in ["journal", "map"] {
+        let ran = dioxide([command, empty.to_str().unwrap()]);
+        assert_eq!(ran.status, Some(2));
+        let words = "corrupted superblock at byte 1024: ";
+        assert!(
+            ran.stderr.contains(words) && ran.stderr.contains("ends at byte 0"),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn picture_for_a_dash_is_standard_output() {
+    let disk = Fixture::new();
+    let (name, path) = (disk.name(), disk.at("/sparse"));
+    for args in [
+        ["map", "--svg", "-", &name],
+        ["extents", "--svg", "-", &path],
+    ] {
+        let mut command = command();
+        let ran = Ran::from(
+            command
+                .args(args)
+                .current_dir(disk.tree(""))
+                .output()
+                .unwrap(),
+        );
+        assert!(ran.text().starts_with("<svg "), "{args:?}");
+        assert!(!disk.tree("-").exists());
+    }
 }
 
 #[test]

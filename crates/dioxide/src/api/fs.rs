@@ -223,7 +223,7 @@ impl MountOptions {
     }
 
     /// `journal_path=`: the image or device that holds the journal, for a file system whose journal is
-    /// not in itself. Such a file system can be read, and overwritten, without.
+    /// not in itself. Such a file system can be read, and overwritten, without. Not opened for others.
     pub fn journal_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.journal_path = Some(path.into());
         self
@@ -254,6 +254,23 @@ impl MountOptions {
     pub fn name_cache(mut self, bytes: usize) -> Self {
         self.name_cache = bytes;
         self
+    }
+
+    /// The journal's device is open, if this file system has one.
+    pub(crate) fn with_journal(&self, sb: &SuperBlock) -> Result<MountOptions> {
+        let mut options = self.clone();
+        if let Some(path) = &self.journal_path
+            && sb.journal_dev() != 0
+            && self.journal_device.is_none()
+        {
+            let file_options = FileOptions {
+                img_offset: 0,
+                ..self.file_options()
+            };
+            let device = dioxide_block::file::open(path, &file_options)?;
+            options.journal_device = Some(device);
+        }
+        Ok(options)
     }
 
     fn file_options(&self) -> FileOptions {
@@ -289,17 +306,8 @@ impl Fs {
     /// [`Error::Checksum`](crate::Error::Checksum) if the superblock or group descriptors are
     /// damaged.
     pub fn open(path: impl AsRef<Path>, options: &MountOptions) -> Result<Fs> {
-        let file_options = options.file_options();
-        let device = dioxide_block::file::open(path.as_ref(), &file_options)?;
-        let Some(journal) = &options.journal_path else {
-            return Fs::open_device(device, options);
-        };
-        let journal_options = FileOptions {
-            img_offset: 0,
-            ..file_options
-        };
-        let journal = dioxide_block::file::open(journal, &journal_options)?;
-        Fs::open_device(device, &options.clone().journal_device(journal))
+        let device = dioxide_block::file::open(path.as_ref(), &options.file_options())?;
+        Fs::open_device(device, options)
     }
 
     /// Opens a file system on any device; `backend` and `img_offset` of the options have no effect.

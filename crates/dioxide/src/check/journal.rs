@@ -4,6 +4,8 @@
 //! the list goes on over damage as far as it can, and says where it is.
 
 use super::{CheckOptions, Checker, Findings, superblock};
+use crate::mkfs::uuid_string;
+use crate::mount::log::{LIES_ELSEWHERE, alone, journal_device, users};
 use crate::{Error, Place, Result};
 use dioxide_block::Device;
 use dioxide_format::features::Compat;
@@ -12,6 +14,7 @@ use dioxide_format::journal::{
     BlockHeader, BlockType, Checksums, CommitBlock, JournalFormat, JournalSuperBlock, Tid,
     TransactionSum, revokes, tags,
 };
+use dioxide_format::superblock::SUPERBLOCK_OFFSET;
 use dioxide_journal::log::{Log, Ring};
 use dioxide_journal::recovery::{FileSystem, Recovery};
 use serde::Serialize;
@@ -20,10 +23,12 @@ use std::sync::Arc;
 /// The state of a journal.
 #[derive(Clone, Debug, Serialize)]
 pub struct JournalState {
-    /// Inode that holds it.
+    /// Inode that holds it; 0 for one that has a device to itself.
     pub ino: u32,
-    /// Its UUID, in hexadecimal.
+    /// Its UUID.
     pub uuid: String,
+    /// UUIDs of the file systems that use it, if it has a device to itself.
+    pub users: Vec<String>,
     /// Bytes of a block.
     pub block_size: u32,
     /// Its blocks, superblock and fast-commit area included.
@@ -42,7 +47,7 @@ pub struct JournalState {
     pub fast_commit_blocks: u32,
     /// Features by name.
     pub features: Vec<String>,
-    /// The superblock says that it must be replayed.
+    /// The file system says that it must be replayed; for a journal that is looked at without, it does itself.
     pub needs_recovery: bool,
     /// Nothing is to be replayed.
     pub is_empty: bool,
@@ -99,63 +104,90 @@ pub struct Logged {
     pub kind: Option<&'static str>,
 }
 
-/// Looks at a journal that lies in the file system; `list` asks for the transactions. Changes nothing.
-/// Blocks.
+/// Looks at the journal of a file system, or at the device of one by itself; `list` asks for the
+/// transactions. Changes nothing. Blocks.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without a journal, or with one on another device; [`Error::Corrupt`] for a
-/// journal whose inode or superblock is damaged; the device's.
+/// [`Error::Unsupported`] without a journal, or with one on a device that is not in `options`;
+/// [`Error::Corrupt`] for a journal whose inode or superblock is damaged; the device's.
 pub fn journal_state(
     device: Arc<dyn Device>,
     options: &CheckOptions,
     list: bool,
 ) -> Result<JournalState> {
+    if let Some(sb) = journal_device(&*device) {
+        let fs = FileSystem {
+            blocks: u64::MAX,
+            inode_bytes: usize::from(u16::MAX),
+        };
+        return Look::at(&alone(&device, &sb)?, fs, &|_| None)?.state(0, None, list);
+    }
     let mut findings = Findings::new(1);
-    let found = superblock::find(&device, options, &mut findings)?;
-    let found = found.ok_or_else(|| corrupt("there is no superblock that can be used".into()))?;
+    let found = superblock::need(&device, options, &mut findings)?;
     let mut quiet = |_: &super::Progress| {};
     let mut checker = Checker::new(device, options, found, findings, &mut quiet)?;
     if !checker.sb.features().compat.contains(Compat::HAS_JOURNAL) {
         return Err(Error::Unsupported("the file system has no journal".into()));
     }
-    if checker.sb.journal_dev() != 0 {
-        return Err(Error::Unsupported(
-            "the journal lies on another device".into(),
-        ));
+    if checker.sb.journal_dev() != 0 && options.journal.is_none() {
+        return Err(Error::Unsupported(LIES_ELSEWHERE.into()));
     }
     checker.read_groups();
-    let log = checker.journal_log().map_err(corrupt)?;
-    let superblock = log.read_superblock()?;
-    checker.state(&log, &superblock, list)
-}
-
-fn corrupt(what: String) -> Error {
-    Error::Corrupt {
+    let ino = checker.sb.journal_inum();
+    let in_superblock = Place::default().at(SUPERBLOCK_OFFSET);
+    let log = checker.journal_log().map_err(|what| Error::Corrupt {
         structure: "journal",
-        place: Place::default(),
+        place: ino.map_or(in_superblock, Place::ino),
         what,
-    }
+    })?;
+    let fs = FileSystem {
+        blocks: checker.sb.blocks_count(),
+        inode_bytes: checker.sb.inode_size(),
+    };
+    let kind = |block: u64| {
+        let fixed = checker.groups.fixed_at(&(block..block.saturating_add(1)));
+        fixed.map(|fixed| fixed.kind)
+    };
+    let marked = checker.sb.needs_recovery();
+    Look::at(&log, fs, &kind)?.state(ino.map_or(0, |ino| ino.0), Some(marked), list)
 }
 
-impl Checker<'_> {
-    fn state(&self, log: &Log, sb: &JournalSuperBlock, list: bool) -> Result<JournalState> {
-        let fs = FileSystem {
-            blocks: self.sb.blocks_count(),
-            inode_bytes: self.sb.inode_size(),
-        };
-        let (recovery, fast_commits) = match Recovery::plan(log, fs) {
+/// A journal that is looked at.
+struct Look<'a> {
+    log: &'a Log,
+    sb: JournalSuperBlock,
+    fs: FileSystem,
+    /// What lies in a block of the file system, where that is fixed.
+    kind: &'a dyn Fn(u64) -> Option<&'static str>,
+}
+
+impl<'a> Look<'a> {
+    fn at(
+        log: &'a Log,
+        fs: FileSystem,
+        kind: &'a dyn Fn(u64) -> Option<&'static str>,
+    ) -> Result<Look<'a>> {
+        let sb = log.read_superblock()?;
+        Ok(Look { log, sb, fs, kind })
+    }
+
+    /// `marked` if its file system is known, and says that recovery is needed.
+    fn state(&self, ino: u32, marked: Option<bool>, list: bool) -> Result<JournalState> {
+        let sb = &self.sb;
+        let (recovery, fast_commits) = match Recovery::plan(self.log, self.fs) {
             Ok(plan) => verdict(&plan),
             Err(error) => (refused(&error.into()), Vec::new()),
         };
         let mut features = sb.compat().names();
         features.extend(sb.incompat().names());
         let transactions = match list && !sb.is_empty() {
-            true => self.transactions(log, sb)?,
+            true => self.transactions()?,
             false => Vec::new(),
         };
         Ok(JournalState {
-            ino: self.sb.journal_inum().map_or(0, |ino| ino.0),
-            uuid: sb.s_uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+            ino,
+            uuid: uuid_string(sb.s_uuid),
+            users: if ino == 0 { users(sb) } else { Vec::new() },
             block_size: sb.s_blocksize,
             blocks: sb.s_maxlen,
             first: sb.s_first,
@@ -165,7 +197,7 @@ impl Checker<'_> {
             errno: sb.s_errno.cast_signed(),
             fast_commit_blocks: sb.fast_commit_blocks(),
             features,
-            needs_recovery: self.sb.needs_recovery(),
+            needs_recovery: marked.unwrap_or(!sb.is_empty()),
             is_empty: sb.is_empty(),
             recovery,
             transactions,
@@ -174,8 +206,10 @@ impl Checker<'_> {
     }
 
     /// The log from its tail on, up to what does not belong to it. It is gone round once at most.
-    fn transactions(&self, log: &Log, sb: &JournalSuperBlock) -> Result<Vec<Transaction>> {
-        let format = sb.format().map_err(|error| corrupt(error.to_string()))?;
+    fn transactions(&self) -> Result<Vec<Transaction>> {
+        let (log, sb) = (self.log, &self.sb);
+        let format = sb.format();
+        let format = format.map_err(|error| Error::format(error, Place::journal_block(0)))?;
         let ring = Ring::of(sb);
         let mut list = Vec::new();
         let mut open = Transaction::begin(Tid(sb.s_sequence), sb.s_start);
@@ -191,7 +225,7 @@ impl Checker<'_> {
                 Some(BlockType::Descriptor) => {
                     open.check(at, format.verify_tail(&block));
                     sum.add(&block);
-                    by += self.copies(log, ring, &format, &block, at, &mut open, &mut sum)?;
+                    by += self.copies(ring, &format, &block, at, &mut open, &mut sum)?;
                 }
                 Some(BlockType::Revoke) => {
                     open.check(at, format.verify_tail(&block));
@@ -217,10 +251,8 @@ impl Checker<'_> {
     }
 
     /// The copies that follow a descriptor; how many there are.
-    #[allow(clippy::too_many_arguments)]
     fn copies(
         &self,
-        log: &Log,
         ring: Ring,
         format: &JournalFormat,
         descriptor: &[u8],
@@ -229,22 +261,20 @@ impl Checker<'_> {
         sum: &mut TransactionSum,
     ) -> Result<u32> {
         let mut count = 0;
-        let mut data = vec![0; log.block_bytes()];
+        let mut data = vec![0; self.log.block_bytes()];
         for tag in tags(descriptor, format) {
             count += 1;
             let at = ring.advance(at, count);
             if format.checksums != Checksums::None {
-                log.read(at, &mut data)?;
+                self.log.read(at, &mut data)?;
                 sum.add(&data);
                 open.check(at, format.verify_data(&tag, Tid(open.sequence), &data));
             }
-            let end = tag.block.saturating_add(1);
-            let fixed = self.groups.fixed_at(&(tag.block..end));
             open.blocks.push(Logged {
                 block: tag.block,
                 at,
                 escaped: tag.is_escaped(),
-                kind: fixed.map(|fixed| fixed.kind),
+                kind: (self.kind)(tag.block),
             });
         }
         Ok(count)

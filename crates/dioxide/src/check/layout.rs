@@ -5,7 +5,7 @@
 //! groups than cells, several groups are one. Blocks that several own are counted for each.
 
 use super::{CheckOptions, Checker, Findings, Progress, superblock};
-use crate::{Error, Result};
+use crate::Result;
 use dioxide_block::Device;
 use dioxide_format::bitmap;
 use dioxide_format::superblock::SuperBlock;
@@ -259,19 +259,14 @@ impl Runs {
 /// What each part of an image is used for. Blocks for as long as it takes to read all inodes and maps.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if there is no superblock; as [`super::check`].
+/// [`crate::Error::Corrupt`] if there is no superblock; as [`super::check`].
 pub fn image_map(
     device: Arc<dyn Device>,
     options: &CheckOptions,
     progress: &mut super::OnProgress<'_>,
 ) -> Result<ImageMap> {
-    let mut findings = Findings::new(0);
-    let found = superblock::find(&device, options, &mut findings)?;
-    let found = found.ok_or_else(|| Error::Corrupt {
-        structure: "superblock",
-        place: crate::Place::default(),
-        what: "there is none that can be used".into(),
-    })?;
+    let mut findings = Findings::new(1);
+    let found = superblock::need(&device, options, &mut findings)?;
     let mut forward = |step: &Progress| progress(step);
     let mut checker = Checker::new(device, options, found, findings, &mut forward)?;
     checker.recover_journal();

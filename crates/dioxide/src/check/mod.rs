@@ -87,6 +87,8 @@ pub struct CheckOptions {
     pub superblock_at: Option<u64>,
     /// Findings that are kept; more are only counted. Default 10,000.
     pub max_findings: usize,
+    /// The device that holds the journal, where that is not in the file system.
+    pub journal: Option<Arc<dyn Device>>,
     /// Most memory for what is in use, in bytes. Default 4 GiB, enough for 128 TiB in blocks of 4 KiB.
     pub max_memory: u64,
 }
@@ -96,6 +98,7 @@ impl Default for CheckOptions {
         CheckOptions {
             superblock_at: None,
             max_findings: 10_000,
+            journal: None,
             max_memory: 4 << 30,
         }
     }
@@ -221,6 +224,8 @@ struct Checker<'p> {
     sb_block: u64,
     /// The primary superblock is used, so that its counts mean something.
     primary: bool,
+    /// The journal's own device, if one was given.
+    journal: Option<Arc<dyn Device>>,
     /// The journal is read in place of what it replaces.
     recovered: bool,
     /// Seed of the checksums, where there are any.
@@ -270,6 +275,7 @@ impl<'p> Checker<'p> {
             source: Source::new(device, sb.block_size()),
             sb_block: found.block,
             primary: found.primary,
+            journal: options.journal.clone(),
             recovered: false,
             seed: sb.features().metadata_csum().then(|| sb.checksum_seed()),
             dir_format: DirFormat::of(&sb),

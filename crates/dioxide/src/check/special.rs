@@ -8,6 +8,7 @@ use super::layout::Layout;
 use super::source::Source;
 use super::superblock;
 use super::walk::runs_of;
+use crate::mount::log::{LIES_ELSEWHERE, external};
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_block::overlay::OverlayDevice;
@@ -69,9 +70,9 @@ impl Checker<'_> {
         if !self.sb.features().compat.contains(Compat::HAS_JOURNAL) {
             return;
         }
-        if self.sb.journal_dev() != 0 {
-            let text = "the journal lies on another device";
-            return self.find(Code::JournalNotChecked, At::default(), text);
+        let elsewhere = self.sb.journal_dev() != 0;
+        if elsewhere && self.journal.is_none() {
+            return self.find(Code::JournalNotChecked, At::default(), LIES_ELSEWHERE);
         }
         let log = match self.journal_log() {
             Ok(log) => log,
@@ -86,6 +87,13 @@ impl Checker<'_> {
             self.find(Code::JournalAborted, At::default(), text);
         }
         match (self.sb.needs_recovery() && self.primary, journal.is_empty()) {
+            (true, is_empty) if elsewhere => {
+                if !is_empty {
+                    let text =
+                        "the journal needs recovery: on a device of its own it is not read through";
+                    self.find(Code::JournalNotChecked, At::default(), text);
+                }
+            }
             (true, _) => {
                 if let Err(error) = self.read_through(&log) {
                     let text =
@@ -100,8 +108,12 @@ impl Checker<'_> {
         }
     }
 
-    /// The journal inside the file system.
+    /// The journal, in the file system or on the device that was given.
     pub(super) fn journal_log(&self) -> Result<Log, String> {
+        if self.sb.journal_dev() != 0 {
+            let device = self.journal.as_ref().ok_or(LIES_ELSEWHERE)?;
+            return external(device, &self.sb).map_err(|error| error.to_string());
+        }
         let ino = self.sb.journal_inum().ok_or("s_journal_inum is 0")?;
         let (inode, _) = self
             .read_inode(ino)

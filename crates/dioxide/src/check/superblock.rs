@@ -2,8 +2,9 @@
 
 use super::finding::{At, Code, Findings};
 use super::{CheckOptions, Checker};
+use crate::mount::log::{journal_device, refuse_journal_device};
 use crate::mount::span::read_span;
-use crate::{Error, Result, known};
+use crate::{Error, Place, Result, known};
 use dioxide_block::Device;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
@@ -59,14 +60,16 @@ fn usual_backups() -> impl Iterator<Item = u64> {
 /// Finds a superblock. None if there is no good one; then that is a finding.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for features that are not known.
+/// [`Error::Unsupported`] for features that are not known, and for a device that is a journal.
 pub(super) fn find(
     device: &Arc<dyn Device>,
     options: &CheckOptions,
     findings: &mut Findings,
 ) -> Result<Option<Found>> {
-    let asked = options.superblock_at.map(|kib| kib.saturating_mul(1024));
-    let at = asked.unwrap_or(SUPERBLOCK_OFFSET);
+    if let Some(sb) = journal_device(&**device) {
+        refuse_journal_device(&**device, &sb)?;
+    }
+    let at = place(options);
     let (code, text) = match candidate(&**device, at) {
         Ok(sb) => return known(sb, at, at == SUPERBLOCK_OFFSET).map(Some),
         Err(wrong) => wrong,
@@ -85,6 +88,38 @@ pub(super) fn find(
         }
     }
     Ok(None)
+}
+
+/// Where the superblock is looked for first.
+fn place(options: &CheckOptions) -> u64 {
+    let asked = options.superblock_at.map(|kib| kib.saturating_mul(1024));
+    asked.unwrap_or(SUPERBLOCK_OFFSET)
+}
+
+/// Finds a superblock, for what cannot go on without.
+///
+/// # Errors
+/// As [`find`]; [`Error::Corrupt`] if there is no good one.
+pub(super) fn need(
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    findings: &mut Findings,
+) -> Result<Found> {
+    if let Some(found) = find(device, options, findings)? {
+        return Ok(found);
+    }
+    let why = findings
+        .kept_mut()
+        .first()
+        .map(|finding| finding.text.as_str());
+    Err(Error::Corrupt {
+        structure: "superblock",
+        place: Place::default().at(place(options)),
+        what: format!(
+            "{}, and no backup was found",
+            why.unwrap_or("it is damaged")
+        ),
+    })
 }
 
 fn is_backup(sb: &SuperBlock, block: u64) -> bool {

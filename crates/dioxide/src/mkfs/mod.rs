@@ -49,7 +49,7 @@ pub(crate) mod tables;
 mod target;
 mod write;
 
-pub use options::{Mkfs, parse_uuid};
+pub use options::{Mkfs, parse_uuid, uuid_string};
 pub use plan::Plan;
 pub use profile::FsType;
 pub use write::WriteOptions;

@@ -434,6 +434,13 @@ pub fn parse_uuid(text: &str) -> Result<[u8; 16]> {
         .map_err(|_| wrong())
 }
 
+/// The usual form of a uuid.
+pub fn uuid_string(uuid: [u8; 16]) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(uuid));
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
+    parts.join("-")
+}
+
 /// Sets or clears one feature.
 fn edit_features(features: &mut Features, word: &str) -> Result<()> {
     if word == "none" {

@@ -4,9 +4,11 @@ use super::Mount;
 use super::open::no_journal;
 use super::span::read_span;
 use super::zone::journal_blocks;
+use crate::mkfs::uuid_string;
 use crate::{Error, Place, Result};
 use dioxide_block::Device;
 use dioxide_format::features::Incompat;
+use dioxide_format::journal::JournalSuperBlock;
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_journal::log::{Log, LogMap};
 use std::sync::Arc;
@@ -15,14 +17,12 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// [`Error::Invalid`] for a device that holds no journal, or another file system's; the device's.
-pub(super) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log> {
+pub(crate) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log> {
     let wrong = |what: String| Error::Invalid(format!("{}: {what}", device.describe()));
     let bytes = read_span(&**device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
     let place = Place::default().at(SUPERBLOCK_OFFSET);
     let theirs = SuperBlock::parse(&bytes).map_err(|error| Error::format(error, place))?;
-    let is_journal =
-        theirs.has_magic() && theirs.features().incompat.contains(Incompat::JOURNAL_DEV);
-    if !is_journal {
+    if !is_journal_device(&theirs) {
         return Err(wrong("it is no journal device".into()));
     }
     if theirs.uuid() != sb.journal_uuid() {
@@ -32,11 +32,67 @@ pub(super) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log>
     if theirs.block_size() != bytes {
         return Err(wrong(format!("its blocks are not of {bytes} bytes")));
     }
+    alone(device, &theirs)
+}
+
+/// The log on a device that has this superblock and is a journal.
+///
+/// # Errors
+/// Damage.
+pub(crate) fn alone(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log> {
+    let bytes = sb.block_size();
     let there = device.geometry().size_bytes / u64::from(bytes);
-    let blocks = theirs.blocks_count().min(there);
+    let blocks = sb.blocks_count().min(there);
     let map = LogMap::external(blocks, bytes as usize)?;
     Ok(Log::new(device.clone(), map, bytes as usize))
 }
+
+fn is_journal_device(sb: &SuperBlock) -> bool {
+    sb.has_magic() && sb.features().incompat.contains(Incompat::JOURNAL_DEV)
+}
+
+/// The superblock of a device that is a journal and no file system, if it is one.
+pub(crate) fn journal_device(device: &dyn Device) -> Option<SuperBlock> {
+    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE).ok()?;
+    SuperBlock::parse(&bytes).ok().filter(is_journal_device)
+}
+
+/// Refuses a device with this superblock if it is a journal, where a file system is expected.
+///
+/// # Errors
+/// [`Error::Unsupported`], with the file systems that it is the journal of.
+pub(crate) fn refuse_journal_device(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
+    if !is_journal_device(sb) {
+        return Ok(());
+    }
+    // Its superblock has a block of its own, after that of ext4's.
+    let at = u64::from(sb.block_size()).max(2 * SUPERBLOCK_OFFSET);
+    let bytes = read_span(device, at, JournalSuperBlock::SIZE);
+    let journal = bytes.ok().and_then(|bytes| {
+        let journal = JournalSuperBlock::parse(&bytes).ok()?;
+        journal.validate(sb.block_size()).ok()?;
+        Some(journal)
+    });
+    let users = journal.map_or_else(Vec::new, |journal| users(&journal));
+    let of = match &users[..] {
+        [] => "no file system that it names".to_owned(),
+        users => format!("file system UUID {}", users.join(", ")),
+    };
+    Err(Error::Unsupported(format!(
+        "an external journal (journal_dev) of {of}: open that, with this as its journal (--journal, journal_path=)"
+    )))
+}
+
+/// UUIDs of the file systems whose journal it is.
+pub(crate) fn users(journal: &JournalSuperBlock) -> Vec<String> {
+    let uuids = journal.s_users.as_chunks().0;
+    let users = uuids.iter().take(journal.s_nr_users as usize);
+    users.map(|uuid| uuid_string(*uuid)).collect()
+}
+
+/// What is said of a journal that was not given.
+pub(crate) const LIES_ELSEWHERE: &str =
+    "the journal lies on another device: name it (--journal, journal_path=)";
 
 impl Mount {
     /// The journal of the file system.
@@ -59,9 +115,7 @@ impl Mount {
         }
         match &self.journal_device {
             Some(device) => external(device, &self.sb),
-            None => Err(Error::Unsupported(
-                "the journal lies on another device: name it (journal_path)".into(),
-            )),
+            None => Err(Error::Unsupported(LIES_ELSEWHERE.into())),
         }
     }
 }

@@ -9,6 +9,7 @@
 //! Rejected: judging at the first write. Whoever opened read-write learns it then, too late.
 
 use super::groups::DescTable;
+use super::log::refuse_journal_device;
 use super::mmp::{self, Protection};
 use super::replay::replay;
 use super::span::read_span;
@@ -62,6 +63,7 @@ impl Mount {
         let at = at.ok_or_else(|| Error::Invalid("sb: past the end of any device".into()))?;
         let sb = read_superblock(&*device, at)?;
         fits_device(&sb, &*device)?;
+        let options = &options.with_journal(&sb)?;
         let mmp = protect(&device, options, &sb)?;
         let replayed = replay(device, options, sb, at, mmp.is_some())?;
         // The journal may have had another superblock.
@@ -333,6 +335,7 @@ pub(super) fn read_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock
     let format = |error| Error::format(error, place);
     let bytes = read_span(device, at, SuperBlock::SIZE)?;
     let sb = SuperBlock::parse(&bytes).map_err(format)?;
+    refuse_journal_device(device, &sb)?;
     if sb.has_magic() {
         refuse_unknown(&sb)?;
         sb.verify_checksum().map_err(format)?;

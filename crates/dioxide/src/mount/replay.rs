@@ -16,6 +16,7 @@
 use super::Mount;
 use super::fast_commit;
 use super::groups::Counts;
+use super::log::LIES_ELSEWHERE;
 use super::open::{RO_COMPAT, read_superblock};
 use super::span::write_span;
 use crate::api::fs::MountOptions;
@@ -59,7 +60,10 @@ pub(super) fn replay(
     } else if !sb.features().compat.contains(Compat::HAS_JOURNAL) {
         "it says that a journal needs recovery, and has none: run e2fsck".into()
     } else if sb.journal_dev() != 0 && options.journal_device.is_none() {
-        "the journal needs recovery and lies on another device: name it (journal_path)".into()
+        format!("it needs recovery, and {LIES_ELSEWHERE}")
+    } else if sb.journal_dev() != 0 && is_read_only(&device, options, &sb, protected) {
+        "the journal needs recovery; it lies on another device, and is replayed by mounts that write"
+            .into()
     } else {
         match replay_log(&device, options, &sb, at, protected) {
             Ok(replayed) => return Ok(replayed),
@@ -95,10 +99,6 @@ fn replay_log(
                 "which only a mount that may write replays",
             )),
         };
-        if sb.journal_dev() != 0 {
-            let what = "a journal on another device is replayed by mounts that write";
-            return Err(Error::Unsupported(what.into()));
-        }
         return by_redirection(device, &recovery, reason, at);
     }
     recovery.replay(&**device)?;

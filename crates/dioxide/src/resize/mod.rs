@@ -41,6 +41,7 @@ mod layout;
 mod shrink;
 mod write;
 
+use crate::mount::log::refuse_journal_device;
 use crate::mount::span::read_span;
 use crate::{Error, Place, Result, known};
 use dioxide_block::Device;
@@ -168,6 +169,7 @@ fn read_superblock(device: &dyn Device) -> Result<SuperBlock> {
     let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
     let failed = |error| Error::format(error, Place::default().at(SUPERBLOCK_OFFSET));
     let sb = SuperBlock::parse(&bytes).map_err(failed)?;
+    refuse_journal_device(device, &sb)?;
     sb.validate(None).map_err(failed)?;
     sb.verify_checksum().map_err(failed)?;
     judge(device, &sb)?;

@@ -2,6 +2,9 @@
 
 use super::device::Mutant;
 use super::subjects::Subject;
+use dioxide::check::CheckOptions;
+use dioxide::check::journal::journal_state;
+use dioxide::check::layout::image_map;
 use dioxide::{Error, FileType, Fs, MapKind, Metadata, MountOptions, OpenOptions, Place};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -27,9 +30,14 @@ pub type Found = BTreeMap<Vec<u8>, Facts>;
 /// Opens a damaged image and reads it. Compares with the intact one if that must not differ.
 pub fn read_all(subject: &Subject, mutant: Arc<Mutant>) {
     let truncated = mutant.is_truncated();
-    let fs = match Fs::open_device(mutant, &MountOptions::new()) {
+    let options = CheckOptions::default();
+    ok(journal_state(mutant.clone(), &options, true), truncated);
+    let fs = match Fs::open_device(mutant.clone(), &MountOptions::new()) {
         Ok(fs) => fs,
-        Err(error) => return judge(&error, truncated),
+        Err(error) => {
+            ok(image_map(mutant, &options, &mut |_| {}), truncated);
+            return judge(&error, truncated);
+        }
     };
     let found = scan(&fs, truncated);
     if !subject.checksummed {

@@ -1,5 +1,6 @@
 //! A journal on a device of its own.
 
+use dioxide::mkfs::uuid_string;
 use dioxide::{Error, Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, need_root};
 use std::path::Path;
@@ -114,6 +115,7 @@ fn journal_device_that_is_not_named_or_not_ours_changes_nothing() {
     need_root!();
     let pair = Pair::new("4096");
     let fs = Fs::open(pair.image.path(), &MountOptions::new()).expect("it opens");
+    let fs_uuid = fs.superblock().uuid();
     let file = OpenOptions::new().write(true).open(&fs, "/file");
     let error = file.expect("it is there").write_at(&[1; 512], 0);
     let error = error.expect_err("it needs the journal");
@@ -122,6 +124,14 @@ fn journal_device_that_is_not_named_or_not_ours_changes_nothing() {
         "{error}"
     );
     drop(fs);
+    let error = Fs::open(pair.journal.path(), &MountOptions::new()).expect_err("it is a journal");
+    let uuid = uuid_string(fs_uuid);
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("of file system UUID {uuid}")),
+        "{error}"
+    );
     let other = Pair::new("4096");
     let options = MountOptions::new().journal_path(other.journal.path());
     let fs = Fs::open(pair.image.path(), &options).expect("it opens");

@@ -1,10 +1,11 @@
 //! The superblock for people: grouped, and only what says something.
 
-use super::{Verdict, error_policy, kind, uuid_string};
+use super::{Verdict, error_policy, kind};
 use crate::output::Out;
 use crate::render::{bytes_words, count_words, printable, second_time};
 use dioxide::format::features::Compat;
 use dioxide::format::superblock::{STATE_CLEAN, STATE_ERROR, STATE_ORPHAN, SuperBlock};
+use dioxide::mkfs::uuid_string;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -34,9 +35,12 @@ pub fn print(image: &Path, sb: &SuperBlock, verdict: &Verdict, out: &mut Out) ->
     let bytes = sb.blocks_count().saturating_mul(u64::from(sb.block_size()));
     writeln!(
         out,
-        "{}: {} file system of {}",
+        "{}: {} of {}",
         image.display(),
-        kind(sb),
+        match kind(sb) {
+            "journal" => "external journal".to_owned(),
+            kind => format!("{kind} file system"),
+        },
         bytes_words(bytes)
     )?;
     identity(sb, out)?;
