@@ -76,7 +76,7 @@ fn free_counts_of_a_journal_that_dioxide_left_are_those_of_the_groups() {
     let fs = open(&image, &MountOptions::new());
     for number in 0..FILES {
         let options = OpenOptions::new().write(true).create(true);
-        let file = options.open(&fs, &format!("/{number}")).expect("a file");
+        let file = options.open(&fs, format!("/{number}")).expect("a file");
         file.write_at(&[7; 5000], 0).expect("room");
         file.sync_all().expect("a sync");
     }
