@@ -15,6 +15,7 @@
 //! has a limit.
 
 mod fast_commit;
+mod fence;
 pub(crate) mod groups;
 mod knobs;
 pub(crate) mod log;
@@ -38,6 +39,7 @@ use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
 use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
 use dioxide_journal::buffer::BufferCache;
+use fence::Fence;
 use groups::{Counts, DescTable};
 use knobs::Knobs;
 use mmp::Protection;
@@ -52,6 +54,8 @@ use zone::Zones;
 #[derive(Debug)]
 pub(crate) struct Mount {
     pub(crate) device: Arc<dyn Device>,
+    /// The same, to be shown errors that did not come through it.
+    pub(crate) fence: Arc<Fence>,
     /// The same device, for the short paths.
     pub(crate) lane: Lane,
     /// As it was when the file system was opened.

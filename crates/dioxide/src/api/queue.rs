@@ -673,11 +673,13 @@ impl Core {
             .add(self.slot(), Count::CompletedDeferred);
         self.away += 1;
         let (give_back, waker) = (self.give_back.clone(), self.waker.clone());
+        let fence = self.mount.fence.clone();
         self.mount.ioend.run(move || {
             if write && result.is_ok() {
                 inode.set_modified(coarse_now_ns());
             }
             if let Err(error) = &result {
+                fence.look_at(error);
                 tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");
             }
             inode.in_flight.lower();

@@ -8,6 +8,7 @@
 //!
 //! Rejected: judging at the first write. Whoever opened read-write learns it then, too late.
 
+use super::fence::Fence;
 use super::groups::DescTable;
 use super::log::refuse_journal_device;
 use super::mmp::{self, Protection};
@@ -81,6 +82,7 @@ impl Mount {
         }
         Ok(Arc::new_cyclic(|weak| {
             mount.me = weak.clone();
+            mount.fence.guard(weak);
             if let Some(mmp) = &mut mount.mmp {
                 mmp.keep(weak.clone());
             }
@@ -112,6 +114,8 @@ impl Mount {
         sb_at: u64,
     ) -> Mount {
         let block_bytes = sb.block_size();
+        let fence = Fence::new(device);
+        let device: Arc<dyn Device> = fence.clone();
         Mount {
             block_bits: sb.block_size_log2(),
             block_mask: u64::from(block_bytes) - 1,
@@ -161,6 +165,7 @@ impl Mount {
             ),
             lane: Lane::of(&device),
             device,
+            fence,
             sb,
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! - Exactly one operation gets the device's error, or the close does.
 //! - From a failed flush, or a failed write of the log, on, nothing is written any more: each later change
-//!   and each sync is refused with `EROFS`. After another failure all goes on.
+//!   and each sync is refused with `EROFS`, and from `ESHUTDOWN` on, whoever met it. After another failure all goes on.
 //! - Opened again, without the fault, the file system is whole and has what was synced.
 
 use crate::ops::{NAMES, Shape};
@@ -32,6 +32,9 @@ fn sim(image: &Image) -> SimDevice {
     SimDevice::new(device, SimSpec::default())
 }
 
+/// Somebody else has the device.
+const FENCED: FaultKind = FaultKind::Io(libc::ESHUTDOWN);
+
 /// From when on the device fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Since {
@@ -52,6 +55,12 @@ fn survive(image: &Image, shape: Shape, seed: u64, since: Since, fault: Fault) -
     if since == Since::Change {
         let nothing = SetAttributes::new();
         fs.set_attributes("/f0", &nothing).expect("a change");
+    }
+    if fault.what == FENCED {
+        // The workload begins by opening them, which needs a mount that writes.
+        for name in NAMES {
+            fs.metadata(name).expect("it exists");
+        }
     }
     let armed = device.inject(fault.clone());
     let report = Report(
@@ -79,6 +88,7 @@ fn check_failures(workload: &Workload, fault: &Fault) {
     let failures = &workload.failures;
     let expected = match fault.what {
         FaultKind::Enospc => libc::ENOSPC,
+        FaultKind::Io(errno) => errno,
         _ => libc::EIO,
     };
     let first = failures[0].errno;
@@ -88,7 +98,8 @@ fn check_failures(workload: &Workload, fault: &Fault) {
         later.iter().all(|failure| failure.errno == libc::EROFS),
         "{failures:?}"
     );
-    let latched = fault.op == FaultOp::Flush || first == libc::EROFS || !later.is_empty();
+    let fenced = fault.what == FENCED;
+    let latched = fault.op == FaultOp::Flush || fenced || first == libc::EROFS || !later.is_empty();
     if latched {
         let succeeded = workload
             .succeeded
@@ -208,6 +219,94 @@ fn failed_read_at_every_site_is_reported_once_and_changes_nothing() {
             Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO)),
         );
     }
+}
+
+#[test]
+fn fenced_device_latches_at_every_site_and_loses_nothing() {
+    for op in [FaultOp::Read, FaultOp::Write, FaultOp::Flush] {
+        survive_everywhere("extents", small(), Fault::once(op, FENCED));
+    }
+}
+
+/// Each way to the device, by itself: the request gets the device's error, and nothing is written after it.
+#[test]
+fn fenced_device_is_not_written_to_again_whoever_meets_it() {
+    type Ask = fn(&Fs, &dioxide::File) -> dioxide::Result<()>;
+    let asks: [(&str, FaultOp, Ask); 9] = [
+        ("short read", FaultOp::Read, |_, file| {
+            file.read_at(&mut [0; 1024], 0).map(drop)
+        }),
+        ("long read", FaultOp::Read, |_, file| {
+            file.read_at(&mut [0; 9000], 0).map(drop)
+        }),
+        ("queued read", FaultOp::Read, |fs, file| {
+            queued(fs, &|queue| {
+                queue.read(file, 0, Buf::zeroed(1024), 0).expect("room");
+            })
+        }),
+        ("overwrite", FaultOp::Write, |_, file| {
+            file.write_at(&[1; 1024], 0).map(drop)
+        }),
+        ("queued overwrite", FaultOp::Write, |fs, file| {
+            queued(fs, &|queue| {
+                queue.write(file, 0, Buf::zeroed(1024), 0).expect("room");
+            })
+        }),
+        ("write into a hole", FaultOp::Write, |_, file| {
+            file.write_at(&[1; 1024], 64 << 10).map(drop)
+        }),
+        ("flush", FaultOp::Flush, |fs, _| fs.sync()),
+        ("commit", FaultOp::Write, |fs, file| {
+            file.set_len(99 << 10).expect("a size");
+            fs.sync()
+        }),
+        ("metadata", FaultOp::Read, |fs, _| {
+            fs.metadata("/f1").map(drop)
+        }),
+    ];
+    for (name, op, ask) in asks {
+        let image = image_with(small(), &NAMES);
+        let device = sim(&image);
+        let options = MountOptions::new().metadata_cache(0);
+        let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
+        let options = OpenOptions::new().read(true).write(true);
+        let file = options.open(&fs, "/f0").expect("it exists");
+        file.write_at(&[1; 16 << 10], 0).expect("room");
+        fs.sync().expect("a sync");
+        let armed = device.inject(Fault::once(op, FENCED));
+        let errno = |result: dioxide::Result<()>| result.expect_err(name).errno();
+        assert_eq!(errno(ask(&fs, &file)), libc::ESHUTDOWN, "{name}");
+        assert_eq!(device.hits(armed), Some(1), "{name}");
+        let writes = device.inject(Fault::every(FaultOp::Write, FENCED));
+        let flushes = device.inject(Fault::every(FaultOp::Flush, FENCED));
+        for _ in 0..2 {
+            let overwrite = file.write_at(&[2; 1024], 0).map(drop);
+            assert_eq!(errno(overwrite), libc::EROFS, "{name}");
+            let queued = queued(&fs, &|queue| {
+                queue.write(&file, 0, Buf::zeroed(1024), 0).expect("room");
+            });
+            assert_eq!(errno(queued), libc::EROFS, "{name}");
+            assert_eq!(errno(file.set_len(0)), libc::EROFS, "{name}");
+            assert_eq!(errno(file.sync_data()), libc::EROFS, "{name}");
+            assert_eq!(errno(fs.sync()), libc::EROFS, "{name}");
+        }
+        file.read_at(&mut [0; 1024], 0)
+            .expect("the device answers reads");
+        drop(file);
+        let _ = fs.close();
+        let hits = (device.hits(writes), device.hits(flushes));
+        assert_eq!(hits, (Some(0), Some(0)), "{name}: it was tried again");
+    }
+}
+
+/// One request through a queue.
+fn queued(fs: &Fs, push: &dyn Fn(&mut dioxide::Queue)) -> dioxide::Result<()> {
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    push(&mut queue);
+    let mut done = Vec::new();
+    queue.wait(1, &mut done).expect("it works");
+    let result = done.pop().expect("one").result;
+    result.map(drop).map_err(|error| *error)
 }
 
 #[test]

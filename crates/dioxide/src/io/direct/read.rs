@@ -44,7 +44,7 @@ fn read_simple(mount: &Mount, device_offset: u64, buf: &mut [u8], slot: Slot) ->
     mount.counters.add(slot, Count::ReadSimple);
     match mount.lane.read_at(device_offset, buf) {
         Ok(()) => Ok(buf.len()),
-        Err(error) => device_failed(error),
+        Err(error) => device_failed(mount, error),
     }
 }
 
@@ -52,7 +52,8 @@ fn read_simple(mount: &Mount, device_offset: u64, buf: &mut [u8], slot: Slot) ->
 /// register and no large `Result` is moved from frame to frame.
 #[cold]
 #[inline(never)]
-pub(super) fn device_failed(error: dioxide_block::Error) -> Result<usize> {
+pub(super) fn device_failed(mount: &Mount, error: dioxide_block::Error) -> Result<usize> {
+    mount.fence.look_at(&error);
     Err(error.into())
 }
 

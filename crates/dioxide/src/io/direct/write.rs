@@ -401,7 +401,7 @@ pub(crate) fn write_short(
             inode.set_modified(coarse_now_ns());
             Ok(buf.len())
         }
-        Err(error) => device_failed(error),
+        Err(error) => device_failed(mount, error),
     }
 }
 

@@ -1,0 +1,119 @@
+//! A device that may fence us off.
+//!
+//! `ESHUTDOWN` says that somebody else has the device from now on: another node took it over, or it is being taken
+//! away. Whichever request meets it, nothing is written any more: what is in memory may be older by now than what the
+//! other writes, and no try is better than the one before. Reads go on for as long as the device answers them.
+//!
+//! Rejected: looking at each error where it is handled. Metadata is read in hundreds of places.
+
+use super::Mount;
+use dioxide_block::{Device, Durability, Error, Geometry, Lane, Queue, QueueOptions, Result};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// The device of a mount.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    inner: Arc<dyn Device>,
+    /// What is told. Nothing before it is shared.
+    mount: OnceLock<Weak<Mount>>,
+    fenced: OnceLock<()>,
+}
+
+impl Fence {
+    pub(super) fn new(inner: Arc<dyn Device>) -> Arc<Fence> {
+        Arc::new(Fence {
+            inner,
+            mount: OnceLock::new(),
+            fenced: OnceLock::new(),
+        })
+    }
+
+    /// Who is told. Once.
+    pub(super) fn guard(&self, mount: &Weak<Mount>) {
+        self.mount.get_or_init(|| mount.clone());
+    }
+
+    /// Looks at an error of the device; those of lanes and of queues do not come through here by themselves.
+    #[cold]
+    pub(crate) fn look_at(&self, error: &Error) {
+        if error.errno() != libc::ESHUTDOWN || self.fenced.set(()).is_err() {
+            return;
+        }
+        if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
+            mount.fenced(error);
+        }
+    }
+
+    fn seen<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.look_at(error);
+        }
+        result
+    }
+
+    /// Before anything that changes the device.
+    fn check(&self, op: &'static str, offset: u64, len: u64) -> Result<()> {
+        match self.fenced.get() {
+            None => Ok(()),
+            Some(()) => Err(Error::Io {
+                op,
+                offset,
+                len,
+                source: std::io::Error::from_raw_os_error(libc::ESHUTDOWN),
+            }),
+        }
+    }
+}
+
+impl Mount {
+    /// Nothing is written any more. May come in the middle of a commit, which then fails by itself.
+    fn fenced(&self, error: &Error) {
+        let reason = format!("the device was fenced off: {error}; open the file system again");
+        if self.failed.set(reason).is_ok() {
+            tracing::error!("nothing is written any more: {error}");
+        }
+        self.knobs.refuse_writes();
+    }
+}
+
+impl Device for Fence {
+    fn geometry(&self) -> &Geometry {
+        self.inner.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.seen(self.inner.read_at(offset, buf))
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        self.check("write", offset, buf.len() as u64)?;
+        self.seen(self.inner.write_at(offset, buf, durability))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.check("flush", 0, 0)?;
+        self.seen(self.inner.flush())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.check("discard", offset, len)?;
+        self.seen(self.inner.discard(offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.check("write zeroes", offset, len)?;
+        self.seen(self.inner.write_zeroes(offset, len))
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
+        self.inner.open_queue(options)
+    }
+
+    fn lane(&self) -> Option<Lane> {
+        self.inner.lane()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
