@@ -117,7 +117,7 @@ pub struct TouchArgs {
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("how").required(true).args(["size", "reference"])), after_help = "\
 A size may begin with + (longer by), - (shorter by), < (at most), > (at least), / (rounded down to a
-multiple) or % (rounded up). What is added is a hole.
+multiple) or % (rounded up). What is added is a hole. A file that is not there is made.
 
 Examples:
   dioxide truncate -s 0 disk.img:/var/log/syslog
@@ -143,6 +143,8 @@ pub struct TruncateArgs {
 /// Allocates, frees, zeroes or moves a range of a file
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("what").args(["punch_hole", "zero_range", "collapse_range", "insert_range"])), after_help = "\
+A file that is not there is made to allocate a range of it, and for nothing else.
+
 Examples:
   dioxide fallocate -l 1G disk.img:/swap
   dioxide fallocate -n -o 1M -l 64k disk.img:/log
@@ -172,6 +174,8 @@ pub struct FallocateArgs {
     /// Make room for a hole; what is behind it moves back
     #[arg(short, long)]
     pub insert_range: bool,
+    #[command(flatten)]
+    pub new_files: NewFiles,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -208,6 +212,8 @@ pub struct WriteArgs {
     /// Read this file instead of standard input
     #[arg(short, long, value_name = "FILE")]
     pub input: Option<PathBuf>,
+    #[command(flatten)]
+    pub new_files: NewFiles,
     #[command(flatten)]
     pub new_files: NewFiles,
     #[command(flatten)]

@@ -8,9 +8,15 @@ use dioxide::{FallocateMode, OpenOptions};
 
 pub fn run(args: &FallocateArgs, session: &mut Session) -> Result<Status, Failure> {
     begin(session, &args.open);
-    let target = session.target(&args.path)?;
-    let file = target.open(&OpenOptions::new().write(true))?;
-    let done = file.allocate(mode(args), args.offset, args.length);
+    let mode = mode(args);
+    let creates = matches!(mode, FallocateMode::Allocate | FallocateMode::KeepSize);
+    let target = match creates {
+        true => session.new_or_only(&args.path)?,
+        false => session.target(&args.path)?,
+    };
+    let options = OpenOptions::new().write(true).create(creates);
+    let file = target.open(&options.new_file(&args.new_files.with(0o666)))?;
+    let done = file.allocate(mode, args.offset, args.length);
     done.map_err(|error| target.failure(&error))?;
     Ok(Status::Fine)
 }

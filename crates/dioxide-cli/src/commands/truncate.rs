@@ -13,15 +13,16 @@ pub fn run(args: &TruncateArgs, session: &mut Session) -> Result<Status, Failure
         (None, Some(change)) => change,
         (None, None) => return Err(Failure::plain("no size")),
     };
-    session.for_each(&args.paths, |target| truncate(args, &target, change))
+    session.for_each_of(&args.paths, Session::targets_or_new, |target| {
+        truncate(args, &target, change)
+    })
 }
 
 fn truncate(args: &TruncateArgs, target: &Target, change: SizeChange) -> Result<(), Failure> {
     let told = |error: Error| target.failure(&error);
-    let file = match OpenOptions::new()
-        .write(true)
-        .open(&target.fs, target.path())
-    {
+    let options = OpenOptions::new().write(true).create(!args.no_create);
+    let options = options.new_file(&args.new_files.with(0o666));
+    let file = match options.open(&target.fs, target.path()) {
         Err(Error::NotFound(_)) if args.no_create => return Ok(()),
         opened => opened.map_err(told)?,
     };

@@ -143,6 +143,36 @@ fn truncate_sets_sizes_absolutely_and_by_change() {
 }
 
 #[test]
+fn truncate_and_fallocate_make_a_file_that_is_not_there() {
+    let disk = Fixture::new();
+    let (short, long) = (disk.at("/short"), disk.at("/long"));
+    dioxide(["truncate", "-c", "-s", "5", &short]).text();
+    assert_eq!(dioxide(["stat", &short]).status, Some(1));
+    dioxide(["truncate", "-s", "5", "--owner", "7:8", &short]).text();
+    assert_eq!(
+        dioxide(["stat", "-c", "%s %u:%g", &short]).text(),
+        "5 7:8\n"
+    );
+    for other in [
+        "--punch-hole",
+        "--zero-range",
+        "--collapse-range",
+        "--insert-range",
+    ] {
+        assert_eq!(
+            dioxide(["fallocate", other, "-l", "4k", &long]).status,
+            Some(1)
+        );
+    }
+    dioxide(["fallocate", "-l", "64k", &long]).text();
+    assert_eq!(
+        dioxide(["stat", "-c", "%s %b", &long]).text(),
+        "65536 128\n"
+    );
+    e2fsck_clean(disk.image());
+}
+
+#[test]
 fn fallocate_of_each_mode_does_what_linux_does() {
     dioxide_testkit::need_root!();
     let disk = Fixture::new();
