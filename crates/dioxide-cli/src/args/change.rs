@@ -5,7 +5,7 @@ use super::size::{SizeChange, parse_size};
 use super::time::{parse_stamp, parse_time};
 use super::{ImageArgs, ModeChange, NewFiles, Owner};
 use crate::address::Operand;
-use clap::{ArgGroup, Args};
+use clap::{ArgAction, ArgGroup, Args};
 use dioxide::Timestamp;
 use std::path::PathBuf;
 
@@ -44,13 +44,16 @@ impl ChmodArgs {
 
 /// Changes owners
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 Owners are numbers: their names are the image's affair. As UID, UID:GID or :GID.
 
 Examples:
   dioxide chown 0:0 disk.img:/etc/shadow
   dioxide chown -R 1000:1000 disk.img:/home/me
-  dioxide chown --reference disk.img:/srv disk.img:/srv/new")]
+  dioxide chown --reference disk.img:/srv disk.img:/srv/new"
+)]
 pub struct ChownArgs {
     /// The owner, unless it is that of another file; and the files
     #[arg(value_name = "OWNER IMG:/PATH...", required = true, value_parser = Operand::parser())]
@@ -61,9 +64,15 @@ pub struct ChownArgs {
     /// The owner and group of this file
     #[arg(long, value_name = "IMG:/PATH", value_parser = Operand::parser())]
     pub reference: Option<Operand>,
+    /// Change symlinks themselves, also those below directories
+    #[arg(short = 'h', long)]
+    pub no_dereference: bool,
     /// Print what is changed
     #[arg(short, long)]
     pub verbose: bool,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -77,14 +86,17 @@ impl ChownArgs {
 
 /// Sets times of access and change, and makes files
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 A file that is not there is made. A date is now, @SECONDS, or as in 2026-11-21, 2026-11-21 10:02:37.5, 2026-11-21T10:02:37Z or 2026-11-21T10:02+01:00;
 without an offset it is in the local time zone.
 
 Examples:
   dioxide touch disk.img:/etc/hostname
   dioxide touch -d '2026-11-21 10:02:37' disk.img:/a
-  dioxide touch -m -r disk.img:/a disk.img:/b")]
+  dioxide touch -m -r disk.img:/a disk.img:/b"
+)]
 pub struct TouchArgs {
     /// Files of any kind
     #[arg(value_name = "IMG:/PATH", required = true, value_parser = Operand::parser())]
@@ -98,6 +110,9 @@ pub struct TouchArgs {
     /// Leave out what does not exist
     #[arg(short = 'c', long)]
     pub no_create: bool,
+    /// Change a symlink itself; none is made
+    #[arg(short = 'h', long)]
+    pub no_dereference: bool,
     /// This time instead of now
     #[arg(short, long, value_name = "DATE", value_parser = parse_time, conflicts_with_all = ["reference", "stamp"])]
     pub date: Option<Timestamp>,
@@ -109,6 +124,9 @@ pub struct TouchArgs {
     pub reference: Option<Operand>,
     #[command(flatten)]
     pub new_files: NewFiles,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -136,6 +154,8 @@ pub struct TruncateArgs {
     /// Leave out what does not exist
     #[arg(short = 'c', long)]
     pub no_create: bool,
+    #[command(flatten)]
+    pub new_files: NewFiles,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -212,8 +232,6 @@ pub struct WriteArgs {
     /// Read this file instead of standard input
     #[arg(short, long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    #[command(flatten)]
-    pub new_files: NewFiles,
     #[command(flatten)]
     pub new_files: NewFiles,
     #[command(flatten)]

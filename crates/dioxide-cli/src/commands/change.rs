@@ -18,6 +18,8 @@ struct Change<'a> {
     operands: &'a [Operand],
     recursive: bool,
     verbose: bool,
+    /// Symlinks are changed themselves.
+    links: bool,
 }
 
 /// What is set of a file, and how that is told; none if it is so already.
@@ -48,6 +50,7 @@ pub fn chmod(args: &ChmodArgs, session: &mut Session, out: &mut Out) -> Result<S
         operands,
         recursive: args.recursive,
         verbose: args.verbose,
+        links: false,
     };
     change.run(&decide, session, out)
 }
@@ -78,6 +81,7 @@ pub fn chown(args: &ChownArgs, session: &mut Session, out: &mut Out) -> Result<S
         operands,
         recursive: args.recursive,
         verbose: args.verbose,
+        links: args.no_dereference,
     };
     change.run(&decide, session, out)
 }
@@ -114,16 +118,20 @@ impl Change<'_> {
                 progress.advance(1);
                 self.visit(visit, decide, out)
             };
-            worst = worst.max(walk(&target, First::Followed, visit)?);
+            let first = match self.links {
+                true => First::Itself,
+                false => First::Followed,
+            };
+            worst = worst.max(walk(&target, first, visit)?);
             Ok(())
         })?;
         Ok(status.max(worst))
     }
 
-    /// Symlinks below an operand are left alone: what they lead to is not in the tree.
+    /// What symlinks below an operand lead to is not in the tree, and left alone.
     fn visit(&self, visit: &Visit<'_>, decide: Decide<'_>, out: &mut Out) -> Result<Next, Failure> {
         let is_link = visit.metadata.file_type == FileType::Symlink;
-        if visit.when != When::After && !is_link {
+        if visit.when != When::After && (self.links || !is_link) {
             self.set(visit.target, decide(visit.metadata), out)?;
         }
         Ok(if self.recursive {
@@ -142,7 +150,10 @@ impl Change<'_> {
         let Some((set, words)) = set else {
             return Ok(());
         };
-        let done = target.fs.set_attributes(target.path(), &set);
+        let done = match self.links {
+            true => target.node()?.set_attributes(&set),
+            false => target.fs.set_attributes(target.path(), &set),
+        };
         done.map_err(|error| target.failure(&error))?;
         if self.verbose {
             out.name(&target.shown)?;

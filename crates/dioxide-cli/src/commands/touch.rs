@@ -40,6 +40,14 @@ fn now() -> Timestamp {
 }
 
 fn touch(args: &TouchArgs, target: &Target, set: &SetAttributes) -> Result<(), Failure> {
+    if args.no_dereference {
+        let link = match target.node() {
+            Err(failure) if failure.is_absence() && args.no_create => return Ok(()),
+            link => link?,
+        };
+        let done = link.set_attributes(set);
+        return done.map_err(|error| target.failure(&error));
+    }
     let set = || target.fs.set_attributes(target.path(), set);
     let done = match set() {
         Err(Error::NotFound(_)) if args.no_create => return Ok(()),

@@ -143,6 +143,24 @@ fn truncate_sets_sizes_absolutely_and_by_change() {
 }
 
 #[test]
+fn symlinks_are_changed_themselves_with_h() {
+    let disk = Fixture::new();
+    let (link, hello) = (disk.at("/list/link"), disk.at("/hello"));
+    let facts = |path: &str, format: &str| dioxide(["stat", "-c", format, path]).text().to_owned();
+    let before = facts(&hello, "%u:%g %Y");
+    dioxide(["chown", "-h", "41:42", &link]).text();
+    dioxide(["touch", "-h", "-d", "@1000", &link]).text();
+    assert_eq!(facts(&link, "%u:%g %Y"), "41:42 1000\n");
+    assert_eq!(facts(&hello, "%u:%g %Y"), before);
+    dioxide(["chown", "-hR", "51:52", &disk.at("/list")]).text();
+    assert_eq!(facts(&link, "%u:%g"), "51:52\n");
+    let missing = dioxide(["touch", "-h", &disk.at("/list/new")]);
+    assert_eq!(missing.status, Some(1));
+    dioxide(["touch", "-hc", &disk.at("/list/new")]).text();
+    e2fsck_clean(disk.image());
+}
+
+#[test]
 fn truncate_and_fallocate_make_a_file_that_is_not_there() {
     let disk = Fixture::new();
     let (short, long) = (disk.at("/short"), disk.at("/long"));
