@@ -32,6 +32,8 @@ pub struct Shell {
     pub image: PathBuf,
     /// The current directory: absolute, without `.`, `..` or a slash at the end but for the root's.
     pub cwd: Vec<u8>,
+    /// Standard input is where the commands come from.
+    pub reads_stdin: bool,
 }
 
 /// A file inside an opened image.

@@ -46,6 +46,7 @@ pub fn run(args: &ShellArgs, out: &mut Out) -> Result<Status, Failure> {
     let place = Shell {
         image: image.map_err(|error| Failure::host(args.image.display(), &error))?,
         cwd: b"/".to_vec(),
+        reads_stdin: args.command.is_empty() && args.script.is_none() && !io::stdin().is_terminal(),
     };
     let mut runner = Runner {
         session: Session::of_shell(images, place),

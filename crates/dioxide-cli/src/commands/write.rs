@@ -8,9 +8,11 @@ use crate::progress::Progress;
 use crate::session::{Session, Target};
 use dioxide::{Buf, OpenOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// One write: large, so that few transactions are needed for what grows.
@@ -22,9 +24,19 @@ pub fn run(args: &WriteArgs, session: &mut Session) -> Result<Status, Failure> {
         true => session.new_or_only(&args.path)?,
         false => session.target(&args.path)?,
     };
-    let input = match &args.input {
-        Some(path) => Input::of_file(path)?,
-        None => Input::standard()?,
+    let input = match (&args.input, session.shell()) {
+        (None, Some(shell)) if shell.reads_stdin => {
+            let what = "standard input is the script; --input names a file";
+            return Err(Failure::plain(what));
+        }
+        (None, _) => Input::standard()?,
+        // In a shell other files are on the host only with this.
+        (Some(path), Some(_)) => {
+            let name = path.as_os_str().as_bytes();
+            let name = name.strip_prefix(b"host:").unwrap_or(name);
+            Input::of_file(Path::new(OsStr::from_bytes(name)))?
+        }
+        (Some(path), None) => Input::of_file(path)?,
     };
     write(args, &target, input)?;
     Ok(Status::Fine)

@@ -143,6 +143,28 @@ fn shell_changes_directories_on_the_host() {
 }
 
 #[test]
+fn shell_write_takes_a_file_of_the_host_and_leaves_the_script_alone() {
+    let disk = Fixture::new();
+    fs::write(disk.beside("file"), "from outside").unwrap();
+    let here = disk.beside("").display().to_string();
+    let lines = format!("lcd '{here}'\nwrite -c --input host:file new\nwrite hello\ncat new\n");
+    let ran = with_input(["shell", "-k", &disk.name()], lines.as_bytes());
+    assert_eq!(
+        (ran.status, ran.stdout.as_slice()),
+        (Some(2), &b"from outside"[..])
+    );
+    assert!(
+        ran.stderr.contains("write: standard input is the script"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(
+        dioxide(["cat", &disk.at("/hello")]).text(),
+        "hello, world\n"
+    );
+}
+
+#[test]
 fn shell_makes_copies_moves_and_removes_with_paths_from_its_directory() {
     let disk = Fixture::new();
     fs::write(disk.beside("file"), "from outside").unwrap();
