@@ -330,6 +330,13 @@ impl Journal {
         self.core.abort(reason.into());
     }
 
+    /// Runs `write` while nobody commits, checkpoints, or writes any block to its place: for who has to write beside a
+    /// journal that was aborted.
+    pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+        let _nobody_writes = self.core.log.lock();
+        write()
+    }
+
     /// Has `then` called when the journal aborts, by whoever finds the reason: perhaps the thread that
     /// commits what nobody waits for, perhaps with locks of the journal held. It must not wait, nor use
     /// the journal.

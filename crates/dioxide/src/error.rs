@@ -252,6 +252,9 @@ pub enum Error {
     /// No-wait mode, and the request would have to wait (`EAGAIN`).
     #[error("would block: {0}")]
     WouldBlock(&'static str),
+    /// Damage was found, and `errors=panic` has nothing be done any more (`EIO`); says what.
+    #[error("stopped after damage was found: {0}")]
+    Stopped(String),
     /// Waiting would never end (`EDEADLK`).
     #[error("deadlock: {0}")]
     Deadlock(&'static str),
@@ -286,8 +289,14 @@ impl Error {
             Error::NoSpace(_) => libc::ENOSPC,
             Error::Busy(_) => libc::EBUSY,
             Error::WouldBlock(_) => libc::EAGAIN,
+            Error::Stopped(_) => libc::EIO,
             Error::Deadlock(_) => libc::EDEADLK,
         }
+    }
+
+    /// Whether it tells of damaged metadata.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Error::Corrupt { .. } | Error::Checksum { .. })
     }
 
     /// Adds coordinates to an error of the format crate.

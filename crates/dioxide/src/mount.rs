@@ -33,6 +33,7 @@ use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
 use crate::txn::Writer;
+use crate::txn::damage::Damage;
 use crossbeam_utils::CachePadded;
 use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
@@ -118,8 +119,10 @@ pub(crate) struct Mount {
     pub(crate) errors: ErrorPolicy,
     /// It was closed cleanly.
     pub(crate) closed: AtomicBool,
-    /// Damage was found: the superblock is to say so.
-    pub(crate) damaged: AtomicBool,
+    /// Nothing is read any more either: damage was found, with `errors=panic`.
+    pub(crate) stopped: AtomicBool,
+    /// What was found damaged.
+    pub(crate) damage: Arc<Damage>,
     /// User and group that the reserved blocks are kept for.
     reserve: (u32, u32),
     /// Keeps other hosts away, where the file system has that. Given up last.

@@ -42,9 +42,9 @@ pub enum ErrorPolicy {
     Continue,
     /// Turn read-only.
     RemountReadOnly,
-    /// Fail everything.
+    /// Panic, in Linux; fail everything, in dioxide.
     Panic,
-    /// A value outside the format; treated as `Continue` by ext4.
+    /// A value outside the format; Linux turns read-only then too.
     Unknown(u16),
 }
 

@@ -200,7 +200,8 @@ impl BlockAllocator {
             }
             Ok(view)
         });
-        if let Err(Error::Corrupt { .. } | Error::Checksum { .. }) = &view {
+        if let Err(error @ (Error::Corrupt { .. } | Error::Checksum { .. })) = &view {
+            self.groups.pass_over(error);
             self.condemn(edit, group, state);
         }
         view

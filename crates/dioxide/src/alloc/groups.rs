@@ -15,6 +15,7 @@
 
 use super::kinds::DescBlock;
 use super::pool::GroupBlocks;
+use crate::txn::damage::Damage;
 use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
 use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
@@ -119,6 +120,8 @@ pub(crate) struct Groups {
     zone: SystemZone,
     checksum: GroupChecksum,
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    /// Who is told of groups that are passed over.
+    damage: Arc<Damage>,
 }
 
 /// What a closure inside `Edit::modify` returns when `block` contradicts what was found before.
@@ -185,7 +188,18 @@ impl Groups {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             zone,
             sb,
+            damage: Arc::new(Damage::new(None)),
         }
+    }
+
+    /// Has groups that turn out damaged be told there.
+    pub(crate) fn telling(self, damage: Arc<Damage>) -> Groups {
+        Groups { damage, ..self }
+    }
+
+    /// A group is damaged, and passed over from now on.
+    pub(super) fn pass_over(&self, error: &Error) {
+        self.damage.pass_over(error);
     }
 
     pub(crate) fn sb(&self) -> &SuperBlock {

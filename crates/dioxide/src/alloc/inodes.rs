@@ -255,7 +255,8 @@ impl InodeAllocator {
             }
             Ok(view)
         });
-        if let Err(Error::Corrupt { .. } | Error::Checksum { .. }) = &view {
+        if let Err(error @ (Error::Corrupt { .. } | Error::Checksum { .. })) = &view {
+            self.groups().pass_over(error);
             state.load = Load::Damaged;
             self.slot(group).free_inodes.set(0);
         }

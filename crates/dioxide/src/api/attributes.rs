@@ -238,7 +238,7 @@ impl Mount {
         }
         self.check_project(inode, set)?;
         let changed = self.with_space(writer, || self.apply(writer, inode, set));
-        self.judged(changed)?;
+        changed?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
         Ok(())

@@ -149,7 +149,10 @@ impl OpenOptions {
     /// # Errors
     /// As [`Fs::create_dir`]; `ENOTDIR`; `EINVAL` without [`OpenOptions::write`].
     pub fn open_unnamed(&self, fs: &Fs, dir: impl AsRef<[u8]>) -> Result<File> {
-        let path = dir.as_ref();
+        fs.0.call(|| self.make_unnamed(fs, dir.as_ref()))
+    }
+
+    fn make_unnamed(&self, fs: &Fs, path: &[u8]) -> Result<File> {
         let dir = fs.0.lookup(path, true)?;
         let text = || String::from_utf8_lossy(path).into_owned();
         if dir.file_type() != FileType::Directory {
@@ -174,19 +177,22 @@ impl OpenOptions {
     pub fn open(&self, fs: &Fs, path: impl AsRef<[u8]>) -> Result<File> {
         let path = path.as_ref();
         self.access.check_named(path)?;
-        let inode = match self.create {
-            Create::Never => held(fs.0.lookup(path, true)?)?,
-            Create::IfAbsent => fs.0.lookup_or_create(path, &self.new)?,
-            Create::Always => fs.0.create_file(path, &self.new)?,
-        };
-        self.opened(&fs.0, inode, path)
+        fs.0.call(|| {
+            let inode = match self.create {
+                Create::Never => held(fs.0.lookup(path, true)?)?,
+                Create::IfAbsent => fs.0.lookup_or_create(path, &self.new)?,
+                Create::Always => fs.0.create_file(path, &self.new)?,
+            };
+            self.opened(&fs.0, inode, path)
+        })
     }
 
     /// Opens the file of a node.
     pub(crate) fn open_node(&self, node: &Node) -> Result<File> {
         let path = format!("inode {}", node.ino());
         self.access.check_named(path.as_bytes())?;
-        self.opened(&node.mount, held(node.inode.clone())?, path.as_bytes())
+        node.mount
+            .call(|| self.opened(&node.mount, held(node.inode.clone())?, path.as_bytes()))
     }
 
     /// The handle of an inode that was opened.
@@ -210,7 +216,7 @@ impl OpenOptions {
         };
         self.access.check(&file.mount, &file.inode, path)?;
         if self.truncate && access.write && !file.is_empty() {
-            file.set_len(0)?;
+            file.mount.set_len(&file.inode, 0, access)?;
         }
         Ok(file)
     }
@@ -276,14 +282,8 @@ impl File {
     /// As [`File::read_at`].
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         self.access.check_readable()?;
-        read::read_general(
-            &self.mount,
-            &self.inode,
-            self.access,
-            bufs,
-            offset,
-            Wait::Block,
-        )
+        let (mount, inode) = (&self.mount, &self.inode);
+        mount.call(|| read::read_general(mount, inode, self.access, bufs, offset, Wait::Block))
     }
 
     /// Writes `buf` at `offset`, or at the end of a file opened for appending; returns its length. The
@@ -337,7 +337,7 @@ impl File {
             wait,
             slot: slot::current(),
         };
-        write::write(&request, bufs)
+        self.mount.call(|| write::write(&request, bufs))
     }
 
     /// `fdatasync`: makes every write that returned before this call durable, with the size and the
@@ -346,7 +346,7 @@ impl File {
     /// # Errors
     /// Those of the device and of the journal; nothing is written any more after one of them.
     pub fn sync_data(&self) -> Result<()> {
-        self.mount.sync_inode(&self.inode, true)
+        self.mount.call(|| self.mount.sync_inode(&self.inode, true))
     }
 
     /// `fsync`: as [`File::sync_data`], and the times and other attributes. Blocks.
@@ -354,7 +354,8 @@ impl File {
     /// # Errors
     /// As [`File::sync_data`].
     pub fn sync_all(&self) -> Result<()> {
-        self.mount.sync_inode(&self.inode, false)
+        self.mount
+            .call(|| self.mount.sync_inode(&self.inode, false))
     }
 
     /// `ftruncate`: cuts the file off at `size` bytes, or makes it longer by a hole. Waits for the
@@ -365,8 +366,11 @@ impl File {
     /// file; `EPERM` for an immutable or append-only file; damage.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.access.check_writable()?;
-        self.mount.set_len(&self.inode, size, self.access)?;
-        self.mount.make_durable(&self.inode, self.access)
+        let (mount, inode) = (&self.mount, &self.inode);
+        mount.call(|| {
+            mount.set_len(inode, size, self.access)?;
+            mount.make_durable(inode, self.access)
+        })
     }
 
     /// `fallocate`: allocates, frees, zeroes or moves a range. Waits for the file's direct I/O in
@@ -381,9 +385,11 @@ impl File {
         let end = offset.checked_add(len).filter(|_| len > 0);
         let end =
             end.ok_or_else(|| Error::Invalid(format!("a range of {len} bytes at {offset}")))?;
-        self.mount
-            .fallocate(&self.inode, mode, offset..end, self.access)?;
-        self.mount.make_durable(&self.inode, self.access)
+        let (mount, inode) = (&self.mount, &self.inode);
+        mount.call(|| {
+            mount.fallocate(inode, mode, offset..end, self.access)?;
+            mount.make_durable(inode, self.access)
+        })
     }
 
     /// `SEEK_DATA`: the first byte at or behind `offset` that is data; none (`ENXIO`) if there is no
@@ -392,7 +398,8 @@ impl File {
     /// # Errors
     /// Damage in the extent tree.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
-        self.mount.seek(&self.inode, offset, true)
+        self.mount
+            .call(|| self.mount.seek(&self.inode, offset, true))
     }
 
     /// `SEEK_HOLE`: the first byte at or behind `offset` that is no data; the end of the file is a
@@ -401,7 +408,8 @@ impl File {
     /// # Errors
     /// Damage in the extent tree.
     pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
-        self.mount.seek(&self.inode, offset, false)
+        self.mount
+            .call(|| self.mount.seek(&self.inode, offset, false))
     }
 
     /// `chmod`, `chown`, `utimensat` and `FS_IOC_SETFLAGS` in one. All changes become durable together.
@@ -412,7 +420,8 @@ impl File {
     /// so (but see [`SetAttributes::now`]); [`Error::Unsupported`] as [`SetAttributes::flags`] and
     /// [`SetAttributes::project`] say.
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
-        self.mount.set_attributes(&self.inode, set)
+        self.mount
+            .call(|| self.mount.set_attributes(&self.inode, set))
     }
 
     /// `linkat` with `AT_EMPTY_PATH`: gives the file another name, or one to a file of
@@ -421,11 +430,13 @@ impl File {
     /// # Errors
     /// As [`Fs::hard_link`]; `ENOENT` for a file whose last name was removed.
     pub fn link(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let at = self.mount.parent(path.as_ref())?;
-        if at.must_be_dir {
-            return Err(self.mount.not_a_new_directory(&at));
-        }
-        self.mount.link(&self.inode, &at.dir, at.name)
+        self.mount.call(|| {
+            let at = self.mount.parent(path.as_ref())?;
+            if at.must_be_dir {
+                return Err(self.mount.not_a_new_directory(&at));
+            }
+            self.mount.link(&self.inode, &at.dir, at.name)
+        })
     }
 
     /// Size in bytes.
@@ -453,7 +464,8 @@ impl File {
         if want == 0 {
             return Err(Error::Invalid("a mapping of no blocks".into()));
         }
-        map::load::lookup_or_load(&self.mount, &self.inode, Lblk(lblk), want)
+        let (mount, inode) = (&self.mount, &self.inode);
+        mount.call(|| map::load::lookup_or_load(mount, inode, Lblk(lblk), want))
     }
 
     /// Reads the whole extent map into memory, so that no later request waits for it. Blocks.
@@ -462,7 +474,8 @@ impl File {
     /// Damage in the extent tree.
     pub fn preload_map(&self) -> Result<()> {
         let blocks = self.len().div_ceil(self.mount.block_bytes());
-        map::load::preload(&self.mount, &self.inode, blocks)
+        self.mount
+            .call(|| map::load::preload(&self.mount, &self.inode, blocks))
     }
 
     /// What the engine would do with a request, step by step, and why; under `policy`, or under the
@@ -478,7 +491,8 @@ impl File {
         policy: Option<Policy>,
     ) -> Result<Explanation> {
         let policy = policy.unwrap_or_else(|| self.mount.knobs.sample().policy());
-        crate::explain::explain(self, direction, offset, len, policy)
+        self.mount
+            .call(|| crate::explain::explain(self, direction, offset, len, policy))
     }
 }
 

@@ -196,8 +196,9 @@ impl MountOptions {
     }
 
     /// `errors=`: what to do when metadata turns out damaged. By default what the superblock says.
-    /// [`ErrorPolicy::Panic`] fails everything from there on, as [`ErrorPolicy::RemountReadOnly`] does; it
-    /// never ends the process.
+    /// [`ErrorPolicy::Panic`] fails every call from there on with [`Error::Stopped`](crate::Error::Stopped), reads too; it never
+    /// ends the process. What was found is recorded in the superblock, unless the mount is read-only from the
+    /// start: then the policy does nothing.
     pub fn errors(mut self, policy: ErrorPolicy) -> Self {
         self.errors = Some(policy);
         self
@@ -338,6 +339,11 @@ impl Fs {
         self.0.why_read_only()
     }
 
+    /// The failure after which nothing is written any more, if there was one: the call that met it had it as its error.
+    pub fn failure(&self) -> Option<&str> {
+        self.0.failed.get().map(String::as_str)
+    }
+
     /// What the user should know about this image, a line each.
     pub fn warnings(&self) -> &[String] {
         &self.0.warnings
@@ -348,7 +354,7 @@ impl Fs {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ELOOP`, `ENAMETOOLONG`, or damage on the way.
     pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        self.0.stat(path.as_ref(), true)
+        self.0.call(|| self.0.stat(path.as_ref(), true))
     }
 
     /// `lstat`: a symlink itself. As [`Fs::metadata`] otherwise.
@@ -356,7 +362,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        self.0.stat(path.as_ref(), false)
+        self.0.call(|| self.0.stat(path.as_ref(), false))
     }
 
     /// The entries of a directory in disk order, `.` and `..` included. Blocks on metadata.
@@ -364,8 +370,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`]; `ENOTDIR`.
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
-        let inode = self.0.lookup(path.as_ref(), true)?;
-        self.0.read_dir(&inode, path.as_ref())
+        self.0.call(|| {
+            let inode = self.0.lookup(path.as_ref(), true)?;
+            self.0.read_dir(&inode, path.as_ref())
+        })
     }
 
     /// The target of a symlink. Blocks on metadata.
@@ -373,8 +381,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`]; `EINVAL` if it is no symlink.
     pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let inode = self.0.lookup(path.as_ref(), false)?;
-        self.0.read_link(&inode)
+        self.0.call(|| {
+            let inode = self.0.lookup(path.as_ref(), false)?;
+            self.0.read_link(&inode)
+        })
     }
 
     /// All extended attributes of a file; symlinks are followed. Blocks on metadata.
@@ -382,8 +392,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Xattr>> {
-        let inode = self.0.lookup(path.as_ref(), true)?;
-        self.0.xattrs(&inode)
+        self.0.call(|| {
+            let inode = self.0.lookup(path.as_ref(), true)?;
+            self.0.xattrs(&inode)
+        })
     }
 
     /// Changes attributes of a file; symlinks are followed. Blocks.
@@ -404,7 +416,7 @@ impl Fs {
     /// # Errors
     /// Those of the device and of the journal; nothing is written any more after one of them.
     pub fn sync(&self) -> Result<()> {
-        self.0.sync()
+        self.0.call(|| self.0.sync())
     }
 
     /// `FITRIM`: tells the device which of the bytes in `range` are free, in runs of at least
@@ -414,7 +426,7 @@ impl Fs {
     /// # Errors
     /// `EROFS`; those of the device.
     pub fn trim(&self, range: Range<u64>, min_len: u64) -> Result<u64> {
-        self.0.trim(range, min_len)
+        self.0.call(|| self.0.trim(range, min_len))
     }
 
     /// Ends the mount: makes everything durable, empties the journal and marks the file system as

@@ -134,11 +134,13 @@ impl Fs {
     }
 
     fn make(&self, path: &[u8], what: &Blueprint<'_>, new: &NewFile) -> Result<()> {
-        let at = self.0.parent(path)?;
-        if at.must_be_dir && !matches!(what, Blueprint::Directory) {
-            return Err(self.0.not_a_new_directory(&at));
-        }
-        self.0.create(&at.dir, at.name, what, new).map(drop)
+        self.0.call(|| {
+            let at = self.0.parent(path)?;
+            if at.must_be_dir && !matches!(what, Blueprint::Directory) {
+                return Err(self.0.not_a_new_directory(&at));
+            }
+            self.0.create(&at.dir, at.name, what, new).map(drop)
+        })
     }
 
     /// `link`: another name for a file. Symlinks are linked themselves.
@@ -146,12 +148,14 @@ impl Fs {
     /// # Errors
     /// `EPERM` for a directory; `EEXIST`; `EMLINK` over 65,000.
     pub fn hard_link(&self, file: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
-        let inode = self.0.lookup(file.as_ref(), false)?;
-        let at = self.0.parent(path.as_ref())?;
-        if at.must_be_dir {
-            return Err(self.0.not_a_new_directory(&at));
-        }
-        self.0.link(&inode, &at.dir, at.name)
+        self.0.call(|| {
+            let inode = self.0.lookup(file.as_ref(), false)?;
+            let at = self.0.parent(path.as_ref())?;
+            if at.must_be_dir {
+                return Err(self.0.not_a_new_directory(&at));
+            }
+            self.0.link(&inode, &at.dir, at.name)
+        })
     }
 
     /// `unlink`: removes a name of anything but a directory. A file without names goes when the last who has it open
@@ -160,11 +164,13 @@ impl Fs {
     /// # Errors
     /// `EISDIR`.
     pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let at = self.0.parent(path.as_ref())?;
-        if at.must_be_dir {
-            return Err(self.not_unlinked(&at)?);
-        }
-        self.0.unlink(&at.dir, at.name)
+        self.0.call(|| {
+            let at = self.0.parent(path.as_ref())?;
+            if at.must_be_dir {
+                return Err(self.not_unlinked(&at)?);
+            }
+            self.0.unlink(&at.dir, at.name)
+        })
     }
 
     /// Why nothing is unlinked at a path that ends with a slash. A symlink there is not followed.
@@ -185,8 +191,10 @@ impl Fs {
     /// # Errors
     /// `ENOTEMPTY`; `EINVAL` for `.`; `EBUSY` for the root.
     pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let at = self.0.parent(path.as_ref())?;
-        self.0.rmdir(&at.dir, at.name)
+        self.0.call(|| {
+            let at = self.0.parent(path.as_ref())?;
+            self.0.rmdir(&at.dir, at.name)
+        })
     }
 
     /// `renameat2`.
@@ -200,9 +208,7 @@ impl Fs {
         to: impl AsRef<[u8]>,
         mode: RenameMode,
     ) -> Result<()> {
-        let from = self.0.parent_of_any(from.as_ref())?;
-        let to = self.0.parent_of_any(to.as_ref())?;
-        self.0.rename(&from, &to, mode, None)
+        self.move_name(from.as_ref(), to.as_ref(), mode, None)
     }
 
     /// `renameat2` with `RENAME_WHITEOUT`: the old name stands for a character device 0:0 then, owned as `whiteout` says,
@@ -217,9 +223,21 @@ impl Fs {
         mode: RenameMode,
         whiteout: &NewFile,
     ) -> Result<()> {
-        let from = self.0.parent_of_any(from.as_ref())?;
-        let to = self.0.parent_of_any(to.as_ref())?;
-        self.0.rename(&from, &to, mode, Some(whiteout))
+        self.move_name(from.as_ref(), to.as_ref(), mode, Some(whiteout))
+    }
+
+    fn move_name(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        mode: RenameMode,
+        whiteout: Option<&NewFile>,
+    ) -> Result<()> {
+        self.0.call(|| {
+            let from = self.0.parent_of_any(from)?;
+            let to = self.0.parent_of_any(to)?;
+            self.0.rename(&from, &to, mode, whiteout)
+        })
     }
 }
 

@@ -49,7 +49,8 @@ impl Fs {
     /// # Errors
     /// Damage.
     pub fn root(&self) -> Result<Node> {
-        Node::hold(&self.0, self.0.inode(Ino::ROOT)?)
+        self.0
+            .call(|| Node::hold(&self.0, self.0.inode(Ino::ROOT)?))
     }
 
     /// The file at a path.
@@ -57,7 +58,8 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn node(&self, path: impl AsRef<[u8]>) -> Result<Node> {
-        Node::hold(&self.0, self.0.lookup(path.as_ref(), true)?)
+        self.0
+            .call(|| Node::hold(&self.0, self.0.lookup(path.as_ref(), true)?))
     }
 
     /// The file that has a number, as file handles of NFS name it: number and generation together are one file's for
@@ -67,6 +69,8 @@ impl Fs {
     /// `ENOENT` if that file is gone; damage.
     pub fn node_by_number(&self, ino: u32, generation: u32) -> Result<Node> {
         let gone = || Error::NotFound(format!("inode {ino} of generation {generation}"));
+        // A number that somebody made up is no damage: nothing is recorded.
+        self.0.check_running()?;
         let inode = self.0.numbered(Ino(ino))?.ok_or_else(gone)?;
         match inode.generation == generation {
             true => Node::hold(&self.0, inode),
@@ -79,7 +83,8 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn symlink_node(&self, path: impl AsRef<[u8]>) -> Result<Node> {
-        Node::hold(&self.0, self.0.lookup(path.as_ref(), false)?)
+        self.0
+            .call(|| Node::hold(&self.0, self.0.lookup(path.as_ref(), false)?))
     }
 }
 
@@ -124,7 +129,10 @@ impl Node {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`; damage.
     pub fn lookup(&self, name: &[u8]) -> Result<Node> {
-        let dir = self.directory()?;
+        self.mount.call(|| self.lookup_in(self.directory()?, name))
+    }
+
+    fn lookup_in(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Node> {
         match name {
             b"." => return Ok(self.clone()),
             b".." => return Node::hold(&self.mount, self.mount.parent_of(dir)?),
@@ -161,11 +169,13 @@ impl Node {
         if matches!(name, b"." | b"..") || name.len() > dioxide_format::dir::NAME_MAX {
             return Ok(None);
         }
-        let _names = dir.names.read();
-        match self.mount.find_name(dir, name)? {
-            Some(ino) => Ok(self.mount.stat_number(ino)?.map(tell)),
-            None => Ok(None),
-        }
+        self.mount.call(|| {
+            let _names = dir.names.read();
+            match self.mount.find_name(dir, name)? {
+                Some(ino) => Ok(self.mount.stat_number(ino)?.map(tell)),
+                None => Ok(None),
+            }
+        })
     }
 
     /// Makes a regular file.
@@ -182,8 +192,10 @@ impl Node {
     /// # Errors
     /// As [`OpenOptions::open_unnamed`].
     pub fn create_unnamed(&self, new: &NewFile) -> Result<Node> {
-        let inode = self.mount.create_unnamed(self.directory()?, new)?;
-        Node::hold(&self.mount, inode)
+        self.mount.call(|| {
+            let inode = self.mount.create_unnamed(self.directory()?, new)?;
+            Node::hold(&self.mount, inode)
+        })
     }
 
     /// `mkdir`.
@@ -213,7 +225,8 @@ impl Node {
     fn make(&self, name: &[u8], what: &Blueprint<'_>, new: &NewFile) -> Result<Node> {
         let dir = self.directory()?;
         let hold = |inode| Node::hold(&self.mount, inode);
-        self.mount.create_and(dir, name, what, new, hold)?
+        self.mount
+            .call(|| self.mount.create_and(dir, name, what, new, hold)?)
     }
 
     /// `link`: another name for this file, in `dir`.
@@ -221,7 +234,8 @@ impl Node {
     /// # Errors
     /// As [`Fs::hard_link`].
     pub fn link(&self, dir: &Node, name: &[u8]) -> Result<()> {
-        self.mount.link(&self.inode, dir.directory()?, name)
+        self.mount
+            .call(|| self.mount.link(&self.inode, dir.directory()?, name))
     }
 
     /// `unlink`.
@@ -229,7 +243,8 @@ impl Node {
     /// # Errors
     /// As [`Fs::remove_file`].
     pub fn remove_file(&self, name: &[u8]) -> Result<()> {
-        self.mount.unlink(self.directory()?, name)
+        self.mount
+            .call(|| self.mount.unlink(self.directory()?, name))
     }
 
     /// `rmdir`.
@@ -237,7 +252,8 @@ impl Node {
     /// # Errors
     /// As [`Fs::remove_dir`].
     pub fn remove_dir(&self, name: &[u8]) -> Result<()> {
-        self.mount.rmdir(self.directory()?, name)
+        self.mount
+            .call(|| self.mount.rmdir(self.directory()?, name))
     }
 
     /// `renameat2`.
@@ -247,7 +263,7 @@ impl Node {
     pub fn rename(&self, name: &[u8], to: &Node, new_name: &[u8], mode: RenameMode) -> Result<()> {
         let from = At::in_dir(self.directory()?, name);
         let to = At::in_dir(to.directory()?, new_name);
-        self.mount.rename(&from, &to, mode, None)
+        self.mount.call(|| self.mount.rename(&from, &to, mode, None))
     }
 
     /// `renameat2` with `RENAME_WHITEOUT`.
@@ -264,7 +280,8 @@ impl Node {
     ) -> Result<()> {
         let from = At::in_dir(self.directory()?, name);
         let to = At::in_dir(to.directory()?, new_name);
-        self.mount.rename(&from, &to, mode, Some(whiteout))
+        let whiteout = Some(whiteout);
+        self.mount.call(|| self.mount.rename(&from, &to, mode, whiteout))
     }
 
     /// Entries of a directory, `.` and `..` included: at most `most`, from the place `from` on, which is 0 or what came
@@ -276,8 +293,10 @@ impl Node {
     /// `ENOTDIR`; damage.
     pub fn read_dir(&self, from: u64, most: usize) -> Result<Vec<(DirEntry, u64)>> {
         let dir = self.directory()?;
-        let _names = dir.names.read();
-        self.entries(dir, from, most)
+        self.mount.call(|| {
+            let _names = dir.names.read();
+            self.entries(dir, from, most)
+        })
     }
 
     /// As [`Node::read_dir`], with what `stat` tells of each file: nothing of `.` and `..`, and of what cannot be read. Makes
@@ -287,20 +306,31 @@ impl Node {
     /// As [`Node::read_dir`].
     pub fn read_dir_plus(&self, from: u64, most: usize) -> Result<Vec<ListedPlus>> {
         let dir = self.directory()?;
-        // Under the lock, so that no number becomes another file's meanwhile.
-        let _names = dir.names.read();
+        let mut damage = None;
         let told = |(entry, next): (DirEntry, u64)| {
             let metadata = match &*entry.name {
                 b"." | b".." => None,
-                _ => self.mount.metadata_of(entry.ino).ok(),
+                _ => match self.mount.metadata_of(entry.ino) {
+                    Ok(metadata) => Some(metadata),
+                    Err(error) => {
+                        damage.get_or_insert(error);
+                        None
+                    }
+                },
             };
             (entry, next, metadata)
         };
-        Ok(self
-            .entries(dir, from, most)?
-            .into_iter()
-            .map(told)
-            .collect())
+        let listed = self.mount.call(|| {
+            // Under the lock, so that no number becomes another file's meanwhile.
+            let _names = dir.names.read();
+            let entries = self.entries(dir, from, most)?;
+            Ok(entries.into_iter().map(told).collect())
+        })?;
+        if let Some(error) = damage {
+            // The call goes well, the mount may not.
+            let _: Result<()> = self.mount.judged(Err(error));
+        }
+        Ok(listed)
     }
 
     /// The caller has the directory's `names`.
@@ -326,7 +356,7 @@ impl Node {
     /// # Errors
     /// As [`Fs::read_link`].
     pub fn read_link(&self) -> Result<Vec<u8>> {
-        self.mount.read_link(&self.inode)
+        self.mount.call(|| self.mount.read_link(&self.inode))
     }
 
     /// All extended attributes.
@@ -334,7 +364,7 @@ impl Node {
     /// # Errors
     /// As [`Fs::xattrs`].
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
-        self.mount.xattrs(&self.inode)
+        self.mount.call(|| self.mount.xattrs(&self.inode))
     }
 
     /// Changes attributes.
@@ -342,7 +372,8 @@ impl Node {
     /// # Errors
     /// As [`File::set_attributes`].
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
-        self.mount.set_attributes(&self.inode, set)
+        self.mount
+            .call(|| self.mount.set_attributes(&self.inode, set))
     }
 
     /// `fsync`, of a directory too: makes all that was changed of this file durable, its names included; of a
@@ -351,7 +382,8 @@ impl Node {
     /// # Errors
     /// As [`File::sync_all`].
     pub fn sync(&self) -> Result<()> {
-        self.mount.sync_inode(&self.inode, false)
+        self.mount
+            .call(|| self.mount.sync_inode(&self.inode, false))
     }
 
     /// Opens a regular file.

@@ -432,6 +432,7 @@ impl Core {
                 "the file is of another mount than the queue".into(),
             ));
         }
+        self.mount.check_running()?;
         access
     }
 
@@ -440,7 +441,7 @@ impl Core {
         match start {
             Start::Pushed => {}
             Start::Done(buf, result) => {
-                let result = result.map_err(Box::new);
+                let result = self.mount.judged(result).map_err(Box::new);
                 self.ready.push_back(Completion { tag, buf, result });
             }
             Start::Punt(buf) => self.punt(file, offset, buf, tag, is_write),
@@ -701,7 +702,7 @@ impl Core {
         let (file, give_back, waker) = (file.clone(), self.give_back.clone(), self.waker.clone());
         self.mount.workers.run(move || {
             let result = if is_write {
-                blocking_write(&file, offset, &buf)
+                file.mount.call(|| blocking_write(&file, offset, &buf))
             } else {
                 file.read_at(&mut buf, offset)
             };

@@ -23,8 +23,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let inode = self.0.lookup(path.as_ref(), true)?;
-        self.0.get_xattr(&inode, name.as_ref())
+        self.0.call(|| {
+            let inode = self.0.lookup(path.as_ref(), true)?;
+            self.0.get_xattr(&inode, name.as_ref())
+        })
     }
 
     /// `setxattr`. Symlinks are followed.
@@ -56,7 +58,8 @@ impl Node {
     /// # Errors
     /// As there.
     pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.mount.get_xattr(&self.inode, name.as_ref())
+        self.mount
+            .call(|| self.mount.get_xattr(&self.inode, name.as_ref()))
     }
 
     /// As [`Fs::set_xattr`].
@@ -64,8 +67,8 @@ impl Node {
     /// # Errors
     /// As there.
     pub fn set_xattr(&self, name: impl AsRef<[u8]>, value: &[u8], mode: XattrMode) -> Result<()> {
-        self.mount
-            .set_xattr(&self.inode, name.as_ref(), Some(value), mode)
+        let (mount, inode) = (&self.mount, &self.inode);
+        mount.call(|| mount.set_xattr(inode, name.as_ref(), Some(value), mode))
     }
 
     /// As [`Fs::remove_xattr`].
@@ -73,8 +76,8 @@ impl Node {
     /// # Errors
     /// As there.
     pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
-        self.mount
-            .set_xattr(&self.inode, name.as_ref(), None, XattrMode::Replace)
+        let (mount, inode) = (&self.mount, &self.inode);
+        mount.call(|| mount.set_xattr(inode, name.as_ref(), None, XattrMode::Replace))
     }
 }
 
@@ -84,8 +87,8 @@ impl File {
     /// # Errors
     /// As there.
     pub fn set_xattr(&self, name: impl AsRef<[u8]>, value: &[u8], mode: XattrMode) -> Result<()> {
-        self.mount
-            .set_xattr(&self.inode, name.as_ref(), Some(value), mode)
+        let (mount, inode) = (&self.mount, &self.inode);
+        mount.call(|| mount.set_xattr(inode, name.as_ref(), Some(value), mode))
     }
 }
 
@@ -128,10 +131,10 @@ impl Mount {
             handle.stop()?;
             Ok(())
         });
-        self.judged(changed)?;
+        changed?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
         drop(exclusive);
-        self.judged(self.reap_values(writer))
+        self.reap_values(writer)
     }
 }

@@ -54,7 +54,7 @@ impl Mount {
             self.check_not_append_only(inode)?;
         }
         if inode.has_inline_data() {
-            self.judged(self.move_out(writer, inode, access.right()))?;
+            self.move_out(writer, inode, access.right())?;
         }
         if !inode.is_extent_mapped() && mode != Mode::PunchHole {
             let what = "fallocate on a file that is mapped by indirect blocks";
@@ -67,7 +67,7 @@ impl Mount {
         self.strip_if_needed(writer, inode, access)?;
         self.finish_truncate(writer, inode)?;
         let span = self.span(bytes);
-        let changed = match mode {
+        match mode {
             Mode::Allocate => self.preallocate(writer, inode, &span, true, access),
             Mode::KeepSize => self.preallocate(writer, inode, &span, false, access),
             Mode::PunchHole => self.punch(writer, inode, &span),
@@ -75,8 +75,7 @@ impl Mount {
             Mode::ZeroRangeKeepSize => self.zero_range(writer, inode, &span, false, access),
             Mode::CollapseRange => self.collapse(writer, inode, &span),
             Mode::InsertRange => self.insert_range(writer, inode, &span),
-        };
-        self.judged(changed)
+        }
     }
 
     fn span(&self, bytes: Range<u64>) -> Span {

@@ -68,17 +68,16 @@ impl Mount {
         self.check_not_append_only(inode)?;
         self.check_size(inode, size)?;
         self.strip_if_needed(writer, inode, access)?;
-        if inode.has_inline_data() && self.judged(self.resize_inline(writer, inode, size))? {
+        if inode.has_inline_data() && self.resize_inline(writer, inode, size)? {
             return Ok(());
         }
         self.finish_truncate(writer, inode)?;
         // To the size that it has: what was allocated behind it goes.
-        let changed = if size <= inode.i_size() {
+        if size <= inode.i_size() {
             self.shrink(writer, inode, size)
         } else {
             self.grow(writer, inode, size)
-        };
-        self.judged(changed)
+        }
     }
 
     /// Cuts a file off between two blocks, while readers go on: who comes sees the new end, and once all have left who may
@@ -102,7 +101,7 @@ impl Mount {
         // As it was, if nothing has changed.
         Self::begin_or_end_cut(inode, inode.node().disk.size());
         alone.into_iter().for_each(Exclusive::leave_to_readers);
-        Some(self.judged(shrunk))
+        Some(shrunk)
     }
 
     fn begin_or_end_cut(inode: &Inode, size: u64) {

@@ -8,7 +8,7 @@ use crate::io::direct::policy::{
 };
 use crate::io::ioend::CompletionMode;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The settings of a mount.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub(crate) struct Knobs {
     word: AtomicU32,
     dioread_nolock: bool,
     changing: Mutex<()>,
-    /// Changed under `changing`.
-    refusing: AtomicBool,
+    /// Short paths that nothing takes any more. Changed under `changing`.
+    refused: AtomicU32,
 }
 
 /// One sample of the settings.
@@ -34,6 +34,8 @@ const SHORT_READS: u32 = 1 << 10;
 const SHARED_ALIGNED: u32 = 1 << 11;
 const SHARED_UNALIGNED: u32 = 1 << 12;
 const SHARED_UNALIGNED_AT_EOF: u32 = 1 << 13;
+
+const SHORT_WRITES: u32 = SHARED_ALIGNED | SHARED_UNALIGNED | SHARED_UNALIGNED_AT_EOF;
 
 impl Sample {
     fn new(
@@ -64,10 +66,6 @@ impl Sample {
         ];
         let set = flags.iter().filter(|(_, on)| *on).map(|(flag, _)| flag);
         Sample(u32::from(policy.to_u8()) | set.sum::<u32>())
-    }
-
-    fn without_shared_writes(self) -> Sample {
-        Sample(self.0 & !(SHARED_ALIGNED | SHARED_UNALIGNED | SHARED_UNALIGNED_AT_EOF))
     }
 
     pub(crate) fn policy(self) -> Policy {
@@ -142,7 +140,7 @@ impl Knobs {
             word: AtomicU32::new(sample.0),
             dioread_nolock,
             changing: Mutex::new(()),
-            refusing: AtomicBool::new(false),
+            refused: AtomicU32::new(0),
         }
     }
 
@@ -157,11 +155,9 @@ impl Knobs {
         let (mut policy, mut completion, mut simple) =
             (now.policy(), now.completion(), now.simple());
         change(&mut policy, &mut completion, &mut simple);
-        let mut sample = Sample::new(policy, completion, simple, self.dioread_nolock);
-        if self.refusing.load(Ordering::Relaxed) {
-            sample = sample.without_shared_writes();
-        }
-        self.word.store(sample.0, Ordering::Relaxed);
+        let sample = Sample::new(policy, completion, simple, self.dioread_nolock);
+        let refused = self.refused.load(Ordering::Relaxed);
+        self.word.store(sample.0 & !refused, Ordering::Relaxed);
     }
 
     pub(crate) fn set_policy(&self, to: Policy) {
@@ -174,10 +170,18 @@ impl Knobs {
 
     /// No write takes a short path any more: the general one says why it is refused.
     pub(crate) fn refuse_writes(&self) {
+        self.refuse(SHORT_WRITES);
+    }
+
+    /// Neither does a read.
+    pub(crate) fn refuse_all(&self) {
+        self.refuse(SHORT_WRITES | SHORT_READS);
+    }
+
+    fn refuse(&self, paths: u32) {
         let _changing = self.changing.lock();
-        self.refusing.store(true, Ordering::Relaxed);
-        self.word
-            .store(self.sample().without_shared_writes().0, Ordering::Relaxed);
+        self.refused.fetch_or(paths, Ordering::Relaxed);
+        self.word.fetch_and(!paths, Ordering::Relaxed);
     }
 
     pub(crate) fn set_simple(&self, to: bool) {

@@ -23,6 +23,7 @@ use crate::namei::{Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
+use crate::txn::damage::{self, Damage};
 use crate::{Error, FileType, Place, Result, known};
 use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
@@ -100,7 +101,7 @@ impl Mount {
         if self.read_only.is_some() {
             return self.warn("deleted files wait to be freed (orphans)".into());
         }
-        match self.recover_orphans() {
+        match self.judged(self.recover_orphans()) {
             Ok(0) => {}
             Ok(count) => self.warn(format!("{count} orphans were truncated or freed")),
             Err(error) => self.restrict(format!("orphans could not be freed: {error}")),
@@ -158,7 +159,8 @@ impl Mount {
             clock: options.clock,
             errors: options.errors.unwrap_or(sb.errors()),
             closed: AtomicBool::new(false),
-            damaged: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            damage: Arc::new(Damage::new(options.clock)),
             reserve: (
                 options.resuid.unwrap_or(sb.disk().s_def_resuid.into()),
                 options.resgid.unwrap_or(sb.disk().s_def_resgid.into()),
@@ -204,9 +206,9 @@ impl Mount {
     /// What the superblock says of how the file system was left.
     fn judge_state(&mut self) {
         if self.sb.state() & STATE_ERROR != 0 {
-            let count = self.sb.error_count();
+            let what = damage::told(self.sb.disk());
             self.warn(format!(
-                "errors were found in this file system ({count} recorded): run e2fsck"
+                "errors were found in this file system ({what}): run e2fsck"
             ));
         } else if self.sb.state() & STATE_CLEAN == 0 {
             self.warn("the file system was not unmounted cleanly: run e2fsck".into());
@@ -272,7 +274,14 @@ impl Mount {
         if self.sb.journal_dev() == 0 {
             self.learn_journal(journal_blocks(self, &*self.journal_inode()?)?);
         }
-        Ok(log.read_superblock()?.is_empty())
+        let superblock = log.read_superblock()?;
+        if superblock.s_errno != 0 {
+            let errno = superblock.s_errno.cast_signed();
+            self.warn(format!(
+                "the journal was aborted by an error (s_errno is {errno}): run e2fsck"
+            ));
+        }
+        Ok(superblock.is_empty())
     }
 
     pub(super) fn journal_inode(&self) -> Result<Arc<Inode>> {

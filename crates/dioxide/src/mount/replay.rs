@@ -20,11 +20,13 @@ use super::log::LIES_ELSEWHERE;
 use super::open::{RO_COMPAT, read_superblock};
 use super::span::write_span;
 use crate::api::fs::MountOptions;
+use crate::io::clock::coarse_now_ns;
+use crate::txn::damage;
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_block::overlay::OverlayDevice;
 use dioxide_format::features::{Compat, Incompat};
-use dioxide_format::superblock::{STATE_ERROR, SuperBlock};
+use dioxide_format::superblock::{STATE_ERROR, SuperBlock, SuperBlockDisk};
 use dioxide_journal::log::Log;
 use dioxide_journal::recovery::{FileSystem, Recovered, Recovery};
 use std::sync::Arc;
@@ -99,7 +101,7 @@ fn replay_log(
                 "which only a mount that may write replays",
             )),
         };
-        return by_redirection(device, &recovery, reason, at);
+        return by_redirection(device, &recovery, reason, at, sb.disk());
     }
     recovery.replay(&**device)?;
     let counts = match waiting {
@@ -121,7 +123,7 @@ fn replay_log(
             }
         },
     };
-    finish(device, recovery, at, counts)
+    finish(device, recovery, at, counts, sb.disk(), options)
 }
 
 /// Why the device stays as it is.
@@ -177,9 +179,19 @@ fn finish(
     recovery: Recovery<'_>,
     at: u64,
     counts: Option<Counts>,
+    before: &SuperBlockDisk,
+    options: &MountOptions,
 ) -> Result<Replayed> {
-    if recovery.superblock().s_errno != 0 {
-        change_superblock(device, at, |sb| sb.disk_mut().s_state |= STATE_ERROR)?;
+    let aborted = recovery.superblock().s_errno != 0;
+    if aborted || before.s_state & STATE_ERROR != 0 {
+        change_superblock(device, at, |sb| {
+            let disk = sb.disk_mut();
+            damage::keep_recorded(disk, before);
+            if aborted && disk.s_error_count == 0 {
+                damage::record_abort(disk, options.clock.unwrap_or_else(coarse_now_ns));
+            }
+            disk.s_state |= STATE_ERROR;
+        })?;
     }
     // First the log, then the mark: an empty log that is marked does no harm.
     let recovered = recovery.reset()?;
@@ -222,11 +234,13 @@ fn by_redirection(
     recovery: &Recovery<'_>,
     reason: Reason,
     at: u64,
+    before: &SuperBlockDisk,
 ) -> Result<Replayed> {
     let block_bytes = recovery.superblock().s_blocksize;
     let overlay = OverlayDevice::new(device.clone(), block_bytes, recovery.redirects()?);
     let overlay: Arc<dyn Device> = Arc::new(overlay);
-    let sb = read_superblock(&*overlay, at)?;
+    let mut sb = read_superblock(&*overlay, at)?;
+    damage::keep_recorded(sb.disk_mut(), before);
     let read_only = match reason {
         Reason::ReadOnly => None,
         Reason::Because(why) => Some(why),

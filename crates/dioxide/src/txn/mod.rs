@@ -5,6 +5,7 @@
 //!
 //! | Module | Holds |
 //! |---|---|
+//! | [`damage`] | what happens when damage is met |
 //! | [`writer`] | the parts together; the first change and the clean end |
 //! | [`superblock`] | its state on the disk |
 //! | [`inode`] | writing an inode back |
@@ -17,10 +18,11 @@
 //! - An image is only marked as in use once something in it changes. Who opens a file system for
 //!   writing and overwrites files, or nothing, leaves it as clean as it was.
 //! - The superblock is written outside of transactions only while none is open: when the writer is
-//!   made, and after the log was emptied.
+//!   made, and after the log was emptied; and once the journal was aborted, to say why.
 //!
 //! Locks: a handle is started before the map's lock is taken, and no handle is started with it held.
 
+pub(crate) mod damage;
 pub(crate) mod file;
 pub(crate) mod inode;
 pub(crate) mod orphan;

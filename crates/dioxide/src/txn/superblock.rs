@@ -10,7 +10,7 @@ use crate::Result;
 use crate::mount::Mount;
 use crate::mount::span::{read_span, write_span};
 use dioxide_format::features::{Compat, RoCompat};
-use dioxide_format::superblock::{STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock, SuperBlockDisk};
+use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock, SuperBlockDisk};
 use dioxide_format::types::Pblk;
 use dioxide_journal::{Edit, Kind};
 
@@ -114,7 +114,7 @@ impl ByUse {
 }
 
 /// Changes the superblock on the device and flushes. No transaction may be open, and the log must
-/// hold no copy of it.
+/// hold no copy of it, unless the journal was aborted.
 pub(crate) fn rewrite(mount: &Mount, change: &mut dyn FnMut(&mut SuperBlock)) -> Result<()> {
     let device = &*mount.device;
     let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
@@ -136,20 +136,13 @@ fn now_secs(mount: &Mount) -> i64 {
 }
 
 /// Low 32 bits and the 8 above.
-fn split(secs: i64) -> (u32, u8) {
+pub(super) fn split(secs: i64) -> (u32, u8) {
     (secs as u32, (secs >> 32) as u8)
 }
 
 /// Stamps the time of the mount.
 pub(crate) fn set_mount_time(mount: &Mount, disk: &mut SuperBlockDisk) {
     (disk.s_mtime, disk.s_mtime_hi) = split(now_secs(mount));
-}
-
-/// Records that damage was found.
-pub(crate) fn note_error(mount: &Mount, disk: &mut SuperBlockDisk) {
-    disk.s_state |= STATE_ERROR;
-    disk.s_error_count = disk.s_error_count.saturating_add(1);
-    (disk.s_last_error_time, disk.s_last_error_time_hi) = split(now_secs(mount));
 }
 
 fn set_write_time(mount: &Mount, disk: &mut SuperBlockDisk) {

@@ -12,10 +12,8 @@ use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Result};
-use dioxide_format::superblock::ErrorPolicy;
 use dioxide_journal::transaction::Tid;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Most closed files that are kept for their times.
 const MOST_KEPT: usize = 1024;
@@ -87,31 +85,24 @@ impl Mount {
 
     /// Nothing may be written any more: what was acknowledged could not be made durable.
     pub(crate) fn fail(&self, error: Error) -> Error {
-        let reason = error.to_string();
-        if let Some(writer) = self.started_writer() {
-            writer.journal.abort(&reason);
+        if self.stop_writing(error.to_string()) && error.is_damage() {
+            self.damage.note(&error);
+            self.heed_damage();
         }
-        if self.failed.set(reason).is_ok() {
-            tracing::error!("nothing is written any more: {error}");
-        }
-        self.knobs.refuse_writes();
         error
     }
 
-    /// Passes a result on; if it says that metadata is damaged, does what `errors=` says.
-    pub(crate) fn judged<T>(&self, result: Result<T>) -> Result<T> {
-        let damage =
-            |error: &Error| matches!(error, Error::Corrupt { .. } | Error::Checksum { .. });
-        match result {
-            Err(error) if damage(&error) => {
-                self.damaged.store(true, Ordering::Relaxed);
-                Err(match self.errors {
-                    ErrorPolicy::Continue | ErrorPolicy::Unknown(_) => error,
-                    ErrorPolicy::RemountReadOnly | ErrorPolicy::Panic => self.fail(error),
-                })
-            }
-            result => result,
+    /// Has nothing be written any more. Whether this is the first reason.
+    pub(super) fn stop_writing(&self, reason: String) -> bool {
+        if let Some(writer) = self.started_writer() {
+            writer.journal.abort(&reason);
         }
+        let is_first = self.failed.set(reason).is_ok();
+        if is_first && let Some(reason) = self.failed.get() {
+            tracing::error!("nothing is written any more: {reason}");
+        }
+        self.knobs.refuse_writes();
+        is_first
     }
 
     /// Whether a change is durable already.

@@ -42,6 +42,7 @@ impl Mount {
     /// [`Error::ReadOnly`] when nothing may be written; [`Error::Unsupported`] for a journal that
     /// cannot be; the device's; damage in the descriptors or the journal.
     pub(crate) fn writer(&self) -> Result<&Writer> {
+        self.heed_passed_over();
         self.check_writable()?;
         if let Some(writer) = self.writer.get() {
             return Ok(writer);
@@ -111,11 +112,9 @@ impl Mount {
         superblock::rewrite(self, &mut |sb| {
             sb.set_free_blocks_count(writer.blocks.free_clusters() * u64::from(sb.cluster_ratio()));
             sb.set_free_inodes_count(writer.inodes.free_inodes() as u32);
+            self.damage.record_in(sb);
             let disk = sb.disk_mut();
             disk.s_state |= STATE_CLEAN & self.sb.state();
-            if self.damaged.load(Ordering::Relaxed) {
-                superblock::note_error(self, disk);
-            }
             disk.s_feature_incompat &= !Incompat::NEEDS_RECOVERY.bits();
             if writer.orphans.is_empty() {
                 disk.s_feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();
@@ -157,7 +156,9 @@ impl Writer {
         has_journal: bool,
         journal: impl FnOnce(&Orphans) -> Result<Journal>,
     ) -> Result<Writer> {
-        let groups = Arc::new(Groups::new(mount.sb.clone(), mount.fixed_zone()));
+        let groups = Arc::new(
+            Groups::new(mount.sb.clone(), mount.fixed_zone()).telling(mount.damage.clone()),
+        );
         let totals = groups.totals(&mount.reader())?;
         let blocks = Arc::new(BlockAllocator::new(groups, totals, mount.aside_clusters()));
         let inodes = InodeAllocator::new(blocks.clone(), totals);

@@ -144,7 +144,7 @@ pub(super) fn write_placing(
         // What was settled of it belongs to a write that failed.
         mount.shrink(writer, inode, placing.old_size)?;
     }
-    mount.judged(placed)
+    placed
 }
 
 impl Placing<'_, '_> {

@@ -69,15 +69,17 @@ fn read_one_slowly(
     wait: Wait,
 ) -> Result<usize> {
     access.check_readable()?;
-    if simple::is_small(mount, buf.len()) {
-        let slot = slot::current();
-        let _held = ReadLock::take(mount, inode, wait, slot)?;
-        if let Some(device_offset) = simple::locate_read(mount, inode, offset, buf.len()) {
-            return read_simple(mount, device_offset, buf, slot);
+    mount.call(|| {
+        if simple::is_small(mount, buf.len()) {
+            let slot = slot::current();
+            let _held = ReadLock::take(mount, inode, wait, slot)?;
+            if let Some(device_offset) = simple::locate_read(mount, inode, offset, buf.len()) {
+                return read_simple(mount, device_offset, buf, slot);
+            }
         }
-    }
-    let bufs = &mut [IoSliceMut::new(buf)];
-    read_general(mount, inode, access, bufs, offset, wait)
+        let bufs = &mut [IoSliceMut::new(buf)];
+        read_general(mount, inode, access, bufs, offset, wait)
+    })
 }
 
 /// What protects a read: the inode's lock, the in-flight count, or first one and then the other.
