@@ -178,7 +178,7 @@ impl Mount {
         let made = self.with_space(writer, || {
             self.create_once(writer, dir, Some(name), what, new)
         });
-        self.judged(made).map(then)
+        made.map(then)
     }
 
     /// Makes a regular file at a path, and opens it before anybody can remove it. Blocks.
@@ -247,10 +247,9 @@ impl Mount {
         let writer = self.writer()?;
         let _names = dir.names.write();
         self.check_dir_changes(dir)?;
-        let made = self.with_space(writer, || {
+        self.with_space(writer, || {
             self.create_once(writer, dir, None, &Blueprint::Regular, new)
-        });
-        self.judged(made)
+        })
     }
 
     fn check_target(&self, what: &Blueprint<'_>) -> Result<()> {
@@ -654,7 +653,7 @@ impl Mount {
         }
         let mut block = *inode.node().disk.i_block();
         let lock = inode.map.lock();
-        if inode.has_mapped() {
+        if self.has_mapped(inode)? {
             let credits = handle.credits();
             let remove = |map: &mut crate::txn::file::MapChange<'_, '_>| {
                 map.remove(0..self.map_end(inode), credits)

@@ -15,7 +15,7 @@ use crate::txn::file::Credits;
 use crate::txn::inode::INODE_CREDITS;
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, FileType, Result};
-use dioxide_format::features::Incompat;
+use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inode::Inode as DiskInode;
 use dioxide_journal::journal::Handle;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub(super) struct Victim<'a> {
     /// Held if it may go at once.
     alone: Option<Exclusive<'a>>,
     at_once: bool,
+    /// [`Mount::emptying_credits`], if it may go at once.
+    credits: u32,
 }
 
 impl Mount {
@@ -54,7 +56,7 @@ impl Mount {
         }
         let removed = self.remove(writer, dir, name, &inode);
         drop(names);
-        self.settle(writer, &inode, self.judged(removed)?)
+        self.settle(writer, &inode, removed?)
     }
 
     /// Removes an empty directory. Blocks.
@@ -77,12 +79,12 @@ impl Mount {
         }
         // Nothing is made in it from here on: it has no links then.
         let its_names = inode.names.write();
-        if !self.judged(self.is_empty_dir(&inode))? {
+        if !self.is_empty_dir(&inode)? {
             return Err(Error::NotEmpty(text()));
         }
         let removed = self.remove(writer, dir, name, &inode);
         drop((its_names, names));
-        self.settle(writer, &inode, self.judged(removed)?)
+        self.settle(writer, &inode, removed?)
     }
 
     /// What a name stands for that may be removed. The caller has the directory's `names`.
@@ -105,7 +107,7 @@ impl Mount {
         name: &[u8],
         inode: &'a Arc<Inode>,
     ) -> Result<Fate<'a>> {
-        let mut victim = self.victim(inode);
+        let mut victim = self.victim(writer, inode)?;
         let credits = REMOVE_NAME_CREDITS + INODE_CREDITS + self.victim_credits(&victim);
         let mut handle = writer.begin(credits)?;
         if !self.remove_name(&mut handle, dir, name)? {
@@ -134,8 +136,11 @@ impl Mount {
         }
     }
 
-    /// Looks at a file that is about to lose a name.
-    pub(super) fn victim<'a>(&self, inode: &'a Arc<Inode>) -> Victim<'a> {
+    /// Looks at a file that is about to lose a name. If it ends with that, the way to its blocks is whole.
+    ///
+    /// # Errors
+    /// Damage in its map.
+    pub(super) fn victim<'a>(&self, writer: &Writer, inode: &'a Arc<Inode>) -> Result<Victim<'a>> {
         let links = inode.node().disk.links_count();
         let is_last = links <= 1 || inode.file_type() == FileType::Directory;
         let (is_open, was_open) = inode.opens();
@@ -147,11 +152,20 @@ impl Mount {
         };
         let alone = alone.filter(|_| inode.in_flight.is_quiet(&self.in_flight));
         let quiet = alone.is_some() || !was_open;
-        Victim {
+        let credits = match is_last && !is_open {
+            true => self.emptying_credits(inode)?,
+            false => 0,
+        };
+        if credits > 0 {
+            self.check_removal(writer, inode, credits)?;
+        }
+        let at_once = is_last && !is_open && quiet && !self.has_attributes(inode);
+        Ok(Victim {
             inode,
             alone,
-            at_once: is_last && !is_open && quiet && !self.has_attributes(inode),
-        }
+            at_once,
+            credits: if at_once { credits } else { 0 },
+        })
     }
 
     /// Whether it has attributes that are more than a part of the inode.
@@ -162,19 +176,18 @@ impl Mount {
 
     /// Metadata blocks that [`Mount::lose_link`] changes at most.
     pub(super) fn victim_credits(&self, victim: &Victim<'_>) -> u32 {
-        let blocks = match victim.at_once {
-            true => self.emptying_credits(victim.inode),
-            false => 0,
-        };
-        blocks + INODE_CREDITS + ORPHAN_CREDITS + InodeAllocator::FREE_CREDITS
+        victim.credits + INODE_CREDITS + ORPHAN_CREDITS + InodeAllocator::FREE_CREDITS
     }
 
     /// Metadata blocks that [`Mount::empties`] changes at most.
-    pub(crate) fn emptying_credits(&self, inode: &Inode) -> u32 {
-        match inode.has_mapped() {
+    ///
+    /// # Errors
+    /// Damage in the root of its map.
+    pub(crate) fn emptying_credits(&self, inode: &Inode) -> Result<u32> {
+        Ok(match self.has_mapped(inode)? {
             true => Credits::remove(self, inode).max(4 * BlockAllocator::FREE_CREDITS_PER_GROUP),
             false => 0,
-        }
+        })
     }
 
     /// One link less, and what comes of that.
@@ -230,10 +243,10 @@ impl Mount {
         inode: &Inode,
         lock: &crate::map::MapGuard<'_>,
     ) -> Result<bool> {
-        if !inode.has_mapped() {
+        let credits = self.emptying_credits(inode)?;
+        if credits == 0 {
             return Ok(true);
         }
-        let credits = self.emptying_credits(inode);
         let all = 0..self.map_end(inode);
         let progress = self.change_map(
             writer,
@@ -254,6 +267,14 @@ impl Mount {
         lock: &crate::map::MapGuard<'_>,
     ) -> Result<()> {
         let now = self.now_ns().div_euclid(1_000_000_000) as u32;
+        let huge_file = self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
+        let left = inode.node().disk.sectors(huge_file, self.sb.block_size());
+        // Values in inodes of their own are counted as long as there is an owner.
+        if left > 0 && !self.has_value_inodes() {
+            let what =
+                format!("i_blocks counts {left} sectors more than it has: blocks may be lost");
+            self.damage.pass_over(&inode.corrupt("inode", what));
+        }
         self.end_inode(handle, inode, lock, &mut |disk: &mut DiskInode| {
             disk.set_links_count(0);
             disk.set_size(0);
@@ -286,7 +307,7 @@ impl Mount {
                 self.deferred.lock().push(inode.clone());
                 Ok(())
             }
-            result => self.judged(result),
+            result => result,
         }
     }
 
@@ -307,6 +328,7 @@ impl Mount {
         let deleted = self
             .writer()
             .and_then(|writer| self.delete_or_defer(writer, inode));
+        let deleted = self.judged(deleted);
         if let Err(error) = deleted {
             tracing::warn!(ino = inode.ino.0, %error, "a removed file waits for the next mount to be freed");
         }
@@ -328,26 +350,5 @@ impl Mount {
         })?;
         dir.changed_in(handle.tid(), true);
         Ok(())
-    }
-}
-
-impl Inode {
-    /// Whether `i_block` leads to blocks.
-    pub(crate) fn has_mapped(&self) -> bool {
-        let node = self.node();
-        let disk = &node.disk;
-        let mapped = matches!(
-            self.file_type(),
-            FileType::Regular | FileType::Directory | FileType::Symlink
-        );
-        if !mapped || disk.has_inline_data() || disk.is_fast_symlink() {
-            return false;
-        }
-        let block = disk.i_block();
-        match disk.uses_extents() {
-            // eh_entries of the root.
-            true => block[2..4] != [0; 2],
-            false => block.iter().any(|&byte| byte != 0),
-        }
     }
 }

@@ -72,7 +72,7 @@ impl Mount {
         let crosses = !Arc::ptr_eq(&from.dir, &to.dir);
         let renaming = crosses.then(|| self.renaming.lock());
         let above = match crosses {
-            true => self.judged(self.nearer_to_root(&from.dir, &to.dir))?,
+            true => self.nearer_to_root(&from.dir, &to.dir)?,
             false => None,
         };
         let names = lock_names(&from.dir, &to.dir, above);
@@ -105,7 +105,7 @@ impl Mount {
             _ => self.with_space(writer, || self.replace(writer, &change)),
         };
         drop((names, renaming));
-        match (&change.other, self.judged(moved)?) {
+        match (&change.other, moved?) {
             (Some(other), Some(fate)) => self.settle(writer, other, fate),
             _ => Ok(()),
         }
@@ -236,7 +236,7 @@ impl Mount {
         {
             return Err(Error::NotEmpty(change.to.text()));
         }
-        let mut victim = other.map(|other| self.victim(other));
+        let mut victim = other.map(|other| self.victim(writer, other)).transpose()?;
         let victim_credits = victim
             .as_ref()
             .map_or(0, |victim| self.victim_credits(victim));

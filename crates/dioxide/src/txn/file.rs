@@ -195,18 +195,7 @@ impl Mount {
             owner: self.owner(inode),
             root: before,
             extents,
-            blocks: FileBlocks {
-                mount: self,
-                writer,
-                release: writer.release(handle),
-                goal: self.goal_of(inode)?,
-                extents,
-                is_metadata: matches!(inode.file_type(), FileType::Directory | FileType::Symlink)
-                    || inode.flags().contains(InodeFlags::EA_INODE),
-                fresh: Vec::new(),
-                grown: 0,
-                freed: false,
-            },
+            blocks: self.blocks_of(writer, inode, writer.release(handle))?,
             handle,
             cuts: false,
             undone: false,
@@ -251,6 +240,68 @@ impl Mount {
         result
     }
 
+    /// A file's blocks, before any change.
+    fn blocks_of<'c>(
+        &'c self,
+        writer: &'c Writer,
+        inode: &Inode,
+        release: Release,
+    ) -> Result<FileBlocks<'c>> {
+        Ok(FileBlocks {
+            mount: self,
+            writer,
+            release,
+            goal: self.goal_of(inode)?,
+            extents: inode.is_extent_mapped(),
+            is_metadata: matches!(inode.file_type(), FileType::Directory | FileType::Symlink)
+                || inode.flags().contains(InodeFlags::EA_INODE),
+            fresh: Vec::new(),
+            grown: 0,
+            freed: false,
+        })
+    }
+
+    /// Whether `i_block` leads to blocks.
+    ///
+    /// # Errors
+    /// Damage in the root of an extent tree.
+    pub(crate) fn has_mapped(&self, inode: &Inode) -> Result<bool> {
+        let node = inode.node();
+        let disk = &node.disk;
+        let mapped = matches!(
+            inode.file_type(),
+            FileType::Regular | FileType::Directory | FileType::Symlink
+        );
+        if !mapped || disk.has_inline_data() || disk.is_fast_symlink() {
+            return Ok(false);
+        }
+        let mut root = *disk.i_block();
+        match disk.uses_extents() {
+            true => Ok(!Tree::new(&self.owner(inode), &mut root).is_empty(&self.reader())?),
+            false => Ok(root.iter().any(|&byte| byte != 0)),
+        }
+    }
+
+    /// Whether the way from a root that is whole to a file's blocks is, too, as far as one transaction of `credits` removes
+    /// them. Blocks on metadata; changes nothing. The map's lock is free.
+    ///
+    /// # Errors
+    /// Damage in the map.
+    pub(crate) fn check_removal(&self, writer: &Writer, inode: &Inode, credits: u32) -> Result<()> {
+        if inode.is_extent_mapped() && self.tree_depth(inode) == 0 {
+            return Ok(());
+        }
+        // Requests of a handle that was closed may be changing it.
+        let _lock = inode.map.lock();
+        let (owner, edit) = (self.owner(inode), self.reader());
+        let (mut root, all) = (*inode.node().disk.i_block(), 0..self.map_end(inode));
+        let blocks = self.blocks_of(writer, inode, Release::Now)?;
+        match inode.is_extent_mapped() {
+            true => Tree::new(&owner, &mut root).check_remove(&edit, &blocks, all, credits),
+            false => Indirect::new(&owner, &mut root).check_remove(&edit, &blocks, all, credits),
+        }
+    }
+
     /// Gives a file of metadata that is no directory a block of zeros in a hole, and counts it. With
     /// bigalloc it shares the cluster of its neighbours. The map's lock is free.
     ///
@@ -265,18 +316,10 @@ impl Mount {
         kind: &dyn Kind,
     ) -> Result<()> {
         let lock = inode.map.lock();
-        let extents = inode.is_extent_mapped();
         let mut blocks = FileBlocks {
-            mount: self,
-            writer,
-            // Only what was just taken is ever given back.
-            release: Release::Now,
-            goal: self.goal_of(inode)?,
-            extents,
             is_metadata: true,
-            fresh: Vec::new(),
-            grown: 0,
-            freed: false,
+            // Only what was just taken is ever given back.
+            ..self.blocks_of(writer, inode, Release::Now)?
         };
         let shared = self.implied_cluster_locked(inode, &lock, lblk)?;
         let cluster = match shared {

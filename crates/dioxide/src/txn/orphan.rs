@@ -286,7 +286,7 @@ impl Mount {
                 let end = inode.i_size().next_multiple_of(self.block_bytes());
                 self.zero_block_part(&inode, inode.i_size(), end)?;
             }
-            if inode.has_mapped() {
+            if self.has_mapped(&inode)? {
                 self.free_behind_end(writer, &inode)?;
             } else {
                 self.not_an_orphan(writer, &inode)?;
@@ -315,7 +315,8 @@ impl Mount {
         };
         self.release_xattrs(writer, inode)?;
         let credits = ORPHAN_CREDITS + INODE_CREDITS + InodeAllocator::FREE_CREDITS;
-        let mut handle = writer.begin(credits + self.emptying_credits(inode))?;
+        let emptying = self.emptying_credits(inode)?;
+        let mut handle = writer.begin(credits + emptying)?;
         let is_empty = self.empties(writer, &mut handle, inode, &inode.map.lock())?;
         if !is_empty {
             handle.stop()?;

@@ -191,6 +191,17 @@ impl<'a> Indirect<'a> {
         Ok(stopped.map_or(Progress::Done, |at| Progress::More(at..range.end)))
     }
 
+    /// Whether [`Indirect::remove_some`] would find its way: plans it, and changes nothing.
+    pub(crate) fn check_remove(
+        &self,
+        edit: &dyn Edit,
+        blocks: &dyn Blocks,
+        range: Range<u64>,
+        max_credits: u32,
+    ) -> Result<()> {
+        Removal::new(self.owner, edit, blocks, range, max_credits).plan(self.root)
+    }
+
     /// Follows the pointers to the first that is 0, or to the one that points to data.
     fn follow(&self, edit: &dyn Edit, path: Path) -> Result<Way> {
         let mut way = Way {

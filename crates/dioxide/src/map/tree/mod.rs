@@ -127,6 +127,11 @@ impl<'a> Tree<'a> {
         u16::from_le_bytes([self.root[6], self.root[7]]).min(5)
     }
 
+    /// Whether nothing is mapped.
+    pub(crate) fn is_empty(&self, edit: &dyn Edit) -> Result<bool> {
+        Ok(self.plan(edit)?.is_empty())
+    }
+
     /// The extent that holds `lblk`.
     pub(crate) fn find(&self, edit: &dyn Edit, lblk: Lblk) -> Result<Option<Extent>> {
         self.plan(edit)?.find(lblk)
@@ -194,6 +199,18 @@ impl<'a> Tree<'a> {
         self.change(edit, blocks, |plan, blocks| {
             plan.remove(range, max_credits, blocks)
         })
+    }
+
+    /// Whether [`Tree::remove_some`] would find its way: plans it, and changes nothing.
+    pub(crate) fn check_remove(
+        &self,
+        edit: &dyn Edit,
+        blocks: &dyn Blocks,
+        range: Range<u64>,
+        max_credits: u32,
+    ) -> Result<()> {
+        let mut plan = self.plan(edit)?;
+        plan.remove(range, max_credits, blocks).map(drop)
     }
 
     /// Makes what is mapped in `range` written or unwritten. Changes any number of blocks.

@@ -101,6 +101,13 @@ impl<'a> Plan<'a> {
         self.node(ROOT).depth()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.node(ROOT).entries {
+            ExtentEntries::Leaf(extents) => extents.is_empty(),
+            ExtentEntries::Index(indices) => indices.is_empty(),
+        }
+    }
+
     pub(super) fn new_nodes(&self) -> u32 {
         let is_new = |slot: &&Slot| matches!(slot.fate, Fate::New(_));
         self.nodes.values().filter(is_new).count() as u32

@@ -80,7 +80,7 @@ impl Apply<'_> {
         }
         let (mount, writer) = (self.mount, self.writer);
         let inode = mount.orphan(ino)?;
-        if inode.has_mapped() {
+        if mount.has_mapped(&inode)? {
             let lock = inode.map.lock();
             let all = 0..mount.map_end(&inode);
             mount.change_map(
@@ -169,7 +169,7 @@ impl Apply<'_> {
             return Ok(pieces);
         }
         let inode = self.mount.orphan(ino)?;
-        if !inode.has_mapped() {
+        if !self.mount.has_mapped(&inode)? {
             return Ok(pieces);
         }
         let mut put = |lblk: u64, len: u32, start: Pblk, unwritten: bool| {
@@ -299,7 +299,10 @@ impl Apply<'_> {
             return Ok(());
         }
         // Linux commits a change of the kind of map in full.
-        if old.is_some() && was != Some(Content::Itself) && self.mount.orphan(ino)?.has_mapped() {
+        if old.is_some()
+            && was != Some(Content::Itself)
+            && self.mount.has_mapped(&*self.mount.orphan(ino)?)?
+        {
             return Err(wrong(ino, "it is mapped in another way than before"));
         }
         let recorded = file.raw.as_deref().and_then(|raw| raw.get(I_BLOCK));

@@ -137,7 +137,7 @@ impl Mount {
         }
     }
 
-    pub(super) fn has_value_inodes(&self) -> bool {
+    pub(crate) fn has_value_inodes(&self) -> bool {
         let features = self.sb.features().incompat;
         features.contains(Incompat::EA_INODE)
     }
@@ -554,7 +554,6 @@ impl Work<'_, '_> {
         let (mount, inode) = (self.mount, self.inode);
         let mut entries = held.entries(inode)?;
         let block = held.at();
-        // Its sectors are nobody's business any more.
         let mut new = Outcome {
             area: None,
             block,
@@ -587,6 +586,7 @@ impl Work<'_, '_> {
         }
         let left = self.leave_block(block).and_then(|_| {
             new.block = None;
+            new.clusters = -1;
             new.values = -(entries.in_block.iter().filter_map(value_inode).count() as i64);
             mount.write_attributes(self.handle, inode, &new)
         });
