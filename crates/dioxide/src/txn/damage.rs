@@ -145,7 +145,7 @@ pub(crate) fn told(disk: &SuperBlockDisk) -> String {
     let place = Place {
         ino: (disk.s_last_error_ino != 0).then_some(Ino(disk.s_last_error_ino)),
         block: (disk.s_last_error_block != 0).then_some(disk.s_last_error_block),
-        offset: None,
+        ..Place::default()
     };
     let func = func[..end].escape_ascii();
     match place == Place::default() {
