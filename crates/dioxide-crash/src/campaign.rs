@@ -71,8 +71,10 @@ pub struct Campaign {
     pub jobs: usize,
     /// Of each workload. Its seed and number of states are those of the campaign where that is less.
     pub limits: Limits,
-    /// How devices lie, if they do.
+    /// How devices lie, or what is broken in the engine, if so.
     pub fault: Option<Fault>,
+    /// Whether to run no further workload once a state was bad.
+    pub until_bad: bool,
 }
 
 /// Told how far it is: states checked, states asked for, bad ones.
@@ -92,10 +94,15 @@ impl Campaign {
         let starts = self.starts()?;
         let jobs = self.job_list();
         let (next, states, bad) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let total = Mutex::new(Report::default());
+        let mut report = Report::default();
+        for sample in &checks.others {
+            report.count_other(sample.recover.name(), 0);
+        }
+        let total = Mutex::new(report);
         let work = || {
             let mut report = Report::default();
-            while states.load(Ordering::Relaxed) < self.states {
+            let goes_on = || !self.until_bad || bad.load(Ordering::Relaxed) == 0;
+            while states.load(Ordering::Relaxed) < self.states && goes_on() {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(job) = self.job(&jobs, index) else {
                     break;

@@ -265,6 +265,13 @@ impl Session for Mounted {
         self.names(known).map_err(words)
     }
 
+    fn free(&mut self) -> u64 {
+        let counts = self.fs.statfs();
+        let mut hasher = DefaultHasher::new();
+        (counts.blocks_free, counts.files_free).hash(&mut hasher);
+        hasher.finish()
+    }
+
     fn close(mut self: Box<Self>) -> Result<(), String> {
         self.open.clear();
         self.held = None;

@@ -8,6 +8,7 @@
 //! Rejected: e2fsck on every state. It costs a hundred recoveries. It looks at each arrangement of files that is new, and at a
 //! sample of the others.
 
+use crate::journal::{self, Metadata};
 use crate::oracle::Promise;
 use crate::report::{Bad, Coverage, Report};
 use crate::run::{Recorded, look};
@@ -16,7 +17,8 @@ use dioxide::block::Device;
 use dioxide::block::record::states::{
     CowDevice, Media, Options, Snapshot, State, StateError, States,
 };
-use dioxide::block::record::{Action, Log, RecordDevice};
+use dioxide::block::record::{Action, Entry, RecordDevice};
+use dioxide::format::types::Ino;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -121,7 +123,7 @@ impl Explorer<'_> {
         report.workloads += 1;
         report.ops += u64::from(recorded.model.last());
         report.unsupported += recorded.unsupported;
-        report.coverage.add(&coverage(&recorded.log));
+        report.coverage.add(&coverage(recorded));
         let mut media = media(recorded);
         let mut known = HashSet::new();
         let mut promised = (u64::MAX, None);
@@ -281,7 +283,7 @@ impl Explorer<'_> {
     ) -> Result<(), String> {
         for sample in self.checks.others.iter().filter(|s| is_due(s.every, turn)) {
             let name = sample.recover.name();
-            report.count_other(name);
+            report.count_other(name, 1);
             let by = |what| format!("recovered by {name}: {what}");
             let image = sample.recover.recover(before).map_err(by)?;
             let device = CowDevice::new(&image, crash.recorded.cache);
@@ -318,7 +320,7 @@ fn is_due(every: u64, turn: u64) -> bool {
 
 fn shape(sight: &Sight) -> u64 {
     let mut hasher = DefaultHasher::new();
-    sight.tree.hash(&mut hasher);
+    (&sight.tree, sight.free).hash(&mut hasher);
     for seen in &sight.files {
         (seen.data.len(), seen.mode, seen.shape).hash(&mut hasher);
     }
@@ -340,10 +342,10 @@ fn message(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 /// What a log shows of the journal's work.
-fn coverage(log: &Log) -> Coverage {
+fn coverage(recorded: &Recorded) -> Coverage {
     let mut coverage = Coverage::default();
     let mut last_descriptor = 0;
-    for entry in log.entries() {
+    for entry in recorded.log.entries() {
         match &entry.action {
             Action::Flush => coverage.flushes += 1,
             Action::Write { offset, bytes, fua } => {
@@ -356,7 +358,35 @@ fn coverage(log: &Log) -> Coverage {
             _ => {}
         }
     }
+    if let Some(metadata) = Metadata::of(&recorded.base) {
+        count_changes(&mut coverage, metadata, recorded.log.entries());
+    }
     coverage
+}
+
+/// Counts what the blocks in the log show.
+fn count_changes(coverage: &mut Coverage, mut metadata: Metadata, entries: &[Entry]) {
+    for transaction in journal::transactions(entries) {
+        let copies = transaction.copies();
+        let inodes = copies.flat_map(|copy| metadata.inodes_in(copy.tag.block));
+        let inodes: Vec<Ino> = inodes.map(|(ino, _)| ino).collect();
+        let depths = |metadata: &Metadata| -> Vec<Option<u16>> {
+            inodes.iter().map(|&ino| metadata.depth(ino)).collect()
+        };
+        let (orphans, before) = (metadata.orphans(), depths(&metadata));
+        metadata.commit(entries, &transaction);
+        let escaped = transaction.copies().filter(|copy| copy.tag.is_escaped());
+        let changes = before.into_iter().zip(depths(&metadata));
+        let changed = changes.filter(|(old, new)| old.is_some() && new.is_some() && old != new);
+        let has_names = |ino| metadata.inode(ino).is_some_and(|it| it.links_count() > 0);
+        let made = metadata
+            .orphans()
+            .into_iter()
+            .filter(|ino| !orphans.contains(ino));
+        coverage.escaped += escaped.count() as u64;
+        coverage.depth_changes += changed.count() as u64;
+        coverage.orphan_truncates += made.filter(|&ino| has_names(ino)).count() as u64;
+    }
 }
 
 fn count_journal_block(coverage: &mut Coverage, last_descriptor: &mut u64, at: u64, block: &[u8]) {

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A program of e2fsprogs, which Debian keeps where users do not look, speaking English.
+/// A program of e2fsprogs or util-linux, which Debian keeps where users do not look, speaking English.
 pub(crate) fn program(name: &str) -> Result<Command, String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{path}:/usr/sbin:/sbin");
@@ -16,7 +16,11 @@ pub(crate) fn program(name: &str) -> Result<Command, String> {
         .split(':')
         .any(|dir| Path::new(dir).join(name).is_file());
     if !is_there {
-        return Err(format!("{name} is not installed: it comes with e2fsprogs"));
+        let package = match name {
+            "mount" | "umount" => "util-linux",
+            _ => "e2fsprogs",
+        };
+        return Err(format!("{name} is not installed: it comes with {package}"));
     }
     let mut command = Command::new(name);
     command.env("PATH", path).env("LC_ALL", "C");
@@ -54,6 +58,24 @@ pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
+/// Shows an image as a file.
+pub(crate) fn with_file<T>(
+    image: &Snapshot,
+    run: impl FnOnce(&Path) -> Result<T, String>,
+) -> Result<T, String> {
+    let place = Place::new().map_err(|e| e.to_string())?;
+    let path = place.path("image");
+    let write = || image.write_sparse(&File::create(&path)?, 0);
+    write().map_err(|e| e.to_string())?;
+    run(&path)
+}
+
+/// The image that a file holds.
+pub(crate) fn snapshot(path: &Path) -> Result<Snapshot, String> {
+    let bytes = fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(Snapshot::new(&bytes))
+}
+
 /// `e2fsck -fn`: an unmounted image must be clean. `e2fsck -fy` before that: replays and repairs a
 /// crashed one; whatever it repairs beyond orphans, and totals and marks in the superblock, is damage.
 #[derive(Clone, Copy, Debug)]
@@ -66,17 +88,6 @@ impl E2fsck {
     /// It is not.
     pub fn find() -> Result<E2fsck, String> {
         program("e2fsck").map(|_| E2fsck(()))
-    }
-
-    fn with_file<T>(
-        image: &Snapshot,
-        run: impl FnOnce(&Path) -> Result<T, String>,
-    ) -> Result<T, String> {
-        let place = Place::new().map_err(|e| e.to_string())?;
-        let path = place.path("image");
-        let write = || image.write_sparse(&File::create(&path)?, 0);
-        write().map_err(|e| e.to_string())?;
-        run(&path)
     }
 
     fn clean(path: &Path) -> Result<(), String> {
@@ -125,7 +136,7 @@ fn damage(text: &str) -> Option<&str> {
 
 impl Check for E2fsck {
     fn check(&self, image: &Snapshot) -> Result<(), String> {
-        E2fsck::with_file(image, E2fsck::clean)
+        with_file(image, E2fsck::clean)
     }
 }
 
@@ -135,11 +146,10 @@ impl Recover for E2fsck {
     }
 
     fn recover(&self, image: &Snapshot) -> Result<Snapshot, String> {
-        E2fsck::with_file(image, |path| {
+        with_file(image, |path| {
             E2fsck::repair(path)?;
             E2fsck::clean(path)?;
-            let bytes = fs::read(path).map_err(|e| e.to_string())?;
-            Ok(Snapshot::new(&bytes))
+            snapshot(path)
         })
     }
 }

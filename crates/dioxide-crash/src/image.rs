@@ -39,6 +39,8 @@ pub enum Layout {
     Bigalloc,
     /// With an orphan file.
     OrphanFile,
+    /// Blocks of 1024 bytes in groups of 384, so many that what spans them takes more than one transaction.
+    Groups,
     /// Without a journal: overwrites only.
     NoJournal,
 }
@@ -51,11 +53,13 @@ struct Recipe {
     features: &'static str,
     /// In bytes.
     cluster: Option<u64>,
+    /// Blocks of a group.
+    group: Option<u64>,
 }
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 8] = [
+    pub const ALL: [Layout; 9] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -63,6 +67,7 @@ impl Layout {
         Layout::Indirect,
         Layout::Bigalloc,
         Layout::OrphanFile,
+        Layout::Groups,
         Layout::NoJournal,
     ];
 
@@ -72,6 +77,7 @@ impl Layout {
             block_bytes,
             features,
             cluster: None,
+            group: None,
         };
         match self {
             Layout::K4 => recipe("4k", 4096, "metadata_csum,^orphan_file"),
@@ -88,9 +94,25 @@ impl Layout {
                 ..recipe("bigalloc", 4096, "metadata_csum,bigalloc,^orphan_file")
             },
             Layout::OrphanFile => recipe("orphan-file", 1024, "metadata_csum,orphan_file"),
+            Layout::Groups => Recipe {
+                group: Some(384),
+                ..recipe("groups", 1024, "metadata_csum,^orphan_file,^resize_inode")
+            },
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
         }
     }
+
+    /// All but [`Layout::Groups`], whose images are ten times as large.
+    pub const USUAL: [Layout; 8] = [
+        Layout::K4,
+        Layout::K1,
+        Layout::Plain,
+        Layout::Csum3,
+        Layout::Indirect,
+        Layout::Bigalloc,
+        Layout::OrphanFile,
+        Layout::NoJournal,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -103,9 +125,10 @@ impl Layout {
     }
 
     /// The smallest journal has 1024 blocks, and mke2fs wants as much again around it.
-    fn size_bytes(self) -> usize {
-        match self.recipe().block_bytes {
-            4096 => 12 << 20,
+    pub(crate) fn size_bytes(self) -> usize {
+        match (self, self.recipe().block_bytes) {
+            (Layout::Groups, _) => 48 << 20,
+            (_, 4096) => 12 << 20,
             _ => 4 << 20,
         }
     }
@@ -212,6 +235,9 @@ impl Layout {
         }
         if let Some(cluster) = recipe.cluster {
             mke2fs.args(["-C", &cluster.to_string()]);
+        }
+        if let Some(group) = recipe.group {
+            mke2fs.args(["-g", &group.to_string()]);
         }
         run(mke2fs.arg("-d").arg(tree).arg(image)).map(drop)
     }

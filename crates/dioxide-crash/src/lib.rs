@@ -15,6 +15,7 @@
 //! | [`explore`] | its crash states, recovered and checked |
 //! | [`image`] | images to begin with, made by mke2fs, free space filled with poison |
 //! | [`fsck`] | e2fsck as a check and as another way to recover |
+//! | [`kernel`] | the kernel's ext4 as another way to recover |
 //! | [`workload`] | operations alone, in pairs with fsync at each place, and at random |
 //! | [`campaign`] | many workloads over many images, by several threads |
 //! | [`replay`] | one state again, by its description |
@@ -46,6 +47,8 @@ pub mod explore;
 pub mod fault;
 pub mod fsck;
 pub mod image;
+mod journal;
+pub mod kernel;
 pub mod model;
 pub mod names;
 pub mod op;

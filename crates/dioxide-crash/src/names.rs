@@ -4,6 +4,7 @@
 //! written once, while they are empty, so that a tree with their contents is of one state or of none:
 //! nothing is ever written over what an older tree shows.
 
+use dioxide::format::journal::MAGIC;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
@@ -85,9 +86,17 @@ pub fn fill(path: &str, len: usize) -> Vec<u8> {
 /// Bytes of an unnamed file that gets a name.
 pub const UNNAMED_LEN: usize = 2000;
 
-/// The target of a symlink.
+/// The longest target that is kept in the inode.
+const IN_INODE: usize = 59;
+
+/// The target of a symlink. One that takes a block of its own begins with the journal's magic number, so that it is
+/// escaped in the log.
 pub fn target(len: usize) -> Vec<u8> {
-    vec![b't'; len]
+    let mut target = vec![b't'; len];
+    if len > IN_INODE {
+        target[..4].copy_from_slice(&MAGIC.to_be_bytes());
+    }
+    target
 }
 
 /// What the image begins with, besides the files that data operations work on: directories, files with

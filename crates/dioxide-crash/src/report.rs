@@ -33,6 +33,12 @@ pub struct Coverage {
     pub forced: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Copies of blocks that begin with the journal's magic number.
+    pub escaped: u64,
+    /// Files that a truncate made orphans, since there was more to free than one transaction can.
+    pub orphan_truncates: u64,
+    /// Times that an extent tree grew or lost a level.
+    pub depth_changes: u64,
 }
 
 /// Figures of an exploration.
@@ -87,10 +93,11 @@ impl Report {
         new
     }
 
-    pub(crate) fn count_other(&mut self, name: &str) {
+    /// So many more states were recovered by something else.
+    pub(crate) fn count_other(&mut self, name: &str, more: u64) {
         match self.otherwise.iter_mut().find(|(other, _)| other == name) {
-            Some((_, count)) => *count += 1,
-            None => self.otherwise.push((name.into(), 1)),
+            Some((_, count)) => *count += more,
+            None => self.otherwise.push((name.into(), more)),
         }
     }
 
@@ -110,7 +117,7 @@ impl Report {
         self.examples
             .extend(other.examples.iter().take(room).cloned());
         for (name, count) in &other.otherwise {
-            (0..*count).for_each(|_| self.count_other(name));
+            self.count_other(name, *count);
         }
         self.coverage.add(&other.coverage);
         self.shapes_seen.extend(&other.shapes_seen);
@@ -119,13 +126,17 @@ impl Report {
 }
 
 impl Coverage {
-    pub(crate) fn add(&mut self, other: &Coverage) {
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Coverage) {
         self.commits += other.commits;
         self.revokes += other.revokes;
         self.wraps += other.wraps;
         self.checkpoints += other.checkpoints;
         self.forced += other.forced;
         self.flushes += other.flushes;
+        self.escaped += other.escaped;
+        self.orphan_truncates += other.orphan_truncates;
+        self.depth_changes += other.depth_changes;
     }
 }
 
@@ -138,6 +149,9 @@ impl fmt::Display for Report {
             checkpoints,
             forced,
             flushes,
+            escaped,
+            orphan_truncates,
+            depth_changes,
         } = self.coverage;
         writeln!(
             f,
@@ -159,7 +173,9 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "coverage      {commits} commits, {revokes} revokes, {wraps} wraps, \
-             {checkpoints} journal superblocks, {forced} forced writes, {flushes} flushes"
+             {checkpoints} journal superblocks, {forced} forced writes, {flushes} flushes, \
+             {escaped} escaped blocks, {orphan_truncates} orphans of truncates, \
+             {depth_changes} changes of depth"
         )?;
         writeln!(f, "bad           {}", self.bad)?;
         if self.bad > self.examples.len() as u64 {

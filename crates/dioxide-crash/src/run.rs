@@ -66,7 +66,8 @@ pub(crate) fn look(session: &mut dyn Session, names: &[String]) -> Result<Sight,
     let tree = session
         .tree(names)
         .map_err(|e| format!("reading names: {e}"))?;
-    Ok(Sight { files, tree })
+    let free = session.free();
+    Ok(Sight { files, tree, free })
 }
 
 /// Runs operations on a fresh device with the contents of `start`, and unmounts.
@@ -99,7 +100,7 @@ pub fn record(
         run.step(&mut *session, op)?;
     }
     run.close(session)?;
-    Ok(Recorded {
+    let recorded = Recorded {
         base: start.image.clone(),
         whole: start.whole.clone(),
         log: run.record.take_log(),
@@ -107,13 +108,16 @@ pub fn record(
         times: run.times,
         cache: device.cache,
         unsupported: run.unsupported,
-    })
+    };
+    Ok(recorded)
 }
 
 /// The model of the image, of which contents are known and attributes are taken as found.
 fn first_state(session: &mut dyn Session, start: &Start) -> Result<Model, String> {
     let names: Vec<String> = start.files.iter().map(|spec| spec.name.clone()).collect();
-    let Sight { files: seen, tree } = look(session, &names)?;
+    let Sight {
+        files: seen, tree, ..
+    } = look(session, &names)?;
     for (file, (spec, seen)) in start.files.iter().zip(&seen).enumerate() {
         if spec.contents(file) != seen.data {
             return Err(format!(

@@ -1,7 +1,7 @@
 //! What to run: each operation alone, all pairs of operations, random mixes; with fsync at each place.
 //!
 //! A workload has a short name that says all there is to know of it: `single:4:1`, `pair:4:17:3`,
-//! `random:99`, `long:99`. The first numbers are places in [`operations`], the last which of the operations is
+//! `random:99`, `long:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
 //! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random` and `long`, the seed. Those of
 //! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`]; `names-random` mixes them with data.
 
@@ -58,6 +58,10 @@ pub enum Workload {
         /// Their seed.
         seed: u64,
     },
+    /// Much space allocated behind the end of a file, and a truncate that takes it away.
+    Truncate,
+    /// A block of metadata freed, and used again for data.
+    Reuse,
 }
 
 /// The operations that workloads are made of.
@@ -160,11 +164,15 @@ fn changes(unit: u64) -> Vec<Op> {
 }
 
 impl Workload {
-    /// Each operation alone, without and with an fsync.
+    /// Each operation alone, without and with an fsync; and what has a name of its own.
     pub fn singles(layout: Layout) -> Vec<Workload> {
         let all = 0..operations(layout).len();
         let both = |op| [false, true].map(|synced| Workload::Single { op, synced });
-        all.flat_map(both).collect()
+        let further = match layout {
+            Layout::NoJournal => &[][..],
+            _ => &[Workload::Truncate, Workload::Reuse],
+        };
+        all.flat_map(both).chain(further.iter().copied()).collect()
     }
 
     /// All pairs, with fsync nowhere, after the first, after the second, after both.
@@ -214,6 +222,11 @@ impl Workload {
             Workload::NamesRandom { seed } => return Ok(random_names(layout, &known, seed)),
             Workload::Random { seed } => return Ok(random(layout, &known, seed, 6..21)),
             Workload::Long { seed } => return Ok(random(layout, &known, seed, 500..600)),
+            Workload::Truncate | Workload::Reuse if layout == Layout::NoJournal => {
+                return Err(format!("{self}: not without a journal"));
+            }
+            Workload::Truncate => return Ok(valid(layout, truncate(layout))),
+            Workload::Reuse => return Ok(reuse()),
         };
         let with_sync = |(index, op): (usize, Op)| {
             let sync = op.file().filter(|_| synced >> index & 1 == 1);
@@ -239,6 +252,34 @@ impl Workload {
         }
         Ok(valid(layout, ops))
     }
+}
+
+fn truncate(layout: Layout) -> Vec<Op> {
+    let size = layout.size_bytes() as u64;
+    let space = match layout {
+        // What it has besides is the journal and the groups' own.
+        Layout::Groups => size / 8 * 7,
+        _ => size / 4,
+    };
+    vec![
+        allocate(2, Mode::KeepSize, 0, space),
+        Op::Sync,
+        Op::SetLen { file: 2, len: 0 },
+        Op::Fsync { file: 2 },
+    ]
+}
+
+/// The block of a symlink becomes a file's.
+fn reuse() -> Vec<Op> {
+    let names = [
+        NameOp::Symlink("/a/l", 90),
+        NameOp::Unlink("/a/l"),
+        NameOp::Create("/a/n"),
+        NameOp::Fill("/a/n", 1000),
+        NameOp::Create("/a/o"),
+        NameOp::Fill("/a/o", 4000),
+    ];
+    names.map(|op| [Op::Name(op), Op::Sync]).concat()
 }
 
 /// The operations on names that a layout keeps over a crash.
@@ -401,6 +442,8 @@ impl fmt::Display for Workload {
             }
             Workload::NamesRandom { seed } => write!(f, "names-random:{seed}"),
             Workload::Long { seed } => write!(f, "long:{seed}"),
+            Workload::Truncate => f.write_str("truncate"),
+            Workload::Reuse => f.write_str("reuse"),
         }
     }
 }
@@ -410,12 +453,17 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Workload, String> {
         parse(text).ok_or_else(|| {
-            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED or names-single, names-pair, names-random of the same")
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, truncate, reuse or names-single, names-pair, names-random of the same")
         })
     }
 }
 
 fn parse(text: &str) -> Option<Workload> {
+    match text {
+        "truncate" => return Some(Workload::Truncate),
+        "reuse" => return Some(Workload::Reuse),
+        _ => {}
+    }
     let (kind, rest) = text.split_once(':')?;
     let numbers = rest.split(':').map(|word| word.parse().ok());
     let numbers: Vec<u64> = numbers.collect::<Option<_>>()?;

@@ -8,27 +8,11 @@ use dioxide_crash::explore::{Check, Checks, Limits, Recover, Sample};
 use dioxide_crash::fault::Fault;
 use dioxide_crash::fsck::E2fsck;
 use dioxide_crash::image::Layout;
+use dioxide_crash::kernel::Kernel;
 use dioxide_crash::replay::Replay;
-use dioxide_crash::report::Report;
-use dioxide_testkit::{Dir, Image, Mount, have_root};
-use std::fs;
-
-/// The kernel's ext4, on a loop device.
-struct Kernel;
-
-impl Recover for Kernel {
-    fn name(&self) -> &str {
-        "kernel"
-    }
-
-    fn recover(&self, image: &Snapshot) -> Result<Snapshot, String> {
-        let file = Image::blank(Dir::Tmpfs, image.size_bytes());
-        fs::write(file.path(), image.to_vec()).map_err(|e| e.to_string())?;
-        Mount::ext4(file.path(), "").unmount();
-        let bytes = fs::read(file.path()).map_err(|e| e.to_string())?;
-        Ok(Snapshot::new(&bytes))
-    }
-}
+use dioxide_crash::report::{Coverage, Report};
+use dioxide_crash::workload::Workload;
+use dioxide_testkit::have_root;
 
 /// The same each time, so that a change is judged by what it changes; in a soak another one each time.
 fn seed() -> u64 {
@@ -57,6 +41,7 @@ fn campaign(layouts: &[Layout]) -> Campaign {
         jobs: 2,
         limits: Limits::default(),
         fault: None,
+        until_bad: false,
     }
 }
 
@@ -64,15 +49,15 @@ fn run(campaign: &Campaign, keep_open: bool) -> Report {
     let e2fsck = E2fsck::find().expect("e2fsprogs");
     let mut others: Vec<Sample<'_>> = vec![Sample {
         recover: &e2fsck,
-        every: 400,
+        every: (campaign.states / 4).min(400),
     }];
-    if have_root() {
-        others.push(Sample {
-            recover: &Kernel,
-            every: 4000,
-        });
-    } else {
-        eprintln!("skipped: the kernel's recovery needs root");
+    let kernel = have_root().then(|| Kernel::find().expect("root, and loop devices"));
+    match &kernel {
+        Some(kernel) => others.push(Sample {
+            recover: kernel,
+            every: (campaign.states / 4).min(4000),
+        }),
+        None => eprintln!("skipped: the kernel's recovery needs root"),
     }
     let checks = Checks {
         consistent: Some(&e2fsck),
@@ -86,14 +71,19 @@ fn run(campaign: &Campaign, keep_open: bool) -> Report {
     report.expect("images can be made")
 }
 
-fn is_never_bad(keep_open: bool) {
-    let campaign = campaign(&Layout::ALL);
-    println!("DIOXIDE_SEED={}", campaign.seed);
-    let report = run(&campaign, keep_open);
+/// All of it was looked at, by everybody, and nothing was bad.
+fn is_good(campaign: &Campaign, report: &Report) {
     println!("{report}");
     assert_eq!(report.bad, 0, "DIOXIDE_SEED={}\n{report}", campaign.seed);
     assert_eq!(report.unsupported, 0);
-    assert!(report.states >= states() && report.consistent > 0);
+    assert!(report.states >= campaign.states && report.consistent > 0);
+    assert!(report.otherwise.iter().all(|&(_, states)| states > 0));
+}
+
+fn is_never_bad(keep_open: bool) {
+    let campaign = campaign(&Layout::USUAL);
+    println!("DIOXIDE_SEED={}", campaign.seed);
+    is_good(&campaign, &run(&campaign, keep_open));
 }
 
 #[test]
@@ -124,36 +114,71 @@ fn crash_amid_operations_on_names_leaves_the_tree_of_one_state() {
     let campaign = Campaign {
         selection: Selection::Names,
         states: states() / 2,
-        ..campaign(&Layout::ALL)
+        ..campaign(&Layout::USUAL)
     };
     println!("DIOXIDE_SEED={}", campaign.seed);
-    let report = run(&campaign, false);
-    println!("{report}");
-    assert_eq!(report.bad, 0, "DIOXIDE_SEED={}\n{report}", campaign.seed);
-    assert_eq!(report.unsupported, 0);
-    assert!(report.states >= campaign.states && report.consistent > 0);
+    is_good(&campaign, &run(&campaign, false));
 }
 
-fn is_caught(what: &str, selection: Selection, fault: Option<Fault>, options: MountOptions) {
+/// What the others come upon by chance, or not in so few states.
+#[test]
+fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {
+    let mut all = Coverage::default();
+    for (layout, workload, states) in [
+        (Layout::K1, Workload::Long { seed: 1 }, 200),
+        (Layout::K1, Workload::Reuse, 100),
+        (Layout::Groups, Workload::Truncate, 80),
+    ] {
+        let campaign = Campaign {
+            selection: Selection::One(workload),
+            states,
+            ..campaign(&[layout])
+        };
+        let report = run(&campaign, true);
+        assert_eq!(report.bad, 0, "{report}");
+        all.add(&report.coverage);
+    }
+    let Coverage {
+        commits,
+        revokes,
+        wraps,
+        checkpoints,
+        forced,
+        flushes,
+        escaped,
+        orphan_truncates,
+        depth_changes,
+    } = all;
+    let log = [commits, revokes, wraps, checkpoints, forced, flushes];
+    let blocks = [escaped, orphan_truncates, depth_changes];
+    assert!(
+        log.into_iter().chain(blocks).all(|count| count > 0),
+        "{all:?}"
+    );
+}
+
+/// Until it is: the first bad state is enough.
+fn is_caught(what: &str, campaign: Campaign, options: MountOptions, checks: &Checks<'_>) {
     let campaign = Campaign {
         states: 4000,
-        selection,
-        fault,
-        ..campaign(&[Layout::K1, Layout::K4])
+        until_bad: true,
+        ..campaign
     };
     let target = Dioxide {
         options,
         keep_open: true,
     };
-    let report = campaign.run(&target, &Checks::default(), &|_, _, _| ());
+    let report = campaign.run(&target, checks, &|_, _, _| ());
     let report = report.expect("images can be made");
     let bad = report.examples.first();
     println!(
         "{what}: {} of {} states: {bad:?}",
         report.bad, report.states
     );
+    // A workload that fails says nothing of states.
+    let is_caught = bad.is_some_and(|bad| !bad.what.starts_with("the workload failed"));
     assert!(
-        bad.is_some(),
+        is_caught,
         "{what}: DIOXIDE_SEED={}\n{report}",
         campaign.seed
     );
@@ -162,12 +187,13 @@ fn is_caught(what: &str, selection: Selection, fault: Option<Fault>, options: Mo
 #[test]
 fn every_faulty_device_is_caught() {
     for (name, fault) in Fault::ALL {
-        is_caught(
-            name,
-            Selection::Random,
-            Some(fault),
-            Dioxide::default().options,
-        );
+        let campaign = Campaign {
+            selection: Selection::Random,
+            fault: Some(fault),
+            ..campaign(&[Layout::K1, Layout::K4])
+        };
+        let options = Dioxide::default().options;
+        is_caught(name, campaign, options, &Checks::default());
     }
 }
 
@@ -175,7 +201,11 @@ fn every_faulty_device_is_caught() {
 fn mount_without_barriers_is_caught() {
     let options = Dioxide::default().options.barrier(false);
     for selection in [Selection::Random, Selection::Names] {
-        is_caught("barrier=0", selection, None, options.clone());
+        let campaign = Campaign {
+            selection,
+            ..campaign(&[Layout::K1, Layout::K4])
+        };
+        is_caught("barrier=0", campaign, options.clone(), &Checks::default());
     }
 }
 

@@ -16,14 +16,15 @@ Makes small images with mke2fs, runs workloads on a device that records every wr
 what a crash at any time can leave of them, recovers each of these states, and checks files against
 what had been promised. e2fsck looks at the results. Nothing is written but temporary files.
 Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc,
-orphan-file and no-journal. Exits with 1 if a state is bad, 2 if the test could not be run.
+orphan-file, groups (many small ones) and no-journal. Exits with 1 if a state is bad, 2 if the test
+could not be run.
 
 Examples:
   dioxide crash-test --states 20000
   dioxide crash-test 1k csum3 --workload pairs --seed 42 --jobs 4
   dioxide crash-test --replay 1k/fua/single:0:1/0: --keep before.img")]
 pub struct CrashTestArgs {
-    /// Layouts of the images; all if none is named
+    /// Layouts of the images; all but groups if none is named
     #[arg(value_name = "LAYOUT", conflicts_with = "replay")]
     layouts: Vec<Layout>,
     /// States to check
@@ -35,7 +36,7 @@ pub struct CrashTestArgs {
     /// Threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// What to run: all, singles, pairs, random, or one by its name, as in reports
+    /// What to run: all, singles, pairs, random, names, or one by its name, as in reports
     #[arg(long, value_name = "NAME", default_value = "all")]
     workload: Selection,
     /// Check this state only, as a report describes it
@@ -69,7 +70,7 @@ impl CrashTestArgs {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         Campaign {
             layouts: match &self.layouts[..] {
-                [] => Layout::ALL.to_vec(),
+                [] => Layout::USUAL.to_vec(),
                 layouts => layouts.to_vec(),
             },
             selection: self.workload,
@@ -78,6 +79,7 @@ impl CrashTestArgs {
             jobs: self.jobs.map_or_else(processors, usize::from),
             limits: Limits::default(),
             fault: self.fault,
+            until_bad: false,
         }
     }
 }

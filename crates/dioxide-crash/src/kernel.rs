@@ -1,0 +1,98 @@
+//! The kernel's ext4 as another way to recover.
+//!
+//! Invariant: what is mounted is unmounted when its guard is dropped, in a panic too. Its mount point is removed as an empty
+//! directory, never with what may be mounted there.
+
+use crate::explore::Recover;
+use crate::fsck::{program, run, snapshot, with_file};
+use crate::image::Layout;
+use dioxide::block::record::states::Snapshot;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// How often and how long to try to unmount what is busy: others look at each new device.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The kernel's ext4, on a loop device: mounts a crashed image, and unmounts it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel(());
+
+impl Kernel {
+    /// If it mounts images here, which takes root, loop devices and ext4. Tries it with one.
+    ///
+    /// # Errors
+    /// It does not; what mount said.
+    pub fn find() -> Result<Kernel, String> {
+        let kernel = Kernel(());
+        kernel.recover(&Layout::K1.make()?.image).map(|_| kernel)
+    }
+}
+
+impl Recover for Kernel {
+    fn name(&self) -> &str {
+        "kernel"
+    }
+
+    fn recover(&self, image: &Snapshot) -> Result<Snapshot, String> {
+        with_file(image, |path| {
+            Mount::new(path)?.unmount()?;
+            snapshot(path)
+        })
+    }
+}
+
+struct Mount {
+    point: PathBuf,
+    mounted: bool,
+}
+
+impl Mount {
+    /// Mounts an image. The kernel lets go of the loop device at the unmount.
+    fn new(image: &Path) -> Result<Mount, String> {
+        let mut dir = tempfile::Builder::new();
+        let dir = dir.prefix("dioxide-crash-mnt-").tempdir();
+        let mut mount = Mount {
+            point: dir.map_err(|e| format!("mount point: {e}"))?.keep(),
+            mounted: false,
+        };
+        let mut command = program("mount")?;
+        command.args(["-t", "ext4", "-o", "loop"]);
+        run(command.arg(image).arg(&mount.point))?;
+        mount.mounted = true;
+        Ok(mount)
+    }
+
+    fn unmount(mut self) -> Result<(), String> {
+        self.try_unmount()
+    }
+
+    fn try_unmount(&mut self) -> Result<(), String> {
+        let mut tries = 0;
+        loop {
+            match run(program("umount")?.arg(&self.point)) {
+                Ok(_) => break,
+                Err(what) if tries == TRIES => return Err(what),
+                Err(_) => sleep(PAUSE),
+            }
+            tries += 1;
+        }
+        self.mounted = false;
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.mounted
+            && self.try_unmount().is_err()
+            && let Ok(mut umount) = program("umount")
+        {
+            // Gone when nobody uses it any more.
+            let _ = run(umount.arg("--lazy").arg(&self.point));
+        }
+        let _ = fs::remove_dir(&self.point);
+    }
+}
