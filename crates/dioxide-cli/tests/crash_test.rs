@@ -58,6 +58,13 @@ fn crash_test_replays_the_state_of_its_help() {
 }
 
 #[test]
+fn crash_test_of_a_broken_engine_exits_with_1() {
+    let args = ["1k", "--workload", "reuse", "--fault", "revoke-ignored"];
+    let done = crash_test(&args);
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+}
+
+#[test]
 fn crash_test_that_cannot_run_exits_with_2() {
     for args in [
         &["nonsense"][..],

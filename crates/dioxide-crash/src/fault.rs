@@ -1,8 +1,9 @@
-//! Devices that lie, to see whether the explorer notices.
+//! Devices that lie, and engines that are broken, to see whether the explorer notices.
 //!
 //! A [`FaultyDevice`] shows whoever uses it a device that works: reads give what was written. What it passes on, to
-//! the device that is recorded and so to the crash states, is something else.
+//! the device that is recorded and so to the crash states, is something else. A [`Mutant`] changes what was recorded.
 
+use crate::mutant::Mutant;
 use dioxide::block::inline::InlineQueue;
 use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
 use dioxide::block::{Device, Durability, Geometry, Queue, QueueOptions, Result};
@@ -10,7 +11,7 @@ use parking_lot::Mutex;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How a device lies.
+/// How a device lies, or what is broken in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Flushes do nothing.
@@ -27,11 +28,13 @@ pub enum Fault {
     ShortWrite(u32),
     /// Every so many writes, one goes to the next block of 4096 bytes.
     Misplaced(u32),
+    /// The device is right, the engine is not.
+    Engine(Mutant),
 }
 
 impl Fault {
     /// One of each kind, by name.
-    pub const ALL: [(&str, Fault); 7] = [
+    pub const ALL: [(&str, Fault); 13] = [
         ("no-flush", Fault::NoFlush),
         ("second-flush", Fault::EverySecondFlush),
         ("no-fua", Fault::NoFua),
@@ -39,6 +42,12 @@ impl Fault {
         ("lost", Fault::LostWrite(7)),
         ("short", Fault::ShortWrite(7)),
         ("misplaced", Fault::Misplaced(7)),
+        ("data-late", Fault::Engine(Mutant::ConvertBeforeData)),
+        ("orphan-skipped", Fault::Engine(Mutant::OrphanSkipped)),
+        ("size-early", Fault::Engine(Mutant::SizeEarly)),
+        ("revoke-ignored", Fault::Engine(Mutant::RevokeIgnored)),
+        ("stale-checksum", Fault::Engine(Mutant::ChecksumStale)),
+        ("free-early", Fault::Engine(Mutant::FreeBeforeCommit)),
     ];
 }
 

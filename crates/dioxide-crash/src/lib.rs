@@ -11,6 +11,7 @@
 //! | [`target`] | the file system under test, as the explorer sees it |
 //! | [`engine`] | dioxide as such a target |
 //! | [`fault`] | devices that lie, which the explorer must notice |
+//! | [`mutant`] | engines that are broken, made of what dioxide wrote, which it must notice too |
 //! | [`run`] | a workload on a recorded device |
 //! | [`explore`] | its crash states, recovered and checked |
 //! | [`image`] | images to begin with, made by mke2fs, free space filled with poison |
@@ -50,6 +51,7 @@ pub mod image;
 mod journal;
 pub mod kernel;
 pub mod model;
+pub mod mutant;
 pub mod names;
 pub mod op;
 pub mod oracle;

@@ -51,7 +51,7 @@ pub struct Recorded {
 pub struct Disk {
     /// What the device says of its cache.
     pub cache: Cache,
-    /// How it lies, if it does.
+    /// How it lies, or what is broken in the engine, if so.
     pub fault: Option<Fault>,
 }
 
@@ -83,7 +83,7 @@ pub fn record(
 ) -> Result<Recorded, String> {
     let record = RecordDevice::new(Arc::new(CowDevice::new(&start.image, device.cache)));
     let under: Arc<dyn Device> = match device.fault {
-        None => Arc::new(record.clone()),
+        None | Some(Fault::Engine(_)) => Arc::new(record.clone()),
         Some(fault) => {
             let inner = Arc::new(record.clone());
             Arc::new(FaultyDevice::new(fault, inner, &start.image))
@@ -100,7 +100,7 @@ pub fn record(
         run.step(&mut *session, op)?;
     }
     run.close(session)?;
-    let recorded = Recorded {
+    let mut recorded = Recorded {
         base: start.image.clone(),
         whole: start.whole.clone(),
         log: run.record.take_log(),
@@ -109,6 +109,9 @@ pub fn record(
         cache: device.cache,
         unsupported: run.unsupported,
     };
+    if let Some(Fault::Engine(mutant)) = device.fault {
+        mutant.mutate(&mut recorded)?;
+    }
     Ok(recorded)
 }
 

@@ -9,6 +9,7 @@ use dioxide_crash::fault::Fault;
 use dioxide_crash::fsck::E2fsck;
 use dioxide_crash::image::Layout;
 use dioxide_crash::kernel::Kernel;
+use dioxide_crash::mutant::Mutant;
 use dioxide_crash::replay::Replay;
 use dioxide_crash::report::{Coverage, Report};
 use dioxide_crash::workload::Workload;
@@ -186,7 +187,8 @@ fn is_caught(what: &str, campaign: Campaign, options: MountOptions, checks: &Che
 
 #[test]
 fn every_faulty_device_is_caught() {
-    for (name, fault) in Fault::ALL {
+    let is_device = |fault: &Fault| !matches!(fault, Fault::Engine(_));
+    for (name, fault) in Fault::ALL.into_iter().filter(|(_, fault)| is_device(fault)) {
         let campaign = Campaign {
             selection: Selection::Random,
             fault: Some(fault),
@@ -195,6 +197,59 @@ fn every_faulty_device_is_caught() {
         let options = Dioxide::default().options;
         is_caught(name, campaign, options, &Checks::default());
     }
+}
+
+fn mutant_is_caught(mutant: Mutant, selection: Selection, layouts: &[Layout]) {
+    let e2fsck = E2fsck::find().expect("e2fsprogs");
+    let checks = Checks {
+        consistent: Some(&e2fsck),
+        others: Vec::new(),
+    };
+    for &layout in layouts {
+        let campaign = Campaign {
+            selection,
+            fault: Some(Fault::Engine(mutant)),
+            ..campaign(&[layout])
+        };
+        let what = format!("{mutant:?} on {layout}");
+        is_caught(&what, campaign, Dioxide::default().options, &checks);
+    }
+}
+
+#[test]
+fn data_written_after_its_commit_is_caught() {
+    let layouts = [Layout::K1, Layout::K4, Layout::Indirect];
+    mutant_is_caught(Mutant::ConvertBeforeData, Selection::Random, &layouts);
+}
+
+#[test]
+fn orphan_that_no_transaction_names_is_caught() {
+    let layouts = [Layout::K1, Layout::OrphanFile];
+    mutant_is_caught(Mutant::OrphanSkipped, Selection::Names, &layouts);
+}
+
+#[test]
+fn size_in_the_commit_before_its_data_is_caught() {
+    let layouts = [Layout::K1, Layout::Plain];
+    mutant_is_caught(Mutant::SizeEarly, Selection::Random, &layouts);
+}
+
+#[test]
+fn log_without_revokes_is_caught() {
+    let layouts = [Layout::K1, Layout::Plain, Layout::Indirect];
+    let selection = Selection::One(Workload::Reuse);
+    mutant_is_caught(Mutant::RevokeIgnored, selection, &layouts);
+}
+
+#[test]
+fn metadata_with_the_checksum_of_before_is_caught() {
+    mutant_is_caught(Mutant::ChecksumStale, Selection::Random, &[Layout::K1]);
+}
+
+#[test]
+fn block_used_again_before_its_loss_is_committed_is_caught() {
+    let layouts = [Layout::K1, Layout::Indirect];
+    mutant_is_caught(Mutant::FreeBeforeCommit, Selection::Random, &layouts);
 }
 
 #[test]

@@ -45,7 +45,8 @@ pub struct CrashTestArgs {
     /// Write the image of the replayed state, before its recovery
     #[arg(long, value_name = "FILE", requires = "replay")]
     pub keep: Option<PathBuf>,
-    /// Break the device on purpose: no-flush, second-flush, no-fua, late, lost, short, misplaced
+    /// Break the device on purpose: no-flush, second-flush, no-fua, late, lost, short, misplaced; or what
+    /// the engine writes: data-late, orphan-skipped, size-early, revoke-ignored, stale-checksum, free-early
     #[arg(long, value_name = "FAULT")]
     pub fault: Option<Fault>,
     /// Keep files open during a workload. Otherwise each is opened for each operation
