@@ -87,12 +87,11 @@ impl Checker<'_> {
             self.find(Code::JournalAborted, At::default(), text);
         }
         match (self.sb.needs_recovery() && self.primary, journal.is_empty()) {
-            (true, is_empty) if elsewhere => {
-                if !is_empty {
-                    let text =
-                        "the journal needs recovery: on a device of its own it is not read through";
-                    self.find(Code::JournalNotChecked, At::default(), text);
-                }
+            (true, true) if elsewhere => {}
+            (true, false) if elsewhere => {
+                let text =
+                    "the journal needs recovery: on a device of its own it is not read through";
+                self.find(Code::JournalNotChecked, At::default(), text);
             }
             (true, _) => {
                 if let Err(error) = self.read_through(&log) {
