@@ -263,7 +263,8 @@ impl Node {
     pub fn rename(&self, name: &[u8], to: &Node, new_name: &[u8], mode: RenameMode) -> Result<()> {
         let from = At::in_dir(self.directory()?, name);
         let to = At::in_dir(to.directory()?, new_name);
-        self.mount.call(|| self.mount.rename(&from, &to, mode, None))
+        self.mount
+            .call(|| self.mount.rename(&from, &to, mode, None))
     }
 
     /// `renameat2` with `RENAME_WHITEOUT`.
@@ -281,7 +282,8 @@ impl Node {
         let from = At::in_dir(self.directory()?, name);
         let to = At::in_dir(to.directory()?, new_name);
         let whiteout = Some(whiteout);
-        self.mount.call(|| self.mount.rename(&from, &to, mode, whiteout))
+        self.mount
+            .call(|| self.mount.rename(&from, &to, mode, whiteout))
     }
 
     /// Entries of a directory, `.` and `..` included: at most `most`, from the place `from` on, which is 0 or what came
