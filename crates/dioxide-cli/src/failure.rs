@@ -4,6 +4,7 @@ use dioxide::{Error, block};
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The exit status; of several, the highest counts.
@@ -63,6 +64,9 @@ pub enum Failure {
     Interrupted,
 }
 
+/// A failure was told.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
 /// Which command complains.
 static COMMAND: Mutex<String> = Mutex::new(String::new());
 
@@ -110,6 +114,7 @@ impl Failure {
 
     /// Tells it on standard error, and says what it means for the exit status.
     pub fn tell(&self) -> Status {
+        TOLD.store(true, Ordering::Relaxed);
         match self {
             Failure::Told {
                 about: Some(about),
@@ -155,6 +160,11 @@ impl Failure {
     pub fn ends_all(&self) -> bool {
         matches!(self, Failure::PipeClosed | Failure::Interrupted)
     }
+}
+
+/// Whether any failure was told.
+pub fn any_told() -> bool {
+    TOLD.load(Ordering::Relaxed)
 }
 
 /// `No such file or directory`, without the number that Rust adds.

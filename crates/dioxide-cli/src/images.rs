@@ -1,7 +1,7 @@
 //! Opened images.
 
 use crate::args::ImageArgs;
-use crate::failure::{Failure, Status, complain};
+use crate::failure::{Failure, Status, any_told, complain};
 use dioxide::{Fs, MountOptions};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -68,8 +68,13 @@ impl Images {
             if purpose == Purpose::Look {
                 continue;
             }
+            // Who met the failure was told of it.
+            let known = fs.failure().is_some() && any_told();
             if let Err(error) = fs.close() {
-                worst = Failure::engine(image.display(), b"", &error).tell();
+                worst = match known {
+                    true => Status::Trouble,
+                    false => Failure::engine(image.display(), b"", &error).tell(),
+                };
             }
         }
         worst

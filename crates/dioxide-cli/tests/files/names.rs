@@ -3,7 +3,7 @@
 use super::support::{Fixture, dioxide};
 use super::twins::Twins;
 use super::with_input;
-use dioxide_testkit::{e2fsck_clean, need_root};
+use dioxide_testkit::{debugfs, e2fsck_clean, need_root};
 use std::fs;
 
 #[test]
@@ -54,6 +54,23 @@ fn mkdir_tells_what_it_cannot_make_and_makes_the_rest() {
     dioxide(["mkdir", &disk.at("/[x]")]).text();
     dioxide(["stat", &disk.at("/[x]")]).text();
     e2fsck_clean(disk.image());
+}
+
+#[test]
+fn rm_that_meets_damage_tells_it_once() {
+    let disk = Fixture::new();
+    debugfs(disk.image(), &["ssv errors 2", "sif /hello block[0] 0"]);
+    let ran = dioxide(["rm", &disk.at("/hello")]);
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("corrupted extent node"),
+        "{}",
+        ran.stderr
+    );
+    let ran = dioxide(["rm", &disk.at("/hello"), &disk.at("/dir/nothing")]);
+    let warned = "errors were found in this file system (1 recorded, the last: extent node";
+    assert!(ran.stderr.contains(warned), "{}", ran.stderr);
 }
 
 #[test]
