@@ -65,6 +65,31 @@ fn crash_test_of_a_broken_engine_exits_with_1() {
 }
 
 #[test]
+fn crash_test_tells_how_many_states_the_kernel_saw() {
+    dioxide_testkit::need_root!();
+    // Each thread has one in a thousand recovered.
+    let args = [
+        "1k",
+        "--workload",
+        "random",
+        "--states",
+        "1000",
+        "--jobs",
+        "1",
+        "--json",
+    ];
+    let done = crash_test(&args);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let others = report["otherwise"].as_array().expect("a list");
+    let kernel = others.iter().find(|one| one[0] == "kernel");
+    assert!(
+        kernel.is_some_and(|kernel| kernel[1].as_u64() > Some(0)),
+        "{report}"
+    );
+}
+
+#[test]
 fn crash_test_that_cannot_run_exits_with_2() {
     for args in [
         &["nonsense"][..],

@@ -4,27 +4,31 @@ use crate::args::CrashTestArgs;
 use crate::failure::{Failure, Status, complain};
 use crate::output::{Out, OutFile};
 use crate::progress::Progress;
-use dioxide_crash::explore::{Checks, Sample};
+use dioxide_crash::explore::{Check, Checks, Recover, Sample};
 use dioxide_crash::fsck::E2fsck;
+use dioxide_crash::kernel::Kernel;
 use dioxide_crash::replay::Replay;
 use dioxide_crash::report::Report;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
-/// One state in so many is recovered by e2fsck as well.
-const E2FSCK_EVERY: u64 = 1000;
+/// One state in so many is recovered by e2fsck as well, and by the kernel.
+const OTHERS_EVERY: u64 = 1000;
 
 pub fn run(args: &CrashTestArgs, out: &mut Out) -> Result<Status, Failure> {
     let e2fsck = E2fsck::find().map_err(|what| complain(format!("not checked: {what}")));
-    let checks = match &e2fsck {
-        Ok(e2fsck) => Checks {
-            consistent: Some(e2fsck),
-            others: vec![Sample {
-                recover: e2fsck,
-                every: E2FSCK_EVERY,
-            }],
-        },
-        Err(()) => Checks::default(),
+    let kernel = Kernel::find();
+    let kernel = kernel.map_err(|what| complain(format!("not recovered by the kernel: {what}")));
+    let sample = |recover| Sample {
+        recover,
+        every: OTHERS_EVERY,
+    };
+    let e2fsck = e2fsck.as_ref().ok();
+    let by_e2fsck = e2fsck.map(|e2fsck| sample(e2fsck as &dyn Recover));
+    let by_kernel = kernel.as_ref().ok().map(|kernel| sample(kernel));
+    let checks = Checks {
+        consistent: e2fsck.map(|e2fsck| e2fsck as &dyn Check),
+        others: by_e2fsck.into_iter().chain(by_kernel).collect(),
     };
     let report = match &args.replay {
         Some(replay) => replayed(args, replay, checks)?,
