@@ -285,8 +285,8 @@ impl Work {
             for (at, blocks) in data.iter().enumerate().skip(transaction.commit) {
                 let blocks = blocks.clone().unwrap_or(0..0);
                 // All of them are in use from now on.
-                let is_reuse = blocks.fold(false, |any, block| freed.remove(&block) || any);
-                if is_reuse && early.insert(at) {
+                let reused = blocks.filter(|block| freed.remove(block)).count();
+                if reused > 0 && early.insert(at) {
                     moved.push(at);
                 }
             }
