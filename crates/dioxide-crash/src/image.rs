@@ -39,7 +39,7 @@ pub enum Layout {
     Bigalloc,
     /// With an orphan file.
     OrphanFile,
-    /// Blocks of 1024 bytes in groups of 384, so many that what spans them takes more than one transaction.
+    /// Blocks of 1024 bytes in groups of 256, so many that what spans them takes more than one transaction.
     Groups,
     /// Without a journal: overwrites only.
     NoJournal,
@@ -95,7 +95,7 @@ impl Layout {
             },
             Layout::OrphanFile => recipe("orphan-file", 1024, "metadata_csum,orphan_file"),
             Layout::Groups => Recipe {
-                group: Some(384),
+                group: Some(256),
                 ..recipe("groups", 1024, "metadata_csum,^orphan_file,^resize_inode")
             },
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),

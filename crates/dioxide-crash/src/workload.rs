@@ -254,19 +254,23 @@ impl Workload {
     }
 }
 
+/// More extents than one transaction takes away, and one that lies in most groups.
 fn truncate(layout: Layout) -> Vec<Op> {
     let size = layout.size_bytes() as u64;
+    let (unit, many) = (layout.unit_bytes(), 100);
     let space = match layout {
         // What it has besides is the journal and the groups' own.
-        Layout::Groups => size / 8 * 7,
-        _ => size / 4,
+        Layout::Groups => size / 4 * 3,
+        _ => size / 8,
     };
-    vec![
-        allocate(2, Mode::KeepSize, 0, space),
+    let pieces = (0..many).map(|n| allocate(2, Mode::KeepSize, 2 * n * unit, unit));
+    let rest = [
+        allocate(2, Mode::KeepSize, 2 * many * unit, space),
         Op::Sync,
         Op::SetLen { file: 2, len: 0 },
         Op::Fsync { file: 2 },
-    ]
+    ];
+    pieces.chain(rest).collect()
 }
 
 /// The block of a symlink becomes a file's.

@@ -91,8 +91,7 @@ impl Blocks for FileBlocks<'_> {
     }
 
     fn free_credits(&self, run: PhysicalRun) -> u32 {
-        let groups = run.len / self.mount.sb.blocks_per_group() + 2;
-        groups * BlockAllocator::FREE_CREDITS_PER_GROUP
+        self.mount.credits_to_free(run.len)
     }
 }
 
@@ -137,8 +136,7 @@ impl Credits {
 
     /// Least for removing.
     pub(crate) fn remove(mount: &Mount, inode: &Inode) -> u32 {
-        let groups = MOST_WRITTEN / mount.sb.blocks_per_group() + 2;
-        let data = groups * BlockAllocator::FREE_CREDITS_PER_GROUP;
+        let data = mount.credits_to_free(MOST_WRITTEN);
         match inode.is_extent_mapped() {
             true => tree::credits_for_remove(mount.tree_depth(inode) + 1, data),
             false => indirect::credits_for_remove(2 * CREDITS_PER_CLUSTER),
@@ -159,6 +157,14 @@ impl Credits {
 }
 
 impl Mount {
+    /// Of a run of so many blocks: the bitmap of each group that it may touch, and the blocks of their descriptors, which
+    /// neighbours share.
+    fn credits_to_free(&self, blocks: u32) -> u32 {
+        let groups = (blocks / self.sb.blocks_per_group() + 2).min(self.sb.group_count());
+        let descriptors = groups / self.sb.descs_per_block().max(1) + 2;
+        groups + descriptors.min(groups)
+    }
+
     /// Depth of a file's extent tree as it is now. It may grow by one before the map is locked.
     fn tree_depth(&self, inode: &Inode) -> u16 {
         let mut root = *inode.node().disk.i_block();
