@@ -217,6 +217,7 @@ impl OpenOptions {
         self.access.check(&file.mount, &file.inode, path)?;
         if self.truncate && access.write && !file.is_empty() {
             file.mount.set_len(&file.inode, 0, access)?;
+            file.mount.make_durable(&file.inode, access)?;
         }
         Ok(file)
     }
