@@ -298,7 +298,7 @@ impl Rwsem {
         match self.bias.load(Ordering::Acquire) {
             BIASED => Some(announced),
             FENCED => {
-                if count % UNFENCE_AFTER == 0 {
+                if count.is_multiple_of(UNFENCE_AFTER) {
                     // Not if it was revoked meanwhile. Release and acquire: see `all_have_left`.
                     let (new, order) = (BIASED, Ordering::AcqRel);
                     let _ = self
