@@ -55,10 +55,11 @@ fn explore(bug: Bug, fault: Option<Fault>, workloads: &[Workload]) -> Report {
     report
 }
 
+/// The same each time: of the bugs that few states show, some random mixes show none.
 fn seed() -> u64 {
     match std::env::var("DIOXIDE_SEED") {
         Ok(seed) => seed.parse().expect("DIOXIDE_SEED is a number"),
-        Err(_) => u64::from(std::process::id()),
+        Err(_) => 2026,
     }
 }
 
