@@ -1,6 +1,6 @@
 //! Attributes: told, and changed.
 
-use super::{Caller, Live, Server};
+use super::{Live, Server};
 use crate::stats::Op;
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
@@ -63,8 +63,8 @@ pub struct Change {
     pub ctime: Option<Timestamp>,
     /// The file, if it is open.
     pub handle: Option<u64>,
-    /// Whether a change of size strips set-user-ID and set-group-ID; not known, unless the caller is root.
-    pub kill_suidgid: Option<bool>,
+    /// Whether a change of size strips set-user-ID and set-group-ID.
+    pub kill_suidgid: bool,
 }
 
 impl Change {
@@ -173,14 +173,12 @@ impl Server {
     ///
     /// # Errors
     /// As [`dioxide::File::set_len`] and [`dioxide::File::set_attributes`].
-    pub fn setattr(&self, caller: Caller, id: u64, change: &Change) -> Result<Stat> {
+    pub fn setattr(&self, id: u64, change: &Change) -> Result<Stat> {
         let _timed = self.requests.time(Op::Setattr);
         let live = self.live()?;
         let node = live.node(id)?;
         if let Some(size) = change.size {
-            let by_caller = || self.acting(caller).uid != 0;
-            let strip = change.kill_suidgid.unwrap_or_else(by_caller);
-            resize(&live, strip, &node, size, change.handle)?;
+            resize(&live, change.kill_suidgid, &node, size, change.handle)?;
         }
         if let Some(set) = change.attributes() {
             node.set_attributes(&set)?;

@@ -97,9 +97,7 @@ impl Call<'_> {
 
     pub(super) fn setattr(mut self) -> Result<usize> {
         let change = change(&mut self.op)?;
-        let stat = self
-            .server
-            .setattr(self.head.caller, self.head.node, &change)?;
+        let stat = self.server.setattr(self.head.node, &change)?;
         self.stat(&stat)
     }
 
@@ -420,6 +418,6 @@ fn change(op: &mut In<'_>) -> Result<Change> {
         mtime_now: has(fattr::MTIME_NOW),
         ctime: time(fattr::CTIME, 0, 2),
         handle: has(fattr::FH).then_some(handle),
-        kill_suidgid: Some(has(fattr::KILL_SUIDGID)),
+        kill_suidgid: has(fattr::KILL_SUIDGID),
     })
 }
