@@ -42,6 +42,15 @@ impl Geometry {
         Err(self.refusal(op, offset, len))
     }
 
+    /// Whether a transfer lies on logical blocks and inside the device, and moves something.
+    #[inline(always)]
+    pub(crate) fn holds(&self, offset: u64, len: u32) -> bool {
+        let len = u64::from(len);
+        let unaligned = (offset | len) & (u64::from(self.logical_block_bytes) - 1);
+        let end = offset.checked_add(len);
+        unaligned == 0 && len > 0 && end.is_some_and(|end| end <= self.size_bytes)
+    }
+
     /// Checks only that a transfer lies inside the device.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ mod sink;
 mod uring;
 
 pub use guard::{Replacing, in_use_by};
-pub use lane::Lane;
+pub use lane::{Lane, QueueLane};
 pub use sink::NullSink;
 
 use crate::inline::InlineQueue;

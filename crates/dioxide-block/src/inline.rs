@@ -100,7 +100,7 @@ fn grow(done: &mut Vec<Completion>) {
     done.reserve(1);
 }
 
-impl<D: Device> Queue for InlineQueue<D> {
+impl<D: Device + 'static> Queue for InlineQueue<D> {
     fn depth(&self) -> u32 {
         self.depth
     }

@@ -29,5 +29,5 @@ pub mod sim;
 pub use buf::{BUF_ALIGN, Buf, BufPool};
 pub use device::{Device, Durability, Geometry};
 pub use error::{Error, Result};
-pub use file::Lane;
+pub use file::{Lane, QueueLane};
 pub use queue::{Completion, Op, OpKind, Queue, QueueOptions, Seg, Segs, SlotId, Waker};

@@ -1,4 +1,4 @@
-//! A device some of whose blocks are read from elsewhere on it, read-only.
+//! A device some of whose blocks are read from elsewhere, on it or on another one, read-only.
 //!
 //! For: looking at a file system whose journal holds newer copies of its blocks, without writing them
 //! to their places. Not for: writing; a redirected block would have two versions, and which of them
@@ -29,23 +29,28 @@ pub struct OverlayDevice(Arc<Overlay>);
 #[derive(Debug)]
 struct Overlay {
     inner: Arc<dyn Device>,
+    /// Has what redirected blocks are read from.
+    source: Arc<dyn Device>,
     geometry: Geometry,
     block_bytes: u64,
     redirects: HashMap<u64, Redirect>,
 }
 
 impl OverlayDevice {
-    /// `inner` with blocks, by number, read from elsewhere. `block_bytes` is their size.
+    /// `inner` with blocks, by number, read from elsewhere on `source`, which may be the same. `block_bytes` is their size.
     ///
     /// # Panics
-    /// If the size is no multiple of the logical block.
+    /// If the size is no multiple of the logical block of either.
     pub fn new(
         inner: Arc<dyn Device>,
+        source: Arc<dyn Device>,
         block_bytes: u32,
         redirects: HashMap<u64, Redirect>,
     ) -> OverlayDevice {
+        let logical = inner.geometry().logical_block_bytes;
         let geometry = Geometry {
             read_only: true,
+            logical_block_bytes: logical.max(source.geometry().logical_block_bytes),
             fua: false,
             discard: false,
             ..inner.geometry().clone()
@@ -56,6 +61,7 @@ impl OverlayDevice {
         );
         OverlayDevice(Arc::new(Overlay {
             inner,
+            source,
             geometry,
             block_bytes: u64::from(block_bytes),
             redirects,
@@ -69,7 +75,7 @@ impl Overlay {
         let offset = redirect.block.checked_mul(self.block_bytes);
         let offset = offset.and_then(|offset| offset.checked_add(skip));
         // A place beyond all devices gives the error of one beyond this device.
-        self.inner
+        self.source
             .read_at(offset.unwrap_or(u64::MAX - 4095), part)?;
         if let (Some(head), 0) = (redirect.head, skip) {
             part[..head.len()].copy_from_slice(&head);
@@ -162,7 +168,8 @@ mod tests {
                 },
             ),
         ]);
-        OverlayDevice::new(Arc::new(inner), 1024, redirects)
+        let inner = Arc::new(inner);
+        OverlayDevice::new(inner.clone(), inner, 1024, redirects)
     }
 
     #[test]

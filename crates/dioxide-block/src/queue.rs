@@ -5,6 +5,7 @@
 //! waits for what is in flight, and leaks those buffers if it cannot.
 
 use crate::{Buf, BufPool, Error, Geometry, Result};
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -100,6 +101,19 @@ pub enum Segs {
     Many(Box<[Seg]>),
 }
 
+impl Op {
+    /// An operation that moves its whole buffer.
+    #[inline(always)]
+    pub fn whole(kind: OpKind, device_offset: u64, buf: Buf) -> Op {
+        let segs = Segs::One(Seg {
+            device_offset,
+            buf_offset: 0,
+            len: buf.len() as u32,
+        });
+        Op { kind, buf, segs }
+    }
+}
+
 impl Segs {
     /// All pieces as a slice.
     pub fn as_slice(&self) -> &[Seg] {
@@ -186,7 +200,7 @@ impl fmt::Debug for Waker {
 ///
 /// Segments must lie inside the device and be aligned; a queue answers one that is not by a
 /// completion with an error, never by undefined behaviour.
-pub trait Queue: Send {
+pub trait Queue: Send + Any {
     /// How many operations fit.
     fn depth(&self) -> u32;
 

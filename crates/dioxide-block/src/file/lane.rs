@@ -7,8 +7,12 @@
 
 use super::FileDevice;
 use super::mapping::MappedDevice;
-use crate::{Device, Durability, Result};
+use super::uring::UringQueue;
+use crate::{Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, Result, SlotId, Waker};
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The shortest way to a device's bytes.
 #[derive(Clone, Debug)]
@@ -61,5 +65,120 @@ impl Lane {
             Kind::File(device) => device.write_at(offset, buf, Durability::Cached),
             Kind::Any(device) => device.write_at(offset, buf, Durability::Cached),
         }
+    }
+}
+
+/// The shortest way to a queue: what is reaped goes to where it is wanted without a vector between.
+pub struct QueueLane(QueueKind);
+
+enum QueueKind {
+    Uring(Box<UringQueue>),
+    Any(Box<dyn Queue>, Vec<Completion>),
+}
+
+impl QueueLane {
+    /// The lane of a queue: its own, or the one through the trait.
+    pub fn of(queue: Box<dyn Queue>) -> QueueLane {
+        let known: &dyn Any = &*queue;
+        if !known.is::<UringQueue>() {
+            let done = Vec::with_capacity(queue.depth() as usize);
+            return QueueLane(QueueKind::Any(queue, done));
+        }
+        let known: Box<dyn Any> = queue;
+        match known.downcast() {
+            Ok(queue) => QueueLane(QueueKind::Uring(queue)),
+            Err(_) => unreachable!("it was asked what it is"),
+        }
+    }
+
+    #[inline(always)]
+    fn queue(&self) -> &dyn Queue {
+        match &self.0 {
+            QueueKind::Uring(queue) => &**queue,
+            QueueKind::Any(queue, _) => &**queue,
+        }
+    }
+
+    #[inline(always)]
+    fn queue_mut(&mut self) -> &mut dyn Queue {
+        match &mut self.0 {
+            QueueKind::Uring(queue) => &mut **queue,
+            QueueKind::Any(queue, _) => &mut **queue,
+        }
+    }
+
+    /// As [`Queue::depth`].
+    pub fn depth(&self) -> u32 {
+        self.queue().depth()
+    }
+
+    /// As [`Queue::push`].
+    ///
+    /// # Errors
+    /// The same.
+    #[allow(clippy::result_large_err)]
+    pub fn push(&mut self, op: Op) -> Result<SlotId, Op> {
+        self.queue_mut().push(op)
+    }
+
+    /// As [`Queue::push`] of [`Op::whole`].
+    ///
+    /// # Errors
+    /// The buffer, when the queue is full.
+    #[inline(always)]
+    pub fn push_whole(
+        &mut self,
+        kind: OpKind,
+        device_offset: u64,
+        buf: Buf,
+    ) -> Result<SlotId, Buf> {
+        match &mut self.0 {
+            QueueKind::Uring(queue) => queue.push_whole(kind, device_offset, buf),
+            QueueKind::Any(queue, _) => {
+                let pushed = queue.push(Op::whole(kind, device_offset, buf));
+                pushed.map_err(|op| op.buf)
+            }
+        }
+    }
+
+    /// As [`Queue::submit`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn submit(&mut self) -> Result<()> {
+        self.queue_mut().submit()
+    }
+
+    /// As [`Queue::reap`], but hands each completion to `each`.
+    #[inline(always)]
+    pub fn reap(&mut self, mut each: impl FnMut(SlotId, Buf, Result<(), Box<Error>>)) {
+        match &mut self.0 {
+            QueueKind::Uring(queue) => queue.reap_each(each),
+            QueueKind::Any(queue, done) => {
+                queue.reap(done);
+                for Completion { slot, buf, result } in done.drain(..) {
+                    each(slot, buf, result);
+                }
+            }
+        }
+    }
+
+    /// As [`Queue::wait_for`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn wait_for(&mut self, want: u32, timeout: Option<Duration>) -> Result<()> {
+        self.queue_mut().wait_for(want, timeout)
+    }
+
+    /// As [`Queue::waker`].
+    pub fn waker(&self) -> Waker {
+        self.queue().waker()
+    }
+}
+
+impl fmt::Debug for QueueLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueLane").finish_non_exhaustive()
     }
 }

@@ -35,6 +35,7 @@ mod tests;
 pub(super) use setup::available;
 
 use super::io::{FileIo, failed};
+use crate::inline::push_in_place;
 use crate::{
     Buf, Completion, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs, SlotId, Waker,
 };
@@ -250,6 +251,54 @@ impl UringQueue {
         }
     }
 
+    /// As `push` of an operation that moves its whole buffer.
+    #[inline(always)]
+    pub(super) fn push_whole(
+        &mut self,
+        kind: OpKind,
+        device_offset: u64,
+        buf: Buf,
+    ) -> Result<SlotId, Buf> {
+        let seg = Seg {
+            device_offset,
+            buf_offset: 0,
+            len: buf.len() as u32,
+        };
+        let plain = match kind {
+            OpKind::Read => true,
+            OpKind::Write => !self.io.geometry.read_only,
+            OpKind::WriteFua | OpKind::Flush => false,
+        };
+        let fits = plain && self.io.geometry.holds(device_offset, seg.len);
+        if !fits || !self.backlog.is_empty() {
+            return self.push_oddly(kind, device_offset, buf);
+        }
+        let Some(id) = self.free.pop() else {
+            return Err(buf);
+        };
+        let fixed = self.is_registered(&buf);
+        self.slots[id as usize].begin(kind, seg, buf, fixed);
+        if !self.issue(id, 0) {
+            self.slots[id as usize].issued = 0;
+            self.backlog.push_back(id);
+        }
+        Ok(id)
+    }
+
+    #[cold]
+    fn push_oddly(&mut self, kind: OpKind, device_offset: u64, buf: Buf) -> Result<SlotId, Buf> {
+        let pushed = self.push(Op::whole(kind, device_offset, buf));
+        pushed.map_err(|op| op.buf)
+    }
+
+    #[inline(always)]
+    fn is_registered(&self, buf: &Buf) -> bool {
+        match &self.registered {
+            Some(registered) => buf.is_of(&registered.pool),
+            None => false,
+        }
+    }
+
     /// Completes without the ring.
     #[cold]
     fn finish_now(&mut self, slot: SlotId, buf: Buf, result: Result<()>) {
@@ -263,6 +312,12 @@ impl UringQueue {
     /// Moves what the completion ring has into `done`.
     #[inline]
     fn harvest(&mut self, done: &mut Vec<Completion>) {
+        self.harvest_each(|id, buf, result| push_in_place(done, id, buf, result));
+    }
+
+    /// Hands what the completion ring has to `each`.
+    #[inline(always)]
+    fn harvest_each(&mut self, mut each: impl FnMut(SlotId, Buf, Result<(), Box<Error>>)) {
         let (slots, retry) = (&mut self.slots, &mut self.retry);
         for cqe in self.ring.completion() {
             if cqe.user_data() == WAKER {
@@ -276,8 +331,47 @@ impl UringQueue {
             if !slot.settle(&cqe) {
                 retry.push_back(cqe.user_data());
             } else if slot.remaining == 0 {
-                slot.complete(id, done);
+                let (buf, result) = slot.take();
+                each(id, buf, result);
             }
+        }
+    }
+
+    /// As `reap`, but hands each completion to `each`.
+    #[inline(always)]
+    pub(super) fn reap_each(&mut self, mut each: impl FnMut(SlotId, Buf, Result<(), Box<Error>>)) {
+        let mut free = std::mem::take(&mut self.free);
+        let mut take = |slot, buf, result| {
+            free.push(slot);
+            each(slot, buf, result);
+        };
+        for Completion { slot, buf, result } in self.ready.drain(..) {
+            take(slot, buf, result);
+        }
+        let before = self.completed;
+        self.harvest_each(&mut take);
+        if self.completed == before && self.run_deferred() {
+            self.harvest_each(&mut take);
+        }
+        self.free = free;
+        self.submit_pumped();
+    }
+
+    /// Lets the kernel complete what it keeps until it is asked. Whether there may be something now.
+    #[inline(always)]
+    fn run_deferred(&mut self) -> bool {
+        self.outstanding() > 0
+            && self.enabled
+            && (self.ring.submission().taskrun() || self.options.iopoll)
+            && self.collect(0).is_ok()
+    }
+
+    /// Submits what waited for room.
+    #[inline(always)]
+    fn submit_pumped(&mut self) {
+        if self.pump() {
+            // An error shows again at the caller's next `submit`.
+            let _ = self.submit();
         }
     }
 
@@ -511,10 +605,7 @@ impl Queue for UringQueue {
             self.finish_now(id, op.buf, result);
             return Ok(id);
         }
-        let fixed = match &self.registered {
-            Some(registered) => op.buf.is_of(&registered.pool),
-            None => false,
-        };
+        let fixed = self.is_registered(&op.buf);
         let slot = &mut self.slots[id as usize];
         slot.buf = op.buf;
         slot.segs = op.segs;
@@ -547,19 +638,7 @@ impl Queue for UringQueue {
 
     fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
         let first = done.len();
-        done.append(&mut self.ready);
-        self.harvest(done);
-        if done.len() == first && self.outstanding() > 0 && self.enabled {
-            let waiting = self.ring.submission().taskrun();
-            if (waiting || self.options.iopoll) && self.collect(0).is_ok() {
-                self.harvest(done);
-            }
-        }
-        if self.pump() {
-            // An error shows again at the caller's next `submit`.
-            let _ = self.submit();
-        }
-        self.free.extend(done[first..].iter().map(|c| c.slot));
+        self.reap_each(|slot, buf, result| push_in_place(done, slot, buf, result));
         done.len() - first
     }
 

@@ -35,6 +35,17 @@ impl Slot {
         }
     }
 
+    /// Takes an operation of one piece, to be issued at once.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, kind: OpKind, seg: Seg, buf: Buf, fixed: bool) {
+        // What was here is empty: its buffer went with its completion.
+        std::mem::forget(std::mem::replace(&mut self.buf, buf));
+        self.segs = Segs::One(seg);
+        self.kind = kind;
+        self.fixed = fixed;
+        (self.issued, self.remaining) = (1, 1);
+    }
+
     // Here and below, the usual case has a branch of its own: a slice made from either case would make
     // the processor read a length where two fields have just been written, and wait for them.
     #[inline]
@@ -63,10 +74,17 @@ impl Slot {
         }
     }
 
+    /// What a finished operation gives back.
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> (Buf, Result<(), Box<Error>>) {
+        let buf = std::mem::replace(&mut self.buf, Buf::empty());
+        (buf, self.error.take().map_or(Ok(()), Err))
+    }
+
     #[inline]
     pub(super) fn complete(&mut self, id: SlotId, done: &mut Vec<Completion>) {
-        let buf = std::mem::replace(&mut self.buf, Buf::empty());
-        push_in_place(done, id, buf, self.error.take().map_or(Ok(()), Err));
+        let (buf, result) = self.take();
+        push_in_place(done, id, buf, result);
     }
 
     /// Books one completed piece; false if it has more to move and must be issued again.
