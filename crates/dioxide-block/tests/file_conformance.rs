@@ -5,10 +5,12 @@ mod host;
 use dioxide_block::file::{Backend, FileOptions};
 use dioxide_block::mem::MemDevice;
 use dioxide_block::{
-    Buf, BufPool, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Segs,
+    Buf, BufPool, Device, Durability, Error, Op, OpKind, Queue, QueueLane, QueueOptions, Segs,
+    SlotId,
 };
 use host::{MIB, finish, flush_op, op, pattern, push, run_one, seg};
 use std::any::Any;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -87,6 +89,7 @@ macro_rules! conformance {
                 queued_write_then_read_returns_the_bytes
                 queue_full_gives_the_operation_back
                 slots_are_distinct_and_reused_after_reap
+                lane_does_as_its_queue
                 segments_each_go_to_their_place
                 more_segments_than_the_rings_hold_complete_once
                 empty_operation_completes
@@ -282,6 +285,58 @@ fn slots_are_distinct_and_reused_after_reap(f: &Fixture) {
         assert_eq!(slots, (0..8).collect::<Vec<_>>());
         assert_eq!(slots, reaped);
     }
+}
+
+/// What a lane was handed, by slot: all there is, waiting for it.
+fn finish_lane(lane: &mut QueueLane, count: usize) -> HashMap<SlotId, (Buf, bool)> {
+    let (mut done, begun) = (HashMap::new(), Instant::now());
+    while done.len() < count {
+        assert!(
+            begun.elapsed() < host::PATIENCE,
+            "{} of {count}",
+            done.len()
+        );
+        lane.wait_for(1, Some(host::PATIENCE)).expect("wait");
+        lane.reap(|slot, buf, result| {
+            let twice = done.insert(slot, (buf, result.is_ok()));
+            assert!(twice.is_none(), "slot {slot} in two requests at once");
+        });
+    }
+    done
+}
+
+fn lane_does_as_its_queue(f: &Fixture) {
+    let (mut lane, block) = (QueueLane::of(f.queue(4)), 4096);
+    let memory = |byte| Buf::copy_of(&[byte; 4096]);
+    for round in 0..3 {
+        let written = [1, 2, 3, 4].map(|n| {
+            let pushed = lane.push_whole(OpKind::Write, u64::from(n) * block, memory(n + round));
+            pushed.expect("room")
+        });
+        let full = lane.push_whole(OpKind::Read, 0, memory(9));
+        assert_eq!(full.expect_err("no room")[0], 9);
+        lane.submit().expect("submit");
+        let done = finish_lane(&mut lane, 4);
+        assert!(written.iter().all(|slot| done[slot].1));
+    }
+    // As whole, beyond the end, unaligned, of nothing; and durable.
+    for (kind, offset, bytes, is_good) in [
+        (OpKind::Read, block, &[0; 4096][..], true),
+        (OpKind::Read, SIZE, &[0; 4096], false),
+        (OpKind::Write, u64::MAX - 4095, &[0; 4096], false),
+        (OpKind::Read, block, &[], false),
+        (OpKind::WriteFua, 2 * block, &[5; 4096], true),
+    ] {
+        let slot = lane.push_whole(kind, offset, Buf::copy_of(bytes));
+        let slot = slot.expect("room");
+        let done = finish_lane(&mut lane, 1);
+        let (buf, good) = &done[&slot];
+        assert_eq!(*good, is_good, "{kind:?} at {offset}");
+        if is_good && kind == OpKind::Read {
+            assert!(buf.iter().all(|byte| *byte == 3), "of the last round");
+        }
+    }
+    assert!(read(&*f.device, 2 * block, 4096).iter().all(|b| *b == 5));
 }
 
 fn segments_each_go_to_their_place(f: &Fixture) {

@@ -13,24 +13,20 @@ use dioxide_crash::mutant::Mutant;
 use dioxide_crash::replay::Replay;
 use dioxide_crash::report::{Coverage, Report};
 use dioxide_crash::workload::Workload;
-use dioxide_testkit::have_root;
+use dioxide_testkit::{have_root, soaks};
 
 /// The same each time, so that a change is judged by what it changes; in a soak another one each time.
 fn seed() -> u64 {
-    let is_soak = std::env::var_os("DIOXIDE_SOAK").is_some();
     match std::env::var("DIOXIDE_SEED") {
         Ok(seed) => seed.parse().expect("DIOXIDE_SEED is a number"),
-        Err(_) if is_soak => u64::from(std::process::id()),
+        Err(_) if soaks() => u64::from(std::process::id()),
         Err(_) => 21_276,
     }
 }
 
 /// 8,000 here in each of two campaigns and half as many of names; a million in a soak.
 fn states() -> u64 {
-    match std::env::var_os("DIOXIDE_SOAK") {
-        Some(_) => 1_000_000,
-        None => 8_000,
-    }
+    if soaks() { 1_000_000 } else { 8_000 }
 }
 
 fn campaign(layouts: &[Layout]) -> Campaign {

@@ -209,10 +209,9 @@ fn commit_interval_commits_by_itself() {
     set(&journal, &[0], 1).expect("set");
     let start = Instant::now();
     while journal.committed().0 == 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "no commit");
+        assert!(start.elapsed() < Duration::from_secs(4), "no commit");
         thread::sleep(Duration::from_millis(5));
     }
-    assert!(start.elapsed() < Duration::from_secs(1));
 }
 
 #[test]

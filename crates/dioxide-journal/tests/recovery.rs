@@ -480,7 +480,8 @@ fn redirects_show_what_a_replay_writes_and_write_nothing() {
     let before = journal.image();
     let redirects = journal.plan().unwrap().redirects().unwrap();
     assert!(redirects.values().any(|redirect| redirect.head.is_some()));
-    let overlay = OverlayDevice::new(journal.device.clone(), BLOCK as u32, redirects.clone());
+    let device = journal.device.clone();
+    let overlay = OverlayDevice::new(device.clone(), device, BLOCK as u32, redirects.clone());
     let seen = redirects.keys().map(|&block| {
         let mut bytes = filled(0);
         let offset = block * BLOCK as u64;

@@ -24,6 +24,32 @@ pub use mount::{LoopDevice, Mount};
 pub use pattern::{check_pattern, check_zero, fill_pattern, pattern};
 pub use tools::{Extent, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, leaf_extents};
 
+use std::ops::RangeInclusive;
+
+/// Whether tests take as long as they like, and look at everything: `make soak`.
+pub fn soaks() -> bool {
+    std::env::var_os("DIOXIDE_SOAK").is_some()
+}
+
+/// A test looks at one case in so many: at all of them in a soak, at one in `n` otherwise.
+pub fn one_in(n: usize) -> usize {
+    if soaks() { 1 } else { n }
+}
+
+/// The seeds to run with: `usual` of them, or what `DIOXIDE_SOAK` says, a number of seeds or `first-last`.
+pub fn seeds(usual: u64) -> RangeInclusive<u64> {
+    let Ok(soak) = std::env::var("DIOXIDE_SOAK") else {
+        return 1..=usual;
+    };
+    let number = |text: &str| text.parse::<u64>().expect("DIOXIDE_SOAK: a number");
+    match soak.split_once('-') {
+        Some((first, last)) => number(first)..=number(last),
+        // `make soak` says 1.
+        None if soak == "1" => 1..=20 * usual,
+        None => 1..=number(&soak),
+    }
+}
+
 /// Whether this process may attach loop devices and mount.
 pub fn have_root() -> bool {
     rustix::process::geteuid().is_root() && std::path::Path::new("/dev/loop-control").exists()

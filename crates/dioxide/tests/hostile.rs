@@ -28,6 +28,7 @@ mod write;
 
 use device::Mutant;
 use dioxide_testkit::memory::{self, Counting};
+use dioxide_testkit::soaks;
 use read_all::read_all;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,10 +43,6 @@ static ALLOCATOR: Counting = Counting;
 const MEMORY_MAX: usize = 64 << 20;
 /// How long it may take, on a machine that has much else to do.
 const TIME_MAX: Duration = Duration::from_secs(60);
-
-fn soak() -> bool {
-    std::env::var_os("DIOXIDE_SOAK").is_some()
-}
 
 /// `DIOXIDE_FIRST_SEED`, for a long run that goes on where another ended.
 fn first_seed() -> u64 {
@@ -127,7 +124,7 @@ fn images_damaged_at_random_give_errors_or_data() {
             subject.name
         );
     }
-    let budget = match soak() {
+    let budget = match soaks() {
         true => Duration::from_secs(600),
         false => Duration::from_secs(12),
     };
@@ -166,7 +163,7 @@ fn assert_reached() {
         "inline data",
         "symlink",
     ];
-    let rare = rare.iter().filter(|_| soak());
+    let rare = rare.iter().filter(|_| soaks());
     for structure in usual.iter().chain(rare) {
         assert!(
             seen.contains_key(structure),

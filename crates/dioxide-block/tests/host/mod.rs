@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::{NamedTempFile, TempDir};
 
 pub const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();

@@ -51,8 +51,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Where the log, which lies on the file system's own device, holds the blocks of the file system:
-    /// for one that is only read; see [`dioxide_block::overlay`].
+    /// Where on its device the log holds the blocks of the file system: for one that is only read; see [`dioxide_block::overlay`].
     ///
     /// # Errors
     /// [`crate::Error::Log`] for a copy outside the journal.

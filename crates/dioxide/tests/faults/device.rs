@@ -7,12 +7,12 @@
 //! - Opened again, without the fault, the file system is whole and has what was synced.
 
 use crate::ops::{NAMES, Shape};
-use crate::variants::{image_with, seeds};
+use crate::variants::image_with;
 use crate::workload::{Workload, in_time};
 use dioxide::block::file::FileOptions;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::{Buf, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes};
-use dioxide_testkit::{Image, ImageBuilder};
+use dioxide_testkit::{Image, ImageBuilder, seeds};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 

@@ -5,10 +5,10 @@
 //! what they should. Nothing is lost of what is free.
 
 use crate::ops::{NAMES, Shape};
-use crate::variants::{image_with, seeds, variants};
+use crate::variants::{image_with, variants};
 use crate::workload::{Workload, in_time};
 use dioxide::{File, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, ImageBuilder};
+use dioxide_testkit::{Image, ImageBuilder, seeds};
 
 const STEPS: usize = 30;
 const MOST: u64 = 48 << 10;

@@ -5,9 +5,9 @@
 //! files are empty, free blocks are what they were.
 
 use crate::random::Random;
-use crate::variants::{image_with, seeds, variants};
+use crate::variants::{image_with, variants};
 use dioxide::{Error, FallocateMode, File, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, dumpe2fs, e2fsck_clean, fill_pattern};
+use dioxide_testkit::{Image, dumpe2fs, e2fsck_clean, fill_pattern, seeds};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// As the image, so that one thread may get all of it.

@@ -4,11 +4,12 @@ use crate::device::Mutant;
 use crate::mutate::Rng;
 use crate::ops::Session;
 use crate::subjects::Subject;
-use crate::{TIME_MAX, check_until, only_seed, soak};
+use crate::{TIME_MAX, check_until, only_seed};
 use dioxide::block::mem::MemDevice;
 use dioxide::block::{Device, Durability};
 use dioxide::check::{CheckOptions, check};
 use dioxide::{Fs, MountOptions};
+use dioxide_testkit::soaks;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -63,7 +64,8 @@ fn use_of(subject: &Subject, seed: u64) {
 
 fn resize(device: &Arc<MemDevice>, rng: &mut Rng) {
     let blocks = device.geometry().size_bytes / 1024;
-    match dioxide::resize::resize_on(&**device, rng.below(blocks + blocks / 8)) {
+    let device: Arc<dyn Device> = device.clone();
+    match dioxide::resize::resize_on(&device, rng.below(blocks + blocks / 8), &mut |_, _, _| ()) {
         Ok(_) => note("resized", 1),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
@@ -104,7 +106,7 @@ fn session(subject: &Subject, device: &Arc<MemDevice>, rng: &mut Rng) {
 
 #[test]
 fn images_damaged_at_random_are_changed_or_refused() {
-    let budget = match soak() {
+    let budget = match soaks() {
         true => Duration::from_secs(1800),
         false => Duration::from_secs(6),
     };

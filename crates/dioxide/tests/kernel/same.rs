@@ -12,9 +12,11 @@
 use crate::compare;
 use crate::linux;
 use crate::ops::{self, FILES, Generator, NAMES, Op, Shape, What};
-use crate::variants::{image_with, seeds, variants};
+use crate::variants::{image_with, variants};
 use dioxide::{FallocateMode, Fs, MapKind, MountOptions};
-use dioxide_testkit::{Image, ImageBuilder, dumpe2fs, e2fsck_clean, leaf_extents, need_root};
+use dioxide_testkit::{
+    Image, ImageBuilder, dumpe2fs, e2fsck_clean, leaf_extents, need_root, seeds,
+};
 use std::os::unix::fs::MetadataExt;
 
 const MOST: u64 = 3 << 20;

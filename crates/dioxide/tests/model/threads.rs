@@ -4,11 +4,11 @@
 use crate::ops::{FILES, NAMES, open_files};
 use crate::random::Random;
 use crate::stamps::{self, CELL, Log};
-use crate::variants::{image_with, seeds, variants};
+use crate::variants::{image_with, variants};
 use dioxide::block::file::{self, FileOptions};
 use dioxide::block::sim::{SimDevice, SimSpec};
 use dioxide::{Buf, FallocateMode, File, Fs, MountOptions, Policy, Queue, QueueOptions};
-use dioxide_testkit::{Image, e2fsck_clean};
+use dioxide_testkit::{Image, e2fsck_clean, seeds, soaks};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -272,9 +272,8 @@ fn run_all_policies(image: &Image, name: &str, seed: u64, steps: u32) {
 
 #[test]
 fn four_threads_under_each_policy_read_what_was_written() {
-    let soak = std::env::var("DIOXIDE_SOAK").is_ok();
     for (name, builder) in variants() {
-        if !soak && !["defaults", "1k blocks", "bigalloc"].contains(&name) {
+        if !soaks() && !["defaults", "1k blocks", "bigalloc"].contains(&name) {
             continue;
         }
         for seed in seeds(1) {

@@ -1,7 +1,6 @@
 //! Kinds of file systems.
 
 use dioxide_testkit::{Image, ImageBuilder};
-use std::ops::RangeInclusive;
 
 /// The ways that file systems differ in what matters to files.
 pub fn variants() -> Vec<(&'static str, ImageBuilder)> {
@@ -31,18 +30,4 @@ pub fn image_with(builder: ImageBuilder, names: &[&str]) -> Image {
         std::fs::write(tree.path().join(name), b"").expect("an empty file");
     }
     builder.source(tree.path()).build()
-}
-
-/// The seeds to run with: `usual` of them, or what `DIOXIDE_SOAK` says, a number of seeds or `first-last`.
-pub fn seeds(usual: u64) -> RangeInclusive<u64> {
-    let Ok(soak) = std::env::var("DIOXIDE_SOAK") else {
-        return 1..=usual;
-    };
-    let number = |text: &str| text.parse::<u64>().expect("DIOXIDE_SOAK: a number");
-    match soak.split_once('-') {
-        Some((first, last)) => number(first)..=number(last),
-        // `make soak` says 1.
-        None if soak == "1" => 1..=20 * usual,
-        None => 1..=number(&soak),
-    }
 }

@@ -2,13 +2,13 @@
 //! free inodes. Then each goes on with what the other wrote.
 
 use crate::calls::{self, Call, Dioxide, Generator};
-use crate::kinds::{kinds, seeds};
+use crate::kinds::kinds;
 use crate::linux;
 use crate::random_calls::open_fs;
 use crate::tree::{Answer, Tree};
 use crate::view::{self, View};
 use dioxide::Fs;
-use dioxide_testkit::{Image, ImageBuilder, Mount, dumpe2fs, e2fsck_clean, need_root};
+use dioxide_testkit::{Image, ImageBuilder, Mount, dumpe2fs, e2fsck_clean, need_root, seeds};
 
 /// What one side made of the image.
 struct Side {

@@ -1,7 +1,6 @@
 //! Kinds of file systems, by what matters to names.
 
 use dioxide_testkit::{Image, ImageBuilder};
-use std::ops::RangeInclusive;
 
 pub fn kinds() -> Vec<(&'static str, ImageBuilder)> {
     let image = || Image::builder().size(48 << 20).args(&["-N", "4096"]);
@@ -37,18 +36,4 @@ pub fn kinds() -> Vec<(&'static str, ImageBuilder)> {
             small().features("^metadata_csum").inode_size(128),
         ),
     ]
-}
-
-/// The seeds to run with: `usual` of them, or what `DIOXIDE_SOAK` says, a number of seeds or `first-last`.
-pub fn seeds(usual: u64) -> RangeInclusive<u64> {
-    let Ok(soak) = std::env::var("DIOXIDE_SOAK") else {
-        return 1..=usual;
-    };
-    let number = |text: &str| text.parse::<u64>().expect("DIOXIDE_SOAK: a number");
-    match soak.split_once('-') {
-        Some((first, last)) => number(first)..=number(last),
-        // `make soak` says 1.
-        None if soak == "1" => 1..=20 * usual,
-        None => 1..=number(&soak),
-    }
 }

@@ -2,11 +2,11 @@
 //! is lost when all is removed.
 
 use crate::calls::{self, Call, Dioxide, Generator};
-use crate::kinds::{kinds, seeds};
+use crate::kinds::kinds;
 use crate::tree::Tree;
 use crate::view;
 use dioxide::{Fs, MountOptions, StatFs};
-use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
+use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean, seeds};
 
 pub struct Bed {
     pub image: Image,

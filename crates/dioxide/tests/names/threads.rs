@@ -2,12 +2,12 @@
 //! calls that explains what each answered; and many calls without it, after which `e2fsck` and free
 //! counts are right.
 
-use crate::kinds::{kinds, seeds};
+use crate::kinds::kinds;
 use crate::random::Random;
 use crate::random_calls::open_fs;
 use crate::tree::{Answer, Body, Id, ROOT, Tree, empty_dir};
 use dioxide::{Fs, NewFile, Node, OpenOptions, RenameMode};
-use dioxide_testkit::{Image, e2fsck_clean};
+use dioxide_testkit::{Image, e2fsck_clean, seeds};
 use std::collections::HashSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
