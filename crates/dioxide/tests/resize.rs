@@ -2,8 +2,14 @@
 
 #[path = "resize/grow.rs"]
 mod grow;
+#[path = "resize/relocate.rs"]
+mod relocate;
 #[path = "resize/shrink.rs"]
 mod shrink;
+#[path = "resize/tree.rs"]
+mod tree;
+#[path = "namespace/walk.rs"]
+mod walk;
 
 use dioxide_testkit::{Image, ImageBuilder, Mount, need_root};
 use std::path::Path;

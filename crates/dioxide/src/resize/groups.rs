@@ -11,7 +11,7 @@ use std::ops::Range;
 
 pub(super) fn read_block(device: &dyn Device, sb: &SuperBlock, block: u64) -> Result<Vec<u8>> {
     let size = sb.block_size();
-    read_span(device, block * u64::from(size), size as usize)
+    read_span(device, block * u64::from(size), size as usize, "metadata")
 }
 
 /// All descriptors, checked.

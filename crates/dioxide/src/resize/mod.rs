@@ -15,15 +15,18 @@
 //! | `layout` | what every group is to be; changes nothing |
 //! | `kept` | the resize inode, which holds the blocks kept for descriptors |
 //! | `write` | bringing it onto the device |
+//! | `survey` | what is in use, and how small it can be made |
+//! | `relocate` | moving what is in the way of a smaller one |
+//! | `shrink` | moving and cutting off, in as many goes as it takes |
 //!
 //! New groups are laid out as `resize2fs` does. Where more blocks of descriptors are needed than are
 //! kept, the file system gets `meta_bg`, as the kernel does when it grows a mounted one; `resize2fs`
-//! moves files out of the way instead.
+//! moves files out of the way instead. So growing touches metadata only.
 //!
-//! Nothing that a file has is moved. So growing touches metadata only; shrinking is possible down to
-//! what is in use, and what is in the way is named.
+//! Shrinking has two parts. Files are moved by a mount of its own, through the journal: after a crash the file system is
+//! as large as it was, and whole. Then the end, which nobody uses any more, is cut off, as groups are added.
 //!
-//! Invariants: everything is read, judged and laid out before the first write. A crash before the
+//! Invariants of that, and of growing: everything is read, judged and laid out before the first write. A crash before the
 //! superblock is marked has changed nothing that counts; from the mark on, which takes away the sign of a clean
 //! end, until the new superblock is written at last, `e2fsck` brings the file system in order as it was
 //! before: descriptors and bitmaps of the last groups, and the resize inode, may say too much then, and
@@ -31,14 +34,16 @@
 //!
 //! Not for: what is mounted, needs recovery, or was not found clean: that is refused.
 //!
-//! Rejected: doing it through the journal, as the kernel does. It is there for changes that others
+//! Rejected: adding and cutting off groups through the journal, as the kernel does. It is there for changes that others
 //! look on; here nobody does, and a file system without a journal can be resized in the same way.
 
 mod geometry;
 mod groups;
 mod kept;
 mod layout;
+mod relocate;
 mod shrink;
+mod survey;
 mod write;
 
 use crate::mount::log::refuse_journal_device;
@@ -48,9 +53,11 @@ use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
+use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What changes no layout that is changed here.
 const INCOMPAT: Incompat = known::INCOMPAT
@@ -77,19 +84,57 @@ pub struct Resized {
     pub after: SuperBlock,
 }
 
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Looking for damage, before anything is moved.
+    Check,
+    /// Giving inodes other numbers.
+    Inodes,
+    /// Moving blocks: clusters, those of maps included.
+    Blocks,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Check => "checking",
+            Step::Inodes => "moving inodes",
+            Step::Blocks => "moving blocks",
+        })
+    }
+}
+
+/// Called as it goes on: with how much of a step is done, and how much there is. A step may come several times.
+pub type OnProgress<'p> = dyn FnMut(Step, u64, u64) + 'p;
+
 /// Gives the file system in an image or on a block device `size_bytes`, or all that the device has. An
 /// image that is too short is made longer; one that holds the file system and nothing else is made shorter
 /// with it. The size that comes of it may be less: whole clusters, and no last group without room for its
-/// own metadata. Blocks.
+/// own metadata. What is in the way of a smaller one is moved. Blocks.
 ///
 /// # Errors
 /// Nothing is changed by any of these, but for the length of an image. [`Error::Device`], also for one
 /// that is in use. [`Error::Busy`] if the file system was not closed cleanly. [`Error::Invalid`] for a size
-/// that no file system of this kind can have, or that what is in use has no room in: says what is in
-/// the way. [`Error::Unsupported`] for features that are not known. Damage.
+/// that no file system of this kind can have, or that what is in use has no room in: says which has;
+/// and where something has to be moved and the file system has errors. [`Error::Unsupported`] for features that are not
+/// known, and for what cannot be moved: says what. Damage.
 ///
 /// From the first write on only those of the device: see the module's documentation.
 pub fn resize(path: &Path, size_bytes: Option<u64>, options: &ResizeOptions) -> Result<Resized> {
+    resize_telling(path, size_bytes, options, &mut |_, _, _| ())
+}
+
+/// As [`resize`], telling how far it is.
+///
+/// # Errors
+/// As [`resize`].
+pub fn resize_telling(
+    path: &Path,
+    size_bytes: Option<u64>,
+    options: &ResizeOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<Resized> {
     let device = open(path, false, options)?;
     let sb = read_superblock(&*device)?;
     let block = u64::from(sb.block_size());
@@ -108,7 +153,7 @@ pub fn resize(path: &Path, size_bytes: Option<u64>, options: &ResizeOptions) -> 
         lengthen(path, options.img_offset.saturating_add(needed))?;
     }
     let device = open(path, true, options)?;
-    let resized = resize_on(&*device, size / block)?;
+    let resized = resize_on(&device, size / block, progress)?;
     drop(device);
     if options.img_offset == 0 {
         shorten(path, sb.blocks_count() * block, needed)?;
@@ -116,8 +161,8 @@ pub fn resize(path: &Path, size_bytes: Option<u64>, options: &ResizeOptions) -> 
     Ok(resized)
 }
 
-/// The smallest size in bytes that the file system in an image or on a block device can be made. Opens it
-/// for reading only. Blocks.
+/// The smallest size in bytes that the file system in an image or on a block device can be made, or a little
+/// more. Opens it for reading only, and reads the maps of all files. Blocks.
 ///
 /// # Errors
 /// As [`resize`].
@@ -132,8 +177,12 @@ pub fn minimum(path: &Path, options: &ResizeOptions) -> Result<u64> {
 ///
 /// # Errors
 /// As [`resize`].
-pub fn resize_on(device: &dyn Device, blocks: u64) -> Result<Resized> {
-    let before = read_superblock(device)?;
+pub fn resize_on(
+    device: &Arc<dyn Device>,
+    blocks: u64,
+    progress: &mut OnProgress<'_>,
+) -> Result<Resized> {
+    let before = read_superblock(&**device)?;
     let after = geometry::resized(&before, blocks)?;
     if after.blocks_count() == before.blocks_count() {
         let after = before.clone();
@@ -146,15 +195,14 @@ pub fn resize_on(device: &dyn Device, blocks: u64) -> Result<Resized> {
             device.geometry().size_bytes
         )));
     }
-    let plan = match after.blocks_count() > before.blocks_count() {
-        true => layout::grow(device, &before, after)?,
-        false => shrink::shrink(device, &before, after)?,
+    let after = match after.blocks_count() > before.blocks_count() {
+        true => layout::grow(&**device, &before, after)?.write(&**device)?,
+        false => shrink::shrink(device, after, progress)?,
     };
-    let after = plan.write(device)?;
     Ok(Resized { before, after })
 }
 
-fn open(path: &Path, write: bool, options: &ResizeOptions) -> Result<std::sync::Arc<dyn Device>> {
+fn open(path: &Path, write: bool, options: &ResizeOptions) -> Result<Arc<dyn Device>> {
     let options = FileOptions {
         write,
         img_offset: options.img_offset,
@@ -166,7 +214,7 @@ fn open(path: &Path, write: bool, options: &ResizeOptions) -> Result<std::sync::
 
 /// The superblock, if the file system may be resized.
 fn read_superblock(device: &dyn Device) -> Result<SuperBlock> {
-    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
+    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock")?;
     let failed = |error| Error::format(error, Place::default().at(SUPERBLOCK_OFFSET));
     let sb = SuperBlock::parse(&bytes).map_err(failed)?;
     refuse_journal_device(device, &sb)?;

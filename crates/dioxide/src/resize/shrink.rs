@@ -1,133 +1,182 @@
-//! Making a file system smaller: only what nobody uses goes.
+//! Making a file system smaller: what is in the way is moved, and then the end is cut off.
+//!
+//! What groups have of their own goes only with them. Where that is needed for what is moved, it takes more than one go:
+//! the file system is cut off as far as it can be, and then again.
 
-use super::geometry;
-use super::groups::{block_bitmap, inode_bitmap, put, read_descriptors, used_runs};
+use super::groups::read_descriptors;
 use super::kept::Kept;
 use super::layout::{Groups, Plan};
+use super::relocate::{Task, relocate};
+use super::survey::Survey;
+use super::{OnProgress, Step, geometry, groups, read_superblock};
+use crate::check::{CheckOptions, check};
 use crate::{Error, Result};
 use dioxide_block::Device;
-use dioxide_format::bitmap;
-use dioxide_format::group_desc::GroupDesc;
+use dioxide_format::features::Compat;
+use dioxide_format::indirect;
+use dioxide_format::inode::Inode;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Group, Ino};
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// What a smaller file system must still hold.
-struct InUse {
-    /// The last block that is more than a group's own metadata.
-    block: u64,
-    /// The last group of whose inodes one is used, and its last used inode.
-    group: u32,
-    ino: Ino,
-}
-
-/// The blocks of a group's own metadata: its bitmaps, its table, and the copies that begin it.
-fn own_blocks(sb: &SuperBlock, group: u32, desc: &GroupDesc) -> [Range<u64>; 4] {
-    desc.metadata_ranges(sb, Group(group))
-}
-
-impl InUse {
-    fn find(device: &dyn Device, sb: &SuperBlock, descs: &[GroupDesc]) -> Result<InUse> {
-        let (group, ino) = last_inode(device, sb, descs)?;
-        Ok(InUse {
-            block: last_block(device, sb, descs)?,
-            group,
-            ino,
-        })
-    }
-}
-
-fn last_inode(device: &dyn Device, sb: &SuperBlock, descs: &[GroupDesc]) -> Result<(u32, Ino)> {
-    let per_group = sb.inodes_per_group();
-    for (group, desc) in (0..descs.len() as u32).zip(descs).rev() {
-        let bits = inode_bitmap(device, sb, desc)?;
-        let used = (0..per_group as usize)
-            .rev()
-            .find(|&at| bitmap::get(&bits, at));
-        if let Some(index) = used {
-            return Ok((group, Ino(group * per_group + index as u32 + 1)));
-        }
-    }
-    Ok((0, Ino(0)))
-}
-
-fn last_block(device: &dyn Device, sb: &SuperBlock, descs: &[GroupDesc]) -> Result<u64> {
-    let ratio = u64::from(sb.cluster_ratio());
-    let all = (0..).zip(descs);
-    let mut own: Vec<Range<u64>> = all
-        .flat_map(|(group, desc)| own_blocks(sb, group, desc))
-        .filter(|range| !range.is_empty())
-        .collect();
-    own.sort_unstable_by_key(|range| range.start);
-    for (group, desc) in (0..descs.len() as u32).zip(descs).rev() {
-        let mut bits = block_bitmap(device, sb, Group(group), desc)?;
-        let first = sb.group_first_block(Group(group)).0;
-        let end = first + u64::from(sb.blocks_in_group(Group(group)));
-        // None is longer than a group.
-        let from = first.saturating_sub(sb.blocks_per_group().into());
-        let from = own.partition_point(|range| range.start < from);
-        let here = own[from..].iter().take_while(|range| range.start < end);
-        here.for_each(|range| put(&mut bits, sb, Group(group), range, false));
-        if let Some(run) = used_runs(&bits, sb, Group(group)).last() {
-            return Ok((run.end - 1).min(end - 1));
-        }
-    }
-    Ok(sb.first_data_block().0.next_multiple_of(ratio))
-}
-
-/// The end of what the first `groups` groups have of metadata.
-fn metadata_end(sb: &SuperBlock, descs: &[GroupDesc], groups: u32) -> u64 {
-    let kept = (0..groups).zip(descs);
-    let ends = kept.flat_map(|(group, desc)| own_blocks(sb, group, desc).map(|range| range.end));
-    ends.max().unwrap_or(0)
-}
+use std::sync::Arc;
 
 /// The fewest blocks that can be had.
 ///
 /// # Errors
 /// Damage; the device's.
 pub(super) fn least_blocks(device: &dyn Device, sb: &SuperBlock) -> Result<u64> {
-    let descs = read_descriptors(device, sb)?;
-    let in_use = InUse::find(device, sb, &descs)?;
-    least(sb, &descs, &in_use)
+    let mut survey = Survey::new(device, sb)?;
+    survey.read_maps()?;
+    survey.least()
 }
 
-fn least(sb: &SuperBlock, descs: &[GroupDesc], in_use: &InUse) -> Result<u64> {
-    let holder = sb.group_of_block(dioxide_format::types::Pblk(in_use.block));
-    let first = holder.map_or(0, |group| group.0).max(in_use.group);
-    let ratio = u64::from(sb.cluster_ratio());
-    for last in first..sb.group_count() {
-        let start = sb.group_first_block(Group(last)).0;
-        let end = start + u64::from(sb.blocks_in_group(Group(last)));
-        let needed = metadata_end(sb, descs, last + 1).max(in_use.block + 1);
-        if needed > end {
-            continue;
-        }
-        let room = geometry::least_last_group(sb, last);
-        let blocks = needed.max(start + room).next_multiple_of(ratio).min(end);
-        // A last group that is too short for that can only stay whole.
-        for blocks in [blocks, end] {
-            if geometry::resized(sb, blocks)?.blocks_count() == blocks {
-                return Ok(blocks);
-            }
-        }
-    }
-    Ok(sb.blocks_count())
-}
-
-/// Works out a smaller file system.
+/// Makes the file system as small as `new`, which is smaller.
 ///
 /// # Errors
-/// [`Error::Invalid`] when something is in the way: what, and how small it can be made. Damage; the
-/// device's.
-pub(super) fn shrink(device: &dyn Device, old: &SuperBlock, new: SuperBlock) -> Result<Plan> {
+/// [`Error::Invalid`] when what is in use has no room in that: how small it can be made. [`Error::Unsupported`] for what
+/// cannot be moved. Damage, which is looked for before anything is moved. With none of these anything was changed. The device's.
+pub(super) fn shrink(
+    device: &Arc<dyn Device>,
+    new: SuperBlock,
+    progress: &mut OnProgress<'_>,
+) -> Result<SuperBlock> {
+    let target = new.blocks_count();
+    let mut is_checked = false;
+    loop {
+        let old = read_superblock(&**device)?;
+        let mut survey = Survey::new(&**device, &old)?;
+        let (inodes, clusters) = survey.in_the_way(target)?;
+        let metadata = survey.metadata_end(target);
+        if metadata > target || (inodes, clusters) != (0, 0) {
+            survey.read_maps()?;
+        } else {
+            let new = geometry::resized(&old, target)?;
+            return cut(&**device, &old, new)?.write(&**device);
+        }
+        let least = survey.least()?;
+        if metadata > target || target < least {
+            return Err(refused(&old, &survey, target, least));
+        }
+        let reached = survey.reachable(target)?;
+        let (inodes, clusters) = survey.in_the_way(reached)?;
+        if reached >= old.blocks_count() {
+            return Err(refused(&old, &survey, target, reached));
+        }
+        let smaller = geometry::resized(&old, reached)?;
+        if !std::mem::replace(&mut is_checked, true) {
+            movable(&**device, &old, &new)?;
+            judge(device, progress)?;
+        }
+        let mut task = Task {
+            new: &smaller,
+            progress,
+            inodes,
+            clusters,
+        };
+        relocate(device, &mut task)?;
+        let old = read_superblock(&**device)?;
+        cut(&**device, &old, geometry::resized(&old, reached)?)?.write(&**device)?;
+        if reached == target {
+            return read_superblock(&**device);
+        }
+    }
+}
+
+fn refused(sb: &SuperBlock, survey: &Survey<'_>, target: u64, least: u64) -> Error {
+    let (ino, block) = survey.last();
+    let block_bytes = u64::from(sb.block_size());
+    let metadata = survey.metadata_end(target);
+    let why = match metadata > target {
+        true => format!(
+            "block {}, metadata of a group that stays, is not moved",
+            metadata - 1
+        ),
+        false => format!(
+            "what is in use (up to inode {ino} and block {block}) has no room in {target} blocks"
+        ),
+    };
+    Error::Invalid(format!(
+        "{why}: the smallest size is {} bytes ({least} blocks)",
+        least * block_bytes
+    ))
+}
+
+/// Refuses what would be in the way and cannot be moved.
+fn movable(device: &dyn Device, old: &SuperBlock, new: &SuperBlock) -> Result<()> {
+    let limit = new.blocks_count();
+    let last = Ino(new.inodes_count());
+    let refuse = |what: String| Err(Error::Unsupported(what));
+    if let Some(block) = old.mmp_block().filter(|block| block.0 >= limit) {
+        return refuse(format!(
+            "moving block {block}, of multi-mount protection: take the feature mmp off first"
+        ));
+    }
+    let survey = Survey::new(device, old)?;
+    let (inodes, _) = survey.in_the_way(limit)?;
+    if inodes > 0 && old.features().compat.contains(Compat::STABLE_INODES) {
+        return refuse(format!(
+            "giving inodes (the last is {}) other numbers, with the feature stable_inodes",
+            survey.last().0
+        ));
+    }
+    if let Some(ino) = old.journal_inum().filter(|ino| *ino > last) {
+        return refuse(format!(
+            "giving the journal, inode {ino}, another number: let e2fsck make it inode 8"
+        ));
+    }
+    let bad = bad_blocks(device, old)?;
+    match bad.into_iter().find(|block| *block >= limit) {
+        Some(block) => refuse(format!(
+            "moving bad block {block}: empty the list of bad blocks first"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The list of bad blocks.
+fn bad_blocks(device: &dyn Device, sb: &SuperBlock) -> Result<Vec<u64>> {
+    use super::relocate::map::Map;
+    let descs = read_descriptors(device, sb)?;
+    let failed = |error| Error::format(error, crate::Place::ino(Ino::BAD_BLOCKS));
+    let block = groups::read_block(device, sb, descs[0].inode_table().0)?;
+    let inode = Inode::parse(&block, sb.inode_size()).map_err(failed)?;
+    if indirect::pointers(inode.i_block()).all(|pointer| pointer == 0) {
+        return Ok(Vec::new());
+    }
+    let physical = sb.first_data_block().0 + 1..sb.blocks_count();
+    let read = |block| Ok(groups::read_block(device, sb, block)?.into());
+    let map = Map::read(Ino::BAD_BLOCKS, &inode, sb.block_size(), &physical, &read)?;
+    let runs = map.extents.iter();
+    let ends = runs.map(|extent| extent.pblk.0 + u64::from(extent.len) - 1);
+    Ok(ends.chain(map.nodes.iter().copied()).collect())
+}
+
+/// Nothing is moved in a file system with errors: blocks that are said to be free could be somebody's.
+fn judge(device: &Arc<dyn Device>, progress: &mut OnProgress<'_>) -> Result<()> {
+    let report = check(device.clone(), &CheckOptions::default(), &mut |at| {
+        progress(Step::Check, at.done, at.total);
+    })?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    let first = report
+        .findings
+        .iter()
+        .find(|one| one.code.severity() == crate::check::Severity::Error);
+    let first = first.map_or(String::new(), |one| format!(" ({one})"));
+    Err(Error::Invalid(format!(
+        "there are errors in the file system{first}: run e2fsck -f, nothing is moved before"
+    )))
+}
+
+/// Cuts off what nobody uses.
+fn cut(device: &dyn Device, old: &SuperBlock, new: SuperBlock) -> Result<Plan> {
     let descs = read_descriptors(device, old)?;
-    check(device, old, &new, &descs)?;
     let (gone, blocks) = (new.group_count(), new.blocks_count());
     let removed: Vec<Range<u64>> = (gone..)
         .zip(&descs[gone as usize..])
-        .flat_map(|(group, desc)| own_blocks(old, group, desc))
+        .flat_map(|(group, desc)| desc.metadata_ranges(old, Group(group)))
         .filter(|range| range.start < blocks && !range.is_empty())
         .collect();
     let mut groups = Groups {
@@ -145,29 +194,4 @@ pub(super) fn shrink(device: &dyn Device, old: &SuperBlock, new: SuperBlock) -> 
     let kept = Kept::plan(device, old, &mut groups)?;
     groups.descs.truncate(gone as usize);
     groups.finish(new.clone(), kept)
-}
-
-fn check(
-    device: &dyn Device,
-    old: &SuperBlock,
-    new: &SuperBlock,
-    descs: &[GroupDesc],
-) -> Result<()> {
-    let in_use = InUse::find(device, old, descs)?;
-    let (groups, blocks) = (new.group_count(), new.blocks_count());
-    let metadata = metadata_end(old, descs, groups);
-    let in_the_way = if in_use.group >= groups {
-        format!("inode {} of group {}", in_use.ino, in_use.group)
-    } else if in_use.block >= blocks {
-        format!("block {}", in_use.block)
-    } else if metadata > blocks {
-        format!("block {}, metadata of a group that stays,", metadata - 1)
-    } else {
-        return Ok(());
-    };
-    let least = least(old, descs, &in_use)?;
-    Err(Error::Invalid(format!(
-        "{in_the_way} is in use, and nothing is moved: the smallest size is {} bytes ({least} blocks)",
-        least * u64::from(old.block_size())
-    )))
 }

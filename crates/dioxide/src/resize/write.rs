@@ -87,7 +87,7 @@ impl Plan {
 
 /// From here on the file system is not clean, if this does not come to its end.
 fn mark(device: &dyn Device) -> Result<()> {
-    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
+    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock")?;
     let mut sb = SuperBlock::parse(&bytes).expect("its size is right");
     sb.disk_mut().s_state &= !STATE_CLEAN;
     sb.update_checksum();

@@ -43,10 +43,7 @@ fn shrinking_to_the_minimum_is_clean_and_less_is_refused() {
             (least, least)
         );
         e2fsck_clean(image.path());
-        assert_eq!(
-            minimum(image.path(), &options).expect("there is one"),
-            least
-        );
+        assert!(minimum(image.path(), &options).expect("there is one") <= least);
         resize(image.path(), Some(before * M), &options).expect("it grows");
         e2fsck_clean(image.path());
         if !args.contains("quota") {
@@ -69,7 +66,7 @@ fn shrinking_in_steps_is_clean_at_each() {
 }
 
 #[test]
-fn shrinking_below_a_used_inode_names_it() {
+fn shrinking_below_what_is_in_use_says_how_far_that_goes() {
     let image = image(300 * M, 1024, "");
     let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
     // At the top directories are spread over the groups.
@@ -80,8 +77,8 @@ fn shrinking_below_a_used_inode_names_it() {
     let last = (0..60).map(|n| fs.metadata(format!("/top{n}")).expect("it is there").ino);
     let last = last.max().expect("some");
     fs.close().expect("it closes");
-    let refused = resize(image.path(), Some(100 * M), &ResizeOptions::default());
-    let said = refused.expect_err("it is in the way").to_string();
+    let refused = resize(image.path(), Some(3 * M), &ResizeOptions::default());
+    let said = refused.expect_err("it has no room").to_string();
     assert!(said.contains(&format!("inode {last} ")), "{said}");
     e2fsck_clean(image.path());
 }

@@ -1,0 +1,283 @@
+//! Files that are in the way of a smaller size are moved, and are the same after it.
+
+use super::tree::{assert_kept, fill, of, seen, seen_by_kernel};
+use super::{M, builder};
+use crate::walk::{Tree, assert_same};
+use dioxide::block::Device;
+use dioxide::block::record::RecordDevice;
+use dioxide::block::record::states::{Cache, CowDevice, Media, Options, Snapshot, States};
+use dioxide::format::superblock::{STATE_CLEAN, SUPERBLOCK_OFFSET, SuperBlock};
+use dioxide::resize::{ResizeOptions, Step, minimum, resize, resize_on, resize_telling};
+use dioxide::{Error, Fs, MountOptions, NewFile};
+use dioxide_testkit::{Image, debugfs, e2fsck_clean, have_root, soaks};
+use std::collections::HashSet;
+use std::process::Command;
+use std::sync::Arc;
+
+/// Options of `mke2fs`, block size, and the size before in MiB.
+const SETS: &[(&str, u32, u64)] = &[
+    ("", 1024, 64),
+    ("", 4096, 400),
+    ("-O ^flex_bg", 1024, 64),
+    ("-O ^metadata_csum,^64bit,uninit_bg -I 128", 1024, 64),
+    ("-O ^has_journal", 1024, 64),
+    (
+        "-O inline_data,ea_inode,quota,project,orphan_file",
+        1024,
+        64,
+    ),
+    ("-O meta_bg,^resize_inode,sparse_super2", 1024, 64),
+    ("-O bigalloc -C 16384", 1024, 256),
+    ("-t ext2", 1024, 64),
+    ("-t ext3", 1024, 64),
+];
+
+fn image(args: &str, block: u32, size: u64, share: u64, seed: u64) -> Image {
+    let words: Vec<&str> = args.split_whitespace().collect();
+    let image = builder(size * M, block).args(&["-N", "2048"]);
+    let image = match words[..] {
+        ["-t", fs_type, ..] => image.fs_type(fs_type).args(&words[2..]),
+        _ => image.args(&words),
+    };
+    let image = image.build();
+    fill(&image, share, seed);
+    e2fsck_clean(image.path());
+    image
+}
+
+fn shrink(image: &Image, size: u64) -> HashSet<&'static str> {
+    let mut steps = HashSet::new();
+    let options = ResizeOptions::default();
+    resize_telling(
+        image.path(),
+        Some(size),
+        &options,
+        &mut |step, done, total| {
+            assert!(done <= total);
+            steps.insert(match step {
+                Step::Check => "check",
+                Step::Inodes => "inodes",
+                Step::Blocks => "blocks",
+            });
+        },
+    )
+    .unwrap_or_else(|error| panic!("to {size}: {error}"));
+    e2fsck_clean(image.path());
+    steps
+}
+
+fn compare(before: &Tree, image: &Image, block: u32) {
+    assert_same(before, &seen(image.path()));
+    if have_root()
+        && let Some(tree) = seen_by_kernel(image.path(), block.into())
+    {
+        assert_same(&tree, before);
+    }
+}
+
+#[test]
+fn trees_at_the_end_are_the_same_after_shrinking_to_the_minimum_and_growing() {
+    // All of them take their time.
+    let sets = SETS.iter().step_by(if soaks() { 1 } else { 3 });
+    for (seed, (args, block, size)) in (1..).zip(sets) {
+        println!("{args} {block} {size}");
+        let image = image(args, *block, *size, 60, seed);
+        let before = seen(image.path());
+        let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
+        assert!(least < size * M / 2, "{least}");
+        let steps = shrink(&image, least);
+        assert!(steps.contains("check") && steps.contains("blocks"));
+        // With clusters there are few groups, and what is left of them has all inodes.
+        assert!(steps.contains("inodes") || args.contains("bigalloc"));
+        compare(&before, &image, *block);
+        resize(image.path(), Some(size * M), &ResizeOptions::default()).expect("it grows");
+        e2fsck_clean(image.path());
+        assert_same(&before, &seen(image.path()));
+    }
+}
+
+#[test]
+fn shrinking_in_steps_keeps_the_tree_at_each() {
+    let image = image("", 1024, 64, 60, 42);
+    let before = seen(image.path());
+    let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
+    let mut size = 64 * M;
+    while size > least {
+        size = (size - 15 * M).max(least);
+        shrink(&image, size);
+        assert_same(&before, &seen(image.path()));
+    }
+}
+
+/// The first block of a file.
+fn block_of(image: &Image, name: &str) -> u64 {
+    let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).expect("it opens");
+    let file = dioxide::OpenOptions::new()
+        .read(true)
+        .open(&fs, name)
+        .expect("a file");
+    file.map(0, 1).expect("its map").pblk.0
+}
+
+#[test]
+fn an_empty_file_system_shrinks_to_a_few_mib() {
+    let image = builder(1024 * M, 4096).build();
+    let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
+    // Most of it is the journal.
+    assert!(least < 40 * M, "{least}");
+    shrink(&image, least);
+    assert!(minimum(image.path(), &ResizeOptions::default()).expect("there is one") <= least);
+}
+
+#[test]
+fn what_cannot_be_moved_is_named_and_nothing_is_changed() {
+    let options = ResizeOptions::default();
+    let image = image("", 1024, 64, 60, 3);
+    let least = minimum(image.path(), &options).expect("there is one");
+    let before = std::fs::read(image.path()).expect("the image");
+    let refused = |commands: &[&str], word: &str| {
+        let image = image.copy();
+        if !commands.is_empty() {
+            debugfs(image.path(), commands);
+        }
+        let changed = std::fs::read(image.path()).expect("the image");
+        let said = match resize(image.path(), Some(least), &options) {
+            Err(error @ (Error::Unsupported(_) | Error::Invalid(_))) => error.to_string(),
+            other => panic!("{word}: {other:?}"),
+        };
+        assert!(said.contains(word), "{said}");
+        assert!(
+            changed == std::fs::read(image.path()).expect("the image"),
+            "{word}"
+        );
+    };
+    refused(&["feature stable_inodes"], "stable_inodes");
+    // A block in use that is said to be free.
+    let free = format!("freeb {} 1", block_of(&image, "/large"));
+    refused(&[&free], "run e2fsck");
+    assert!(before == std::fs::read(image.path()).expect("the image"));
+}
+
+/// What may be on the device when the power fails, at moments of the whole of it.
+#[test]
+fn cut_anywhere_every_file_is_there() {
+    for (args, journal) in [
+        ("-J size=1 -g 4096 -N 1024", true),
+        (
+            "-J size=1 -g 4096 -N 1024 -O ^flex_bg,orphan_file,ea_inode",
+            true,
+        ),
+        ("-O ^has_journal -g 4096 -N 1024", false),
+        ("-t ext2 -g 4096 -N 1024", false),
+    ] {
+        println!("{args}");
+        let words: Vec<&str> = args.split_whitespace().collect();
+        let image = match words[..] {
+            ["-t", fs_type, ..] => builder(20 * M, 1024).fs_type(fs_type).args(&words[2..]),
+            _ => builder(20 * M, 1024).args(&words),
+        };
+        let image = image.build();
+        fill(&image, 55, 11);
+        let before = seen(image.path());
+        let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
+        let base = Snapshot::new(&std::fs::read(image.path()).expect("the image"));
+        let record = Arc::new(RecordDevice::new(Arc::new(CowDevice::new(
+            &base,
+            Cache::Volatile,
+        ))));
+        let device: Arc<dyn Device> = record.clone();
+        resize_on(&device, least / 1024, &mut |_, _, _| ()).expect("it shrinks");
+        drop(device);
+        let log = record.take_log();
+        let options = Options {
+            exhaustive: 2,
+            samples: 3,
+            torn: 1,
+            // The first sector of the superblock.
+            whole: std::iter::once(0..4096).collect(),
+            ..Options::default()
+        };
+        let all = States::new(&log, options.clone()).count();
+        let mut media = Media::new(base, &log, Cache::Volatile);
+        let most = if soaks() { 400 } else { 4 };
+        let few = States::new(&log, options)
+            .enumerate()
+            .step_by((all / most).max(1));
+        for (number, state) in few {
+            let (device, _) = media.crash(&state).expect("a state of this log");
+            let about = format!("{args}, state {state} of {all}");
+            recover(&device, &before, journal, number % 2 == 0, &about);
+        }
+    }
+}
+
+/// What comes after a crash: where the superblock says *clean*, a replay is enough, by us or by `e2fsck`.
+fn recover(device: &CowDevice, before: &Tree, journal: bool, by_us: bool, about: &str) {
+    let mut bytes = dioxide::block::Buf::zeroed(4096);
+    device.read_at(0, &mut bytes).expect("it reads");
+    let sb = SuperBlock::parse(&bytes[SUPERBLOCK_OFFSET as usize..]).expect("a superblock");
+    let clean = sb.state() & STATE_CLEAN != 0;
+    if clean && by_us {
+        let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+        assert_eq!(fs.read_only(), None, "{about}: {:?}", fs.warnings());
+        assert_same(before, &of(&fs));
+        fs.close().expect("it closes");
+    }
+    let image = Image::blank(dioxide_testkit::Dir::Tmpfs, device.geometry().size_bytes);
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(image.path())
+        .expect("the image");
+    device.snapshot().write_sparse(&file, 0).expect("room");
+    if !(clean && by_us) {
+        let fixed = Command::new("e2fsck")
+            .env("PATH", super::PROGRAMS)
+            .args([if clean { "-p" } else { "-fy" }])
+            .arg(image.path())
+            .output()
+            .expect("e2fsck");
+        let said = String::from_utf8_lossy(&fixed.stdout);
+        assert!(
+            fixed.status.code().is_some_and(|code| code <= 1),
+            "{about}: {said}"
+        );
+    }
+    e2fsck_clean(image.path());
+    match journal {
+        true => assert_same(before, &seen(image.path())),
+        false => assert_kept(before, &seen(image.path()), about),
+    }
+}
+
+#[test]
+fn names_of_a_large_directory_that_moves_are_found() {
+    // More blocks than a transaction of such a journal has.
+    let image = builder(64 * M, 1024)
+        .args(&["-J", "size=1", "-N", "8192"])
+        .build();
+    fill(&image, 70, 5);
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let last = (0..40).map(|n| format!("/spread{n}"));
+    let last: Vec<String> = last.collect();
+    for dir in &last {
+        fs.create_dir(dir, &NewFile::new(0o755))
+            .expect("a directory");
+    }
+    let far = last
+        .iter()
+        .max_by_key(|dir| fs.metadata(dir).expect("it").ino)
+        .expect("some");
+    for n in 0..3000 {
+        let name = format!("{far}/{n} {}", "long".repeat(40));
+        fs.symlink("x", name, &NewFile::default()).expect("a name");
+    }
+    for n in 0..300 {
+        fs.create_dir(format!("{far}/dir{n}"), &NewFile::new(0o755))
+            .expect("a directory");
+    }
+    fs.close().expect("it closes");
+    let before = seen(image.path());
+    let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
+    shrink(&image, least);
+    assert_same(&before, &seen(image.path()));
+}
