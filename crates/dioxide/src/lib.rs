@@ -67,3 +67,4 @@ pub use map::{MapKind, Mapping};
 pub use mkfs::Mkfs;
 pub use namei::xattr::XattrMode;
 pub use stats::Stats;
+pub use txn::damage::DamageMet;

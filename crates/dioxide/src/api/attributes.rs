@@ -200,16 +200,22 @@ fn to_disk(time: Timestamp, disk: &DiskInode) -> DiskTime {
     DiskTime { secs, nsec }
 }
 
+/// # Errors
+/// [`Error::Invalid`] for the number that has chown(2) leave an owner alone: no file can be its own.
+pub(crate) fn check_owner(ids: [Option<u32>; 2]) -> Result<()> {
+    match ids.contains(&Some(u32::MAX)) {
+        true => Err(Error::Invalid(format!("{} is no user or group", u32::MAX))),
+        false => Ok(()),
+    }
+}
+
 impl Mount {
     /// Changes attributes of an inode, all in one transaction. Blocks.
     ///
     /// # Errors
     /// See [`crate::File::set_attributes`].
     pub(crate) fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
-        if [set.uid, set.gid].contains(&Some(u32::MAX)) {
-            // For chown(2) it means to leave the owner alone.
-            return Err(Error::Invalid(format!("{} is no user or group", u32::MAX)));
-        }
+        check_owner([set.uid, set.gid])?;
         let writer = self.writer()?;
         let _exclusive = lock(
             self,

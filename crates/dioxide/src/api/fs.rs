@@ -3,6 +3,7 @@
 use crate::io::direct::policy::Policy;
 use crate::io::ioend::CompletionMode;
 use crate::mount::Mount;
+use crate::txn::damage::DamageMet;
 use crate::{
     Backend, DirEntry, Error, Metadata, Queue, QueueOptions, Result, SetAttributes, StatFs, Stats,
     Timestamp, Xattr,
@@ -45,6 +46,8 @@ pub struct MountOptions {
     pub(crate) on_wait: Option<fn(&str)>,
     pub(crate) metadata_cache: usize,
     pub(crate) name_cache: usize,
+    /// The blocks of the journal may be freed: who sets it gives it others.
+    pub(crate) moves_journal: bool,
 }
 
 const METADATA_CACHE_BYTES: usize = 32 << 20;
@@ -90,6 +93,7 @@ impl Default for MountOptions {
             on_wait: None,
             metadata_cache: METADATA_CACHE_BYTES,
             name_cache: NAME_CACHE_BYTES,
+            moves_journal: false,
         }
     }
 }
@@ -342,6 +346,11 @@ impl Fs {
     /// The failure after which nothing is written any more, if there was one: the call that met it had it as its error.
     pub fn failure(&self) -> Option<&str> {
         self.0.failed.get().map(String::as_str)
+    }
+
+    /// The damage that was met since it was opened.
+    pub fn damage(&self) -> DamageMet {
+        self.0.damage.met()
     }
 
     /// What the user should know about this image, a line each.

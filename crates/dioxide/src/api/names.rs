@@ -46,7 +46,7 @@ impl NewFile {
         self
     }
 
-    /// Owner and group. In a directory with set-group-ID the group is that of the directory.
+    /// Owner and group; 2^32 - 1 is none, and refused when the file is made. In a directory with set-group-ID the group is that of the directory.
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         (self.uid, self.gid) = (uid, gid);
         self

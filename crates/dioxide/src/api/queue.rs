@@ -26,7 +26,7 @@ use crate::sync::inflight::{InFlightTable, Note};
 use crate::sync::slot::{self, Claim, Slot};
 use crate::{Error, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use dioxide_block::{self as block, Buf, Op, OpKind, Seg, Segs, Waker};
+use dioxide_block::{self as block, Buf, Op, OpKind, QueueLane, Seg, Segs, Waker};
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -55,9 +55,8 @@ pub struct Completion {
 /// unwritten blocks, a truncate) waits until the file's requests in this queue were reaped. The
 /// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead.
 pub struct Queue {
-    device: Box<dyn block::Queue>,
+    device: QueueLane,
     core: Core,
-    scratch: Vec<block::Completion>,
 }
 
 /// Everything but the device's queue, so that the two can be borrowed apart.
@@ -105,10 +104,10 @@ impl Request {
     }
 
     #[inline(always)]
-    fn must_defer(self, completion: &block::Completion, mode: CompletionMode) -> bool {
+    fn must_defer(self, failed: bool, mode: CompletionMode) -> bool {
         let facts = EndFacts {
             write: self.write,
-            failed: completion.result.is_err(),
+            failed,
         };
         defers(mode, facts)
     }
@@ -132,6 +131,8 @@ struct Files {
     index: HashMap<u64, u32>,
     last: u32,
 }
+
+const NO_ROOM: &str = "the device's queue is as deep as this one";
 
 /// Files that a queue remembers before it forgets those of finished requests.
 const REMEMBERED_FILES: usize = 4096;
@@ -179,7 +180,7 @@ enum Start {
 
 impl Queue {
     pub(crate) fn new(mount: Arc<Mount>, options: &QueueOptions) -> Result<Queue> {
-        let device = mount.device.open_queue(options)?;
+        let device = QueueLane::of(mount.device.open_queue(options)?);
         let depth = device.depth() as usize;
         let table = Arc::new(InFlightTable::new(depth));
         mount.in_flight.register(&table);
@@ -200,11 +201,7 @@ impl Queue {
             slot: claim.as_ref().map_or(Slot::NONE, Claim::slot),
             _claim: claim,
         };
-        Ok(Queue {
-            device,
-            core,
-            scratch: Vec::with_capacity(depth),
-        })
+        Ok(Queue { device, core })
     }
 
     /// How many requests fit.
@@ -236,12 +233,8 @@ impl Queue {
         {
             mount.counters.add(slot, Count::ReadSimple);
             let request = core.whole(inode, tag, buf.len(), false);
-            core.push(
-                &mut *self.device,
-                inode,
-                op(OpKind::Read, short.device_offset, buf),
-                request,
-            );
+            let at = short.device_offset;
+            core.push_whole(&mut self.device, inode, OpKind::Read, at, buf, request);
             return Ok(());
         }
         self.read_slowly(file, offset, buf, tag);
@@ -254,7 +247,7 @@ impl Queue {
         let core = &mut self.core;
         let start = match core.check(file, file.access.check_readable()) {
             Err(error) => Start::Done(buf, Err(error)),
-            Ok(()) => core.start_read(&mut *self.device, file, offset, buf, tag),
+            Ok(()) => core.start_read(&mut self.device, file, offset, buf, tag),
         };
         core.settle(start, file, offset, tag, false);
     }
@@ -278,12 +271,8 @@ impl Queue {
         {
             mount.counters.add(slot, Count::WriteShared);
             let request = core.whole(inode, tag, buf.len(), true);
-            core.push(
-                &mut *self.device,
-                inode,
-                op(OpKind::Write, short.device_offset, buf),
-                request,
-            );
+            let at = short.device_offset;
+            core.push_whole(&mut self.device, inode, OpKind::Write, at, buf, request);
             return Ok(());
         }
         self.write_slowly(file, offset, buf, tag);
@@ -296,7 +285,7 @@ impl Queue {
         let core = &mut self.core;
         let start = match core.check(file, file.access.check_writable()) {
             Err(error) => Start::Done(buf, Err(error)),
-            Ok(()) => core.start_write(&mut *self.device, file, offset, buf, tag),
+            Ok(()) => core.start_write(&mut self.device, file, offset, buf, tag),
         };
         core.settle(start, file, offset, tag, true);
     }
@@ -314,20 +303,19 @@ impl Queue {
         let before = done.len();
         done.extend(self.core.ready.drain(..));
         let finished = done.len();
-        self.device.reap(&mut self.scratch);
         let (core, mut now) = (&mut self.core, None);
         let mode = core.mount.knobs.sample().completion();
-        if core.tails > 0 {
-            core.zero_tails(&mut self.scratch);
-        }
-        for completion in self.scratch.drain(..) {
-            let request = core.request(completion.slot);
-            if request.must_defer(&completion, mode) {
-                core.defer(completion, request);
-            } else {
-                done.push(core.end(completion, request, &mut now));
+        self.device.reap(|slot, mut buf, result| {
+            let request = core.request(slot);
+            if core.tails > 0 {
+                core.zero_tail(&mut buf, request);
             }
-        }
+            if request.must_defer(result.is_err(), mode) {
+                core.defer(block::Completion { slot, buf, result }, request);
+            } else {
+                done.push(core.end(slot, buf, request, &mut now));
+            }
+        });
         if core.table.is_drained() {
             core.wake_drains();
         }
@@ -451,7 +439,7 @@ impl Core {
     /// A read whose lock could not be had by announcing, or that is not for the simple path.
     fn start_read(
         &mut self,
-        device: &mut dyn block::Queue,
+        device: &mut QueueLane,
         file: &File,
         offset: u64,
         buf: Buf,
@@ -467,7 +455,7 @@ impl Core {
         {
             mount.counters.add(slot, Count::ReadSimple);
             let request = self.whole(inode, tag, len, false);
-            self.push(device, inode, op(OpKind::Read, device_offset, buf), request);
+            self.push_whole(device, inode, OpKind::Read, device_offset, buf, request);
             return Start::Pushed;
         }
         mount.counters.add(slot, Count::ReadGeneral);
@@ -477,7 +465,7 @@ impl Core {
     /// The general path, under the reader's lock.
     fn start_general_read(
         &mut self,
-        device: &mut dyn block::Queue,
+        device: &mut QueueLane,
         file: &File,
         offset: u64,
         mut buf: Buf,
@@ -520,7 +508,7 @@ impl Core {
 
     fn start_write(
         &mut self,
-        device: &mut dyn block::Queue,
+        device: &mut QueueLane,
         file: &File,
         offset: u64,
         buf: Buf,
@@ -548,7 +536,7 @@ impl Core {
         let piece = file.mount.piece_of(&first, pos, pos + len as u64);
         let kind = OpKind::Write;
         let op = if piece.len == len {
-            op(kind, piece.device_offset, buf)
+            Op::whole(kind, piece.device_offset, buf)
         } else {
             match write_segments(&request, pos) {
                 Ok(segs) => Op { kind, buf, segs },
@@ -591,17 +579,32 @@ impl Core {
     }
 
     /// Pushes to the device, and raises the in-flight count while the lock is still held.
+    fn push(&mut self, device: &mut QueueLane, inode: &Arc<Inode>, op: Op, request: Request) {
+        match device.push(op) {
+            Ok(slot) => self.raise(inode, slot, request),
+            Err(_) => unreachable!("{NO_ROOM}"),
+        }
+    }
+
+    /// As `push`, of one that moves its whole buffer.
     #[inline(always)]
-    fn push(
+    fn push_whole(
         &mut self,
-        device: &mut dyn block::Queue,
+        device: &mut QueueLane,
         inode: &Arc<Inode>,
-        op: Op,
+        kind: OpKind,
+        device_offset: u64,
+        buf: Buf,
         request: Request,
     ) {
-        let Ok(slot) = device.push(op) else {
-            unreachable!("the device's queue is as deep as this one");
-        };
+        match device.push_whole(kind, device_offset, buf) {
+            Ok(slot) => self.raise(inode, slot, request),
+            Err(_) => unreachable!("{NO_ROOM}"),
+        }
+    }
+
+    #[inline(always)]
+    fn raise(&self, inode: &Inode, slot: block::SlotId, request: Request) {
         self.table.set_owner(slot::current());
         self.table
             .raise(slot as usize, &inode.in_flight, request.pack());
@@ -622,13 +625,10 @@ impl Core {
 
     /// Zeroes what was read of the last logical block and lies past the end of the file.
     #[cold]
-    fn zero_tails(&mut self, completions: &mut [block::Completion]) {
-        for block::Completion { slot, buf, .. } in completions {
-            let request = self.request(*slot);
-            if request.bytes < request.span {
-                buf[request.bytes as usize..request.span as usize].fill(0);
-                self.tails -= 1;
-            }
+    fn zero_tail(&mut self, buf: &mut Buf, request: Request) {
+        if request.bytes < request.span {
+            buf[request.bytes as usize..request.span as usize].fill(0);
+            self.tails -= 1;
         }
     }
 
@@ -637,11 +637,11 @@ impl Core {
     #[inline(always)]
     fn end(
         &self,
-        completion: block::Completion,
+        slot: block::SlotId,
+        buf: Buf,
         request: Request,
         now: &mut Option<i64>,
     ) -> Completion {
-        let block::Completion { slot, buf, .. } = completion;
         if request.write {
             let inode = &self.files.inodes[request.file as usize];
             inode.set_modified(*now.get_or_insert_with(coarse_now_ns));
@@ -721,18 +721,6 @@ impl Core {
             done.push(completion);
         }
     }
-}
-
-/// An operation that moves its whole buffer.
-#[inline(always)]
-fn op(kind: OpKind, device_offset: u64, buf: Buf) -> Op {
-    let len = buf.len() as u32;
-    let segs = Segs::One(Seg {
-        device_offset,
-        buf_offset: 0,
-        len,
-    });
-    Op { kind, buf, segs }
 }
 
 /// The pieces of a read as segments of its buffer; holes and unwritten blocks are zeroed here.

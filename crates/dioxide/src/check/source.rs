@@ -32,7 +32,7 @@ impl Source {
 
     /// Bytes anywhere on the device.
     pub(super) fn bytes(&self, at: u64, len: usize) -> Result<Vec<u8>> {
-        read_span(&*self.device, at, len)
+        read_span(&*self.device, at, len, "metadata")
     }
 
     /// One block.

@@ -88,11 +88,6 @@ impl Checker<'_> {
         }
         match (self.sb.needs_recovery() && self.primary, journal.is_empty()) {
             (true, true) if elsewhere => {}
-            (true, false) if elsewhere => {
-                let text =
-                    "the journal needs recovery: on a device of its own it is not read through";
-                self.find(Code::JournalNotChecked, At::default(), text);
-            }
             (true, _) => {
                 if let Err(error) = self.read_through(&log) {
                     let text =
@@ -156,7 +151,12 @@ impl Checker<'_> {
         if block_bytes < device.geometry().logical_block_bytes {
             return Err(Error::Unsupported("small blocks on this device".into()));
         }
-        let overlay = OverlayDevice::new(device, block_bytes, recovery.redirects()?);
+        let overlay = OverlayDevice::new(
+            device,
+            log.device().clone(),
+            block_bytes,
+            recovery.redirects()?,
+        );
         let recovered = recovery.recovered();
         let mut text = format!(
             "recovering: {} transactions with {} blocks were read from the journal",

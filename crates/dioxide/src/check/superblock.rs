@@ -31,8 +31,11 @@ pub(super) struct Found {
 /// A superblock at byte `at`, sound enough to check by; otherwise what is wrong with it.
 pub(super) fn candidate(device: &dyn Device, at: u64) -> Result<SuperBlock, (Code, String)> {
     let invalid = |error: String| (Code::SuperblockInvalid, error);
-    let bytes = read_span(device, at, SuperBlock::SIZE);
-    let bytes = bytes.map_err(|error| invalid(error.to_string()))?;
+    let bytes = read_span(device, at, SuperBlock::SIZE, "superblock");
+    let bytes = bytes.map_err(|error| match error {
+        Error::Corrupt { what, .. } => invalid(what),
+        error => invalid(error.to_string()),
+    })?;
     let sb = SuperBlock::parse(&bytes).map_err(|error| invalid(error.to_string()))?;
     if sb.has_magic() {
         let summed = sb.verify_checksum();

@@ -179,7 +179,7 @@ impl Pair {
     }
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn set_in_unread_region_leaves_it_to_the_load() {
     let mut pair = Pair::empty(4);
     pair.set_run(run(5, 10, 100, false));
@@ -193,7 +193,7 @@ fn set_in_unread_region_leaves_it_to_the_load() {
     pair.check_all();
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn load_by_the_guard_s_holder_sees_no_deadlock() {
     let mut pair = Pair::empty(1);
     pair.model.set_run(&run(3, 4, 100, false));
@@ -205,7 +205,7 @@ fn load_by_the_guard_s_holder_sees_no_deadlock() {
     pair.check_all();
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn appends_to_a_run_raise_its_length_alone() {
     let mut pair = Pair::loaded(&[]);
     for step in 0..1000 {
@@ -217,7 +217,7 @@ fn appends_to_a_run_raise_its_length_alone() {
     assert!(pair.map.first.node.get().is_none());
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn truncation_of_a_run_lowers_its_length_alone() {
     let mut pair = Pair::loaded(&[run(0, 1000, 7000, true)]);
     pair.set_hole(2000..1 << 32);
@@ -230,7 +230,7 @@ fn truncation_of_a_run_lowers_its_length_alone() {
     assert!(pair.map.first.node.get().is_none());
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn region_emptied_and_filled_elsewhere_gets_a_node() {
     let mut pair = Pair::loaded(&[run(0, 1000, 7000, false)]);
     pair.set_hole(0..1 << 32);
@@ -241,7 +241,7 @@ fn region_emptied_and_filled_elsewhere_gets_a_node() {
     assert_eq!(pair.map.first.run_blocks.load(Ordering::Relaxed), 0);
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn run_in_the_middle_of_a_hole_region_gets_a_node() {
     let mut pair = Pair::loaded(&[]);
     pair.set_run(run(513, 3, 40, true));
@@ -249,7 +249,7 @@ fn run_in_the_middle_of_a_hole_region_gets_a_node() {
     assert_eq!(pair.region_word().tag(), Word::NODE);
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn conversion_in_the_middle_of_a_region_run_keeps_the_rest() {
     let mut pair = Pair::loaded(&[run(0, REGION_BLOCKS - 7, 40, true)]);
     pair.set_run(run(700, 1, 740, false));
@@ -262,7 +262,7 @@ fn conversion_in_the_middle_of_a_region_run_keeps_the_rest() {
     assert_eq!(pair.span_word(1), Word::new(Word::MAPPED, 552));
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn hole_in_the_middle_of_a_region_run_keeps_both_ends() {
     let mut pair = Pair::loaded(&[run(0, 3000, 40, false)]);
     pair.set_hole(700..1600);
@@ -271,7 +271,7 @@ fn hole_in_the_middle_of_a_region_run_keeps_both_ends() {
     assert_eq!(pair.map.written_block(1600), Some(1640));
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn span_that_fills_up_says_so_in_its_word_and_keeps_its_leaf() {
     let mut pair = Pair::loaded(&[run(512, 2, 10_000, false)]);
     for block in [5, 2, 3, 511, 510, 4] {
@@ -292,7 +292,7 @@ fn span_that_fills_up_says_so_in_its_word_and_keeps_its_leaf() {
     assert_eq!(pair.span_word(1), Word::HOLE);
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn span_completed_by_its_first_change_needs_no_leaf() {
     let mut pair = Pair::loaded(&[run(512, 500, 10_000, false)]);
     assert_eq!(pair.span_word(1).tag(), Word::FEW);
@@ -314,7 +314,7 @@ fn scattered(far: u64) -> Vec<Run> {
     (0..256).map(one).collect()
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn block_by_block_leaves_are_changed_in_place() {
     for (far, tag) in [(0, Word::NARROW), (1 << 40, Word::WIDE)] {
         let mut pair = Pair::loaded(&scattered(far));
@@ -332,7 +332,7 @@ fn block_by_block_leaves_are_changed_in_place() {
     }
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn addresses_too_far_apart_for_entries_get_a_wide_leaf() {
     let top = (1 << 48) - 1;
     let far = 1 << 45;
@@ -352,7 +352,7 @@ fn addresses_too_far_apart_for_entries_get_a_wide_leaf() {
     }
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn addresses_at_the_ends_of_an_entry_s_reach_are_kept() {
     let lowest = 1u64 << 40;
     let reach = (1u64 << 31) - 2;
@@ -367,7 +367,7 @@ fn addresses_at_the_ends_of_an_entry_s_reach_are_kept() {
     }
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn region_emptied_and_used_again_shows_nothing_of_before() {
     let mut pair = Pair::loaded(&scattered(0));
     pair.set_run(run(2000, 2000, 99_000, false));
@@ -380,7 +380,7 @@ fn region_emptied_and_used_again_shows_nothing_of_before() {
     pair.check_all();
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn old_word_of_a_span_leads_to_nothing_that_was_never_there() {
     let (first, second) = (1u64 << 40, 1u64 << 30);
     let mut pair = Pair::loaded(&[run(1, 1, first, false)]);
@@ -399,7 +399,7 @@ fn old_word_of_a_span_leads_to_nothing_that_was_never_there() {
     }
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn every_span_can_have_a_leaf_of_its_own() {
     let mut pair = Pair::loaded(&[]);
     for span in (0..512).rev() {
@@ -419,7 +419,7 @@ fn every_span_can_have_a_leaf_of_its_own() {
     pair.check_all();
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn last_block_of_the_largest_file_is_set() {
     let map = ExtentMap::new();
     map.load(Lblk(0), &Nothing).expect("no damage");
@@ -435,7 +435,7 @@ fn last_block_of_the_largest_file_is_set() {
     );
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn nothing_is_set_by_an_empty_range() {
     let mut pair = Pair::loaded(&[run(0, 10, 5, false)]);
     pair.set_hole(3..3);
@@ -509,7 +509,7 @@ impl Pair {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
-    #[test]
+    #[cfg_attr(not(loom), test)]
     fn any_changes_agree_with_the_model(first in any_run(), steps in prop::collection::vec(any_step(), 1..60)) {
         let mut pair = Pair::empty(REGIONS);
         // A region that is one run at first.
@@ -651,7 +651,7 @@ fn insert_once(model: &Model, blocks: u32, schedule: &[Run]) {
     }
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn readers_beside_appends_see_old_or_new() {
     // One run that grows, then goes on elsewhere.
     let one = |at: u32, base: u64| run(at, 1, base + u64::from(at), false);
@@ -661,7 +661,7 @@ fn readers_beside_appends_see_old_or_new() {
     insert_beside_readers(&[], 3000, &schedule);
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn readers_beside_hole_fill_and_conversion_see_old_or_new() {
     // Blocks in an order that jumps about, each unwritten first, over spans of every kind.
     let mut first = vec![run(512, 100, 1 << 25, false), run(700, 20, 1 << 26, true)];
@@ -693,7 +693,7 @@ fn readers_beside_hole_fill_and_conversion_see_old_or_new() {
     insert_beside_readers(&first, 2560, &schedule);
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn readers_beside_whole_spans_see_old_or_new() {
     // An unwritten region is converted piece by piece, with pieces shorter and longer than a span.
     let mut schedule = Vec::new();
@@ -753,7 +753,7 @@ fn churn(map: &ExtentMap, cells: u32, mut random: u32) {
     }
 }
 
-#[test]
+#[cfg_attr(not(loom), test)]
 fn readers_beside_removals_see_no_address_that_was_never_there() {
     const CELLS: u32 = 40;
     for round in 0..ROUNDS as u32 {
@@ -779,7 +779,7 @@ fn readers_beside_removals_see_no_address_that_was_never_there() {
     }
 }
 
-/// Run by the model tests of `scripts/test`. Only the word and
+/// Compiled by the crate `dioxide-models`. Only the word and
 /// the length of a region are loom's: what spans say is one load.
 #[cfg(loom)]
 mod loom_tests {

@@ -36,12 +36,15 @@
 pub(crate) mod change;
 #[cfg(test)]
 mod change_tests;
+#[cfg(not(loom))]
 pub(crate) mod indirect;
 mod leaf;
 mod live;
+#[cfg(not(loom))]
 pub(crate) mod load;
 mod node;
 mod region;
+#[cfg(not(loom))]
 pub(crate) mod tree;
 mod word;
 
@@ -240,7 +243,7 @@ fn push_clipped(runs: &mut Vec<Run>, first: u32, run: Run) {
     runs.push(clipped);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::node::Node;
     use super::word::Narrow;

@@ -184,7 +184,7 @@ impl Mkfs {
     fn judge(&self, path: &Path) -> Result<()> {
         match self.recognise(path, true)?.filter(|_| !self.force) {
             Some(found) => Err(Error::Invalid(format!(
-                "{} holds {found}; force it to be overwritten",
+                "{} holds {found}; it is overwritten if that is forced (--force, -F)",
                 path.display()
             ))),
             None => Ok(()),

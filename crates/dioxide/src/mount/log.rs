@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// [`Error::Invalid`] for a device that holds no journal, or another file system's; the device's.
 pub(crate) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log> {
     let wrong = |what: String| Error::Invalid(format!("{}: {what}", device.describe()));
-    let bytes = read_span(&**device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
+    let bytes = read_span(&**device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock")?;
     let place = Place::default().at(SUPERBLOCK_OFFSET);
     let theirs = SuperBlock::parse(&bytes).map_err(|error| Error::format(error, place))?;
     if !is_journal_device(&theirs) {
@@ -31,6 +31,12 @@ pub(crate) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log>
     let bytes = sb.block_size();
     if theirs.block_size() != bytes {
         return Err(wrong(format!("its blocks are not of {bytes} bytes")));
+    }
+    let logical = device.geometry().logical_block_bytes;
+    if bytes < logical {
+        return Err(wrong(format!(
+            "its logical blocks are of {logical} bytes, and those of the file system of {bytes}"
+        )));
     }
     alone(device, &theirs)
 }
@@ -53,7 +59,7 @@ fn is_journal_device(sb: &SuperBlock) -> bool {
 
 /// The superblock of a device that is a journal and no file system, if it is one.
 pub(crate) fn journal_device(device: &dyn Device) -> Option<SuperBlock> {
-    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE).ok()?;
+    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock").ok()?;
     SuperBlock::parse(&bytes).ok().filter(is_journal_device)
 }
 
@@ -67,7 +73,7 @@ pub(crate) fn refuse_journal_device(device: &dyn Device, sb: &SuperBlock) -> Res
     }
     // Its superblock has a block of its own, after that of ext4's.
     let at = u64::from(sb.block_size()).max(2 * SUPERBLOCK_OFFSET);
-    let bytes = read_span(device, at, JournalSuperBlock::SIZE);
+    let bytes = read_span(device, at, JournalSuperBlock::SIZE, "journal superblock");
     let journal = bytes.ok().and_then(|bytes| {
         let journal = JournalSuperBlock::parse(&bytes).ok()?;
         journal.validate(sb.block_size()).ok()?;

@@ -56,7 +56,12 @@ struct Block {
 
 /// Reads and checks the MMP block of a file system.
 pub(super) fn read(device: &dyn Device, sb: &SuperBlock, block: u64) -> Result<Mmp> {
-    let bytes = read_span(device, block * u64::from(sb.block_size()), Mmp::SIZE)?;
+    let bytes = read_span(
+        device,
+        block * u64::from(sb.block_size()),
+        Mmp::SIZE,
+        "MMP block",
+    )?;
     let check = || {
         let mmp = Mmp::parse(&bytes)?;
         mmp.validate()?;

@@ -78,6 +78,9 @@ impl Mount {
             .into_iter()
             .for_each(|why| mount.restrict(why));
         mount.judge(options)?;
+        if options.moves_journal {
+            mount.learn_journal(Vec::new());
+        }
         if mount.has_orphans() {
             mount.clear_orphans();
         }
@@ -347,15 +350,29 @@ pub(super) fn mmp_user(mmp: &Mmp) -> String {
 pub(super) fn read_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock> {
     let place = Place::default().at(at);
     let format = |error| Error::format(error, place);
-    let bytes = read_span(device, at, SuperBlock::SIZE)?;
+    let size = device.geometry().size_bytes;
+    if at.saturating_add(SuperBlock::SIZE as u64) > size {
+        return Err(none_there(at, &format!("there are {size} bytes")));
+    }
+    let bytes = read_span(device, at, SuperBlock::SIZE, "superblock")?;
     let sb = SuperBlock::parse(&bytes).map_err(format)?;
     refuse_journal_device(device, &sb)?;
-    if sb.has_magic() {
-        refuse_unknown(&sb)?;
-        sb.verify_checksum().map_err(format)?;
+    if !sb.has_magic() {
+        let found = sb.disk().s_magic;
+        return Err(none_there(at, &format!("s_magic is {found:#06x}")));
     }
+    refuse_unknown(&sb)?;
+    sb.verify_checksum().map_err(format)?;
     sb.validate(None).map_err(format)?;
     Ok(sb)
+}
+
+/// As `mount(2)` has it: what holds no file system is not damaged.
+fn none_there(at: u64, why: &str) -> Error {
+    Error::Invalid(format!(
+        "no superblock of ext2, ext3 or ext4 at byte {at} ({why}); where the file system begins further in, say so \
+         (--img-offset, img_offset=); where the superblock is lost, name a backup (--sb, sb=)"
+    ))
 }
 
 fn refuse_unknown(sb: &SuperBlock) -> Result<()> {

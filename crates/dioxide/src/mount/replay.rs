@@ -63,9 +63,6 @@ pub(super) fn replay(
         "it says that a journal needs recovery, and has none: run e2fsck".into()
     } else if sb.journal_dev() != 0 && options.journal_device.is_none() {
         format!("it needs recovery, and {LIES_ELSEWHERE}")
-    } else if sb.journal_dev() != 0 && is_read_only(&device, options, &sb, protected) {
-        "the journal needs recovery; it lies on another device, and is replayed by mounts that write"
-            .into()
     } else {
         match replay_log(&device, options, &sb, at, protected) {
             Ok(replayed) => return Ok(replayed),
@@ -101,7 +98,7 @@ fn replay_log(
                 "which only a mount that may write replays",
             )),
         };
-        return by_redirection(device, &recovery, reason, at, sb.disk());
+        return by_redirection(device, &log, &recovery, reason, at, sb.disk());
     }
     recovery.replay(&**device)?;
     let counts = match waiting {
@@ -231,13 +228,19 @@ fn change_superblock(
 
 fn by_redirection(
     device: &Arc<dyn Device>,
+    log: &Log,
     recovery: &Recovery<'_>,
     reason: Reason,
     at: u64,
     before: &SuperBlockDisk,
 ) -> Result<Replayed> {
     let block_bytes = recovery.superblock().s_blocksize;
-    let overlay = OverlayDevice::new(device.clone(), block_bytes, recovery.redirects()?);
+    let overlay = OverlayDevice::new(
+        device.clone(),
+        log.device().clone(),
+        block_bytes,
+        recovery.redirects()?,
+    );
     let overlay: Arc<dyn Device> = Arc::new(overlay);
     let mut sb = read_superblock(&*overlay, at)?;
     damage::keep_recorded(sb.disk_mut(), before);

@@ -3,8 +3,13 @@
 use crate::{Error, Place, Result};
 use dioxide_block::{Buf, Device, Durability};
 
-/// `len` bytes at `at`, whatever the device's logical block.
-pub(crate) fn read_span(device: &dyn Device, at: u64, len: usize) -> Result<Vec<u8>> {
+/// `len` bytes at `at`, whatever the device's logical block: those of a structure that errors name.
+pub(crate) fn read_span(
+    device: &dyn Device,
+    at: u64,
+    len: usize,
+    structure: &'static str,
+) -> Result<Vec<u8>> {
     let geometry = device.geometry();
     let logical = u64::from(geometry.logical_block_bytes);
     let start = at - at % logical;
@@ -13,7 +18,7 @@ pub(crate) fn read_span(device: &dyn Device, at: u64, len: usize) -> Result<Vec<
     });
     if end > geometry.size_bytes {
         return Err(Error::Corrupt {
-            structure: "superblock",
+            structure,
             place: Place::default().at(at),
             what: format!("the device ends at byte {}", geometry.size_bytes),
         });
@@ -30,7 +35,7 @@ pub(crate) fn write_span(device: &dyn Device, at: u64, bytes: &[u8]) -> Result<(
     let logical = u64::from(device.geometry().logical_block_bytes);
     let start = at - at % logical;
     let end = (at + bytes.len() as u64).next_multiple_of(logical);
-    let mut whole = read_span(device, start, (end - start) as usize)?;
+    let mut whole = read_span(device, start, (end - start) as usize, "metadata")?;
     whole[(at - start) as usize..][..bytes.len()].copy_from_slice(bytes);
     Ok(device.write_at(start, &whole, Durability::Cached)?)
 }

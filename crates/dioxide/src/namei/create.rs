@@ -4,6 +4,7 @@
 //! undone step by step; what fails for the disk comes before anything is changed, or aborts the journal.
 
 use crate::alloc::{InodeAllocator, InodeKind, NewInode};
+use crate::api::attributes::check_owner;
 use crate::api::names::NewFile;
 use crate::inode::{Inode, Location, Node, Nosec, new_id, sets_id};
 use crate::map::tree::Tree;
@@ -429,6 +430,7 @@ impl Mount {
         new: &NewFile,
         acls: &super::Inherited,
     ) -> Result<Planned> {
+        check_owner([Some(new.uid), Some(new.gid)])?;
         let kind = self.inode_kind(dir, what);
         let numbered = writer.inodes.allocate(handle, dir.ino, kind)?;
         let ino = numbered.ino;

@@ -503,7 +503,7 @@ mod tests {
 }
 
 /// Every interleaving of small numbers of threads, by the model checker:
-/// the model tests of `scripts/test`.
+/// compiled by the crate `dioxide-models`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

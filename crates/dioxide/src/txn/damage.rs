@@ -48,7 +48,24 @@ pub(crate) struct Damage {
     unrecorded: Mutex<Unrecorded>,
     /// The first that failed no call, if any.
     passed_over: OnceLock<String>,
+    /// For [`crate::Fs::damage`]. A leaf too.
+    met: Mutex<DamageMet>,
 }
+
+/// Damage that was met since a file system was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct DamageMet {
+    /// How many times.
+    pub count: u64,
+    /// What failed a call, the first times.
+    pub failed: Vec<String>,
+    /// What was passed over and failed none, as groups whose bitmaps cannot be used; the first times.
+    pub passed_over: Vec<String>,
+}
+
+/// So many are kept in words.
+const WORDS_KEPT: usize = 16;
 
 impl Damage {
     pub(crate) fn new(clock: Option<i64>) -> Damage {
@@ -56,7 +73,21 @@ impl Damage {
             clock,
             unrecorded: Mutex::default(),
             passed_over: OnceLock::new(),
+            met: Mutex::default(),
         }
+    }
+
+    fn count(&self, error: &Error, list: fn(&mut DamageMet) -> &mut Vec<String>) {
+        let mut met = self.met.lock();
+        met.count += 1;
+        let words = list(&mut met);
+        if words.len() < WORDS_KEPT {
+            words.push(error.to_string());
+        }
+    }
+
+    pub(crate) fn met(&self) -> DamageMet {
+        self.met.lock().clone()
     }
 
     /// Notes an error, if it tells of damage.
@@ -88,6 +119,7 @@ impl Damage {
     /// Notes what fails no call.
     pub(crate) fn pass_over(&self, error: &Error) {
         tracing::warn!("passed over: {error}");
+        self.count(error, |met| &mut met.passed_over);
         self.note(error);
         self.passed_over.get_or_init(|| error.to_string());
     }
@@ -224,6 +256,7 @@ impl Mount {
 
     #[cold]
     fn met(&self, error: Error) -> Error {
+        self.damage.count(&error, |met| &mut met.failed);
         // Opened so, nothing is written; turned so, it was for an error that is recorded.
         if self.why_read_only().is_some() {
             return error;

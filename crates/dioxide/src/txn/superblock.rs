@@ -117,7 +117,7 @@ impl ByUse {
 /// hold no copy of it, unless the journal was aborted.
 pub(crate) fn rewrite(mount: &Mount, change: &mut dyn FnMut(&mut SuperBlock)) -> Result<()> {
     let device = &*mount.device;
-    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE)?;
+    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock")?;
     let place = crate::Place::default().at(SUPERBLOCK_OFFSET);
     let mut sb = SuperBlock::parse(&bytes).map_err(|error| crate::Error::format(error, place))?;
     change(&mut sb);

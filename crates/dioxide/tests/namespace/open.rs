@@ -277,16 +277,8 @@ fn device_too_short_or_empty_is_refused() {
     for bytes in [512, 1024, 1536, 4096, 1 << 20] {
         let device = std::sync::Arc::new(MemDevice::new(bytes));
         let error = Fs::open_device(device, &MountOptions::new()).expect_err("nothing is there");
-        assert!(
-            matches!(
-                error,
-                Error::Corrupt {
-                    structure: "superblock",
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+        assert!(error.to_string().contains("no superblock"), "{error}");
     }
 }
 

@@ -30,7 +30,10 @@ impl<'a> Key<'a> {
             return Err(Error::OutOfRange(what));
         }
         let (index, rest) = xattr::split_name(name)
-            .ok_or_else(|| Error::Unsupported(format!("attributes such as {}", shown())))?;
+            .ok_or_else(|| Error::Unsupported(format!(
+                    "attributes such as {}: names begin with user., trusted., security. or system.posix_acl_",
+                    shown()
+                )))?;
         let key = Key { index, name: rest };
         if rest.contains(&0) || rest.is_empty() && !key.is_acl() {
             return Err(Error::Invalid(format!("{} names no attribute", shown())));

@@ -1,0 +1,15 @@
+//! The inode's lock, the in-flight count, drain, and a region of the extent map under every interleaving of a few
+//! threads.
+//!
+//! The modules are the engine's own, taken from its folder and compiled with the primitives of the model checker
+//! (`cfg(loom)`) in place of the real ones; the models are at their ends. A crate of its own, because nothing else of the engine has to be
+//! compiled so.
+#![cfg(test)]
+#![allow(dead_code, unused_imports, unreachable_pub)]
+
+#[path = "../../dioxide/src/map/mod.rs"]
+mod map;
+#[path = "../../dioxide/src/sync/mod.rs"]
+mod sync;
+
+use dioxide::{Error, Result};
