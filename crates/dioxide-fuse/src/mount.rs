@@ -128,11 +128,20 @@ impl MountPoint {
             .name("fuse".into())
             .spawn(move || ends.send(End::Connection(transport.serve())))
             .map_err(Error::Connection)?;
-        let reporter = self.stats.map(|path| report::keep(&self.server, path));
+        let keep = |path: &PathBuf| report::keep(&self.server, path.clone());
+        let reporter = self.stats.as_ref().map(keep);
         let connection = wait_for_end(&ended);
-        drop(reporter.transpose().map_err(Error::Connection)?);
+        let reported = reporter.map_or(Ok(()), |reporter| reporter?.end());
         self.server.close()?;
-        connection.map_err(Error::Connection)
+        connection.map_err(Error::Connection)?;
+        match (self.stats, reported) {
+            (Some(path), Err(source)) => Err(Error::Kernel {
+                what: "cannot write",
+                path,
+                source,
+            }),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -218,21 +227,58 @@ pub fn unmount(dir: &Path) -> Result<(), Error> {
         path: dir.to_owned(),
         source,
     };
-    let absolute = dir.canonicalize().map_err(kernel)?;
+    let absolute = place(dir).map_err(kernel)?;
     let Some(Mounted { source, writable }) = mounted(&absolute) else {
         return Err(Error::NotMounted(dir.to_owned()));
     };
     detach(&absolute, false).map_err(kernel)?;
-    // A reader does not write when it ends, and keeps no other reader out.
-    while writable && is_locked(&source) {
+    // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
+    let until = Instant::now() + PATIENCE;
+    while is_locked(&source, !writable) && (writable || Instant::now() < until) {
         std::thread::sleep(PAUSE);
     }
     Ok(())
 }
 
-/// A reader is kept out as long as the server writes.
-fn is_locked(image: &Path) -> bool {
-    let open = dioxide::block::file::open(image, &Default::default());
+/// Takes a file system of ours, which another process serves, away from its directory; that process goes on until the files are
+/// closed that are open.
+///
+/// # Errors
+/// [`Error::NotMounted`]; [`Error::Kernel`].
+pub fn unmount_lazily(dir: &Path) -> Result<(), Error> {
+    let kernel = |source| Error::Kernel {
+        what: "cannot unmount",
+        path: dir.to_owned(),
+        source,
+    };
+    let absolute = place(dir).map_err(kernel)?;
+    if mounted(&absolute).is_none() {
+        return Err(Error::NotMounted(dir.to_owned()));
+    }
+    detach(&absolute, true).map_err(kernel)
+}
+
+/// The directory as the kernel has it in its list. One whose server has died cannot be looked at, but what it is in can.
+fn place(dir: &Path) -> io::Result<PathBuf> {
+    match (dir.canonicalize(), dir.file_name()) {
+        (Err(error), Some(name)) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            let parent = match dir.parent() {
+                Some(parent) if parent != Path::new("") => parent,
+                _ => Path::new("."),
+            };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        (found, _) => found,
+    }
+}
+
+/// Whether others cannot open the image now, to read or to write: a reader is kept out as long as the server writes.
+fn is_locked(image: &Path, write: bool) -> bool {
+    let options = dioxide::block::file::FileOptions {
+        write,
+        ..Default::default()
+    };
+    let open = dioxide::block::file::open(image, &options);
     matches!(open, Err(dioxide::block::Error::Busy { .. }))
 }
 
@@ -273,7 +319,10 @@ fn stats_file(options: &Options) -> Result<Option<PathBuf>, Error> {
         let why = "a sandbox opens no files; ask with `dioxide stats`";
         return Err(Error::Option(format!("stats={}: {why}", path.display())));
     }
-    let absolute = std::path::absolute(path).map_err(|source| Error::Kernel {
+    // Behind symbolic links: the file is replaced, and they are not.
+    let found = path.canonicalize();
+    let absolute = found.or_else(|_| std::path::absolute(path));
+    let absolute = absolute.map_err(|source| Error::Kernel {
         what: "cannot use",
         path: path.clone(),
         source,

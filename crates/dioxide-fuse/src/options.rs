@@ -168,7 +168,7 @@ const PASSED_OVER: &[&str] = &[
 /// For `mount` and its kin, who have acted on them already.
 const FOR_MOUNT: &[&str] = &[
     "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail",
-    "subtype", "loop", "async", "silent", "loud", "comment", "helper", "uhelper",
+    "subtype", "loop", "async", "silent", "loud", "comment", "helper", "uhelper", "sloppy",
 ];
 
 /// Flags of `mount(2)`, and what each takes back.
@@ -195,6 +195,7 @@ impl Options {
     /// # Errors
     /// [`Error::Option`].
     pub fn parse(words: &str) -> Result<(Options, Vec<String>), Error> {
+        let sloppy = words.split(',').any(|word| word.trim() == "sloppy");
         let mut options = Options::default();
         let mut warnings = Vec::new();
         for word in words
@@ -211,26 +212,32 @@ impl Options {
                 if !matches!(name, "default_permissions" | "acl" | "user_xattr") {
                     warnings.push(format!("option {word} does nothing here"));
                 }
-            } else if !is_for_mount(name) {
-                options.take(word, name, value)?;
+            } else if !is_for_mount(name) && !options.take(word, name, value)? {
+                let equals = if value.is_some() { "=" } else { "" };
+                let what = format!("{name}{equals} is not known");
+                match sloppy {
+                    true => warnings.push(format!("option {what}")),
+                    false => return Err(Error::Option(what)),
+                }
             }
         }
         Ok((options, warnings))
     }
 
-    fn take(&mut self, word: &str, name: &str, value: Option<&str>) -> Result<(), Error> {
+    /// Whether it is known.
+    fn take(&mut self, word: &str, name: &str, value: Option<&str>) -> Result<bool, Error> {
         if let Some((_, opposite)) = GENERIC.iter().find(|(flag, _)| *flag == word) {
             self.generic.retain(|flag| flag != opposite && flag != word);
             self.generic.push(word.into());
-            return Ok(());
+            return Ok(true);
         }
         match value {
             Some(value) => self.set(name, value),
-            None => self.switch(name),
+            None => Ok(self.switch(name)),
         }
     }
 
-    fn switch(&mut self, name: &str) -> Result<(), Error> {
+    fn switch(&mut self, name: &str) -> bool {
         match name {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
@@ -252,12 +259,12 @@ impl Options {
             "fakeroot" => self.server.fakeroot = true,
             "sandbox" => self.sandbox = true,
             "nosandbox" => self.sandbox = false,
-            _ => return Err(Error::Option(format!("{name} is not known"))),
+            _ => return false,
         }
-        Ok(())
+        true
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, Error> {
         let image = self.image.clone();
         let server = &mut self.server;
         match name {
@@ -290,9 +297,9 @@ impl Options {
             "max_background" => self.max_background = number::<u16>(name, value)?.max(1),
             "fsname" => self.fsname = Some(value.into()),
             "stats" => self.stats = Some(value.into()),
-            _ => return Err(Error::Option(format!("{name}= is not known"))),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -395,6 +402,17 @@ mod tests {
         let (_, warnings) = Options::parse(&format!("{words},{of_mount}")).unwrap();
         let expected = passed_over.map(|word| format!("option {word} does nothing here"));
         assert_eq!(warnings, expected);
+    }
+
+    #[test]
+    fn options_that_nobody_knows_warn_when_sloppy() {
+        let (_, warnings) = Options::parse("frobnicate,sloppy,ro,frob=1").unwrap();
+        let expected = [
+            "option frobnicate is not known",
+            "option frob= is not known",
+        ];
+        assert_eq!(warnings, expected);
+        assert!(Options::parse("sloppy,umask=1777").is_err());
     }
 
     #[test]

@@ -137,6 +137,8 @@ impl Server {
             version: env!("CARGO_PKG_VERSION"),
             uptime_secs: self.requests.uptime().as_secs_f64(),
             read_only: self.read_only,
+            failure: live.fs.failure().map(str::to_owned),
+            damage: live.fs.damage(),
             known_files,
             held_files,
             open_files: live.files.count(),

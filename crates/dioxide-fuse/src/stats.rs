@@ -7,7 +7,7 @@
 //! The time is that of the server: from the request taken apart to its answer known. How long it lay in the kernel's queue
 //! is not seen from here.
 
-use dioxide::Stats;
+use dioxide::{DamageMet, Stats};
 use serde::Serialize;
 use std::array::from_fn;
 use std::cell::Cell;
@@ -169,6 +169,10 @@ pub struct Report {
     pub uptime_secs: f64,
     /// Nothing is written, from the beginning.
     pub read_only: bool,
+    /// Why nothing is written any more, if so.
+    pub failure: Option<String>,
+    /// Damage that was met.
+    pub damage: DamageMet,
     /// Files that the kernel knows.
     pub known_files: usize,
     /// Those of them that are held as objects.
