@@ -66,11 +66,18 @@ impl Address {
 }
 
 /// What is wrong with a word that names no file in an image.
-pub fn no_path(word: &OsStr) -> String {
+fn no_path(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let word = printable(&text);
-    let word = word.strip_suffix(':').unwrap_or(&word);
-    format!("no ':/' in it; write IMG:/path, such as {word}:/ for the root directory")
+    match word.split_once(':') {
+        Some((image, path)) if !path.is_empty() && !image.is_empty() => {
+            format!("no ':/' in it; write IMG:/path, such as {image}:/{path}")
+        }
+        _ => {
+            let word = word.strip_suffix(':').unwrap_or(&word);
+            format!("no ':/' in it; write IMG:/path, such as {word}:/ for the root directory")
+        }
+    }
 }
 
 impl fmt::Display for Address {
@@ -114,6 +121,9 @@ mod tests {
         assert!(error.contains(" disk.img:/ for the root"), "{error}");
         let error = Address::parse(OsStr::new("disk.img:")).unwrap_err();
         assert!(error.contains(" disk.img:/ for the root"), "{error}");
-        assert!(Address::parse(OsStr::new(":/x")).is_err());
+        let error = Address::parse(OsStr::new("disk.img:etc")).unwrap_err();
+        assert!(error.ends_with(" disk.img:/etc"), "{error}");
+        let error = Address::parse(OsStr::new(":/x")).unwrap_err();
+        assert!(error.starts_with("no image before"), "{error}");
     }
 }

@@ -53,7 +53,7 @@ use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
 use dioxide::block::{self, Device};
 use dioxide::{Backend, MountOptions, Policy};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const AFTER: &str = "\
@@ -65,6 +65,12 @@ Addresses:
 
 Sizes:
   4096, 4k, 4KiB, 1M, 2G and so on count in powers of 1024; kB, MB, GB in powers of 1000.
+
+JSON:
+  Where --json is, it prints one value: an array if several files or images can be named, else an object. A file in an image is
+  \"image\" and \"path\", one on the host \"path\" alone; where a copy or a link leads is \"to_image\" and \"to\". Names, paths and values
+  are strings. Of one that is not UTF-8, what is not is replaced, and KEY_hex beside KEY has the exact bytes (path_hex, name_hex).
+  Sizes are in bytes.
 
 Exit status:
   0  all is well
@@ -161,6 +167,11 @@ pub struct JournalPlace {
 }
 
 impl JournalPlace {
+    /// What was named.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
     /// A mount that finds it.
     pub fn set(&self, options: MountOptions) -> MountOptions {
         match &self.path {
@@ -351,6 +362,48 @@ mod tests {
                 sub.get_name()
             );
         }
+    }
+
+    /// The words of each command in a line for a shell, as far as examples go.
+    fn commands(line: &str) -> Vec<Vec<String>> {
+        let mut commands = vec![Vec::new()];
+        let mut word: Option<String> = None;
+        let mut quoted = false;
+        for char in line.chars().chain([' ']) {
+            match char {
+                '\'' => {
+                    quoted = !quoted;
+                    word.get_or_insert_default();
+                }
+                ' ' | ';' | '|' if !quoted => {
+                    let words = commands.last_mut().unwrap();
+                    words.extend(word.take().filter(|word| !word.starts_with(['<', '>'])));
+                    if char != ' ' {
+                        commands.push(Vec::new());
+                    }
+                }
+                char => word.get_or_insert_default().push(char),
+            }
+        }
+        commands
+    }
+
+    #[test]
+    fn every_example_is_understood() {
+        let top = Cli::command();
+        let mut count = 0;
+        for command in top.get_subcommands().chain([&top]) {
+            let after = command.get_after_help().unwrap().to_string();
+            let (_, examples) = after.rsplit_once("Examples:\n").unwrap();
+            for words in examples.lines().flat_map(commands) {
+                if words.first().is_some_and(|word| word == "dioxide") {
+                    let understood = Cli::try_parse_from(&words);
+                    assert!(understood.is_ok(), "{words:?}: {}", understood.unwrap_err());
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 130, "{count}");
     }
 
     #[test]

@@ -85,14 +85,30 @@ impl Failure {
         }
     }
 
+    /// Something is not there.
+    pub fn absence(about: impl Display, what: impl Display) -> Failure {
+        Failure::Told {
+            about: Some(about.to_string()),
+            what: what.to_string(),
+            status: Status::Negative,
+        }
+    }
+
     /// An error of the library while it dealt with `about`, whose path inside the image is `path`.
     pub fn engine(about: impl Display, path: &[u8], error: &Error) -> Failure {
         let status = match error {
             Error::NotFound(_) | Error::NoAttribute(_) => Status::Negative,
             _ => Status::Trouble,
         };
+        let about = match error {
+            // The journal's device, say.
+            Error::Device(block::Error::Open { path, .. } | block::Error::Busy { path, .. }) => {
+                path.display().to_string()
+            }
+            _ => about.to_string(),
+        };
         Failure::Told {
-            about: Some(about.to_string()),
+            about: Some(about),
             what: words(path, error),
             status,
         }
@@ -169,11 +185,17 @@ pub fn any_told() -> bool {
 
 /// `No such file or directory`, without the number that Rust adds.
 pub fn io_words(error: &io::Error) -> String {
-    let said = error.to_string();
-    match said.find(" (os error ") {
-        Some(end) => said[..end].to_owned(),
-        None => said,
-    }
+    without_number(&error.to_string())
+}
+
+/// Words of an error without the number that Rust adds to the system's.
+pub fn without_number(said: &str) -> String {
+    const BEFORE: &str = " (os error ";
+    let Some((start, rest)) = said.split_once(BEFORE) else {
+        return said.to_owned();
+    };
+    let end = rest.split_once(')').map_or("", |(_, end)| end);
+    format!("{start}{end}")
 }
 
 /// Writes a line to standard error. Nothing can be done if that fails.
@@ -188,10 +210,14 @@ pub fn complain(what: impl Display) {
 /// where it has any.
 fn words(path: &[u8], error: &Error) -> String {
     match error {
-        Error::Device(block::Error::Open { what, source, .. }) => {
-            format!("{what}: {}", io_words(source))
-        }
+        Error::Device(block::Error::Open { what, source, .. }) => match source.kind() {
+            io::ErrorKind::NotFound => io_words(source),
+            io::ErrorKind::InvalidInput => what.clone(),
+            _ => format!("{what}: {}", io_words(source)),
+        },
         Error::Device(block::Error::Busy { by, .. }) => format!("is in use: {by}"),
+        // What was asked of an image as a whole says what it is about.
+        Error::Invalid(what) if path.is_empty() => what.clone(),
         Error::NoSpace(short) => {
             let words = io_words(&io::Error::from_raw_os_error(error.errno()));
             format!("{words}: {short}")
@@ -236,6 +262,16 @@ impl From<serde_json::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn number_of_an_error_is_left_out_wherever_it_is() {
+        let error = io::Error::from_raw_os_error(2);
+        assert_eq!(io_words(&error), "No such file or directory");
+        assert_eq!(
+            without_number(&format!("a: {error} at b")),
+            "a: No such file or directory at b"
+        );
+    }
 
     #[test]
     fn error_that_names_its_path_is_not_named_twice() {

@@ -68,6 +68,7 @@ impl Images {
             if purpose == Purpose::Look {
                 continue;
             }
+            warn_of_damage(&image, &fs);
             // Who met the failure was told of it.
             let known = fs.failure().is_some() && any_told();
             if let Err(error) = fs.close() {
@@ -85,6 +86,13 @@ impl Images {
 pub fn warn(image: &Path, fs: &Fs) {
     pass_on(image, fs);
     warn_if_used(image);
+}
+
+/// What failed a call was told, and what was passed over was not.
+fn warn_of_damage(image: &Path, fs: &Fs) {
+    for what in fs.damage().passed_over {
+        complain(format_args!("{}: warning: {what}", image.display()));
+    }
 }
 
 fn pass_on(image: &Path, fs: &Fs) {

@@ -4,6 +4,9 @@ use dioxide::{FileType, Timestamp};
 use jiff::tz::TimeZone;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Text from a disk with its control characters shown as `?`, so that it cannot drive a terminal.
 pub fn printable(text: &str) -> Cow<'_, str> {
@@ -14,16 +17,37 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A name from a disk. Names are bytes; JSON is not: there it is `name`, with what is not UTF-8
-/// replaced, and, if that lost something, `name_hex` with the exact bytes.
-pub struct Name(pub Vec<u8>);
+/// A name, a path or a value for programs, to be flattened into what has it. It is bytes, and JSON is not: there it is a
+/// string under its key, with what is not UTF-8 replaced, and, if that lost something, `KEY_hex` with the exact bytes.
+pub struct Text {
+    key: &'static str,
+    pub bytes: Vec<u8>,
+}
 
-impl Serialize for Name {
+impl Text {
+    pub fn new(key: &'static str, bytes: impl Into<Vec<u8>>) -> Text {
+        let bytes = bytes.into();
+        Text { key, bytes }
+    }
+
+    /// A path on the host.
+    pub fn path(key: &'static str, path: &Path) -> Text {
+        Text::new(key, path.as_os_str().as_bytes())
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable(&String::from_utf8_lossy(&self.bytes)))
+    }
+}
+
+impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("name", &String::from_utf8_lossy(&self.0))?;
-        if std::str::from_utf8(&self.0).is_err() {
-            map.serialize_entry("name_hex", &hex(&self.0))?;
+        map.serialize_entry(self.key, &String::from_utf8_lossy(&self.bytes))?;
+        if std::str::from_utf8(&self.bytes).is_err() {
+            map.serialize_entry(&format!("{}_hex", self.key), &hex(&self.bytes))?;
         }
         map.end()
     }
@@ -205,9 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn name_that_is_not_utf8_carries_its_bytes() {
-        let name = serde_json::to_string(&Name(b"a\xff".to_vec())).unwrap();
-        assert_eq!(name, "{\"name\":\"a\u{fffd}\",\"name_hex\":\"61ff\"}");
+    fn text_that_is_not_utf8_carries_its_bytes() {
+        let json = |bytes: &[u8]| serde_json::to_string(&Text::new("path", bytes)).unwrap();
+        assert_eq!(json(b"/a"), "{\"path\":\"/a\"}");
+        assert_eq!(
+            json(b"a\xff"),
+            "{\"path\":\"a\u{fffd}\",\"path_hex\":\"61ff\"}"
+        );
     }
 
     #[test]

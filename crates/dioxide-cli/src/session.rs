@@ -6,14 +6,15 @@
 //!
 //! Invariant: each image is opened once in a session, and [`Session::end`] closes it.
 
-use crate::address::{Address, Operand, no_path};
+use crate::address::{Address, Operand};
 use crate::args::ImageArgs;
 use crate::failure::{Failure, Status};
 use crate::glob;
 use crate::images::{Images, Purpose};
 use crate::location::Location;
-use crate::render::printable;
+use crate::render::{Text, printable};
 use dioxide::{Error, File, Fs, Metadata, Node, OpenOptions};
+use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -135,7 +136,11 @@ impl Session {
                 operand,
                 "is on the host; here a path inside the image is needed",
             )),
-            Place::Host(_) => Err(Failure::trouble(operand, no_path(&operand.0))),
+            Place::Host(_) => {
+                let wrong = Address::parse(&operand.0).err();
+                let wrong = wrong.unwrap_or_else(|| "is on the host; write IMG:/path".to_owned());
+                Err(Failure::trouble(operand, wrong))
+            }
         }
     }
 
@@ -225,8 +230,7 @@ impl Session {
         }
         let found = glob::expand(&fs, &address.path).map_err(|error| literal.failure(&error))?;
         if found.is_empty() {
-            let text = String::from_utf8_lossy(&address.path).into_owned();
-            return Err(literal.failure(&Error::NotFound(text)));
+            return Err(Failure::absence(&literal, "no file fits this pattern"));
         }
         Ok(found.into_iter().map(target).collect())
     }
@@ -324,7 +328,24 @@ impl fmt::Display for Target {
     }
 }
 
+/// A file inside an image, for programs, to be flattened: `image` and `path`.
+#[derive(Serialize)]
+pub struct JsonFile {
+    #[serde(flatten)]
+    image: Text,
+    #[serde(flatten)]
+    path: Text,
+}
+
 impl Target {
+    /// For programs.
+    pub fn json(&self) -> JsonFile {
+        JsonFile {
+            image: Text::path("image", &self.address.image),
+            path: Text::new("path", self.path()),
+        }
+    }
+
     /// The absolute path inside the image.
     pub fn path(&self) -> &[u8] {
         &self.address.path

@@ -2,6 +2,8 @@
 
 #[path = "cli/check.rs"]
 mod check;
+#[path = "cli/errors.rs"]
+mod errors;
 mod support;
 
 use dioxide_testkit::{Extent, Image, LoopDevice, dumpe2fs, e2fsck_clean, leaf_extents, pattern};
@@ -193,7 +195,7 @@ fn list_as_json_holds_metadata_and_link_targets() {
         .map(|entry| entry["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["link", "one", "three", "two"]);
-    assert_eq!(entries[0]["target"]["name"], "../hello");
+    assert_eq!(entries[0]["target"], "../hello");
     assert_eq!(entries[3]["metadata"]["size"], 22_222);
     assert_eq!(entries[3]["file_type"], "regular");
 }
@@ -252,7 +254,7 @@ fn stat_shows_extended_attributes_and_device_numbers() {
     let text = dioxide(["stat", &disk.at("/hello")]).text().to_owned();
     assert!(text.ends_with(" Xattr: user.comment=dust\n"), "{text}");
     let json = dioxide(["stat", "--json", &disk.at("/hello"), &disk.at("/null")]).json();
-    assert_eq!(json[0]["xattrs"][0]["value"]["name"], "dust");
+    assert_eq!(json[0]["xattrs"][0]["value"], "dust");
     assert_eq!(json[1]["device"], serde_json::json!([1, 3]));
     let text = dioxide(["stat", &disk.at("/null")]).text().to_owned();
     assert!(
@@ -780,7 +782,7 @@ fn man_pages_and_completions_cover_every_subcommand() {
         let page =
             fs::read_to_string(dir.path().join(format!("new/dir/dioxide-{name}.1"))).unwrap();
         assert!(
-            page.contains(".SH SYNOPSIS") && page.contains("Examples:"),
+            page.contains(".SH SYNOPSIS") && page.contains(".SH EXAMPLES"),
             "{name}"
         );
         assert!(bash.contains(&format!("dioxide,{name})")), "{name}");

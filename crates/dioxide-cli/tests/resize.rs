@@ -46,6 +46,16 @@ fn resize_minimum_is_the_size_that_a_refusal_names() {
 }
 
 #[test]
+fn resize_makes_it_as_small_as_can_be() {
+    let image = Image::builder().size(256 << 20).build();
+    let least = dioxide(["resize", "--minimum", path(&image)]);
+    let told = dioxide(["resize", "-M", "--json", path(&image)]).json();
+    assert_eq!(told["size_bytes"].to_string(), least.text().trim());
+    assert!(len_of(image.path()) < 40 << 20);
+    e2fsck_clean(image.path());
+}
+
+#[test]
 fn resize_of_what_is_not_clean_says_so() {
     let image = Image::builder().size(64 << 20).build();
     debugfs(image.path(), &["ssv state 0"]);

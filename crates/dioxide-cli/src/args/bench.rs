@@ -1,7 +1,7 @@
 //! Arguments of `dioxide bench`.
 
 use super::size::{parse_duration, parse_request_size, parse_size};
-use super::{backend_parser, policy_parser};
+use super::{JournalPlace, backend_parser, policy_parser};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use dioxide::{Backend, CompletionMode, Policy};
@@ -74,6 +74,8 @@ struct Place {
     /// Where the file system begins in the image
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
     img_offset: u64,
+    #[command(flatten)]
+    journal: JournalPlace,
     /// What lies between: auto, image, sim, sim:latency=TIME,iops=N, null
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -148,6 +150,7 @@ impl BenchArgs {
             image: place.image.clone(),
             file: place.file.clone(),
             img_offset: place.img_offset,
+            journal: place.journal.path().map(Into::into),
             device: place.device.clone(),
             policies: engine.policies.clone(),
             completions: engine.completions.clone(),
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn every_flag_of_bench_reaches_its_option() {
-        let words = "simple-read rows grow --row 4,12 --target path:/mnt/a,b --quick --verify --image i --file /f --img-offset 1M \
+        let words = "simple-read rows grow --row 4,12 --target path:/mnt/a,b --quick --verify --image i --file /f --img-offset 1M --journal j \
                      --device sim:latency=231us,iops=801k --backend mmap --size 2M --scratch /s --policy v6.2,xfs \
                      --completion inline,deferred --simple both --runtime 1500ms --runs 9 --block-size 512,4k \
                      --iodepth 1,64 --batch 8 --numjobs 3 --mix 70 --seed 42";
@@ -217,6 +220,7 @@ mod tests {
             image: Some("i".into()),
             file: "/f".into(),
             img_offset: 1 << 20,
+            journal: Some("j".into()),
             device: "sim:latency=231us,iops=801k"
                 .parse::<DeviceChoice>()
                 .unwrap(),

@@ -31,6 +31,9 @@ pub struct ChmodArgs {
     /// Print what is changed
     #[arg(short, long)]
     pub verbose: bool,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -70,6 +73,9 @@ pub struct ChownArgs {
     /// Print what is changed
     #[arg(short, long)]
     pub verbose: bool,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     /// Print help
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
@@ -122,6 +128,9 @@ pub struct TouchArgs {
     /// The times of this file
     #[arg(short, long, value_name = "IMG:/PATH", value_parser = Operand::parser())]
     pub reference: Option<Operand>,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub new_files: NewFiles,
     /// Print help
@@ -154,6 +163,9 @@ pub struct TruncateArgs {
     /// Leave out what does not exist
     #[arg(short = 'c', long)]
     pub no_create: bool,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub new_files: NewFiles,
     #[command(flatten)]
@@ -194,6 +206,9 @@ pub struct FallocateArgs {
     /// Make room for a hole; what is behind it moves back
     #[arg(short, long)]
     pub insert_range: bool,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub new_files: NewFiles,
     #[command(flatten)]
@@ -232,6 +247,9 @@ pub struct WriteArgs {
     /// Read this file instead of standard input
     #[arg(short, long, value_name = "FILE")]
     pub input: Option<PathBuf>,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub new_files: NewFiles,
     #[command(flatten)]
@@ -250,6 +268,9 @@ pub struct SyncArgs {
     /// Images; a path inside makes no difference
     #[arg(value_name = "IMG", value_parser = Operand::parser())]
     pub images: Vec<Operand>,
+    /// Print what is done as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub open: ImageArgs,
 }

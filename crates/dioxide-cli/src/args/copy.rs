@@ -9,8 +9,8 @@ use clap::Args;
 #[command(after_help = "\
 Each operand is IMG:/PATH or a path on the host, in any mixture but from host to host. The last is where copies go: a
 directory, or the name of one copy. Holes stay holes. A copy appears under its name when it is complete, and replaces what had
-the name then, a symbolic link too; without -p it keeps the mode and the owner of a file that it replaces. With -r
-symbolic links are copied as such.
+the name then, a symbolic link too; without -p it keeps the mode, the owner and the attributes of a file that it replaces, as
+if that had been written to. --owner goes before all that: it is the owner of every copy. With -r symbolic links are copied as such.
 
 Examples:
   dioxide cp disk.img:/etc/passwd .
@@ -89,8 +89,6 @@ pub struct MvArgs {
     /// Print what is moved as JSON
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub new_files: NewFiles,
     #[command(flatten)]
     pub open: ImageArgs,
 }

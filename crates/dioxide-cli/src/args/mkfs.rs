@@ -157,7 +157,7 @@ fn uuid_word(word: &str) -> Result<Uuid, String> {
         "clear" => Ok(Uuid::Known([0; 16])),
         _ => parse_uuid(word)
             .map(Uuid::Known)
-            .map_err(|error| error.to_string()),
+            .map_err(|_| format!("'{word}' is no uuid; there are random, time and clear too")),
     }
 }
 

@@ -48,7 +48,9 @@ const ALL: u16 = 0o7777;
 impl ModeChange {
     /// Understands a mode; `umask` counts where a clause names nobody.
     pub fn parse(word: &str, umask: u16) -> Result<ModeChange, String> {
-        let wrong = || format!("invalid mode: '{word}'");
+        let wrong = || {
+            format!("invalid mode: '{word}'; write up to four octal digits, or as in u=rwx,go-w")
+        };
         if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) {
             let bits = u16::from_str_radix(word, 8)
                 .ok()

@@ -48,6 +48,7 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
                         kernel's parameter fuse.enable_uring is Y
   suid, dev, exec, sync, dirsync, noatime and their opposites, fsname=
                         as for other mounts
+  sloppy                options that nobody knows warn too
 
 In fstab, where this command is installed as /sbin/mount.fuse.dioxide too:
   /var/disk.img  /mnt  fuse.dioxide  defaults  0  0
@@ -78,6 +79,9 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
+    /// Look at the options, and do not mount, as mount(8) has it with -f
+    #[arg(long, hide = true)]
+    pub fake: bool,
     /// This is the process in the background; standard output is told when the mount serves
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub background: bool,
@@ -86,16 +90,22 @@ pub struct MountArgs {
 /// Unmounts an image, and waits until it is closed
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Returns when everything is in the image, and another program may open it; umount(8) does not wait for that.
+Returns when everything is in the image, and another program may open it; umount(8) does not wait for that by itself.
 
 Exit status: 0 if it is unmounted, 2 if it is in use or no mount of dioxide.
 
+Where this command is installed as /sbin/umount.fuse.dioxide too, umount(8) does the same.
+
 Examples:
-  dioxide umount /mnt")]
+  dioxide umount /mnt
+  dioxide umount --lazy /mnt")]
 pub struct UmountArgs {
     /// Where it is mounted
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+    /// Take the file system away from DIR at once, though files are open; do not wait
+    #[arg(short, long)]
+    pub lazy: bool,
     /// This is the process outside of a sandbox: standard input has a byte when it is time
     #[arg(long, hide = true)]
     pub when_told: bool,
@@ -108,7 +118,9 @@ pub struct UmountArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Requests by kind, with how long the server took for each; files; and what the library has counted: requests by the path that they
-took, locks waited for, restarts, EAGAINs, drains, commits of the journal. All since it was mounted.
+took, locks waited for, restarts, EAGAINs, drains, commits of the journal; and the damage that it met: what failed a request, and what was
+passed over, as groups whose bitmaps cannot be used. All since it was mounted. What an image's superblock has recorded of damage, dioxide info
+tells.
 
 Whoever may use the mount may ask. Other programs ask by getxattr(2) of system.dioxide.stats on the mounted directory,
 which is the same JSON; dioxide mount --stats keeps it in a file.

@@ -7,7 +7,7 @@ use clap::Args;
 use dioxide::NewFile;
 
 /// Owner and mode of new files.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug, Default)]
 pub struct NewFiles {
     /// Who owns what is made in an image: UID, UID:GID or :GID; by default whoever runs dioxide
     #[arg(long, value_name = "OWNER")]
@@ -15,6 +15,11 @@ pub struct NewFiles {
 }
 
 impl NewFiles {
+    /// What was asked for.
+    pub fn owner(&self) -> Option<Owner> {
+        self.owner
+    }
+
     /// With these permissions but for those of the umask.
     pub fn with(&self, permissions: u16) -> NewFile {
         self.exactly(permissions).umask(umask())

@@ -13,12 +13,16 @@ The file system must not be mounted, and must have been closed cleanly. Without 
 the device or image has. An image that is too short is made longer, and shorter with its file system.
 The size that comes of it may be a little less: a last group needs room for its own metadata.
 
-Nothing that files have is moved. So an image can be made smaller down to what is in use; --minimum says
-how small that is. A crash while it runs leaves a file system that e2fsck brings in order.
+What is in the way of a smaller size is moved: blocks of files to free blocks, inodes to free numbers.
+The file system is checked before, and nothing is moved if it has errors. A crash while files are moved
+leaves it as large as it was, with all files: open and close it, and resize it again. A crash while the
+end is cut off, or groups are added, leaves one that e2fsck brings in order. So does any crash if it has
+no journal. With stable_inodes, inodes keep their numbers.
 
 Examples:
   dioxide resize disk.img 2G
   dioxide resize --minimum disk.img
+  dioxide resize -M disk.img
   dioxide resize /dev/vg0/data")]
 pub struct ResizeArgs {
     /// Image file or block device
@@ -30,6 +34,9 @@ pub struct ResizeArgs {
     /// Only print the smallest size that is possible, in bytes
     #[arg(long, conflicts_with = "size")]
     pub minimum: bool,
+    /// Make it as small as that
+    #[arg(short = 'M', long, conflicts_with_all = ["size", "minimum"])]
+    pub shrink: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -113,6 +113,9 @@ pub struct XattrSetArgs {
     /// Symbolic links themselves
     #[arg(long)]
     pub no_dereference: bool,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -128,6 +131,9 @@ pub struct XattrRemoveArgs {
     /// Symbolic links themselves
     #[arg(long)]
     pub no_dereference: bool,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub open: ImageArgs,
 }
@@ -143,6 +149,9 @@ pub struct XattrRestoreArgs {
     /// Symbolic links themselves
     #[arg(long)]
     pub no_dereference: bool,
+    /// Print what is changed as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub open: ImageArgs,
 }

@@ -1,7 +1,7 @@
 //! `dioxide bench`: hands the arguments to the load generator, and its report to files and people.
 
 use crate::args::BenchArgs;
-use crate::failure::{Failure, Status};
+use crate::failure::{Failure, Status, without_number};
 use crate::output::{Out, OutFile};
 use crate::progress::Progress;
 use std::io::Write;
@@ -19,7 +19,8 @@ pub fn run(args: &BenchArgs, out: &mut Out) -> Result<Status, Failure> {
     let html = args.html.as_deref().map(Target::open).transpose()?;
     let report = {
         let mut progress = Progress::of_steps();
-        dioxide_bench::run(&args.options(), &mut progress).map_err(Failure::plain)?
+        dioxide_bench::run(&args.options(), &mut progress)
+            .map_err(|error| Failure::plain(without_number(&error.to_string())))?
     };
     let targets = [&json, &html];
     if !targets

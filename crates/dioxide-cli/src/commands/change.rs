@@ -1,5 +1,6 @@
 //! `dioxide chmod` and `dioxide chown`: operands, recursion and references are the same, what is set is not.
 
+use super::report::{Report, Telling};
 use crate::address::Operand;
 use crate::args::{ChmodArgs, ChownArgs, ImageArgs, ModeChange, Owner};
 use crate::failure::{Failure, Status};
@@ -17,13 +18,21 @@ use std::io::Write;
 struct Change<'a> {
     operands: &'a [Operand],
     recursive: bool,
-    verbose: bool,
+    telling: Telling,
     /// Symlinks are changed themselves.
     links: bool,
 }
 
-/// What is set of a file, and how that is told; none if it is so already.
-type Decide<'a> = &'a dyn Fn(&Metadata) -> Option<(SetAttributes, String)>;
+/// What is set of a file; none if it is so already.
+type Decide<'a> = &'a dyn Fn(&Metadata) -> Option<Setting>;
+
+struct Setting {
+    set: SetAttributes,
+    /// For people, behind the name.
+    words: String,
+    /// For programs.
+    facts: Vec<(&'static str, u64)>,
+}
 
 pub fn chmod(args: &ChmodArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -44,12 +53,19 @@ pub fn chmod(args: &ChmodArgs, session: &mut Session, out: &mut Out) -> Result<S
             "mode is now {mode:04o} ({})",
             &mode_string(metadata.file_type, mode)[1..]
         );
-        (mode != metadata.permissions).then(|| (SetAttributes::new().mode(mode), words))
+        (mode != metadata.permissions).then(|| Setting {
+            set: SetAttributes::new().mode(mode),
+            words,
+            facts: vec![("permissions", mode.into())],
+        })
     };
     let change = Change {
         operands,
         recursive: args.recursive,
-        verbose: args.verbose,
+        telling: Telling {
+            verbose: args.verbose,
+            json: args.json,
+        },
         links: false,
     };
     change.run(&decide, session, out)
@@ -74,13 +90,19 @@ pub fn chown(args: &ChownArgs, session: &mut Session, out: &mut Out) -> Result<S
     let decide = |metadata: &Metadata| {
         let uid = owner.uid.unwrap_or(metadata.uid);
         let gid = owner.gid.unwrap_or(metadata.gid);
-        let set = SetAttributes::new().uid(uid).gid(gid);
-        Some((set, format!("owner is now {uid}:{gid}")))
+        Some(Setting {
+            set: SetAttributes::new().uid(uid).gid(gid),
+            words: format!("owner is now {uid}:{gid}"),
+            facts: vec![("uid", uid.into()), ("gid", gid.into())],
+        })
     };
     let change = Change {
         operands,
         recursive: args.recursive,
-        verbose: args.verbose,
+        telling: Telling {
+            verbose: args.verbose,
+            json: args.json,
+        },
         links: args.no_dereference,
     };
     change.run(&decide, session, out)
@@ -109,14 +131,15 @@ impl Change<'_> {
         out: &mut Out,
     ) -> Result<Status, Failure> {
         let mut worst = Status::Fine;
-        let mut progress = match self.verbose {
+        let mut report = Report::new(self.telling, out);
+        let mut progress = match report.is_loud() {
             true => Progress::none(),
             false => Progress::of_count(),
         };
         let status = session.for_each(self.operands, |target| {
             let visit = &mut |visit: &Visit<'_>| {
                 progress.advance(1);
-                self.visit(visit, decide, out)
+                self.visit(visit, decide, &mut report)
             };
             let first = match self.links {
                 true => First::Itself,
@@ -125,14 +148,20 @@ impl Change<'_> {
             worst = worst.max(walk(&target, first, visit)?);
             Ok(())
         })?;
+        report.finish()?;
         Ok(status.max(worst))
     }
 
     /// What symlinks below an operand lead to is not in the tree, and left alone.
-    fn visit(&self, visit: &Visit<'_>, decide: Decide<'_>, out: &mut Out) -> Result<Next, Failure> {
+    fn visit(
+        &self,
+        visit: &Visit<'_>,
+        decide: Decide<'_>,
+        report: &mut Report<'_>,
+    ) -> Result<Next, Failure> {
         let is_link = visit.metadata.file_type == FileType::Symlink;
         if visit.when != When::After && (self.links || !is_link) {
-            self.set(visit.target, decide(visit.metadata), out)?;
+            self.set(visit.target, decide(visit.metadata), report)?;
         }
         Ok(if self.recursive {
             Next::Enter
@@ -144,10 +173,10 @@ impl Change<'_> {
     fn set(
         &self,
         target: &Target,
-        set: Option<(SetAttributes, String)>,
-        out: &mut Out,
+        setting: Option<Setting>,
+        report: &mut Report<'_>,
     ) -> Result<(), Failure> {
-        let Some((set, words)) = set else {
+        let Some(Setting { set, words, facts }) = setting else {
             return Ok(());
         };
         let done = match self.links {
@@ -155,9 +184,12 @@ impl Change<'_> {
             false => target.fs.set_attributes(target.path(), &set),
         };
         done.map_err(|error| target.failure(&error))?;
-        if self.verbose {
-            out.name(&target.shown)?;
-            writeln!(out, ": {words}")?;
+        if self.telling.json {
+            return report.tell_facts("changed", target, &facts);
+        }
+        if self.telling.verbose {
+            report.out.name(&target.shown)?;
+            writeln!(report.out, ": {words}")?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Status};
 use crate::images::warn_if_used;
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::render::count_words;
+use crate::render::{Text, count_words};
 use dioxide::Error;
 use dioxide::block::file::{self, FileOptions};
 use dioxide::check::{CheckOptions, Code, Report, Severity, Usage, check};
@@ -15,7 +15,8 @@ use std::path::Path;
 
 #[derive(Serialize)]
 struct Told {
-    image: String,
+    #[serde(flatten)]
+    image: Text,
     clean: bool,
     exit_status: u8,
     #[serde(flatten)]
@@ -71,7 +72,7 @@ fn check_image(args: &CheckArgs, image: &Path) -> Result<Report, Error> {
 
 fn told(image: &Path, report: Report) -> Told {
     Told {
-        image: image.display().to_string(),
+        image: Text::path("image", image),
         clean: report.is_clean(),
         exit_status: report.exit_status(),
         report,

@@ -8,7 +8,7 @@ mod attributes;
 mod content;
 
 use super::destination::Operands;
-use super::report::{Done, Report, Telling};
+use super::report::{Done, Named, Report, Telling};
 use crate::args::{CpArgs, NewFiles};
 use crate::failure::{Failure, Status, complain};
 use crate::images::Purpose;
@@ -31,6 +31,10 @@ pub fn run(args: &CpArgs, session: &mut Session, out: &mut Out) -> Result<Status
         args.no_target_directory,
     )?;
     let destination = operands.destination(session)?;
+    if let (Some(_), Location::Host(_)) = (args.new_files.owner(), &destination.location) {
+        let what = "is on the host; --owner is for copies in images";
+        return Err(Failure::trouble(&destination.location, what));
+    }
     let (sources, missing) = operands.find(session, &destination)?;
     let telling = Telling {
         verbose: args.verbose,
@@ -295,8 +299,9 @@ fn tell(source: &Location, place: &Location, report: &mut Report<'_>) -> Result<
     report.tell(&Done {
         action: "copied",
         words: "",
-        path: source.shown(),
-        to: Some(place.shown()),
+        file: Named::of(source),
+        to: Some(Named::of(place)),
+        facts: &[],
     })
 }
 

@@ -70,7 +70,7 @@ impl<'a> Operands<'a> {
                 .is_some_and(|facts| facts.is_directory()),
         };
         if self.how == How::Into && !into {
-            return Err(Failure::trouble(&location, "Not a directory"));
+            return Err(not_into(&location)?);
         }
         Ok(Destination { location, into })
     }
@@ -87,10 +87,21 @@ impl<'a> Operands<'a> {
             Ok(())
         })?;
         if found.len() > 1 && !destination.into {
-            return Err(Failure::trouble(&destination.location, "Not a directory"));
+            return Err(not_into(&destination.location)?);
         }
         Ok((found, missing))
     }
+}
+
+/// Nothing can go into it.
+fn not_into(location: &Location) -> Result<Failure, Failure> {
+    let what = match location.find(First::Followed)? {
+        Some(_) => "Not a directory",
+        None => {
+            "No such file or directory, and copies and links can only go into a directory that is there"
+        }
+    };
+    Ok(Failure::trouble(location, what))
 }
 
 impl Destination {

@@ -5,7 +5,7 @@ use crate::args::{DfArgs, ImageArgs};
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::Out;
-use crate::render::{human, printable};
+use crate::render::{Text, human};
 use crate::session::{Place, Session, told};
 use dioxide::format::features::Features;
 use dioxide::{Fs, StatFs};
@@ -15,7 +15,8 @@ use std::path::PathBuf;
 
 #[derive(Serialize)]
 struct Row {
-    image: String,
+    #[serde(flatten)]
+    image: Text,
     #[serde(rename = "type")]
     fs_type: &'static str,
     #[serde(flatten)]
@@ -31,7 +32,7 @@ pub fn run(args: &DfArgs, session: &mut Session, out: &mut Out) -> Result<Status
         session,
         &mut |image, fs| {
             rows.push(Row {
-                image: image.display().to_string(),
+                image: Text::path("image", &image),
                 fs_type: fs_type(&fs),
                 stat: fs.statfs(),
             });
@@ -117,7 +118,7 @@ fn print(args: &DfArgs, rows: &[Row], out: &mut Out) -> Result<(), Failure> {
     let left = |head: &str, least, cell: &dyn Fn(&Row) -> String| {
         Column::new(head, least, true, rows.iter().map(cell))
     };
-    let image = |row: &Row| printable(&row.image).into_owned();
+    let image = |row: &Row| row.image.to_string();
     let mut columns = vec![left("Filesystem", 14, &image)];
     if args.print_type {
         columns.push(left("Type", 4, &|row| row.fs_type.to_owned()));

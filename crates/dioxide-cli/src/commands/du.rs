@@ -5,8 +5,8 @@ use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::{JsonArray, Out};
 use crate::progress::Progress;
-use crate::render::{Name, human};
-use crate::session::{Session, Target};
+use crate::render::human;
+use crate::session::{JsonFile, Session, Target};
 use crate::walk::{First, Next, Visit, When, walk};
 use dioxide::{FileType, Metadata};
 use serde::Serialize;
@@ -59,8 +59,8 @@ struct Sums<'a> {
 
 #[derive(Serialize)]
 struct Line {
-    image: String,
-    path: Name,
+    #[serde(flatten)]
+    file: JsonFile,
     bytes: u64,
 }
 
@@ -131,8 +131,7 @@ impl Sums<'_> {
     fn line(&mut self, target: &Target, bytes: u64) -> Result<(), Failure> {
         if self.args.json {
             let line = Line {
-                image: target.address.image.display().to_string(),
-                path: Name(target.path().to_vec()),
+                file: target.json(),
                 bytes,
             };
             return self.json.push(&line, self.out);

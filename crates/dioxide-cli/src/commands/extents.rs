@@ -10,7 +10,7 @@ use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::Out;
 use crate::render::count_words;
-use crate::session::{Session, Target};
+use crate::session::{JsonFile, Session, Target};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{File, MapKind};
 use picture::Picture;
@@ -35,7 +35,10 @@ struct Piece {
 
 #[derive(Serialize)]
 struct Told {
-    image: String,
+    #[serde(flatten)]
+    file: JsonFile,
+    /// For pictures.
+    #[serde(skip)]
     path: String,
     ino: u32,
     size: u64,
@@ -89,7 +92,7 @@ fn gather(file: &File, target: &Target) -> Result<Told, Failure> {
         Ok(())
     })?;
     Ok(Told {
-        image: target.address.image.display().to_string(),
+        file: target.json(),
         path: String::from_utf8_lossy(target.path()).into_owned(),
         ino: metadata.ino,
         size: metadata.size,

@@ -1,12 +1,14 @@
 //! `dioxide fallocate`.
 
 use super::change::begin;
+use super::report::{Report, Telling};
 use crate::args::FallocateArgs;
 use crate::failure::{Failure, Status};
+use crate::output::Out;
 use crate::session::Session;
 use dioxide::{FallocateMode, OpenOptions};
 
-pub fn run(args: &FallocateArgs, session: &mut Session) -> Result<Status, Failure> {
+pub fn run(args: &FallocateArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
     let mode = mode(args);
     let creates = matches!(mode, FallocateMode::Allocate | FallocateMode::KeepSize);
@@ -18,7 +20,25 @@ pub fn run(args: &FallocateArgs, session: &mut Session) -> Result<Status, Failur
     let file = target.open(&options.new_file(&args.new_files.with(0o666)))?;
     let done = file.allocate(mode, args.offset, args.length);
     done.map_err(|error| target.failure(&error))?;
+    let mut report = Report::new(Telling::json(args.json), out);
+    let facts = [
+        ("offset", args.offset),
+        ("length", args.length),
+        ("size", file.len()),
+    ];
+    report.tell_facts(action(mode), &target, &facts)?;
+    report.finish()?;
     Ok(Status::Fine)
+}
+
+fn action(mode: FallocateMode) -> &'static str {
+    match mode {
+        FallocateMode::PunchHole => "punched",
+        FallocateMode::CollapseRange => "collapsed",
+        FallocateMode::InsertRange => "inserted",
+        FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => "zeroed",
+        _ => "allocated",
+    }
 }
 
 fn mode(args: &FallocateArgs) -> FallocateMode {

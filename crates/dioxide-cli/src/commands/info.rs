@@ -9,6 +9,7 @@ use crate::args::InfoArgs;
 use crate::failure::{Failure, Status, complain};
 use crate::images::{warn, warn_if_used};
 use crate::output::Out;
+use crate::render::Text;
 use dioxide::block::Device;
 use dioxide::block::file::FileOptions;
 use dioxide::format::superblock::{ErrorPolicy, SUPERBLOCK_OFFSET, SuperBlock};
@@ -153,7 +154,8 @@ struct JsonFeatures {
 /// The superblock as JSON. Times are seconds since 1970, 0 for never.
 #[derive(Serialize)]
 struct Told<'a> {
-    image: String,
+    #[serde(flatten)]
+    image: Text,
     kind: &'static str,
     label: String,
     uuid: String,
@@ -189,7 +191,7 @@ fn told<'a>(args: &InfoArgs, sb: &SuperBlock, verdict: &'a Verdict) -> Told<'a> 
     use dioxide::format::superblock::{STATE_CLEAN, STATE_ERROR};
     let features = sb.features();
     Told {
-        image: args.image.display().to_string(),
+        image: Text::path("image", &args.image),
         kind: kind(sb),
         label: sb.volume_name(),
         uuid: uuid_string(sb.uuid()),

@@ -2,7 +2,7 @@
 
 use super::change::begin;
 use super::destination::{Destination, Operands};
-use super::report::{Done, Report, Telling};
+use super::report::{Done, Named, Report, Telling};
 use crate::address::Operand;
 use crate::args::LnArgs;
 use crate::failure::{Failure, Status};
@@ -61,7 +61,7 @@ fn symbolic(
         let text = text(session, source, &destination.location)?;
         let place = destination.place(split_path(&text).1);
         let make = || Pending::symlink(&place, &text, &args.new_files.with(0o777));
-        let made = put(args, &make, &text, &place, report);
+        let made = put(args, &make, Named::Text(&text), &place, report);
         worst = worst.max(told(made)?);
     }
     Ok(worst)
@@ -118,14 +118,14 @@ fn hard_one(
         return Err(super::cp::same_file(source, place));
     }
     let make = || Pending::link(place, source);
-    put(args, &make, source.shown(), place, report)
+    put(args, &make, Named::of(source), place, report)
 }
 
 /// A link that takes its place at once, whatever is there.
 fn put(
     args: &LnArgs,
     make: &dyn Fn() -> Result<Pending, Failure>,
-    text: &[u8],
+    to: Named<'_>,
     place: &Location,
     report: &mut Report<'_>,
 ) -> Result<(), Failure> {
@@ -143,7 +143,8 @@ fn put(
     report.tell(&Done {
         action: "linked",
         words: "",
-        path: place.shown(),
-        to: Some(text),
+        file: Named::of(place),
+        to: Some(to),
+        facts: &[],
     })
 }

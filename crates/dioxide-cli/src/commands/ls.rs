@@ -6,8 +6,8 @@ use crate::args::LsArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::Out;
-use crate::render::Name;
-use crate::session::{Session, Target};
+use crate::render::Text;
+use crate::session::{JsonFile, Session, Target};
 use crate::walk;
 use dioxide::{FileType, Metadata};
 use serde::Serialize;
@@ -18,14 +18,14 @@ use std::collections::HashSet;
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
-    name: Name,
+    name: Text,
     ino: u32,
     file_type: FileType,
     /// Only where it was asked for and could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<Metadata>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<Name>,
+    #[serde(flatten)]
+    target: Option<Text>,
     /// It has an access control list; only looked for in long listings.
     #[serde(skip)]
     has_acl: bool,
@@ -37,8 +37,8 @@ struct Row {
 /// What one operand names, or one directory below it.
 #[derive(Serialize)]
 struct Listing {
-    image: String,
-    path: String,
+    #[serde(flatten)]
+    file: JsonFile,
     /// Whether `entries` are those of a directory, or the operand itself.
     directory: bool,
     entries: Vec<Row>,
@@ -82,8 +82,7 @@ pub fn run(args: &LsArgs, session: &mut Session, out: &mut Out) -> Result<Status
 /// A listing of an operand that is no directory, or is to be shown itself.
 fn one(row: Row, target: &Target) -> Listing {
     Listing {
-        image: target.address.image.display().to_string(),
-        path: String::from_utf8_lossy(target.path()).into_owned(),
+        file: target.json(),
         directory: false,
         entries: vec![row],
         title: Vec::new(),
@@ -141,10 +140,10 @@ impl Lister<'_> {
             };
             if self.args.recursive {
                 let below = listing.entries.iter().rev().filter(|row| {
-                    let dots = row.name.0 == b"." || row.name.0 == b"..";
+                    let dots = row.name.bytes == b"." || row.name.bytes == b"..";
                     row.file_type == FileType::Directory && !dots && seen.insert(row.ino)
                 });
-                left.extend(below.map(|row| target.child(&row.name.0)));
+                left.extend(below.map(|row| target.child(&row.name.bytes)));
             }
             emit(listing)?;
         }
@@ -155,8 +154,7 @@ impl Lister<'_> {
         let mut entries = self.entries(target)?;
         entries.sort_by(|a, b| self.order(a, b));
         Ok(Listing {
-            image: target.address.image.display().to_string(),
-            path: String::from_utf8_lossy(target.path()).into_owned(),
+            file: target.json(),
             directory: true,
             entries,
             title: target.shown.clone(),
@@ -205,7 +203,7 @@ impl Lister<'_> {
             .map_or(FileType::Unknown, |metadata| metadata.file_type);
         let links = self.args.long && file_type == FileType::Symlink;
         Row {
-            name: Name(name),
+            name: Text::new("name", name),
             ino,
             file_type,
             metadata,
@@ -222,10 +220,11 @@ impl Lister<'_> {
         }
     }
 
-    fn link(&mut self, target: &Target) -> Option<Name> {
+    fn link(&mut self, target: &Target) -> Option<Text> {
         let found = target.fs.read_link(target.path());
         let told = |error| self.worst = self.worst.max(target.failure(&error).tell());
-        found.map_err(told).map(Name).ok()
+        let text = found.map_err(told).ok()?;
+        Some(Text::new("target", text))
     }
 
     fn order(&self, a: &Row, b: &Row) -> Ordering {
@@ -236,7 +235,7 @@ impl Lister<'_> {
             () if self.args.by_size => Reverse(size(a)).cmp(&Reverse(size(b))),
             () => Ordering::Equal,
         };
-        let order = first.then_with(|| a.name.0.cmp(&b.name.0));
+        let order = first.then_with(|| a.name.bytes.cmp(&b.name.bytes));
         if self.args.reverse {
             order.reverse()
         } else {

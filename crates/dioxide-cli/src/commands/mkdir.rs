@@ -1,7 +1,7 @@
 //! `dioxide mkdir` and `dioxide rmdir`.
 
 use super::change::begin;
-use super::report::{Done, Report, Telling};
+use super::report::{Done, Named, Report, Telling};
 use crate::args::{MkdirArgs, RmdirArgs};
 use crate::failure::{Failure, Status};
 use crate::output::Out;
@@ -53,8 +53,9 @@ fn make_one(
     report.tell(&Done {
         action: "made",
         words: "created directory ",
-        path: &target.shown,
+        file: Named::Image(target),
         to: None,
+        facts: &[],
     })
 }
 
@@ -103,8 +104,9 @@ pub fn rmdir(args: &RmdirArgs, session: &mut Session, out: &mut Out) -> Result<S
             report.tell(&Done {
                 action: "removed",
                 words: "removed directory ",
-                path: &next.shown,
+                file: Named::Image(&next),
                 to: None,
+                facts: &[],
             })?;
             next = next.parent();
             if !args.parents || next.name().is_empty() {

@@ -4,7 +4,7 @@ use crate::args::{FsArgs, MkfsArgs, Uuid, source_date_epoch};
 use crate::failure::{Failure, Status, complain};
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::render::{bytes_words, count_words, printable};
+use crate::render::{Text, bytes_words, count_words, printable};
 use dioxide::Mkfs;
 use dioxide::mkfs::{Plan, uuid_string};
 use serde::Serialize;
@@ -18,7 +18,8 @@ const LISTED_BACKUPS: usize = 16;
 /// What was made, for programs.
 #[derive(Serialize)]
 struct Told<'a> {
-    image: String,
+    #[serde(flatten)]
+    image: Text,
     made: bool,
     #[serde(rename = "type")]
     fs_type: &'a str,
@@ -194,7 +195,7 @@ fn ask(args: &MkfsArgs, found: &str) -> Result<bool, Failure> {
 fn told<'a>(args: &'a MkfsArgs, plan: &'a Plan) -> Told<'a> {
     let sb = plan.superblock();
     Told {
-        image: args.image.display().to_string(),
+        image: Text::path("image", &args.image),
         made: !args.dry_run,
         fs_type: &args.fs.fs_type,
         label: sb.volume_name(),

@@ -1,7 +1,7 @@
 //! `dioxide mknod`.
 
 use super::change::begin;
-use super::report::{Done, Report, Telling};
+use super::report::{Done, Named, Report, Telling};
 use crate::address::Operand;
 use crate::args::MknodArgs;
 use crate::failure::{Failure, Status};
@@ -27,8 +27,9 @@ pub fn run(args: &MknodArgs, session: &mut Session, out: &mut Out) -> Result<Sta
         report.tell(&Done {
             action: "made",
             words: "created ",
-            path: &target.shown,
+            file: Named::Image(&target),
             to: None,
+            facts: &[],
         })
     })?;
     report.finish()?;

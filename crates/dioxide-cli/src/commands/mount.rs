@@ -8,7 +8,7 @@
 //! process, this program too, waits outside until it is told, or the server has ended: [`Outside`].
 
 use crate::args::MountArgs;
-use crate::failure::{Failure, Status, complain};
+use crate::failure::{Failure, Status, complain, without_number};
 use crate::progress::waiting;
 use dioxide_fuse::{Error, MountPoint, Options, Unmounter};
 use rustix::stdio;
@@ -25,6 +25,10 @@ pub fn run(args: &MountArgs) -> Result<Status, Failure> {
     let remount = args.options.iter().flat_map(|words| words.split(','));
     if remount.clone().any(|word| word == "remount") {
         return change(args, remount.collect());
+    }
+    if args.fake {
+        tell(args, &options(args)?.1);
+        return Ok(Status::Fine);
     }
     match args.foreground || args.background {
         true => serve(args),
@@ -49,12 +53,15 @@ fn change(args: &MountArgs, mut words: Vec<&str>) -> Result<Status, Failure> {
     }
 }
 
-/// The library's errors say what they are about.
+/// The library's errors say what they are about, but for those of the image.
 pub fn failed(error: Error) -> Failure {
-    Failure::Told {
-        about: None,
-        what: error.to_string(),
-        status: Status::Trouble,
+    Failure::plain(without_number(&error.to_string()))
+}
+
+fn failed_with(image: &Path) -> impl Fn(Error) -> Failure {
+    move |error| match error {
+        Error::Image(error) => Failure::engine(image.display(), b"", &error),
+        error => failed(error),
     }
 }
 
@@ -69,7 +76,8 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
     // Before the mount, so that none that comes after it is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::trouble("signals", error))?;
-    let mounted = MountPoint::mount(&args.image, &args.dir, &options).map_err(failed)?;
+    let mounted =
+        MountPoint::mount(&args.image, &args.dir, &options).map_err(failed_with(&args.image))?;
     tell(args, mounted.warnings());
     let outside = (options.sandbox || options.auto_unmount)
         .then(|| Outside::start(args, &options, mounted.dir()))
@@ -87,7 +95,7 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
     if let Some(null) = leaving {
         leave(&null).map_err(background)?;
     }
-    mounted.serve().map_err(failed)?;
+    mounted.serve().map_err(failed_with(&args.image))?;
     Ok(Status::Fine)
 }
 

@@ -6,9 +6,9 @@
 use super::change::begin;
 use super::cp::{Copier, Options, same_file};
 use super::destination::Operands;
-use super::report::{Done, Report, Telling};
+use super::report::{Done, Named, Report, Telling};
 use super::rm::remove_tree;
-use crate::args::MvArgs;
+use crate::args::{MvArgs, NewFiles};
 use crate::failure::{Failure, Status};
 use crate::interrupt;
 use crate::location::{Facts, Location};
@@ -38,7 +38,7 @@ pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status
             preserve: true,
             archive: true,
             no_clobber: false,
-            new_files: args.new_files,
+            new_files: NewFiles::default(),
         }),
         copied: Vec::new(),
         report: Report::new(telling, out),
@@ -166,8 +166,9 @@ impl Mover<'_> {
         self.report.tell(&Done {
             action: words.trim_end(),
             words,
-            path: source.shown(),
-            to: Some(place.shown()),
+            file: Named::of(source),
+            to: Some(Named::of(place)),
+            facts: &[],
         })
     }
 }

@@ -3,11 +3,11 @@
 use super::mkfs::wishes;
 use crate::address::Address;
 use crate::args::{ImageArgs, PackArgs};
-use crate::failure::{Failure, Status, complain};
+use crate::failure::{Failure, Status, complain, io_words};
 use crate::images::Images;
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::render::{bytes_words, count_words};
+use crate::render::{Text, bytes_words, count_words};
 use dioxide::Backend;
 use dioxide::block::file::Replacing;
 use dioxide::mkfs::uuid_string;
@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 /// What was made, or would be.
 #[derive(Serialize)]
 struct Summary<'a> {
-    image: String,
+    #[serde(flatten)]
+    image: Text,
     made: bool,
     totals: Totals,
     need: Need,
@@ -59,7 +60,7 @@ pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
     let warnings = [tree.warnings(), &packed.warnings].concat();
     let sb = packed.plan.superblock();
     let summary = Summary {
-        image: args.image.display().to_string(),
+        image: Text::path("image", &args.image),
         made: !args.dry_run,
         totals: tree.totals(),
         need: packed.need,
@@ -257,10 +258,12 @@ pub fn failure(error: Error) -> Failure {
             Failure::PipeClosed
         }
         Error::Image { name, source } => Failure::engine(&name, name.as_bytes(), &source),
-        error => Failure::Told {
-            about: None,
-            what: error.to_string(),
-            status: Status::Trouble,
-        },
+        Error::Host { name, source } => {
+            // Of a file under another name meanwhile, which the system's words would name.
+            let words = io_words(&source);
+            let words = words.split(" at path ").next().unwrap_or_default();
+            Failure::trouble(name, words)
+        }
+        error => Failure::plain(error),
     }
 }

@@ -1,10 +1,15 @@
 //! What a command that changes files did, file by file: nothing, in the words of GNU's programs, or as JSON.
 
 use crate::failure::Failure;
+use crate::location::Location;
 use crate::output::{JsonArray, Out};
-use crate::render::Name;
+use crate::render::Text;
+use crate::session::Target;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Whether it is told, and how.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,24 +18,82 @@ pub struct Telling {
     pub json: bool,
 }
 
+impl Telling {
+    /// For what says nothing but JSON.
+    pub fn json(json: bool) -> Telling {
+        Telling {
+            verbose: false,
+            json,
+        }
+    }
+}
+
 /// What was done with one file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Done<'a> {
     /// For programs.
     pub action: &'static str,
     /// What stands before the name.
     pub words: &'static str,
-    pub path: &'a [u8],
+    pub file: Named<'a>,
     /// Where a copy or a link leads.
-    pub to: Option<&'a [u8]>,
+    pub to: Option<Named<'a>>,
+    /// What is true of it now, for programs.
+    pub facts: &'a [(&'static str, u64)],
+}
+
+/// A file, or what a link says.
+#[derive(Clone, Copy)]
+pub enum Named<'a> {
+    Image(&'a Target),
+    Host(&'a Path),
+    Text(&'a [u8]),
+}
+
+impl<'a> Named<'a> {
+    pub fn of(location: &'a Location) -> Named<'a> {
+        match location {
+            Location::Image(target) => Named::Image(target),
+            Location::Host(path) => Named::Host(path),
+        }
+    }
+
+    fn shown(self) -> &'a [u8] {
+        match self {
+            Named::Image(target) => &target.shown,
+            Named::Host(path) => path.as_os_str().as_bytes(),
+            Named::Text(text) => text,
+        }
+    }
+
+    fn image(self, key: &'static str) -> Option<Text> {
+        match self {
+            Named::Image(target) => Some(Text::path(key, &target.address.image)),
+            Named::Host(_) | Named::Text(_) => None,
+        }
+    }
+
+    fn path(self, key: &'static str) -> Text {
+        match self {
+            Named::Image(target) => Text::new(key, target.path()),
+            other => Text::new(key, other.shown()),
+        }
+    }
 }
 
 #[derive(Serialize)]
 struct JsonDone<'a> {
     action: &'a str,
-    path: Name,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<Name>,
+    #[serde(flatten)]
+    image: Option<Text>,
+    #[serde(flatten)]
+    path: Text,
+    #[serde(flatten)]
+    to_image: Option<Text>,
+    #[serde(flatten)]
+    to: Option<Text>,
+    #[serde(flatten)]
+    facts: BTreeMap<&'static str, u64>,
 }
 
 /// Standard output of such a command.
@@ -54,12 +117,31 @@ impl<'a> Report<'a> {
         self.telling.verbose || self.telling.json
     }
 
+    /// What was done with a file, for programs only.
+    pub fn tell_facts(
+        &mut self,
+        action: &'static str,
+        target: &Target,
+        facts: &[(&'static str, u64)],
+    ) -> Result<(), Failure> {
+        self.tell(&Done {
+            action,
+            words: "",
+            file: Named::Image(target),
+            to: None,
+            facts,
+        })
+    }
+
     pub fn tell(&mut self, done: &Done<'_>) -> Result<(), Failure> {
         if self.telling.json {
             let json = JsonDone {
                 action: done.action,
-                path: Name(done.path.to_vec()),
-                to: done.to.map(|to| Name(to.to_vec())),
+                image: done.file.image("image"),
+                path: done.file.path("path"),
+                to_image: done.to.and_then(|to| to.image("to_image")),
+                to: done.to.map(|to| to.path("to")),
+                facts: done.facts.iter().copied().collect(),
             };
             return self.array.push(&json, self.out);
         }
@@ -67,10 +149,10 @@ impl<'a> Report<'a> {
             return Ok(());
         }
         write!(self.out, "{}'", done.words)?;
-        self.out.name(done.path)?;
+        self.out.name(done.file.shown())?;
         if let Some(to) = done.to {
             write!(self.out, "' -> '")?;
-            self.out.name(to)?;
+            self.out.name(to.shown())?;
         }
         Ok(writeln!(self.out, "'")?)
     }

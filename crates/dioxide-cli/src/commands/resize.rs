@@ -3,9 +3,10 @@
 use crate::args::ResizeArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
+use crate::progress::Progress;
 use crate::render::bytes_words;
 use dioxide::format::superblock::SuperBlock;
-use dioxide::resize::{self, ResizeOptions};
+use dioxide::resize::{self, ResizeOptions, Step};
 use serde::Serialize;
 use std::io::Write;
 
@@ -50,7 +51,14 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
         }
         return Ok(Status::Fine);
     }
-    let done = resize::resize(&args.image, args.size, &options).map_err(failed)?;
+    let size = match args.shrink {
+        true => Some(resize::minimum(&args.image, &options).map_err(failed)?),
+        false => args.size,
+    };
+    let mut bar = Progress::of_steps();
+    let mut tell = |step: Step, done, total| bar.set(done, total, step.to_string());
+    let done = resize::resize_telling(&args.image, size, &options, &mut tell).map_err(failed)?;
+    drop(bar);
     let (before, after) = (size_bytes(&done.before), size_bytes(&done.after));
     if args.json {
         out.json(&Told {

@@ -1,7 +1,7 @@
 //! `dioxide rm`.
 
 use super::change::begin;
-use super::report::{Done, Report, Telling};
+use super::report::{Done, Named, Report, Telling};
 use crate::args::RmArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
@@ -118,8 +118,9 @@ impl Removal {
                 true => "removed directory ",
                 false => "removed ",
             },
-            path: &target.shown,
+            file: Named::Image(target),
             to: None,
+            facts: &[],
         })?;
         Ok(Next::Pass)
     }

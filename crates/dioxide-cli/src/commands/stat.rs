@@ -6,8 +6,8 @@ use crate::args::StatArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::{JsonArray, Out};
-use crate::render::{Name, mode_string};
-use crate::session::{Session, Target};
+use crate::render::{Text, mode_string};
+use crate::session::{JsonFile, Session, Target};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{Error, FileType, Metadata, Xattr};
 use format::Format;
@@ -19,22 +19,23 @@ use std::io::{self, Write};
 struct Told<'a> {
     #[serde(skip)]
     shown: &'a [u8],
-    image: String,
-    path: String,
+    #[serde(flatten)]
+    file: JsonFile,
     #[serde(flatten)]
     metadata: Metadata,
     mode: String,
     flag_names: Vec<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<Name>,
+    #[serde(flatten)]
+    target: Option<Text>,
     xattrs: Vec<JsonXattr>,
 }
 
 #[derive(Serialize)]
 struct JsonXattr {
     #[serde(flatten)]
-    name: Name,
-    value: Name,
+    name: Text,
+    #[serde(flatten)]
+    value: Text,
 }
 
 const HEAD: &str =
@@ -83,29 +84,28 @@ fn gather(target: &Target, follow: bool) -> Result<Told<'_>, Error> {
     };
     Ok(Told {
         shown: &target.shown,
-        image: target.address.image.display().to_string(),
-        path: String::from_utf8_lossy(path).into_owned(),
+        file: target.json(),
         mode: mode_string(metadata.file_type, metadata.permissions),
         flag_names: InodeFlags(metadata.flags).names(),
         metadata,
-        target: link.map(Name),
+        target: link.map(|text| Text::new("target", text)),
         xattrs: xattrs.into_iter().map(json_xattr).collect(),
     })
 }
 
 fn json_xattr(xattr: Xattr) -> JsonXattr {
     JsonXattr {
-        name: Name(xattr.name),
-        value: Name(xattr.value),
+        name: Text::new("name", xattr.name),
+        value: Text::new("value", xattr.value),
     }
 }
 
 fn print(told: &Told<'_>, out: &mut Out) -> io::Result<()> {
     out.write_all(b"  File: ")?;
     out.name(told.shown)?;
-    if let Some(Name(target)) = &told.target {
+    if let Some(target) = &told.target {
         out.write_all(b" -> ")?;
-        out.name(target)?;
+        out.name(&target.bytes)?;
     }
     let links = match told.metadata.device {
         Some(_) => "%-5h Device type: %Hr,%Lr",
@@ -136,8 +136,8 @@ fn print_ext4(told: &Told<'_>, out: &mut Out) -> io::Result<()> {
     }
     for xattr in &told.xattrs {
         out.write_all(b" Xattr: ")?;
-        out.name(&xattr.name.0)?;
-        writeln!(out, "={}", xattr.value.0.escape_ascii())?;
+        out.name(&xattr.name.bytes)?;
+        writeln!(out, "={}", xattr.value.bytes.escape_ascii())?;
     }
     Ok(())
 }

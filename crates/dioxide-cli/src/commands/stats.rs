@@ -4,6 +4,7 @@
 use crate::args::StatsArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
+use crate::render::{count_words, printable};
 use dioxide_fuse::stats::STATS_XATTR;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
@@ -36,12 +37,26 @@ fn print(report: &Value, out: &mut Out) -> Result<(), Failure> {
     let number = |name: &str| report[name].as_u64().unwrap_or_default();
     writeln!(
         out,
-        "mounted for {} s; files known to the kernel {}, held {}, open {}\n",
+        "mounted for {} s; files known to the kernel {}, held {}, open {}",
         report["uptime_secs"].as_f64().unwrap_or_default().round(),
         number("known_files"),
         number("held_files"),
         number("open_files"),
     )?;
+    if let Some(failure) = report["failure"].as_str() {
+        writeln!(out, "nothing is written any more: {}", printable(failure))?;
+    }
+    let damage = &report["damage"];
+    for (list, words) in [("failed", "damage"), ("passed_over", "damage passed over")] {
+        let met = damage[list].as_array().into_iter().flatten();
+        for what in met.filter_map(Value::as_str) {
+            writeln!(out, "{words}: {}", printable(what))?;
+        }
+    }
+    if let Some(count @ 1..) = damage["count"].as_u64() {
+        writeln!(out, "damage was met {}", count_words(count, "time"))?;
+    }
+    writeln!(out)?;
     print_requests(fields(&report["requests"]), out)?;
     writeln!(out)?;
     for (name, value) in fields(&report["engine"]) {

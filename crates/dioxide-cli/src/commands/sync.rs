@@ -4,10 +4,32 @@ use super::df::for_each_image;
 use crate::args::SyncArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
+use crate::output::{JsonArray, Out};
+use crate::render::Text;
 use crate::session::Session;
+use serde::Serialize;
+use std::path::Path;
 
-pub fn run(args: &SyncArgs, session: &mut Session) -> Result<Status, Failure> {
-    for_each_image(
+/// What was done, for programs.
+#[derive(Serialize)]
+struct Synced {
+    action: &'static str,
+    #[serde(flatten)]
+    image: Text,
+}
+
+impl Synced {
+    fn new(image: &Path) -> Synced {
+        Synced {
+            action: "synced",
+            image: Text::path("image", image),
+        }
+    }
+}
+
+pub fn run(args: &SyncArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    let mut array = JsonArray::default();
+    let status = for_each_image(
         &args.images,
         &args.open,
         Purpose::Change,
@@ -22,7 +44,15 @@ pub fn run(args: &SyncArgs, session: &mut Session) -> Result<Status, Failure> {
                 }
                 None => fs.sync(),
             };
-            synced.map_err(|error| Failure::engine(image.display(), b"", &error))
+            synced.map_err(|error| Failure::engine(image.display(), b"", &error))?;
+            match args.json {
+                true => array.push(&Synced::new(&image), out),
+                false => Ok(()),
+            }
         },
-    )
+    )?;
+    if args.json {
+        array.finish(out)?;
+    }
+    Ok(status)
 }

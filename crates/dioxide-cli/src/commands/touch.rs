@@ -1,12 +1,14 @@
 //! `dioxide touch`.
 
 use super::change::begin;
+use super::report::{Report, Telling};
 use crate::args::TouchArgs;
 use crate::failure::{Failure, Status};
+use crate::output::Out;
 use crate::session::{Session, Target};
 use dioxide::{Error, OpenOptions, SetAttributes, Timestamp};
 
-pub fn run(args: &TouchArgs, session: &mut Session) -> Result<Status, Failure> {
+pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
     let (atime, mtime) = match &args.reference {
         Some(file) => {
@@ -26,9 +28,16 @@ pub fn run(args: &TouchArgs, session: &mut Session) -> Result<Status, Failure> {
     if both || args.modify {
         set = set.mtime(mtime);
     }
-    session.for_each_of(&args.paths, Session::targets_or_new, |target| {
-        touch(args, &target, &set)
-    })
+    let mut report = Report::new(Telling::json(args.json), out);
+    let status =
+        session.for_each_of(&args.paths, Session::targets_or_new, |target| match touch(
+            args, &target, &set,
+        )? {
+            Some(action) => report.tell_facts(action, &target, &[]),
+            None => Ok(()),
+        })?;
+    report.finish()?;
+    Ok(status)
 }
 
 fn now() -> Timestamp {
@@ -39,24 +48,31 @@ fn now() -> Timestamp {
     }
 }
 
-fn touch(args: &TouchArgs, target: &Target, set: &SetAttributes) -> Result<(), Failure> {
+/// What was done; none if there is no such file, and none was to be made.
+fn touch(
+    args: &TouchArgs,
+    target: &Target,
+    set: &SetAttributes,
+) -> Result<Option<&'static str>, Failure> {
+    let told = |error| target.failure(&error);
     if args.no_dereference {
         let link = match target.node() {
-            Err(failure) if failure.is_absence() && args.no_create => return Ok(()),
+            Err(failure) if failure.is_absence() && args.no_create => return Ok(None),
             link => link?,
         };
-        let done = link.set_attributes(set);
-        return done.map_err(|error| target.failure(&error));
+        link.set_attributes(set).map_err(told)?;
+        return Ok(Some("changed"));
     }
     let set = || target.fs.set_attributes(target.path(), set);
-    let done = match set() {
-        Err(Error::NotFound(_)) if args.no_create => return Ok(()),
+    match set() {
+        Err(Error::NotFound(_)) if args.no_create => Ok(None),
         Err(Error::NotFound(_)) => {
             let options = OpenOptions::new().write(true).create(true);
             let options = options.new_file(&args.new_files.with(0o666));
-            options.open(&target.fs, target.path()).and_then(|_| set())
+            let made = options.open(&target.fs, target.path());
+            made.and_then(|_| set()).map_err(told)?;
+            Ok(Some("made"))
         }
-        done => done,
-    };
-    done.map_err(|error| target.failure(&error))
+        done => done.map(|()| Some("changed")).map_err(told),
+    }
 }

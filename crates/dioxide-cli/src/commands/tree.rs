@@ -4,7 +4,7 @@ use crate::args::TreeArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::Out;
-use crate::render::{Name, count_words, human};
+use crate::render::{Text, count_words, human};
 use crate::session::Session;
 use crate::walk::{First, Next, Visit, When, walk_some};
 use dioxide::{DirEntry, FileType};
@@ -58,9 +58,9 @@ struct Node {
     #[serde(rename = "type")]
     kind: &'static str,
     #[serde(flatten)]
-    name: Name,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<Name>,
+    name: Text,
+    #[serde(flatten)]
+    target: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
 }
@@ -156,8 +156,8 @@ impl Drawer<'_> {
         let sized = self.args.size || self.args.human_readable;
         let node = Node {
             kind: kind(visit.metadata.file_type),
-            name: Name(shown(visit).to_vec()),
-            target: link(visit)?.map(Name),
+            name: Text::new("name", shown(visit)),
+            target: link(visit)?.map(|text| Text::new("target", text)),
             size: sized.then_some(visit.metadata.size),
         };
         let text = serde_json::to_string(&node)?;

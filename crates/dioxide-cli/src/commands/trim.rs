@@ -4,7 +4,7 @@ use crate::args::TrimArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
 use crate::progress::waiting;
-use crate::render::bytes_words;
+use crate::render::{Text, bytes_words};
 use dioxide::{Fs, MountOptions};
 use serde::Serialize;
 use std::io::Write;
@@ -12,7 +12,8 @@ use std::io::Write;
 /// What came of it, for programs.
 #[derive(Serialize)]
 struct Told {
-    image: String,
+    #[serde(flatten)]
+    image: Text,
     trimmed_bytes: u64,
 }
 
@@ -35,7 +36,7 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
     closed.map_err(failed)?;
     match args.json {
         true => out.json(&Told {
-            image: about.to_string(),
+            image: Text::path("image", &args.image),
             trimmed_bytes,
         })?,
         false => writeln!(out, "{about}: {} trimmed", bytes_words(trimmed_bytes))?,

@@ -11,7 +11,11 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
     if args.when_told {
         return when_told(args);
     }
-    dioxide_fuse::unmount(&args.dir).map_err(super::mount::failed)?;
+    let unmounted = match args.lazy {
+        true => dioxide_fuse::unmount_lazily(&args.dir),
+        false => dioxide_fuse::unmount(&args.dir),
+    };
+    unmounted.map_err(super::mount::failed)?;
     Ok(Status::Fine)
 }
 

@@ -8,7 +8,7 @@ use crate::output::Out;
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::tar::Compression;
 use dioxide_pack::tar::write::TarSink;
-use dioxide_pack::{Sink, Totals, Warning, source};
+use dioxide_pack::{Error, Sink, Totals, Warning, source};
 use serde::Serialize;
 use std::fs::File;
 use std::io;
@@ -30,9 +30,16 @@ pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
             "standard output is the archive's",
         ));
     }
+    let name = args.target.as_os_str().as_bytes();
+    let is_other = |end: &&str| name.ends_with(end.as_bytes());
+    if compression(args).is_none() && !args.target.is_dir() && OTHER_ARCHIVES.iter().any(is_other) {
+        let what = "no such archive is written: there are .tar, .tar.gz, .tgz, .tar.zst and .tzst; for a folder of this name make it first";
+        return Err(Failure::trouble(args.target.display(), what));
+    }
     let filter = args.filter.filter(None)?;
     let fs = Images::new(&args.open).fs(&args.source.image)?;
-    let mut tree = source::image::read(&fs, &args.source.path, filter).map_err(failure)?;
+    let read = source::image::read(&fs, &args.source.path, filter);
+    let mut tree = read.map_err(|error| in_image(args, error))?;
     let mut sink: Box<dyn Sink> = match compression(args) {
         None => {
             let options = FolderOptions {
@@ -47,8 +54,8 @@ pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
         }
         Some(how) => Box::new(TarSink::create(&args.target, how).map_err(failure)?),
     };
-    tree.write_to(&mut *sink, &mut Bar::new())
-        .map_err(failure)?;
+    let written = tree.write_to(&mut *sink, &mut Bar::new());
+    written.map_err(|error| in_image(args, error))?;
     let warnings = [tree.warnings(), sink.warnings()].concat();
     if args.json {
         out.json(&Summary {
@@ -58,6 +65,31 @@ pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
     }
     Ok(warn(&warnings))
 }
+
+/// Files of the image are named with it.
+fn in_image(args: &UnpackArgs, error: Error) -> Failure {
+    match error {
+        Error::Image { name, source } => {
+            let image = args.source.image.display();
+            Failure::engine(format_args!("{image}:{name}"), name.as_bytes(), &source)
+        }
+        error => failure(error),
+    }
+}
+
+/// Ends of names that archives have, and that nothing is written as. Nobody wants a folder of such a name.
+const OTHER_ARCHIVES: &[&str] = &[
+    ".zip",
+    ".7z",
+    ".cpio",
+    ".rar",
+    ".tar.xz",
+    ".txz",
+    ".tar.bz2",
+    ".tbz2",
+    ".tar.lz4",
+    ".tar.lzma",
+];
 
 /// How the archive is compressed; none for a folder.
 fn compression(args: &UnpackArgs) -> Option<Compression> {

@@ -1,16 +1,19 @@
 //! `dioxide write`: standard input, or a file on the host, into a file of the image.
 
 use super::change::begin;
+use super::report::{Report, Telling};
 use crate::args::WriteArgs;
 use crate::failure::{Failure, Status};
 use crate::interrupt;
+use crate::output::Out;
 use crate::progress::Progress;
 use crate::session::{Session, Target};
-use dioxide::{Buf, OpenOptions};
+use dioxide::{Buf, Error, OpenOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -18,7 +21,7 @@ use std::path::Path;
 /// One write: large, so that few transactions are needed for what grows.
 const CHUNK_BYTES: usize = 1 << 20;
 
-pub fn run(args: &WriteArgs, session: &mut Session) -> Result<Status, Failure> {
+pub fn run(args: &WriteArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
     let target = match args.create {
         true => session.new_or_only(&args.path)?,
@@ -38,7 +41,14 @@ pub fn run(args: &WriteArgs, session: &mut Session) -> Result<Status, Failure> {
         }
         (Some(path), None) => Input::of_file(path)?,
     };
-    write(args, &target, input)?;
+    let written = write(args, &target, input)?;
+    let mut report = Report::new(Telling::json(args.json), out);
+    let facts = [
+        ("offset", written.start),
+        ("bytes", written.end - written.start),
+    ];
+    report.tell_facts("written", &target, &facts)?;
+    report.finish()?;
     Ok(Status::Fine)
 }
 
@@ -105,18 +115,26 @@ impl Input {
     }
 }
 
-fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<(), Failure> {
+/// Which bytes of the file are new.
+fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<Range<u64>, Failure> {
     let new = match args.mode {
         Some(permissions) => args.new_files.exactly(permissions),
         None => args.new_files.with(0o666),
     };
     let options = OpenOptions::new().write(true).append(args.append);
     let options = options.create(args.create).new_file(&new);
-    let file = target.open(&options)?;
+    let file = match options.open(&target.fs, target.path()) {
+        Err(Error::NotFound(_)) if !args.create => {
+            let what = "No such file or directory; --create makes it";
+            return Err(Failure::absence(target, what));
+        }
+        opened => opened.map_err(|error| target.failure(&error))?,
+    };
     let told = |error| target.failure(&error);
     let mut progress = Progress::of_bytes(input.bytes);
     let mut buf = Buf::zeroed(CHUNK_BYTES);
-    let mut offset = if args.append { file.len() } else { args.offset };
+    let start = if args.append { file.len() } else { args.offset };
+    let mut offset = start;
     loop {
         let count = input.fill(&mut buf)?;
         if count == 0 {
@@ -129,5 +147,6 @@ fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<(), Fail
     if args.truncate {
         file.set_len(offset).map_err(told)?;
     }
-    file.sync_data().map_err(told)
+    file.sync_data().map_err(told)?;
+    Ok(start..offset)
 }

@@ -6,8 +6,8 @@ use crate::args::{Encoding, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::{JsonArray, Out};
-use crate::render::{Name, hex};
-use crate::session::{Session, Target};
+use crate::render::{Text, hex};
+use crate::session::{JsonFile, Session, Target};
 use crate::walk::{First, Next, When, walk};
 use dioxide::{Error, FileType, Xattr};
 use serde::Serialize;
@@ -17,24 +17,24 @@ pub fn run(args: &XattrArgs, session: &mut Session, out: &mut Out) -> Result<Sta
     match &args.command {
         XattrCommand::Get(args) => get(args, session, out),
         XattrCommand::List(args) => list(args, session, out),
-        XattrCommand::Remove(args) => change::remove(args, session),
-        XattrCommand::Restore(args) => change::restore(args, session),
-        XattrCommand::Set(args) => change::set(args, session),
+        XattrCommand::Remove(args) => change::remove(args, session, out),
+        XattrCommand::Restore(args) => change::restore(args, session, out),
+        XattrCommand::Set(args) => change::set(args, session, out),
     }
 }
 
 /// What is told of one file.
 #[derive(Serialize)]
 struct Told {
-    image: String,
-    path: Name,
+    #[serde(flatten)]
+    file: JsonFile,
     xattrs: Vec<JsonXattr>,
 }
 
 #[derive(Serialize)]
 struct JsonXattr {
     #[serde(flatten)]
-    name: Name,
+    name: Text,
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
 }
@@ -51,8 +51,7 @@ fn xattrs(target: &Target, itself: bool) -> Result<Vec<Xattr>, Failure> {
 
 fn told(target: &Target, xattrs: Vec<JsonXattr>) -> Told {
     Told {
-        image: target.address.image.display().to_string(),
-        path: Name(target.path().to_vec()),
+        file: target.json(),
         xattrs,
     }
 }
@@ -76,7 +75,7 @@ fn get(args: &XattrGetArgs, session: &mut Session, out: &mut Out) -> Result<Stat
         if args.json {
             let value = encode(&found.value, args.encoding);
             let xattr = JsonXattr {
-                name: Name(found.name),
+                name: Text::new("name", found.name),
                 value: Some(value),
             };
             return array.push(&told(&target, vec![xattr]), out);
@@ -134,7 +133,7 @@ fn list_one(
     if args.json {
         let json = |xattr: Xattr| JsonXattr {
             value: values.then(|| encode(&xattr.value, args.encoding)),
-            name: Name(xattr.name),
+            name: Text::new("name", xattr.name),
         };
         return array.push(&told(target, found.into_iter().map(json).collect()), out);
     }

@@ -194,15 +194,15 @@ fn on_host(place: &Path, mut make: impl FnMut(&Path) -> io::Result<()>) -> io::R
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
+    let mut code = None;
     let made = tempfile::Builder::new()
         .prefix(".dioxide-")
-        .make_in(parent, |path| make(path));
+        .make_in(parent, |path| {
+            make(path).inspect_err(|error| code = error.raw_os_error())
+        });
     match made {
         Ok(named) => Ok(Pending::Host(named.into_temp_path())),
-        // Its error names the directory too, which is not what the user named.
-        Err(error) => Err(match error.get_ref().and_then(|_| error.raw_os_error()) {
-            Some(code) => io::Error::from_raw_os_error(code),
-            None => io::Error::from(error.kind()),
-        }),
+        // Its error names a file that the user has not named.
+        Err(error) => Err(code.map_or(error, io::Error::from_raw_os_error)),
     }
 }

@@ -213,6 +213,42 @@ fn journal_outside_of_its_file_system_is_named_read_and_replayed() {
     file.sync_all().unwrap();
     // Not closed: as after a crash.
     drop((file, fs));
+    // Who only looks reads through it, and writes nothing.
+    let before = (
+        fs::read(image.path()).unwrap(),
+        fs::read(journal.path()).unwrap(),
+    );
+    let listed = dioxide(["ls", "--journal", &log, &format!("{disk}:/")]);
+    let names = String::from_utf8(listed.stdout).unwrap();
+    assert!(names.contains("file\n"), "{names}{}", listed.stderr);
+    assert!(
+        listed.stderr.contains("is read in place of"),
+        "{}",
+        listed.stderr
+    );
+    let unnamed = dioxide(["ls", &format!("{disk}:/")]);
+    assert!(
+        !String::from_utf8(unnamed.stdout)
+            .unwrap()
+            .contains("file\n")
+    );
+    assert!(
+        unnamed.stderr.contains("(--journal, "),
+        "{}",
+        unnamed.stderr
+    );
+    let checked = dioxide(["check", "--journal", &log, &disk]);
+    assert!(
+        checked.text().contains("were read from the journal"),
+        "{}",
+        checked.text()
+    );
+    assert!(checked.text().contains(": clean, "), "{}", checked.text());
+    let after = (
+        fs::read(image.path()).unwrap(),
+        fs::read(journal.path()).unwrap(),
+    );
+    assert!(before == after);
     let told = dioxide(["journal", "--list", "--json", &log]).json();
     assert_eq!(
         told["recovery"]["transactions"],

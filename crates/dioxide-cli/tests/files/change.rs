@@ -41,7 +41,10 @@ fn chmod_of_each_form_sets_the_mode_and_leaves_a_clean_image() {
     let ran = dioxide(["chmod", "u+q", &hello]);
     assert_eq!(
         (ran.status, ran.stderr.as_str()),
-        (Some(2), "dioxide: chmod: invalid mode: 'u+q'\n")
+        (
+            Some(2),
+            "dioxide: chmod: invalid mode: 'u+q'; write up to four octal digits, or as in u=rwx,go-w\n"
+        )
     );
     e2fsck_clean(disk.image());
 }
@@ -338,4 +341,100 @@ fn change_of_an_image_that_can_only_be_read_is_refused() {
     assert_eq!(ran.status, Some(2));
     assert!(ran.stderr.contains("read-only"), "{}", ran.stderr);
     assert!(fs::read(disk.image()).unwrap() == before);
+}
+
+#[test]
+fn what_changes_files_is_told_as_json() {
+    let disk = Fixture::new();
+    let json = |line: &str| {
+        let words = line.split(' ').map(|word| match word.strip_prefix("@") {
+            Some(path) => disk.at(path),
+            None => word.to_owned(),
+        });
+        let words: Vec<_> = words.collect();
+        with_input(&words, b"some").json()
+    };
+    for (line, told) in [
+        (
+            "chmod --json 600 @/hello @/empty",
+            r#"[{"action":"changed","image":"IMG","path":"/hello","permissions":384},
+                {"action":"changed","image":"IMG","path":"/empty","permissions":384}]"#,
+        ),
+        ("chmod --json 600 @/hello", "[]"),
+        (
+            "chown --json 5:6 @/hello",
+            r#"[{"action":"changed","image":"IMG","path":"/hello","uid":5,"gid":6}]"#,
+        ),
+        (
+            "touch --json @/hello @/new",
+            r#"[{"action":"changed","image":"IMG","path":"/hello"},
+                {"action":"made","image":"IMG","path":"/new"}]"#,
+        ),
+        ("touch --json -c @/nope", "[]"),
+        (
+            "truncate --json -s +5 @/hello",
+            r#"[{"action":"truncated","image":"IMG","path":"/hello","size":18}]"#,
+        ),
+        (
+            "fallocate --json -l 1M @/new",
+            r#"[{"action":"allocated","image":"IMG","path":"/new","offset":0,"length":1048576,"size":1048576}]"#,
+        ),
+        (
+            "write --json -a @/hello",
+            r#"[{"action":"written","image":"IMG","path":"/hello","offset":18,"bytes":4}]"#,
+        ),
+        (
+            "xattr set --json user.a b @/hello",
+            r#"[{"action":"set","image":"IMG","path":"/hello","name":"user.a"}]"#,
+        ),
+        (
+            "xattr remove --json user.a @/hello",
+            r#"[{"action":"removed","image":"IMG","path":"/hello","name":"user.a"}]"#,
+        ),
+        ("sync --json @/", r#"[{"action":"synced","image":"IMG"}]"#),
+    ] {
+        let told: serde_json::Value =
+            serde_json::from_str(&told.replace("IMG", &disk.name())).unwrap();
+        assert_eq!(json(line), told, "{line}");
+    }
+    let dump = format!("# file: {}\nuser.c=\"d\"\n", disk.at("/hello"));
+    let told = with_input(["xattr", "restore", "--json"], dump.as_bytes()).json();
+    assert_eq!(told[0]["name"], "user.c");
+    // What fails is told elsewhere, and the rest is whole.
+    let ran = dioxide([
+        "chmod",
+        "--json",
+        "700",
+        &disk.at("/nope"),
+        &disk.at("/new"),
+    ]);
+    assert_eq!(ran.status, Some(1));
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(told[0]["path"], "/new");
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn path_has_one_form_in_json_whatever_tells_it() {
+    let disk = Fixture::new();
+    let pattern = disk.at("/odd/*");
+    let path = b"/odd/\xff\x1b[1m";
+    let hex: String = path.iter().map(|byte| format!("{byte:02x}")).collect();
+    for words in [
+        &["ls", "-d"][..],
+        &["stat"],
+        &["extents"],
+        &["find"],
+        &["du", "-a"],
+        &["xattr", "list"],
+        &["touch"],
+        &["chmod", "611"],
+        &["rm"],
+    ] {
+        let told = dioxide(words.iter().copied().chain(["--json", &pattern])).json();
+        assert_eq!(told[0]["image"], disk.name(), "{words:?}");
+        assert_eq!(told[0]["path"], *String::from_utf8_lossy(path), "{words:?}");
+        assert_eq!(told[0]["path_hex"], hex, "{words:?}");
+    }
+    e2fsck_clean(disk.image());
 }

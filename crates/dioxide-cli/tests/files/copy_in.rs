@@ -151,7 +151,7 @@ fn copy_that_makes_no_sense_is_refused_and_the_rest_is_made() {
                 "/etc/hostname",
                 &*disk.at("/x"),
             ],
-            "Not a directory",
+            "No such file or directory, and ",
         ),
     ] {
         let ran = dioxide(std::iter::once("cp").chain(args.iter().copied()));
@@ -170,7 +170,8 @@ fn copy_that_makes_no_sense_is_refused_and_the_rest_is_made() {
     assert_eq!(dioxide(["cat", &disk.at("/dir/one")]).stdout.len(), 1);
     let told = dioxide(["cp", "--json", &disk.at("/list/t*"), &dir]).json();
     assert_eq!(told[1]["action"], "copied");
-    assert_eq!(told[1]["to"]["name"], disk.at("/dir/two"));
+    assert_eq!(told[1]["to_image"], disk.name());
+    assert_eq!(told[1]["to"], "/dir/two");
     e2fsck_clean(disk.image());
 }
 
@@ -298,4 +299,58 @@ fn mv_out_of_an_image_and_into_another_is_what_gnu_does() {
     assert_eq!(told.text(), "1770\n");
     e2fsck_clean(twins.image());
     e2fsck_clean(other.image());
+}
+
+#[test]
+fn owner_that_is_asked_for_is_that_of_every_copy() {
+    let disk = Fixture::new();
+    let host = disk.beside("new");
+    fs::write(&host, "new").unwrap();
+    let host = host.display().to_string();
+    let tree = disk.tree("list").display().to_string();
+    let owner = |path: &str| {
+        dioxide(["stat", "-c", "%a %u:%g", &disk.at(path)])
+            .text()
+            .to_owned()
+    };
+    dioxide(["chmod", "750", &disk.at("/hello")]).text();
+    // A file that is replaced keeps its mode, and its owner only if none is said.
+    dioxide(["cp", "--owner", "5:6", &host, &disk.at("/hello")]).text();
+    assert_eq!(owner("/hello"), "750 5:6\n");
+    dioxide(["cp", "--owner", ":9", &host, &disk.at("/hello")]).text();
+    assert_eq!(owner("/hello"), "750 5:9\n");
+    dioxide(["cp", &host, &disk.at("/hello")]).text();
+    assert_eq!(owner("/hello"), "750 5:9\n");
+    // It goes before what is preserved.
+    dioxide(["cp", "-a", "--owner", "7:8", &tree, &disk.at("/copy")]).text();
+    dioxide(["cp", "-p", "--owner", "7:8", &host, &disk.at("/empty")]).text();
+    for path in ["/copy", "/copy/one", "/copy/link", "/empty"] {
+        assert!(owner(path).ends_with(" 7:8\n"), "{path}: {}", owner(path));
+    }
+    let ran = dioxide(["cp", "--owner", "7", &disk.at("/hello"), &host]);
+    assert_eq!(ran.status, Some(2));
+    assert!(
+        ran.stderr.contains("--owner is for copies in images"),
+        "{}",
+        ran.stderr
+    );
+    // New content has no capabilities of the old, as after a write.
+    dioxide([
+        "xattr",
+        "set",
+        "security.capability",
+        "0x0100000200040000000000000000000000000000",
+        &disk.at("/hello"),
+    ])
+    .text();
+    dioxide(["xattr", "set", "user.kept", "x", &disk.at("/hello")]).text();
+    dioxide(["cp", &host, &disk.at("/hello")]).text();
+    let left = dioxide(["xattr", "list", &disk.at("/hello")]);
+    assert!(left.text().contains("user.kept"), "{}", left.text());
+    assert!(
+        !left.text().contains("security.capability"),
+        "{}",
+        left.text()
+    );
+    e2fsck_clean(disk.image());
 }

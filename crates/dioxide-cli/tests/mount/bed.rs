@@ -100,7 +100,7 @@ pub fn dioxide() -> Command {
 /// A program that cannot go on for ever.
 pub fn limited(program: &str) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "100", program]);
+    command.args(["-k", "5", "400", program]);
     command
 }
 

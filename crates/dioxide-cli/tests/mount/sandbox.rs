@@ -2,7 +2,7 @@
 
 use crate::bed::{Bed, dioxide, is_mounted, limited, run, text};
 use crate::need_fuse;
-use dioxide_testkit::{Image, check_pattern, e2fsck_clean, pattern};
+use dioxide_testkit::{Image, check_pattern, e2fsck_clean, pattern, soaks};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::Write;
@@ -124,7 +124,7 @@ fn sandbox_together_with_a_file_of_stats_is_refused() {
 #[test]
 fn sandbox_for_an_image_that_a_thread_guards_is_refused_and_the_image_closed() {
     need_fuse!();
-    if std::env::var_os("DIOXIDE_SOAK").is_none() {
+    if !soaks() {
         eprintln!("skipped: takes long, set DIOXIDE_SOAK");
         return;
     }

@@ -5,6 +5,7 @@ use crate::need_fuse;
 use dioxide_testkit::Image;
 use serde_json::Value;
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 fn asked(dir: &Path) -> Value {
@@ -80,6 +81,90 @@ fn stats_file_is_there_from_the_beginning_and_has_the_end() {
     assert_eq!(told()["requests"]["mkdir"]["count"], 1);
     let left: Vec<_> = fs::read_dir(home.path()).unwrap().collect();
     assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn stats_file_replaces_regular_files_that_nobody_uses() {
+    need_fuse!();
+    let home = tempfile::tempdir().unwrap();
+    let image = Image::builder().size(16 << 20).build();
+    let other = Image::builder().size(16 << 20).build();
+    let (dir, pipe) = (home.path().join("dir"), home.path().join("pipe"));
+    fs::create_dir(&dir).unwrap();
+    run(crate::bed::limited("mkfifo").arg(&pipe));
+    let _held = dioxide::Fs::open(other.path(), &dioxide::MountOptions::new()).unwrap();
+    for (file, why) in [
+        (image.path(), "is in use: "),
+        (other.path(), "is in use: "),
+        (&*pipe, "is no regular file"),
+        (&*dir, "is no regular file"),
+    ] {
+        let output = dioxide()
+            .args(["mount", "--stats"])
+            .args([file, image.path(), &dir])
+            .output()
+            .unwrap();
+        let said = text(output.stderr);
+        let name = file.to_str().unwrap();
+        assert!(said.contains(why) && said.contains(name), "{said}");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(!crate::bed::is_mounted(&dir));
+    }
+    dioxide_testkit::e2fsck_clean(image.path());
+    // What a killed process has left, and a link, are in nobody's way.
+    let (told, link) = (home.path().join("told"), home.path().join("link"));
+    fs::write(&told, "old").unwrap();
+    std::os::unix::fs::symlink("told", &link).unwrap();
+    run(dioxide()
+        .args(["mount", "--stats"])
+        .args([&*link, image.path(), &dir]));
+    run(dioxide().arg("umount").arg(&dir));
+    assert!(link.is_symlink());
+    let json = fs::read(&told).unwrap();
+    assert!(serde_json::from_slice::<Value>(&json).is_ok());
+}
+
+#[test]
+fn damage_that_a_mount_passes_over_is_told() {
+    need_fuse!();
+    // Where the allocator would look first.
+    let image = Image::builder()
+        .size(64 << 20)
+        .args(&["-g", "8192"])
+        .build();
+    let groups = dioxide_testkit::dumpe2fs(image.path());
+    let bitmap = groups
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Block bitmap at "))
+        .filter_map(|rest| rest.split([' ', ',']).next()?.parse::<u64>().ok());
+    let block_bytes = 4096;
+    for block in bitmap.take(1) {
+        let file = File::options().write(true).open(image.path()).unwrap();
+        file.write_all_at(&[0x55; 64], block * block_bytes).unwrap();
+    }
+    let home = tempfile::tempdir().unwrap();
+    run(dioxide()
+        .args(["mount", "-o", "errors=continue"])
+        .args([image.path(), home.path()]));
+    fs::write(home.path().join("f"), [1; 100_000]).unwrap();
+    File::open(home.path()).unwrap().sync_all().unwrap();
+    let told = asked(home.path());
+    let words = run(dioxide().arg("stats").arg(home.path()));
+    run(dioxide().arg("umount").arg(home.path()));
+    let first = told["damage"]["passed_over"][0]
+        .as_str()
+        .unwrap_or_default();
+    assert!(first.contains("block bitmap"), "{told}");
+    assert!(
+        words.contains("damage passed over: ") && words.contains(first),
+        "{words}"
+    );
+    let info = dioxide().arg("info").arg(image.path()).output().unwrap();
+    let info = text(info.stdout);
+    assert!(
+        info.contains("errors were found") && info.contains("block bitmap"),
+        "{info}"
+    );
 }
 
 /// What a process has in memory, in KiB.

@@ -237,6 +237,63 @@ fn mount_helper_takes_the_words_of_mount() {
     e2fsck_clean(image.path());
 }
 
+/// mount(8) looks for helpers in /sbin alone: the test has one of its own, with the links in it.
+const BY_MOUNT: &str = r#"
+set -eu
+trap 'umount -l dir 2>/dev/null || true' EXIT
+sbin=$(readlink -f /sbin)
+mount -t overlay overlay -o "lowerdir=$PWD/bin:$sbin" "$sbin" || { echo 'no overlay'; exit; }
+flags() { grep " $PWD/dir " /proc/self/mounts | cut -d' ' -f3,4 | cut -d, -f1; }
+mount -f -v -t fuse.dioxide disk.img dir
+[ -z "$(flags)" ]
+# Unmounted as by dioxide umount: who comes next finds the image closed.
+next() { umount "$@" dir && dioxide chmod 755 disk.img:/; }
+mount -r -n -v -t fuse.dioxide disk.img dir && flags && ! touch dir/f 2>/dev/null && next
+mount -o ro,noatime -t fuse.dioxide disk.img dir && flags && next
+mount -w -t fuse.dioxide disk.img dir && flags && touch dir/f && next
+! mount -t fuse.dioxide -o frobnicate disk.img dir 2>said
+grep -q 'frobnicate is not known' said
+mount -s -t fuse.dioxide -o frobnicate disk.img dir 2>said && flags && next
+grep -q 'warning: option frobnicate is not known' said
+echo "$PWD/disk.img $PWD/dir fuse.dioxide noauto,ro,nofail,x-systemd.automount 0 0" >fstab
+mount -T fstab "$PWD/dir" && flags && next
+# Open files: only lazily.
+mount -t fuse.dioxide disk.img dir && exec 3<dir/f
+! umount dir 2>/dev/null
+umount -l dir
+[ -z "$(flags)" ]
+exec 3<&-
+"#;
+
+#[test]
+fn mount_8_finds_the_helpers_and_has_what_it_asks_for() {
+    need_fuse!();
+    let home = tempfile::tempdir().unwrap();
+    let image = Image::builder().size(16 << 20).build();
+    fs::copy(image.path(), home.path().join("disk.img")).unwrap();
+    for dir in ["bin", "dir"] {
+        fs::create_dir(home.path().join(dir)).unwrap();
+    }
+    for link in ["dioxide", "mount.fuse.dioxide", "umount.fuse.dioxide"] {
+        let link = home.path().join("bin").join(link);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dioxide"), link).unwrap();
+    }
+    let told = run(limited("unshare")
+        .args(["-m", "bash", "-c", BY_MOUNT])
+        .current_dir(home.path())
+        .env("LC_ALL", "C"));
+    if told.ends_with("no overlay\n") {
+        eprintln!("skipped: needs overlayfs");
+        return;
+    }
+    let flags: Vec<_> = told
+        .lines()
+        .filter(|line| line.starts_with("fuse."))
+        .collect();
+    let expected = ["ro", "ro", "rw", "rw", "ro"].map(|flag| format!("fuse.dioxide {flag}"));
+    assert_eq!(flags, expected, "{told}");
+}
+
 #[test]
 fn access_control_lists_are_kept_inherited_and_obeyed() {
     need_fuse!();

@@ -1,7 +1,7 @@
 //! Owner, mode, times and extended attributes of a copy, as far as its side allows.
 
 use super::Options;
-use crate::args::umask;
+use crate::args::{Owner, umask};
 use crate::failure::{Failure, complain};
 use crate::location::{Facts, Location};
 use dioxide::{FileType, Xattr};
@@ -11,6 +11,8 @@ use std::collections::HashSet;
 pub(super) struct Attributes {
     preserve: bool,
     all_xattrs: bool,
+    /// Who owns copies, whoever owns the sources.
+    owner: Option<Owner>,
     umask: u16,
     /// Attributes that the other side does not take, and that was told of.
     refused: HashSet<Vec<u8>>,
@@ -21,11 +23,17 @@ fn is_acl(xattr: &Xattr) -> bool {
     xattr.name.starts_with(b"system.posix_acl_")
 }
 
+/// Capabilities are those of the program that was there.
+fn outlives_writing(xattr: &Xattr) -> bool {
+    xattr.name != b"security.capability"
+}
+
 impl Attributes {
     pub(super) fn new(options: &Options) -> Attributes {
         Attributes {
             preserve: options.preserve,
             all_xattrs: options.archive,
+            owner: options.new_files.owner(),
             umask: umask(),
             refused: HashSet::new(),
         }
@@ -43,10 +51,14 @@ impl Attributes {
         let is_link = facts.file_type == FileType::Symlink;
         match old {
             _ if self.preserve => {
-                self.like(source, facts, self.all_xattrs, copy)?;
+                let kept: fn(&Xattr) -> bool = match self.all_xattrs {
+                    true => |_| true,
+                    false => is_acl,
+                };
+                self.like(source, facts, kept, copy)?;
                 copy.set_times(facts.atime, facts.mtime)
             }
-            Some((place, old)) if !is_link => self.like(place, old, true, copy),
+            Some((place, old)) if !is_link => self.like(place, old, outlives_writing, copy),
             // In an image it was made so.
             _ if is_link || matches!(copy, Location::Image(_)) => Ok(()),
             _ => copy.set_permissions(facts.plain_permissions() & !self.umask),
@@ -57,12 +69,14 @@ impl Attributes {
         &mut self,
         model: &Location,
         facts: &Facts,
-        all_xattrs: bool,
+        kept: fn(&Xattr) -> bool,
         copy: &Location,
     ) -> Result<(), Failure> {
-        let owned = copy.set_owner(facts.uid, facts.gid)?;
+        let uid = self.owner.and_then(|owner| owner.uid);
+        let gid = self.owner.and_then(|owner| owner.gid);
+        let owned = copy.set_owner(uid.unwrap_or(facts.uid), gid.unwrap_or(facts.gid))?;
         // Before the mode, which may take the right to do so from this process.
-        self.set_xattrs(model, all_xattrs, copy)?;
+        self.set_xattrs(model, kept, copy)?;
         if facts.file_type == FileType::Symlink {
             return Ok(());
         }
@@ -74,7 +88,12 @@ impl Attributes {
     }
 
     /// Attributes that need more rights than there are, or another file system, are left out.
-    fn set_xattrs(&mut self, model: &Location, all: bool, copy: &Location) -> Result<(), Failure> {
+    fn set_xattrs(
+        &mut self,
+        model: &Location,
+        kept: fn(&Xattr) -> bool,
+        copy: &Location,
+    ) -> Result<(), Failure> {
         let found = model.xattrs()?;
         let lacks = |stale: &Xattr| !found.iter().any(|xattr| xattr.name == stale.name);
         // What its directory gave it.
@@ -83,7 +102,7 @@ impl Attributes {
                 copy.remove_xattr(&stale.name)?;
             }
         }
-        for xattr in found.iter().filter(|xattr| all || is_acl(xattr)) {
+        for xattr in found.iter().filter(|xattr| kept(xattr)) {
             let Err(why) = copy.set_xattr(xattr) else {
                 continue;
             };

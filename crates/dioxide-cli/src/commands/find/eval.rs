@@ -4,7 +4,8 @@ use super::{Action, Count, Expr, Matching, Number, Test, Time};
 use crate::failure::Failure;
 use crate::glob::{Case, fits};
 use crate::output::{JsonArray, Out};
-use crate::render::{Name, list_time, mode_string};
+use crate::render::{list_time, mode_string};
+use crate::session::JsonFile;
 use crate::walk::{Visit, entries};
 use dioxide::{FileType, Metadata};
 use serde::Serialize;
@@ -179,8 +180,8 @@ pub(super) struct Printer<'a> {
 
 #[derive(Serialize)]
 struct Found<'a> {
-    image: String,
-    path: Name,
+    #[serde(flatten)]
+    file: JsonFile,
     depth: usize,
     #[serde(flatten)]
     metadata: &'a Metadata,
@@ -190,8 +191,7 @@ impl Printer<'_> {
     fn act(&mut self, action: Action, visit: &Visit<'_>) -> Result<(), Failure> {
         if let Some(array) = &mut self.json {
             let found = Found {
-                image: visit.target.address.image.display().to_string(),
-                path: Name(visit.target.path().to_vec()),
+                file: visit.target.json(),
                 depth: visit.depth,
                 metadata: visit.metadata,
             };

@@ -4,7 +4,7 @@ use super::{Listing, Row};
 use crate::args::LsArgs;
 use crate::failure::Failure;
 use crate::output::{JsonArray, Out};
-use crate::render::{Name, human, list_time, mode_string, now_secs};
+use crate::render::{human, list_time, mode_string, now_secs};
 use dioxide::{FileType, Metadata};
 use std::io::{self, Write};
 
@@ -90,11 +90,11 @@ impl<'a> Printer<'a> {
         let widths = Line::widths(&lines);
         for (row, line) in rows.iter().zip(&lines) {
             line.print(&widths, out)?;
-            out.name(&row.name.0)?;
+            out.name(&row.name.bytes)?;
             match &row.target {
-                Some(Name(target)) => {
+                Some(target) => {
                     out.write_all(b" -> ")?;
-                    out.name(target)?;
+                    out.name(&target.bytes)?;
                     out.write_all(row.target_mark.as_bytes())?;
                 }
                 None if self.args.classify => {

@@ -279,7 +279,7 @@ fn quoted_name(told: &Told<'_>) -> Vec<u8> {
     let mut name = quoted(told.shown);
     if let Some(target) = &told.target {
         name.extend_from_slice(b" -> ");
-        name.extend(quoted(&target.0));
+        name.extend(quoted(&target.bytes));
     }
     name
 }

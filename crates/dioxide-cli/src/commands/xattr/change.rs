@@ -5,33 +5,92 @@ use crate::args::{Value, XattrRemoveArgs, XattrRestoreArgs, XattrSetArgs, unesca
 use crate::commands::change::begin;
 use crate::failure::{Failure, Status};
 use crate::interrupt;
-use crate::session::{Place, Session, Target, told};
+use crate::output::{JsonArray, Out};
+use crate::render::Text;
+use crate::session::{JsonFile, Place, Session, Target, told};
 use dioxide::{Error, Node, XattrMode};
+use serde::Serialize;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 
-pub(super) fn set(args: &XattrSetArgs, session: &mut Session) -> Result<Status, Failure> {
+/// What was done, for programs.
+#[derive(Serialize)]
+struct Changed {
+    action: &'static str,
+    #[serde(flatten)]
+    file: JsonFile,
+    #[serde(flatten)]
+    name: Text,
+}
+
+/// Says nothing but JSON.
+struct Teller<'a> {
+    array: Option<JsonArray>,
+    out: &'a mut Out,
+}
+
+impl<'a> Teller<'a> {
+    fn new(json: bool, out: &'a mut Out) -> Teller<'a> {
+        let array = json.then(JsonArray::default);
+        Teller { array, out }
+    }
+
+    fn tell(&mut self, action: &'static str, target: &Target, name: &[u8]) -> Result<(), Failure> {
+        let Some(array) = &mut self.array else {
+            return Ok(());
+        };
+        let changed = Changed {
+            action,
+            file: target.json(),
+            name: Text::new("name", name),
+        };
+        array.push(&changed, self.out)
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        self.array
+            .map_or(Ok(()), |mut array| array.finish(self.out))
+    }
+}
+
+pub(super) fn set(
+    args: &XattrSetArgs,
+    session: &mut Session,
+    out: &mut Out,
+) -> Result<Status, Failure> {
     begin(session, &args.open);
     let mode = match (args.create, args.replace) {
         (true, _) => XattrMode::Create,
         (_, true) => XattrMode::Replace,
         _ => XattrMode::Set,
     };
-    session.for_each(&args.paths, |target| {
+    let mut teller = Teller::new(args.json, out);
+    let status = session.for_each(&args.paths, |target| {
         let node = node(&target, args.no_dereference)?;
         let done = node.set_xattr(&args.name, &args.value.0, mode);
-        done.map_err(|error| failure(&target, args.name.as_bytes(), &error))
-    })
+        done.map_err(|error| failure(&target, args.name.as_bytes(), &error))?;
+        teller.tell("set", &target, args.name.as_bytes())
+    })?;
+    teller.finish()?;
+    Ok(status)
 }
 
-pub(super) fn remove(args: &XattrRemoveArgs, session: &mut Session) -> Result<Status, Failure> {
+pub(super) fn remove(
+    args: &XattrRemoveArgs,
+    session: &mut Session,
+    out: &mut Out,
+) -> Result<Status, Failure> {
     begin(session, &args.open);
-    session.for_each(&args.paths, |target| {
+    let mut teller = Teller::new(args.json, out);
+    let status = session.for_each(&args.paths, |target| {
         let done = node(&target, args.no_dereference)?.remove_xattr(&args.name);
-        done.map_err(|error| failure(&target, args.name.as_bytes(), &error))
-    })
+        done.map_err(|error| failure(&target, args.name.as_bytes(), &error))?;
+        teller.tell("removed", &target, args.name.as_bytes())
+    })?;
+    teller.finish()?;
+    Ok(status)
 }
 
 fn node(target: &Target, itself: bool) -> Result<Node, Failure> {
@@ -45,12 +104,19 @@ fn node(target: &Target, itself: bool) -> Result<Node, Failure> {
 }
 
 fn failure(target: &Target, name: &[u8], error: &Error) -> Failure {
-    let name = String::from_utf8_lossy(name);
-    let about = format!("{target}: {}", crate::render::printable(&name));
-    Failure::engine(about, target.path(), error)
+    let text = String::from_utf8_lossy(name);
+    let about = format!("{target}: {}", crate::render::printable(&text));
+    match error {
+        Error::NoAttribute(_) => Failure::engine(about, name, error),
+        error => Failure::engine(about, target.path(), error),
+    }
 }
 
-pub(super) fn restore(args: &XattrRestoreArgs, session: &mut Session) -> Result<Status, Failure> {
+pub(super) fn restore(
+    args: &XattrRestoreArgs,
+    session: &mut Session,
+    out: &mut Out,
+) -> Result<Status, Failure> {
     begin(session, &args.open);
     let name = args.file.as_ref().map(|path| path.display().to_string());
     let name = name.unwrap_or_else(|| "standard input".into());
@@ -60,6 +126,7 @@ pub(super) fn restore(args: &XattrRestoreArgs, session: &mut Session) -> Result<
         None => Box::new(io::stdin().lock()),
     };
     let mut worst = Status::Fine;
+    let mut teller = Teller::new(args.json, out);
     // None inside if it could not be found.
     let mut file: Option<Option<(Target, Node)>> = None;
     for (index, line) in input.split(b'\n').enumerate() {
@@ -86,10 +153,12 @@ pub(super) fn restore(args: &XattrRestoreArgs, session: &mut Session) -> Result<
             Some(Some((target, node))) => {
                 let (name, value) = attribute(&line).map_err(wrong)?;
                 let done = node.set_xattr(&name, &value, XattrMode::Set);
-                worst = worst.max(told(done.map_err(|error| failure(target, &name, &error)))?);
+                let done = done.map_err(|error| failure(target, &name, &error));
+                worst = worst.max(told(done.and_then(|()| teller.tell("set", target, &name)))?);
             }
         }
     }
+    teller.finish()?;
     Ok(worst)
 }
 
