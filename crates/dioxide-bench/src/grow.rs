@@ -112,8 +112,8 @@ fn layer(options: &BenchOptions) -> Result<Layer> {
 
 /// The image that is given, or one that is made; none if only paths are looked at.
 fn image(options: &BenchOptions, size: u64) -> Result<Option<Image>> {
-    if let Some(path) = &options.image {
-        return Ok(Some(Image::given(path.clone())));
+    if let Some(given) = Image::given(options) {
+        return Ok(Some(given));
     }
     let on_path = |target: &Target| matches!(target, Target::Path(_));
     if options.targets.iter().all(on_path) {
@@ -480,7 +480,8 @@ impl Bench<'_, '_> {
             Some(_) => &self.options.file,
             None => FILE,
         };
-        let subject = Subject::open(&device, layer, name, self.size)?;
+        let mount = self.options.mount_options();
+        let subject = Subject::open_with(&device, layer, name, self.size, &mount)?;
         let (dir, _) = name.rsplit_once('/').unwrap_or_default();
         let open = |file: &&str| open_file(&subject, &format!("{dir}/{file}"));
         let files = FILES.iter().map(open).collect::<Result<Vec<File>>>()?;

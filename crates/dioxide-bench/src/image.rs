@@ -8,7 +8,7 @@
 //! the image held before (nothing) as content. Copying a gigabyte into it by `mke2fs -d` gives the
 //! same and takes seconds and the memory twice.
 
-use crate::{Error, Result};
+use crate::{BenchOptions, Error, Result};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -19,6 +19,8 @@ use std::process::{Command, Output, Stdio};
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) path: PathBuf,
+    /// Its journal, if that lies outside.
+    journal: Option<PathBuf>,
     /// Keeps an image that was made here.
     file: Option<File>,
 }
@@ -44,9 +46,13 @@ impl Image {
         }
     }
 
-    /// An image that exists.
-    pub(crate) fn given(path: PathBuf) -> Image {
-        Image { path, file: None }
+    /// The image that exists, if one was named.
+    pub(crate) fn given(options: &BenchOptions) -> Option<Image> {
+        Some(Image {
+            path: options.image.clone()?,
+            journal: options.journal.clone(),
+            file: None,
+        })
     }
 
     /// Makes a file system of `bytes` in `dir` with 4 KiB blocks and the files.
@@ -67,6 +73,7 @@ impl Image {
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let image = Image {
             path: path.into(),
+            journal: None,
             file: Some(file),
         };
         let mut command = tool("mke2fs")?;
@@ -141,6 +148,9 @@ impl Image {
         let mut path = self.path.clone().into_os_string();
         if img_offset > 0 {
             path.push(format!("?offset={img_offset}"));
+        }
+        if let Some(journal) = &self.journal {
+            command.arg("-j").arg(journal);
         }
         let output = command
             .arg("-fn")

@@ -17,7 +17,7 @@ use crate::run::{Ticker, fsck_check};
 use crate::{
     BenchOptions, Check, Error, Experiment, Latency, Report, Result, Row, Target, subject,
 };
-use dioxide::{Backend, Fs, MountOptions, NewFile, OpenOptions, RenameMode};
+use dioxide::{Backend, Fs, NewFile, OpenOptions, RenameMode};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, fstatfs, mkdirat, openat, renameat, statat, syncfs, unlinkat,
 };
@@ -322,8 +322,8 @@ pub(crate) fn run(
 }
 
 fn image(options: &BenchOptions) -> Result<Option<Image>> {
-    if let Some(path) = &options.image {
-        return Ok(Some(Image::given(path.clone())));
+    if let Some(given) = Image::given(options) {
+        return Ok(Some(given));
     }
     if !options.targets.contains(&Target::Dioxide) {
         return Ok(None);
@@ -343,7 +343,7 @@ fn open(options: &BenchOptions, image: Option<&Image>) -> Result<Vec<On>> {
                     chosen => chosen,
                 };
                 let device = subject::open_image(image, backend, options.img_offset)?;
-                let fs = Fs::open_device(device, &MountOptions::new())?;
+                let fs = Fs::open_device(device, &options.mount_options())?;
                 targets.push(On::Dioxide(fs));
             }
             (Target::Path(path), _) => targets.push(On::Path(Mounted::open(path)?)),

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use dioxide::block::sim::SimSpec;
-use dioxide::{Backend, CompletionMode, Policy};
+use dioxide::{Backend, CompletionMode, MountOptions, Policy};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -27,6 +27,8 @@ pub struct BenchOptions {
     pub file: String,
     /// Where the file system begins in the image, in bytes.
     pub img_offset: u64,
+    /// The journal of the file system in the image, if it lies outside.
+    pub journal: Option<PathBuf>,
     /// What lies between the engine and the image.
     pub device: DeviceChoice,
     /// Policies of the write lock; empty: those of the experiment.
@@ -70,6 +72,16 @@ pub struct BenchOptions {
     pub scratch: Option<PathBuf>,
 }
 
+impl BenchOptions {
+    /// How the file system in a given image is opened.
+    pub(crate) fn mount_options(&self) -> MountOptions {
+        match &self.journal {
+            Some(path) => MountOptions::new().journal_path(path),
+            None => MountOptions::new(),
+        }
+    }
+}
+
 impl Default for BenchOptions {
     fn default() -> Self {
         BenchOptions {
@@ -79,6 +91,7 @@ impl Default for BenchOptions {
             image: None,
             file: "/bench.data".into(),
             img_offset: 0,
+            journal: None,
             device: DeviceChoice::default(),
             policies: Vec::new(),
             completions: Vec::new(),

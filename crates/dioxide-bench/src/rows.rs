@@ -491,8 +491,8 @@ impl Table<'_, '_> {
     fn on_disk(&mut self) -> Result<()> {
         let row = "3: queued 4k reads ÷ raw, io_uring, image on disk or given";
         let size = self.size.min(256 * MIB);
-        let (image, name) = match &self.options.image {
-            Some(path) => (Image::given(path.clone()), self.options.file.as_str()),
+        let (image, name) = match Image::given(self.options) {
+            Some(given) => (given, self.options.file.as_str()),
             None => {
                 let file = NewFile {
                     bytes: size,
@@ -513,7 +513,14 @@ impl Table<'_, '_> {
                 return Ok(());
             }
         };
-        let subject = Arc::new(Subject::open(&device, &Layer::Bare, name, size)?);
+        let subject = Subject::open_with(
+            &device,
+            &Layer::Bare,
+            name,
+            size,
+            &self.options.mount_options(),
+        )?;
+        let subject = Arc::new(subject);
         if self.options.image.is_none() {
             subject.fill()?;
         }

@@ -38,7 +38,7 @@ impl<'a> Stage<'a> {
         }
         let mut stage = Stage {
             options,
-            image: options.image.clone().map(Image::given),
+            image: Image::given(options),
             made: false,
             size,
             open: None,
@@ -94,12 +94,13 @@ impl<'a> Stage<'a> {
         }
         let (_, device) = self.open.as_ref().expect("opened above");
         let name = if self.made { FILE } else { &self.options.file };
-        let subject = match Subject::open(device, layer, name, self.size) {
+        let mount = self.options.mount_options();
+        let subject = match Subject::open_with(device, layer, name, self.size, &mount) {
             // Where io_uring is not permitted there is no such meter; the image will do.
             Err(Error::Device(dioxide::block::Error::Unsupported { .. }))
                 if *layer == Layer::Null && self.options.device == DeviceChoice::Auto =>
             {
-                Subject::open(device, &Layer::Bare, name, self.size)?
+                Subject::open_with(device, &Layer::Bare, name, self.size, &mount)?
             }
             other => other?,
         };

@@ -69,8 +69,19 @@ impl Subject {
         name: &str,
         limit: u64,
     ) -> Result<Subject> {
+        Subject::open_with(image, layer, name, limit, &MountOptions::new())
+    }
+
+    /// The same in an image that was given.
+    pub(crate) fn open_with(
+        image: &Arc<dyn Device>,
+        layer: &Layer,
+        name: &str,
+        limit: u64,
+        options: &MountOptions,
+    ) -> Result<Subject> {
         let device = layer.over(image)?;
-        let fs = Fs::open_device(device.clone(), &MountOptions::new())?;
+        let fs = Fs::open_device(device.clone(), options)?;
         let options = OpenOptions::new()
             .read(true)
             .write(true)
