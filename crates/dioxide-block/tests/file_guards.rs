@@ -166,7 +166,7 @@ fn image_attached_to_a_loop_device_is_refused_to_a_writer() {
     assert!(busy_by(file.path(), &write_anyhow()).starts_with(&format!("{expected};")));
     assert_eq!(file::in_use_by(file.path()), Some(expected));
     // Under another name it is the same file.
-    let link = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let link = tempfile::TempDir::new_in(host::disk()).unwrap();
     let other = link.path().join("hard");
     std::fs::hard_link(file.path(), &other).unwrap();
     assert!(busy_by(&other, &write_anyhow()).contains(name));
@@ -194,7 +194,7 @@ fn file_that_is_replaced_is_kept_from_others_and_refused_if_somebody_has_it() {
     drop(held);
     host::open(file.path(), &write_anyhow());
     // A name that comes to be somebody's meanwhile.
-    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = tempfile::TempDir::new_in(host::disk()).unwrap();
     let image = dir.path().join("new");
     let mut none = Replacing::begin(&image).unwrap();
     std::fs::write(&image, [0; 4096]).unwrap();
@@ -227,7 +227,7 @@ fn attached_image_that_was_renamed_is_still_found() {
     if !host::is_root() {
         return;
     }
-    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = tempfile::TempDir::new_in(host::disk()).unwrap();
     let image = dir.path().join("a");
     std::fs::File::create(&image).unwrap().set_len(MIB).unwrap();
     let _attached = LoopDevice::attach(&image);

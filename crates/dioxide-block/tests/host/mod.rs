@@ -21,9 +21,17 @@ pub fn is_root() -> bool {
     root
 }
 
+/// A folder on a disk file system, wherever what is built goes.
+pub fn disk() -> &'static str {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let is_disk = |dir: &&str| rustix::fs::statfs(*dir).is_ok_and(|fs| fs.f_type != TMPFS_MAGIC);
+    let dirs = [env!("CARGO_TARGET_TMPDIR"), "/var/tmp"];
+    dirs.into_iter().find(is_disk).expect("a disk")
+}
+
 /// A sparse file on a disk file system.
 pub fn disk_file(size: u64) -> NamedTempFile {
-    sized(NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")), size)
+    sized(NamedTempFile::new_in(disk()), size)
 }
 
 /// A sparse file in memory.
@@ -107,7 +115,7 @@ impl Mount {
     }
 
     fn new(what: &[&str]) -> Mount {
-        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let dir = TempDir::new_in(disk()).expect("a directory");
         let mut args = what.to_vec();
         args.push(dir.path().to_str().expect("UTF-8"));
         run("mount", &args);

@@ -131,7 +131,7 @@ impl OpenOptions {
         self
     }
 
-    /// `O_TRUNC`: cuts the file off at 0 bytes when it is opened for writing.
+    /// `O_TRUNC`: cuts the file off at 0 bytes when it is opened for writing, and frees what is allocated behind its end.
     pub fn truncate(mut self, on: bool) -> Self {
         self.truncate = on;
         self
@@ -165,7 +165,7 @@ impl OpenOptions {
             )));
         }
         let inode = held(fs.0.create_unnamed(&dir, &self.new)?)?;
-        self.opened(&fs.0, inode, path)
+        self.opened(&fs.0, inode, path, true)
     }
 
     /// Opens a regular file. Symlinks are followed. Blocks on metadata.
@@ -178,12 +178,12 @@ impl OpenOptions {
         let path = path.as_ref();
         self.access.check_named(path)?;
         fs.0.call(|| {
-            let inode = match self.create {
-                Create::Never => held(fs.0.lookup(path, true)?)?,
+            let (inode, made) = match self.create {
+                Create::Never => (held(fs.0.lookup(path, true)?)?, false),
                 Create::IfAbsent => fs.0.lookup_or_create(path, &self.new)?,
-                Create::Always => fs.0.create_file(path, &self.new)?,
+                Create::Always => (fs.0.create_file(path, &self.new)?, true),
             };
-            self.opened(&fs.0, inode, path)
+            self.opened(&fs.0, inode, path, made)
         })
     }
 
@@ -191,12 +191,20 @@ impl OpenOptions {
     pub(crate) fn open_node(&self, node: &Node) -> Result<File> {
         let path = format!("inode {}", node.ino());
         self.access.check_named(path.as_bytes())?;
-        node.mount
-            .call(|| self.opened(&node.mount, held(node.inode.clone())?, path.as_bytes()))
+        node.mount.call(|| {
+            let inode = held(node.inode.clone())?;
+            self.opened(&node.mount, inode, path.as_bytes(), false)
+        })
     }
 
-    /// The handle of an inode that was opened.
-    fn opened(&self, mount: &Arc<Mount>, inode: Arc<Inode>, path: &[u8]) -> Result<File> {
+    /// The handle of an inode that was opened, and maybe `made` for it.
+    fn opened(
+        &self,
+        mount: &Arc<Mount>,
+        inode: Arc<Inode>,
+        path: &[u8],
+        made: bool,
+    ) -> Result<File> {
         let user = self.user.is_some_and(|user| mount.has_reserve(user));
         let sync = match (self.sync, self.dsync) {
             (true, _) => SyncMode::Full,
@@ -215,7 +223,8 @@ impl OpenOptions {
             access,
         };
         self.access.check(&file.mount, &file.inode, path)?;
-        if self.truncate && access.write && !file.is_empty() {
+        // An empty file may have blocks behind its end, and its times change too.
+        if self.truncate && access.write && !made {
             file.mount.set_len(&file.inode, 0, access)?;
             file.mount.make_durable(&file.inode, access)?;
         }

@@ -5,9 +5,6 @@ use crate::namei::{At, Blueprint};
 use crate::{Error, FileType, Fs, Result, Timestamp};
 use dioxide_format::inode::DeviceNumber;
 
-/// Longest target of a symlink in bytes, whatever the size of a block.
-const TARGET_MAX: usize = 4095;
-
 /// How a new file is to be. Defaults: owner 0, group 0, no mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewFile {
@@ -125,12 +122,7 @@ impl Fs {
         path: impl AsRef<[u8]>,
         new: &NewFile,
     ) -> Result<()> {
-        let target = target.as_ref();
-        match target.len() {
-            0 => Err(Error::NotFound("an empty target".into())),
-            1..=TARGET_MAX => self.make(path.as_ref(), &Blueprint::Symlink(target), new),
-            _ => Err(Error::NameTooLong("the target of a symlink".into())),
-        }
+        self.make(path.as_ref(), &Blueprint::symlink(target.as_ref())?, new)
     }
 
     fn make(&self, path: &[u8], what: &Blueprint<'_>, new: &NewFile) -> Result<()> {

@@ -219,7 +219,7 @@ impl Node {
     /// # Errors
     /// As [`Fs::symlink`].
     pub fn symlink(&self, target: &[u8], name: &[u8], new: &NewFile) -> Result<Node> {
-        self.make(name, &Blueprint::Symlink(target), new)
+        self.make(name, &Blueprint::symlink(target)?, new)
     }
 
     fn make(&self, name: &[u8], what: &Blueprint<'_>, new: &NewFile) -> Result<Node> {

@@ -48,7 +48,20 @@ pub(crate) enum Blueprint<'a> {
     BlockDevice(DeviceNumber),
 }
 
-impl Blueprint<'_> {
+impl<'a> Blueprint<'a> {
+    /// A symlink to `target`. Whether that fits into a block is for the file system to say.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for an empty target, [`Error::NameTooLong`], [`Error::Invalid`] for one with NUL.
+    pub(crate) fn symlink(target: &'a [u8]) -> Result<Blueprint<'a>> {
+        match target.len() {
+            0 => Err(Error::NotFound("an empty target of a symlink".into())),
+            len if len >= PATH_MAX => Err(target_too_long(len, PATH_MAX - 1)),
+            _ if target.contains(&0) => Err(Error::Invalid("a target with NUL".into())),
+            _ => Ok(Blueprint::Symlink(target)),
+        }
+    }
+
     /// What a name leaves behind that is to hide the same name of a layer below.
     pub(super) const WHITEOUT: Blueprint<'static> =
         Blueprint::CharDevice(DeviceNumber { major: 0, minor: 0 });
@@ -81,6 +94,10 @@ impl Blueprint<'_> {
     fn is_mapped(&self) -> bool {
         matches!(self, Blueprint::Regular | Blueprint::Directory) || self.slow_target().is_some()
     }
+}
+
+fn target_too_long(len: usize, most: usize) -> Error {
+    Error::NameTooLong(format!("a target of {len} bytes, where {most} fit"))
 }
 
 /// An inode that has a number, and is not written yet.
@@ -166,13 +183,13 @@ impl Mount {
         then: impl FnOnce(Arc<Inode>) -> T,
     ) -> Result<T> {
         check_new_name(name)?;
-        self.check_target(what)?;
         let writer = self.writer()?;
         let _names = dir.names.write();
         self.check_dir_changes(dir)?;
         if self.find_name(dir, name)?.is_some() {
             return Err(Error::Exists(String::from_utf8_lossy(name).into_owned()));
         }
+        self.check_target_fits(what)?;
         if what.is_dir() {
             self.check_more_subdirs(dir)?;
         }
@@ -198,11 +215,15 @@ impl Mount {
         self.create_and(&at.dir, at.name, &Blueprint::Regular, new, opened)
     }
 
-    /// Opens the file at a path, symlinks followed; made if it is not there. Blocks.
+    /// Opens the file at a path, symlinks followed; made if it is not there. Tells whether it was made. Blocks.
     ///
     /// # Errors
     /// As [`Mount::lookup`] and [`Mount::create_file`].
-    pub(crate) fn lookup_or_create(&self, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
+    pub(crate) fn lookup_or_create(
+        &self,
+        path: &[u8],
+        new: &NewFile,
+    ) -> Result<(Arc<Inode>, bool)> {
         let mut path = path.to_vec();
         for _ in 0..MAX_SYMLINKS {
             if path.ends_with(b"/") {
@@ -214,12 +235,12 @@ impl Mount {
             match self.lookup(&path, true) {
                 Err(Error::NotFound(_)) => {}
                 Ok(inode) if !inode.open() => {}
-                found => return found,
+                found => return found.map(|inode| (inode, false)),
             }
             match self.create_file(&path, new) {
                 // It is there now; or it is a symlink that leads to nothing yet.
                 Err(Error::Exists(_)) => path = self.through_symlink(&path)?,
-                made => return made,
+                made => return made.map(|inode| (inode, true)),
             }
         }
         let path = String::from_utf8_lossy(&path).into_owned();
@@ -253,18 +274,13 @@ impl Mount {
         })
     }
 
-    fn check_target(&self, what: &Blueprint<'_>) -> Result<()> {
-        let Blueprint::Symlink(target) = what else {
-            return Ok(());
-        };
-        let most = PATH_MAX.min(self.block_bytes() as usize);
-        match target.len() {
-            0 => Err(Error::NotFound("an empty target of a symlink".into())),
-            len if len >= most => Err(Error::NameTooLong(format!(
-                "a target of {len} bytes, where {} fit",
-                most - 1
-            ))),
-            _ if target.contains(&0) => Err(Error::Invalid("a target with NUL".into())),
+    /// Whether a symlink's target has room in a block.
+    fn check_target_fits(&self, what: &Blueprint<'_>) -> Result<()> {
+        let most = self.block_bytes() as usize - 1;
+        match what {
+            Blueprint::Symlink(target) if target.len() > most => {
+                Err(target_too_long(target.len(), most))
+            }
             _ => Ok(()),
         }
     }

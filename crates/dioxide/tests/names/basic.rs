@@ -1,6 +1,9 @@
 //! Each call alone: what it does, what it refuses, and that nothing is left behind.
 
-use dioxide::{Error, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode, Special};
+use dioxide::{
+    Error, FallocateMode, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
+    SetAttributes, Special, Timestamp,
+};
 use dioxide_testkit::{Image, e2fsck_clean};
 
 fn image() -> Image {
@@ -121,6 +124,26 @@ fn removing_gives_back_all_that_was_taken() {
         assert!(matches!(gone, Error::NotFound(_)), "{gone}");
     });
     on_image(&image, |fs| assert_eq!(Some(fs.statfs()), before));
+}
+
+#[test]
+fn opening_an_empty_file_to_truncate_it_frees_what_is_behind_its_end_and_changes_its_times() {
+    on_image(&image(), |fs| {
+        let truncate = OpenOptions::new().write(true).create(true).truncate(true);
+        let file = truncate.open(fs, "/f").expect("a new file");
+        file.allocate(FallocateMode::KeepSize, 0, 1 << 20)
+            .expect("room");
+        drop(file);
+        let long_ago = Timestamp { secs: 9, nanos: 9 };
+        fs.set_attributes("/f", &SetAttributes::new().mtime(long_ago))
+            .expect("own file");
+        let before = fs.metadata("/f").expect("own file");
+        assert_eq!((before.size, before.blocks), (0, 2048));
+        drop(truncate.open(fs, "/f").expect("own file"));
+        let after = fs.metadata("/f").expect("own file");
+        assert_eq!((after.size, after.blocks), (0, 0));
+        assert!(after.mtime > before.mtime && after.ctime >= before.ctime);
+    });
 }
 
 // Empty, freed in one transaction with its inode, and of more groups than one transaction has room for.

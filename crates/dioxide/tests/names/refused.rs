@@ -78,6 +78,8 @@ fn prepared() -> Vec<(Call, Answer)> {
 fn refused() -> Vec<(Call, Answer)> {
     let long = "n".repeat(256);
     let too_long = "t".repeat(4096);
+    // Longer than a block.
+    let unfit = "t".repeat(1024);
     let calls = [
         (create("/", true), libc::EEXIST),
         (create("/d/..", true), libc::EEXIST),
@@ -93,6 +95,9 @@ fn refused() -> Vec<(Call, Answer)> {
         (symlink("x", "/new/"), libc::ENOENT),
         (symlink(&too_long, "/none/x"), libc::ENAMETOOLONG),
         (symlink("", "/none/x"), libc::ENOENT),
+        (symlink(&unfit, "/none/x"), libc::ENOENT),
+        (symlink(&unfit, "/f"), libc::EEXIST),
+        (symlink(&unfit, "/new"), libc::ENAMETOOLONG),
         (mkdir(&format!("/f/{long}")), libc::ENOTDIR),
         (mkdir(&format!("/d/{long}")), libc::ENAMETOOLONG),
         (
@@ -121,11 +126,11 @@ fn refused() -> Vec<(Call, Answer)> {
 
 #[test]
 fn refused_calls_have_the_errno_of_linux() {
-    let image = Image::builder().size(16 << 20).build();
+    let image = Image::builder().size(16 << 20).block_size(1024).build();
     let copy = image.copy();
     let (calls, expected): (Vec<Call>, Vec<Answer>) =
         prepared().into_iter().chain(refused()).unzip();
-    let mut tree = Tree::new(4096);
+    let mut tree = Tree::new(1024);
     let by_model: Vec<Answer> = calls
         .iter()
         .map(|call| calls::apply(call, &mut tree))
