@@ -367,6 +367,18 @@ proptest! {
     }
 
     #[test]
+    fn directory_name_with_slash_or_nul_is_refused(
+        mut name in vec(prop_oneof![Just(0x80), Just(0x01), Just(0x2E), Just(0x30), any::<u8>()], 1..=255),
+        bad in proptest::option::of((any::<prop::sample::Index>(), prop_oneof![Just(0), Just(b'/')])),
+    ) {
+        if let Some((at, byte)) = bad {
+            *at.get_mut(&mut name) = byte;
+        }
+        let is_good = !name.contains(&0) && !name.contains(&b'/');
+        prop_assert_eq!(dir::validate_name(&name).is_ok(), is_good);
+    }
+
+    #[test]
     fn directory_valid_chain_round_trips(names in vec(any::<u8>(), 1..40), checksum in any::<bool>()) {
         let block = directory_block(&names, checksum);
         let mut block = block;

@@ -17,13 +17,20 @@
 //!   not kept: the next reader asks the device again.
 //! - More bytes than the budget are cached only while that much is pinned.
 //!
+//! # What stays
+//! Blocks that are read once, each at another place, would push out the few that every operation needs: the inner
+//! nodes of a directory's index, when its leaves do not fit. So a block is fresh at first, in a list of which the oldest
+//! leaves first, and is kept (clock) once it was asked for again, before it left or soon after. While there is room
+//! nothing leaves. The memory of a block that leaves is the next one's: that of a fresh one is likely to be still in the
+//! processor's cache, and nothing is allocated.
+//!
 //! # Locks
-//! Shard (the map and the clock's hand), then nothing; a buffer's `change` (one change at a time),
+//! Shard (the map and its lists), then nothing; a buffer's `change` (one change at a time),
 //! then its `slot` (the current version; held for a clone or a swap). None is held over device I/O,
 //! `change` is held while the caller's closure runs.
 //!
 //! # Rejected
-//! A cache crate: pinning by reference is what these do not have. An ordered map, which is its own ring: of a
+//! A cache crate: pinning by reference is what these do not have. A clock alone: see above. An ordered map, which is its own ring: of a
 //! hundred thousand blocks each search missed the processor's cache four times.
 
 use crate::transaction::Tid;
@@ -32,14 +39,16 @@ use dioxide_block::Device;
 use dioxide_format::types::Pblk;
 use foldhash::fast::RandomState;
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 /// How many blocks an insertion looks at to find victims, so that it stays cheap when all are pinned.
-const CLOCK_STEPS: usize = 8;
+const EVICT_STEPS: usize = 8;
+/// What part of the budget fresh blocks have for themselves, once it is used up.
+const FRESH_PART: usize = 16;
 
 /// A cached metadata block. Whoever holds one pins it in the cache.
 pub(crate) struct Buffer {
@@ -47,7 +56,7 @@ pub(crate) struct Buffer {
     change: Mutex<()>,
     slot: Mutex<Slot>,
     loaded: Condvar,
-    /// Used since the clock's hand passed.
+    /// Asked for again, since it was read or the clock's hand passed.
     used: AtomicBool,
     freed: AtomicU32,
     /// The transaction that it is part of, if that is the running one; 0 if it was freed since. Changed under
@@ -75,16 +84,32 @@ struct Version {
 }
 
 impl Buffer {
-    fn new(block: Pblk, slot: Slot) -> Arc<Buffer> {
-        Arc::new(Buffer {
+    fn new(block: Pblk) -> Buffer {
+        Buffer {
             block,
             change: Mutex::new(()),
-            slot: Mutex::new(slot),
+            slot: Mutex::new(Slot::Loading),
             loaded: Condvar::new(),
-            used: AtomicBool::new(true),
+            used: AtomicBool::new(false),
             freed: AtomicU32::new(0),
             tid: AtomicU64::new(0),
-        })
+        }
+    }
+
+    /// A buffer of another block in the memory of one that has left the cache, and the memory for its bytes, if nobody
+    /// reads what was there.
+    fn renewed(mut left: Arc<Buffer>, block: Pblk) -> (Arc<Buffer>, Option<Arc<[u8]>>) {
+        let Some(buffer) = Arc::get_mut(&mut left) else {
+            return (Arc::new(Buffer::new(block)), None);
+        };
+        let was = std::mem::replace(buffer, Buffer::new(block));
+        let memory = match was.slot.into_inner() {
+            Slot::Ready(Version { mut bytes, .. }) => {
+                Arc::get_mut(&mut bytes).is_some().then_some(bytes)
+            }
+            _ => None,
+        };
+        (left, memory)
     }
 
     pub(crate) fn freed(&self) -> Freed {
@@ -183,79 +208,163 @@ pub struct CacheStats {
 }
 
 /// On cache lines of its own, so that threads at different blocks do not meet.
-#[derive(Default)]
 #[repr(align(128))]
 struct Shard(Mutex<Blocks>);
 
-/// The map, and the ring that the clock goes round. A block is in both, or in neither.
+/// The map, and the lists that say who leaves next. A block is in the map and in one of the lists, or in neither.
 #[derive(Default)]
 struct Blocks {
     map: HashMap<u64, Cached, RandomState>,
+    /// Those that were read, and not asked for again, each with its stamp, the oldest first. What has left the map or
+    /// was kept since has another stamp there, or none.
+    fresh: VecDeque<(u64, u64)>,
+    fresh_count: usize,
+    stamp: u64,
+    /// Those that are kept: the ring that the clock goes round, and where it goes on.
     ring: Vec<u64>,
-    /// Where the clock goes on.
     hand: usize,
+    /// Which left while they were fresh, each at a place that depends on its number, until another takes it.
+    left: Box<[u64]>,
 }
 
 struct Cached {
     buffer: Arc<Buffer>,
-    /// Where in the ring it is.
-    place: usize,
+    place: ListPlace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ListPlace {
+    Fresh { stamp: u64 },
+    Ring { at: usize },
 }
 
 impl Blocks {
+    /// For about so many blocks.
+    fn new(limit: usize) -> Blocks {
+        let places = (limit.min(1 << 16) * 2).max(64).next_power_of_two();
+        Blocks {
+            left: vec![u64::MAX; places].into(),
+            ..Blocks::default()
+        }
+    }
+
     fn get(&self, block: u64) -> Option<&Arc<Buffer>> {
         self.map.get(&block).map(|cached| &cached.buffer)
     }
 
     fn insert(&mut self, block: u64, buffer: Arc<Buffer>) {
-        let place = self.ring.len();
-        self.ring.push(block);
+        let place = match *self.left_at(block) == block {
+            true => self.ring_place(block),
+            false => self.fresh_place(block),
+        };
         self.map.insert(block, Cached { buffer, place });
     }
 
-    fn remove(&mut self, block: u64) {
-        let Some(Cached { place, .. }) = self.map.remove(&block) else {
-            return;
-        };
-        // The last takes its place.
-        self.ring.swap_remove(place);
-        if let Some(moved) = self.ring.get(place) {
-            self.map.get_mut(moved).expect("it is in the ring").place = place;
+    /// Where it is noted that a block has left.
+    fn left_at(&mut self, block: u64) -> &mut u64 {
+        let mixed = block.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let at = mixed as usize & (self.left.len() - 1);
+        &mut self.left[at]
+    }
+
+    fn ring_place(&mut self, block: u64) -> ListPlace {
+        self.ring.push(block);
+        let at = self.ring.len() - 1;
+        ListPlace::Ring { at }
+    }
+
+    fn fresh_place(&mut self, block: u64) -> ListPlace {
+        let is_sparse = self.fresh.len() > 2 * self.fresh_count + 64;
+        if is_sparse {
+            let map = &self.map;
+            self.fresh
+                .retain(|&(block, stamp)| is_fresh(map, block, stamp));
         }
+        self.stamp += 1;
+        let stamp = self.stamp;
+        self.fresh.push_back((block, stamp));
+        self.fresh_count += 1;
+        ListPlace::Fresh { stamp }
+    }
+
+    fn remove(&mut self, block: u64) -> Option<Arc<Buffer>> {
+        let Cached { place, buffer } = self.map.remove(&block)?;
+        match place {
+            ListPlace::Fresh { .. } => self.fresh_count -= 1,
+            ListPlace::Ring { at } => {
+                // The last takes its place.
+                self.ring.swap_remove(at);
+                if let Some(moved) = self.ring.get(at) {
+                    let moved = self.map.get_mut(moved).expect("it is in the ring");
+                    moved.place = place;
+                }
+            }
+        }
+        Some(buffer)
     }
 
     /// Removes a block unless somebody has it, or `spare` is true of it.
-    fn remove_unpinned(&mut self, block: u64, spare: impl FnOnce(&mut Buffer) -> bool) -> bool {
-        let Some(cached) = self.map.get_mut(&block) else {
-            return false;
-        };
-        let removed = Arc::get_mut(&mut cached.buffer).is_some_and(|buffer| !spare(buffer));
-        if removed {
-            self.remove(block);
+    fn remove_unpinned(
+        &mut self,
+        block: u64,
+        spare: impl FnOnce(&mut Buffer) -> bool,
+    ) -> Option<Arc<Buffer>> {
+        let cached = self.map.get_mut(&block)?;
+        match Arc::get_mut(&mut cached.buffer).is_some_and(|buffer| !spare(buffer)) {
+            true => self.remove(block),
+            false => None,
         }
-        removed
     }
 
-    /// Drops blocks that nobody has and that were not used lately, down to `limit` blocks.
-    fn evict(&mut self, limit: usize, steps: usize) {
+    /// Drops blocks that nobody has and that were not asked for again lately, down to `limit` blocks. The last of them.
+    fn evict(&mut self, limit: usize, steps: usize) -> Option<Arc<Buffer>> {
+        let mut last = None;
         for _ in 0..steps {
-            if self.ring.len() <= limit {
-                return;
+            if self.map.len() <= limit {
+                break;
             }
-            if self.hand >= self.ring.len() {
-                self.hand = 0;
-            }
-            let block = self.ring[self.hand];
-            let used = |buffer: &mut Buffer| std::mem::take(buffer.used.get_mut());
-            if !self.remove_unpinned(block, used) {
-                self.hand += 1;
+            let from_fresh = self.fresh_count > limit / FRESH_PART || self.ring.is_empty();
+            let evicted = match from_fresh {
+                true => self.evict_fresh(),
+                false => self.evict_kept(),
+            };
+            last = evicted.or(last);
+        }
+        last
+    }
+
+    /// The oldest of the fresh leaves, or is kept.
+    fn evict_fresh(&mut self) -> Option<Arc<Buffer>> {
+        let (block, stamp) = self.fresh.pop_front()?;
+        if !is_fresh(&self.map, block, stamp) {
+            return None;
+        }
+        let evicted = self.remove_unpinned(block, take_used);
+        match evicted {
+            Some(_) => *self.left_at(block) = block,
+            None => {
+                let place = self.ring_place(block);
+                self.fresh_count -= 1;
+                self.map.get_mut(&block).expect("it is fresh").place = place;
             }
         }
+        evicted
+    }
+
+    /// The clock's hand moves on.
+    fn evict_kept(&mut self) -> Option<Arc<Buffer>> {
+        if self.hand >= self.ring.len() {
+            self.hand = 0;
+        }
+        // If it leaves, the last takes its place: one that has just come, and is not looked at before the next round.
+        self.hand += 1;
+        self.remove_unpinned(self.ring[self.hand - 1], take_used)
     }
 
     /// Drops every block that nobody has.
     fn drop_unpinned(&mut self) {
-        for block in self.ring.clone() {
+        let all: Vec<u64> = self.map.keys().copied().collect();
+        for block in all {
             self.remove_unpinned(block, |_| false);
         }
     }
@@ -267,6 +376,16 @@ impl Blocks {
             .map(|cached| usize::from(pinned(cached)))
             .sum()
     }
+}
+
+fn is_fresh(map: &HashMap<u64, Cached, RandomState>, block: u64, stamp: u64) -> bool {
+    map.get(&block)
+        .is_some_and(|cached| cached.place == ListPlace::Fresh { stamp })
+}
+
+/// Whether it was asked for again; not any more.
+fn take_used(buffer: &mut Buffer) -> bool {
+    std::mem::take(buffer.used.get_mut())
 }
 
 /// The cache of metadata blocks of one device. Clones are the same cache.
@@ -293,11 +412,12 @@ impl BufferCache {
             block_bytes.is_power_of_two() && block_bytes >= logical,
             "metadata blocks of {block_bytes} bytes on logical blocks of {logical}"
         );
+        let limit = (budget_bytes / block_bytes / SHARDS).max(1);
         BufferCache(Arc::new(Cache {
             device,
             block_bytes,
-            limit: (budget_bytes / block_bytes / SHARDS).max(1),
-            shards: Default::default(),
+            limit,
+            shards: std::array::from_fn(|_| Shard(Mutex::new(Blocks::new(limit)))),
         }))
     }
 
@@ -332,7 +452,7 @@ impl BufferCache {
         let mut stats = CacheStats::default();
         for Shard(shard) in &self.0.shards {
             let mut shard = shard.lock();
-            stats.blocks += shard.ring.len();
+            stats.blocks += shard.map.len();
             stats.pinned += shard.pinned();
         }
         stats
@@ -355,9 +475,10 @@ impl BufferCache {
         look: impl Fn(&Version) -> T,
     ) -> Result<(Arc<Buffer>, T)> {
         loop {
-            let (buffer, is_new) = self.find_or_insert(block);
-            if is_new {
-                self.load(&buffer, kind)?;
+            let (buffer, new) = self.find_or_insert(block);
+            let is_new = new.is_some();
+            if let Some(New { memory }) = new {
+                self.load(&buffer, memory, kind)?;
             }
             let looked = |version: &Version| {
                 let is_accepted = version.kind == kind.name();
@@ -370,7 +491,7 @@ impl BufferCache {
             if let Some(bytes) = unknown {
                 verify(kind, block, &bytes)?;
             }
-            if !buffer.used.load(Ordering::Relaxed) {
+            if !is_new && !buffer.used.load(Ordering::Relaxed) {
                 buffer.used.store(true, Ordering::Relaxed);
             }
             return Ok((buffer, seen));
@@ -382,8 +503,8 @@ impl BufferCache {
         let mut bytes: Arc<[u8]> = Arc::from(bytes);
         kind.seal(block, Arc::get_mut(&mut bytes).expect("just made"));
         loop {
-            let (buffer, is_new) = self.find_or_insert(block);
-            if !is_new && buffer.wait(|_| ()).is_none() {
+            let (buffer, new) = self.find_or_insert(block);
+            if new.is_none() && buffer.wait(|_| ()).is_none() {
                 continue;
             }
             let one_at_a_time = buffer.change.lock();
@@ -412,7 +533,7 @@ impl BufferCache {
     pub(crate) fn trim(&self) {
         for Shard(shard) in &self.0.shards {
             let mut shard = shard.lock();
-            let steps = 2 * shard.ring.len();
+            let steps = 2 * (shard.fresh.len() + shard.ring.len());
             shard.evict(self.0.limit, steps);
         }
     }
@@ -425,21 +546,23 @@ impl BufferCache {
         &self.0.shards[(mixed >> 32) as usize % SHARDS].0
     }
 
-    /// The block's buffer; whether the caller has to load it.
-    fn find_or_insert(&self, block: Pblk) -> (Arc<Buffer>, bool) {
+    /// The block's buffer, and whether the caller has to load it.
+    fn find_or_insert(&self, block: Pblk) -> (Arc<Buffer>, Option<New>) {
         let mut shard = self.shard(block).lock();
         if let Some(buffer) = shard.get(block.0) {
-            return (buffer.clone(), false);
+            return (buffer.clone(), None);
         }
-        shard.evict(self.0.limit - 1, CLOCK_STEPS);
-        let buffer = Buffer::new(block, Slot::Loading);
+        let (buffer, memory) = match shard.evict(self.0.limit - 1, EVICT_STEPS) {
+            Some(left) => Buffer::renewed(left, block),
+            None => (Arc::new(Buffer::new(block)), None),
+        };
         shard.insert(block.0, buffer.clone());
-        (buffer, true)
+        (buffer, Some(New { memory }))
     }
 
-    fn load(&self, buffer: &Arc<Buffer>, kind: &dyn Kind) -> Result<()> {
+    fn load(&self, buffer: &Arc<Buffer>, memory: Option<Arc<[u8]>>, kind: &dyn Kind) -> Result<()> {
         let undo = Unload(self, buffer);
-        let bytes = self.read_device(buffer.block)?;
+        let bytes = self.read_device(buffer.block, memory)?;
         verify(kind, buffer.block, &bytes)?;
         std::mem::forget(undo);
         let kind = kind.name();
@@ -447,14 +570,22 @@ impl BufferCache {
         Ok(())
     }
 
-    fn read_device(&self, block: Pblk) -> Result<Arc<[u8]>> {
-        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, self.0.block_bytes).collect();
-        let whole = Arc::get_mut(&mut bytes).expect("just made");
+    /// Reads a block into the memory of another one, or into its own.
+    fn read_device(&self, block: Pblk, memory: Option<Arc<[u8]>>) -> Result<Arc<[u8]>> {
+        let zeros = || std::iter::repeat_n(0, self.0.block_bytes).collect();
+        let mut bytes: Arc<[u8]> = memory.unwrap_or_else(zeros);
+        let whole = Arc::get_mut(&mut bytes).expect("nobody else has it");
         // An offset that does not fit is past the end of every device, which then says so.
         let offset = block.0.saturating_mul(self.0.block_bytes as u64);
         self.0.device.read_at(offset, whole)?;
         Ok(bytes)
     }
+}
+
+/// What the caller of [`BufferCache::find_or_insert`] has to load.
+struct New {
+    /// For its bytes: a block's that has left.
+    memory: Option<Arc<[u8]>>,
 }
 
 impl fmt::Debug for BufferCache {

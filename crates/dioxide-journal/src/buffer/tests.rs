@@ -252,6 +252,72 @@ fn eviction_spares_what_was_used_lately() {
     assert!(loads <= 8 + 3, "block 0 was loaded {} times", loads - 8);
 }
 
+fn read_all(cache: &BufferCache, kind: &dyn Kind, blocks: std::ops::Range<u64>) {
+    blocks.for_each(|block| drop(cache.read(Pblk(block), kind).expect("read")));
+}
+
+#[test]
+fn blocks_read_once_do_not_push_out_what_was_asked_for_again() {
+    let (_, cache) = cache(256);
+    let kind = Counted::default();
+    for _ in 0..2 {
+        read_all(&cache, &kind, 0..32);
+    }
+    read_all(&cache, &kind, 32..1024);
+    let before = kind.count();
+    read_all(&cache, &kind, 0..32);
+    assert_eq!(kind.count(), before, "all were kept");
+    assert!(cache.stats().blocks <= 256, "{:?}", cache.stats());
+}
+
+#[test]
+fn block_that_comes_back_soon_after_it_left_is_kept() {
+    let (_, cache) = cache(256);
+    let kind = Counted::default();
+    read_all(&cache, &kind, 0..300);
+    let before = kind.count();
+    cache.read(Pblk(0), &kind).expect("read");
+    assert_eq!(kind.count(), before + 1, "it had left");
+    read_all(&cache, &kind, 300..1024);
+    let before = kind.count();
+    cache.read(Pblk(0), &kind).expect("read");
+    assert_eq!(kind.count(), before);
+}
+
+#[test]
+fn memory_of_a_block_that_left_is_not_taken_from_who_reads_it() {
+    let (sim, cache) = cache(16);
+    let kind = Counted::default();
+    for block in 0..1024 {
+        sim.write_at(
+            block * BLOCK as u64,
+            &[block as u8 % 199; BLOCK],
+            Default::default(),
+        )
+        .expect("write");
+    }
+    let held: Vec<_> = (0..200)
+        .map(|block| cache.read(Pblk(block), &kind).expect("read"))
+        .collect();
+    read_all(&cache, &kind, 200..1024);
+    assert!(cache.stats().blocks <= 16, "{:?}", cache.stats());
+    for (block, bytes) in held.iter().enumerate() {
+        assert!(bytes[..] == [block as u8 % 199; BLOCK], "block {block}");
+    }
+}
+
+#[test]
+fn blocks_that_come_and_go_leave_no_list_behind() {
+    let (_, cache) = cache(256);
+    let kind = Counted::default();
+    for block in (0..64).cycle().take(10_000) {
+        cache.create(Pblk(block), &kind, &[1; BLOCK]);
+        cache.remove(Pblk(block));
+    }
+    let listed = |Shard(shard): &Shard| shard.lock().fresh.len();
+    assert!(cache.0.shards.iter().map(listed).max() <= Some(128));
+}
+
 #[test]
 fn removed_block_is_read_again_unless_pinned() {
     let (_, cache) = cache(64);
