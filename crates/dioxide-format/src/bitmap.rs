@@ -51,11 +51,15 @@ pub fn next_free_run(bitmap: &[u8], from: usize, end: usize) -> Option<Range<usi
 
 /// The 64 bits from bit `word * 64` on; bits past the end are set.
 fn word_at(bitmap: &[u8], word: usize) -> u64 {
-    let mut raw = [0xFF; 8];
     let bytes = bitmap.get(word * 8..).unwrap_or(&[]);
-    let len = bytes.len().min(8);
-    raw[..len].copy_from_slice(&bytes[..len]);
-    u64::from_le_bytes(raw)
+    match bytes.first_chunk() {
+        Some(raw) => u64::from_le_bytes(*raw),
+        None => {
+            let mut raw = [0xFF; 8];
+            raw[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(raw)
+        }
+    }
 }
 
 /// Number of clear bits among the first `bits`.

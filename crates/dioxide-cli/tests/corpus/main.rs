@@ -24,7 +24,7 @@ mod script;
 mod sets;
 mod view;
 
-use dioxide_testkit::need_root;
+use dioxide_testkit::{need_root, soaks};
 use run::{Row, run_set};
 use script::{FULL, QUICK};
 use sets::{SETS, Set};
@@ -34,13 +34,11 @@ fn chosen() -> (Vec<Set>, script::Scale) {
     if let Ok(words) = std::env::var("DIOXIDE_CORPUS") {
         return (sets.filter(|set| set.name.contains(&words)).collect(), FULL);
     }
-    match std::env::var_os("DIOXIDE_SOAK") {
-        Some(_) => (sets.collect(), FULL),
-        None => {
-            let quick = sets.filter(|set| sets::QUICK.contains(&set.name));
-            (quick.collect(), QUICK)
-        }
+    if soaks() {
+        return (sets.collect(), FULL);
     }
+    let quick = sets.filter(|set| sets::QUICK.contains(&set.name));
+    (quick.collect(), QUICK)
 }
 
 #[test]

@@ -250,13 +250,14 @@ impl Mount {
         if self.is_indexed(dir) {
             let (descent, _) = Descent::to_name(blocks, new.name)?;
             let leaf = descent.read_leaf()?;
-            return Ok(match put_into(edit, dir, &leaf, new)? {
-                true => Placed::Done,
-                false => Placed::LeafFull(Box::new((descent, leaf))),
+            return Ok(match put_into(edit, dir, leaf, new)? {
+                None => Placed::Done,
+                Some(leaf) => Placed::LeafFull(Box::new((descent, leaf))),
             });
         }
         for lblk in 0..blocks.count {
-            if put_into(edit, dir, &blocks.read(Lblk(lblk), Role::Leaf)?, new)? {
+            let leaf = blocks.read(Lblk(lblk), Role::Leaf)?;
+            if put_into(edit, dir, leaf, new)?.is_none() {
                 return Ok(Placed::Done);
             }
         }
@@ -288,7 +289,7 @@ impl Mount {
         let Some((block, found)) = self.find_in_blocks(dir, name)? else {
             return Ok(false);
         };
-        modify(edit, dir, &block, &mut |chain| change(chain, &found))?;
+        modify(edit, dir, block, &mut |chain| change(chain, &found))?;
         Ok(true)
     }
 
@@ -363,17 +364,24 @@ fn put(chain: &mut [u8], format: &DirFormat, entry: &DirEntry<'_>) -> dioxide_fo
     }
 }
 
-/// Puts an entry into a block of names, if that has room: one credit.
-fn put_into(edit: &mut dyn Edit, dir: &Inode, leaf: &Block, new: &NewEntry<'_>) -> Result<bool> {
-    let format = &leaf.kind.format;
-    let gap = dir::find_gap(leaf.chain(), format, new.name.len())
+/// Puts an entry into a block of names, one credit; gives the block back if that has no room.
+fn put_into(
+    edit: &mut dyn Edit,
+    dir: &Inode,
+    leaf: Block,
+    new: &NewEntry<'_>,
+) -> Result<Option<Block>> {
+    let format = leaf.kind.format;
+    let gap = dir::find_gap(leaf.chain(), &format, new.name.len())
         .map_err(|error| Error::format(error, leaf.place(dir)))?;
-    let Some(gap) = gap else { return Ok(false) };
-    let entry = new.on_disk(format);
+    let Some(gap) = gap else {
+        return Ok(Some(leaf));
+    };
+    let entry = new.on_disk(&format);
     modify(edit, dir, leaf, &mut |chain| {
         dir::insert(chain, &gap, &entry)
     })?;
-    Ok(true)
+    Ok(None)
 }
 
 /// What a block is that a walk found a name in.
@@ -392,21 +400,22 @@ fn known_kind(block: &Block) -> DirBlock {
     }
 }
 
-/// Changes the entries of a block that was read, and that nobody changed since.
+/// Changes the entries of a block that was read, and that nobody changed since. In place, since the caller lets it go.
 fn modify(
     edit: &mut dyn Edit,
     dir: &Inode,
-    block: &Block,
+    block: Block,
     change: &mut dyn FnMut(&mut [u8]) -> dioxide_format::Result<()>,
 ) -> Result<()> {
-    let kind = known_kind(block);
-    let len = block.chain().len();
+    let kind = known_kind(&block);
+    let (pblk, len) = (block.pblk, block.chain().len());
+    drop(block);
     let mut apply = |bytes: &mut [u8]| {
         change(&mut bytes[..len]).map_err(|source| dioxide_journal::Error::Block {
-            block: block.pblk.0,
+            block: pblk.0,
             source,
         })
     };
-    edit.modify(block.pblk, &kind, &mut apply)
+    edit.modify(pblk, &kind, &mut apply)
         .map_err(|error| in_directory(error.into(), dir))
 }
