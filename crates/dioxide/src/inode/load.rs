@@ -103,7 +103,7 @@ impl InodeCache {
     /// was read is not what there is any more: others may have had it, changed it and let it go since.
     fn put(
         &self,
-        inode: Inode,
+        inode: Arc<Inode>,
         is_current: impl FnOnce(&Inode) -> Result<bool>,
     ) -> Result<Option<Arc<Inode>>> {
         let mut shard = self.shard(inode.ino).lock();
@@ -114,7 +114,6 @@ impl InodeCache {
             return Ok(None);
         }
         shard.sweep_if_full();
-        let inode = Arc::new(inode);
         shard.inodes.insert(inode.ino, Arc::downgrade(&inode));
         drop(shard);
         self.keep_if_dir(&inode);
@@ -183,8 +182,7 @@ impl InodeCache {
     }
 
     /// Adds an inode that was just made. What had its number before has ended.
-    pub(crate) fn put_new(&self, inode: Inode) -> Arc<Inode> {
-        let inode = Arc::new(inode);
+    pub(crate) fn put_new(&self, inode: Arc<Inode>) -> Arc<Inode> {
         let mut shard = self.shard(inode.ino).lock();
         shard.sweep_if_full();
         shard.inodes.insert(inode.ino, Arc::downgrade(&inode));
@@ -240,7 +238,11 @@ impl Mount {
         self.inode_by(ino, Mount::load_inode)
     }
 
-    fn inode_by(&self, ino: Ino, load: fn(&Mount, Ino) -> Result<Inode>) -> Result<Arc<Inode>> {
+    fn inode_by(
+        &self,
+        ino: Ino,
+        load: fn(&Mount, Ino) -> Result<Arc<Inode>>,
+    ) -> Result<Arc<Inode>> {
         loop {
             if let Some(inode) = self.inodes.get(ino) {
                 return Ok(inode);
@@ -295,7 +297,7 @@ impl Mount {
         })
     }
 
-    fn load_inode(&self, ino: Ino) -> Result<Inode> {
+    fn load_inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         let inode = self.load_any_inode(ino)?;
         if inode.node().disk.links_count() > 0 {
             return Ok(inode);
@@ -309,7 +311,7 @@ impl Mount {
     }
 
     /// Whether it has links or not.
-    fn load_any_inode(&self, ino: Ino) -> Result<Inode> {
+    fn load_any_inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         let location = self.locate_inode(ino)?;
         let Location { block, offset } = location;
         let place = Place::block(block.0).in_inode(ino).at(offset as u64);

@@ -1,0 +1,245 @@
+//! A table of names in a fixed amount of memory, which forgets what it has no room for.
+//!
+//! A name has one bucket, by its hash: two neighbouring lines of the processor's cache, with a lock and the names
+//! themselves, one behind the other. So a lookup misses that cache once, where a hash map of entries that hold their
+//! names elsewhere misses it four times; and threads meet only at names of one bucket. What comes to a full bucket
+//! takes the place of its oldest, unless that was asked for since: it becomes the youngest then.
+//!
+//! Invariants: a bucket is records up to [`Bucket::used`], each with a name of at least one byte; no two are of
+//! one name.
+
+use dioxide_format::types::Ino;
+use foldhash::quality::RandomState;
+use parking_lot::Mutex;
+use std::hash::BuildHasher;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// A bucket, without its lock.
+const ROOM: usize = 126;
+/// Buckets that are made at once, when the first of them is needed: a page.
+const PER_CHUNK: usize = 32;
+const CHUNK_BYTES: usize = PER_CHUNK * size_of::<Shared>();
+/// What a record has before the name: length, whether it was asked for, directory, what the name stands for.
+const HEAD: usize = 14;
+
+/// Which name: the directory, its generation, and the name in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key<'a> {
+    pub(super) dir: (Ino, u32),
+    pub(super) name: &'a [u8],
+}
+
+pub(super) struct Table {
+    chunks: Box<[OnceLock<Box<[Shared; PER_CHUNK]>>]>,
+    hasher: RandomState,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shared(Mutex<Bucket>);
+
+const _: () = assert!(size_of::<Shared>() == 128);
+
+struct Bucket {
+    used: u8,
+    records: [u8; ROOM],
+}
+
+impl Default for Bucket {
+    fn default() -> Bucket {
+        Bucket {
+            used: 0,
+            records: [0; ROOM],
+        }
+    }
+}
+
+impl Table {
+    /// Takes at most about so many bytes, and those only when there are names for them.
+    pub(super) fn new(bytes: usize) -> Table {
+        let chunks = (bytes / CHUNK_BYTES).max(1);
+        Table {
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            hasher: RandomState::default(),
+        }
+    }
+
+    /// What a name stands for, if that is known: `Some(None)` is known to stand for nothing.
+    pub(super) fn get(&self, key: Key<'_>) -> Option<Option<Ino>> {
+        let (chunk, at) = self.place(key);
+        let mut bucket = chunk.get()?[at].0.lock();
+        let found = bucket.find(key)?;
+        bucket.records[found.start + 1] = 1;
+        let ino = bucket.word(found.start + 10);
+        Some((ino != 0).then_some(Ino(ino)))
+    }
+
+    pub(super) fn put(&self, key: Key<'_>, ino: Option<Ino>) {
+        let (chunk, at) = self.place(key);
+        let chunk = chunk.get_or_init(|| Box::new(std::array::from_fn(|_| Shared::default())));
+        chunk[at].0.lock().put(key, ino);
+    }
+
+    pub(super) fn remove(&self, key: Key<'_>) {
+        let (chunk, at) = self.place(key);
+        if let Some(chunk) = chunk.get() {
+            chunk[at].0.lock().remove(key);
+        }
+    }
+
+    fn place(&self, key: Key<'_>) -> (&OnceLock<Box<[Shared; PER_CHUNK]>>, usize) {
+        let hash = self.hasher.hash_one(key);
+        let chunk = u128::from(hash) * self.chunks.len() as u128 >> 64;
+        (&self.chunks[chunk as usize], hash as usize % PER_CHUNK)
+    }
+}
+
+impl Bucket {
+    fn word(&self, at: usize) -> u32 {
+        let bytes = self.records[at..].first_chunk();
+        u32::from_le_bytes(*bytes.expect("it is inside a record"))
+    }
+
+    /// The records' places, the oldest first.
+    fn find(&self, key: Key<'_>) -> Option<Range<usize>> {
+        let mut start = 0;
+        while start < usize::from(self.used) {
+            let end = self.end_of(start);
+            let is_it = self.records[start + HEAD..end] == *key.name
+                && self.word(start + 2) == key.dir.0.0
+                && self.word(start + 6) == key.dir.1;
+            if is_it {
+                return Some(start..end);
+            }
+            start = end;
+        }
+        None
+    }
+
+    fn end_of(&self, start: usize) -> usize {
+        start + HEAD + usize::from(self.records[start])
+    }
+
+    fn take_out(&mut self, record: Range<usize>) {
+        let used = usize::from(self.used);
+        self.used -= record.len() as u8;
+        self.records.copy_within(record.end..used, record.start);
+    }
+
+    fn remove(&mut self, key: Key<'_>) {
+        if let Some(record) = self.find(key) {
+            self.take_out(record);
+        }
+    }
+
+    fn put(&mut self, key: Key<'_>, ino: Option<Ino>) {
+        self.remove(key);
+        let needed = HEAD + key.name.len();
+        if needed > ROOM || key.name.is_empty() {
+            return;
+        }
+        while usize::from(self.used) + needed > ROOM {
+            self.drop_oldest();
+        }
+        let start = usize::from(self.used);
+        let record = &mut self.records[start..start + needed];
+        // Both are at most `ROOM`.
+        self.used += needed as u8;
+        record[0] = key.name.len() as u8;
+        record[1] = 0;
+        record[2..6].copy_from_slice(&key.dir.0.0.to_le_bytes());
+        record[6..10].copy_from_slice(&key.dir.1.to_le_bytes());
+        record[10..14].copy_from_slice(&ino.map_or(0, |ino| ino.0).to_le_bytes());
+        record[HEAD..].copy_from_slice(key.name);
+    }
+
+    /// The oldest leaves; but one that was asked for becomes the youngest, and has to be asked for again.
+    fn drop_oldest(&mut self) {
+        let end = self.end_of(0);
+        if self.records[1] == 0 {
+            return self.take_out(0..end);
+        }
+        self.records[1] = 0;
+        self.records[..usize::from(self.used)].rotate_left(end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn key(dir: u32, name: &[u8]) -> Key<'_> {
+        let dir = (Ino(dir), 7);
+        Key { dir, name }
+    }
+
+    #[test]
+    fn names_are_told_apart_by_directory_generation_and_bytes() {
+        let table = Table::new(1 << 20);
+        table.put(key(2, b"a"), Some(Ino(11)));
+        table.put(key(3, b"a"), None);
+        assert_eq!(table.get(key(2, b"a")), Some(Some(Ino(11))));
+        assert_eq!(table.get(key(3, b"a")), Some(None));
+        assert_eq!(table.get(key(2, b"b")), None);
+        let dir = (Ino(2), 8);
+        assert_eq!(table.get(Key { dir, name: b"a" }), None);
+        table.remove(key(2, b"a"));
+        assert_eq!(table.get(key(2, b"a")), None);
+    }
+
+    #[test]
+    fn name_that_was_asked_for_outlives_those_that_were_not() {
+        let table = Table::new(0);
+        for number in 0..100_000u32 {
+            table.put(key(2, b"asked for"), Some(Ino(11)));
+            table.put(key(2, &number.to_le_bytes()), None);
+            assert!(table.get(key(2, b"asked for")).is_some(), "{number}");
+        }
+        let known = (0..100_000u32).filter(|n| table.get(key(2, &n.to_le_bytes())).is_some());
+        assert!(known.count() <= CHUNK_BYTES / (HEAD + 4));
+    }
+
+    #[test]
+    fn name_that_has_no_room_in_a_bucket_is_not_kept() {
+        let table = Table::new(0);
+        for len in 1..=255 {
+            let name = vec![b'n'; len];
+            table.put(key(2, &name), Some(Ino(11)));
+            assert_eq!(
+                table.get(key(2, &name)).is_some(),
+                len <= ROOM - HEAD,
+                "{len}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_known_is_what_was_put_last(
+            steps in prop::collection::vec((0..3u8, 0..40u32, 0..60usize, 0..5u32), 1..400),
+        ) {
+            let (table, mut model) = (Table::new(0), HashMap::new());
+            for (what, dir, len, ino) in steps {
+                let name = vec![b'x'; 1 + len];
+                let ino = (ino > 0).then_some(Ino(ino));
+                match what {
+                    0 => {
+                        table.put(key(dir, &name), ino);
+                        model.insert((dir, len), ino);
+                        prop_assert_eq!(table.get(key(dir, &name)), Some(ino));
+                    }
+                    1 => {
+                        table.remove(key(dir, &name));
+                        model.remove(&(dir, len));
+                    }
+                    _ => if let Some(known) = table.get(key(dir, &name)) {
+                        prop_assert_eq!(Some(&known), model.get(&(dir, len)));
+                    }
+                }
+            }
+        }
+    }
+}
