@@ -25,6 +25,40 @@ pub struct Geometry {
     /// A transfer completes in the caller's thread without waiting for hardware (memory, tmpfs,
     /// a mapping), so that a queue would only add cost.
     pub inline: bool,
+    /// What the device writes wholly or not at all, whatever happens meanwhile. `None`: nothing.
+    pub atomic: Option<AtomicUnits>,
+}
+
+/// Lengths of atomic writes ([`Device::write_atomic_at`]): powers of two, the smaller at least the logical block.
+/// What is written so begins at a multiple of its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicUnits {
+    /// The shortest, in bytes.
+    pub min_bytes: u32,
+    /// The longest, in bytes.
+    pub max_bytes: u32,
+}
+
+impl AtomicUnits {
+    /// Units from `min_bytes` to `max_bytes`; none if these are not two powers of two in this order.
+    pub fn new(min_bytes: u32, max_bytes: u32) -> Option<AtomicUnits> {
+        let valid = min_bytes.is_power_of_two() && max_bytes.is_power_of_two();
+        (valid && min_bytes <= max_bytes).then_some(AtomicUnits {
+            min_bytes,
+            max_bytes,
+        })
+    }
+
+    /// Those among them that are at least `min_bytes` and at most `max_bytes`, both powers of two.
+    pub fn within(self, min_bytes: u32, max_bytes: u32) -> Option<AtomicUnits> {
+        AtomicUnits::new(self.min_bytes.max(min_bytes), self.max_bytes.min(max_bytes))
+    }
+
+    /// Whether a write of `len` bytes at `offset` is one of them.
+    pub fn hold(self, offset: u64, len: u64) -> bool {
+        let lengths = u64::from(self.min_bytes)..=u64::from(self.max_bytes);
+        len.is_power_of_two() && lengths.contains(&len) && offset.is_multiple_of(len)
+    }
 }
 
 impl Geometry {
@@ -49,6 +83,22 @@ impl Geometry {
         let unaligned = (offset | len) & (u64::from(self.logical_block_bytes) - 1);
         let end = offset.checked_add(len);
         unaligned == 0 && len > 0 && end.is_some_and(|end| end <= self.size_bytes)
+    }
+
+    /// Checks that the device writes a range atomically.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it writes nothing so; [`Error::NotAtomic`]; those of [`Geometry::check`].
+    pub fn check_atomic(&self, offset: u64, len: u64) -> Result<()> {
+        let Some(units) = self.atomic else {
+            return Err(Error::Unsupported {
+                what: "atomic writes on this device".into(),
+            });
+        };
+        if !units.hold(offset, len) {
+            return Err(Error::NotAtomic { offset, len, units });
+        }
+        self.check("write", offset, len)
     }
 
     /// Checks only that a transfer lies inside the device.
@@ -117,6 +167,20 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Writes all of `buf` at `offset`.
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()>;
 
+    /// As [`Device::write_at`], but wholly or not at all, whatever happens meanwhile: after a loss of power there is
+    /// all of it or nothing. (Whoever reads at the same time may see a part.)
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if [`Geometry::atomic`] is `None`; [`Error::NotAtomic`] for what is none of these units.
+    /// After an error the range is as it was, or written as a whole.
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        let _ = durability;
+        self.geometry().check_atomic(offset, buf.len() as u64)?;
+        Err(Error::Unsupported {
+            what: format!("atomic writes on {}", self.describe()),
+        })
+    }
+
     /// Makes every write that completed before this call durable.
     fn flush(&self) -> Result<()>;
 
@@ -150,6 +214,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         (**self).write_at(offset, buf, durability)
+    }
+
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        (**self).write_atomic_at(offset, buf, durability)
     }
 
     fn flush(&self) -> Result<()> {

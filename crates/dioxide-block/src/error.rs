@@ -1,5 +1,6 @@
 //! The crate's one error type.
 
+use crate::AtomicUnits;
 use std::io;
 use std::path::PathBuf;
 
@@ -46,6 +47,20 @@ pub enum Error {
         len: u64,
         /// Size of the device in bytes.
         size: u64,
+    },
+    /// The device does not write such a range atomically.
+    #[error(
+        "atomic write of {len} bytes at device offset {offset}: the device takes powers of two from {} to {}, at multiples of \
+         themselves",
+        units.min_bytes, units.max_bytes
+    )]
+    NotAtomic {
+        /// First byte of the transfer on the device.
+        offset: u64,
+        /// Length of the transfer in bytes.
+        len: u64,
+        /// What the device writes atomically.
+        units: AtomicUnits,
     },
     /// The device was opened read-only, or cannot be written.
     #[error("{op} on a read-only device")]
@@ -94,7 +109,7 @@ impl Error {
             Error::Io { source, .. } | Error::Open { source, .. } => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
-            Error::Misaligned { .. } | Error::Spec { .. } => libc::EINVAL,
+            Error::Misaligned { .. } | Error::NotAtomic { .. } | Error::Spec { .. } => libc::EINVAL,
             Error::OutOfRange { .. } => libc::EIO,
             Error::ReadOnly { .. } => libc::EROFS,
             Error::Busy { .. } => libc::EBUSY,

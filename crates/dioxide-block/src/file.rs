@@ -168,6 +168,10 @@ impl Device for FileDevice {
         self.io.write_at(offset, buf, durability)
     }
 
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        self.io.write_atomic_at(offset, buf, durability)
+    }
+
     fn flush(&self) -> Result<()> {
         self.io.flush()
     }

@@ -48,6 +48,7 @@ impl<D: Device> InlineQueue<D> {
         match (&op.segs, op.kind) {
             (_, OpKind::Flush) => self.device.flush()?,
             (Segs::One(seg), kind) => self.transfer(kind, seg, &mut op.buf)?,
+            (Segs::Many(_), OpKind::WriteAtomic) => op.check_atomic(self.device.geometry())?,
             (Segs::Many(segs), kind) => {
                 for seg in segs {
                     self.transfer(kind, seg, &mut op.buf)?;
@@ -69,6 +70,11 @@ impl<D: Device> InlineQueue<D> {
             OpKind::Write => {
                 let cached = Durability::Cached;
                 self.device.write_at(seg.device_offset, bytes, cached)
+            }
+            OpKind::WriteAtomic => {
+                let cached = Durability::Cached;
+                self.device
+                    .write_atomic_at(seg.device_offset, bytes, cached)
             }
             _ => {
                 let durable = Durability::ForceUnitAccess;

@@ -27,7 +27,7 @@ pub mod record;
 pub mod sim;
 
 pub use buf::{BUF_ALIGN, Buf, BufPool};
-pub use device::{Device, Durability, Geometry};
+pub use device::{AtomicUnits, Device, Durability, Geometry};
 pub use error::{Error, Result};
 pub use file::{Lane, QueueLane};
 pub use queue::{Completion, Op, OpKind, Queue, QueueOptions, Seg, Segs, SlotId, Waker};

@@ -178,6 +178,8 @@ impl MemDevice {
             discard: true,
             read_only: false,
             inline: true,
+            // Nothing of it survives what an atomic write is to survive.
+            atomic: None,
         };
         MemDevice(Arc::new(Mem { geometry, region }))
     }

@@ -53,6 +53,7 @@ impl OverlayDevice {
             logical_block_bytes: logical.max(source.geometry().logical_block_bytes),
             fua: false,
             discard: false,
+            atomic: None,
             ..inner.geometry().clone()
         };
         assert!(

@@ -23,6 +23,8 @@ pub enum OpKind {
     Write,
     /// Memory to device, durable at completion.
     WriteFua,
+    /// Memory to device, as [`Device::write_atomic_at`](crate::Device::write_atomic_at): of one piece.
+    WriteAtomic,
     /// Makes earlier completed writes durable; carries no segments.
     Flush,
 }
@@ -32,7 +34,7 @@ impl OpKind {
     pub fn name(self) -> &'static str {
         match self {
             OpKind::Read => "read",
-            OpKind::Write | OpKind::WriteFua => "write",
+            OpKind::Write | OpKind::WriteFua | OpKind::WriteAtomic => "write",
             OpKind::Flush => "flush",
         }
     }
@@ -111,6 +113,22 @@ impl Op {
             len: buf.len() as u32,
         });
         Op { kind, buf, segs }
+    }
+}
+
+impl Op {
+    /// Checks that this, an atomic write, is one that the device can make.
+    ///
+    /// # Errors
+    /// As [`Geometry::check_atomic`] and [`Seg::check`]; [`Error::Unsupported`] for one of several pieces.
+    pub(crate) fn check_atomic(&self, geometry: &Geometry) -> Result<()> {
+        let Segs::One(seg) = &self.segs else {
+            return Err(Error::Unsupported {
+                what: "atomic writes of several pieces".into(),
+            });
+        };
+        geometry.check_atomic(seg.device_offset, u64::from(seg.len))?;
+        seg.check(self.kind.name(), geometry, self.buf.len())
     }
 }
 

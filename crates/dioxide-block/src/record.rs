@@ -46,6 +46,8 @@ pub enum Action {
         bytes: Arc<[u8]>,
         /// With force unit access.
         fua: bool,
+        /// Wholly or not at all.
+        atomic: bool,
     },
     /// Made a range read as zeros.
     WriteZeroes {
@@ -63,6 +65,22 @@ pub enum Action {
     },
     /// Flushed.
     Flush,
+}
+
+impl Action {
+    fn of_write(offset: u64, buf: &[u8], durability: Durability, atomic: bool) -> Action {
+        Action::Write {
+            offset,
+            bytes: buf.into(),
+            fua: durability == Durability::ForceUnitAccess,
+            atomic,
+        }
+    }
+
+    /// Whether the media takes it as a whole.
+    fn is_atomic(&self) -> bool {
+        matches!(self, Action::Write { atomic: true, .. })
+    }
 }
 
 /// One logged operation, or one piece of a queued operation with several.
@@ -92,10 +110,12 @@ impl Entry {
         self.action == Action::Flush && self.completed.is_some()
     }
 
-    /// Does it again, on `device`.
+    /// Does it again, on `device`, which need not write atomically.
     pub fn apply(&self, device: &dyn Device) -> Result<()> {
         match &self.action {
-            Action::Write { offset, bytes, fua } => {
+            Action::Write {
+                offset, bytes, fua, ..
+            } => {
                 let durability = match fua {
                     true => Durability::ForceUnitAccess,
                     false => Durability::Cached,
@@ -285,13 +305,17 @@ impl Device for RecordDevice {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
-        let action = Action::Write {
-            offset,
-            bytes: buf.into(),
-            fua: durability == Durability::ForceUnitAccess,
-        };
+        let action = Action::of_write(offset, buf, durability, false);
         self.0
             .logged(action, |inner| inner.write_at(offset, buf, durability))
+    }
+
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        self.0.geometry.check_atomic(offset, buf.len() as u64)?;
+        let action = Action::of_write(offset, buf, durability, true);
+        self.0.logged(action, |inner| {
+            inner.write_atomic_at(offset, buf, durability)
+        })
     }
 
     fn flush(&self) -> Result<()> {

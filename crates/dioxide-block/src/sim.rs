@@ -77,12 +77,15 @@ struct Sim {
 impl SimDevice {
     /// Imitates what `spec` says in front of `inner`.
     ///
-    /// The geometry is that of `inner`, with two changes: it is never `inline`, and a device whose
-    /// flush takes time has a volatile cache.
+    /// The geometry is that of `inner`, with these changes: it is never `inline`, a device whose
+    /// flush takes time has a volatile cache, and atomic units are those of `spec`, if it has any.
     pub fn new(inner: Arc<dyn Device>, spec: SimSpec) -> SimDevice {
         let mut geometry = inner.geometry().clone();
         geometry.inline = false;
         geometry.volatile_cache |= !spec.flush.is_zero();
+        if let Some(units) = spec.atomic {
+            geometry.atomic = units.within(geometry.logical_block_bytes, units.max_bytes);
+        }
         SimDevice(Arc::new(Sim {
             inner,
             geometry,
@@ -165,6 +168,13 @@ impl Device for SimDevice {
         self.0.geometry.check("write", offset, len)?;
         let access = Access::new(FaultOp::Write, offset, len);
         self.0.block(access, Payload::Write(buf, durability))
+    }
+
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        let len = buf.len() as u64;
+        self.0.geometry.check_atomic(offset, len)?;
+        let access = Access::new(FaultOp::Write, offset, len);
+        self.0.block(access, Payload::WriteAtomic(buf, durability))
     }
 
     fn flush(&self) -> Result<()> {

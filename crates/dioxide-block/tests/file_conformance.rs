@@ -83,6 +83,7 @@ macro_rules! conformance {
                 durable_write_is_read_back
                 zeroed_range_reads_as_zeros
                 discarded_range_leaves_its_neighbours
+                atomic_write_is_a_unit_or_refused
                 misaligned_transfer_is_refused
                 transfer_past_the_end_is_refused
                 large_transfer_is_whole
@@ -703,4 +704,30 @@ impl Random {
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
     }
+}
+
+fn atomic_write_is_a_unit_or_refused(fixture: &Fixture) {
+    let device = &*fixture.device;
+    let errno = |offset, len| {
+        let buf = Buf::copy_of(&vec![9; len]);
+        let blocking = device.write_atomic_at(offset, &buf, Durability::Cached);
+        let mut queue = fixture.queue(2);
+        let done = run_one(&mut *queue, Op::whole(OpKind::WriteAtomic, offset, buf));
+        let queued = done.result.map_or_else(|e| e.errno(), |()| 0);
+        assert_eq!(blocking.map_or_else(|e| e.errno(), |()| 0), queued);
+        queued
+    };
+    let Some(units) = device.geometry().atomic else {
+        assert_eq!(errno(0, 4096), libc::EOPNOTSUPP);
+        let mut buf = vec![1; 4096];
+        device.read_at(0, &mut buf).expect("read");
+        return assert_eq!(buf, vec![0; 4096]);
+    };
+    let (min, max) = (units.min_bytes as usize, units.max_bytes as usize);
+    assert_eq!((errno(0, min), errno(max as u64, max)), (0, 0));
+    assert_eq!(errno(0, 2 * max), libc::EINVAL);
+    assert_eq!(errno(min as u64 / 2, min), libc::EINVAL);
+    let mut buf = vec![1; max];
+    device.read_at(max as u64, &mut buf).expect("read");
+    assert_eq!(buf, vec![9; max]);
 }

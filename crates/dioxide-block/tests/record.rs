@@ -48,6 +48,7 @@ fn wrote(sector: u64, byte: u8, fua: bool) -> Action {
         offset: sector * 512,
         bytes: [byte; 512].into(),
         fua,
+        atomic: false,
     }
 }
 
@@ -345,4 +346,55 @@ proptest! {
         bytes.splice(..0, *b"DIOXREC1");
         prop_assert!(Log::read_from(&mut &bytes[..]).is_err());
     }
+}
+
+#[test]
+fn atomic_writes_are_marked_and_survive_the_file_format() {
+    let spec = "atomic=2KiB".parse().expect("spec");
+    let device = recorded(SimDevice::new(Arc::new(mem()), spec));
+    device
+        .write_atomic_at(2048, &[1; 2048], Durability::Cached)
+        .expect("a unit");
+    device
+        .write_atomic_at(1024, &[2; 1024], FUA)
+        .expect("a unit");
+    let mut queue = device
+        .open_queue(&QueueOptions::default())
+        .expect("a queue");
+    let buf = Buf::copy_of(&[3; 1024]);
+    queue
+        .push(Op::whole(OpKind::WriteAtomic, 4096, buf))
+        .expect("room");
+    // In two pieces it is none.
+    queue
+        .push(op(OpKind::WriteAtomic, &[0, 1], 4))
+        .expect("room");
+    let refused = reap(&mut *queue, 2)
+        .into_iter()
+        .filter(|it| it.result.is_err());
+    assert_eq!(refused.count(), 1);
+    let log = device.log();
+    let told: Vec<(u64, usize, bool)> = log
+        .entries()
+        .iter()
+        .map(|entry| match &entry.action {
+            Action::Write {
+                offset,
+                bytes,
+                fua,
+                atomic: true,
+            } => (*offset, bytes.len(), *fua),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [(2048, 2048, false), (1024, 1024, true), (4096, 1024, false)]
+    );
+    let mut file = Vec::new();
+    log.write_to(&mut file).expect("memory");
+    assert_eq!(
+        Log::read_from(&mut file.as_slice()).expect("as written"),
+        log
+    );
 }

@@ -3,7 +3,8 @@
 use dioxide_block::mem::MemDevice;
 use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice};
 use dioxide_block::{
-    Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Seg, Segs,
+    AtomicUnits, Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Seg,
+    Segs,
 };
 use std::sync::Arc;
 use std::thread;
@@ -654,4 +655,57 @@ fn queue_completes_more_than_a_million_requests_a_second() {
         best = best.max(rate);
     }
     assert!(best > 1e6, "at best {best:.0} a second");
+}
+
+fn write_atomic(device: &dyn Device, offset: u64, len: usize) -> Result<(), Error> {
+    device.write_atomic_at(offset, &vec![7; len], Durability::Cached)
+}
+
+#[test]
+fn atomic_writes_are_units_and_nothing_else() {
+    let sim = sim("atomic=2KiB..16KiB");
+    assert_eq!(sim.geometry().atomic, AtomicUnits::new(2048, 16384));
+    let mut queue = queue(&sim, 4);
+    let mut queued = |offset, len| {
+        let op = op(OpKind::WriteAtomic, offset, 7, len);
+        queue.push(op).expect("room");
+        let done = reap(&mut *queue, 1).pop().expect("one");
+        done.result.map_err(|error| error.errno())
+    };
+    for (offset, len) in [(0, 2048), (8192, 8192), (16384 * 3, 16384)] {
+        write_atomic(&sim, offset, len).expect("a unit");
+        assert_eq!(read(&sim, offset, len), vec![7; len]);
+        assert_eq!(queued(offset, len), Ok(()));
+    }
+    for (offset, len) in [(0, 512), (0, 6144), (0, 32768), (2048, 4096), (512, 2048)] {
+        assert_eq!(
+            errno(write_atomic(&sim, offset, len)),
+            libc::EINVAL,
+            "{len} at {offset}"
+        );
+        assert_eq!(queued(offset, len), Err(libc::EINVAL));
+    }
+    assert_eq!(errno(write_atomic(&sim, SIZE, 2048)), libc::EIO);
+}
+
+#[test]
+fn device_without_atomic_units_refuses_them() {
+    let sim = sim("");
+    assert_eq!(sim.geometry().atomic, None);
+    assert_eq!(errno(write_atomic(&sim, 0, 4096)), libc::EOPNOTSUPP);
+    assert_eq!(read(&sim, 0, 4096), vec![0; 4096]);
+}
+
+#[test]
+fn atomic_write_that_a_fault_cuts_does_nothing() {
+    for what in [
+        FaultKind::Short,
+        FaultKind::Torn(5000),
+        FaultKind::Io(libc::EIO),
+    ] {
+        let sim = sim("atomic=16KiB");
+        sim.inject(Fault::once(FaultOp::Write, what));
+        assert_eq!(errno(write_atomic(&sim, 0, 16384)), libc::EIO);
+        assert_eq!(read(&sim, 0, 16384), vec![0; 16384], "{what:?}");
+    }
 }

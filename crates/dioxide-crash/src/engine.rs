@@ -1,4 +1,4 @@
-//! dioxide as a target. Files are opened without `direct`, so that any offset and length will do.
+//! dioxide as a target. Files are opened without `direct`, so that any offset and length will do, but for atomic writes.
 
 use crate::names::{self, Entry, Kind, NameOp, Over, Tree};
 use crate::op::{Durable, Mode, Op};
@@ -86,6 +86,12 @@ impl Mounted {
             } => {
                 let file = self.open(synchronous(durable), name)?;
                 whole(data, file.write_at(data, offset)?)
+            }
+            Op::WriteAtomic {
+                offset, durable, ..
+            } => {
+                let file = self.open(synchronous(durable).direct(true), name)?;
+                whole(data, file.write_at_atomic(data, offset)?)
             }
             Op::Append { durable, .. } => {
                 let file = self.open(synchronous(durable).append(true), name)?;

@@ -348,7 +348,9 @@ fn coverage(recorded: &Recorded) -> Coverage {
     for entry in recorded.log.entries() {
         match &entry.action {
             Action::Flush => coverage.flushes += 1,
-            Action::Write { offset, bytes, fua } => {
+            Action::Write {
+                offset, bytes, fua, ..
+            } => {
                 coverage.forced += u64::from(*fua);
                 for (index, block) in bytes.chunks(1024).enumerate() {
                     let at = offset + index as u64 * 1024;

@@ -28,13 +28,15 @@ pub enum Fault {
     ShortWrite(u32),
     /// Every so many writes, one goes to the next block of 4096 bytes.
     Misplaced(u32),
+    /// What is to be atomic is written as two halves.
+    SplitAtomic,
     /// The device is right, the engine is not.
     Engine(Mutant),
 }
 
 impl Fault {
     /// One of each kind, by name.
-    pub const ALL: [(&str, Fault); 13] = [
+    pub const ALL: [(&str, Fault); 14] = [
         ("no-flush", Fault::NoFlush),
         ("second-flush", Fault::EverySecondFlush),
         ("no-fua", Fault::NoFua),
@@ -42,6 +44,7 @@ impl Fault {
         ("lost", Fault::LostWrite(7)),
         ("short", Fault::ShortWrite(7)),
         ("misplaced", Fault::Misplaced(7)),
+        ("split-atomic", Fault::SplitAtomic),
         ("data-late", Fault::Engine(Mutant::ConvertBeforeData)),
         ("orphan-skipped", Fault::Engine(Mutant::OrphanSkipped)),
         ("size-early", Fault::Engine(Mutant::SizeEarly)),
@@ -140,6 +143,17 @@ impl Device for FaultyDevice {
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.0.shown.write_at(offset, buf, durability)?;
         self.0.pass_on(offset, buf, durability)
+    }
+
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        self.0.shown.write_at(offset, buf, durability)?;
+        let Faulty { fault, inner, .. } = &*self.0;
+        if *fault != Fault::SplitAtomic {
+            return inner.write_atomic_at(offset, buf, durability);
+        }
+        let (first, second) = buf.split_at(buf.len() / 2);
+        inner.write_at(offset, first, durability)?;
+        inner.write_at(offset + first.len() as u64, second, durability)
     }
 
     fn flush(&self) -> Result<()> {

@@ -13,6 +13,7 @@ use crate::fsck::{program, run};
 use crate::model::{FileSpec, Units};
 use crate::names::{self, Entry, Kind, Names};
 use crate::run::Start;
+use dioxide::block::AtomicUnits;
 use dioxide::block::record::states::Snapshot;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
@@ -37,6 +38,8 @@ pub enum Layout {
     Indirect,
     /// Clusters of four blocks of 4096 bytes.
     Bigalloc,
+    /// The same, on a device that writes as much atomically.
+    Atomic,
     /// With an orphan file.
     OrphanFile,
     /// Blocks of 1024 bytes in groups of 256, so many that what spans them takes more than one transaction.
@@ -59,13 +62,14 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 9] = [
+    pub const ALL: [Layout; 10] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
         Layout::Csum3,
         Layout::Indirect,
         Layout::Bigalloc,
+        Layout::Atomic,
         Layout::OrphanFile,
         Layout::Groups,
         Layout::NoJournal,
@@ -93,6 +97,10 @@ impl Layout {
                 cluster: Some(16384),
                 ..recipe("bigalloc", 4096, "metadata_csum,bigalloc,^orphan_file")
             },
+            Layout::Atomic => Recipe {
+                name: "atomic",
+                ..Layout::Bigalloc.recipe()
+            },
             Layout::OrphanFile => recipe("orphan-file", 1024, "metadata_csum,orphan_file"),
             Layout::Groups => Recipe {
                 group: Some(256),
@@ -103,13 +111,14 @@ impl Layout {
     }
 
     /// All but [`Layout::Groups`], whose images are ten times as large.
-    pub const USUAL: [Layout; 8] = [
+    pub const USUAL: [Layout; 9] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
         Layout::Csum3,
         Layout::Indirect,
         Layout::Bigalloc,
+        Layout::Atomic,
         Layout::OrphanFile,
         Layout::NoJournal,
     ];
@@ -202,6 +211,10 @@ impl Layout {
             journal: self != Layout::NoJournal,
             // One checksum over two sectors, and no copy that is as new.
             whole: std::iter::once(1024..2048).collect(),
+            atomic: match self {
+                Layout::Atomic => AtomicUnits::new(512, self.unit_bytes() as u32),
+                _ => None,
+            },
         })
     }
 

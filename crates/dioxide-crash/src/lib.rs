@@ -31,6 +31,7 @@
 //!   promised; data that came with new metadata (an allocation, a conversion, an extension) is not older than that.
 //! - The tree is that of the same state: names, kinds, link counts, targets, contents of new files. No operation on names is there
 //!   in part. What fsync of a file or directory covered is there: its names, or the names in it.
+//! - An atomic write that nothing came after is there, up to the end of the file, or nothing of it is.
 //! - Holes and unwritten blocks read as zeros. No sector ever shows what free space held.
 //!
 //! # What is assumed

@@ -168,6 +168,9 @@ impl Model {
         match *op {
             Op::Write {
                 file, offset, len, ..
+            }
+            | Op::WriteAtomic {
+                file, offset, len, ..
             } => Some((file, offset..offset + len)),
             Op::Append { file, len, .. } => {
                 let size = self.files[file].now().size;
@@ -231,6 +234,12 @@ impl Model {
     pub(crate) fn promised_by(&self, state: u32) -> Vec<(FileNo, usize, Range<u64>)> {
         let (file, range) = match self.ops[state as usize - 1] {
             Op::Write {
+                file,
+                offset,
+                len,
+                durable: Durable::Data | Durable::Full,
+            }
+            | Op::WriteAtomic {
                 file,
                 offset,
                 len,
@@ -338,6 +347,9 @@ struct Change<'a> {
 impl Change<'_> {
     fn make(&mut self, op: &Op, written: Option<(FileNo, Range<u64>)>) {
         if let Some((file, range)) = written {
+            if matches!(op, Op::WriteAtomic { .. }) {
+                self.fill_early(range.clone());
+            }
             return self.write(file, range);
         }
         match *op {
@@ -362,6 +374,33 @@ impl Change<'_> {
             self.put(space, bytes);
         }
         self.extend(range.end.max(old_size));
+    }
+
+    /// An atomic write may be committed as zeros before its data comes, unless all that it meets is a hole.
+    fn fill_early(&mut self, range: Range<u64>) {
+        let all = blocks(range.clone(), self.block_bytes);
+        if !all
+            .iter()
+            .any(|(block, _)| self.layout.slots.contains_key(block))
+        {
+            return;
+        }
+        let (state, before) = (self.state, self.state - 1);
+        self.state = before;
+        for (block, _) in all {
+            if !self
+                .layout
+                .slots
+                .get(&block)
+                .is_some_and(|slot| slot.written)
+            {
+                let zeros = self.make_visible(block);
+                let space = self.layout.slots[&block].space;
+                self.put(space, zeros);
+            }
+        }
+        self.extend(range.end);
+        self.state = state;
     }
 
     /// What a block holds, of which a part is about to be written; allocated if it is a hole.

@@ -51,6 +51,17 @@ pub enum Op {
         /// What it promises.
         durable: Durable,
     },
+    /// Writes atomically: a power of two, at a multiple of itself.
+    WriteAtomic {
+        /// The file.
+        file: FileNo,
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// What it promises.
+        durable: Durable,
+    },
     /// Writes at the end of the file.
     Append {
         /// The file.
@@ -113,6 +124,7 @@ impl Op {
     pub fn file(&self) -> Option<FileNo> {
         match *self {
             Op::Write { file, .. }
+            | Op::WriteAtomic { file, .. }
             | Op::Append { file, .. }
             | Op::SetLen { file, .. }
             | Op::Allocate { file, .. }
@@ -124,10 +136,15 @@ impl Op {
         }
     }
 
-    /// Whether it may be there in part after a crash, sector by sector.
+    /// Whether it changes contents, or where they are.
+    pub fn changes_data(&self) -> bool {
+        self.has_steps() || matches!(self, Op::SetLen { .. } | Op::Allocate { .. })
+    }
+
+    /// Whether it may be there in part after a crash, sector by sector; an atomic write only before its data is.
     pub fn has_steps(&self) -> bool {
         match self {
-            Op::Write { .. } | Op::Append { .. } => true,
+            Op::Write { .. } | Op::WriteAtomic { .. } | Op::Append { .. } => true,
             Op::Allocate { mode, .. } => !matches!(mode, Mode::CollapseRange | Mode::InsertRange),
             _ => false,
         }
@@ -167,6 +184,12 @@ impl fmt::Display for Op {
                 len,
                 durable,
             } => write!(f, "write f{file} {offset}+{len}{}", durable.suffix()),
+            Op::WriteAtomic {
+                file,
+                offset,
+                len,
+                durable,
+            } => write!(f, "write-atomic f{file} {offset}+{len}{}", durable.suffix()),
             Op::Append { file, len, durable } => {
                 write!(f, "append f{file} {len}{}", durable.suffix())
             }

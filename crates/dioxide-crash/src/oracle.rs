@@ -61,7 +61,9 @@ impl Promise {
                 }
                 self.mapped = self.mapped.max(model.promised_names(state));
             }
-            Op::Write { file, durable, .. } | Op::Append { file, durable, .. } => {
+            Op::Write { file, durable, .. }
+            | Op::WriteAtomic { file, durable, .. }
+            | Op::Append { file, durable, .. } => {
                 self.range(model, file, state, durable);
             }
             Op::Name(NameOp::Fsync(_)) => {
@@ -130,6 +132,36 @@ impl Promise {
         ))
     }
 
+    /// An atomic write that nothing came after is there, as far as the file goes, or is not.
+    fn torn(&self, model: &Model, seen: &[Seen]) -> Result<(), String> {
+        for (file, seen) in seen.iter().enumerate() {
+            let is_change = |op: &Op| op.file() == Some(file) && op.changes_data();
+            let begun = &model.ops[..self.last as usize];
+            let Some(at) = begun.iter().rposition(is_change) else {
+                continue;
+            };
+            let Op::WriteAtomic { offset, len, .. } = begun[at] else {
+                continue;
+            };
+            let end = (offset + len).min(seen.data.len() as u64);
+            let start = offset.min(end);
+            let data = content::data(file, at as u32 + 1, start, end - start);
+            let found = &seen.data[start as usize..end as usize];
+            let sectors = found
+                .chunks(SECTOR as usize)
+                .zip(data.chunks(SECTOR as usize));
+            let new = sectors.filter(|(found, new)| found == new).count() as u64;
+            let all = (end - start).div_ceil(SECTOR);
+            if ![0, all].contains(&new) {
+                let name = &model.names[file];
+                return Err(format!(
+                    "{name}: {new} sectors of {all} of an atomic write of {len} bytes at {offset}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn check_where(
         &self,
         model: &Model,
@@ -137,6 +169,7 @@ impl Promise {
         may_be: &dyn Fn(u32) -> bool,
     ) -> Result<(), String> {
         stale(model, seen)?;
+        self.torn(model, seen)?;
         let found: Vec<Found> = (0..seen.len())
             .map(|file| Found {
                 promise: self,

@@ -5,9 +5,10 @@ use crate::model::{FileSpec, Model, Units};
 use crate::op::Op;
 use crate::oracle::Times;
 use crate::target::{Outcome, Session, Sight, Target};
-use dioxide::block::Device;
 use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
 use dioxide::block::record::{Log, RecordDevice};
+use dioxide::block::sim::{SimDevice, SimSpec};
+use dioxide::block::{AtomicUnits, Device};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub struct Start {
     pub journal: bool,
     /// Ranges of the image, in bytes, that its format relies on being written whole.
     pub whole: Vec<Range<u64>>,
+    /// What the device writes atomically.
+    pub atomic: Option<AtomicUnits>,
 }
 
 /// What a workload left.
@@ -81,7 +84,17 @@ pub fn record(
     ops: &[Op],
     device: Disk,
 ) -> Result<Recorded, String> {
-    let record = RecordDevice::new(Arc::new(CowDevice::new(&start.image, device.cache)));
+    let media = Arc::new(CowDevice::new(&start.image, device.cache));
+    let record = RecordDevice::new(match start.atomic {
+        None => media,
+        atomic => {
+            let promises = SimSpec {
+                atomic,
+                ..SimSpec::default()
+            };
+            Arc::new(SimDevice::new(media, promises))
+        }
+    });
     let under: Arc<dyn Device> = match device.fault {
         None | Some(Fault::Engine(_)) => Arc::new(record.clone()),
         Some(fault) => {

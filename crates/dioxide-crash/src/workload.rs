@@ -69,6 +69,13 @@ pub fn operations(layout: Layout) -> Vec<Op> {
     let overwrites = overwrites();
     match layout {
         Layout::NoJournal => overwrites,
+        Layout::Atomic => [
+            overwrites,
+            writes(),
+            changes(layout.unit_bytes()),
+            atomics(),
+        ]
+        .concat(),
         _ => [overwrites, writes(), changes(layout.unit_bytes())].concat(),
     }
 }
@@ -131,6 +138,32 @@ fn writes() -> Vec<Op> {
         write(3, 20_000, 600),
         write_durably(3, 24_576, 4096, Durable::Data),
         write(3, 12_288, 40_960),
+    ]
+}
+
+/// Over one block and a cluster: of data, of holes, unwritten blocks and mixtures, over the end and behind it.
+fn atomics() -> Vec<Op> {
+    let atomic = |file, offset, len, durable| Op::WriteAtomic {
+        file,
+        offset,
+        len,
+        durable,
+    };
+    let cluster = |file, number: u64, durable| atomic(file, number * 16_384, 16_384, durable);
+    vec![
+        cluster(0, 0, Durable::No),
+        cluster(0, 1, Durable::Data),
+        cluster(0, 2, Durable::No),
+        cluster(1, 0, Durable::No),
+        cluster(1, 1, Durable::No),
+        cluster(1, 2, Durable::Full),
+        cluster(2, 0, Durable::No),
+        cluster(2, 1, Durable::Data),
+        cluster(3, 1, Durable::No),
+        cluster(3, 2, Durable::Data),
+        atomic(0, 40_960, 4096, Durable::No),
+        atomic(1, 24_576, 8192, Durable::No),
+        atomic(3, 20_480, 4096, Durable::No),
     ]
 }
 
@@ -330,6 +363,9 @@ fn valid(layout: Layout, ops: Vec<Op>) -> Vec<Op> {
         Op::Name(op) => tree.apply(op, 0),
         Op::Write {
             file, offset, len, ..
+        }
+        | Op::WriteAtomic {
+            file, offset, len, ..
         } => {
             sizes[file] = sizes[file].max(offset + len);
             true
@@ -420,6 +456,16 @@ fn random_op(layout: Layout, random: &mut Random) -> Op {
     let len = (1 + random.below(20_000)).next_multiple_of(grain);
     let unit = layout.unit_bytes();
     let units = random.below(6) * unit;
+    if layout == Layout::Atomic && random.below(3) == 0 {
+        let len = 4096 << random.below(3);
+        let offset = offset / len * len;
+        return Op::WriteAtomic {
+            file,
+            offset,
+            len,
+            durable,
+        };
+    }
     match random.below(12) {
         0..5 => write_durably(file, offset, len, durable),
         5 => append(file, len, durable),

@@ -185,10 +185,14 @@ fn is_caught(what: &str, campaign: Campaign, options: MountOptions, checks: &Che
 fn every_faulty_device_is_caught() {
     let is_device = |fault: &Fault| !matches!(fault, Fault::Engine(_));
     for (name, fault) in Fault::ALL.into_iter().filter(|(_, fault)| is_device(fault)) {
+        let (selection, layouts) = match fault {
+            Fault::SplitAtomic => (Selection::All, &[Layout::Atomic][..]),
+            _ => (Selection::Random, &[Layout::K1, Layout::K4][..]),
+        };
         let campaign = Campaign {
-            selection: Selection::Random,
+            selection,
             fault: Some(fault),
-            ..campaign(&[Layout::K1, Layout::K4])
+            ..campaign(layouts)
         };
         let options = Dioxide::default().options;
         is_caught(name, campaign, options, &Checks::default());

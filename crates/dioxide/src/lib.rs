@@ -49,7 +49,7 @@ mod txn;
 pub use api::attributes::{FallocateMode, SetAttributes, StatFs};
 pub use api::file::{File, OpenOptions};
 pub use api::fs::{DataMode, Fs, MountOptions};
-pub use api::metadata::{DirEntry, FileType, Metadata, Timestamp, Xattr};
+pub use api::metadata::{AtomicWrite, DirEntry, FileType, Metadata, Timestamp, Xattr};
 pub use api::names::{NewFile, RenameMode, Special};
 pub use api::node::{ListedPlus, Node};
 pub use api::queue::{Completion, Queue, QueueOptions};

@@ -35,7 +35,7 @@ use crate::sync::rwsem::Presence;
 use crate::txn::Writer;
 use crate::txn::damage::Damage;
 use crossbeam_utils::CachePadded;
-use dioxide_block::{Device, Lane};
+use dioxide_block::{AtomicUnits, Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
 use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
@@ -67,6 +67,8 @@ pub(crate) struct Mount {
     pub(crate) block_mask: u64,
     /// The device's logical block in bytes, less 1.
     pub(crate) logical_mask: u64,
+    /// What files can have written atomically, if anything.
+    pub(crate) atomic: Option<AtomicUnits>,
     /// Option dioread_nolock.
     pub(crate) dioread_nolock: bool,
     /// Why nothing may be written, if so.

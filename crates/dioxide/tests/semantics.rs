@@ -28,6 +28,8 @@
 //! - A write that passes the largest size is refused as a whole; Linux writes what fits.
 //! - A no-wait write into unwritten blocks would block: converting them takes a transaction (A4.6).
 
+#[path = "semantics/atomic.rs"]
+mod atomic;
 #[path = "semantics/attributes.rs"]
 mod attributes;
 #[path = "semantics/bed.rs"]

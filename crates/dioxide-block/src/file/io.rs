@@ -19,6 +19,9 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Unaligned memory is copied through a buffer of at most this size.
 const BOUNCE_BYTES: usize = 1 << 20;
 
+/// rustix does not have it.
+const RWF_ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_ATOMIC as u32);
+
 const BLKDISCARD: ioctl::Opcode = ioctl::opcode::none(0x12, 119);
 const BLKZEROOUT: ioctl::Opcode = ioctl::opcode::none(0x12, 127);
 
@@ -107,6 +110,33 @@ impl FileIo {
                 self.flush()
             }
             first => complete(("write", offset, buf.len()), first, dsync),
+        }
+    }
+
+    /// One system call, which does all or nothing, and is not repeated for a rest.
+    pub(super) fn write_atomic_at(
+        &self,
+        offset: u64,
+        buf: &[u8],
+        durability: Durability,
+    ) -> Result<()> {
+        self.writable("write")?;
+        self.geometry.check_atomic(offset, buf.len() as u64)?;
+        if buf.as_ptr() as usize & self.mem_mask != 0 {
+            return self.write_atomic_at(offset, &Buf::copy_of(buf), durability);
+        }
+        let flags = match durability {
+            Durability::Cached => RWF_ATOMIC,
+            Durability::ForceUnitAccess => RWF_ATOMIC | ReadWriteFlags::DSYNC,
+        };
+        let slices = [IoSlice::new(buf)];
+        loop {
+            match rio::pwritev2(&self.fd, &slices, self.base + offset, flags) {
+                Ok(n) if n == buf.len() => return Ok(()),
+                Ok(_) => return Err(stopped("write", offset, buf.len() as u64)),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(failed("write", offset, buf.len() as u64, e)),
+            }
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::io::FileIo;
 use super::{Backend, FileOptions, guard};
-use crate::{BUF_ALIGN, Buf, Error, Geometry, Result};
+use crate::{AtomicUnits, BUF_ALIGN, Buf, Error, Geometry, Result};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags};
 use rustix::io::{self as rio, Errno};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,6 +15,8 @@ use std::path::Path;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
+/// The kernel's constant, which rustix does not have.
+const STATX_WRITE_ATOMIC: u32 = 0x0001_0000;
 /// What files are addressed in when nothing asks for more.
 const SECTOR_BYTES: u32 = 512;
 const NO_IMAGE: &str = "neither a regular file nor a block device";
@@ -68,6 +70,10 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
             discard: options.write && discard,
             read_only: !options.write,
             inline: false,
+            atomic: match alignment {
+                Some(_) => atomic_units(&fd, options.img_offset, logical),
+                None => None,
+            },
         },
         direct: alignment.is_some(),
         mem_mask: mem_align as usize - 1,
@@ -156,6 +162,26 @@ fn told_alignment(fd: &OwnedFd) -> Option<Option<DioAlign>> {
     }))
 }
 
+/// What `statx` says (Linux 6.11) of atomic writes with `O_DIRECT`. They are aligned in the file, so as long as
+/// `img_offset` is.
+fn atomic_units(fd: &OwnedFd, img_offset: u64, logical: u32) -> Option<AtomicUnits> {
+    let mask = StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
+    let statx = fs::statx(fd, "", AtFlags::EMPTY_PATH, mask).ok()?;
+    if statx.stx_mask & STATX_WRITE_ATOMIC == 0 {
+        return None;
+    }
+    let told = AtomicUnits::new(
+        statx.stx_atomic_write_unit_min,
+        statx.stx_atomic_write_unit_max,
+    )?;
+    told.within(logical, longest_at(img_offset))
+}
+
+/// The longest unit whose multiples are multiples of it from `offset` on too.
+fn longest_at(offset: u64) -> u32 {
+    1 << offset.trailing_zeros().min(30)
+}
+
 /// The smallest read that works.
 fn tried_alignment(fd: &OwnedFd) -> Option<DioAlign> {
     [SECTOR_BYTES, 4096].into_iter().find_map(|a| {
@@ -235,5 +261,21 @@ pub(super) fn step(path: &Path, what: impl Into<String>, e: Errno) -> Error {
         path: path.into(),
         what: what.into(),
         source: e.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_offset_bounds_atomic_units() {
+        let units = AtomicUnits::new(512, 65536).unwrap();
+        let at = |offset| units.within(512, longest_at(offset));
+        assert_eq!(at(0), Some(units));
+        assert_eq!(at(1 << 20), Some(units));
+        assert_eq!(at(3 << 12), AtomicUnits::new(512, 4096));
+        assert_eq!(at(63 * 512), AtomicUnits::new(512, 512));
+        assert_eq!(at(100), None);
     }
 }

@@ -33,6 +33,7 @@ impl NullSink {
             .map_err(|e| step(path, "cannot open it", e))?;
         let geometry = Geometry {
             inline: false,
+            atomic: None,
             ..metadata.geometry().clone()
         };
         let io = Arc::new(FileIo {

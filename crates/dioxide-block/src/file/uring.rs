@@ -200,6 +200,7 @@ impl UringQueue {
         let offset = self.io.base + seg.device_offset;
         let flags = match slot.kind {
             OpKind::WriteFua => libc::RWF_DSYNC,
+            OpKind::WriteAtomic => libc::RWF_ATOMIC,
             _ => 0,
         };
         let read = slot.kind == OpKind::Read && !self.sink;
@@ -243,6 +244,10 @@ impl UringQueue {
             OpKind::Flush => return Ok(()),
             OpKind::Read => {}
             OpKind::Write | OpKind::WriteFua => self.io.writable(name)?,
+            OpKind::WriteAtomic => {
+                self.io.writable(name)?;
+                return op.check_atomic(&self.io.geometry);
+            }
         }
         let check = |seg: &Seg| seg.check(name, &self.io.geometry, op.buf.len());
         match &op.segs {
@@ -267,7 +272,7 @@ impl UringQueue {
         let plain = match kind {
             OpKind::Read => true,
             OpKind::Write => !self.io.geometry.read_only,
-            OpKind::WriteFua | OpKind::Flush => false,
+            OpKind::WriteFua | OpKind::WriteAtomic | OpKind::Flush => false,
         };
         let fits = plain && self.io.geometry.holds(device_offset, seg.len);
         if !fits || !self.backlog.is_empty() {
@@ -605,7 +610,8 @@ impl Queue for UringQueue {
             self.finish_now(id, op.buf, result);
             return Ok(id);
         }
-        let fixed = self.is_registered(&op.buf);
+        // The kernel takes atomic writes from plain memory only.
+        let fixed = op.kind != OpKind::WriteAtomic && self.is_registered(&op.buf);
         let slot = &mut self.slots[id as usize];
         slot.buf = op.buf;
         slot.segs = op.segs;

@@ -8,12 +8,12 @@
 //!
 //! | Bytes | Entry |
 //! |---|---|
-//! | 1 | kind: 1 write, 2 write with force unit access, 3 write-zeroes, 4 discard, 5 flush |
+//! | 1 | kind: 1 write, 2 write with force unit access, 3 write-zeroes, 4 discard, 5 flush, 6 atomic write, 7 the same with force unit access |
 //! | 8 | number of issue |
 //! | 8 | number of completion; all ones if there is none |
 //! | 8 | offset in bytes; 0 for a flush |
 //! | 8 | length in bytes; 0 for a flush |
-//! | length | the bytes; for kinds 1 and 2 only |
+//! | length | the bytes; for kinds 1, 2, 6 and 7 only |
 //! | 8 | checksum of the entry so far |
 //!
 //! | Bytes | Trailer |
@@ -78,8 +78,14 @@ fn damaged(what: String) -> io::Error {
 /// The fields of an entry as they stand in the file.
 fn raw(action: &Action) -> (u8, u64, u64, &[u8]) {
     match action {
-        Action::Write { offset, bytes, fua } => {
-            (1 + u8::from(*fua), *offset, bytes.len() as u64, bytes)
+        Action::Write {
+            offset,
+            bytes,
+            fua,
+            atomic,
+        } => {
+            let kind = if *atomic { 6 } else { 1 };
+            (kind + u8::from(*fua), *offset, bytes.len() as u64, bytes)
         }
         Action::WriteZeroes { offset, len } => (3, *offset, *len, &[]),
         Action::Discard { offset, len } => (4, *offset, *len, &[]),
@@ -115,10 +121,11 @@ fn read_entry(index: u64, from: &mut impl Read) -> io::Result<Option<Entry>> {
     let (issued, completed) = (sum.number()?, sum.number()?);
     let (offset, len) = (sum.number()?, sum.number()?);
     let action = match kind {
-        1 | 2 => Action::Write {
+        1 | 2 | 6 | 7 => Action::Write {
             offset,
             bytes: sum.bytes(len)?.into(),
-            fua: kind == 2,
+            fua: kind == 2 || kind == 7,
+            atomic: kind > 5,
         },
         3 => Action::WriteZeroes { offset, len },
         4 => Action::Discard { offset, len },

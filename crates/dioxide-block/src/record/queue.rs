@@ -37,6 +37,7 @@ impl RecordQueue {
 /// What an operation is about to do. Pieces that are not inside the buffer do nothing.
 fn actions(op: &Op) -> Vec<Action> {
     let fua = op.kind == OpKind::WriteFua;
+    let atomic = op.kind == OpKind::WriteAtomic;
     let write = |seg: &crate::Seg| {
         let from = seg.buf_offset as usize;
         let bytes = op.buf.get(from..from + seg.len as usize)?;
@@ -44,12 +45,15 @@ fn actions(op: &Op) -> Vec<Action> {
             offset: seg.device_offset,
             bytes: bytes.into(),
             fua,
+            atomic,
         })
     };
     match op.kind {
         OpKind::Read => Vec::new(),
         OpKind::Flush => vec![Action::Flush],
-        OpKind::Write | OpKind::WriteFua => op.segs.as_slice().iter().filter_map(write).collect(),
+        OpKind::Write | OpKind::WriteFua | OpKind::WriteAtomic => {
+            op.segs.as_slice().iter().filter_map(write).collect()
+        }
     }
 }
 
@@ -67,6 +71,10 @@ impl Queue for RecordQueue {
             return Err(op);
         }
         let mut actions = actions(&op);
+        let geometry = &self.record.geometry;
+        if op.kind == OpKind::WriteAtomic && op.check_atomic(geometry).is_err() {
+            actions.clear();
+        }
         actions.retain(|action| self.record.takes(action));
         let issued: Vec<u64> = match actions {
             none if none.is_empty() => Vec::new(),

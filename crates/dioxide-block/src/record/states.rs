@@ -6,7 +6,7 @@
 //!
 //! - a write that had completed before a flush was *issued* is there, if that flush had completed;
 //! - a write with force unit access that had completed is there;
-//! - every other write that had been issued is there, or not, or in part: any sectors of it;
+//! - every other write that had been issued is there, or not, or, if it is not atomic, in part: any sectors of it;
 //! - no sector has what it had before a write that is there and was issued after the other completed.
 //!
 //! Write-zeroes and discards count as writes of zeros.
@@ -178,9 +178,20 @@ impl<'a> States<'a> {
     }
 
     fn reversed(&mut self, at: u64, open: &[usize]) {
-        if open.len() > 1 {
+        let tears =
+            |(i, &over): (usize, &usize)| open[i + 1..].iter().any(|&it| self.tears(over, it));
+        if open.len() > 1 && !open.iter().enumerate().any(tears) {
             self.add_whole(at, open.iter().rev().copied());
         }
+    }
+
+    /// Whether a write that came before another one would leave a part of that one, if it were put over it.
+    fn tears(&self, over: usize, atomic: usize) -> bool {
+        let action = |entry: usize| &self.log.entries()[entry].action;
+        let (over, whole) = (state::place(action(over)), state::place(action(atomic)));
+        let meet = over.start < whole.end && whole.start < over.end;
+        let covers = over.start <= whole.start && whole.end <= over.end;
+        action(atomic).is_atomic() && meet && !covers
     }
 
     /// A torn write, most often the newest, among some of the others.

@@ -32,7 +32,8 @@ pub enum FaultKind {
     Io(i32),
     /// It fails with `ENOSPC` and moves nothing, as on a full thin-provisioned device.
     Enospc,
-    /// The first half of its logical blocks is moved, then it fails with `EIO`.
+    /// The first half of its logical blocks is moved, then it fails with `EIO`. Of an atomic write nothing is, here
+    /// and below.
     Short,
     /// The first so many bytes are moved, not necessarily whole blocks, then it fails with `EIO`:
     /// a write cut off by a power failure. A read gets the whole blocks among them.
@@ -225,6 +226,7 @@ impl Rules {
 pub(super) enum Payload<'a> {
     Read(&'a mut [u8]),
     Write(&'a [u8], Durability),
+    WriteAtomic(&'a [u8], Durability),
     Zeroes,
     Discard,
     Flush,
@@ -234,7 +236,7 @@ impl Payload<'_> {
     fn name(&self) -> &'static str {
         match self {
             Payload::Read(_) => "read",
-            Payload::Write(..) => "write",
+            Payload::Write(..) | Payload::WriteAtomic(..) => "write",
             Payload::Zeroes => "write zeroes",
             Payload::Discard => "discard",
             Payload::Flush => "flush",
@@ -245,6 +247,13 @@ impl Payload<'_> {
         match self {
             Payload::Read(buf) => device.read_at(offset, buf),
             Payload::Write(buf, durability) => device.write_at(offset, buf, durability),
+            Payload::WriteAtomic(buf, durability) => {
+                // What is imitated may promise what the wrapped device does not.
+                match device.geometry().check_atomic(offset, len) {
+                    Ok(()) => device.write_atomic_at(offset, buf, durability),
+                    Err(_) => device.write_at(offset, buf, durability),
+                }
+            }
             Payload::Zeroes => device.write_zeroes(offset, len),
             Payload::Discard => device.discard(offset, len),
             Payload::Flush => device.flush(),
@@ -299,7 +308,7 @@ fn move_first(device: &dyn Device, offset: u64, payload: Payload<'_>, moved: u64
             let rest = vec![0; (moved - whole) as usize];
             tear_block(device, offset + whole, &rest, Durability::Cached)
         }
-        Payload::Discard | Payload::Flush => Ok(()),
+        Payload::WriteAtomic(..) | Payload::Discard | Payload::Flush => Ok(()),
     }
 }
 

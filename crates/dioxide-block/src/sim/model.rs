@@ -25,8 +25,10 @@ impl Work {
     pub(super) fn of(access: &Access, payload: &Payload<'_>) -> Work {
         let (kind, bytes) = match payload {
             Payload::Read(_) => (OpKind::Read, access.len),
-            Payload::Write(_, Durability::Cached) => (OpKind::Write, access.len),
-            Payload::Write(..) => (OpKind::WriteFua, access.len),
+            Payload::Write(_, Durability::Cached) | Payload::WriteAtomic(_, Durability::Cached) => {
+                (OpKind::Write, access.len)
+            }
+            Payload::Write(..) | Payload::WriteAtomic(..) => (OpKind::WriteFua, access.len),
             Payload::Zeroes | Payload::Discard => (OpKind::Write, 0),
             Payload::Flush => (OpKind::Flush, 0),
         };
@@ -170,7 +172,7 @@ impl Model {
         let ceiling = match work.kind {
             OpKind::Flush => 0.0,
             OpKind::Read => self.read_cost.ticks(work),
-            OpKind::Write | OpKind::WriteFua => self.write_cost.ticks(work),
+            OpKind::Write | OpKind::WriteFua | OpKind::WriteAtomic => self.write_cost.ticks(work),
         };
         let channel = self.per_channel * latency as f64;
         (now_ns + latency).max(self.occupy(ceiling.max(channel) as u64, now_ns))
@@ -200,7 +202,7 @@ impl Model {
         let ns = |l: Latency| l.min.as_nanos() as u64;
         match kind {
             OpKind::Read => ns(self.read),
-            OpKind::Write => ns(self.write),
+            OpKind::Write | OpKind::WriteAtomic => ns(self.write),
             OpKind::WriteFua => ns(self.write) + ns(self.fua),
             OpKind::Flush => ns(self.flush),
         }
@@ -213,7 +215,7 @@ impl Model {
         };
         let base = match kind {
             OpKind::Read => between(self.read),
-            OpKind::Write => between(self.write),
+            OpKind::Write | OpKind::WriteAtomic => between(self.write),
             OpKind::WriteFua => between(self.write) + between(self.fua),
             OpKind::Flush => between(self.flush),
         };

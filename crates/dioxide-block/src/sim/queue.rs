@@ -98,6 +98,9 @@ impl SimQueue {
             let access = Access::new(FaultOp::Flush, 0, 0);
             return self.piece(access, Payload::Flush, pushed);
         }
+        if op.kind == OpKind::WriteAtomic {
+            op.check_atomic(&self.sim.geometry)?;
+        }
         for seg in op.segs.as_slice() {
             seg.check(op.kind.name(), &self.sim.geometry, op.buf.len())?;
             let from = seg.buf_offset as usize;
@@ -171,6 +174,7 @@ fn payload(kind: OpKind, bytes: &mut [u8]) -> Payload<'_> {
     match kind {
         OpKind::Read => Payload::Read(bytes),
         OpKind::WriteFua => Payload::Write(bytes, Durability::ForceUnitAccess),
+        OpKind::WriteAtomic => Payload::WriteAtomic(bytes, Durability::Cached),
         _ => Payload::Write(bytes, Durability::Cached),
     }
 }

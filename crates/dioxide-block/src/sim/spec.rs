@@ -1,6 +1,6 @@
 //! What a simulated device imitates, and its text form.
 
-use crate::Error;
+use crate::{AtomicUnits, Error};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -54,11 +54,13 @@ pub struct Tail {
 /// | `read_iops`, `write_iops` | `COUNT` | what the device could do of one kind alone, instead of `iops` |
 /// | `bw` | `RATE` | ceiling of bytes per second, reads and writes together |
 /// | `read_bw`, `write_bw` | `RATE` | likewise, of one kind alone, instead of `bw` |
+/// | `atomic` | `SIZE` or `SIZE..SIZE` | what it writes atomically, from one power of two to the other; of one, from the
+///   smallest |
 /// | `channels` | integer | how many requests the device works on at once; more wait |
 /// | `seed` | integer | seed of the random draws; 0 if not given |
 ///
 /// `TIME` is a number with `ns`, `us`, `ms` or `s` (up to one hour), `PERCENT` a number with `%`,
-/// `COUNT` a number, perhaps with `k` or `M`, `RATE` a number with `B/s`, `kB/s`, `MB/s`, `GB/s`,
+/// `COUNT` a number, perhaps with `k` or `M`, `SIZE` a number with `B`, `KiB` or `MiB`, `RATE` a number with `B/s`, `kB/s`, `MB/s`, `GB/s`,
 /// `KiB/s`, `MiB/s` or `GiB/s`. Numbers may have a fraction. An empty text is the default.
 ///
 /// Reads and writes share one device: a device with `read_iops=1M,write_iops=200k` that does half
@@ -93,6 +95,8 @@ pub struct SimSpec {
     pub read_bw: Option<u64>,
     /// Ceiling of bytes written per second, likewise.
     pub write_bw: Option<u64>,
+    /// What it writes atomically, as far as its logical block allows; `None`: what the wrapped device does.
+    pub atomic: Option<AtomicUnits>,
     /// How many requests the device works on at once.
     pub channels: Option<u64>,
     /// Seed of the random draws.
@@ -101,13 +105,14 @@ pub struct SimSpec {
 
 const KEYS: &str = "latency, read, write, flush, fua (TIME or TIME..TIME), jitter (10%), \
     tail (1%:2ms), iops, read_iops, write_iops (801k), bw, read_bw, write_bw (620MiB/s), \
-    channels, seed (integers)";
+    atomic (16KiB or 4KiB..16KiB), channels, seed (integers)";
 
 /// Longest latency, in nanoseconds.
 const HOUR_NS: f64 = 3600e9;
 
 const TIME_UNITS: &[(&str, f64)] = &[("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0)];
 const COUNT_UNITS: &[(&str, f64)] = &[("M", 1e6), ("k", 1e3), ("", 1.0)];
+const SIZE_UNITS: &[(&str, f64)] = &[("MiB", 1048576.0), ("KiB", 1024.0), ("B", 1.0)];
 const RATE_UNITS: &[(&str, f64)] = &[
     ("GiB/s", 1073741824.0),
     ("MiB/s", 1048576.0),
@@ -149,6 +154,7 @@ fn parse(text: &str) -> Result<SimSpec, String> {
         write_iops: fields.either("write_iops", iops, parse_count)?,
         read_bw: fields.either("read_bw", bw, parse_rate)?,
         write_bw: fields.either("write_bw", bw, parse_rate)?,
+        atomic: fields.take("atomic", parse_units)?,
         channels: fields.take("channels", parse_positive)?,
         seed: fields.take("seed", parse_integer)?.unwrap_or_default(),
     };
@@ -243,6 +249,20 @@ fn parse_latency(text: &str) -> Result<Latency, String> {
     Ok(Latency { min, max })
 }
 
+fn parse_size(text: &str) -> Result<u32, String> {
+    let size = parse_scaled(text, SIZE_UNITS, "16KiB")?;
+    Ok(positive(text, size, f64::from(1u32 << 30))? as u32)
+}
+
+fn parse_units(text: &str) -> Result<AtomicUnits, String> {
+    let (min, max) = match text.split_once("..") {
+        None => (1, parse_size(text)?),
+        Some((min, max)) => (parse_size(min)?, parse_size(max)?),
+    };
+    AtomicUnits::new(min, max)
+        .ok_or_else(|| format!("'{text}' is not two powers of two, the smaller first"))
+}
+
 fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').and_then(|n| n.parse::<f64>().ok());
     match number {
@@ -299,6 +319,14 @@ fn scaled(value: u64, units: &[(&str, f64)]) -> String {
     format!("{}{unit}", value / *factor as u64)
 }
 
+fn units(units: AtomicUnits) -> String {
+    let size = |bytes: u32| scaled(u64::from(bytes), SIZE_UNITS);
+    match units.min_bytes {
+        1 => size(units.max_bytes),
+        min => format!("{}..{}", size(min), size(units.max_bytes)),
+    }
+}
+
 fn time(duration: Duration) -> String {
     scaled(duration.as_nanos() as u64, TIME_UNITS)
 }
@@ -345,6 +373,7 @@ impl fmt::Display for SimSpec {
         pair(&mut say, ["bw", "read_bw", "write_bw"], bw, |n| {
             n.map(|n| scaled(n, RATE_UNITS))
         });
+        say("atomic", self.atomic.map(units));
         say("channels", self.channels.map(|n| n.to_string()));
         say("seed", (self.seed != 0).then(|| self.seed.to_string()));
         match parts.is_empty() {
@@ -397,7 +426,7 @@ mod tests {
     fn spec_with_every_key_parses_to_its_values() {
         let got = spec(
             "read=230us, write=10us..0.5ms ,flush=1ms,fua=3ms,jitter=10%,tail=0.5%:2ms,read_iops=1.2M,\
-             iops=7,bw=620MiB/s,write_bw=1GB/s,channels=64,seed=7",
+             iops=7,bw=620MiB/s,write_bw=1GB/s,atomic=4KiB..16KiB,channels=64,seed=7",
         );
         assert_eq!(got.read, Latency::fixed(Duration::from_micros(230)));
         assert_eq!(got.write.min, Duration::from_micros(10));
@@ -416,6 +445,7 @@ mod tests {
             (Some(620 << 20), Some(1_000_000_000))
         );
         assert_eq!((got.channels, got.seed), (Some(64), 7));
+        assert_eq!(got.atomic, AtomicUnits::new(4096, 16384));
     }
 
     #[test]
@@ -450,6 +480,8 @@ mod tests {
             ("jitter=101%", "jitter: '101%'"),
             ("jitter=NaN%", "jitter: 'NaN%'"),
             ("tail=1%", "tail: '1%'"),
+            ("atomic=24KiB", "atomic: '24KiB' is not two powers of two"),
+            ("atomic=8KiB..4KiB", "the smaller first"),
             ("channels=0", "channels: 0"),
             ("seed=x", "seed: 'x'"),
             ("iops=1,iops=2", "'iops' is given twice"),
@@ -475,6 +507,7 @@ mod tests {
             tail in proptest::option::of((0.0..=100.0f64, 0..3_600_000_000u64)),
             iops in proptest::array::uniform2(proptest::option::of(1..1_000_000_000u64)),
             bw in proptest::array::uniform2(proptest::option::of(1..1_000_000_000_000_000u64)),
+            atomic in proptest::option::of((0..31u32, 0..31u32)),
             channels in proptest::option::of(1..u64::MAX),
             seed: u64,
         ) {
@@ -484,6 +517,7 @@ mod tests {
                 tail: tail.map(|(percent, us)| Tail { percent, extra: extra(us) }),
                 read_iops: iops[0], write_iops: iops[1],
                 read_bw: bw[0], write_bw: bw[1],
+                atomic: atomic.and_then(|(a, b)| AtomicUnits::new(1 << a.min(b), 1 << a.max(b))),
                 channels, seed,
             };
             prop_assert_eq!(&spec.to_string().parse::<SimSpec>().unwrap(), &spec);

@@ -238,6 +238,10 @@ pub struct WriteArgs {
     /// The file ends behind what is written
     #[arg(short, long)]
     pub truncate: bool,
+    /// All as one write, which a crash leaves whole or not at all, if device and file can do that (`dioxide stat`): its
+    /// length is a power of two, the offset a multiple of it
+    #[arg(long, conflicts_with = "truncate")]
+    pub atomic: bool,
     /// Make the file if it is not there
     #[arg(short, long)]
     pub create: bool,

@@ -17,8 +17,8 @@ what a crash at any time can leave of them, recovers each of these states, and c
 what had been promised. e2fsck looks at the results; one state in a thousand is recovered by e2fsck as
 well, and by the kernel's ext4 where it can be mounted: as root, on a loop device. The report tells how
 many. Nothing is written but temporary files.
-Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc,
-orphan-file, groups (many small ones) and no-journal. Exits with 1 if a state is bad, 2 if the test
+Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc, atomic
+(bigalloc on a device with atomic writes), orphan-file, groups (many small ones) and no-journal. Exits with 1 if a state is bad, 2 if the test
 could not be run.
 
 Examples:
@@ -47,8 +47,8 @@ pub struct CrashTestArgs {
     /// Write the image of the replayed state, before its recovery
     #[arg(long, value_name = "FILE", requires = "replay")]
     pub keep: Option<PathBuf>,
-    /// Break the device on purpose: no-flush, second-flush, no-fua, late, lost, short, misplaced; or what
-    /// the engine writes: data-late, orphan-skipped, size-early, revoke-ignored, stale-checksum, free-early
+    /// Break the device on purpose: no-flush, second-flush, no-fua, late, lost, short, misplaced, split-atomic;
+    /// or what the engine writes: data-late, orphan-skipped, size-early, revoke-ignored, stale-checksum, free-early
     #[arg(long, value_name = "FAULT")]
     pub fault: Option<Fault>,
     /// Keep files open during a workload. Otherwise each is opened for each operation

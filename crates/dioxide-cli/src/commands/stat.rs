@@ -121,6 +121,7 @@ fn print_ext4(told: &Told<'_>, out: &mut Out) -> io::Result<()> {
         flags,
         generation,
         project,
+        atomic_write,
         ..
     } = told.metadata;
     let names = match told.flag_names.join(", ") {
@@ -133,6 +134,13 @@ fn print_ext4(told: &Told<'_>, out: &mut Out) -> io::Result<()> {
     )?;
     if let Some(project) = project {
         writeln!(out, "Project: {project}")?;
+    }
+    if let Some(units) = atomic_write {
+        writeln!(
+            out,
+            "Atomic: writes of {} to {} bytes",
+            units.min, units.max
+        )?;
     }
     for xattr in &told.xattrs {
         out.write_all(b" Xattr: ")?;

@@ -122,6 +122,7 @@ fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<Range<u6
         None => args.new_files.with(0o666),
     };
     let options = OpenOptions::new().write(true).append(args.append);
+    let options = options.direct(args.atomic);
     let options = options.create(args.create).new_file(&new);
     let file = match options.open(&target.fs, target.path()) {
         Err(Error::NotFound(_)) if !args.create => {
@@ -140,7 +141,16 @@ fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<Range<u6
         if count == 0 {
             break;
         }
-        file.write_at(&buf[..count], offset).map_err(told)?;
+        let part = &buf[..count];
+        if args.atomic && input.fill(&mut [0])? > 0 {
+            let what = format!("an atomic write is at most {CHUNK_BYTES} bytes");
+            return Err(Failure::plain(what));
+        }
+        match args.atomic {
+            true => file.write_at_atomic(part, offset),
+            false => file.write_at(part, offset),
+        }
+        .map_err(told)?;
         offset += count as u64;
         progress.advance(count as u64);
     }

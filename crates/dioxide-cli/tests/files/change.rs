@@ -255,6 +255,28 @@ fn write_of_standard_input_goes_where_it_is_told() {
     e2fsck_clean(disk.image());
 }
 
+// An image in memory promises nothing, and the kernel's other file systems promise it for few devices.
+#[test]
+fn write_atomic_where_nothing_is_promised_writes_nothing() {
+    let disk = Fixture::new();
+    let before = fs::read(disk.image()).unwrap();
+    let hello = disk.at("/hello");
+    let told = dioxide(["stat", "--json", &hello]);
+    if told.text().contains("atomic_write") {
+        return;
+    }
+    let ran = with_input(["write", "--atomic", &hello], &[1; 4096]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("atomic writes"), "{}", ran.stderr);
+    let ran = with_input(["write", "--atomic", &hello], &[1; (1 << 20) + 1]);
+    assert!(
+        ran.stderr.contains("at most 1048576 bytes"),
+        "{}",
+        ran.stderr
+    );
+    assert!(fs::read(disk.image()).unwrap() == before);
+}
+
 #[test]
 fn write_into_what_is_missing_or_a_directory_changes_nothing() {
     let disk = Fixture::new();

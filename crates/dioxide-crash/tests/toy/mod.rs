@@ -190,6 +190,7 @@ pub fn start() -> Start {
         files,
         journal: true,
         whole: Vec::new(),
+        atomic: None,
     }
 }
 
@@ -442,6 +443,7 @@ impl Mounted {
                 Ok(())
             }
             Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => self.sync(),
+            Op::WriteAtomic { .. } => Err("it has no atomic writes".into()),
             Op::Name(_) => Err("it has no names".into()),
         }
     }

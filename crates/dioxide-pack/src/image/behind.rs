@@ -263,6 +263,14 @@ impl Device for Behind {
         Ok(())
     }
 
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        self.settle()?;
+        self.0
+            .shared
+            .device
+            .write_atomic_at(offset, buf, durability)
+    }
+
     fn flush(&self) -> Result<()> {
         self.settle()?;
         self.0.shared.device.flush()

@@ -4,7 +4,7 @@ use crate::explain::{Direction, Explanation};
 use crate::inode::Inode;
 use crate::io::direct::policy::Policy;
 use crate::io::direct::write::{Memory, WriteRequest};
-use crate::io::direct::{Access, SyncMode, Wait, read, simple, write};
+use crate::io::direct::{Access, SyncMode, Wait, atomic, read, simple, write};
 use crate::mount::Mount;
 use crate::sync::slot;
 use crate::{
@@ -332,22 +332,48 @@ impl File {
         self.write_slices(bufs, offset, Wait::Block)
     }
 
+    /// `RWF_ATOMIC`: as [`File::write_at`], but a crash leaves all of `buf` or what was there before, and no mixture of them.
+    /// The length is a power of two within [`Metadata::atomic_write`], the offset a multiple of it. It is not durable
+    /// for that: see [`File::sync_data`]. Whoever reads at the same time may see a part. Blocks; may wait for a commit.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; [`Error::Unsupported`] if the device promises nothing of that kind, the file is not mapped by
+    /// extents or was not opened with [`OpenOptions::direct`]; `EINVAL` for another length or offset, also of an append that
+    /// would begin where it cannot. After an error the range is as it was, or zeros for a hole, or written as a whole.
+    pub fn write_at_atomic(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.access.check_writable()?;
+        let request = self.write_request(Memory::of_one(buf), buf.len(), offset, Wait::Block);
+        self.mount.call(|| atomic::write(&request, buf))
+    }
+
     #[inline(never)]
     fn write_slices(&self, bufs: &[IoSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         self.access.check_writable()?;
-        let request = WriteRequest {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let request = self.write_request(Memory::of(bufs), len, offset, wait);
+        self.mount.call(|| write::write(&request, bufs))
+    }
+
+    #[inline]
+    fn write_request(
+        &self,
+        memory: Memory,
+        len: usize,
+        offset: u64,
+        wait: Wait,
+    ) -> WriteRequest<'_> {
+        WriteRequest {
             mount: &self.mount,
             inode: &self.inode,
             access: self.access,
             policy: self.mount.knobs.sample().policy(),
             offset,
-            len: bufs.iter().map(|buf| buf.len()).sum(),
-            memory: Memory::of(bufs),
+            len,
+            memory,
             asynchronous: false,
             wait,
             slot: slot::current(),
-        };
-        self.mount.call(|| write::write(&request, bufs))
+        }
     }
 
     /// `fdatasync`: makes every write that returned before this call durable, with the size and the

@@ -71,6 +71,18 @@ pub struct Metadata {
     pub flags: u32,
     /// Generation number.
     pub generation: u32,
+    /// What [`crate::File::write_at_atomic`] takes, if the file and the device can do it (`STATX_WRITE_ATOMIC`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub atomic_write: Option<AtomicWrite>,
+}
+
+/// Lengths of atomic writes, in bytes, both powers of two, as are those between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct AtomicWrite {
+    /// The shortest.
+    pub min: u32,
+    /// The longest.
+    pub max: u32,
 }
 
 impl Metadata {

@@ -17,7 +17,7 @@ use crate::io::direct::iter::{Piece, Pieces};
 use crate::io::direct::policy::{LockMode, Plan};
 use crate::io::direct::read::{InFile, ReadLock, collect, read_inline};
 use crate::io::direct::write::{self, Admitted, Memory, WriteRequest};
-use crate::io::direct::{Wait, simple};
+use crate::io::direct::{Wait, atomic, simple};
 use crate::io::ioend::{CompletionMode, EndFacts, defers};
 use crate::map::MapKind;
 use crate::mount::Mount;
@@ -168,6 +168,14 @@ impl Files {
     }
 }
 
+/// What a request is to do, for a worker.
+#[derive(Clone, Copy)]
+enum Job {
+    Read,
+    Write,
+    WriteAtomic,
+}
+
 /// How a request went in.
 enum Start {
     /// To the device.
@@ -249,7 +257,7 @@ impl Queue {
             Err(error) => Start::Done(buf, Err(error)),
             Ok(()) => core.start_read(&mut self.device, file, offset, buf, tag),
         };
-        core.settle(start, file, offset, tag, false);
+        core.settle(start, file, offset, tag, Job::Read);
     }
 
     /// Pushes a write of all of `buf` at `offset`. As [`Queue::read`].
@@ -287,7 +295,31 @@ impl Queue {
             Err(error) => Start::Done(buf, Err(error)),
             Ok(()) => core.start_write(&mut self.device, file, offset, buf, tag),
         };
-        core.settle(start, file, offset, tag, true);
+        core.settle(start, file, offset, tag, Job::Write);
+    }
+
+    /// Pushes a write of all of `buf` at `offset`, as [`File::write_at_atomic`].
+    ///
+    /// # Errors
+    /// The buffer, if the queue is full.
+    pub fn write_atomic(
+        &mut self,
+        file: &File,
+        offset: u64,
+        buf: Buf,
+        tag: u64,
+    ) -> Result<(), Buf> {
+        let core = &mut self.core;
+        if core.outstanding == core.depth {
+            return Err(buf);
+        }
+        core.outstanding += 1;
+        let start = match core.check(file, file.access.check_writable()) {
+            Err(error) => Start::Done(buf, Err(error)),
+            Ok(()) => core.start_atomic_write(&mut self.device, file, offset, buf, tag),
+        };
+        core.settle(start, file, offset, tag, Job::WriteAtomic);
+        Ok(())
     }
 
     /// Hands everything that was pushed to the device: at most one system call.
@@ -425,14 +457,14 @@ impl Core {
     }
 
     /// Books where a request went.
-    fn settle(&mut self, start: Start, file: &File, offset: u64, tag: u64, is_write: bool) {
+    fn settle(&mut self, start: Start, file: &File, offset: u64, tag: u64, job: Job) {
         match start {
             Start::Pushed => {}
             Start::Done(buf, result) => {
                 let result = self.mount.judged(result).map_err(Box::new);
                 self.ready.push_back(Completion { tag, buf, result });
             }
-            Start::Punt(buf) => self.punt(file, offset, buf, tag, is_write),
+            Start::Punt(buf) => self.punt(file, offset, buf, tag, job),
         }
     }
 
@@ -545,6 +577,38 @@ impl Core {
         };
         self.count_write(&plan);
         let request = self.whole(&file.inode, tag, len, true);
+        self.push(device, &file.inode, op, request);
+        Start::Pushed
+    }
+
+    fn start_atomic_write(
+        &mut self,
+        device: &mut QueueLane,
+        file: &File,
+        offset: u64,
+        buf: Buf,
+        tag: u64,
+    ) -> Start {
+        let len = buf.len();
+        if len == 0 {
+            return Start::Done(buf, Ok(0));
+        }
+        let request = write_request(file, offset, &buf, Wait::NoWait, self.slot());
+        if let Err(error) = atomic::check(&request) {
+            return Start::Done(buf, Err(error));
+        }
+        // As in `start_write`.
+        let admitted = match write::admit(&request) {
+            Ok(admitted) => admitted,
+            Err(error) => return self.punt_or_fail(buf, error),
+        };
+        let device_offset = match atomic::locate_now(&request, &admitted) {
+            Ok(device_offset) => device_offset,
+            Err(error) => return self.punt_or_fail(buf, error),
+        };
+        self.count_write(&admitted.plan);
+        let request = self.whole(&file.inode, tag, len, true);
+        let op = Op::whole(OpKind::WriteAtomic, device_offset, buf);
         self.push(device, &file.inode, op, request);
         Start::Pushed
     }
@@ -696,15 +760,17 @@ impl Core {
 
     /// Runs a request in a worker, in blocking mode.
     #[cold]
-    fn punt(&mut self, file: &File, offset: u64, mut buf: Buf, tag: u64, is_write: bool) {
+    fn punt(&mut self, file: &File, offset: u64, mut buf: Buf, tag: u64, job: Job) {
         self.mount.counters.add(self.slot(), Count::Punt);
         self.away += 1;
         let (file, give_back, waker) = (file.clone(), self.give_back.clone(), self.waker.clone());
         self.mount.workers.run(move || {
-            let result = if is_write {
-                file.mount.call(|| blocking_write(&file, offset, &buf))
-            } else {
-                file.read_at(&mut buf, offset)
+            let result = match job {
+                Job::Read => file.read_at(&mut buf, offset),
+                Job::Write | Job::WriteAtomic => {
+                    let mount = &file.mount;
+                    mount.call(|| blocking_write(&file, offset, &buf, job))
+                }
             };
             let result = result.map_err(Box::new);
             // Who has the completion may close the file system.
@@ -781,7 +847,10 @@ fn write_request<'a>(
 }
 
 /// A punted write: the same code, allowed to wait.
-fn blocking_write(file: &File, offset: u64, buf: &Buf) -> Result<usize> {
+fn blocking_write(file: &File, offset: u64, buf: &Buf, job: Job) -> Result<usize> {
     let request = write_request(file, offset, buf, Wait::Block, slot::current());
-    write::write(&request, &[IoSlice::new(buf)])
+    match job {
+        Job::WriteAtomic => atomic::write(&request, buf),
+        Job::Read | Job::Write => write::write(&request, &[IoSlice::new(buf)]),
+    }
 }

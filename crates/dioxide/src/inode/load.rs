@@ -415,6 +415,16 @@ impl From<Option<DiskType>> for FileType {
     }
 }
 
+/// As [`Inode::is_plain_data`], of a file with these flags.
+#[inline]
+pub(crate) fn is_plain_data(flags: InodeFlags) -> bool {
+    const SPECIAL: u32 = InodeFlags::INLINE_DATA.0
+        | InodeFlags::ENCRYPT.0
+        | InodeFlags::VERITY.0
+        | InodeFlags::JOURNAL_DATA.0;
+    flags.0 & SPECIAL == 0
+}
+
 impl Inode {
     /// Whether nobody may change it (`chattr +i`).
     pub(crate) fn is_immutable(&self) -> bool {
@@ -442,11 +452,7 @@ impl Inode {
     /// inline, encrypted, under verity or journalled.
     #[inline]
     pub(crate) fn is_plain_data(&self) -> bool {
-        const SPECIAL: u32 = InodeFlags::INLINE_DATA.0
-            | InodeFlags::ENCRYPT.0
-            | InodeFlags::VERITY.0
-            | InodeFlags::JOURNAL_DATA.0;
-        self.flags().0 & SPECIAL == 0
+        is_plain_data(self.flags())
     }
 
     /// Where it is, for errors.

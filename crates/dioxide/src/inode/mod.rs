@@ -4,7 +4,7 @@ mod life;
 mod load;
 
 pub(crate) use life::End;
-pub(crate) use load::{InodeCache, new_id, sets_id};
+pub(crate) use load::{InodeCache, is_plain_data, new_id, sets_id};
 
 use self::life::Life;
 use crate::FileType;

@@ -90,6 +90,11 @@ impl Device for Fence {
         self.seen(self.inner.write_at(offset, buf, durability))
     }
 
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        self.check("write", offset, buf.len() as u64)?;
+        self.seen(self.inner.write_atomic_at(offset, buf, durability))
+    }
+
     fn flush(&self) -> Result<()> {
         self.check("flush", 0, 0)?;
         self.seen(self.inner.flush())

@@ -18,6 +18,7 @@ use super::zone::{Zones, journal_blocks};
 use super::{Knobs, Mount};
 use crate::api::fs::{DataMode, MountOptions};
 use crate::inode::{Inode, InodeCache};
+use crate::io::direct::atomic;
 use crate::io::worker::Workers;
 use crate::namei::{Dentries, Ways};
 use crate::stats::Counters;
@@ -124,6 +125,7 @@ impl Mount {
             block_bits: sb.block_size_log2(),
             block_mask: u64::from(block_bytes) - 1,
             logical_mask: u64::from(device.geometry().logical_block_bytes) - 1,
+            atomic: atomic::units_of(device.geometry(), &sb),
             dioread_nolock: options.dioread_nolock,
             read_only: options.read_only.then(|| "opened read-only".to_owned()),
             warnings: Vec::new(),

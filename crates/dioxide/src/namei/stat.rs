@@ -144,6 +144,7 @@ impl Mount {
             crtime: disk.crtime().map(Timestamp::from),
             flags: disk.flags().0,
             generation: disk.generation(),
+            atomic_write: self.atomic_write_of(disk),
         }
     }
 

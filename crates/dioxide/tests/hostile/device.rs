@@ -40,6 +40,7 @@ impl Mutant {
                 discard: false,
                 read_only: true,
                 inline: true,
+                atomic: None,
             },
             bytes,
             mutations,

@@ -1,6 +1,7 @@
 //! Where the tests run: an image in memory, full of poison where nothing was written yet, behind a
 //! device that records what would survive a power cut, behind one that holds and fails requests.
 
+use dioxide::block::AtomicUnits;
 use dioxide::block::record::RecordDevice;
 use dioxide::block::record::states::{Cache, CowDevice, Media, Options, Snapshot, State, States};
 use dioxide::block::sim::{SimDevice, SimSpec};
@@ -46,6 +47,8 @@ pub enum Layout {
     Indirect,
     /// Small files lie in their inodes.
     Inline,
+    /// 4 KiB blocks in clusters of 16 KiB.
+    Clusters,
 }
 
 impl Layout {
@@ -55,6 +58,7 @@ impl Layout {
             Layout::OrphanList => "^orphan_file",
             Layout::Indirect => "^extent,^64bit",
             Layout::Inline => "inline_data",
+            Layout::Clusters => "bigalloc",
         }
     }
 
@@ -92,6 +96,9 @@ impl Layout {
         mke2fs.args(["-q", "-F", "-t", "ext4", "-b", self.block_bytes()]);
         mke2fs.args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]);
         mke2fs.args(["-O", self.features(), "-d"]).arg(&tree);
+        if self == Layout::Clusters {
+            mke2fs.args(["-C", "16384"]);
+        }
         run(mke2fs.arg(&image));
         let snapshot = Snapshot::new(&std::fs::read(&image).expect("the image"));
         if matches!(self, Layout::Indirect | Layout::Inline) {
@@ -161,18 +168,28 @@ impl Bed {
         Bed::on(layout, MountOptions::new().policy(policy))
     }
 
+    /// On a device that writes such units atomically.
+    pub fn promising(layout: Layout, options: MountOptions, units: AtomicUnits) -> Bed {
+        let bed = Bed::cold(layout.template(), options, Some(units));
+        bed.in_use()
+    }
+
     pub fn on(layout: Layout, options: MountOptions) -> Bed {
         Bed::over(layout.template(), options)
     }
 
     /// Nothing was changed yet.
     pub fn untouched() -> Bed {
-        Bed::cold(Layout::Default.template(), MountOptions::new())
+        Bed::cold(Layout::Default.template(), MountOptions::new(), None)
     }
 
     /// Marked as in use already, so that the first write of a test is one of its own.
     fn over(base: Snapshot, options: MountOptions) -> Bed {
-        let mut bed = Bed::cold(base, options);
+        Bed::cold(base, options, None).in_use()
+    }
+
+    fn in_use(self) -> Bed {
+        let mut bed = self;
         bed.set_attributes("/other", &SetAttributes::new())
             .expect("a first change");
         bed.sync().expect("a sync");
@@ -181,9 +198,14 @@ impl Bed {
         bed
     }
 
-    fn cold(base: Snapshot, options: MountOptions) -> Bed {
+    fn cold(base: Snapshot, options: MountOptions, atomic: Option<AtomicUnits>) -> Bed {
         let cow = CowDevice::new(&base, Cache::Volatile);
-        let record = RecordDevice::new(Arc::new(cow.clone()));
+        let promises = SimSpec {
+            atomic,
+            ..SimSpec::default()
+        };
+        let media = SimDevice::new(Arc::new(cow.clone()), promises);
+        let record = RecordDevice::new(Arc::new(media));
         let sim = SimDevice::new(Arc::new(record.clone()), SimSpec::default());
         let options = options.commit_interval(Duration::from_secs(3600));
         let fs = Fs::open_device(Arc::new(sim.clone()), &options).expect("a fresh image");

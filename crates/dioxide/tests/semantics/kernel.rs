@@ -375,6 +375,79 @@ fn direct_requests_at_the_edges_are_as_in_the_kernel() {
     }
 }
 
+/// How a file is opened, offset, length.
+fn atomic_requests() -> Vec<(&'static str, u64, usize)> {
+    let handles = ["reading", "plain", "direct"];
+    let ranges = [
+        (0, 0),
+        (3, 0),
+        (0, 4096),
+        (0, 512),
+        (1, 4096),
+        (0, 12_288),
+        (3, 1),
+    ];
+    let all = handles.into_iter();
+    all.flat_map(|handle| ranges.map(|(offset, len)| (handle, offset, len)))
+        .collect()
+}
+
+fn atomic_by_kernel(path: &Path) -> Vec<i32> {
+    use rustix::io::{ReadWriteFlags, pwritev2};
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = ReadWriteFlags::from_bits_retain(libc::RWF_ATOMIC as u32);
+    let ask = |(handle, offset, len): (&str, u64, usize)| {
+        let mut options = std::fs::File::options();
+        options.read(true).write(handle != "reading");
+        let direct = if handle == "direct" {
+            libc::O_DIRECT
+        } else {
+            0
+        };
+        let file = options.custom_flags(direct).open(path).expect("it exists");
+        let written = pwritev2(&file, &[std::io::IoSlice::new(&memory(len))], offset, flags);
+        written.map_or_else(|error| error.raw_os_error(), |_| 0)
+    };
+    atomic_requests().into_iter().map(ask).collect()
+}
+
+fn atomic_by_dioxide(fs: &Fs) -> Vec<i32> {
+    let ask = |(handle, offset, len): (&str, u64, usize)| {
+        let options = dioxide::OpenOptions::new().read(true);
+        let options = options
+            .write(handle != "reading")
+            .direct(handle == "direct");
+        let file = options.open(fs, "/f").expect("it exists");
+        let written = file.write_at_atomic(&memory(len), offset);
+        written.map_or_else(|error| error.errno(), |_| 0)
+    };
+    atomic_requests().into_iter().map(ask).collect()
+}
+
+// On a device that promises nothing. None of those that are at hand does.
+#[test]
+fn atomic_writes_are_refused_as_in_the_kernel() {
+    need_root!();
+    for builder in [
+        Image::builder(),
+        Image::builder().features("^extents,^64bit"),
+    ] {
+        let tree = tempfile::tempdir().expect("a folder");
+        std::fs::write(tree.path().join("f"), data(DIRECT_SIZE as u64)).expect("room");
+        let image = builder.size(64 << 20).source(tree.path()).build();
+        let kernel = image
+            .copy()
+            .populate_with_kernel(|root| atomic_by_kernel(&root.join("f")));
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let ours = atomic_by_dioxide(&fs);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+        for ((request, ours), kernel) in atomic_requests().iter().zip(ours).zip(kernel) {
+            assert_eq!(ours, kernel, "{request:?}");
+        }
+    }
+}
+
 fn compare(name: &str, builder: ImageBuilder, unit: u64, extents: bool) {
     let cases: Vec<Vec<Call>> = cases(unit)
         .into_iter()

@@ -120,6 +120,8 @@ impl Slot {
         let error = match moved {
             ..0 => failed(name, offset, len, io::Error::from_raw_os_error(-moved)),
             0 => stopped(name, offset, len),
+            // Never in parts.
+            _ if self.kind == OpKind::WriteAtomic => stopped(name, offset, len),
             _ => {
                 let moved = moved as u32;
                 let seg = self.seg(piece);

@@ -230,3 +230,51 @@ fn transfer_that_stops_is_an_error() {
     let error = done.pop().unwrap().result.unwrap_err();
     assert!(matches!(*error, Error::Io { len: 412, .. }), "{error}");
 }
+
+/// No file system here promises anything; the kernel must hear all the same what it is asked for, and refuse it. Buffers
+/// that are registered would be refused for another reason.
+#[test]
+fn kernel_is_asked_for_atomic_writes() {
+    let file = sparse();
+    let open = FileOptions {
+        backend: Backend::Uring,
+        write: true,
+        ..FileOptions::default()
+    };
+    let mut io = probe::open(file.path(), &open).expect("opens");
+    if io.geometry.atomic.is_some() {
+        return;
+    }
+    io.geometry.atomic = crate::AtomicUnits::new(4096, 65536);
+    let pool = BufPool::new(1, 4096);
+    let options = QueueOptions {
+        pool: Some(pool.clone()),
+        depth: 4,
+        ..QueueOptions::default()
+    };
+    for durability in [
+        crate::Durability::Cached,
+        crate::Durability::ForceUnitAccess,
+    ] {
+        let error = io.write_atomic_at(4096, &[7; 4096], durability);
+        assert_eq!(error.expect_err("no promise").errno(), libc::EOPNOTSUPP);
+    }
+    let mut queue = UringQueue::new(Arc::new(io), &options, false).expect("a ring");
+    let mut registered = pool.take().expect("one");
+    registered.fill(7);
+    for buf in [Buf::copy_of(&[7; 4096]), registered] {
+        let op = Op::whole(OpKind::WriteAtomic, 4096, buf);
+        queue.push(op).expect("room");
+    }
+    let mut done = Vec::new();
+    while queue.in_flight() > 0 {
+        queue.wait(None).unwrap();
+        queue.reap(&mut done);
+    }
+    assert_eq!(done.len(), 2);
+    for completion in done {
+        let error = completion.result.expect_err("no promise");
+        assert_eq!(error.errno(), libc::EOPNOTSUPP);
+    }
+    assert!(std::fs::read(file.path()).unwrap().iter().all(|&b| b == 0));
+}

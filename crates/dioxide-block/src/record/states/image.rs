@@ -9,7 +9,7 @@
 
 use super::certain::Timeline;
 use super::mix;
-use super::state::{self, SECTOR, State, StateError};
+use super::state::{self, Kept, SECTOR, State, StateError};
 use crate::inline::InlineQueue;
 use crate::record::{Action, Log};
 use crate::{Device, Durability, Geometry, Queue, QueueOptions, Result};
@@ -128,6 +128,7 @@ impl CowDevice {
             discard: true,
             read_only: false,
             inline: true,
+            atomic: None,
         };
         CowDevice(Arc::new(Cow {
             geometry,
@@ -283,6 +284,12 @@ impl<'a> Media<'a> {
         if let Some(part) = state.parts.iter().find(|part| !possible(part.entry)) {
             let (entry, at) = (part.entry, state.at);
             return Err(StateError::Entry { entry, at });
+        }
+        let is_torn = |part: &&state::Part| {
+            part.kept != Kept::All && self.log.entries()[part.entry].action.is_atomic()
+        };
+        if let Some(part) = state.parts.iter().find(is_torn) {
+            return Err(StateError::Torn(part.entry));
         }
         self.go_to(state.at)?;
         let device = CowDevice::new(&self.certain, self.cache);

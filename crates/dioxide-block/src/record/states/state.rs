@@ -84,10 +84,13 @@ pub(super) fn place(action: &Action) -> Range<u64> {
 }
 
 /// The pieces of a write that the media takes whole, as sectors counted from its first: those that end at
-/// a multiple of the unit that is inside none of the ranges.
+/// a multiple of the unit that is inside none of the ranges. An atomic write is one piece.
 pub(super) fn units(action: &Action, unit_bytes: u64, whole: &[Range<u64>]) -> Vec<Range<u64>> {
     let is_inside = |at: u64| whole.iter().any(|range| range.start < at && at < range.end);
     let Range { start, end } = place(action);
+    if action.is_atomic() {
+        return std::iter::once(0..(end - start) / SECTOR).collect();
+    }
     let mut units = Vec::new();
     let mut at = start;
     while at < end {
@@ -116,6 +119,9 @@ pub enum StateError {
         /// The time.
         at: u64,
     },
+    /// A part of an atomic write.
+    #[error("no crash state: entry {0} is atomic")]
+    Torn(usize),
     /// A write of the log is past the end of the image.
     #[error("entry {entry}, issued at {}, is past the end of the image", .issued)]
     Outside {

@@ -31,6 +31,7 @@ fn written(
             offset: sector * 512,
             bytes: bytes.into(),
             fua,
+            atomic: false,
         },
     }
 }
@@ -189,6 +190,54 @@ fn write_is_not_torn_inside_a_range_that_is_taken_whole() {
         "{states:?}"
     );
     assert!(states.contains(&found(&[(1, 1)])) && states.contains(&found(&[(4, 1)])));
+}
+
+/// As `write`, but atomic.
+fn whole(issued: u64, completed: impl Into<Option<u64>>, sector: u64, fill: &[u8]) -> Entry {
+    let mut entry = write(issued, completed, sector, fill);
+    if let Action::Write { atomic, .. } = &mut entry.action {
+        *atomic = true;
+    }
+    entry
+}
+
+#[test]
+fn atomic_write_is_there_or_not_and_never_in_part() {
+    let log = Log::new(vec![
+        write(0, 1, 4, &[1; 8]),
+        whole(2, 3, 4, &[2; 4]),
+        whole(4, None, 4, &[3; 8]),
+    ]);
+    let options = Options {
+        torn: 200,
+        ..Options::default()
+    };
+    let found: BTreeSet<_> = all(&log, options).into_iter().map(|s| s.1).collect();
+    for sectors in &found {
+        let twos = (4..8).filter(|&at| sectors[at] == 2).count();
+        let threes = (4..12).filter(|&at| sectors[at] == 3).count();
+        assert!(
+            [0, 4].contains(&twos) && [0, 8].contains(&threes),
+            "{sectors:?}"
+        );
+    }
+    let ones = |sectors: &[u8; SECTORS]| sectors.iter().filter(|&&byte| byte == 1).count();
+    assert!(
+        found
+            .iter()
+            .any(|sectors| ![0, 4, 8].contains(&ones(sectors)))
+    );
+}
+
+#[test]
+fn part_of_an_atomic_write_is_no_state() {
+    let log = Log::new(vec![whole(0, 1, 4, &[1; 8])]);
+    let mut media = Media::new(base(), &log, Cache::Volatile);
+    let refused = media.crash(&"1:0[0-4]".parse().expect("a state"));
+    assert!(matches!(refused, Err(StateError::Torn(0))));
+    media
+        .crash(&"1:0".parse().expect("a state"))
+        .expect("whole");
 }
 
 #[test]

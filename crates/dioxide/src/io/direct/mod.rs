@@ -2,8 +2,9 @@
 //!
 //! [`policy`] decides the lock → [`read`] or [`write`] takes it and checks → [`simple`] serves a
 //! small read by one lookup, [`iter`] everything else mapping by mapping → the device. Writes that need
-//! blocks, or a new size, go through [`place`].
+//! blocks, or a new size, go through [`place`]; those that must be there as a whole, through [`atomic`].
 
+pub(crate) mod atomic;
 pub(crate) mod iter;
 pub(crate) mod lock;
 pub(crate) mod place;

@@ -15,6 +15,7 @@
 //! What is not exclusive may be overtaken: two writers under the shared lock may both find a hole. Who
 //! settles second finds the blocks mapped, gives its claim back, and writes again to where they are.
 
+use super::atomic;
 use super::policy::WriteFacts;
 use super::write::WriteRequest;
 use crate::alloc::{Claim, Goal, Request, Right};
@@ -121,6 +122,17 @@ pub(super) fn write_placing(
     alone: bool,
     cuts: Cuts,
 ) -> Result<Placed> {
+    placing(request, bufs, pos, alone, cuts, Placing::write)
+}
+
+fn placing<'a, 'b>(
+    request: &WriteRequest<'a>,
+    bufs: &'a [IoSlice<'b>],
+    pos: u64,
+    alone: bool,
+    cuts: Cuts,
+    write: impl FnOnce(&Placing<'a, 'b>) -> Result<Placed>,
+) -> Result<Placed> {
     let (mount, inode) = (request.mount, request.inode);
     let writer = mount.writer()?;
     let placing = Placing {
@@ -139,12 +151,25 @@ pub(super) fn write_placing(
     if placing.was_cut() {
         return Ok(Placed::MustBeAlone);
     }
-    let placed = placing.write();
+    let placed = write(&placing);
     if placed.is_err() && alone && inode.i_size() > placing.old_size {
         // What was settled of it belongs to a write that failed.
         mount.shrink(writer, inode, placing.old_size)?;
     }
     placed
+}
+
+/// As [`write_placing`], but the data goes to the device as one write, and a crash shows all of it or nothing.
+pub(super) fn write_atomic(
+    request: &WriteRequest<'_>,
+    bufs: &[IoSlice<'_>],
+    pos: u64,
+    alone: bool,
+    cuts: Cuts,
+) -> Result<Placed> {
+    placing(request, bufs, pos, alone, cuts, |placing| {
+        placing.write_atomic(request)
+    })
 }
 
 impl Placing<'_, '_> {
@@ -164,16 +189,95 @@ impl Placing<'_, '_> {
     }
 
     fn write(&self) -> Result<Placed> {
-        let placed = self.place(self.pos..self.end)?;
-        if placed == Placed::Done {
-            if !self.grow_to(self.end)? {
-                return Ok(Placed::MustBeAlone);
-            }
-            if !self.keep_times {
-                self.inode.set_modified(coarse_now_ns());
-            }
+        match self.place(self.pos..self.end)? {
+            Placed::Done => self.end(),
+            Placed::MustBeAlone => Ok(Placed::MustBeAlone),
         }
-        Ok(placed)
+    }
+
+    /// What comes when all blocks are written.
+    fn end(&self) -> Result<Placed> {
+        if !self.grow_to(self.end)? {
+            return Ok(Placed::MustBeAlone);
+        }
+        if !self.keep_times {
+            self.inode.set_modified(coarse_now_ns());
+        }
+        Ok(Placed::Done)
+    }
+
+    fn write_atomic(&self, request: &WriteRequest<'_>) -> Result<Placed> {
+        let blocks = self.blocks_of(&(self.pos..self.end));
+        let target = match self.whole(self.plan(blocks.clone())?)? {
+            Some(target) => target,
+            None if !self.alone => return Ok(Placed::MustBeAlone),
+            None => {
+                self.fill(blocks.clone())?;
+                let filled = self.whole(self.plan(blocks)?)?;
+                filled.ok_or_else(|| {
+                    request.unsupported("an atomic write to blocks that lie apart")
+                })?
+            }
+        };
+        let device_offset = request.unit_at(target.pblk << self.mount.block_bits)?;
+        if !matches!(target.what, What::Hole(_)) {
+            atomic::commit_map(request)?;
+        }
+        let [buf] = self.bufs else {
+            unreachable!("an atomic write has one buffer");
+        };
+        let device = &self.mount.device;
+        device.write_atomic_at(device_offset, buf, Durability::Cached)?;
+        match self.settle(target)? {
+            Settled::Done => self.end(),
+            Settled::Overtaken | Settled::MustBeAlone => Ok(Placed::MustBeAlone),
+        }
+    }
+
+    /// The one target that targets are, if they lie in a row, are of one kind, and are settled by one transaction.
+    fn whole(&self, targets: Vec<Target>) -> Result<Option<Target>> {
+        let mut targets = targets.into_iter();
+        let mut whole = targets.next().expect("a write has blocks");
+        for target in targets {
+            let both_written =
+                matches!((&whole.what, &target.what), (What::Written, What::Written));
+            if !both_written || target.pblk != whole.pblk + u64::from(whole.len) {
+                return Ok(None);
+            }
+            whole.len += target.len;
+        }
+        if matches!(whole.what, What::Unwritten) {
+            let lock = self.inode.map.lock();
+            let extents = self
+                .mount
+                .unwritten_extents(self.inode, &lock, whole.blocks())?;
+            return Ok((extents.len() == 1).then_some(whole));
+        }
+        Ok(Some(whole))
+    }
+
+    /// Fills what holds no data with zeros, so that all blocks are written.
+    fn fill(&self, blocks: Range<u64>) -> Result<()> {
+        let zeros = vec![0; ((blocks.end - blocks.start) << self.mount.block_bits) as usize];
+        for target in self.plan(blocks)? {
+            let bytes = target.blocks().start << self.mount.block_bits
+                ..target.blocks().end << self.mount.block_bits;
+            if matches!(target.what, What::Written) {
+                continue;
+            }
+            drop(target);
+            zero_gap(self.mount, self.inode, bytes.start)?;
+            let bufs = [IoSlice::new(&zeros[..(bytes.end - bytes.start) as usize])];
+            let part = Placing {
+                bufs: &bufs,
+                pos: bytes.start,
+                end: bytes.end,
+                old_size: self.inode.i_size(),
+                ..*self
+            };
+            part.write()?;
+        }
+        Ok(())
     }
 
     /// Writes a part of the request, and all that this takes.

@@ -369,12 +369,26 @@ impl<'a> WriteRequest<'a> {
         if first.kind != MapKind::Mapped {
             return Ok(false);
         }
-        for piece in Pieces::new(self.mount, self.inode, pos, self.len, self.wait) {
+        for piece in self.pieces(pos) {
             if piece?.kind != MapKind::Mapped {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// What the request covers, mapping by mapping.
+    pub(super) fn pieces(&self, pos: u64) -> Pieces<'a> {
+        Pieces::new(self.mount, self.inode, pos, self.len, self.wait)
+    }
+
+    /// Counts which lock it had.
+    pub(super) fn count(&self, plan: &Plan) {
+        let mode = match plan.lock {
+            LockMode::Exclusive => Count::WriteExclusive,
+            LockMode::Shared | LockMode::None => Count::WriteShared,
+        };
+        self.mount.counters.add(self.slot, mode);
     }
 
     #[cold]
@@ -423,19 +437,25 @@ pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<
 
 /// A write to a file whose content lies in blocks.
 fn write_blocks(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<usize> {
-    let admitted = admit(request)?;
-    match carry_out(request, bufs, admitted)? {
-        Placed::Done => {}
-        Placed::MustBeAlone => {
-            let mut admitted = restart(request)?;
-            request.drain()?;
-            admitted.plan.io_lock = IoLock::Keep;
-            if carry_out(request, bufs, admitted)? == Placed::MustBeAlone {
-                return Err(Error::NoSpace(Shortage::ScatteredClusters));
-            }
-        }
-    }
+    until_alone(request, |admitted| carry_out(request, bufs, admitted))?;
     Ok(request.len)
+}
+
+/// Carries a write out as it was admitted, and once more alone if it asks for that.
+pub(super) fn until_alone<'a>(
+    request: &WriteRequest<'a>,
+    carry_out: impl Fn(Admitted<'a>) -> Result<Placed>,
+) -> Result<()> {
+    if carry_out(admit(request)?)? == Placed::Done {
+        return Ok(());
+    }
+    let mut admitted = restart(request)?;
+    request.drain()?;
+    admitted.plan.io_lock = IoLock::Keep;
+    match carry_out(admitted)? {
+        Placed::Done => Ok(()),
+        Placed::MustBeAlone => Err(Error::NoSpace(Shortage::ScatteredClusters)),
+    }
 }
 
 /// Writes what was admitted, and makes it as durable as the handle wants.
@@ -444,11 +464,7 @@ fn carry_out(
     bufs: &[IoSlice<'_>],
     admitted: Admitted<'_>,
 ) -> Result<Placed> {
-    let mode = match admitted.plan.lock {
-        LockMode::Exclusive => Count::WriteExclusive,
-        LockMode::Shared | LockMode::None => Count::WriteShared,
-    };
-    request.mount.counters.add(request.slot, mode);
+    request.count(&admitted.plan);
     if !admitted.plain {
         let alone =
             admitted.plan.lock == LockMode::Exclusive && admitted.plan.io_lock == IoLock::Keep;
@@ -489,7 +505,7 @@ impl WriteRequest<'_> {
 
     /// Whether the write itself can be durable: `O_DSYNC` of one mapping that nobody needs a commit to
     /// find.
-    fn durability(&self, first: &Mapping, pos: u64) -> Durability {
+    pub(super) fn durability(&self, first: &Mapping, pos: u64) -> Durability {
         let end = pos + self.len as u64;
         let covered = (u64::from(first.lblk.0) + u64::from(first.len)) << self.mount.block_bits;
         let data_only = self.access.sync_of(self.inode) == SyncMode::Data;
@@ -500,7 +516,7 @@ impl WriteRequest<'_> {
         Durability::Cached
     }
 
-    fn make_durable(&self) -> Result<()> {
+    pub(super) fn make_durable(&self) -> Result<()> {
         self.mount.make_durable(self.inode, self.access)
     }
 
@@ -511,14 +527,14 @@ impl WriteRequest<'_> {
 }
 
 /// What protects a synchronous write's I/O.
-enum Held<'a> {
+pub(super) enum Held<'a> {
     Lock(#[allow(dead_code)] Guard<'a>),
     Counted(&'a Inode),
 }
 
 impl<'a> Held<'a> {
     #[inline]
-    fn for_io(inode: &'a Inode, guard: Guard<'a>, io_lock: IoLock) -> Held<'a> {
+    pub(super) fn for_io(inode: &'a Inode, guard: Guard<'a>, io_lock: IoLock) -> Held<'a> {
         match (io_lock, guard) {
             (IoLock::Downgrade, Guard::Exclusive(lock)) => {
                 Held::Lock(Guard::Shared(lock.downgrade()))

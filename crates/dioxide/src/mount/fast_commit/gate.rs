@@ -53,6 +53,11 @@ impl Device for Gate {
         self.inner.write_at(offset, buf, durability)
     }
 
+    fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> BlockResult<()> {
+        self.check("write")?;
+        self.inner.write_atomic_at(offset, buf, durability)
+    }
+
     fn flush(&self) -> BlockResult<()> {
         self.check("flush")?;
         self.inner.flush()
