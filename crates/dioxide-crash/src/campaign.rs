@@ -26,6 +26,8 @@ pub enum Selection {
     Random,
     /// Of operations on names: each alone, all pairs and random mixes by turns.
     Names,
+    /// The same, of operations on attributes.
+    Attributes,
     /// One.
     One(Workload),
 }
@@ -40,6 +42,7 @@ impl FromStr for Selection {
             "pairs" => Ok(Selection::Pairs),
             "random" => Ok(Selection::Random),
             "names" => Ok(Selection::Names),
+            "attributes" => Ok(Selection::Attributes),
             one => one.parse().map(Selection::One),
         }
     }
@@ -184,38 +187,44 @@ impl Campaign {
             Selection::Singles => of(Workload::singles),
             Selection::Pairs => of(Workload::pairs),
             Selection::Random => Vec::new(),
-            Selection::Names => {
-                let (singles, pairs) = (of(Workload::names_singles), of(Workload::names_pairs));
-                let singles = singles.into_iter().map(Some).chain(std::iter::repeat(None));
-                let turns = pairs.into_iter().zip(singles).zip(0..);
-                let turn = |((pair, single), index): ((Job, Option<Job>), u64)| {
-                    single.into_iter().chain([pair, self.random(index)])
-                };
-                turns.flat_map(turn).collect()
+            Selection::Names => self.turns(of(Workload::names_pairs), of(Workload::names_singles)),
+            Selection::Attributes => {
+                let pairs = of(Workload::attributes_pairs);
+                self.turns(pairs, of(Workload::attributes_singles))
             }
             Selection::One(workload) => of_one(&self.layouts, workload),
             Selection::All => {
                 // There are more pairs than operations.
-                let singles = [of(Workload::singles), of(Workload::names_singles)].concat();
-                let singles = singles.into_iter().map(Some);
-                let singles = singles.chain(std::iter::repeat(None));
-                let (data, names) = (of(Workload::pairs), of(Workload::names_pairs));
-                let names = names.into_iter().map(Some).chain(std::iter::repeat(None));
-                let pairs = data.into_iter().zip(names);
-                let pairs = pairs.flat_map(|(pair, other)| std::iter::once(pair).chain(other));
-                let turns = pairs.zip(singles).zip(0..);
-                let turn = |((pair, single), index): ((Job, Option<Job>), u64)| {
-                    single.into_iter().chain([pair, self.random(index)])
-                };
-                turns.flat_map(turn).collect()
+                let singles = [
+                    of(Workload::singles),
+                    of(Workload::names_singles),
+                    of(Workload::attributes_singles),
+                ];
+                let further = [of(Workload::names_pairs), of(Workload::attributes_pairs)];
+                let mut further = further.map(Vec::into_iter);
+                let pairs = of(Workload::pairs).into_iter().flat_map(|pair| {
+                    let others = further.each_mut().map(Iterator::next);
+                    std::iter::once(pair).chain(others.into_iter().flatten())
+                });
+                self.turns(pairs, singles.concat())
             }
         }
+    }
+
+    /// A pair, a random mix, and while there are any an operation alone, by turns.
+    fn turns(&self, pairs: impl IntoIterator<Item = Job>, singles: Vec<Job>) -> Vec<Job> {
+        let singles = singles.into_iter().map(Some).chain(std::iter::repeat(None));
+        let turns = pairs.into_iter().zip(singles).zip(0..);
+        let turn = |((pair, single), index): ((Job, Option<Job>), u64)| {
+            single.into_iter().chain([pair, self.random(index)])
+        };
+        turns.flat_map(turn).collect()
     }
 
     fn job(&self, jobs: &[Job], index: usize) -> Option<Job> {
         let endless = matches!(
             self.selection,
-            Selection::All | Selection::Random | Selection::Names
+            Selection::All | Selection::Random | Selection::Names | Selection::Attributes
         );
         let further = || self.random(index as u64);
         jobs.get(index).copied().or_else(|| endless.then(further))
@@ -237,6 +246,9 @@ impl Campaign {
         let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(index);
         match (self.selection, index % 67) {
             (Selection::Names, _) | (Selection::All, 0..20) => Workload::NamesRandom { seed },
+            (Selection::Attributes, _) | (Selection::All, 30..50) => {
+                Workload::AttributesRandom { seed }
+            }
             (_, 29) => Workload::Long { seed },
             _ => Workload::Random { seed },
         }

@@ -1,12 +1,13 @@
 //! dioxide as a target. Files are opened without `direct`, so that any offset and length will do, but for atomic writes.
 
-use crate::names::{self, Entry, Kind, NameOp, Over, Tree};
+use crate::attributes::{Attributes, FLAGS, asked_for};
+use crate::names::{self, Change, Entry, Kind, NameOp, Over, Tree};
 use crate::op::{Durable, Mode, Op};
 use crate::target::{Outcome, Seen, Session, Target};
 use dioxide::block::Device;
 use dioxide::{
-    Error, FallocateMode, File, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
-    SetAttributes, Special, Timestamp,
+    Error, FallocateMode, File, FileType, Fs, Metadata, MountOptions, NewFile, OpenOptions,
+    RenameMode, SetAttributes, Special, Timestamp, XattrMode,
 };
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -114,8 +115,9 @@ impl Mounted {
     }
 
     fn change_names(&mut self, op: NameOp) -> Result<(), Error> {
-        let (fs, new) = (&self.fs, NewFile::new(0o755));
+        let (fs, new) = (&self.fs, NewFile::new(names::OTHER_MODE));
         let write = OpenOptions::new().read(true).write(true);
+        let write = write.new_file(&NewFile::new(names::FILE_MODE));
         match op {
             NameOp::Create(path) => write.create_new(true).open(fs, path).map(drop),
             NameOp::Fill(path, len) => {
@@ -141,8 +143,48 @@ impl Mounted {
             }
             NameOp::Rmdir(path) => fs.remove_dir(path),
             NameOp::Rename(from, to, over) => fs.rename(from, to, rename_mode(over)),
+            NameOp::Change(path, change) => self.change(path, change),
             NameOp::Fsync(path) => fs.symlink_node(path)?.sync(),
         }
+    }
+
+    fn change(&self, path: &str, change: Change) -> Result<(), Error> {
+        let (node, set) = (self.fs.symlink_node(path)?, SetAttributes::new());
+        let time = |secs| Timestamp { secs, nanos: 0 };
+        let set = match change {
+            Change::Set(name, len) => {
+                return node.set_xattr(name, &names::value(name, len), XattrMode::Set);
+            }
+            Change::List(name, list) => {
+                return node.set_xattr(name, &list.value(), XattrMode::Set);
+            }
+            Change::Remove(name) => return node.remove_xattr(name),
+            Change::Mode(mode) => set.mode(mode),
+            Change::Owner(uid, gid) => set.uid(uid).gid(gid),
+            Change::Times(atime, mtime) => set.atime(time(atime)).mtime(time(mtime)),
+            Change::Flags(flags) => set.flags(node.metadata().flags & !FLAGS | flags),
+            Change::Project(project) => set.project(project),
+        };
+        node.set_attributes(&set)
+    }
+
+    fn attributes(&self, path: &str, about: &Metadata, kind: &Kind) -> Result<Attributes, Error> {
+        let xattrs = self.fs.symlink_node(path)?.xattrs()?;
+        // Overwrites have their time later.
+        let mtime = asked_for(about.mtime.secs).filter(|_| *kind != Kind::Known);
+        Ok(Attributes {
+            mode: about.permissions,
+            uid: about.uid,
+            gid: about.gid,
+            flags: about.flags & FLAGS,
+            project: about.project.unwrap_or(0),
+            atime: asked_for(about.atime.secs),
+            mtime,
+            xattrs: xattrs
+                .into_iter()
+                .map(|xattr| (xattr.name, xattr.value))
+                .collect(),
+        })
     }
 
     /// What is at a path, and its inode number.
@@ -153,7 +195,8 @@ impl Mounted {
             _ if known.contains(&about.ino) => Kind::Known,
             FileType::Regular => {
                 let mut data = vec![0; about.size as usize];
-                self.plain(path)?.read_at(&mut data, 0)?;
+                let file = OpenOptions::new().read(true).open(&self.fs, path)?;
+                file.read_at(&mut data, 0)?;
                 Kind::File(data)
             }
             FileType::Symlink => Kind::Symlink(self.fs.read_link(path)?),
@@ -161,8 +204,13 @@ impl Mounted {
             other => return Err(Error::Invalid(format!("{path}: a {other:?}"))),
         };
         let links = if kind == Kind::Dir { 0 } else { about.nlink };
-        let first = path.to_owned();
-        Ok((about.ino, Entry { first, links, kind }))
+        let entry = Entry {
+            first: path.to_owned(),
+            links,
+            attributes: self.attributes(path, &about, &kind)?,
+            kind,
+        };
+        Ok((about.ino, entry))
     }
 
     fn names(&self, known: &[String]) -> Result<Tree, Error> {

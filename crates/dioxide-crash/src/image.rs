@@ -8,6 +8,7 @@
 //! | `/f2` | empty |
 //! | `/f3` | 64 KiB, 32 KiB of it allocated and unwritten (where the layout can), the rest a hole |
 
+use crate::attributes::Attributes;
 use crate::content;
 use crate::fsck::{program, run};
 use crate::model::{FileSpec, Units};
@@ -44,6 +45,10 @@ pub enum Layout {
     OrphanFile,
     /// Blocks of 1024 bytes in groups of 256, so many that what spans them takes more than one transaction.
     Groups,
+    /// Blocks of 1024 bytes, and attributes whose values are inodes.
+    EaInode,
+    /// The same, with quotas of users, groups and projects, which not every kernel can keep.
+    Quota,
     /// Without a journal: overwrites only.
     NoJournal,
 }
@@ -62,7 +67,7 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 10] = [
+    pub const ALL: [Layout; 12] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -72,6 +77,8 @@ impl Layout {
         Layout::Atomic,
         Layout::OrphanFile,
         Layout::Groups,
+        Layout::EaInode,
+        Layout::Quota,
         Layout::NoJournal,
     ];
 
@@ -106,12 +113,14 @@ impl Layout {
                 group: Some(256),
                 ..recipe("groups", 1024, "metadata_csum,^orphan_file,^resize_inode")
             },
+            Layout::EaInode => recipe("ea-inode", 1024, "metadata_csum,ea_inode,^orphan_file"),
+            Layout::Quota => recipe("quota", 1024, "metadata_csum,ea_inode,^orphan_file"),
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
         }
     }
 
-    /// All but [`Layout::Groups`], whose images are ten times as large.
-    pub const USUAL: [Layout; 9] = [
+    /// All but [`Layout::Groups`], whose images are ten times as large, and [`Layout::Quota`].
+    pub const USUAL: [Layout; 10] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -120,6 +129,7 @@ impl Layout {
         Layout::Bigalloc,
         Layout::Atomic,
         Layout::OrphanFile,
+        Layout::EaInode,
         Layout::NoJournal,
     ];
 
@@ -154,6 +164,11 @@ impl Layout {
         }
     }
 
+    /// Whether values of attributes can be inodes.
+    pub(crate) fn has_value_inodes(self) -> bool {
+        matches!(self, Layout::EaInode | Layout::Quota)
+    }
+
     /// Whether files can have unwritten blocks.
     fn has_unwritten(self) -> bool {
         self != Layout::Indirect
@@ -182,7 +197,13 @@ impl Layout {
     pub(crate) fn names(self) -> Names {
         let entry = |path: &str, links, kind| {
             let first = path.to_owned();
-            (first.clone(), Entry { first, links, kind })
+            let entry = Entry {
+                first,
+                links,
+                kind,
+                attributes: Attributes::new(0o755),
+            };
+            (path.to_owned(), entry)
         };
         let dirs = names::DIRS.into_iter().chain(["/lost+found"]);
         let dirs = dirs.map(|path| entry(path, 0, Kind::Dir));
@@ -229,6 +250,12 @@ impl Layout {
         write_names(&tree).map_err(|e| at(&tree, e))?;
         self.mke2fs(&image, &tree)?;
         self.debugfs(place, &image, files)?;
+        if self == Layout::Quota {
+            // mke2fs does not count what it copies, and knows projects only so.
+            run(program("tune2fs")?
+                .args(["-O", "project,quota"])
+                .arg(&image))?;
+        }
         run(program("e2fsck")?.arg("-fn").arg(&image))?;
         fs::read(&image).map_err(|e| at(&image, e))
     }

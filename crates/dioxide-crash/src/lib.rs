@@ -6,7 +6,8 @@
 //! | [`op`] | what a workload does, as data |
 //! | [`content`] | bytes that tell whose they are, and poison for free space |
 //! | [`model`] | what files look like after each operation, and which mixtures a crash may leave |
-//! | [`names`] | what operations do with names, and what a tree looks like |
+//! | [`attributes`] | what files have besides content and names, and what calls make of it |
+//! | [`names`] | what operations do with names and attributes, and what a tree looks like |
 //! | [`oracle`] | what has been promised at a time, and whether files keep it |
 //! | [`target`] | the file system under test, as the explorer sees it |
 //! | [`engine`] | dioxide as such a target |
@@ -29,8 +30,10 @@
 //!   operation is there without those before it, as far as metadata goes.
 //! - Each sector of data is one that was written to that block of that file, not older than what is
 //!   promised; data that came with new metadata (an allocation, a conversion, an extension) is not older than that.
-//! - The tree is that of the same state: names, kinds, link counts, targets, contents of new files. No operation on names is there
-//!   in part. What fsync of a file or directory covered is there: its names, or the names in it.
+//! - The tree is that of the same state: names, kinds, link counts, targets, contents of new files,
+//!   attributes (permissions, owners, times that were asked for, flags, projects, extended attributes). No operation on names
+//!   or attributes is there in part. What fsync of a file or directory covered is there: its names and attributes, or the
+//!   names in it.
 //! - An atomic write that nothing came after is there, up to the end of the file, or nothing of it is.
 //! - Holes and unwritten blocks read as zeros. No sector ever shows what free space held.
 //!
@@ -42,6 +45,7 @@
 //! Not a model of what several threads may do to one file: workloads are one thread's. Not a check of the
 //! metadata's own consistency: that is e2fsck's part, which is plugged in ([`explore::Checks`]).
 
+pub mod attributes;
 pub mod campaign;
 pub mod content;
 pub mod engine;

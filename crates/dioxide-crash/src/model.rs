@@ -15,7 +15,7 @@
 //! Invariant: the space of a file behind its end is zero.
 
 use crate::content;
-use crate::names::{NameOp, Names, Tree};
+use crate::names::{Change as Attribute, NameOp, Names, Tree};
 use crate::op::{Durable, FileNo, Mode, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -184,6 +184,7 @@ impl Model {
     pub fn push(&mut self, op: Op) {
         let state = self.last() + 1;
         let written = self.written_range(&op);
+        self.push_tree(&op, state);
         for (file, history) in self.files.iter_mut().enumerate() {
             let mut change = Change {
                 state,
@@ -195,23 +196,36 @@ impl Model {
             if op.file() == Some(file) {
                 change.make(&op, written.clone());
             }
+            if let Some(attributes) = self.tree.attributes(&self.names[file]) {
+                change.layout.mode = attributes.mode;
+                change.layout.atime = attributes.atime.unwrap_or(change.layout.atime);
+            }
             let layout = change.layout;
             history.push(state, layout);
         }
-        self.push_tree(&op, state);
         self.ops.push(op);
     }
 
     fn push_tree(&mut self, op: &Op, state: u32) {
         let before = self.trees.last().expect("state 0 is always there").clone();
         let last = self.promised.last().copied().unwrap_or(0);
-        let Op::Name(op) = *op else {
-            self.trees.push(before);
-            return self.promised.push(last);
-        };
-        self.tree.apply(op, state);
-        if let NameOp::Fsync(path) = op {
-            self.synced.insert(state, self.tree.promised(path));
+        match *op {
+            Op::Name(op) => {
+                self.tree.apply(op, state);
+                if let NameOp::Fsync(path) = op {
+                    self.synced.insert(state, self.tree.promised(path));
+                }
+            }
+            Op::SetMode { file, mode } => {
+                let (path, change) = (&self.names[file], Attribute::Mode(mode));
+                self.tree.change(path, change, state);
+            }
+            Op::SetTime { file, secs } => self.tree.set_atime(&self.names[file], secs, state),
+            Op::Fsync { file } => {
+                let promised = self.tree.promised(&self.names[file]);
+                self.synced.insert(state, promised);
+            }
+            _ => {}
         }
         let tree = self.tree.tree();
         let changed = tree != *before;

@@ -1,9 +1,12 @@
-//! Names: what operations do with them, and what a tree looks like.
+//! Names and attributes: what operations do with them, and what a tree looks like.
 //!
 //! Files that data operations work on ([`crate::model`]) are in the tree too, without their content. All others are
 //! written once, while they are empty, so that a tree with their contents is of one state or of none:
 //! nothing is ever written over what an older tree shows.
 
+use crate::attributes::{ACCESS, Attributes, DEFAULT, list};
+use dioxide::FileType;
+use dioxide::format::inode::InodeFlags;
 use dioxide::format::journal::MAGIC;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -44,8 +47,60 @@ pub enum NameOp {
     Rmdir(&'static str),
     /// Moves a name.
     Rename(&'static str, &'static str, Over),
+    /// Changes an attribute. Symlinks are not followed.
+    Change(&'static str, Change),
     /// `fsync` of a file or directory.
     Fsync(&'static str),
+}
+
+/// One call on the attributes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// `setxattr`, of so many bytes: see [`value`].
+    Set(&'static str, usize),
+    /// `removexattr`.
+    Remove(&'static str),
+    /// `setxattr` of [`ACCESS`] or [`DEFAULT`].
+    List(&'static str, List),
+    /// `chmod`.
+    Mode(u16),
+    /// `chown`.
+    Owner(u32, u32),
+    /// `utimens`: last access and last change, in seconds since 1970.
+    Times(i64, i64),
+    /// Of [`crate::attributes::FLAGS`].
+    Flags(u32),
+    /// The project.
+    Project(u32),
+}
+
+/// Access control lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum List {
+    /// Names a user, and has a mask.
+    Named,
+    /// As a mode, 0o651.
+    Plain,
+    /// Without entries.
+    Empty,
+}
+
+impl List {
+    /// As `setxattr` takes it.
+    pub fn value(self) -> Vec<u8> {
+        const NO_ID: u32 = u32::MAX;
+        list(match self {
+            List::Named => &[
+                (0x01, 7, NO_ID),
+                (0x02, 6, 1000),
+                (0x04, 5, NO_ID),
+                (0x10, 6, NO_ID),
+                (0x20, 4, NO_ID),
+            ],
+            List::Plain => &[(0x01, 6, NO_ID), (0x04, 5, NO_ID), (0x20, 1, NO_ID)],
+            List::Empty => &[],
+        })
+    }
 }
 
 /// What a name is of.
@@ -57,6 +112,8 @@ pub struct Entry {
     pub links: u32,
     /// What it is.
     pub kind: Kind,
+    /// What it has.
+    pub attributes: Attributes,
 }
 
 /// Kinds of files, with content.
@@ -82,6 +139,15 @@ pub fn fill(path: &str, len: usize) -> Vec<u8> {
     let seed = path.bytes().fold(7u8, |a, b| a.wrapping_mul(31) ^ b);
     (0..len).map(|at| seed ^ (at % 251) as u8 | 1).collect()
 }
+
+/// What [`Change::Set`] sets: the same for all files, so that they may share it.
+pub fn value(name: &str, len: usize) -> Vec<u8> {
+    fill(name, len)
+}
+
+/// Permissions that new files are asked to have, and all else that is new.
+pub(crate) const FILE_MODE: u16 = 0o644;
+pub(crate) const OTHER_MODE: u16 = 0o755;
 
 /// Bytes of an unnamed file that gets a name.
 pub const UNNAMED_LEN: usize = 2000;
@@ -136,6 +202,83 @@ pub fn operations() -> Vec<NameOp> {
     ]
 }
 
+/// Values that lie in the inode, in a block, and in an inode of their own.
+const SHORT: (&str, usize) = ("user.short", 12);
+const BLOCK: (&str, usize) = ("user.block", 600);
+const APART: (&str, usize) = ("user.apart", 3000);
+
+fn set(path: &'static str, (name, len): (&'static str, usize)) -> NameOp {
+    NameOp::Change(path, Change::Set(name, len))
+}
+
+/// What operations on attributes begin with: two files that share a block, one with a short value too, and a
+/// directory that hands a list on. `apart`: they share a value in an inode of its own as well, where that is possible.
+pub(crate) fn given(apart: bool) -> Vec<NameOp> {
+    let mut given = vec![
+        set("/a/x", BLOCK),
+        set("/b/y", BLOCK),
+        set("/a/x", SHORT),
+        NameOp::Change("/b", Change::List(DEFAULT, List::Named)),
+    ];
+    if apart {
+        given.extend([set("/a/x", APART), set("/b/y", APART)]);
+    }
+    given
+}
+
+/// The operations on attributes that workloads are made of. Each is possible after [`given`].
+pub fn attribute_operations(apart: bool) -> Vec<NameOp> {
+    use Change::*;
+    let mut operations = vec![
+        set("/a/x", ("user.short", 20)),
+        set("/a/e", SHORT),
+        set("/a/x", ("user.block", 400)),
+        set("/b/y", ("user.block", 400)),
+        set("/f0", BLOCK),
+        set("/a/e", BLOCK),
+        set("/a/s", ("trusted.short", 12)),
+    ];
+    operations.extend(
+        [
+            ("/a/x", Remove("user.short")),
+            ("/a/x", Remove("user.block")),
+            ("/b/y", Remove("user.block")),
+            ("/a/x", List(ACCESS, self::List::Named)),
+            ("/f2", List(ACCESS, self::List::Named)),
+            ("/a/x", List(ACCESS, self::List::Plain)),
+            ("/a/x", List(ACCESS, self::List::Empty)),
+            ("/a", List(DEFAULT, self::List::Named)),
+            ("/b", List(DEFAULT, self::List::Empty)),
+            ("/b", Remove(DEFAULT)),
+            ("/a/x", Mode(0o640)),
+            ("/b/y", Mode(0o6755)),
+            ("/a", Mode(0o2775)),
+            ("/b/y", Owner(1000, 1000)),
+            ("/a", Owner(70_000, 70_000)),
+            ("/f1", Owner(70_000, 70_000)),
+            ("/a/x", Times(100_000_000, 200_000_000)),
+            ("/a", Times(-1000, 300_000_000)),
+            ("/f0", Times(400_000_000, 500_000_000)),
+            ("/a/x", Flags(InodeFlags::NODUMP.0)),
+            ("/a", Flags(InodeFlags::NOATIME.0)),
+            ("/b/y", Flags(InodeFlags::APPEND.0)),
+            ("/b/y", Flags(InodeFlags::IMMUTABLE.0)),
+            ("/b/y", Flags(0)),
+        ]
+        .map(|(path, change)| NameOp::Change(path, change)),
+    );
+    if apart {
+        operations.extend([
+            set("/a/x", ("user.apart", 2500)),
+            set("/f0", APART),
+            set("/a/e", APART),
+            NameOp::Change("/a/x", Remove("user.apart")),
+            NameOp::Change("/b/y", Remove("user.apart")),
+        ]);
+    }
+    operations
+}
+
 impl NameOp {
     /// What makes it durable: `fsync` of what has a new name, or of the directory that has changed.
     pub fn sync(self) -> NameOp {
@@ -144,6 +287,7 @@ impl NameOp {
             | NameOp::Fill(path, _)
             | NameOp::Link(_, path)
             | NameOp::Unnamed(path)
+            | NameOp::Change(path, _)
             | NameOp::Rename(_, path, _) => NameOp::Fsync(path),
             NameOp::Mkdir(path)
             | NameOp::Symlink(path, _)
@@ -153,6 +297,70 @@ impl NameOp {
             | NameOp::Rmdir(path)
             | NameOp::Fsync(path) => NameOp::Fsync(parent(path)),
         }
+    }
+}
+
+impl NameOp {
+    /// The files that flags may keep as they are.
+    fn changed(self) -> Vec<&'static str> {
+        match self {
+            NameOp::Change(_, Change::Flags(_)) => Vec::new(),
+            NameOp::Fill(path, _)
+            | NameOp::Link(path, _)
+            | NameOp::Unlink(path)
+            | NameOp::UnlinkHeld(path)
+            | NameOp::Rmdir(path)
+            | NameOp::Change(path, _) => vec![path],
+            NameOp::Rename(from, to, _) => vec![from, to],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Kind {
+    fn file_type(&self) -> FileType {
+        match self {
+            Kind::Dir => FileType::Directory,
+            Kind::File(_) | Kind::Known => FileType::Regular,
+            Kind::Symlink(_) => FileType::Symlink,
+            Kind::Fifo => FileType::Fifo,
+        }
+    }
+
+    /// Whether such a file has what a change is about.
+    fn takes(&self, change: Change) -> bool {
+        let file_type = self.file_type();
+        match change {
+            Change::Set(name, _) if name.starts_with("user.") => {
+                matches!(file_type, FileType::Regular | FileType::Directory)
+            }
+            Change::List(DEFAULT, list) => file_type == FileType::Directory || list == List::Empty,
+            Change::List(..) | Change::Mode(_) => file_type != FileType::Symlink,
+            _ => true,
+        }
+    }
+}
+
+impl Change {
+    /// What it makes of a file's attributes; `false` if it removes what is not there.
+    fn apply(self, attributes: &mut Attributes, kind: &Kind) -> bool {
+        match self {
+            Change::Set(name, len) => {
+                let value = value(name, len);
+                attributes.xattrs.insert(name.into(), value);
+            }
+            Change::Remove(name) => return attributes.xattrs.remove(name.as_bytes()).is_some(),
+            Change::List(name, list) => attributes.set_list(name, &list.value()),
+            Change::Mode(mode) => attributes.set_mode(mode),
+            Change::Owner(uid, gid) => attributes.set_owner(uid, gid, kind.file_type()),
+            Change::Times(atime, mtime) => {
+                attributes.atime = Some(atime);
+                attributes.mtime = Some(mtime).filter(|_| *kind != Kind::Known);
+            }
+            Change::Flags(flags) => attributes.flags = flags,
+            Change::Project(project) => attributes.project = project,
+        }
+        true
     }
 }
 
@@ -171,22 +379,25 @@ pub struct Names {
     /// The root is file 0, without a path.
     paths: BTreeMap<String, Number>,
     kinds: Vec<Kind>,
+    attributes: Vec<Attributes>,
     /// By file: the last state in which it was changed, or in it if it is a directory.
     changed: Vec<u32>,
 }
 
 impl Names {
-    /// As a tree was found.
+    /// As a tree was found. No operation is on the attributes of the root.
     pub fn new(tree: &Tree) -> Names {
         let mut names = Names {
             paths: BTreeMap::new(),
             kinds: vec![Kind::Dir],
+            attributes: vec![Attributes::new(0o755)],
             changed: vec![0],
         };
         let mut firsts: HashMap<&str, Number> = HashMap::new();
         for (path, entry) in tree {
             let number = *firsts.entry(&entry.first).or_insert_with(|| {
                 names.kinds.push(entry.kind.clone());
+                names.attributes.push(entry.attributes.clone());
                 names.changed.push(0);
                 names.kinds.len() - 1
             });
@@ -209,7 +420,13 @@ impl Names {
                     .filter(|&&other| other == number)
                     .count() as u32,
             };
-            (path.clone(), Entry { first, links, kind })
+            let entry = Entry {
+                first,
+                links,
+                kind,
+                attributes: self.attributes[number].clone(),
+            };
+            (path.clone(), entry)
         };
         self.paths.iter().map(entry).collect()
     }
@@ -224,6 +441,10 @@ impl Names {
             "/" => Some(0),
             path => self.paths.get(path).copied(),
         }
+    }
+
+    pub(crate) fn attributes(&self, path: &str) -> Option<&Attributes> {
+        self.number(path).map(|number| &self.attributes[number])
     }
 
     fn is_dir(&self, path: &str) -> bool {
@@ -249,13 +470,28 @@ impl Names {
 
     fn touch_dir_of(&mut self, path: &str, state: u32) {
         if let Some(number) = self.number(parent(path)) {
+            self.attributes[number].mtime = None;
             self.touch(number, state);
         }
     }
 
     fn make(&mut self, path: &str, kind: Kind, state: u32) -> bool {
+        self.make_in(parent(path), path, kind, state)
+    }
+
+    /// Makes what has its attributes of `dir`.
+    fn make_in(&mut self, dir: &str, path: &str, kind: Kind, state: u32) -> bool {
+        let Some(dir) = self.number(dir) else {
+            return false;
+        };
         let is_free = self.is_free(path);
         if is_free {
+            let mode = match kind {
+                Kind::File(_) => FILE_MODE,
+                _ => OTHER_MODE,
+            };
+            let of_new = Attributes::of_new(&self.attributes[dir], kind.file_type(), mode);
+            self.attributes.push(of_new);
             self.kinds.push(kind);
             self.changed.push(state);
             self.paths.insert(path.into(), self.kinds.len() - 1);
@@ -273,12 +509,19 @@ impl Names {
 
     /// Does an operation that leads to `state`; `false`, and nothing changes, if it cannot be done.
     pub fn apply(&mut self, op: NameOp, state: u32) -> bool {
+        if op.changed().into_iter().any(|path| self.is_fixed(path)) {
+            return false;
+        }
         match op {
             NameOp::Create(path) => self.make(path, Kind::File(Vec::new()), state),
             NameOp::Mkdir(path) => self.make(path, Kind::Dir, state),
             NameOp::Symlink(path, len) => self.make(path, Kind::Symlink(target(len)), state),
             NameOp::Fifo(path) => self.make(path, Kind::Fifo, state),
-            NameOp::Unnamed(path) => self.make(path, Kind::File(fill(path, UNNAMED_LEN)), state),
+            NameOp::Unnamed(path) => {
+                let kind = Kind::File(fill(path, UNNAMED_LEN));
+                self.make_in("/", path, kind, state)
+            }
+            NameOp::Change(path, change) => self.change(path, change, state),
             NameOp::Fill(path, len) => self.fill(path, len, state),
             NameOp::Link(old, new) => self.link(old, new, state),
             NameOp::Unlink(path) | NameOp::UnlinkHeld(path) => self.unlink(op, path, state),
@@ -301,9 +544,37 @@ impl Names {
         let is_empty = self.kinds[number] == Kind::File(Vec::new());
         if is_empty {
             self.kinds[number] = Kind::File(fill(path, len));
+            self.attributes[number].mtime = None;
             self.touch(number, state);
         }
         is_empty
+    }
+
+    fn is_fixed(&self, path: &str) -> bool {
+        self.attributes(path).is_some_and(Attributes::is_fixed)
+    }
+
+    /// Changes attributes; `false`, and nothing changes, if the file has none such.
+    pub(crate) fn change(&mut self, path: &str, change: Change, state: u32) -> bool {
+        let Some(number) = self.number(path) else {
+            return false;
+        };
+        let kind = &self.kinds[number];
+        let mut attributes = self.attributes[number].clone();
+        let possible = kind.takes(change) && change.apply(&mut attributes, kind);
+        if possible && attributes != self.attributes[number] {
+            self.attributes[number] = attributes;
+            self.touch(number, state);
+        }
+        possible
+    }
+
+    /// The time of last access, alone.
+    pub(crate) fn set_atime(&mut self, path: &str, secs: i64, state: u32) {
+        if let Some(number) = self.number(path) {
+            self.attributes[number].atime = Some(secs);
+            self.touch(number, state);
+        }
     }
 
     fn link(&mut self, old: &str, new: &str, state: u32) -> bool {
@@ -386,10 +657,14 @@ impl Names {
 pub(crate) fn difference(found: &Tree, expected: &Tree) -> String {
     let about = |entry: Option<&Entry>| match entry {
         None => "absent".to_owned(),
-        Some(Entry { first, links, kind }) => match kind {
-            Kind::File(bytes) => format!("file {first} x{links} of {} bytes", bytes.len()),
-            other => format!("{other:?} {first} x{links}"),
-        },
+        Some(entry) => {
+            let Entry { first, links, .. } = entry;
+            let kind = match &entry.kind {
+                Kind::File(bytes) => format!("file of {} bytes", bytes.len()),
+                other => format!("{other:?}"),
+            };
+            format!("{first} x{links}, {kind}, {}", entry.attributes)
+        }
     };
     let paths = found.keys().chain(expected.keys());
     let mut differ: Vec<String> = paths
@@ -422,7 +697,23 @@ impl fmt::Display for NameOp {
             NameOp::Rmdir(path) => write!(f, "rmdir {path}"),
             NameOp::Rename(from, to, Over::Exchange) => write!(f, "exchange {from} {to}"),
             NameOp::Rename(from, to, _) => write!(f, "rename {from} {to}"),
+            NameOp::Change(path, change) => change.describe(path, f),
             NameOp::Fsync(path) => write!(f, "fsync {path}"),
+        }
+    }
+}
+
+impl Change {
+    fn describe(self, path: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Set(name, len) => write!(f, "setxattr {path} {name} {len}"),
+            Change::Remove(name) => write!(f, "removexattr {path} {name}"),
+            Change::List(name, list) => write!(f, "setxattr {path} {name} {list:?}"),
+            Change::Mode(mode) => write!(f, "chmod {path} {mode:o}"),
+            Change::Owner(uid, gid) => write!(f, "chown {path} {uid}:{gid}"),
+            Change::Times(atime, mtime) => write!(f, "utimens {path} {atime} {mtime}"),
+            Change::Flags(flags) => write!(f, "chattr {path} ={}", InodeFlags(flags)),
+            Change::Project(project) => write!(f, "chattr {path} -p {project}"),
         }
     }
 }

@@ -53,7 +53,10 @@ impl Promise {
 
     fn keep(&mut self, model: &Model, state: u32, op: &Op) {
         match *op {
-            Op::Fsync { file } => self.whole(&model.files[file], file, state, true),
+            Op::Fsync { file } => {
+                self.whole(&model.files[file], file, state, true);
+                self.mapped = self.mapped.max(model.synced_names(state));
+            }
             Op::Fdatasync { file } => self.whole(&model.files[file], file, state, false),
             Op::Sync => {
                 for (file, history) in model.files.iter().enumerate() {

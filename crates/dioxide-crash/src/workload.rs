@@ -4,9 +4,11 @@
 //! `random:99`, `long:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
 //! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random` and `long`, the seed. Those of
 //! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`]; `names-random` mixes them with data.
+//! Those of attributes are called `attributes-single:4:1` and so on, by places in [`names::attribute_operations`], behind which,
+//! for pairs, are operations on names and then on data; they begin with attributes that files share. `attributes-random` mixes all.
 
 use crate::image::Layout;
-use crate::names::{self, NameOp};
+use crate::names::{self, Change, NameOp};
 use crate::op::{Durable, FileNo, Mode, Op};
 use std::fmt;
 use std::ops::Range;
@@ -50,6 +52,25 @@ pub enum Workload {
     },
     /// Random operations on names and on data, and syncs.
     NamesRandom {
+        /// Their seed.
+        seed: u64,
+    },
+    /// As [`Workload::Single`], of an operation on attributes.
+    AttributesSingle {
+        /// Which.
+        op: usize,
+        /// Whether an fsync follows.
+        synced: bool,
+    },
+    /// As [`Workload::NamesPair`], of an operation on attributes and another of any kind.
+    AttributesPair {
+        /// Which.
+        ops: [usize; 2],
+        /// As of [`Workload::NamesPair`].
+        synced: u8,
+    },
+    /// Random operations on attributes, names and data, and syncs.
+    AttributesRandom {
         /// Their seed.
         seed: u64,
     },
@@ -235,6 +256,23 @@ impl Workload {
         (0..count * count * 5).map(pair).collect()
     }
 
+    /// As [`Workload::singles`], of attributes. None without a journal.
+    pub fn attributes_singles(layout: Layout) -> Vec<Workload> {
+        let all = 0..attribute_operations(layout).len();
+        let both = |op| [false, true].map(|synced| Workload::AttributesSingle { op, synced });
+        all.flat_map(both).collect()
+    }
+
+    /// All pairs of which one at least is on attributes, as [`Workload::names_pairs`].
+    pub fn attributes_pairs(layout: Layout) -> Vec<Workload> {
+        let own = attribute_operations(layout).len();
+        let count = all_operations(layout).len();
+        let places = (0..count).flat_map(|one| (0..count).map(move |two| [one, two]));
+        let pairs = places.filter(|ops| own > 0 && ops.iter().any(|&op| op < own));
+        let each = |ops| (0..5).map(move |synced| Workload::AttributesPair { ops, synced });
+        pairs.flat_map(each).collect()
+    }
+
     /// Its operations.
     ///
     /// # Errors
@@ -249,10 +287,30 @@ impl Workload {
             Workload::Single { op: first, synced } => (vec![op(first)?], u8::from(synced)),
             Workload::Pair { ops, synced } => (vec![op(ops[0])?, op(ops[1])?], synced),
             Workload::NamesSingle { op, synced } => {
-                return self.name_ops(layout, &[op], u8::from(synced));
+                let ops = self.placed(&name_operations(layout), &[op], u8::from(synced))?;
+                return Ok(valid(layout, ops));
             }
-            Workload::NamesPair { ops, synced } => return self.name_ops(layout, &ops, synced),
-            Workload::NamesRandom { seed } => return Ok(random_names(layout, &known, seed)),
+            Workload::NamesPair { ops, synced } => {
+                let ops = self.placed(&name_operations(layout), &ops, synced)?;
+                return Ok(valid(layout, ops));
+            }
+            Workload::NamesRandom { seed } => {
+                return Ok(valid(layout, mixed(&name_operations(layout), &known, seed)));
+            }
+            Workload::AttributesSingle { op, synced } => {
+                let own = attribute_operations(layout);
+                let ops = self.placed(&own, &[op], u8::from(synced))?;
+                return Ok(valid(layout, [given(layout), ops].concat()));
+            }
+            Workload::AttributesPair { ops, synced } => {
+                let ops = self.placed(&all_operations(layout), &ops, synced)?;
+                return Ok(valid(layout, [given(layout), ops].concat()));
+            }
+            Workload::AttributesRandom { seed } => {
+                let own = [attribute_operations(layout), name_operations(layout)].concat();
+                let ops = mixed(&own, &known, seed);
+                return Ok(valid(layout, [given(layout), ops].concat()));
+            }
             Workload::Random { seed } => return Ok(random(layout, &known, seed, 6..21)),
             Workload::Long { seed } => return Ok(random(layout, &known, seed, 500..600)),
             Workload::Truncate | Workload::Reuse if layout == Layout::NoJournal => {
@@ -269,21 +327,32 @@ impl Workload {
         Ok(valid(layout, ops))
     }
 
-    fn name_ops(&self, layout: Layout, places: &[usize], synced: u8) -> Result<Vec<Op>, String> {
-        let known = name_operations(layout);
+    /// Operations by their places in `known`, with syncs.
+    fn placed(&self, known: &[Op], places: &[usize], synced: u8) -> Result<Vec<Op>, String> {
         let mut ops = Vec::new();
         for (index, &place) in places.iter().enumerate() {
-            let op = known.get(place).copied();
+            let op = known.get(place).cloned();
             let op = op.ok_or_else(|| format!("{self}: there are {} operations", known.len()))?;
-            ops.push(Op::Name(op));
+            let sync = sync_of(&op);
+            ops.push(op);
             if synced < 4 && synced >> index & 1 == 1 {
-                ops.push(Op::Name(op.sync()));
+                ops.push(sync);
             }
             if synced == 4 && index == 0 {
                 ops.push(Op::Sync);
             }
         }
-        Ok(valid(layout, ops))
+        Ok(ops)
+    }
+}
+
+/// The fsync that makes an operation durable.
+fn sync_of(op: &Op) -> Op {
+    match op {
+        Op::Name(op) => Op::Name(op.sync()),
+        _ => Op::Fsync {
+            file: op.file().unwrap_or(0),
+        },
     }
 }
 
@@ -320,30 +389,50 @@ fn reuse() -> Vec<Op> {
 }
 
 /// The operations on names that a layout keeps over a crash.
-fn name_operations(layout: Layout) -> Vec<NameOp> {
+fn name_operations(layout: Layout) -> Vec<Op> {
     match layout {
         Layout::NoJournal => Vec::new(),
-        _ => names::operations(),
+        _ => names::operations().into_iter().map(Op::Name).collect(),
     }
 }
 
-/// Operations on names and on data by turns, and a sync after every third or so.
-fn random_names(layout: Layout, known: &[Op], seed: u64) -> Vec<Op> {
-    let names = name_operations(layout);
+/// The same, on attributes.
+fn attribute_operations(layout: Layout) -> Vec<Op> {
+    if layout == Layout::NoJournal {
+        return Vec::new();
+    }
+    let mut operations = names::attribute_operations(layout.has_value_inodes());
+    if layout == Layout::Quota {
+        operations.push(NameOp::Change("/a/x", Change::Project(7)));
+        operations.push(NameOp::Change("/f0", Change::Project(70_000)));
+    }
+    operations.into_iter().map(Op::Name).collect()
+}
+
+/// What pairs with operations on attributes are made of: these first.
+fn all_operations(layout: Layout) -> Vec<Op> {
+    let own = attribute_operations(layout);
+    [own, name_operations(layout), operations(layout)].concat()
+}
+
+/// What operations on attributes begin with.
+fn given(layout: Layout) -> Vec<Op> {
+    let given = names::given(layout.has_value_inodes());
+    match layout {
+        Layout::NoJournal => Vec::new(),
+        _ => given.into_iter().map(Op::Name).chain([Op::Sync]).collect(),
+    }
+}
+
+/// Of `own` operations and others on data by turns, with a sync after every third or so.
+fn mixed(own: &[Op], data: &[Op], seed: u64) -> Vec<Op> {
     let mut random = Random(seed);
     let mut ops = Vec::new();
     for _ in 0..10 + random.below(20) {
-        let is_name = random.below(4) > 0 && !names.is_empty();
-        let op = match is_name {
-            true => Op::Name(names[random.below(names.len() as u64) as usize]),
-            false => known[random.below(known.len() as u64) as usize].clone(),
-        };
-        let sync = match op {
-            Op::Name(op) => Op::Name(op.sync()),
-            _ => Op::Fsync {
-                file: op.file().unwrap_or(0),
-            },
-        };
+        let is_own = random.below(4) > 0 && !own.is_empty();
+        let list = if is_own { own } else { data };
+        let op = list[random.below(list.len() as u64) as usize].clone();
+        let sync = sync_of(&op);
         ops.push(op);
         match random.below(8) {
             0 => ops.push(sync),
@@ -351,7 +440,7 @@ fn random_names(layout: Layout, known: &[Op], seed: u64) -> Vec<Op> {
             _ => {}
         }
     }
-    valid(layout, ops)
+    ops
 }
 
 /// Takes out what would fail where it stands: ranges of `collapse` and `insert` must begin and, for the former, end
@@ -491,6 +580,13 @@ impl fmt::Display for Workload {
                 write!(f, "names-pair:{}:{}:{synced}", ops[0], ops[1])
             }
             Workload::NamesRandom { seed } => write!(f, "names-random:{seed}"),
+            Workload::AttributesSingle { op, synced } => {
+                write!(f, "attributes-single:{op}:{}", u8::from(*synced))
+            }
+            Workload::AttributesPair { ops, synced } => {
+                write!(f, "attributes-pair:{}:{}:{synced}", ops[0], ops[1])
+            }
+            Workload::AttributesRandom { seed } => write!(f, "attributes-random:{seed}"),
             Workload::Long { seed } => write!(f, "long:{seed}"),
             Workload::Truncate => f.write_str("truncate"),
             Workload::Reuse => f.write_str("reuse"),
@@ -503,7 +599,7 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Workload, String> {
         parse(text).ok_or_else(|| {
-            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, truncate, reuse or names-single, names-pair, names-random of the same")
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, truncate, reuse, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
         })
     }
 }
@@ -535,6 +631,15 @@ fn parse(text: &str) -> Option<Workload> {
             synced: synced as u8,
         }),
         ("names-random", &[seed]) => Some(Workload::NamesRandom { seed }),
+        ("attributes-single", &[op, synced @ 0..=1]) => Some(Workload::AttributesSingle {
+            op: op as usize,
+            synced: synced == 1,
+        }),
+        ("attributes-pair", &[first, second, synced @ 0..=4]) => Some(Workload::AttributesPair {
+            ops: [first as usize, second as usize],
+            synced: synced as u8,
+        }),
+        ("attributes-random", &[seed]) => Some(Workload::AttributesRandom { seed }),
         ("random", &[seed]) => Some(Workload::Random { seed }),
         ("long", &[seed]) => Some(Workload::Long { seed }),
         _ => None,
@@ -552,8 +657,11 @@ mod tests {
             Workload::singles(Layout::K1),
             Workload::pairs(Layout::K1),
             vec![random, Workload::NamesRandom { seed: 7 }],
+            vec![Workload::AttributesRandom { seed: 7 }],
             Workload::names_singles(Layout::K1),
             Workload::names_pairs(Layout::K1),
+            Workload::attributes_singles(Layout::K1),
+            Workload::attributes_pairs(Layout::K1),
         ];
         for workload in all.concat() {
             assert_eq!(workload.to_string().parse(), Ok(workload));
@@ -576,6 +684,36 @@ mod tests {
         let ops = ops.ops(Layout::K4).expect("there are two");
         let sync = Op::Fsync { file: 0 };
         assert!(ops.len() == 4 && ops[1] == sync && ops[3] == sync);
+    }
+
+    #[test]
+    fn operation_on_attributes_is_possible_after_what_is_given() {
+        for layout in Layout::ALL {
+            let before = given(layout).len();
+            for workload in Workload::attributes_singles(layout) {
+                let ops = workload.ops(layout).expect("it has such operations");
+                let Workload::AttributesSingle { synced, .. } = workload else {
+                    panic!("{workload} is of one operation");
+                };
+                let count = before + 1 + usize::from(synced);
+                assert_eq!(ops.len(), count, "{workload} on {layout}");
+            }
+        }
+    }
+
+    #[test]
+    fn pair_with_attributes_keeps_its_first_operation() {
+        let own = attribute_operations(Layout::Quota).len();
+        let before = given(Layout::Quota).len();
+        for one in 0..own {
+            let workload = Workload::AttributesPair {
+                ops: [one, 0],
+                synced: 0,
+            };
+            let ops = workload.ops(Layout::Quota).expect("it has such");
+            assert!(ops.len() > before, "{workload}");
+            assert_eq!(ops[before], attribute_operations(Layout::Quota)[one]);
+        }
     }
 
     #[test]

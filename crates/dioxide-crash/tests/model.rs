@@ -1,10 +1,12 @@
 //! The model of files against plain bytes, and the oracle against what it must refuse.
 
+use dioxide_crash::attributes::{ACCESS, Attributes};
 use dioxide_crash::content;
 use dioxide_crash::model::{FileSpec, Model, Units};
+use dioxide_crash::names::{Change, Entry, Kind, List, NameOp, Tree};
 use dioxide_crash::op::{Durable, Mode, Op};
 use dioxide_crash::oracle::{Promise, Times};
-use dioxide_crash::target::Seen;
+use dioxide_crash::target::{Seen, Sight};
 use proptest::prelude::*;
 
 fn specs() -> Vec<FileSpec> {
@@ -249,4 +251,65 @@ fn poison_is_refused_wherever_it_shows() {
         content::poison(0, sector(seen, 1, 9));
     });
     assert!(refused.expect_err("poison").contains("free space"));
+}
+
+/// The tree of the two files.
+fn tree() -> Tree {
+    let entry = |path: &str| Entry {
+        first: path.into(),
+        links: 1,
+        kind: Kind::Known,
+        attributes: Attributes::new(0o644),
+    };
+    ["/a", "/b"].map(|path| (path.into(), entry(path))).into()
+}
+
+/// What a change makes of a file's attributes.
+type Make = fn(&mut Attributes);
+
+#[test]
+fn change_of_an_attribute_is_refused_without_its_fsync_and_missed_with_it() {
+    let changes: [(Change, Make); 5] = [
+        (Change::Set("user.t", 10), |it| {
+            let value = dioxide_crash::names::value("user.t", 10);
+            it.xattrs.insert(b"user.t".into(), value);
+        }),
+        (Change::List(ACCESS, List::Named), |it| {
+            it.mode = 0o764;
+            it.xattrs.insert(ACCESS.into(), List::Named.value());
+        }),
+        (Change::Owner(7, 8), |it| (it.uid, it.gid) = (7, 8)),
+        (Change::Flags(0x40), |it| it.flags = 0x40),
+        (Change::Project(9), |it| it.project = 9),
+    ];
+    for (change, make) in changes {
+        let (model, files) = fresh(4096);
+        let mut model = model.with_tree(tree());
+        model.push(Op::Name(NameOp::Change("/a", change)));
+        model.push(Op::Fsync { file: 0 });
+        let times = [(0, 1), (2, 3)].map(|(began, acknowledged)| Times {
+            began,
+            acknowledged,
+        });
+        let before = Sight {
+            files,
+            tree: tree(),
+            free: 0,
+        };
+        let mut after = before.clone();
+        let entry = after.tree.get_mut("/a").expect("it is there");
+        make(&mut entry.attributes);
+        after.files[0].mode = entry.attributes.mode;
+        let at = |time, sight| Promise::at(&model, &times, time).check_all(&model, sight);
+        let found = [
+            (0, &before),
+            (0, &after),
+            (1, &before),
+            (1, &after),
+            (3, &after),
+        ];
+        let is_right = found.map(|(time, sight)| at(time, sight).is_ok());
+        assert_eq!(is_right, [true, false, true, true, true], "{change:?}");
+        assert!(at(3, &before).is_err(), "{change:?}");
+    }
 }

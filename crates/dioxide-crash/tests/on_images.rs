@@ -24,7 +24,7 @@ fn seed() -> u64 {
     }
 }
 
-/// 8,000 here in each of two campaigns and half as many of names; a million in a soak.
+/// 8,000 here in each of two campaigns and half as many of names and of attributes; a million in a soak.
 fn states() -> u64 {
     if soaks() { 1_000_000 } else { 8_000 }
 }
@@ -106,15 +106,55 @@ fn write_into_a_cluster_that_lost_blocks_comes_after_the_loss() {
     assert_eq!(report.bad, 0, "{report}");
 }
 
-#[test]
-fn crash_amid_operations_on_names_leaves_the_tree_of_one_state() {
+/// There are thousands of pairs: of each, a few states.
+fn many_workloads() -> Limits {
+    Limits {
+        states: 40,
+        ..Limits::default()
+    }
+}
+
+fn leaves_the_tree_of_one_state(selection: Selection, limits: Limits) {
     let campaign = Campaign {
-        selection: Selection::Names,
+        selection,
         states: states() / 2,
+        limits,
         ..campaign(&Layout::USUAL)
     };
     println!("DIOXIDE_SEED={}", campaign.seed);
     is_good(&campaign, &run(&campaign, false));
+}
+
+#[test]
+fn crash_amid_operations_on_names_leaves_the_tree_of_one_state() {
+    leaves_the_tree_of_one_state(Selection::Names, Limits::default());
+}
+
+#[test]
+fn crash_amid_operations_on_attributes_leaves_the_tree_of_one_state() {
+    leaves_the_tree_of_one_state(Selection::Attributes, many_workloads());
+}
+
+/// Owners and projects that files change between, and values of attributes that count as theirs. e2fsck compares
+/// quotas with what is used; not every kernel can mount such an image.
+#[test]
+fn crash_amid_operations_on_attributes_leaves_quotas_right() {
+    let e2fsck = E2fsck::find().expect("e2fsprogs");
+    let checks = Checks {
+        consistent: Some(&e2fsck),
+        others: vec![Sample {
+            recover: &e2fsck,
+            every: 400,
+        }],
+    };
+    let campaign = Campaign {
+        selection: Selection::Attributes,
+        states: states() / 8,
+        limits: many_workloads(),
+        ..campaign(&[Layout::Quota])
+    };
+    let report = campaign.run(&Dioxide::default(), &checks, &|_, _, _| ());
+    is_good(&campaign, &report.expect("images can be made"));
 }
 
 /// What the others come upon by chance, or not in so few states.

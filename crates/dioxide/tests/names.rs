@@ -1,6 +1,8 @@
-//! Names: what users do with files. One call at a time, then random calls against a model, against the
+//! Names and attributes: what users do with files. One call at a time, then random calls against a model, against the
 //! kernel, by four threads at once, and with failures, on images that `e2fsck` judges afterwards.
 
+#[path = "../../dioxide-crash/src/attributes.rs"]
+mod attributes;
 #[path = "names/basic.rs"]
 mod basic;
 #[path = "names/calls.rs"]

@@ -18,15 +18,16 @@ what had been promised. e2fsck looks at the results; one state in a thousand is 
 well, and by the kernel's ext4 where it can be mounted: as root, on a loop device. The report tells how
 many. Nothing is written but temporary files.
 Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc, atomic
-(bigalloc on a device with atomic writes), orphan-file, groups (many small ones) and no-journal. Exits with 1 if a state is bad, 2 if the test
-could not be run.
+(bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode (values of
+attributes that are inodes), quota (the same, with projects) and no-journal. Exits with 1 if a state is
+bad, 2 if the test could not be run.
 
 Examples:
   dioxide crash-test --states 20000
   dioxide crash-test 1k csum3 --workload pairs --seed 42 --jobs 4
   dioxide crash-test --replay 1k/fua/single:0:1/0: --keep before.img")]
 pub struct CrashTestArgs {
-    /// Layouts of the images; all but groups if none is named
+    /// Layouts of the images; all but groups and quota if none is named
     #[arg(value_name = "LAYOUT", conflicts_with = "replay")]
     layouts: Vec<Layout>,
     /// States to check
@@ -38,7 +39,7 @@ pub struct CrashTestArgs {
     /// Threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// What to run: all, singles, pairs, random, names, or one by its name, as in reports
+    /// What to run: all, singles, pairs, random, names, attributes, or one by its name, as in reports
     #[arg(long, value_name = "NAME", default_value = "all")]
     workload: Selection,
     /// Check this state only, as a report describes it

@@ -64,7 +64,7 @@ impl SetAttributes {
         self
     }
 
-    /// Owner. Strips set-user-ID and set-group-ID from regular files, as `chown` does.
+    /// Owner. Strips set-user-ID, set-group-ID and capabilities from all but directories, as `chown` does.
     pub fn uid(mut self, uid: u32) -> Self {
         self.uid = Some(uid);
         self
@@ -243,7 +243,10 @@ impl Mount {
             return Err(Error::Invalid("a time of over 999,999,999 ns".into()));
         }
         self.check_project(inode, set)?;
-        let changed = self.with_space(writer, || self.apply(writer, inode, set));
+        let changed = self.with_space(writer, || {
+            self.strip_capability(writer, inode, set)?;
+            self.apply(writer, inode, set)
+        });
         changed?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
@@ -295,6 +298,18 @@ impl Mount {
             false => Err(Error::Unsupported(
                 "projects: the file system lacks the feature project".into(),
             )),
+        }
+    }
+
+    /// Takes the capabilities of what gets another owner, before it does, as Linux has it.
+    fn strip_capability(&self, writer: &Writer, inode: &Inode, set: &SetAttributes) -> Result<()> {
+        let has_owner = set.uid.is_some() || set.gid.is_some();
+        let node = inode.node();
+        // Attributes that cannot be read do not keep the owner from changing.
+        let has_capability = || self.has_capability(&node.disk, &node.raw, inode.ino);
+        match has_owner && !node.disk.is_dir() && has_capability().unwrap_or(false) {
+            true => self.remove_capability(writer, inode),
+            false => Ok(()),
         }
     }
 

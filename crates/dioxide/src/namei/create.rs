@@ -234,6 +234,15 @@ impl Mount {
             }
             match self.lookup(&path, true) {
                 Err(Error::NotFound(_)) => {}
+                // It may be a symlink whose target has a slash behind it.
+                Err(error @ (Error::NotADirectory(_) | Error::TooManySymlinks(_))) => {
+                    let target = self.through_symlink(&path)?;
+                    if target == path {
+                        return Err(error);
+                    }
+                    path = target;
+                    continue;
+                }
                 Ok(inode) if !inode.open() => {}
                 found => return found.map(|inode| (inode, false)),
             }

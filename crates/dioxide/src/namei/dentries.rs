@@ -107,6 +107,10 @@ impl Mount {
             }
         }
         let _names = dir.names.read();
+        // What was removed while a walk was in it has nothing, and its blocks may be others' by now.
+        if dir.node().disk.links_count() == 0 {
+            return Ok(None);
+        }
         match self.find_name(dir, name)? {
             Some(ino) => self.inode(ino).map(Some),
             None => Ok(None),

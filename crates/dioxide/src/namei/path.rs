@@ -28,6 +28,18 @@ impl Mount {
         if let Some(found) = self.lookup_known(path)? {
             return Ok(found);
         }
+        match self.walk(path, follow) {
+            // Where directories are moved meanwhile, one that was passed may be found again below. Nobody moves one
+            // under this lock.
+            Err(Error::Corrupt { .. }) => {
+                let _unmoved = self.renaming.lock();
+                self.walk(path, follow)
+            }
+            walked => walked,
+        }
+    }
+
+    fn walk(&self, path: &[u8], follow: bool) -> Result<Arc<Inode>> {
         let version = self.ways.version();
         let mut walk = Walk {
             mount: self,

@@ -40,6 +40,20 @@ pub(super) struct Victim<'a> {
     credits: u32,
 }
 
+/// Whether flags let a name of `inode` be taken out of a directory.
+///
+/// # Errors
+/// [`Error::NotPermitted`].
+pub(super) fn check_removable(dir: &Inode, inode: &Inode, text: impl Fn() -> String) -> Result<()> {
+    match dir.is_append_only() || inode.is_immutable() || inode.is_append_only() {
+        true => Err(Error::NotPermitted(format!(
+            "{}: it or its directory is immutable or append-only",
+            text()
+        ))),
+        false => Ok(()),
+    }
+}
+
 impl Mount {
     /// Removes a name of anything but a directory. Blocks.
     ///
@@ -91,12 +105,8 @@ impl Mount {
     pub(super) fn removable(&self, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
         self.check_dir_changes(dir)?;
         let inode = self.child_locked(dir, name)?;
-        if dir.is_append_only() || inode.is_immutable() || inode.is_append_only() {
-            return Err(Error::NotPermitted(format!(
-                "{}: it or its directory is immutable or append-only",
-                String::from_utf8_lossy(name)
-            )));
-        }
+        let text = || String::from_utf8_lossy(name).into_owned();
+        check_removable(dir, &inode, text)?;
         Ok(inode)
     }
 

@@ -7,7 +7,7 @@ use super::Inherited;
 use super::create::{Blueprint, Planned, add_subdir, check_new_name, remove_subdir};
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use super::path::At;
-use super::remove::{Fate, Victim};
+use super::remove::{Fate, Victim, check_removable};
 use crate::alloc::InodeAllocator;
 use crate::api::names::{NewFile, RenameMode};
 use crate::inode::Inode;
@@ -77,7 +77,8 @@ impl Mount {
         };
         let names = lock_names(&from.dir, &to.dir, above);
         check_new_name(from.name)?;
-        let inode = self.removable(&from.dir, from.name)?;
+        self.check_dir_changes(&from.dir)?;
+        let inode = self.child_locked(&from.dir, from.name)?;
         check_new_name(to.name)?;
         self.check_dir_changes(&to.dir)?;
         let other = match self.find_name(&to.dir, to.name)? {
@@ -140,17 +141,17 @@ impl Mount {
         if change.crosses() {
             self.check_not_inside(inode, &to.dir, &to.text())?;
         }
+        if !one_file {
+            check_removable(&from.dir, inode, || from.text())?;
+        }
         let Some(other) = &change.other else {
             return match is_dir(inode) && change.crosses() {
                 true => self.check_more_subdirs(&to.dir),
                 false => Ok(()),
             };
         };
-        if to.dir.is_append_only() || other.is_immutable() || other.is_append_only() {
-            return Err(Error::NotPermitted(format!(
-                "{}: it or its directory is immutable or append-only",
-                to.text()
-            )));
+        if !one_file {
+            check_removable(&to.dir, other, || to.text())?;
         }
         if mode == RenameMode::Exchange {
             if change.crosses() {

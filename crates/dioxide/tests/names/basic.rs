@@ -2,7 +2,7 @@
 
 use dioxide::{
     Error, FallocateMode, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
-    SetAttributes, Special, Timestamp,
+    SetAttributes, Special, Timestamp, XattrMode,
 };
 use dioxide_testkit::{Image, e2fsck_clean};
 
@@ -306,6 +306,31 @@ fn rename_that_leaves_a_whiteout_is_seen_by_both_names() {
             .expect("a directory moves");
         assert_eq!(fs.metadata("/a").expect("it is there").nlink, 2);
         assert_eq!(names(fs, "/a"), ["sub", "two"]);
+    });
+}
+
+/// Linux takes capabilities from what gets another owner, as it takes set-ID bits; the engine left them.
+#[test]
+fn owner_that_changes_takes_capabilities_from_all_but_directories() {
+    const NAME: &str = "security.capability";
+    let image = image();
+    on_image(&image, |fs| {
+        write(fs, "/file", b"");
+        fs.mknod("/pipe", Special::Fifo, &NewFile::default())
+            .expect("room");
+        fs.create_dir("/dir", &dir()).expect("room");
+        let value = [&[1, 0, 0, 2][..], &[0; 16]].concat();
+        for (path, stays) in [("/file", false), ("/pipe", false), ("/dir", true)] {
+            let node = fs.node(path).expect("just made");
+            let set = |set| node.set_attributes(&set).expect("it may change");
+            let has = || node.xattr(NAME).expect("it reads").is_some();
+            let new = node.set_xattr(NAME, &value, XattrMode::Create);
+            new.expect("room");
+            set(SetAttributes::new().mode(0o700));
+            assert!(has(), "{path}: chmod");
+            set(SetAttributes::new().gid(7));
+            assert_eq!(has(), stays, "{path}: chown");
+        }
     });
 }
 

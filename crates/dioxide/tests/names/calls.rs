@@ -3,13 +3,29 @@
 //!
 //! A call depends on the seed and on the model, on nothing else.
 
+use crate::attributes::{ACCESS, DEFAULT, FLAGS, list};
 use crate::random::Random;
-use crate::tree::{Answer, Body, ROOT, Tree, empty_dir};
-use dioxide::{Error, File, Fs, NewFile, OpenOptions, RenameMode, SetAttributes, Special};
+use crate::tree::{Answer, Body, Id, ROOT, Tree, empty_dir};
+use dioxide::format::inode::InodeFlags;
+use dioxide::{
+    Error, File, Fs, NewFile, OpenOptions, RenameMode, SetAttributes, Special, Timestamp, XattrMode,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How many files may be held open.
 const SLOTS: u64 = 4;
+/// Attributes; [`Generator::xattr`] has values for the first five.
+const XATTRS: [&str; 7] = [
+    "user.a",
+    "trusted.b",
+    "user.block",
+    "security.capability",
+    "user.apart",
+    ACCESS,
+    DEFAULT,
+];
+/// Longest target of a symlink that is kept in the inode.
+const IN_INODE: usize = 59;
 /// No file becomes longer.
 const MOST: u64 = 60_000;
 
@@ -70,6 +86,31 @@ pub enum Call {
         path: Path,
         uid: u32,
         gid: u32,
+    },
+    SetXattr {
+        path: Path,
+        name: &'static str,
+        value: Vec<u8>,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        path: Path,
+        name: &'static str,
+    },
+    /// Seconds since 1970.
+    SetTimes {
+        path: Path,
+        atime: i64,
+        mtime: i64,
+    },
+    /// Of [`FLAGS`].
+    SetFlags {
+        path: Path,
+        flags: u32,
+    },
+    SetProject {
+        path: Path,
+        project: u32,
     },
     Open {
         path: Path,
@@ -138,6 +179,23 @@ impl std::fmt::Debug for Call {
             Call::Truncate { path } => write!(f, "truncate {}", short(path)),
             Call::Chmod { path, mode } => write!(f, "chmod {} {mode:o}", short(path)),
             Call::Chown { path, uid, gid } => write!(f, "chown {} {uid}:{gid}", short(path)),
+            Call::SetXattr {
+                path,
+                name,
+                value,
+                mode,
+            } => {
+                let (path, len) = (short(path), value.len());
+                write!(f, "setxattr {path} {name} {len} bytes {mode:?}")
+            }
+            Call::RemoveXattr { path, name } => write!(f, "removexattr {} {name}", short(path)),
+            Call::SetTimes { path, atime, mtime } => {
+                write!(f, "utimens {} {atime} {mtime}", short(path))
+            }
+            Call::SetFlags { path, flags } => {
+                write!(f, "chattr {} ={}", short(path), InodeFlags(*flags))
+            }
+            Call::SetProject { path, project } => write!(f, "project {} {project}", short(path)),
             Call::Open { path, slot } => write!(f, "open {} as {slot}", short(path)),
             Call::Unnamed { dir, slot } => write!(f, "tmpfile {} as {slot}", short(dir)),
             Call::LinkOpen { slot, path } => write!(f, "link {slot} {}", short(path)),
@@ -161,7 +219,14 @@ pub fn apply(call: &Call, tree: &mut Tree) -> Answer {
             path,
             exclusive,
             mode,
-        } => tree.open_create(path, *exclusive, *mode).map(drop),
+        } => {
+            let known = tree.walk(path, true);
+            let id = tree.open_create(path, *exclusive, *mode)?;
+            match known.is_ok() {
+                true => tree.writable(id),
+                false => Ok(()),
+            }
+        }
         Call::Mkdir { path, mode } => tree.create_at(path, empty_dir(), *mode),
         Call::Mknod {
             path,
@@ -181,28 +246,51 @@ pub fn apply(call: &Call, tree: &mut Tree) -> Answer {
             len,
             seed,
         } => {
-            let id = tree.walk(path, true)?;
-            tree.write(id, *at, &data(*len, *seed))
+            let id = opened(tree, path)?;
+            tree.write(id, *at, &data(*len, *seed));
+            Ok(())
         }
         Call::Truncate { path } => {
-            let id = tree.walk(path, true)?;
-            tree.write(id, 0, &[])?;
+            let id = opened(tree, path)?;
             tree.set_len(id, 0);
             Ok(())
         }
         Call::Chmod { path, mode } => {
             let id = tree.walk(path, true)?;
-            tree.set_mode(id, *mode);
-            Ok(())
+            tree.set_mode(id, *mode)
         }
         Call::Chown { path, uid, gid } => {
             let id = tree.walk(path, true)?;
-            tree.set_owner(id, *uid, *gid);
+            tree.set_owner(id, *uid, *gid)
+        }
+        Call::SetXattr {
+            path,
+            name,
+            value,
+            mode,
+        } => {
+            let id = tree.walk(path, true)?;
+            tree.set_xattr(id, name, value, *mode)
+        }
+        Call::RemoveXattr { path, name } => {
+            let id = tree.walk(path, true)?;
+            tree.remove_xattr(id, name)
+        }
+        Call::SetTimes { path, atime, mtime } => {
+            let id = tree.walk(path, true)?;
+            tree.set_times(id, *atime, *mtime)
+        }
+        Call::SetFlags { path, flags } => {
+            let id = tree.walk(path, true)?;
+            tree.set_flags(id, *flags);
             Ok(())
         }
-        Call::Open { path, slot } => {
+        Call::SetProject { path, project } => {
             let id = tree.walk(path, true)?;
-            tree.write(id, 0, &[])?;
+            tree.set_project(id, *project)
+        }
+        Call::Open { path, slot } => {
+            let id = opened(tree, path)?;
             tree.open.insert(*slot, id);
             Ok(())
         }
@@ -213,7 +301,10 @@ pub fn apply(call: &Call, tree: &mut Tree) -> Answer {
             at,
             len,
             seed,
-        } => tree.write(tree.open[slot], *at, &data(*len, *seed)),
+        } => {
+            tree.write(tree.open[slot], *at, &data(*len, *seed));
+            Ok(())
+        }
         Call::Close { slot } => {
             tree.close(*slot);
             Ok(())
@@ -221,6 +312,12 @@ pub fn apply(call: &Call, tree: &mut Tree) -> Answer {
         Call::Fsync { path } => tree.walk(path, true).map(drop),
         Call::Sync => Ok(()),
     }
+}
+
+/// What `open` for writing finds.
+fn opened(tree: &Tree, path: &[u8]) -> Answer<Id> {
+    let id = tree.walk(path, true)?;
+    tree.writable(id).map(|()| id)
 }
 
 /// dioxide, with what is open.
@@ -244,7 +341,9 @@ impl Dioxide {
 
     pub fn try_run(&mut self, call: &Call) -> Result<(), Error> {
         let fs = &self.fs;
-        let write = || OpenOptions::new().read(true).write(true);
+        // As root, of whom set-ID bits are not taken.
+        let write = || OpenOptions::new().read(true).write(true).fsetid(true);
+        let time = |secs| Timestamp { secs, nanos: 0 };
         match call {
             Call::Create {
                 path,
@@ -281,6 +380,24 @@ impl Dioxide {
             }
             Call::Chown { path, uid, gid } => {
                 fs.set_attributes(path, &SetAttributes::new().uid(*uid).gid(*gid))
+            }
+            Call::SetXattr {
+                path,
+                name,
+                value,
+                mode,
+            } => fs.set_xattr(path, name, value, *mode),
+            Call::RemoveXattr { path, name } => fs.remove_xattr(path, name),
+            Call::SetTimes { path, atime, mtime } => {
+                let times = SetAttributes::new().atime(time(*atime));
+                fs.set_attributes(path, &times.mtime(time(*mtime)))
+            }
+            Call::SetFlags { path, flags } => {
+                let others = fs.metadata(path)?.flags & !FLAGS;
+                fs.set_attributes(path, &SetAttributes::new().flags(others | flags))
+            }
+            Call::SetProject { path, project } => {
+                fs.set_attributes(path, &SetAttributes::new().project(*project))
             }
             Call::Open { path, slot } => {
                 let file = write().open(fs, path)?;
@@ -322,6 +439,8 @@ pub struct Generator {
     planned: VecDeque<Call>,
     /// Longest target of a symlink.
     target_most: u64,
+    /// Whether there are attributes, and targets of symlinks that need a block.
+    pub blocks: bool,
     /// Names of one plan; 0 for no plans.
     many: u64,
     made: u64,
@@ -333,6 +452,7 @@ impl Generator {
             random: Random::new(seed),
             planned: VecDeque::new(),
             target_most: block_bytes.min(4096) + 1,
+            blocks: true,
             many,
             made: 0,
         }
@@ -470,6 +590,7 @@ impl Generator {
             Call::Create { path, .. }
             | Call::Write { path, .. }
             | Call::Truncate { path }
+            | Call::SetFlags { path, .. }
             | Call::Fsync { path } => opens(path),
             Call::Open { path, slot } => opens(path) && !tree.open.contains_key(slot),
             Call::Unnamed { slot, .. } => !tree.open.contains_key(slot),
@@ -484,7 +605,12 @@ impl Generator {
         let (path, mode, seed) = (self.path(tree), self.mode(), self.random.next());
         let (at, len) = self.span();
         let slot = self.slot();
-        match self.random.pick(40) {
+        match self.random.pick(if self.blocks { 51 } else { 40 }) {
+            40..=49 => self.attribute(tree, path),
+            50 => {
+                self.plan_fixed(tree, path.clone());
+                Call::Close { slot }
+            }
             0..=3 => Call::Create {
                 path,
                 exclusive: self.chance(2),
@@ -500,7 +626,10 @@ impl Generator {
                 }
             }
             10..=12 => Call::Symlink {
-                target: self.target(tree),
+                target: match (self.target(tree), self.blocks) {
+                    (target, true) => target,
+                    (target, false) => target.into_iter().take(IN_INODE).collect(),
+                },
                 path,
             },
             13..=15 => Call::Link {
@@ -562,11 +691,168 @@ impl Generator {
             .is_ok_and(|id| tree.node(id).is_dir());
         // In a sticky directory that all may write to, the kernel protects others' files.
         let sticky = if mode & 2 == 0 { 0o1000 } else { 0 };
-        let more = [0, 0o2000, sticky][self.random.pick(3) as usize];
-        Call::Chmod {
-            mode: if is_dir { mode | more } else { mode },
-            path,
+        let of_dir = [0, 0o2000, sticky][self.random.pick(3) as usize];
+        let of_file = [0, 0o4000, 0o2000, 0o6000][self.random.pick(4) as usize];
+        let mode = mode | if is_dir { of_dir } else { of_file };
+        Call::Chmod { mode, path }
+    }
+
+    /// A call on what a file has besides its content.
+    fn attribute(&mut self, tree: &Tree, path: Path) -> Call {
+        match self.random.pick(10) {
+            0..=3 => {
+                let (name, value) = self.xattr(tree);
+                let mode = [
+                    XattrMode::Set,
+                    XattrMode::Set,
+                    XattrMode::Create,
+                    XattrMode::Replace,
+                ][self.random.pick(4) as usize];
+                Call::SetXattr {
+                    path,
+                    name,
+                    value,
+                    mode,
+                }
+            }
+            4 => Call::SetXattr {
+                path,
+                name: ACCESS,
+                value: self.list(),
+                mode: XattrMode::Set,
+            },
+            5 => Call::SetXattr {
+                path,
+                name: DEFAULT,
+                value: self.list(),
+                mode: XattrMode::Set,
+            },
+            6 | 7 => Call::RemoveXattr {
+                path,
+                name: XATTRS[self.random.pick(XATTRS.len() as u64) as usize],
+            },
+            8 => Call::SetTimes {
+                path,
+                atime: self.random.pick(1 << 30) as i64 - 1000,
+                mtime: self.random.pick(1 << 30) as i64 - 1000,
+            },
+            _ if tree.has_projects && self.chance(2) => Call::SetProject {
+                path,
+                project: self.random.pick(4) as u32,
+            },
+            _ => Call::SetFlags {
+                path,
+                flags: [0, InodeFlags::NODUMP.0, InodeFlags::NOATIME.0]
+                    [self.random.pick(3) as usize],
+            },
         }
+    }
+
+    /// All values of a file but the last have room in a block together. Some are of several files.
+    fn xattr(&mut self, tree: &Tree) -> (&'static str, Vec<u8>) {
+        let name = XATTRS[self.random.pick(5) as usize];
+        let (seed, some) = (self.random.pick(2), self.random.below(0..100));
+        let value = match name {
+            "user.a" => data(some % 13, seed),
+            "trusted.b" => data(some, seed),
+            "user.block" => data(300 + seed, seed),
+            "security.capability" => [&[1, 0, 0, 2][..], &[seed as u8 + 1; 16]].concat(),
+            _ => {
+                let least = tree.value_most.map_or(300, |most| most as u64 + 1);
+                data(least + some * 60, self.random.next())
+            }
+        };
+        (name, value)
+    }
+
+    /// Others never write: in a sticky directory where they may, the kernel protects files.
+    fn list(&mut self) -> Vec<u8> {
+        const NO_ID: u32 = u32::MAX;
+        let mut perm = || self.random.pick(8) as u8;
+        let (user, named, group, mask, other) = (perm(), perm(), perm(), perm(), perm() & 5);
+        match self.random.pick(4) {
+            0 => list(&[]),
+            1 => list(&[(1, user, NO_ID), (4, group, NO_ID), (0x20, other, NO_ID)]),
+            id => list(&[
+                (1, user, NO_ID),
+                (2, named, 1000),
+                (4, group, NO_ID),
+                (8, named, 2000 + id as u32),
+                (0x10, mask, NO_ID),
+                (0x20, other, NO_ID),
+            ]),
+        }
+    }
+
+    /// What nobody may do with a file that is immutable or append-only, until it is not.
+    fn plan_fixed(&mut self, tree: &Tree, path: Path) {
+        let id = tree.walk(&path, false);
+        if !id.is_ok_and(|id| matches!(tree.node(id).body, Body::File(_))) {
+            return;
+        }
+        let flags = [InodeFlags::IMMUTABLE.0, InodeFlags::APPEND.0][self.random.pick(2) as usize];
+        let other = [&path[..], b"'"].concat();
+        let (at, len, seed, mode) = (0, 10, 1, 0o600);
+        let calls = [
+            Call::SetFlags {
+                path: path.clone(),
+                flags,
+            },
+            Call::Chmod {
+                path: path.clone(),
+                mode,
+            },
+            Call::Chown {
+                path: path.clone(),
+                uid: 1,
+                gid: 1,
+            },
+            Call::SetXattr {
+                path: path.clone(),
+                name: "user.a",
+                value: vec![1],
+                mode: XattrMode::Set,
+            },
+            Call::SetXattr {
+                path: path.clone(),
+                name: ACCESS,
+                value: self.list(),
+                mode: XattrMode::Set,
+            },
+            Call::RemoveXattr {
+                path: path.clone(),
+                name: "user.a",
+            },
+            Call::SetTimes {
+                path: path.clone(),
+                atime: 1,
+                mtime: 2,
+            },
+            Call::Create {
+                path: path.clone(),
+                exclusive: false,
+                mode,
+            },
+            Call::Write {
+                path: path.clone(),
+                at,
+                len,
+                seed,
+            },
+            Call::Truncate { path: path.clone() },
+            Call::Link {
+                old: path.clone(),
+                new: other.clone(),
+            },
+            Call::Rename {
+                from: path.clone(),
+                to: other,
+                mode: RenameMode::Replace,
+            },
+            Call::Unlink { path: path.clone() },
+            Call::SetFlags { path, flags: 0 },
+        ];
+        self.planned.extend(calls);
     }
 
     /// Many names in one directory, most of which then go again, or move to another.
@@ -630,8 +916,20 @@ impl Generator {
     }
 }
 
-/// The calls that remove all there is but `lost+found`.
+/// The calls that remove all there is but `lost+found`, attributes of the root included.
 pub fn remove_all(tree: &Tree) -> Vec<Call> {
+    let path = b"/".to_vec();
+    let of_root = XATTRS.into_iter().filter(|name| {
+        let xattrs = &tree.node(ROOT).attributes.xattrs;
+        xattrs.contains_key(name.as_bytes())
+    });
+    let of_root = of_root.map(|name| Call::RemoveXattr {
+        path: path.clone(),
+        name,
+    });
+    let frees = tree.paths().into_iter();
+    let frees = frees.filter(|(_, id)| tree.node(*id).attributes.is_fixed());
+    let frees = frees.map(|(path, _)| Call::SetFlags { path, flags: 0 });
     let closes = tree.open.keys().map(|&slot| Call::Close { slot });
     let remove = |(path, id): (Path, u32)| match tree.node(id).is_dir() {
         true => Call::Rmdir { path },
@@ -639,5 +937,9 @@ pub fn remove_all(tree: &Tree) -> Vec<Call> {
     };
     let paths = tree.paths().into_iter().rev();
     let removes = paths.filter(|(path, id)| *id != ROOT && path != b"/lost+found");
-    closes.chain(removes.map(remove)).collect()
+    let attributes = of_root.chain(frees);
+    closes
+        .chain(attributes)
+        .chain(removes.map(remove))
+        .collect()
 }

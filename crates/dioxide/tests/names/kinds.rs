@@ -35,5 +35,13 @@ pub fn kinds() -> Vec<(&'static str, ImageBuilder)> {
             "small inodes",
             small().features("^metadata_csum").inode_size(128),
         ),
+        ("values in inodes", small().features("ea_inode")),
     ]
+}
+
+/// With quotas of users, groups and projects, which not every kernel can keep.
+pub fn with_quotas() -> (&'static str, ImageBuilder) {
+    let image = Image::builder().size(24 << 20).block_size(1024);
+    let image = image.features("ea_inode,quota,project");
+    ("quotas", image.args(&["-N", "4096"]))
 }

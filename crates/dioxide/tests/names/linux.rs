@@ -3,13 +3,15 @@
 //! They run in a thread whose root directory is the mount, so that paths and symlinks mean what they
 //! mean in the image.
 
+use crate::attributes::{Attributes, FLAGS, asked_for};
 use crate::calls::{Call, data};
 use crate::tree::Answer;
-use crate::view::{Entry, Firsts, View};
-use dioxide::{FileType, RenameMode, Special};
+use crate::view::{Entry, Firsts, View, shown};
+use dioxide::{FileType, RenameMode, Special, XattrMode};
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid, chmod, chown, linkat, makedev, mkdir,
-    mknodat, openat, renameat_with, symlink, syncfs, unlinkat,
+    AtFlags, CWD, Gid, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
+    chmod, chown, ioctl_getflags, ioctl_setflags, lgetxattr, linkat, llistxattr, makedev, mkdir,
+    mknodat, openat, removexattr, renameat_with, setxattr, symlink, syncfs, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -78,6 +80,29 @@ fn rename_flags(mode: RenameMode) -> RenameFlags {
     }
 }
 
+fn xattr_flags(mode: XattrMode) -> XattrFlags {
+    match mode {
+        XattrMode::Set => XattrFlags::empty(),
+        XattrMode::Create => XattrFlags::CREATE,
+        XattrMode::Replace => XattrFlags::REPLACE,
+    }
+}
+
+fn set_flags(path: &[u8], flags: u32) -> Result<(), Errno> {
+    let file = open(path, OFlags::RDONLY, 0)?;
+    let others = ioctl_getflags(&file)?.bits() & !FLAGS;
+    ioctl_setflags(&file, IFlags::from_bits_retain(others | flags))
+}
+
+fn set_times(path: &[u8], atime: i64, mtime: i64) -> Result<(), Errno> {
+    let time = |tv_sec| Timespec { tv_sec, tv_nsec: 0 };
+    let times = Timestamps {
+        last_access: time(atime),
+        last_modification: time(mtime),
+    };
+    utimensat(CWD, path, &times, AtFlags::empty())
+}
+
 impl Linux {
     fn run(&mut self, call: &Call) -> Result<(), Errno> {
         let both = OFlags::RDWR;
@@ -120,6 +145,16 @@ impl Linux {
                 Some(Uid::from_raw(*uid)),
                 Some(Gid::from_raw(*gid)),
             ),
+            Call::SetXattr {
+                path,
+                name,
+                value,
+                mode,
+            } => setxattr(&path[..], *name, value, xattr_flags(*mode)),
+            Call::RemoveXattr { path, name } => removexattr(&path[..], *name),
+            Call::SetTimes { path, atime, mtime } => set_times(path, *atime, *mtime),
+            Call::SetFlags { path, flags } => set_flags(path, *flags),
+            Call::SetProject { .. } => panic!("for dioxide only"),
             Call::Open { path, slot } => self.keep(*slot, open(path, both, 0)?),
             Call::Unnamed { dir, slot } => {
                 self.keep(*slot, open(dir, both | OFlags::TMPFILE, 0o600)?)
@@ -177,9 +212,7 @@ pub fn view(mount: &Path) -> View {
         );
         let entry = Entry {
             kind,
-            mode: (about.mode() & 0o7777) as u16,
-            uid: about.uid(),
-            gid: about.gid(),
+            attributes: attributes(&host, &about, kind),
             nlink: about.nlink() as u32,
             device: is_device.then_some(device),
             bytes,
@@ -188,6 +221,39 @@ pub fn view(mount: &Path) -> View {
         view.insert(path, entry);
     }
     view
+}
+
+fn attributes(host: &Path, about: &fs::Metadata, kind: FileType) -> Attributes {
+    let flags = match kind {
+        FileType::Regular | FileType::Directory => {
+            let file = fs::File::open(host).expect("it is listed");
+            ioctl_getflags(&file).expect("ext4 has flags").bits()
+        }
+        _ => 0,
+    };
+    Attributes {
+        mode: (about.mode() & 0o7777) as u16,
+        uid: about.uid(),
+        gid: about.gid(),
+        flags: shown(kind, flags),
+        project: 0,
+        atime: asked_for(about.atime()),
+        mtime: asked_for(about.mtime()),
+        xattrs: xattrs(host),
+    }
+}
+
+fn xattrs(host: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut names = vec![0; 65536];
+    let len = llistxattr(host, &mut names[..]).expect("it is listed");
+    let names = names[..len].split(|&b| b == 0);
+    let value = |name: &[u8]| {
+        let mut value = vec![0; 65536];
+        let len = lgetxattr(host, name, &mut value[..]).expect("it is listed");
+        value.truncate(len);
+        (name.to_vec(), value)
+    };
+    names.filter(|name| !name.is_empty()).map(value).collect()
 }
 
 fn children(host: &Path, path: &[u8]) -> Vec<Vec<u8>> {

@@ -6,6 +6,7 @@ use crate::linux;
 use crate::random_calls::open_fs;
 use crate::tree::{Answer, Tree};
 use dioxide::RenameMode::{self, Exchange, NoReplace, Replace};
+use dioxide::format::inode::InodeFlags;
 use dioxide_testkit::{Image, Mount, have_root};
 
 fn create(path: &str, exclusive: bool) -> Call {
@@ -56,7 +57,7 @@ fn link_open(path: &str) -> Call {
     }
 }
 
-/// A directory `d`, a file `f`, which is open, and symlinks to both and to what cannot be.
+/// A directory `d`, a file `f`, which is open, symlinks to both and to what cannot be, and a file that is append-only.
 fn prepared() -> Vec<(Call, Answer)> {
     let open = Call::Open {
         path: b"/f".into(),
@@ -69,7 +70,14 @@ fn prepared() -> Vec<(Call, Answer)> {
         symlink("f", "/to-f"),
         symlink("d", "/to-d"),
         symlink(&long, "/to-long"),
+        symlink("f/", "/to-f-slash"),
+        symlink("to-itself/", "/to-itself"),
         open,
+        create("/fixed", true),
+        Call::SetFlags {
+            path: b"/fixed".into(),
+            flags: InodeFlags::APPEND.0,
+        },
     ]
     .map(|call| (call, Ok(())))
     .into()
@@ -85,6 +93,8 @@ fn refused() -> Vec<(Call, Answer)> {
         (create("/d/..", true), libc::EEXIST),
         (create("/", false), libc::EISDIR),
         (create("/f/", false), libc::EISDIR),
+        (create("/to-f-slash", false), libc::EISDIR),
+        (create("/to-itself", false), libc::EISDIR),
         (create("/new/", true), libc::EISDIR),
         (link("/f", "/d/"), libc::EEXIST),
         (link("/f", "/"), libc::EEXIST),
@@ -108,6 +118,20 @@ fn refused() -> Vec<(Call, Answer)> {
             rename("/f", &format!("/d/{long}"), Replace),
             libc::ENAMETOOLONG,
         ),
+        (
+            rename("/fixed", &format!("/d/{long}"), Replace),
+            libc::ENAMETOOLONG,
+        ),
+        (rename("/fixed", "/f", NoReplace), libc::EEXIST),
+        (rename("/fixed", "/new", Exchange), libc::ENOENT),
+        (rename("/fixed", "/new/", Replace), libc::ENOTDIR),
+        (rename("/fixed", "/new", Replace), libc::EPERM),
+        (rename("/fixed", "/f", Exchange), libc::EPERM),
+        (rename("/f", "/fixed", Replace), libc::EPERM),
+        (unlink("/fixed"), libc::EPERM),
+        (unlink("/fixed/"), libc::ENOTDIR),
+        (link("/fixed", "/new"), libc::EPERM),
+        (link("/fixed", "/f"), libc::EEXIST),
         (rename("/f", "/d/", NoReplace), libc::EEXIST),
         (rename("/f", "/d/..", NoReplace), libc::EEXIST),
         (rename("/f", "/d/..", Replace), libc::EBUSY),
@@ -119,9 +143,14 @@ fn refused() -> Vec<(Call, Answer)> {
         (unlink("/f/"), libc::ENOTDIR),
     ];
     let refused = calls.map(|(call, errno)| (call, Err(errno)));
-    // A slash behind the new name is about what has it.
-    let exchange = (rename("/f", "/d/", Exchange), Ok(()));
-    refused.into_iter().chain([exchange]).collect()
+    let possible = [
+        // A slash behind the new name is about what has it.
+        rename("/f", "/d/", Exchange),
+        // Nothing happens.
+        rename("/fixed", "/fixed", Replace),
+    ];
+    let possible = possible.map(|call| (call, Ok(())));
+    refused.into_iter().chain(possible).collect()
 }
 
 #[test]

@@ -2,15 +2,18 @@
 //! calls that explains what each answered; and many calls without it, after which `e2fsck` and free
 //! counts are right.
 
+use crate::attributes::{ACCESS, Attributes, DEFAULT, list};
+use crate::calls::data;
 use crate::kinds::kinds;
 use crate::random::Random;
 use crate::random_calls::open_fs;
 use crate::tree::{Answer, Body, Id, ROOT, Tree, empty_dir};
-use dioxide::{Fs, NewFile, Node, OpenOptions, RenameMode};
-use dioxide_testkit::{Image, e2fsck_clean, seeds};
+use dioxide::{Fs, NewFile, Node, OpenOptions, RenameMode, SetAttributes, XattrMode};
+use dioxide_testkit::{Image, e2fsck_clean, seeds, soaks};
 use std::collections::HashSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const THREADS: usize = 4;
 const CALLS: usize = 6;
@@ -35,6 +38,38 @@ enum Call {
     /// What kind of file it is.
     Look(Place),
     List(usize),
+    /// Of what is held, as all that follow: see [`value`].
+    SetXattr(usize, u64, XattrMode),
+    RemoveXattr(usize),
+    Xattr(usize),
+    /// An access control list, by its permissions.
+    SetList(usize, u8),
+    Chmod(usize, u16),
+    Chown(usize, u32),
+    Mode(usize),
+}
+
+/// An attribute of those that are held.
+const XATTR: &str = "user.t";
+
+/// Its values: in the inode, or in a block that some may share.
+fn value(number: u64) -> Vec<u8> {
+    match number % 3 {
+        0 => number.to_le_bytes().to_vec(),
+        seed => data(300, seed),
+    }
+}
+
+/// One user's permissions, and most that others have.
+fn acl(perm: u8) -> Vec<u8> {
+    let (id, none) = (1000, u32::MAX);
+    list(&[
+        (1, 7, none),
+        (2, perm, id),
+        (4, 5, none),
+        (0x10, perm, none),
+        (0x20, 5, none),
+    ])
 }
 
 /// What a call answered.
@@ -43,6 +78,8 @@ enum Found {
     Nothing,
     Kind(&'static str),
     Names(Vec<String>),
+    Value(Option<Vec<u8>>),
+    Mode(u16),
 }
 
 #[derive(Debug)]
@@ -60,7 +97,17 @@ fn place(random: &mut Random) -> Place {
 
 fn call(random: &mut Random, unique: u64) -> Call {
     let (one, two) = (place(random), place(random));
-    match random.pick(16) {
+    let held = random.pick(DIRS.len() as u64 + 1) as usize;
+    let perm = random.pick(8) as u8;
+    match random.pick(25) {
+        16 | 17 => Call::SetXattr(held, unique, XattrMode::Set),
+        18 => Call::SetXattr(held, unique, XattrMode::Create),
+        19 => Call::RemoveXattr(held),
+        20 => Call::Xattr(held),
+        21 => Call::SetList(held, perm),
+        22 => Call::Chmod(held, 0o700 | u16::from(perm) << 3),
+        23 => Call::Chown(held, perm.into()),
+        24 => Call::Mode(held),
         0 | 1 => Call::Create(one),
         2 | 3 => Call::Mkdir(one),
         4 => Call::Symlink(one, unique),
@@ -83,7 +130,19 @@ fn run(dirs: &[Node], call: Call) -> Answer<Found> {
 fn try_run(dirs: &[Node], call: Call) -> dioxide::Result<Found> {
     let new = NewFile::new(0o755);
     let done = |()| Found::Nothing;
+    let set = |at: usize, set: SetAttributes| dirs[at].set_attributes(&set).map(done);
     match call {
+        Call::SetXattr(at, number, mode) => {
+            dirs[at].set_xattr(XATTR, &value(number), mode).map(done)
+        }
+        Call::RemoveXattr(at) => dirs[at].remove_xattr(XATTR).map(done),
+        Call::Xattr(at) => dirs[at].xattr(XATTR).map(Found::Value),
+        Call::SetList(at, perm) => dirs[at]
+            .set_xattr(ACCESS, &acl(perm), XattrMode::Set)
+            .map(done),
+        Call::Chmod(at, mode) => set(at, SetAttributes::new().mode(mode)),
+        Call::Chown(at, id) => set(at, SetAttributes::new().uid(id).gid(id)),
+        Call::Mode(at) => Ok(Found::Mode(dirs[at].metadata().permissions)),
         Call::Create((dir, name)) => dirs[dir].create(name.as_bytes(), &new).map(drop).map(done),
         Call::Mkdir((dir, name)) => dirs[dir]
             .create_dir(name.as_bytes(), &new)
@@ -138,21 +197,37 @@ fn target(unique: u64) -> Vec<u8> {
 fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
     let done = |()| Found::Nothing;
     match call {
+        Call::SetXattr(at, number, mode) => {
+            let value = value(number);
+            tree.set_xattr(dirs[at], XATTR, &value, mode).map(done)
+        }
+        Call::RemoveXattr(at) => tree.remove_xattr(dirs[at], XATTR).map(done),
+        Call::Xattr(at) => {
+            let xattrs = &tree.node(dirs[at]).attributes.xattrs;
+            Ok(Found::Value(xattrs.get(XATTR.as_bytes()).cloned()))
+        }
+        Call::SetList(at, perm) => {
+            let set = tree.set_xattr(dirs[at], ACCESS, &acl(perm), XattrMode::Set);
+            set.map(done)
+        }
+        Call::Chmod(at, mode) => tree.set_mode(dirs[at], mode).map(done),
+        Call::Chown(at, id) => tree.set_owner(dirs[at], id, id).map(done),
+        Call::Mode(at) => Ok(Found::Mode(tree.node(dirs[at]).attributes.mode)),
         Call::Create((dir, name)) => {
             let file = Body::File(Vec::new());
-            tree.create(dirs[dir], name.as_bytes(), file, 0)
+            tree.create(dirs[dir], name.as_bytes(), file, 0o755)
                 .map(drop)
                 .map(done)
         }
         Call::Mkdir((dir, name)) => {
             let body = empty_dir();
-            tree.create(dirs[dir], name.as_bytes(), body, 0)
+            tree.create(dirs[dir], name.as_bytes(), body, 0o755)
                 .map(drop)
                 .map(done)
         }
         Call::Symlink((dir, name), unique) => {
             let body = Body::Symlink(target(unique));
-            tree.create(dirs[dir], name.as_bytes(), body, 0)
+            tree.create(dirs[dir], name.as_bytes(), body, 0o755)
                 .map(drop)
                 .map(done)
         }
@@ -239,11 +314,13 @@ fn begin(fs: &Fs) -> (Vec<Node>, Tree, Vec<Id>) {
     {
         let parent = parent.map_or(ROOT, |at: usize| dirs[at]);
         let name = name.strip_suffix(b"\0").unwrap_or(name);
-        let id = tree.create(parent, name, empty_dir(), 0).expect("empty");
+        let id = tree
+            .create(parent, name, empty_dir(), 0o755)
+            .expect("empty");
         tree.open.insert(slot as u32, id);
         dirs.push(id);
     }
-    let held = tree.create(dirs[0], b"a", Body::File(Vec::new()), 0);
+    let held = tree.create(dirs[0], b"a", Body::File(Vec::new()), 0o644);
     dirs.push(held.expect("empty"));
     tree.open.insert(3, dirs[3]);
     (nodes, tree, dirs)
@@ -282,26 +359,32 @@ fn at_once(dirs: &[Node], seed: u64) -> Vec<Event> {
     })
 }
 
-/// What is below a directory: paths, kinds, link counts.
-fn below(fs: &Fs, dir: &str) -> Vec<(Vec<u8>, u32)> {
+/// A path, its count of links, and attributes.
+type Left = (Vec<u8>, u32, Attributes);
+
+/// What is below a directory.
+fn below(fs: &Fs, dir: &str) -> Vec<Left> {
     let view = crate::view::of_dioxide(fs);
     let inside = view
         .into_iter()
         .filter(|(path, _)| path.starts_with(dir.as_bytes()));
-    inside.map(|(path, entry)| (path, entry.nlink)).collect()
+    inside
+        .map(|(path, entry)| (path, entry.nlink, entry.attributes))
+        .collect()
 }
 
-fn below_in_model(tree: &Tree) -> Vec<(Vec<u8>, u32)> {
+fn below_in_model(tree: &Tree) -> Vec<Left> {
     let paths = tree.paths().into_iter().filter(|(_, id)| *id != ROOT);
     let mut all: Vec<_> = paths
-        .map(|(path, id)| (path, tree.node(id).nlink))
+        .map(|(path, id)| (path, tree.node(id)))
+        .map(|(path, node)| (path, node.nlink, node.attributes.clone()))
         .collect();
-    all.sort();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
     all
 }
 
-fn remove_below(fs: &Fs, view: &[(Vec<u8>, u32)]) {
-    for (path, _) in view.iter().rev() {
+fn remove_below(fs: &Fs, view: &[Left]) {
+    for (path, ..) in view.iter().rev() {
         let removed = match fs.symlink_metadata(path).expect("it is listed").file_type {
             dioxide::FileType::Directory => fs.remove_dir(path),
             _ => fs.remove_file(path),
@@ -367,15 +450,21 @@ fn answers_that_no_order_gives_are_found() {
     let fs = open_fs(&image);
     let (nodes, tree, dirs) = begin(&fs);
     let make = Call::Create((0, NAMES[1]));
-    let at = |begin, found| Event {
-        call: make,
+    let mark = Call::SetXattr(0, 1, XattrMode::Create);
+    let at = |call, begin, found| Event {
+        call,
         begin,
         end: begin + 5,
         found,
     };
-    let one = |found| [at(0, Ok(Found::Nothing)), at(1, found)];
-    for (found, explained) in [(Err(libc::EEXIST), true), (Ok(Found::Nothing), false)] {
-        let events = one(found);
+    let two = |call, found| [at(call, 0, Ok(Found::Nothing)), at(call, 1, found)];
+    for (call, found, explained) in [
+        (make, Err(libc::EEXIST), true),
+        (make, Ok(Found::Nothing), false),
+        (mark, Err(libc::EEXIST), true),
+        (mark, Ok(Found::Nothing), false),
+    ] {
+        let events = two(call, found);
         let mut search = Search {
             events: &events,
             dirs: &dirs,
@@ -390,6 +479,11 @@ fn answers_that_no_order_gives_are_found() {
 /// Calls by path in the same few directories, some of which move, with files written, held open, and
 /// unlinked while they are.
 fn stress(fs: &Fs, seed: u64, calls: usize) {
+    let is_apart = Tree::of(fs).value_most.is_none();
+    let value = |number| match number % 3 {
+        1 if is_apart => data(3000, number % 2),
+        _ => value(number),
+    };
     let mut random = Random::new(seed);
     let mut held = Vec::new();
     for _ in 0..calls {
@@ -402,7 +496,19 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
         };
         let (one, two) = (path(&mut random), path(&mut random));
         let new = NewFile::new(0o755);
-        let result = match random.pick(12) {
+        let number = random.pick(6);
+        let result = match random.pick(16) {
+            12 => fs.set_xattr(&one, XATTR, &value(number), XattrMode::Set),
+            13 => fs.remove_xattr(&one, XATTR),
+            14 => {
+                let name = if number.is_multiple_of(2) {
+                    ACCESS
+                } else {
+                    DEFAULT
+                };
+                fs.set_xattr(&one, name, &acl(number as u8), XattrMode::Set)
+            }
+            15 => fs.set_attributes(&one, &SetAttributes::new().mode(0o750).uid(number as u32)),
             0 | 1 => fs.create_dir(&one, &new),
             2 => fs.symlink(&two, &one, &new),
             3 => fs.hard_link(&one, &two),
@@ -435,6 +541,8 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
                 libc::EINVAL,
                 libc::ELOOP,
                 libc::EPERM,
+                libc::ENODATA,
+                libc::EACCES,
             ];
             assert!(known.contains(&error.errno()), "{one} {two}: {error}");
         }
@@ -466,4 +574,41 @@ fn many_calls_of_four_threads_leave_a_whole_file_system() {
             e2fsck_clean(image.path());
         }
     }
+}
+
+/// A walk that had passed `/x` found it again below, where another thread had moved it meanwhile, and took that for
+/// damage.
+#[test]
+fn walk_beside_directories_that_change_places_finds_no_damage() {
+    let image = Image::builder().size(16 << 20).block_size(1024).build();
+    let fs = open_fs(&image);
+    let new = NewFile::new(0o755);
+    for dir in ["/x", "/x/y", "/x/y/s"] {
+        fs.create_dir(dir, &new).expect("room");
+    }
+    // Long enough for two renames while it is walked.
+    let way = format!("/x/y{}/x", "/s/..".repeat(700));
+    let deadline = Instant::now() + Duration::from_secs(if soaks() { 30 } else { 1 });
+    let is_time = || Instant::now() < deadline;
+    let rename = |from: &str, to: &str| {
+        fs.rename(from, to, RenameMode::NoReplace)
+            .expect("nobody else renames");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while is_time() {
+                rename("/x/y", "/y");
+                rename("/x", "/y/x");
+                rename("/y/x", "/x");
+                rename("/y", "/x/y");
+            }
+        });
+        while is_time() {
+            let found = fs.metadata(&way).map_err(|error| error.errno());
+            assert!(matches!(found, Ok(_) | Err(libc::ENOENT)), "{found:?}");
+        }
+    });
+    assert_eq!(fs.damage().count, 0);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }

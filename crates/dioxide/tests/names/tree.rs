@@ -3,7 +3,9 @@
 //!
 //! Two layers: names in a directory that is known, and paths. It knows nothing of blocks.
 
-use dioxide::{RenameMode, Special};
+use crate::attributes::{ACCESS, Attributes, DEFAULT};
+use dioxide::format::features::{Incompat, RoCompat};
+use dioxide::{FileType, Fs, RenameMode, Special, XattrMode};
 use std::collections::BTreeMap;
 
 /// A file, as long as it lives.
@@ -28,13 +30,25 @@ pub enum Body {
     Special(Special),
 }
 
+impl Body {
+    pub fn file_type(&self) -> FileType {
+        match self {
+            Body::Dir { .. } => FileType::Directory,
+            Body::File(_) => FileType::Regular,
+            Body::Symlink(_) => FileType::Symlink,
+            Body::Special(Special::Fifo) => FileType::Fifo,
+            Body::Special(Special::Socket) => FileType::Socket,
+            Body::Special(Special::CharDevice(..)) => FileType::CharDevice,
+            Body::Special(Special::BlockDevice(..)) => FileType::BlockDevice,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     pub body: Body,
     pub nlink: u32,
-    pub mode: u16,
-    pub uid: u32,
-    pub gid: u32,
+    pub attributes: Attributes,
     /// Has had no name yet, so it may get its first.
     unnamed: bool,
 }
@@ -47,7 +61,15 @@ pub struct Tree {
     next: Id,
     /// Longest target of a symlink.
     target_most: usize,
+    /// A value of this length that no inode of its own can hold has no room.
+    pub value_most: Option<usize>,
+    pub has_projects: bool,
 }
+
+/// What a write, and some other calls, take from a file.
+const CAPABILITY: &[u8] = b"security.capability";
+/// Longest value of an attribute.
+const VALUE_MAX: usize = 65536;
 
 /// The last part of a path.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +87,7 @@ struct At {
 }
 
 impl Node {
-    fn new(body: Body, mode: u16) -> Node {
+    fn new(body: Body, attributes: Attributes) -> Node {
         let nlink = match body {
             Body::Dir { .. } => 2,
             _ => 1,
@@ -73,9 +95,7 @@ impl Node {
         Node {
             body,
             nlink,
-            mode,
-            uid: 0,
-            gid: 0,
+            attributes,
             unnamed: false,
         }
     }
@@ -94,13 +114,26 @@ pub fn empty_dir() -> Body {
 }
 
 impl Tree {
+    /// What mke2fs made.
+    pub fn of(fs: &Fs) -> Tree {
+        let features = fs.superblock().features();
+        let block = fs.block_size();
+        let mut tree = Tree::new(block.into());
+        let is_apart = features.incompat.contains(Incompat::EA_INODE);
+        tree.value_most = Some(block as usize).filter(|_| !is_apart);
+        tree.has_projects = features.ro_compat.contains(RoCompat::PROJECT);
+        tree
+    }
+
     /// What mke2fs makes, with blocks of this size.
     pub fn new(block_bytes: u64) -> Tree {
         let mut tree = Tree {
-            nodes: BTreeMap::from([(ROOT, Node::new(empty_dir(), 0o755))]),
+            nodes: BTreeMap::from([(ROOT, Node::new(empty_dir(), Attributes::new(0o755)))]),
             open: BTreeMap::new(),
             next: 1,
             target_most: block_bytes as usize - 1,
+            value_most: Some(block_bytes as usize),
+            has_projects: false,
         };
         tree.create(ROOT, b"lost+found", empty_dir(), 0o700)
             .expect("the root is empty");
@@ -123,7 +156,9 @@ impl Tree {
         }
     }
 
+    /// The names of a directory, which is about to change.
     fn names_mut(&mut self, dir: Id) -> &mut BTreeMap<Vec<u8>, Id> {
+        self.node_mut(dir).attributes.mtime = None;
         match &mut self.node_mut(dir).body {
             Body::Dir { names, .. } => names,
             other => panic!("{other:?} has no names"),
@@ -177,26 +212,28 @@ impl Tree {
         Ok(id)
     }
 
-    /// Set-group-ID gives the group, and itself to directories.
     fn inheriting(&self, dir: Id, body: Body, mode: u16) -> Node {
-        let parent = self.node(dir);
-        let mut node = Node::new(body, mode);
-        if matches!(node.body, Body::Symlink(_)) {
-            node.mode = 0o777;
+        let dir = &self.node(dir).attributes;
+        let attributes = Attributes::of_new(dir, body.file_type(), mode);
+        Node::new(body, attributes)
+    }
+
+    fn is_fixed(&self, id: Id) -> bool {
+        self.nodes[&id].attributes.is_fixed()
+    }
+
+    /// Whether flags let the file change.
+    fn changeable(&self, id: Id) -> Answer {
+        match self.is_fixed(id) {
+            true => Err(libc::EPERM),
+            false => Ok(()),
         }
-        if parent.mode & 0o2000 != 0 {
-            node.gid = parent.gid;
-            if node.is_dir() {
-                node.mode |= 0o2000;
-            }
-        }
-        node
     }
 
     pub fn link(&mut self, id: Id, dir: Id, name: &[u8]) -> Answer {
         self.absent(dir, name)?;
         let node = &self.nodes[&id];
-        if node.is_dir() {
+        if node.attributes.is_fixed() || node.is_dir() {
             return Err(libc::EPERM);
         }
         if node.nlink == 0 && !node.unnamed {
@@ -211,6 +248,7 @@ impl Tree {
 
     pub fn unlink(&mut self, dir: Id, name: &[u8]) -> Answer {
         let id = self.existing(dir, name)?;
+        self.changeable(id)?;
         if self.is_dir(id) {
             return Err(libc::EISDIR);
         }
@@ -293,6 +331,9 @@ impl Tree {
         }
         if target == Some(id) {
             return Ok(());
+        }
+        for id in target.into_iter().chain([id]) {
+            self.changeable(id)?;
         }
         if let (Some(target), false) = (target, exchange) {
             self.replaceable(id, target)?;
@@ -518,32 +559,111 @@ impl Tree {
         }
     }
 
-    pub fn write(&mut self, id: Id, at: u64, bytes: &[u8]) -> Answer {
-        match &mut self.node_mut(id).body {
-            Body::File(content) => {
-                let end = at as usize + bytes.len();
-                content.resize(content.len().max(end), 0);
-                content[at as usize..end].copy_from_slice(bytes);
-                Ok(())
-            }
+    /// `open` for writing.
+    pub fn writable(&self, id: Id) -> Answer {
+        match &self.node(id).body {
+            Body::File(_) => self.changeable(id),
             Body::Dir { .. } => Err(libc::EISDIR),
             other => panic!("{other:?} cannot be written"),
         }
     }
 
+    pub fn write(&mut self, id: Id, at: u64, bytes: &[u8]) {
+        let content = self.content_mut(id);
+        let end = at as usize + bytes.len();
+        content.resize(content.len().max(end), 0);
+        content[at as usize..end].copy_from_slice(bytes);
+    }
+
     pub fn set_len(&mut self, id: Id, len: u64) {
-        if let Body::File(content) = &mut self.node_mut(id).body {
-            content.resize(len as usize, 0);
+        self.content_mut(id).resize(len as usize, 0);
+    }
+
+    /// The content of a file, which is about to change.
+    fn content_mut(&mut self, id: Id) -> &mut Vec<u8> {
+        let node = self.node_mut(id);
+        node.attributes.mtime = None;
+        node.attributes.xattrs.remove(CAPABILITY);
+        match &mut node.body {
+            Body::File(content) => content,
+            other => panic!("{other:?} has no content"),
         }
     }
 
-    pub fn set_mode(&mut self, id: Id, mode: u16) {
-        self.node_mut(id).mode = mode;
+    fn attributes_mut(&mut self, id: Id) -> Answer<&mut Attributes> {
+        self.changeable(id)?;
+        Ok(&mut self.node_mut(id).attributes)
     }
 
-    pub fn set_owner(&mut self, id: Id, uid: u32, gid: u32) {
-        let node = self.node_mut(id);
-        (node.uid, node.gid) = (uid, gid);
+    pub fn set_mode(&mut self, id: Id, mode: u16) -> Answer {
+        self.attributes_mut(id)?.set_mode(mode);
+        Ok(())
+    }
+
+    pub fn set_owner(&mut self, id: Id, uid: u32, gid: u32) -> Answer {
+        let file_type = self.node(id).body.file_type();
+        let attributes = self.attributes_mut(id)?;
+        attributes.set_owner(uid, gid, file_type);
+        if file_type != FileType::Directory {
+            attributes.xattrs.remove(CAPABILITY);
+        }
+        Ok(())
+    }
+
+    pub fn set_times(&mut self, id: Id, atime: i64, mtime: i64) -> Answer {
+        let attributes = self.attributes_mut(id)?;
+        (attributes.atime, attributes.mtime) = (Some(atime), Some(mtime));
+        Ok(())
+    }
+
+    pub fn set_flags(&mut self, id: Id, flags: u32) {
+        self.node_mut(id).attributes.flags = flags;
+    }
+
+    pub fn set_project(&mut self, id: Id, project: u32) -> Answer {
+        self.attributes_mut(id)?.project = project;
+        Ok(())
+    }
+
+    pub fn set_xattr(&mut self, id: Id, name: &str, value: &[u8], mode: XattrMode) -> Answer {
+        let file_type = self.node(id).body.file_type();
+        let value_most = self.value_most;
+        let attributes = self.attributes_mut(id)?;
+        let is_dir = file_type == FileType::Directory;
+        if name.starts_with("user.") && !is_dir && file_type != FileType::Regular {
+            return Err(libc::EPERM);
+        }
+        if name == ACCESS || name == DEFAULT {
+            // The mode is not asked.
+            if name == DEFAULT && !is_dir && value.len() > 4 {
+                return Err(libc::EACCES);
+            }
+            attributes.set_list(name, value);
+            return Ok(());
+        }
+        match (mode, attributes.xattrs.contains_key(name.as_bytes())) {
+            (XattrMode::Create, true) => return Err(libc::EEXIST),
+            (XattrMode::Replace, false) => return Err(libc::ENODATA),
+            _ if value.len() > VALUE_MAX => return Err(libc::E2BIG),
+            _ if value_most.is_some_and(|most| value.len() > most) => return Err(libc::ENOSPC),
+            _ => {}
+        }
+        attributes.xattrs.insert(name.into(), value.to_vec());
+        Ok(())
+    }
+
+    pub fn remove_xattr(&mut self, id: Id, name: &str) -> Answer {
+        let body = &self.node(id).body;
+        let is_file = matches!(body, Body::File(_) | Body::Dir { .. });
+        let attributes = self.attributes_mut(id)?;
+        if name.starts_with("user.") && !is_file {
+            return Err(libc::EPERM);
+        }
+        let removed = attributes.xattrs.remove(name.as_bytes());
+        match removed.is_some() || name == ACCESS || name == DEFAULT {
+            true => Ok(()),
+            false => Err(libc::ENODATA),
+        }
     }
 
     /// All paths, with what they stand for, parents first.

@@ -1,16 +1,15 @@
 //! What a whole tree looks like, whoever looks at it.
 
+use crate::attributes::{Attributes, FLAGS, asked_for};
 use crate::tree::{Body, Tree};
-use dioxide::{FileType, Fs, OpenOptions};
+use dioxide::{FileType, Fs, Metadata, OpenOptions};
 use std::collections::{BTreeMap, HashMap};
 
 /// One name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     pub kind: FileType,
-    pub mode: u16,
-    pub uid: u32,
-    pub gid: u32,
+    pub attributes: Attributes,
     pub nlink: u32,
     pub device: Option<(u32, u32)>,
     /// Content, or target.
@@ -23,11 +22,9 @@ impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{:?} {:o} {}:{} nlink {} {:?}, {} bytes {:?}, first {:?}",
+            "{:?} {} nlink {} {:?}, {} bytes {:?}, first {:?}",
             self.kind,
-            self.mode,
-            self.uid,
-            self.gid,
+            self.attributes,
             self.nlink,
             self.device,
             self.bytes.len(),
@@ -55,20 +52,18 @@ pub fn of_model(tree: &Tree) -> View {
     let mut firsts = Firsts::default();
     let entry = |(path, id): (Vec<u8>, u32)| {
         let node = tree.node(id);
-        let (kind, device, bytes) = match &node.body {
-            Body::Dir { .. } => (FileType::Directory, None, Vec::new()),
-            Body::File(bytes) => (FileType::Regular, None, bytes.clone()),
-            Body::Symlink(target) => (FileType::Symlink, None, target.clone()),
-            Body::Special(special) => {
-                let (kind, device) = of_special(*special);
-                (kind, device, Vec::new())
-            }
+        let (device, bytes) = match &node.body {
+            Body::Dir { .. } => (None, Vec::new()),
+            Body::File(bytes) | Body::Symlink(bytes) => (None, bytes.clone()),
+            Body::Special(special) => (device(*special), Vec::new()),
         };
+        let kind = node.body.file_type();
         let entry = Entry {
             kind,
-            mode: node.mode,
-            uid: node.uid,
-            gid: node.gid,
+            attributes: Attributes {
+                flags: shown(kind, node.attributes.flags),
+                ..node.attributes.clone()
+            },
             nlink: node.nlink,
             device,
             bytes,
@@ -79,13 +74,34 @@ pub fn of_model(tree: &Tree) -> View {
     tree.paths().into_iter().map(entry).collect()
 }
 
-fn of_special(special: dioxide::Special) -> (FileType, Option<(u32, u32)>) {
+fn device(special: dioxide::Special) -> Option<(u32, u32)> {
     use dioxide::Special::{BlockDevice, CharDevice, Fifo, Socket};
     match special {
-        Fifo => (FileType::Fifo, None),
-        Socket => (FileType::Socket, None),
-        CharDevice(major, minor) => (FileType::CharDevice, Some((major, minor))),
-        BlockDevice(major, minor) => (FileType::BlockDevice, Some((major, minor))),
+        Fifo | Socket => None,
+        CharDevice(major, minor) | BlockDevice(major, minor) => Some((major, minor)),
+    }
+}
+
+/// The flags that are looked at: Linux tells those of files and directories only.
+pub fn shown(kind: FileType, flags: u32) -> u32 {
+    match kind {
+        FileType::Regular | FileType::Directory => flags & FLAGS,
+        _ => 0,
+    }
+}
+
+fn attributes(fs: &Fs, path: &[u8], about: &Metadata) -> Attributes {
+    let node = fs.symlink_node(path).expect("it is listed");
+    let xattrs = node.xattrs().expect("they are whole").into_iter();
+    Attributes {
+        mode: about.permissions,
+        uid: about.uid,
+        gid: about.gid,
+        flags: shown(about.file_type, about.flags),
+        project: about.project.unwrap_or(0),
+        atime: asked_for(about.atime.secs),
+        mtime: asked_for(about.mtime.secs),
+        xattrs: xattrs.map(|xattr| (xattr.name, xattr.value)).collect(),
     }
 }
 
@@ -109,9 +125,7 @@ pub fn of_dioxide(fs: &Fs) -> View {
         let first = firsts.of(about.ino.into(), &path);
         let entry = Entry {
             kind: about.file_type,
-            mode: about.permissions,
-            uid: about.uid,
-            gid: about.gid,
+            attributes: attributes(fs, &path, &about),
             nlink: about.nlink,
             device: about.device,
             bytes,
