@@ -135,7 +135,7 @@ impl Node {
     fn lookup_in(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Node> {
         match name {
             b"." => return Ok(self.clone()),
-            b".." => return Node::hold(&self.mount, self.mount.parent_of(dir)?),
+            b".." => return Node::hold(&self.mount, self.mount.living_parent_of(dir)?),
             _ if name.len() > dioxide_format::dir::NAME_MAX => {
                 return Err(Error::NameTooLong(
                     String::from_utf8_lossy(name).into_owned(),

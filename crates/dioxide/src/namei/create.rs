@@ -100,6 +100,17 @@ fn target_too_long(len: usize, most: usize) -> Error {
     Error::NameTooLong(format!("a target of {len} bytes, where {most} fit"))
 }
 
+/// Whether a directory was not removed. The caller has its `names`.
+///
+/// # Errors
+/// [`Error::NotFound`].
+pub(super) fn check_lives(dir: &Inode) -> Result<()> {
+    match dir.node().disk.links_count() == 0 || dir.has_ended() {
+        true => Err(Error::NotFound(format!("directory {}, removed", dir.ino))),
+        false => Ok(()),
+    }
+}
+
 /// An inode that has a number, and is not written yet.
 pub(super) struct Planned {
     pub(super) numbered: NewInode,
@@ -296,9 +307,7 @@ impl Mount {
 
     /// Whether names in a directory may change at all. The caller has its `names`.
     pub(super) fn check_dir_changes(&self, dir: &Inode) -> Result<()> {
-        if dir.node().disk.links_count() == 0 || dir.has_ended() {
-            return Err(Error::NotFound(format!("directory {}, removed", dir.ino)));
-        }
+        check_lives(dir)?;
         self.check_names(dir)?;
         match dir.is_immutable() {
             true => Err(Error::NotPermitted(format!(

@@ -15,6 +15,7 @@
 
 mod table;
 
+use super::create::check_lives;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::{Error, Result};
@@ -108,7 +109,7 @@ impl Mount {
         }
         let _names = dir.names.read();
         // What was removed while a walk was in it has nothing, and its blocks may be others' by now.
-        if dir.node().disk.links_count() == 0 {
+        if check_lives(dir).is_err() {
             return Ok(None);
         }
         match self.find_name(dir, name)? {

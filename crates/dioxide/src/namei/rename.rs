@@ -4,7 +4,7 @@
 //! out which is above which; then `names` of both, of the upper first; then of a directory that is replaced.
 
 use super::Inherited;
-use super::create::{Blueprint, Planned, add_subdir, check_new_name, remove_subdir};
+use super::create::{Blueprint, Planned, add_subdir, check_lives, check_new_name, remove_subdir};
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use super::path::At;
 use super::remove::{Fate, Victim, check_removable};
@@ -189,7 +189,8 @@ impl Mount {
         }
     }
 
-    /// Whether `upper` is `dir`, or above it. The caller has `renaming`, or the two are of one directory.
+    /// Whether `upper` is `dir`, or above it. The caller has `renaming`, or the two are of one directory; and the names of
+    /// `dir`, which was not removed: so nothing above it is removed or moved meanwhile.
     fn is_above(&self, upper: &Inode, dir: &Arc<Inode>) -> Result<bool> {
         let mut at = dir.clone();
         for _ in 0..DEPTH_MAX {
@@ -199,21 +200,48 @@ impl Mount {
             if at.ino == Ino::ROOT {
                 return Ok(false);
             }
-            at = self.parent_of(&at)?;
+            at = self.parent_beside_changes(&at)?;
         }
         Err(dir.corrupt("directory", "'..' does not lead to the root".into()))
     }
 
     /// Which of two directories is above the other, if one is. The caller has `renaming`.
     fn nearer_to_root(&self, a: &Arc<Inode>, b: &Arc<Inode>) -> Result<Option<Ino>> {
-        if self.is_above(a, b)? {
-            return Ok(Some(a.ino));
+        for (upper, dir) in [(a, b), (b, a)] {
+            let _names = dir.names.read();
+            check_lives(dir)?;
+            if self.is_above(upper, dir)? {
+                return Ok(Some(upper.ino));
+            }
         }
-        Ok(self.is_above(b, a)?.then_some(b.ino))
+        Ok(None)
     }
 
-    /// The directory that '..' of another names.
-    pub(crate) fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+    /// The directory that '..' of another names. Takes that one's names.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it was removed; damage.
+    pub(crate) fn living_parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+        let _names = dir.names.read();
+        check_lives(dir)?;
+        self.parent_of(dir)
+    }
+
+    /// As [`Mount::parent_of`], where others may be changing the names: what looks like damage may be half of a change, and
+    /// the names cannot be had, as those of a directory below are.
+    fn parent_beside_changes(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+        const LOOKS: u32 = 1000;
+        for _ in 0..LOOKS {
+            match self.parent_of(dir) {
+                Err(Error::Corrupt { .. } | Error::Checksum { .. }) => std::thread::yield_now(),
+                found => return found,
+            }
+        }
+        self.parent_of(dir)
+    }
+
+    /// The directory that '..' of another names. The caller has its names.
+    fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
         let parent = self.find_entry(dir, b"..")?;
         let parent = parent.ok_or_else(|| dir.corrupt("directory", "it has no '..'".into()))?;
         let inode = self.inode(parent)?;
