@@ -223,7 +223,9 @@ impl Mount {
             })?;
             return Ok(Fate::Stays);
         }
-        if victim.at_once && inode.end_if_closed() && self.empties(writer, handle, inode, &lock)? {
+        // Somebody may have opened it since it was looked at, given it attributes, and closed it again.
+        let at_once = victim.at_once && !self.has_attributes(inode);
+        if at_once && inode.end_if_closed() && self.empties(writer, handle, inode, &lock)? {
             self.write_ended(handle, inode, &lock)?;
             drop(lock);
             self.free_inode(writer, handle, inode)?;
