@@ -90,7 +90,7 @@ impl Table {
 
     fn place(&self, key: Key<'_>) -> (&OnceLock<Box<[Shared; PER_CHUNK]>>, usize) {
         let hash = self.hasher.hash_one(key);
-        let chunk = u128::from(hash) * self.chunks.len() as u128 >> 64;
+        let chunk = (u128::from(hash) * self.chunks.len() as u128) >> 64;
         (&self.chunks[chunk as usize], hash as usize % PER_CHUNK)
     }
 }
