@@ -7,11 +7,15 @@ use crate::alloc::{InodeAllocator, InodeKind, NewInode};
 use crate::api::attributes::check_owner;
 use crate::api::names::NewFile;
 use crate::inode::{Inode, Location, Node, Nosec, new_id, sets_id};
+use crate::io::direct::Wait;
+use crate::io::direct::lock::lock;
+use crate::io::direct::policy::LockMode;
 use crate::map::tree::Tree;
 use crate::mount::Mount;
 use crate::namei::edit::NewEntry;
 use crate::namei::path::MAX_SYMLINKS;
 use crate::sync::rwsem::Rwsem;
+use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::file::Credits;
 use crate::txn::inode::{INODE_CREDITS, TableBlock};
@@ -358,6 +362,8 @@ impl Mount {
             Blueprint::Symlink(_) => 0o777,
             _ => new.permissions,
         };
+        // What is inherited stays the directory's until the name is there, and nobody frees it meanwhile.
+        let _attributes = lock(self, dir, LockMode::Shared, Wait::Block, slot::current())?;
         let acls = self.acl_inherit(dir, what.file_type(), permissions, new.umask)?;
         let mut handle = writer.begin(self.create_credits(dir, name, what, &acls))?;
         let mut planned = self.plan_new(writer, &mut handle, dir, what, new, &acls)?;

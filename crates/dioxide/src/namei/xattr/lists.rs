@@ -63,7 +63,7 @@ impl Mount {
     }
 
     /// What a new inode in a directory gets of it. `mode` is what was asked for; other bits than
-    /// permissions are passed on. Symlinks get nothing. Blocks on metadata.
+    /// permissions are passed on. Symlinks get nothing. The caller has the directory's lock, in any mode. Blocks on metadata.
     ///
     /// # Errors
     /// Damage; [`Error::Invalid`] for a list that Linux would not take.
