@@ -226,7 +226,7 @@ pub(crate) fn given(apart: bool) -> Vec<NameOp> {
     given
 }
 
-/// The operations on attributes that workloads are made of. Each is possible after [`given`].
+/// The operations on attributes that workloads are made of. Each is possible after what such workloads begin with.
 pub fn attribute_operations(apart: bool) -> Vec<NameOp> {
     use Change::*;
     let mut operations = vec![
