@@ -51,7 +51,7 @@ pub struct MountOptions {
 }
 
 const METADATA_CACHE_BYTES: usize = 32 << 20;
-const NAME_CACHE_BYTES: usize = 16 << 20;
+const NAME_CACHE_BYTES: usize = 8 << 20;
 
 /// `data=`: what a commit orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -254,8 +254,8 @@ impl MountOptions {
         self
     }
 
-    /// How many bytes of names that were looked up are kept in memory at most. 16 MiB by default, which is
-    /// some 140,000 names.
+    /// How many bytes of names that were looked up are kept in memory at most. 8 MiB by default, which is
+    /// some 200,000 names of 16 bytes. Names of more than 112 bytes are not kept.
     pub fn name_cache(mut self, bytes: usize) -> Self {
         self.name_cache = bytes;
         self
