@@ -122,7 +122,7 @@ impl Region {
     fn set(&self, within: Range<u32>, what: Word) {
         let word = self.word();
         let done = match word.tag() {
-            Word::NODE => what == Word::HOLE && self.become_hole(&within),
+            Word::NODE | Word::FLAT => what == Word::HOLE && self.become_hole(&within),
             Word::MAPPED | Word::UNWRITTEN => self.set_length(word, &within, what),
             _ if word == Word::HOLE => what == Word::HOLE || self.become_run(&within, what),
             _ => true,
@@ -176,7 +176,7 @@ impl Region {
 
     /// The node, saying what `word` says, which need not lead to it yet.
     fn node_saying(&self, word: Word) -> &Node {
-        let node = self.node.get_or_init(|| Node::of_runs(&self.run(word)));
+        let node = self.node.get_or_init(|| Node::of_runs(&self.run(word)).0);
         if word == Word::HOLE {
             node.clear();
         }

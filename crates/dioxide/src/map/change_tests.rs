@@ -333,6 +333,27 @@ fn block_by_block_leaves_are_changed_in_place() {
 }
 
 #[cfg_attr(not(loom), test)]
+fn region_in_more_runs_than_lists_hold_is_flat_until_it_changes() {
+    let runs: Vec<Run> = (0..200)
+        .map(|i| run(i * 5, 2, 9000 - u64::from(i) * 3, i % 7 == 0))
+        .collect();
+    let mut pair = Pair::loaded(&runs);
+    assert_eq!(pair.region_word().tag(), Word::FLAT);
+    pair.check_all();
+    for block in 0..1 << 11 {
+        let written = pair.model.0[block as usize].written();
+        assert_eq!(pair.map.written_block(block), written, "block {block}");
+    }
+    pair.set_run(run(3, 2, 77, false));
+    assert_eq!(pair.region_word().tag(), Word::NODE);
+    pair.check_all();
+    let mut pair = Pair::loaded(&runs);
+    pair.set_hole(0..1 << 32);
+    assert_eq!(pair.region_word(), Word::HOLE);
+    pair.check_all();
+}
+
+#[cfg_attr(not(loom), test)]
 fn addresses_too_far_apart_for_entries_get_a_wide_leaf() {
     let top = (1 << 48) - 1;
     let far = 1 << 45;

@@ -16,7 +16,7 @@ pub(super) struct Few {
     entries: [u32; FEW],
 }
 
-const FEW: usize = 32;
+pub(super) const FEW: usize = 32;
 
 /// Above every block of a span.
 const UNUSED: i16 = i16::MAX;

@@ -12,6 +12,10 @@
 //!   changed has at most 32 runs and holes, a list of them that is searched by comparing with all at once.
 //!   Block by block, a moderately fragmented file's map would not stay in the cache beside the data.
 //!
+//! A region with more runs than such lists hold is **flat** when it is read: block by block from its start to its
+//! end, in one array, so that a lookup does without the span, whose word is in no near cache either.
+//! A change makes it a node of spans.
+//!
 //! A fully fragmented file so costs 4.1 bytes per block, a contiguous one next to nothing. Regions
 //! are read from the disk at their first use, by [`load`]; until then a lookup answers that the
 //! mapping is not cached, which no-wait callers turn into EAGAIN. Whoever changes the tree on the disk
@@ -360,7 +364,11 @@ mod tests {
             };
             (0..101).map(one).collect()
         };
-        for runs in [few, scattered(1), scattered(far)] {
+        let beside_a_long_run = scattered(1)
+            .into_iter()
+            .chain([run(1024, 9000, 1 << 20, false)])
+            .collect();
+        for runs in [few, scattered(1), beside_a_long_run, scattered(far)] {
             let source = Listed(runs);
             let map = ExtentMap::new();
             for lblk in 0..SPAN_BLOCKS + 3 {

@@ -6,7 +6,7 @@
 //! entries always count from the same base; so whoever read the word long ago finds in it what
 //! was, or is, of that block.
 
-use super::leaf::{Few, SpanBlocks};
+use super::leaf::{FEW, Few, SpanBlocks};
 use super::live::Leaves;
 use super::word::{Narrow, Piece, UNWRITTEN, Wide, Word, base_between, kind_of};
 use super::{MapKind, NODE_BITS, Run, SPAN_BITS, SPAN_BLOCKS};
@@ -25,7 +25,8 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn of_runs(runs: &[Run]) -> Box<Node> {
+    /// And the word of its region.
+    pub(super) fn of_runs(runs: &[Run]) -> (Box<Node>, Word) {
         let mut node = Box::new(Node {
             spans: Box::new([const { AtomicU64::new(Word::HOLE.0) }; 1 << NODE_BITS]),
             few: Vec::new(),
@@ -34,6 +35,7 @@ impl Node {
             live: Leaves::new(),
             live_wide: Leaves::new(),
         });
+        let flat = Flat::of_runs(runs);
         let mut rest = runs;
         for span in 0..1u32 << NODE_BITS {
             let start = span << SPAN_BITS;
@@ -44,13 +46,27 @@ impl Node {
                 rest = tail;
             }
             let inside = rest.iter().take_while(|run| run.lblk.0 < end).count();
-            let word = node.add_span(start, &rest[..inside]);
+            let word = match &flat {
+                Some(flat) if span < flat.spans => {
+                    node.add_narrow(start, &rest[..inside], flat.base)
+                }
+                _ => node.add_span(start, &rest[..inside]),
+            };
             node.spans[span as usize].store(word.0, Ordering::Relaxed);
         }
         node.few.shrink_to_fit();
         node.narrow.shrink_to_fit();
         node.wide.shrink_to_fit();
-        node
+        let word = match flat {
+            Some(flat) => Word::leaf(Word::FLAT, 0, flat.base),
+            None => Word::new(Word::NODE, 0),
+        };
+        (node, word)
+    }
+
+    fn add_narrow(&mut self, start: u32, runs: &[Run], base: u64) -> Word {
+        self.narrow.push(SpanBlocks { start, runs }.narrow(base));
+        Word::leaf(Word::NARROW, self.narrow.len() - 1, base)
     }
 
     /// The word of the span that begins at block `start`, whose leaf is added if it needs one.
@@ -73,13 +89,19 @@ impl Node {
             self.few.push(few);
             return Word::leaf(Word::FEW, self.few.len() - 1, base);
         }
-        self.narrow.push(blocks.narrow(base));
-        Word::leaf(Word::NARROW, self.narrow.len() - 1, base)
+        self.add_narrow(start, runs, base)
     }
 
     #[inline(always)]
     fn span(&self, within: u32) -> Word {
         Word(self.spans[(within >> SPAN_BITS) as usize].load(Ordering::Acquire))
+    }
+
+    /// [`Node::written_block`] where the region's word is `flat`.
+    #[inline(always)]
+    pub(super) fn written_in_flat(&self, flat: Word, within: u32) -> Option<u64> {
+        let entry = self.narrow.as_flattened().get(within as usize)?;
+        written(flat.base(), entry.load(Ordering::Acquire))
     }
 
     #[inline(always)]
@@ -99,8 +121,7 @@ impl Node {
             Word::NARROW => self.narrow[word.leaf_number()][block as usize].load(Ordering::Acquire),
             _ => return self.written_elsewhere(word, block),
         };
-        let written = entry != 0 && entry & UNWRITTEN == 0;
-        written.then(|| word.base() + u64::from(entry) - 1)
+        written(word.base(), entry)
     }
 
     /// [`Node::written_block`] in a span of another kind. Not inlined: one `match` over all kinds
@@ -109,8 +130,7 @@ impl Node {
     fn written_elsewhere(&self, word: Word, block: u32) -> Option<u64> {
         if word.tag() == Word::LIVE {
             let entry = self.live.leaf(word.leaf_number())[block as usize].load(Ordering::Acquire);
-            let written = entry != 0 && entry & UNWRITTEN == 0;
-            return written.then(|| word.base() + u64::from(entry) - 1);
+            return written(word.base(), entry);
         }
         let piece = self.piece_of(word, block);
         (piece.kind == MapKind::Mapped).then_some(piece.pblk)
@@ -138,6 +158,37 @@ impl Node {
             Word::LIVE_WIDE => Piece::of_wide(self.live_wide.leaf(number), block),
             _ => Piece::hole(SPAN_BLOCKS - block),
         }
+    }
+}
+
+/// The address that an entry says, if the block is written.
+#[inline(always)]
+fn written(base: u64, entry: u32) -> Option<u64> {
+    let written = entry != 0 && entry & UNWRITTEN == 0;
+    written.then(|| base + u64::from(entry) - 1)
+}
+
+/// A region so fragmented that its leaves are one array, with an entry for each block up to the last that is backed.
+struct Flat {
+    base: u64,
+    spans: u32,
+}
+
+impl Flat {
+    /// If there are more runs than lists of them would hold, and one base serves all.
+    fn of_runs(runs: &[Run]) -> Option<Flat> {
+        let last = runs.last()?;
+        let spans = (last.lblk.0 + last.len).div_ceil(SPAN_BLOCKS);
+        if runs.len() <= FEW * spans as usize {
+            return None;
+        }
+        let lowest = runs.iter().map(|run| run.pblk.0).min()?;
+        let highest = runs
+            .iter()
+            .map(|run| run.pblk.0 + u64::from(run.len) - 1)
+            .max()?;
+        let base = base_between(lowest, highest)?;
+        Some(Flat { base, spans })
     }
 }
 

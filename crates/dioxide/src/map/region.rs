@@ -1,8 +1,8 @@
 //! One region: a word, a length, and a node once these two do not say it all.
 //!
 //! Invariants:
-//! - The word goes from unread to hole, run or node; from hole to run, while there was no node, or to
-//!   node; from run to node; and from node to hole. A run's word never changes, only its length
+//! - The word goes from unread to hole, run, node or flat; from hole to run, while there was no node, or to
+//!   node; from run or flat to node; and from node or flat to hole. A run's word never changes, only its length
 //!   does. So who has read the word, and then the length, has what was true at some moment between,
 //!   and needs not look at the word again.
 //! - What a word leads to is there before the word is.
@@ -42,8 +42,9 @@ impl Region {
                 Word::of_run(run)
             }
             _ => {
-                self.node.get_or_init(|| Node::of_runs(runs));
-                Word::new(Word::NODE, 0)
+                let (node, word) = Node::of_runs(runs);
+                self.node.get_or_init(|| node);
+                word
             }
         };
         self.word.store(word.0, Ordering::Release);
@@ -55,7 +56,7 @@ impl Region {
         let word = Word(self.word.load(Ordering::Acquire));
         let hole = Piece::hole(REGION_BLOCKS - within);
         match word.tag() {
-            Word::NODE => {
+            Word::NODE | Word::FLAT => {
                 let node = self.node.get().expect("filled in before the word");
                 Some(node.piece(within))
             }
@@ -77,10 +78,14 @@ impl Region {
     #[inline(always)]
     pub(super) fn written_block(&self, within: u32) -> Option<u64> {
         let word = Word(self.word.load(Ordering::Acquire));
-        if word.tag() == Word::NODE {
-            return self.node.get()?.written_block(within);
+        match word.tag() {
+            Word::MAPPED => {
+                let inside = within < self.run_blocks.load(Ordering::Acquire);
+                inside.then_some(word.0 + u64::from(within))
+            }
+            Word::NODE => self.node.get()?.written_block(within),
+            Word::FLAT => self.node.get()?.written_in_flat(word, within),
+            _ => None,
         }
-        let inside = within < self.run_blocks.load(Ordering::Acquire);
-        (word.tag() == Word::MAPPED && inside).then_some(word.0 + u64::from(within))
     }
 }
