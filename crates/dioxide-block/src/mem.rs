@@ -1,4 +1,4 @@
-//! A device in memory, for tests and as the base of simulated devices.
+//! A device in memory, for tests and as the base of simulated devices; and [`Words`], memory for tables.
 //!
 //! One sparse anonymous mapping: untouched pages cost nothing and read as zeros. Nothing survives
 //! the process, so a flush has nothing to do.
@@ -19,8 +19,10 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::fmt;
 use std::io;
+use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A mapping of `len` bytes that lives as long as the value. Invariant: `base..base+len` is mapped
 /// readable (and writable, unless it was mapped read-only) until drop, and is owned by no Rust object.
@@ -117,6 +119,42 @@ impl Region {
                 ptr::write_bytes(at(first), 0, whole);
             }
         }
+    }
+}
+
+/// Words that are 0 until somebody stores to them, for large tables: only pages that were stored to take memory. From 32 MiB
+/// on they are asked for in large pages, without which each look at a random place misses the processor's cache
+/// of addresses too.
+#[derive(Debug)]
+pub struct Words(Region);
+
+/// Below that, a few pages of 4 KiB that are in use should not become a few of 2 MiB.
+const LARGE: usize = 32 << 20;
+
+impl Words {
+    /// So many words; they begin at a page.
+    ///
+    /// # Errors
+    /// The system has no such range of addresses.
+    pub fn zeroed(words: usize) -> io::Result<Words> {
+        let bytes = words.checked_mul(size_of::<u64>());
+        let region = Region::anonymous(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
+        if region.len >= LARGE {
+            let (base, len) = region.span();
+            // SAFETY: the range is the region's own, and this advice changes no content. Without large pages it is slower.
+            let _ = unsafe { mm::madvise(base.cast(), len, Advice::LinuxHugepage) };
+        }
+        Ok(Words(region))
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        let (base, len) = self.0.span();
+        // SAFETY: the mapping is readable and writable, aligned to pages, initialised (to zeros), of `len` bytes, and
+        // lives as long as self. Nobody has its address but by this slice.
+        unsafe { std::slice::from_raw_parts(base.cast(), len / size_of::<u64>()) }
     }
 }
 

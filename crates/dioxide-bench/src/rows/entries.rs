@@ -1,7 +1,8 @@
 //! Row 13: names in a directory of ten million, ÷ one of ten thousand, ÷ one.
 //!
-//! The names are hard links of a few files, so that what is measured is the directory and not the inode table.
-//! They are looked up in random order: of ten million most are in no cache, of ten thousand all are.
+//! The names are hard links of a few files that are held, so that what is measured is the directory and not the inode table.
+//! They are looked up in random order, in turns: first by a mount that keeps all names in memory, then by one with
+//! caches of the usual size, where of ten million most are in none and of ten thousand all are.
 
 use super::{Table, resident_mib};
 use crate::Result;
@@ -23,14 +24,16 @@ const MOST_LOOKUP_FEW: f64 = 2.0;
 const MOST_CREATE: f64 = 4.0;
 /// What the caches of a mount may take, with what a mount takes anyhow.
 const MOST_MIB: f64 = 192.0;
+/// A cache that has room for ten million names.
+const ALL_NAMES: usize = 1 << 30;
 
 /// A directory, and what gives it names.
 struct Directory {
     dir: Node,
-    /// The file that names are given to, and how many it has.
-    file: Node,
-    links: u64,
     names: u64,
+    /// The files that names are given to, with what they were called first; the last has `links`.
+    files: Vec<(String, Node)>,
+    links: u64,
 }
 
 fn name_of(number: u64) -> String {
@@ -38,29 +41,52 @@ fn name_of(number: u64) -> String {
 }
 
 impl Directory {
-    fn make(root: &Node, name: &str) -> Result<Directory> {
-        let dir = root.create_dir(name.as_bytes(), &NewFile::new(0o755))?;
-        let file = dir.create(b"file", &NewFile::new(0o644))?;
-        Ok(Directory {
-            dir,
-            file,
-            links: 1,
+    fn make(root: &Node, name: &str, names: u64) -> Result<Directory> {
+        let mut directory = Directory {
+            dir: root.create_dir(name.as_bytes(), &NewFile::new(0o755))?,
             names: 0,
-        })
+            files: Vec::new(),
+            links: LINKS,
+        };
+        directory.add(names)?;
+        Ok(directory)
     }
 
     fn add(&mut self, names: u64) -> Result<()> {
         for number in self.names..self.names + names {
             if self.links == LINKS {
                 let name = format!("file-of-{number}");
-                self.file = self.dir.create(name.as_bytes(), &NewFile::new(0o644))?;
+                let file = self.dir.create(name.as_bytes(), &NewFile::new(0o644))?;
+                self.files.push((name, file));
                 self.links = 1;
             }
-            self.file.link(&self.dir, name_of(number).as_bytes())?;
+            let (_, file) = self.files.last().expect("made before the first name");
+            file.link(&self.dir, name_of(number).as_bytes())?;
             self.links += 1;
         }
         self.names += names;
         Ok(())
+    }
+
+    /// What finds it again in the next mount.
+    fn let_go(self) -> impl FnOnce(Node) -> Result<Directory> {
+        let Directory {
+            names,
+            files,
+            links,
+            ..
+        } = self;
+        let called: Vec<String> = files.into_iter().map(|(name, _)| name).collect();
+        move |dir| {
+            let find = |name: String| Ok((name.clone(), dir.lookup(name.as_bytes())?));
+            let files = called.into_iter().map(find).collect::<Result<_>>()?;
+            Ok(Directory {
+                dir,
+                names,
+                files,
+                links,
+            })
+        }
     }
 
     fn look(&self, random: &mut u64) -> Result<()> {
@@ -89,27 +115,41 @@ impl Table<'_, '_> {
         let image = Image::blank(&scratch, bytes, &["-N", "4096", "-J", "size=64"])?;
         let device = subject::open_image(&image, Backend::Pread, 0)?;
         let before = resident_mib();
+        let in_memory = MountOptions::new().name_cache(ALL_NAMES);
+        let fs = Fs::open_device(device.clone(), &in_memory)?;
+        let root = fs.root()?;
+        let sizes = [("one", 1), ("few", FEW), ("many", many)];
+        let mut dirs = Vec::new();
+        for (name, names) in sizes {
+            self.ticker
+                .say(&format!("making a directory of {names} names"));
+            dirs.push(Directory::make(&root, name, names)?);
+        }
+        fs.sync()?;
+        let mut random = self.options.seed | 1;
+        self.ticker.expect(3 * u64::from(self.runs));
+        let looked = self.look(&dirs, &mut random)?;
+        self.judge_lookups(&looked, many, ", all in memory");
+        self.at_most_noted(
+            &format!("13: MiB of memory with all of {many} names in memory"),
+            resident_mib() - before,
+            MOST_MIB + (ALL_NAMES >> 20) as f64,
+            None,
+        );
+        let again: Vec<_> = dirs.into_iter().map(Directory::let_go).collect();
+        drop(root);
+        fs.close()?;
+
+        let before = resident_mib();
         let fs = Fs::open_device(device, &MountOptions::new())?;
         let root = fs.root()?;
         let mut dirs = Vec::new();
-        for (name, names) in [("one", 1), ("few", FEW), ("many", many)] {
-            self.ticker
-                .say(&format!("making a directory of {names} names"));
-            let mut dir = Directory::make(&root, name)?;
-            dir.add(names)?;
-            dirs.push(dir);
+        for ((name, _), open) in sizes.into_iter().zip(again) {
+            dirs.push(open(root.lookup(name.as_bytes())?)?);
         }
-        fs.sync()?;
-        let mut looked: [Vec<f64>; 3] = [const { Vec::new() }; 3];
+        let looked = self.look(&dirs, &mut random)?;
+        self.judge_lookups(&looked, many, "");
         let mut added: [Vec<f64>; 3] = [const { Vec::new() }; 3];
-        let mut random = self.options.seed | 1;
-        self.ticker.expect(2 * u64::from(self.runs));
-        for run in 0..self.runs as usize {
-            self.ticker.round("names looked up");
-            for index in there_and_back(dirs.len(), run) {
-                looked[index].push(timed(|| dirs[index].look(&mut random))?);
-            }
-        }
         for run in 0..self.runs as usize {
             self.ticker.round("names added");
             for index in there_and_back(dirs.len(), run).filter(|&index| index > 0) {
@@ -120,22 +160,6 @@ impl Table<'_, '_> {
         let mib = resident_mib() - before;
         drop((dirs, root));
         fs.close()?;
-        let quotient = |of: &[f64], to: &[f64]| median(of.iter().zip(to).map(|(of, to)| of / to));
-        let [one, few, large] = &looked;
-        let told = |ns: &[f64]| format!("{:.0} ns", median(ns.iter().copied()));
-        let note = format!("{}, {}, {}", told(one), told(few), told(large));
-        self.at_most_noted(
-            &format!("13: lookup among {FEW} names ÷ 1"),
-            quotient(few, one),
-            MOST_LOOKUP_FEW,
-            Some(note),
-        );
-        self.at_most_noted(
-            &format!("13: lookup among {many} names ÷ {FEW}"),
-            quotient(large, few),
-            MOST_LOOKUP,
-            None,
-        );
         let [_, few, large] = &added;
         self.at_most_noted(
             &format!("13: name added to {many} ÷ {FEW}"),
@@ -151,4 +175,42 @@ impl Table<'_, '_> {
         );
         self.fsck(&image)
     }
+
+    /// Nanoseconds of a lookup in each, round by round.
+    fn look(&mut self, dirs: &[Directory], random: &mut u64) -> Result<[Vec<f64>; 3]> {
+        let mut looked: [Vec<f64>; 3] = [const { Vec::new() }; 3];
+        for run in 0..self.runs as usize {
+            self.ticker.round("names looked up");
+            for index in there_and_back(dirs.len(), run) {
+                looked[index].push(timed(|| dirs[index].look(random))?);
+            }
+        }
+        Ok(looked)
+    }
+
+    fn judge_lookups(&mut self, looked: &[Vec<f64>; 3], many: u64, how: &str) {
+        let [one, few, large] = looked;
+        let note = format!("{}, {}, {}", told(one), told(few), told(large));
+        self.at_most_noted(
+            &format!("13: lookup among {FEW} names ÷ 1{how}"),
+            quotient(few, one),
+            MOST_LOOKUP_FEW,
+            Some(note),
+        );
+        self.at_most_noted(
+            &format!("13: lookup among {many} names ÷ {FEW}{how}"),
+            quotient(large, few),
+            MOST_LOOKUP,
+            None,
+        );
+    }
+}
+
+/// Median of the quotients, round by round.
+fn quotient(of: &[f64], to: &[f64]) -> f64 {
+    median(of.iter().zip(to).map(|(of, to)| of / to))
+}
+
+fn told(ns: &[f64]) -> String {
+    format!("{:.0} ns", median(ns.iter().copied()))
 }

@@ -6,9 +6,11 @@
 //! | [`slot`] | a small number that one thread or queue owns |
 //! | [`rwsem`] | the inode's reader-writer lock, whose readers share no cache line |
 //! | [`inflight`] | direct I/O in flight, and waiting for its end |
+//! | [`record`] | a few words that are read and changed as one |
 
 pub(crate) mod fence;
 pub(crate) mod inflight;
 mod prim;
+pub(crate) mod record;
 pub(crate) mod rwsem;
 pub(crate) mod slot;

@@ -1,25 +1,29 @@
 //! A table of names in a fixed amount of memory, which forgets what it has no room for.
 //!
-//! A name has one bucket, by its hash: two neighbouring lines of the processor's cache, with a lock and the names
-//! themselves, one behind the other. So a lookup misses that cache once, where a hash map of entries that hold their
-//! names elsewhere misses it four times; and threads meet only at names of one bucket. What comes to a full bucket
+//! A name has one bucket, by its hash: two neighbouring lines of the processor's cache with the names themselves, one
+//! behind the other. So a lookup misses that cache once, where a hash map of entries that hold their
+//! names elsewhere misses it four times; it stores nothing ([`Record`]), and changes meet only at names of one bucket. What comes to a full bucket
 //! takes the place of its oldest, unless that was asked for since: it becomes the youngest then.
+//!
+//! The buckets lie in one piece of memory, of which only what is in use is taken. In pieces of a page, found by way of a list of them, each
+//! lookup misses twice.
 //!
 //! Invariants: a bucket is records up to [`Bucket::used`], each with a name of at least one byte; no two are of
 //! one name.
 
+use crate::sync::record::Record;
+use dioxide_block::mem::Words;
 use dioxide_format::types::Ino;
 use foldhash::quality::RandomState;
-use parking_lot::Mutex;
 use std::hash::BuildHasher;
 use std::ops::Range;
-use std::sync::OnceLock;
 
-/// A bucket, without its lock.
-const ROOM: usize = 126;
-/// Buckets that are made at once, when the first of them is needed: a page.
-const PER_CHUNK: usize = 32;
-const CHUNK_BYTES: usize = PER_CHUNK * size_of::<Shared>();
+/// Words of a bucket, behind the head of its record: so that it fills two lines.
+const WORDS: usize = 15;
+const BUCKET_WORDS: usize = 1 + WORDS;
+const BUCKET_BYTES: usize = BUCKET_WORDS * size_of::<u64>();
+/// Bytes of a bucket's names; one is how many of them are used.
+const ROOM: usize = WORDS * size_of::<u64>() - 1;
 /// What a record has before the name: length, whether it was asked for, directory, what the name stands for.
 const HEAD: usize = 14;
 
@@ -31,68 +35,92 @@ pub(super) struct Key<'a> {
 }
 
 pub(super) struct Table {
-    chunks: Box<[OnceLock<Box<[Shared; PER_CHUNK]>>]>,
+    words: Words,
     hasher: RandomState,
 }
 
-#[derive(Default)]
-#[repr(align(128))]
-struct Shared(Mutex<Bucket>);
-
-const _: () = assert!(size_of::<Shared>() == 128);
-
+/// A copy of a bucket.
+#[derive(Clone, Copy)]
 struct Bucket {
     used: u8,
     records: [u8; ROOM],
 }
 
-impl Default for Bucket {
-    fn default() -> Bucket {
-        Bucket {
-            used: 0,
-            records: [0; ROOM],
-        }
+impl Bucket {
+    #[inline]
+    fn of(words: [u64; WORDS]) -> Bucket {
+        let [used, records @ ..] = bytes_of(words);
+        Bucket { used, records }
+    }
+
+    #[inline]
+    fn words(&self) -> [u64; WORDS] {
+        let mut bytes = [0; ROOM + 1];
+        bytes[0] = self.used;
+        bytes[1..].copy_from_slice(&self.records);
+        let (words, _) = bytes.as_chunks();
+        std::array::from_fn(|at| u64::from_le_bytes(words[at]))
     }
 }
 
+#[inline]
+fn bytes_of(words: [u64; WORDS]) -> [u8; ROOM + 1] {
+    let mut bytes = [0; ROOM + 1];
+    let (chunks, _) = bytes.as_chunks_mut();
+    for (chunk, word) in chunks.iter_mut().zip(words) {
+        *chunk = word.to_le_bytes();
+    }
+    bytes
+}
+
 impl Table {
-    /// Takes at most about so many bytes, and those only when there are names for them.
+    /// Takes at most about so many bytes, and those only when there are names for them; fewer where the system has
+    /// no such range of addresses.
     pub(super) fn new(bytes: usize) -> Table {
-        let chunks = (bytes / CHUNK_BYTES).max(1);
+        let buckets = |&bytes: &usize| (bytes / BUCKET_BYTES).max(1);
+        let halves = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
+        let mut tries = halves.map(|bytes| Words::zeroed(buckets(&bytes) * BUCKET_WORDS).ok());
         Table {
-            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            words: tries.find_map(|words| words).expect("a page of memory"),
             hasher: RandomState::default(),
         }
     }
 
     /// What a name stands for, if that is known: `Some(None)` is known to stand for nothing.
     pub(super) fn get(&self, key: Key<'_>) -> Option<Option<Ino>> {
-        let (chunk, at) = self.place(key);
-        let mut bucket = chunk.get()?[at].0.lock();
+        let record = self.record(key);
+        let bucket = Bucket::of(record.read()?);
         let found = bucket.find(key)?;
-        bucket.records[found.start + 1] = 1;
+        if bucket.records[found.start + 1] == 0 {
+            change(record, |bucket| bucket.ask_for(key));
+        }
         let ino = bucket.word(found.start + 10);
         Some((ino != 0).then_some(Ino(ino)))
     }
 
     pub(super) fn put(&self, key: Key<'_>, ino: Option<Ino>) {
-        let (chunk, at) = self.place(key);
-        let chunk = chunk.get_or_init(|| Box::new(std::array::from_fn(|_| Shared::default())));
-        chunk[at].0.lock().put(key, ino);
+        change(self.record(key), |bucket| bucket.put(key, ino));
     }
 
     pub(super) fn remove(&self, key: Key<'_>) {
-        let (chunk, at) = self.place(key);
-        if let Some(chunk) = chunk.get() {
-            chunk[at].0.lock().remove(key);
-        }
+        change(self.record(key), |bucket| bucket.remove(key));
     }
 
-    fn place(&self, key: Key<'_>) -> (&OnceLock<Box<[Shared; PER_CHUNK]>>, usize) {
+    #[inline]
+    fn record(&self, key: Key<'_>) -> Record<'_, WORDS> {
+        let (buckets, _) = self.words.as_chunks::<BUCKET_WORDS>();
         let hash = self.hasher.hash_one(key);
-        let chunk = (u128::from(hash) * self.chunks.len() as u128) >> 64;
-        (&self.chunks[chunk as usize], hash as usize % PER_CHUNK)
+        let number = (u128::from(hash) * buckets.len() as u128) >> 64;
+        Record::of(&buckets[number as usize])
     }
+}
+
+fn change(record: Record<'_, WORDS>, change: impl FnOnce(&mut Bucket)) {
+    record.change(|words| {
+        let mut bucket = Bucket::of(*words);
+        change(&mut bucket);
+        *words = bucket.words();
+    });
 }
 
 impl Bucket {
@@ -119,6 +147,12 @@ impl Bucket {
 
     fn end_of(&self, start: usize) -> usize {
         start + HEAD + usize::from(self.records[start])
+    }
+
+    fn ask_for(&mut self, key: Key<'_>) {
+        if let Some(found) = self.find(key) {
+            self.records[found.start + 1] = 1;
+        }
     }
 
     fn take_out(&mut self, record: Range<usize>) {
@@ -199,7 +233,7 @@ mod tests {
             assert!(table.get(key(2, b"asked for")).is_some(), "{number}");
         }
         let known = (0..100_000u32).filter(|n| table.get(key(2, &n.to_le_bytes())).is_some());
-        assert!(known.count() <= CHUNK_BYTES / (HEAD + 4));
+        assert!(known.count() <= BUCKET_BYTES / (HEAD + 4));
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! A few words of shared memory that are read and changed as one: a sequence lock.
+//!
+//! A reader copies the words, and looks at the head before and after; it stores nothing, so readers do not meet. A
+//! writer has the head's lowest bit for as long as a few words take to copy there and back; who meets it looks
+//! again.
+//!
+//! Invariants: the words change only while the lowest bit of the head is set; when it is cleared the head is another number than
+//! ever before. Memory of zeros is a record of zeros.
+//!
+//! Rejected: a mutex in the same memory, which a reader takes and gives back: two stores to a line that others
+//! read.
+
+use super::prim::{AtomicU64, Ordering, full_fence as fence, yield_now};
+
+const LOCKED: u64 = 1;
+const VERSION: u64 = 2;
+
+/// A record of `N` words, behind its head.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'a, const N: usize> {
+    head: &'a AtomicU64,
+    words: &'a [AtomicU64; N],
+}
+
+/// Clears the bit, also if the change panics.
+struct Locked<'a> {
+    head: &'a AtomicU64,
+    before: u64,
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let after = self.before.wrapping_add(VERSION);
+        self.head.store(after, Ordering::Release);
+    }
+}
+
+impl<'a, const N: usize> Record<'a, N> {
+    /// The first `1 + N` of these words. Everybody who uses them must use them so.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub(crate) fn of(words: &'a [AtomicU64]) -> Self {
+        let (head, words) = words.split_first().expect("a head");
+        let words = words.first_chunk().expect("a record's words");
+        Record { head, words }
+    }
+
+    #[inline]
+    fn copy(&self) -> [u64; N] {
+        std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))
+    }
+
+    /// What it says. `None`: it was being changed at each of a few looks.
+    #[inline]
+    pub(crate) fn read(&self) -> Option<[u64; N]> {
+        const LOOKS: usize = if cfg!(loom) { 1 } else { 16 };
+        for _ in 0..LOOKS {
+            let before = self.head.load(Ordering::Acquire);
+            let words = self.copy();
+            // The copy is before the second look.
+            fence(Ordering::Acquire);
+            if before & LOCKED == 0 && self.head.load(Ordering::Relaxed) == before {
+                return Some(words);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Changes it. Waits for whoever else does.
+    #[inline]
+    pub(crate) fn change(&self, change: impl FnOnce(&mut [u64; N])) {
+        let _locked = self.lock();
+        // Who finds one of the new words finds the bit, or a head that comes after.
+        fence(Ordering::Release);
+        let mut words = self.copy();
+        change(&mut words);
+        for (shared, word) in self.words.iter().zip(words) {
+            shared.store(word, Ordering::Relaxed);
+        }
+    }
+
+    fn lock(&self) -> Locked<'a> {
+        /// A writer that was interrupted needs the processor to end.
+        const LOOKS: usize = if cfg!(loom) { 1 } else { 64 };
+        loop {
+            for _ in 0..LOOKS {
+                let before = self.head.load(Ordering::Relaxed);
+                let locked = |from| {
+                    let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+                    self.head
+                        .compare_exchange(from, from | LOCKED, success, failure)
+                };
+                if before & LOCKED == 0 && locked(before).is_ok() {
+                    return Locked {
+                        head: self.head,
+                        before,
+                    };
+                }
+                std::hint::spin_loop();
+            }
+            yield_now();
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    type Shared = Arc<[AtomicU64; 3]>;
+
+    fn record(shared: &Shared) -> Record<'_, 2> {
+        Record::of(&shared[..])
+    }
+
+    fn new() -> Shared {
+        Arc::new(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    #[test]
+    fn loom_reader_sees_all_of_a_change_or_nothing() {
+        loom::model(|| {
+            let shared = new();
+            let other = shared.clone();
+            let writer = thread::spawn(move || {
+                record(&other).change(|words| *words = [1, 1]);
+                record(&other).change(|words| *words = [2, 2]);
+            });
+            for _ in 0..2 {
+                if let Some([first, second]) = record(&shared).read() {
+                    assert_eq!(first, second);
+                }
+            }
+            writer.join().expect("no thread panics in a model");
+            assert_eq!(record(&shared).read(), Some([2, 2]));
+        });
+    }
+
+    #[test]
+    fn loom_no_change_is_lost() {
+        loom::model(|| {
+            let shared = new();
+            let add = |shared: &Shared| {
+                record(shared).change(|words| words.iter_mut().for_each(|word| *word += 1));
+            };
+            let other = shared.clone();
+            let writer = thread::spawn(move || add(&other));
+            add(&shared);
+            writer.join().expect("no thread panics in a model");
+            assert_eq!(record(&shared).read(), Some([2, 2]));
+        });
+    }
+}
