@@ -1,8 +1,8 @@
 //! Which group an inode goes to.
 //!
 //! A file goes to its parent's group, so that a directory's inodes are read together; else to another
-//! group of the flex group, else away in doubling steps, so that the files of two full directories do
-//! not follow each other into the same group. A directory's place decides where its files will be: one
+//! group of the flex group, by steps that depend on the directory, else away in doubling steps: so the files of two large directories do
+//! not follow each other from group to group. A directory's place decides where its files will be: one
 //! at the top goes to the emptiest flex group, others stay near the parent while the flex group there
 //! has not fewer inodes and clusters, nor more directories, than its share by much (Orlov's rule,
 //! as ext4 has it).
@@ -174,7 +174,12 @@ impl InodeAllocator {
     fn near(&self, edit: &dyn Edit, home: Group, parent: Ino) -> Option<Group> {
         let count = self.groups().count();
         let unit = self.groups_of(home.0 / self.flex_size());
-        let flex = (home.0..unit.end).chain(unit.start..home.0);
+        let size = (unit.len() as u32).next_power_of_two();
+        // Odd, so that all of them come.
+        let step = parent.0.wrapping_mul(0x9E37_79B9) >> 16 | 1;
+        let flex = (0..size)
+            .map(|n| unit.start + (home.0 - unit.start).wrapping_add(n.wrapping_mul(step)) % size)
+            .filter(|&group| group < unit.end);
         let start = (u64::from(home.0) + u64::from(parent.0)) % u64::from(count);
         let jumps = (0..32)
             .map(|bit| 1u64 << bit)

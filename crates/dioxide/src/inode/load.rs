@@ -20,7 +20,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-const SHARDS: usize = 16;
+const SHARDS: usize = 64;
 /// How many directories are kept though nobody uses them: of those up to [`SMALL_DIR_BYTES`], and
 /// of larger ones, whose maps may take megabytes.
 const KEPT_SMALL: usize = 64;

@@ -91,7 +91,9 @@ impl Table {
         let record = self.record(key);
         let bucket = Bucket::of(record.read()?);
         let found = bucket.find(key)?;
-        if bucket.records[found.start + 1] == 0 {
+        // Where there is room for more, nothing leaves soon.
+        let crowded = usize::from(bucket.used) > ROOM / 2;
+        if crowded && bucket.records[found.start + 1] == 0 {
             change(record, |bucket| bucket.ask_for(key));
         }
         let ino = bucket.word(found.start + 10);
