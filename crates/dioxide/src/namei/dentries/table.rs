@@ -92,7 +92,7 @@ impl Table {
         let bucket = Bucket::of(record.read()?);
         let found = bucket.find(key)?;
         // Where there is room for more, nothing leaves soon.
-        let crowded = usize::from(bucket.used) > ROOM / 2;
+        let crowded = usize::from(bucket.used) > ROOM / 4 * 3;
         if crowded && bucket.records[found.start + 1] == 0 {
             change(record, |bucket| bucket.ask_for(key));
         }
