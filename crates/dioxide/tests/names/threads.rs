@@ -42,8 +42,9 @@ enum Call {
     SetXattr(usize, u64, XattrMode),
     RemoveXattr(usize),
     Xattr(usize),
-    /// An access control list, by its permissions.
-    SetList(usize, u8),
+    /// An access control list, or that which a directory hands on: see [`acl`].
+    SetList(usize, &'static str, u8),
+    RemoveDefault(usize),
     Chmod(usize, u16),
     Chown(usize, u32),
     Mode(usize),
@@ -60,16 +61,14 @@ fn value(number: u64) -> Vec<u8> {
     }
 }
 
-/// One user's permissions, and most that others have.
+/// Permissions of some users, and most that others have: for odd ones of so many that they need a block, which some may
+/// share.
 fn acl(perm: u8) -> Vec<u8> {
-    let (id, none) = (1000, u32::MAX);
-    list(&[
-        (1, 7, none),
-        (2, perm, id),
-        (4, 5, none),
-        (0x10, perm, none),
-        (0x20, 5, none),
-    ])
+    let (users, none) = (if perm % 2 == 0 { 1 } else { 12 }, u32::MAX);
+    let named = (1000..1000 + users).map(|id| (2, perm, id));
+    let others = [(4, 5, none), (0x10, perm, none), (0x20, 5, none)];
+    let entries = [(1, 7, none)].into_iter().chain(named).chain(others);
+    list(&entries.collect::<Vec<_>>())
 }
 
 /// What a call answered.
@@ -99,12 +98,14 @@ fn call(random: &mut Random, unique: u64) -> Call {
     let (one, two) = (place(random), place(random));
     let held = random.pick(DIRS.len() as u64 + 1) as usize;
     let perm = random.pick(8) as u8;
-    match random.pick(25) {
+    match random.pick(28) {
         16 | 17 => Call::SetXattr(held, unique, XattrMode::Set),
         18 => Call::SetXattr(held, unique, XattrMode::Create),
         19 => Call::RemoveXattr(held),
         20 => Call::Xattr(held),
-        21 => Call::SetList(held, perm),
+        21 => Call::SetList(held, ACCESS, perm),
+        25 | 26 => Call::SetList(held, DEFAULT, perm),
+        27 => Call::RemoveDefault(held),
         22 => Call::Chmod(held, 0o700 | u16::from(perm) << 3),
         23 => Call::Chown(held, perm.into()),
         24 => Call::Mode(held),
@@ -137,9 +138,10 @@ fn try_run(dirs: &[Node], call: Call) -> dioxide::Result<Found> {
         }
         Call::RemoveXattr(at) => dirs[at].remove_xattr(XATTR).map(done),
         Call::Xattr(at) => dirs[at].xattr(XATTR).map(Found::Value),
-        Call::SetList(at, perm) => dirs[at]
-            .set_xattr(ACCESS, &acl(perm), XattrMode::Set)
+        Call::SetList(at, which, perm) => dirs[at]
+            .set_xattr(which, &acl(perm), XattrMode::Set)
             .map(done),
+        Call::RemoveDefault(at) => dirs[at].remove_xattr(DEFAULT).map(done),
         Call::Chmod(at, mode) => set(at, SetAttributes::new().mode(mode)),
         Call::Chown(at, id) => set(at, SetAttributes::new().uid(id).gid(id)),
         Call::Mode(at) => Ok(Found::Mode(dirs[at].metadata().permissions)),
@@ -206,10 +208,11 @@ fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
             let xattrs = &tree.node(dirs[at]).attributes.xattrs;
             Ok(Found::Value(xattrs.get(XATTR.as_bytes()).cloned()))
         }
-        Call::SetList(at, perm) => {
-            let set = tree.set_xattr(dirs[at], ACCESS, &acl(perm), XattrMode::Set);
+        Call::SetList(at, which, perm) => {
+            let set = tree.set_xattr(dirs[at], which, &acl(perm), XattrMode::Set);
             set.map(done)
         }
+        Call::RemoveDefault(at) => tree.remove_xattr(dirs[at], DEFAULT).map(done),
         Call::Chmod(at, mode) => tree.set_mode(dirs[at], mode).map(done),
         Call::Chown(at, id) => tree.set_owner(dirs[at], id, id).map(done),
         Call::Mode(at) => Ok(Found::Mode(tree.node(dirs[at]).attributes.mode)),
