@@ -9,6 +9,8 @@ mod basic;
 mod calls;
 #[path = "names/faults.rs"]
 mod faults;
+#[path = "names/held.rs"]
+mod held;
 #[path = "names/kernel.rs"]
 mod kernel;
 #[path = "names/kinds.rs"]

@@ -11,31 +11,35 @@ impl Mount {
     /// The target of a symlink. Blocks on metadata.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is no symlink; as [`Inode::check_readable`]; damage.
+    /// [`Error::Invalid`] if it is no symlink, [`Error::NotFound`] if it was removed meanwhile; as [`Inode::check_readable`];
+    /// damage.
     pub(crate) fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
         if inode.file_type() != FileType::Symlink {
             return Err(Error::Invalid(format!("inode {} is no symlink", inode.ino)));
         }
         inode.check_readable()?;
-        let format = |error| Error::format(error, inode.place());
+        let target = self.target(inode);
+        match inode.has_ended() {
+            // What was read may be another file's by now.
+            true => Err(Error::NotFound(format!("inode {}, removed", inode.ino))),
+            false => target,
+        }
+    }
+
+    fn target(&self, inode: &Inode) -> Result<Vec<u8>> {
         let node = inode.node();
         let size = node.disk.size();
-        if size == 0 && node.disk.links_count() == 0 {
-            // Removed since it was looked up: what it had is no target any more.
-            return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
-        }
-        let target = if node.disk.is_fast_symlink() {
-            symlink::fast_target(&node.disk).map_err(format)?.to_vec()
-        } else if inode.has_inline_data() {
-            let content = self.inline_data(inode)?;
-            symlink::slow_target(&content, size)
-                .map_err(format)?
-                .to_vec()
-        } else {
-            let block = self.slow_link_block(inode)?;
-            symlink::slow_target(&block, size).map_err(format)?.to_vec()
+        let owned = |target: dioxide_format::Result<&[u8]>| {
+            let target = target.map_err(|error| Error::format(error, inode.place()));
+            Ok(target?.to_vec())
         };
-        Ok(target)
+        if node.disk.is_fast_symlink() {
+            owned(symlink::fast_target(&node.disk))
+        } else if inode.has_inline_data() {
+            owned(symlink::slow_target(&self.inline_data(inode)?, size))
+        } else {
+            owned(symlink::slow_target(&self.slow_link_block(inode)?, size))
+        }
     }
 
     fn slow_link_block(&self, inode: &Inode) -> Result<std::sync::Arc<[u8]>> {

@@ -1,0 +1,188 @@
+//! Calls that are held in a read of the device while others go on: what they find when they come back.
+
+use crate::random_calls::open_fs;
+use dioxide::block::file::{self, FileOptions};
+use dioxide::block::sim::{FaultOp, Hold, SimDevice, SimSpec};
+use dioxide::{Fs, MountOptions, NewFile, OpenOptions, RenameMode, StatFs, XattrMode};
+use dioxide_testkit::{Image, e2fsck_clean, leaf_extents};
+use std::sync::Arc;
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+/// Long enough for anything that does not wait for a held request.
+const SOON: Duration = Duration::from_secs(20);
+/// Long enough, nearly always, to come to the next lock.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+const BLOCK: u32 = 4096;
+
+/// A target that needs a block.
+const TARGET: [u8; 100] = [b'x'; 100];
+
+/// `/d` with a symlink, `/to`, and `/from` with a file, on a device that can hold requests. No metadata stays in memory
+/// but names and inodes, so that each call reads what it looks at.
+struct Bed {
+    image: Image,
+    device: SimDevice,
+    fs: Fs,
+    /// What is free without the file.
+    free: StatFs,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let image = Image::builder().size(16 << 20).block_size(BLOCK).build();
+        let fs = open_fs(&image);
+        for dir in ["/d", "/from", "/to"] {
+            fs.create_dir(dir, &NewFile::new(0o755)).expect("room");
+        }
+        let link = fs.symlink(TARGET, "/d/link", &NewFile::default());
+        link.expect("room");
+        fs.sync().expect("a sync");
+        let free = fs.statfs();
+        let options = OpenOptions::new().write(true).create(true);
+        drop(options.open(&fs, "/from/file").expect("room"));
+        fs.close().expect("a clean end");
+        let writable = FileOptions {
+            write: true,
+            ..FileOptions::default()
+        };
+        let device = file::open(image.path(), &writable).expect("it opens");
+        let device = SimDevice::new(device, SimSpec::default());
+        let options = MountOptions::new().metadata_cache(0);
+        let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
+        Bed {
+            image,
+            device,
+            fs,
+            free,
+        }
+    }
+
+    /// Holds who reads the first block of a directory or a symlink.
+    fn hold(&self, path: &str) -> Hold {
+        let block = leaf_extents(self.image.path(), path)[0].physical * u64::from(BLOCK);
+        let range = block..block + u64::from(BLOCK);
+        self.device.hold(Some(range), FaultOp::Read)
+    }
+
+    /// Writes to all blocks that are free, those that were just freed too.
+    fn use_again(&self) {
+        self.fs.sync().expect("a sync");
+        let options = OpenOptions::new().write(true).create(true);
+        let file = options.open(&self.fs, "/filler").expect("an inode");
+        while self.fs.statfs().blocks_available > 0 {
+            let bytes = (self.fs.statfs().blocks_available * u64::from(BLOCK)).min(1 << 20);
+            let written = file.write_at(&vec![b'/'; bytes as usize], file.len());
+            if written.is_err() {
+                break;
+            }
+        }
+    }
+
+    /// No damage was met, and none is there.
+    fn end(self) {
+        assert_eq!(self.fs.damage().count, 0);
+        self.fs.close().expect("a clean end");
+        e2fsck_clean(self.image.path());
+    }
+}
+
+fn is_held(hold: &Hold) -> bool {
+    hold.wait_for_timeout(1, SOON)
+}
+
+/// It was to be freed with its name, and so was all that it had when that was looked at: the block of attributes that it
+/// got after stayed behind.
+#[test]
+fn file_that_gets_attributes_while_its_last_name_goes_leaves_nothing() {
+    let bed = Bed::new();
+    let fs = &bed.fs;
+    fs.metadata("/from/file").expect("it is there");
+    let hold = bed.hold("/from");
+    scope(|scope| {
+        let unlink = scope.spawn(|| fs.remove_file("/from/file"));
+        assert!(is_held(&hold));
+        let set = fs.set_xattr("/from/file", "user.t", &[7; 300], XattrMode::Set);
+        set.expect("its name is there still");
+        hold.release();
+        unlink.join().expect("no panic").expect("it is there");
+    });
+    fs.sync().expect("a sync");
+    assert_eq!(fs.statfs(), bed.free);
+    bed.end();
+}
+
+/// It read what had been a block of the symlink, as a path.
+#[test]
+fn symlink_that_is_removed_while_it_is_read_is_not_there() {
+    let bed = Bed::new();
+    let fs = &bed.fs;
+    let hold = bed.hold("/d/link");
+    scope(|scope| {
+        let read = scope.spawn(|| fs.read_link("/d/link").map_err(|error| error.errno()));
+        assert!(is_held(&hold));
+        fs.remove_file("/d/link").expect("it is there");
+        bed.use_again();
+        hold.release();
+        assert_eq!(read.join().expect("no panic"), Err(libc::ENOENT));
+    });
+    bed.end();
+}
+
+/// It looked for the name in what had been a block of the directory.
+#[test]
+fn walk_that_is_in_a_directory_when_that_is_removed_finds_nothing() {
+    let bed = Bed::new();
+    let fs = &bed.fs;
+    let hold = bed.hold("/d/link");
+    scope(|scope| {
+        let walk = scope.spawn(|| fs.metadata("/d/link").map_err(|error| error.errno()));
+        assert!(is_held(&hold));
+        let moved = fs.rename("/d/link", "/to/link", RenameMode::Replace);
+        moved.expect("it is there");
+        fs.remove_dir("/d").expect("it is empty");
+        bed.use_again();
+        hold.release();
+        assert_eq!(walk.join().expect("no panic").map(drop), Err(libc::ENOENT));
+    });
+    bed.end();
+}
+
+/// So did a rename that looked for what is above the directory.
+#[test]
+fn rename_that_waits_while_its_directory_is_removed_finds_nothing() {
+    for (from, to) in [("/d/x", "/to/x"), ("/from/file", "/d/x")] {
+        let bed = Bed::new();
+        let fs = &bed.fs;
+        fs.remove_file("/d/link").expect("it is there");
+        let hold = bed.hold("/from");
+        let rename = |from, to| fs.rename(from, to, RenameMode::Replace);
+        scope(|scope| {
+            let first = scope.spawn(move || rename("/from/none", "/to/none"));
+            assert!(is_held(&hold));
+            let second = scope.spawn(move || rename(from, to));
+            sleep(A_WHILE);
+            fs.remove_dir("/d").expect("it is empty");
+            bed.use_again();
+            hold.release();
+            for moved in [first, second] {
+                let moved = moved.join().expect("no panic");
+                assert_eq!(moved.map_err(|error| error.errno()), Err(libc::ENOENT));
+            }
+        });
+        bed.end();
+    }
+}
+
+#[test]
+fn way_up_from_a_directory_that_was_removed_is_not_there() {
+    let bed = Bed::new();
+    let fs = &bed.fs;
+    let node = fs.node("/to").expect("it is there");
+    fs.remove_dir("/to").expect("it is empty");
+    let found = node.lookup(b"..").map_err(|error| error.errno());
+    assert_eq!(found.map(drop), Err(libc::ENOENT));
+    drop(node);
+    bed.end();
+}
