@@ -2,10 +2,10 @@
 
 use super::{Copy, Recovery};
 use crate::Result;
-use dioxide_block::overlay::Redirect;
+use dioxide_block::overlay::{OverlayDevice, Redirect};
 use dioxide_block::{Device, Durability};
 use dioxide_format::journal::{MAGIC, unescape};
-use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Bytes that are read from the log, put in order and written together.
 const BATCH_BYTES: usize = 4 << 20;
@@ -51,16 +51,22 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Where on its device the log holds the blocks of the file system: for one that is only read; see [`dioxide_block::overlay`].
+    /// The device of the file system as a replay would leave it, to be read only: blocks that the log holds are read there.
     ///
     /// # Errors
     /// [`crate::Error::Log`] for a copy outside the journal.
-    pub fn redirects(&self) -> Result<HashMap<u64, Redirect>> {
+    ///
+    /// # Panics
+    /// If the logical blocks of either device are larger than those of the file system.
+    pub fn overlay(&self, device: &Arc<dyn Device>) -> Result<OverlayDevice> {
         let redirect = |copy: &Copy| {
             let block = self.log.map().device_block(copy.at)?;
             let head = copy.tag.is_escaped().then(|| MAGIC.to_be_bytes());
             Ok((copy.tag.block, Redirect { block, head }))
         };
-        self.copies.iter().map(redirect).collect()
+        let redirects = self.copies.iter().map(redirect).collect::<Result<_>>()?;
+        let (device, log) = (device.clone(), self.log.device().clone());
+        let block_bytes = self.log.block_bytes() as u32;
+        Ok(OverlayDevice::new(device, log, block_bytes, redirects))
     }
 }

@@ -293,7 +293,7 @@ impl Queue {
         let core = &mut self.core;
         let start = match core.check(file, file.access.check_writable()) {
             Err(error) => Start::Done(buf, Err(error)),
-            Ok(()) => core.start_write(&mut self.device, file, offset, buf, tag),
+            Ok(()) => core.start_write(&mut self.device, file, offset, buf, tag, Job::Write),
         };
         core.settle(start, file, offset, tag, Job::Write);
     }
@@ -316,7 +316,10 @@ impl Queue {
         core.outstanding += 1;
         let start = match core.check(file, file.access.check_writable()) {
             Err(error) => Start::Done(buf, Err(error)),
-            Ok(()) => core.start_atomic_write(&mut self.device, file, offset, buf, tag),
+            Ok(()) => {
+                let job = Job::WriteAtomic;
+                core.start_write(&mut self.device, file, offset, buf, tag, job)
+            }
         };
         core.settle(start, file, offset, tag, Job::WriteAtomic);
         Ok(())
@@ -538,6 +541,7 @@ impl Core {
         Start::Pushed
     }
 
+    /// A write; `job` says whether it is atomic.
     fn start_write(
         &mut self,
         device: &mut QueueLane,
@@ -545,71 +549,34 @@ impl Core {
         offset: u64,
         buf: Buf,
         tag: u64,
+        job: Job,
     ) -> Start {
         let len = buf.len();
         if len == 0 {
             return Start::Done(buf, Ok(0));
         }
         let request = write_request(file, offset, &buf, Wait::NoWait, self.slot());
-        // The guard lives until the request is pushed and counted as in flight.
-        let Admitted {
-            guard: _guard,
-            plan,
-            pos,
-            first,
-            plain: _,
-            facts: _,
-            appending: _appending,
-            cuts: _,
-        } = match write::admit(&request) {
-            Ok(admitted) => admitted,
-            Err(error) => return self.punt_or_fail(buf, error),
-        };
-        let piece = file.mount.piece_of(&first, pos, pos + len as u64);
-        let kind = OpKind::Write;
-        let op = if piece.len == len {
-            Op::whole(kind, piece.device_offset, buf)
-        } else {
-            match write_segments(&request, pos) {
-                Ok(segs) => Op { kind, buf, segs },
-                Err(error) => return self.punt_or_fail(buf, error),
-            }
-        };
-        self.count_write(&plan);
-        let request = self.whole(&file.inode, tag, len, true);
-        self.push(device, &file.inode, op, request);
-        Start::Pushed
-    }
-
-    fn start_atomic_write(
-        &mut self,
-        device: &mut QueueLane,
-        file: &File,
-        offset: u64,
-        buf: Buf,
-        tag: u64,
-    ) -> Start {
-        let len = buf.len();
-        if len == 0 {
-            return Start::Done(buf, Ok(0));
-        }
-        let request = write_request(file, offset, &buf, Wait::NoWait, self.slot());
-        if let Err(error) = atomic::check(&request) {
+        if let Job::WriteAtomic = job
+            && let Err(error) = atomic::check(&request)
+        {
             return Start::Done(buf, Err(error));
         }
-        // As in `start_write`.
+        // Its guard lives until the request is pushed and counted as in flight.
         let admitted = match write::admit(&request) {
             Ok(admitted) => admitted,
             Err(error) => return self.punt_or_fail(buf, error),
         };
-        let device_offset = match atomic::locate_now(&request, &admitted) {
-            Ok(device_offset) => device_offset,
+        let (kind, segs) = match job {
+            Job::WriteAtomic => (OpKind::WriteAtomic, atomic_segment(&request, &admitted)),
+            _ => (OpKind::Write, write_segments(&request, &admitted)),
+        };
+        let segs = match segs {
+            Ok(segs) => segs,
             Err(error) => return self.punt_or_fail(buf, error),
         };
         self.count_write(&admitted.plan);
         let request = self.whole(&file.inode, tag, len, true);
-        let op = Op::whole(OpKind::WriteAtomic, device_offset, buf);
-        self.push(device, &file.inode, op, request);
+        self.push(device, &file.inode, Op { kind, buf, segs }, request);
         Start::Pushed
     }
 
@@ -803,16 +770,30 @@ fn read_segments(pieces: &[Piece], buf: &mut Buf) -> Segs {
     Segs::Many(segs.into_boxed_slice())
 }
 
-/// The pieces of an admitted write that several mappings cover.
-fn write_segments(request: &WriteRequest<'_>, pos: u64) -> Result<Segs> {
+/// Where an admitted write goes.
+fn write_segments(request: &WriteRequest<'_>, admitted: &Admitted<'_>) -> Result<Segs> {
+    let (mount, pos) = (request.mount, admitted.pos);
+    let piece = mount.piece_of(&admitted.first, pos, pos + request.len as u64);
+    if piece.len == request.len {
+        return Ok(Segs::One(segment(&piece, 0)));
+    }
     let mut segs = Vec::new();
     let mut at = 0;
-    for piece in Pieces::new(request.mount, request.inode, pos, request.len, request.wait) {
+    for piece in Pieces::new(mount, request.inode, pos, request.len, request.wait) {
         let piece = piece?;
         segs.push(segment(&piece, at));
         at += piece.len;
     }
     Ok(Segs::Many(segs.into_boxed_slice()))
+}
+
+/// Where an admitted atomic write goes.
+fn atomic_segment(request: &WriteRequest<'_>, admitted: &Admitted<'_>) -> Result<Segs> {
+    Ok(Segs::One(Seg {
+        device_offset: atomic::locate_now(request, admitted)?,
+        buf_offset: 0,
+        len: request.len as u32,
+    }))
 }
 
 /// Buffers, and so pieces, are at most 2 GiB.

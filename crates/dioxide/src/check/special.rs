@@ -11,7 +11,6 @@ use super::walk::runs_of;
 use crate::mount::log::{LIES_ELSEWHERE, external};
 use crate::{Error, Result};
 use dioxide_block::Device;
-use dioxide_block::overlay::OverlayDevice;
 use dioxide_format::features::{Compat, RoCompat};
 use dioxide_format::group_desc::GroupDesc;
 use dioxide_format::indirect;
@@ -146,17 +145,11 @@ impl Checker<'_> {
             inode_bytes: self.sb.inode_size(),
         };
         let recovery = Recovery::plan(log, fs)?;
-        let device = self.source.device().clone();
-        let block_bytes = self.sb.block_size();
-        if block_bytes < device.geometry().logical_block_bytes {
+        let device = self.source.device();
+        if self.sb.block_size() < device.geometry().logical_block_bytes {
             return Err(Error::Unsupported("small blocks on this device".into()));
         }
-        let overlay = OverlayDevice::new(
-            device,
-            log.device().clone(),
-            block_bytes,
-            recovery.redirects()?,
-        );
+        let overlay = recovery.overlay(device)?;
         let recovered = recovery.recovered();
         let mut text = format!(
             "recovering: {} transactions with {} blocks were read from the journal",

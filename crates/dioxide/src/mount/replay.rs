@@ -24,7 +24,6 @@ use crate::io::clock::coarse_now_ns;
 use crate::txn::damage;
 use crate::{Error, Result};
 use dioxide_block::Device;
-use dioxide_block::overlay::OverlayDevice;
 use dioxide_format::features::{Compat, Incompat};
 use dioxide_format::superblock::{STATE_ERROR, SuperBlock, SuperBlockDisk};
 use dioxide_journal::log::Log;
@@ -98,7 +97,7 @@ fn replay_log(
                 "which only a mount that may write replays",
             )),
         };
-        return by_redirection(device, &log, &recovery, reason, at, sb.disk());
+        return by_redirection(device, &recovery, reason, at, sb.disk());
     }
     recovery.replay(&**device)?;
     let counts = match waiting {
@@ -228,20 +227,12 @@ fn change_superblock(
 
 fn by_redirection(
     device: &Arc<dyn Device>,
-    log: &Log,
     recovery: &Recovery<'_>,
     reason: Reason,
     at: u64,
     before: &SuperBlockDisk,
 ) -> Result<Replayed> {
-    let block_bytes = recovery.superblock().s_blocksize;
-    let overlay = OverlayDevice::new(
-        device.clone(),
-        log.device().clone(),
-        block_bytes,
-        recovery.redirects()?,
-    );
-    let overlay: Arc<dyn Device> = Arc::new(overlay);
+    let overlay: Arc<dyn Device> = Arc::new(recovery.overlay(device)?);
     let mut sb = read_superblock(&*overlay, at)?;
     damage::keep_recorded(sb.disk_mut(), before);
     let read_only = match reason {

@@ -9,7 +9,7 @@
 
 use super::map::{Map, Moves, Rewrite, build_tree, has_map};
 use super::space::Free;
-use super::{Raw, Task, all_inodes, change, load, store};
+use super::{Raw, Task, all_inodes, change, load, store, transaction};
 use crate::alloc::{BlockAllocator, Release, Run};
 use crate::mount::Mount;
 use crate::resize::Step;
@@ -471,24 +471,11 @@ impl Mover<'_, '_, '_> {
 
     /// One transaction.
     fn settle_one(&mut self, prepared: Prepared, counted: bool) -> Result<()> {
-        self.transaction(self.credits(&prepared), |mover, edit| {
-            mover.take(edit, &prepared)?;
-            mover.point(edit, &prepared, counted)?;
-            mover.give(edit, &prepared)
+        transaction(self.mount, self.credits(&prepared), |edit| {
+            self.take(edit, &prepared)?;
+            self.point(edit, &prepared, counted)?;
+            self.give(edit, &prepared)
         })
-    }
-
-    /// From its first change on an error stops the journal.
-    fn transaction(
-        &mut self,
-        credits: u32,
-        work: impl FnOnce(&mut Self, &mut dyn Edit) -> Result<()>,
-    ) -> Result<()> {
-        let mut handle = self.writer.begin(credits)?;
-        let done = work(self, &mut handle);
-        done.map_err(|error| self.mount.fail(error))?;
-        handle.stop()?;
-        Ok(())
     }
 
     /// A bitmap and a block of descriptors for each group, and the superblock for the journal.
@@ -592,10 +579,10 @@ impl Mover<'_, '_, '_> {
 
     fn settle_in_parts(&mut self, prepared: &Prepared) -> Result<()> {
         let (mount, credits) = (self.mount, self.credits(prepared));
-        self.transaction(credits, |mover, edit| mover.take(edit, prepared))?;
+        transaction(mount, credits, |edit| self.take(edit, prepared))?;
         self.writer.journal.force_commit()?;
-        self.transaction(credits, |mover, edit| {
-            mover.point(edit, prepared, false)?;
+        transaction(mount, credits, |edit| {
+            self.point(edit, prepared, false)?;
             superblock::change(mount, edit, &mut |sb| {
                 let slots = sb.disk_mut().s_jnl_blocks.iter_mut();
                 let words = indirect::pointers(prepared.after.i_block());
@@ -603,7 +590,7 @@ impl Mover<'_, '_, '_> {
             })
         })?;
         self.writer.journal.force_commit()?;
-        self.transaction(credits, |mover, edit| mover.give(edit, prepared))
+        transaction(mount, credits, |edit| self.give(edit, prepared))
     }
 }
 

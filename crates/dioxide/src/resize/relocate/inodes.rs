@@ -9,7 +9,7 @@
 //! durable before the next: the inode is in both places; all names lead to the new one; the old one is free.
 
 use super::map::{Map, has_map};
-use super::{Task, all_inodes, change, load, put, store};
+use super::{Task, all_inodes, change, load, put, store, transaction};
 use crate::alloc::InodeAllocator;
 use crate::mount::Mount;
 use crate::resize::Step;
@@ -96,7 +96,7 @@ pub(super) fn renumber(mount: &Mount, task: &mut Task<'_, '_>) -> Result<()> {
     let fits = |one: &Moving| has_journal && one.credits() <= most;
     let (whole, parts): (Vec<_>, Vec<_>) = moving.drain(..).partition(fits);
     for (done, one) in (1..).zip(&whole) {
-        work.at_once(one)?;
+        transaction(mount, one.credits(), |edit| work.whole(edit, one))?;
         task.tell(Step::Inodes, done, total);
     }
     let mut done = whole.len() as u64;
@@ -285,14 +285,6 @@ impl Moving {
 }
 
 impl Renumber<'_> {
-    fn at_once(&mut self, one: &Moving) -> Result<()> {
-        let mut handle = self.writer.begin(one.credits())?;
-        let done = self.whole(&mut handle, one);
-        done.map_err(|error| self.mount.fail(error))?;
-        handle.stop()?;
-        Ok(())
-    }
-
     fn whole(&mut self, edit: &mut dyn Edit, one: &Moving) -> Result<()> {
         self.copy(edit, one)?;
         self.seal(edit, one, &one.own)?;
@@ -302,43 +294,32 @@ impl Renumber<'_> {
 
     fn in_parts(&mut self, batch: &[Moving], most: u32) -> Result<()> {
         self.mark()?;
+        let mount = self.mount;
         let few = most.saturating_sub(OTHER_CREDITS).max(1) as usize;
         for one in batch {
-            self.part(most, |work, edit| work.copy(edit, one))?;
+            transaction(mount, most, |edit| self.copy(edit, one))?;
             for own in one.own.chunks(few) {
-                self.part(most, |work, edit| work.seal(edit, one, own))?;
+                transaction(mount, most, |edit| self.seal(edit, one, own))?;
             }
         }
         self.writer.journal.force_commit()?;
         for one in batch {
             for holders in one.holders.chunks(few) {
-                self.part(most, |work, edit| work.rename(edit, one, holders))?;
+                transaction(mount, most, |edit| self.rename(edit, one, holders))?;
             }
         }
         self.writer.journal.force_commit()?;
         for one in batch {
-            self.part(most, |work, edit| work.drop_old(edit, one))?;
+            transaction(mount, most, |edit| self.drop_old(edit, one))?;
         }
         Ok(self.writer.journal.force_commit()?)
-    }
-
-    fn part(
-        &mut self,
-        credits: u32,
-        work: impl FnOnce(&mut Self, &mut dyn Edit) -> Result<()>,
-    ) -> Result<()> {
-        let mut handle = self.writer.begin(credits)?;
-        let done = work(self, &mut handle);
-        done.map_err(|error| self.mount.fail(error))?;
-        handle.stop()?;
-        Ok(())
     }
 
     /// Says that the file system is not clean; its clean end says that it is.
     fn mark(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.is_marked, true) {
             let mount = self.mount;
-            self.part(1, |_, edit| {
+            transaction(mount, 1, |edit| {
                 superblock::change(mount, edit, &mut |sb| {
                     sb.disk_mut().s_state &= !STATE_CLEAN;
                 })

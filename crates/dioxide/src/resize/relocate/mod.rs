@@ -102,6 +102,18 @@ impl Kind for Raw {
     fn seal(&self, _: Pblk, _: &mut [u8]) {}
 }
 
+/// Makes one transaction. From its first change on an error stops the journal.
+fn transaction(
+    mount: &Mount,
+    credits: u32,
+    work: impl FnOnce(&mut dyn Edit) -> Result<()>,
+) -> Result<()> {
+    let mut handle = mount.writer()?.begin(credits)?;
+    work(&mut handle).map_err(|error| mount.fail(error))?;
+    handle.stop()?;
+    Ok(())
+}
+
 /// Changes a block; what `change` says of damage is an error.
 fn change(
     edit: &mut dyn Edit,
