@@ -2,6 +2,8 @@
 
 #[path = "resize/grow.rs"]
 mod grow;
+#[path = "resize/journals.rs"]
+mod journals;
 #[path = "resize/relocate.rs"]
 mod relocate;
 #[path = "resize/shrink.rs"]

@@ -3,6 +3,7 @@
 use crate::random_calls::open_fs;
 use dioxide::block::file::{self, FileOptions};
 use dioxide::block::sim::{FaultOp, Hold, SimDevice, SimSpec};
+use dioxide::block::{Buf, Device, Durability};
 use dioxide::{Fs, MountOptions, NewFile, OpenOptions, RenameMode, StatFs, XattrMode};
 use dioxide_testkit::{Image, e2fsck_clean, leaf_extents};
 use std::sync::Arc;
@@ -59,25 +60,23 @@ impl Bed {
         }
     }
 
-    /// Holds who reads the first block of a directory or a symlink.
-    fn hold(&self, path: &str) -> Hold {
-        let block = leaf_extents(self.image.path(), path)[0].physical * u64::from(BLOCK);
-        let range = block..block + u64::from(BLOCK);
+    /// Where the first block of a directory or a symlink lies on the device.
+    fn place_of(&self, path: &str) -> u64 {
+        leaf_extents(self.image.path(), path)[0].physical * u64::from(BLOCK)
+    }
+
+    /// Holds who reads there.
+    fn hold(&self, place: u64) -> Hold {
+        let range = place..place + u64::from(BLOCK);
         self.device.hold(Some(range), FaultOp::Read)
     }
 
-    /// Writes to all blocks that are free, those that were just freed too.
-    fn use_again(&self) {
+    /// Makes what was removed free, and puts into a block what another file may have there then.
+    fn use_again(&self, place: u64) {
         self.fs.sync().expect("a sync");
-        let options = OpenOptions::new().write(true).create(true);
-        let file = options.open(&self.fs, "/filler").expect("an inode");
-        while self.fs.statfs().blocks_available > 0 {
-            let bytes = (self.fs.statfs().blocks_available * u64::from(BLOCK)).min(1 << 20);
-            let written = file.write_at(&vec![b'/'; bytes as usize], file.len());
-            if written.is_err() {
-                break;
-            }
-        }
+        let bytes = Buf::copy_of(&[b'/'; BLOCK as usize]);
+        let written = self.device.write_at(place, &bytes, Durability::Cached);
+        written.expect("it is on the device");
     }
 
     /// No damage was met, and none is there.
@@ -99,7 +98,7 @@ fn file_that_gets_attributes_while_its_last_name_goes_leaves_nothing() {
     let bed = Bed::new();
     let fs = &bed.fs;
     fs.metadata("/from/file").expect("it is there");
-    let hold = bed.hold("/from");
+    let hold = bed.hold(bed.place_of("/from"));
     scope(|scope| {
         let unlink = scope.spawn(|| fs.remove_file("/from/file"));
         assert!(is_held(&hold));
@@ -118,45 +117,28 @@ fn file_that_gets_attributes_while_its_last_name_goes_leaves_nothing() {
 fn symlink_that_is_removed_while_it_is_read_is_not_there() {
     let bed = Bed::new();
     let fs = &bed.fs;
-    let hold = bed.hold("/d/link");
+    let place = bed.place_of("/d/link");
+    let hold = bed.hold(place);
     scope(|scope| {
         let read = scope.spawn(|| fs.read_link("/d/link").map_err(|error| error.errno()));
         assert!(is_held(&hold));
         fs.remove_file("/d/link").expect("it is there");
-        bed.use_again();
+        bed.use_again(place);
         hold.release();
         assert_eq!(read.join().expect("no panic"), Err(libc::ENOENT));
     });
     bed.end();
 }
 
-/// It looked for the name in what had been a block of the directory.
-#[test]
-fn walk_that_is_in_a_directory_when_that_is_removed_finds_nothing() {
-    let bed = Bed::new();
-    let fs = &bed.fs;
-    let hold = bed.hold("/d/link");
-    scope(|scope| {
-        let walk = scope.spawn(|| fs.metadata("/d/link").map_err(|error| error.errno()));
-        assert!(is_held(&hold));
-        let moved = fs.rename("/d/link", "/to/link", RenameMode::Replace);
-        moved.expect("it is there");
-        fs.remove_dir("/d").expect("it is empty");
-        bed.use_again();
-        hold.release();
-        assert_eq!(walk.join().expect("no panic").map(drop), Err(libc::ENOENT));
-    });
-    bed.end();
-}
-
-/// So did a rename that looked for what is above the directory.
+/// It looked for what is above the directory in what had been a block of that.
 #[test]
 fn rename_that_waits_while_its_directory_is_removed_finds_nothing() {
     for (from, to) in [("/d/x", "/to/x"), ("/from/file", "/d/x")] {
         let bed = Bed::new();
         let fs = &bed.fs;
         fs.remove_file("/d/link").expect("it is there");
-        let hold = bed.hold("/from");
+        let place = bed.place_of("/d");
+        let hold = bed.hold(bed.place_of("/from"));
         let rename = |from, to| fs.rename(from, to, RenameMode::Replace);
         scope(|scope| {
             let first = scope.spawn(move || rename("/from/none", "/to/none"));
@@ -164,7 +146,7 @@ fn rename_that_waits_while_its_directory_is_removed_finds_nothing() {
             let second = scope.spawn(move || rename(from, to));
             sleep(A_WHILE);
             fs.remove_dir("/d").expect("it is empty");
-            bed.use_again();
+            bed.use_again(place);
             hold.release();
             for moved in [first, second] {
                 let moved = moved.join().expect("no panic");

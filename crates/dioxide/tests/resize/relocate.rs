@@ -32,7 +32,8 @@ const SETS: &[(&str, u32, u64)] = &[
     ("-t ext3", 1024, 64),
 ];
 
-fn image(args: &str, block: u32, size: u64, share: u64, seed: u64) -> Image {
+/// An image whose files lie behind `share` percent of it.
+pub fn image(args: &str, block: u32, size: u64, share: u64, seed: u64) -> Image {
     let words: Vec<&str> = args.split_whitespace().collect();
     let image = builder(size * M, block).args(&["-N", "2048"]);
     let image = match words[..] {
@@ -45,7 +46,14 @@ fn image(args: &str, block: u32, size: u64, share: u64, seed: u64) -> Image {
     image
 }
 
-fn shrink(image: &Image, size: u64) -> HashSet<&'static str> {
+/// Shrinks it, and has `e2fsck` look at it; what was done.
+pub fn shrink(image: &Image, size: u64) -> HashSet<&'static str> {
+    let steps = shrink_only(image, size);
+    e2fsck_clean(image.path());
+    steps
+}
+
+pub fn shrink_only(image: &Image, size: u64) -> HashSet<&'static str> {
     let mut steps = HashSet::new();
     let options = ResizeOptions::default();
     resize_telling(
@@ -62,11 +70,10 @@ fn shrink(image: &Image, size: u64) -> HashSet<&'static str> {
         },
     )
     .unwrap_or_else(|error| panic!("to {size}: {error}"));
-    e2fsck_clean(image.path());
     steps
 }
 
-fn compare(before: &Tree, image: &Image, block: u32) {
+pub fn compare(before: &Tree, image: &Image, block: u32) {
     assert_same(before, &seen(image.path()));
     if have_root()
         && let Some(tree) = seen_by_kernel(image.path(), block.into())
@@ -167,6 +174,7 @@ fn cut_anywhere_every_file_is_there() {
             "-J size=1 -g 4096 -N 1024 -O ^flex_bg,orphan_file,ea_inode",
             true,
         ),
+        ("-J size=1 -g 4096 -N 1024 -O fast_commit", true),
         ("-O ^has_journal -g 4096 -N 1024", false),
         ("-t ext2 -g 4096 -N 1024", false),
     ] {
@@ -180,55 +188,74 @@ fn cut_anywhere_every_file_is_there() {
         fill(&image, 55, 11);
         let before = seen(image.path());
         let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
-        let base = Snapshot::new(&std::fs::read(image.path()).expect("the image"));
-        let record = Arc::new(RecordDevice::new(Arc::new(CowDevice::new(
-            &base,
-            Cache::Volatile,
-        ))));
-        let device: Arc<dyn Device> = record.clone();
-        resize_on(&device, least / 1024, &mut |_, _, _| ()).expect("it shrinks");
-        drop(device);
-        let log = record.take_log();
-        let options = Options {
-            exhaustive: 2,
-            samples: 3,
-            torn: 1,
-            // The first sector of the superblock.
-            whole: std::iter::once(0..4096).collect(),
-            ..Options::default()
-        };
-        let all = States::new(&log, options.clone()).count();
-        let mut media = Media::new(base, &log, Cache::Volatile);
-        let most = if soaks() { 400 } else { 4 };
-        let few = States::new(&log, options)
-            .enumerate()
-            .step_by((all / most).max(1));
-        for (number, state) in few {
-            let (device, _) = media.crash(&state).expect("a state of this log");
-            let about = format!("{args}, state {state} of {all}");
-            recover(&device, &before, journal, number % 2 == 0, &about);
-        }
+        each_cut(&image, least / 1024, &mut |device, number, about| {
+            let about = format!("{args}, {about}");
+            recover(device, &before, journal, number % 2 == 0, &about);
+        });
     }
 }
 
-/// What comes after a crash: where the superblock says *clean*, a replay is enough, by us or by `e2fsck`.
-fn recover(device: &CowDevice, before: &Tree, journal: bool, by_us: bool, about: &str) {
+/// Shrinks it to `blocks` blocks, and calls `each` with what is there when the power fails meanwhile: at each call the
+/// number of the state, and its name.
+pub fn each_cut(image: &Image, blocks: u64, each: &mut dyn FnMut(&CowDevice, usize, &str)) {
+    let base = Snapshot::new(&std::fs::read(image.path()).expect("the image"));
+    let record = Arc::new(RecordDevice::new(Arc::new(CowDevice::new(
+        &base,
+        Cache::Volatile,
+    ))));
+    let device: Arc<dyn Device> = record.clone();
+    resize_on(&device, blocks, &mut |_, _, _| ()).expect("it shrinks");
+    drop(device);
+    let log = record.take_log();
+    let options = Options {
+        exhaustive: 2,
+        samples: 3,
+        torn: 1,
+        // The first sector of the superblock.
+        whole: std::iter::once(0..4096).collect(),
+        ..Options::default()
+    };
+    let all = States::new(&log, options.clone()).count();
+    let mut media = Media::new(base, &log, Cache::Volatile);
+    let most = if soaks() { 400 } else { 4 };
+    let few = States::new(&log, options)
+        .enumerate()
+        .step_by((all / most).max(1));
+    for (number, state) in few {
+        let (device, _) = media.crash(&state).expect("a state of this log");
+        each(&device, number, &format!("state {state} of {all}"));
+    }
+}
+
+/// Whether the superblock says that it is clean.
+pub fn is_clean(device: &CowDevice) -> bool {
     let mut bytes = dioxide::block::Buf::zeroed(4096);
     device.read_at(0, &mut bytes).expect("it reads");
     let sb = SuperBlock::parse(&bytes[SUPERBLOCK_OFFSET as usize..]).expect("a superblock");
-    let clean = sb.state() & STATE_CLEAN != 0;
-    if clean && by_us {
-        let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
-        assert_eq!(fs.read_only(), None, "{about}: {:?}", fs.warnings());
-        assert_same(before, &of(&fs));
-        fs.close().expect("it closes");
-    }
+    sb.state() & STATE_CLEAN != 0
+}
+
+/// What is on a device.
+pub fn image_of(device: &CowDevice) -> Image {
     let image = Image::blank(dioxide_testkit::Dir::Tmpfs, device.geometry().size_bytes);
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(image.path())
         .expect("the image");
     device.snapshot().write_sparse(&file, 0).expect("room");
+    image
+}
+
+/// What comes after a crash: where the superblock says *clean*, a replay is enough, by us or by `e2fsck`.
+fn recover(device: &CowDevice, before: &Tree, journal: bool, by_us: bool, about: &str) {
+    let clean = is_clean(device);
+    if clean && by_us {
+        let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+        assert_eq!(fs.read_only(), None, "{about}: {:?}", fs.warnings());
+        assert_same(before, &of(&fs));
+        fs.close().expect("it closes");
+    }
+    let image = image_of(device);
     if !(clean && by_us) {
         let fixed = Command::new("e2fsck")
             .env("PATH", super::PROGRAMS)

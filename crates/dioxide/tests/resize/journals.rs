@@ -1,0 +1,216 @@
+//! Journals on devices of their own, journals with fast commits, and multi-mount protection, where files are in the way
+//! of a smaller size; beside `resize2fs`.
+
+use super::relocate::{compare, each_cut, image, image_of, is_clean, shrink, shrink_only};
+use super::tree::{assert_kept, seen};
+use super::{M, PROGRAMS, builder, geometry, resize2fs};
+use crate::walk::assert_same;
+use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
+use dioxide::resize::{ResizeOptions, minimum, resize};
+use dioxide::{Error, Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, need_root, soaks};
+use std::ffi::OsStr;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+const BEFORE_MIB: u64 = 64;
+const BLOCK: u32 = 1024;
+
+fn run(program: &str, args: &[&OsStr]) {
+    let mut command = Command::new(program);
+    let output = command.env("PATH", PROGRAMS).args(args).output();
+    let output = output.expect("e2fsprogs is installed");
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+}
+
+fn word(path: &Path) -> &OsStr {
+    path.as_os_str()
+}
+
+fn least(image: &Image) -> u64 {
+    minimum(image.path(), &ResizeOptions::default()).expect("there is one")
+}
+
+/// What `dumpe2fs` says of the whole of each is the same, but for what a mount leaves, which ours has.
+fn assert_alike(ours: &Image, theirs: &Image) {
+    let left_out = ["Last mount time", "Journal sequence", "Journal checksum"];
+    let summary = |image: &Image| {
+        let lines = geometry(image.path()).into_iter();
+        let lines = lines.take_while(|line| !line.starts_with("Group 0"));
+        let lasting = |line: &String| !left_out.iter().any(|words| line.starts_with(words));
+        lines.filter(lasting).collect::<Vec<_>>()
+    };
+    let (ours, theirs) = (summary(ours), summary(theirs));
+    let differ: Vec<_> = ours.iter().zip(&theirs).filter(|(a, b)| a != b).collect();
+    assert!(
+        differ.is_empty() && ours.len() == theirs.len(),
+        "{differ:#?}"
+    );
+}
+
+#[test]
+fn fast_commits_and_mmp_are_the_same_after_shrinking() {
+    // Each mount of one with MMP waits for eleven seconds.
+    let mmp = soaks().then_some("-O mmp");
+    let sets = ["-O fast_commit", "-O fast_commit,orphan_file -J size=2"];
+    for (seed, args) in (31..).zip(sets.into_iter().chain(mmp)) {
+        println!("{args}");
+        let ours = image(args, BLOCK, BEFORE_MIB, 60, seed);
+        let theirs = ours.copy();
+        let before = seen(ours.path());
+        let size = least(&ours) + 8 * M;
+        assert!(shrink(&ours, size).contains("blocks"));
+        resize2fs(theirs.path(), size);
+        assert_alike(&ours, &theirs);
+        compare(&before, &ours, BLOCK);
+        assert!(shrink(&ours, least(&ours)).contains("inodes"));
+        compare(&before, &ours, BLOCK);
+    }
+}
+
+/// An image whose journal is another one.
+struct Pair {
+    image: Image,
+    journal: Image,
+}
+
+impl Pair {
+    fn new(seed: u64) -> Pair {
+        let image = image("-O ^has_journal", BLOCK, BEFORE_MIB, 60, seed);
+        let journal = Image::blank(Dir::Tmpfs, 8 * M);
+        let args = ["-q", "-F", "-b", "1024", "-O", "journal_dev"].map(OsStr::new);
+        run("mke2fs", &[&args[..], &[word(journal.path())]].concat());
+        let device = LoopDevice::attach(journal.path());
+        let named = format!("device={}", device.path().display());
+        let args = [OsStr::new("-J"), OsStr::new(&named), word(image.path())];
+        run("tune2fs", &args);
+        Pair { image, journal }
+    }
+
+    fn e2fsck(&self, image: &Image, how: &str) {
+        let args = [OsStr::new(how), OsStr::new("-j"), word(self.journal.path())];
+        let mut e2fsck = Command::new("e2fsck");
+        let e2fsck = e2fsck.env("PATH", PROGRAMS).args(args).arg(image.path());
+        let output = e2fsck.output().expect("e2fsck");
+        let mends = how == "-fy";
+        assert!(
+            matches!(
+                (output.status.code(), mends),
+                (Some(0), _) | (Some(1), true)
+            ),
+            "{output:?}"
+        );
+    }
+
+    fn check(&self) {
+        self.e2fsck(&self.image, "-fn");
+    }
+}
+
+#[test]
+fn journal_elsewhere_is_the_journal_after_shrinking() {
+    need_root!();
+    let pair = Pair::new(41);
+    let theirs = pair.image.copy();
+    let before = seen(pair.image.path());
+    let log = std::fs::read(pair.journal.path()).expect("the journal");
+    let size = least(&pair.image) + 8 * M;
+    assert!(shrink_only(&pair.image, size).contains("blocks"));
+    pair.check();
+    resize2fs(theirs.path(), size);
+    assert_alike(&pair.image, &theirs);
+    assert_same(&before, &seen(pair.image.path()));
+    assert!(shrink_only(&pair.image, least(&pair.image)).contains("inodes"));
+    pair.check();
+    assert_same(&before, &seen(pair.image.path()));
+    assert!(std::fs::read(pair.journal.path()).expect("the journal") == log);
+
+    let options = MountOptions::new().journal_path(pair.journal.path());
+    let fs = Fs::open(pair.image.path(), &options).expect("it opens");
+    let file = OpenOptions::new().write(true).open(&fs, "/large");
+    let written = file.expect("it is there").write_at(&[3; 5000], 0);
+    assert_eq!(written.expect("it has its journal"), 5000);
+    fs.close().expect("a clean end");
+    pair.check();
+    let device = LoopDevice::attach(pair.journal.path());
+    let options = format!("journal_path={}", device.path().display());
+    let mount = Mount::ext4(pair.image.path(), &options);
+    let content = std::fs::read(mount.path().join("large")).expect("it reads");
+    assert!(content[..5000] == [3; 5000]);
+    std::fs::write(mount.path().join("new"), [1; 100_000]).expect("it writes");
+    mount.unmount();
+    drop(device);
+    pair.check();
+}
+
+/// It is as without a journal: `e2fsck` finds every file.
+#[test]
+fn journal_elsewhere_cut_anywhere_every_file_is_there() {
+    need_root!();
+    let pair = Pair::new(42);
+    let before = seen(pair.image.path());
+    let mut unclean = 0;
+    each_cut(
+        &pair.image,
+        least(&pair.image) / u64::from(BLOCK),
+        &mut |device, _, about| {
+            let image = image_of(device);
+            if !is_clean(device) {
+                unclean += 1;
+                pair.e2fsck(&image, "-fy");
+            }
+            pair.e2fsck(&image, "-fn");
+            assert_kept(&before, &seen(image.path()), about);
+        },
+    );
+    assert!(unclean > 0, "it was marked as clean while files moved");
+}
+
+/// Puts the block of multi-mount protection elsewhere.
+fn move_mmp(image: &Image, to: u64) {
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(image.path());
+    let file = file.expect("the image");
+    let mut bytes = [0; SuperBlock::SIZE];
+    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)
+        .expect("it");
+    let mut sb = SuperBlock::parse(&bytes).expect("it is whole");
+    let from = sb.mmp_block().expect("it has the feature").0;
+    sb.disk_mut().s_mmp_block = to;
+    file.write_all_at(&sb.encode(), SUPERBLOCK_OFFSET)
+        .expect("it");
+    let mut block = [0; BLOCK as usize];
+    file.read_exact_at(&mut block, from * u64::from(BLOCK))
+        .expect("it");
+    file.write_all_at(&block, to * u64::from(BLOCK))
+        .expect("room");
+    let mut e2fsck = Command::new("e2fsck");
+    let e2fsck = e2fsck.env("PATH", PROGRAMS).arg("-fy").arg(image.path());
+    e2fsck.output().expect("e2fsck");
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn block_of_mmp_that_is_in_the_way_is_named_and_nothing_is_changed() {
+    let image = builder(BEFORE_MIB * M, BLOCK)
+        .args(&["-O", "mmp,^metadata_csum"])
+        .build();
+    let options = ResizeOptions::default();
+    move_mmp(&image, 50_001);
+    let before = std::fs::read(image.path()).expect("the image");
+    match resize(image.path(), Some(30 * M), &options) {
+        Err(Error::Unsupported(what)) => {
+            assert!(
+                what.contains("block 50001, of multi-mount protection"),
+                "{what}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(std::fs::read(image.path()).expect("the image") == before);
+    resize(image.path(), Some(52 * M), &options).expect("it stays");
+    e2fsck_clean(image.path());
+}
