@@ -141,6 +141,40 @@ fn journal_outside() -> (Image, Image) {
 }
 
 #[test]
+fn journal_that_is_named_for_a_file_system_that_has_none_outside_is_refused() {
+    let journal = Image::blank(Dir::Tmpfs, 8 << 20);
+    let log = journal.path().to_str().unwrap();
+    for (features, why) in [("has_journal", "inside"), ("^has_journal", "no journal")] {
+        let image = Image::builder().size(16 << 20).features(features).build();
+        let disk = image.path().to_str().unwrap();
+        let (root, made) = (format!("{disk}:/"), format!("{disk}:/made"));
+        let before = fs::read(image.path()).unwrap();
+        for (args, status) in [
+            (vec!["ls", &root], 2),
+            (vec!["mkdir", &made], 2),
+            (vec!["info", disk], 1),
+            (vec!["check", disk], 8),
+            (vec!["journal", disk], 2),
+            (vec!["journal", "--replay", disk], 2),
+            (vec!["map", disk], 2),
+            (vec!["trim", disk], 2),
+        ] {
+            let ran = dioxide(args.iter().copied().chain(["--journal", log]));
+            let says = ran.stderr.contains(why) && ran.stderr.contains("leave out --journal");
+            assert!(
+                ran.status == Some(status) && says,
+                "{args:?}: {}",
+                ran.stderr
+            );
+        }
+        assert!(
+            before == fs::read(image.path()).unwrap(),
+            "the image has changed"
+        );
+    }
+}
+
+#[test]
 fn journal_outside_of_its_file_system_is_named_read_and_replayed() {
     need_root!();
     let (image, journal) = journal_outside();

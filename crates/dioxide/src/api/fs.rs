@@ -3,6 +3,7 @@
 use crate::io::direct::policy::Policy;
 use crate::io::ioend::CompletionMode;
 use crate::mount::Mount;
+use crate::mount::log::refuse_needless;
 use crate::txn::damage::DamageMet;
 use crate::{
     Backend, DirEntry, Error, Metadata, Queue, QueueOptions, Result, SetAttributes, StatFs, Stats,
@@ -228,7 +229,7 @@ impl MountOptions {
     }
 
     /// `journal_path=`: the image or device that holds the journal, for a file system whose journal is
-    /// not in itself. Such a file system can be read, and overwritten, without. Not opened for others.
+    /// not in itself. Such a file system can be read, and overwritten, without. For others it is an error.
     pub fn journal_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.journal_path = Some(path.into());
         self
@@ -264,8 +265,10 @@ impl MountOptions {
     /// The journal's device is open, if this file system has one.
     pub(crate) fn with_journal(&self, sb: &SuperBlock) -> Result<MountOptions> {
         let mut options = self.clone();
+        if self.journal_path.is_some() || self.journal_device.is_some() {
+            refuse_needless(sb)?;
+        }
         if let Some(path) = &self.journal_path
-            && sb.journal_dev() != 0
             && self.journal_device.is_none()
         {
             let file_options = FileOptions {
@@ -309,7 +312,7 @@ impl Fs {
     /// [`Error::Unsupported`](crate::Error::Unsupported) naming the features that dioxide cannot
     /// read; [`Error::Corrupt`](crate::Error::Corrupt) or
     /// [`Error::Checksum`](crate::Error::Checksum) if the superblock or group descriptors are
-    /// damaged.
+    /// damaged; [`Error::Invalid`](crate::Error::Invalid) for a [`MountOptions::journal_path`] where the journal is inside.
     pub fn open(path: impl AsRef<Path>, options: &MountOptions) -> Result<Fs> {
         let device = dioxide_block::file::open(path.as_ref(), &options.file_options())?;
         Fs::open_device(device, options)

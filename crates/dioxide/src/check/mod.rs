@@ -51,6 +51,7 @@ mod walk;
 
 pub use finding::{At, Code, Finding, Pass, Severity};
 
+use crate::mount::log::refuse_needless;
 use crate::{Error, Result};
 use attributes::SharedXattrs;
 use claims::Claims;
@@ -194,7 +195,7 @@ pub fn check_path(
 ///
 /// # Errors
 /// [`Error::Unsupported`] for features that are not known, by name, and for file systems that need more
-/// than [`CheckOptions::max_memory`].
+/// than [`CheckOptions::max_memory`]; [`Error::Invalid`] for a [`CheckOptions::journal`] of a file system that has none outside.
 pub fn check(
     device: Arc<dyn Device>,
     options: &CheckOptions,
@@ -263,6 +264,9 @@ impl<'p> Checker<'p> {
         progress: &'p mut dyn FnMut(&Progress),
     ) -> Result<Checker<'p>> {
         let sb = found.sb;
+        if options.journal.is_some() {
+            refuse_needless(&sb)?;
+        }
         let needed = memory_needed(&sb);
         if needed > options.max_memory {
             return Err(Error::Unsupported(format!(

@@ -7,7 +7,7 @@ use super::zone::journal_blocks;
 use crate::mkfs::uuid_string;
 use crate::{Error, Place, Result};
 use dioxide_block::Device;
-use dioxide_format::features::Incompat;
+use dioxide_format::features::{Compat, Incompat};
 use dioxide_format::journal::JournalSuperBlock;
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_journal::log::{Log, LogMap};
@@ -86,6 +86,21 @@ pub(crate) fn refuse_journal_device(device: &dyn Device, sb: &SuperBlock) -> Res
     };
     Err(Error::Unsupported(format!(
         "an external journal (journal_dev) of {of}: open that, with this as its journal (--journal, journal_path=)"
+    )))
+}
+
+/// Refuses a device that was named as the journal of a file system that has none outside.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(crate) fn refuse_needless(sb: &SuperBlock) -> Result<()> {
+    let why = match sb.features().compat.contains(Compat::HAS_JOURNAL) {
+        true if sb.journal_dev() != 0 => return Ok(()),
+        true => "has its journal inside",
+        false => "has no journal",
+    };
+    Err(Error::Invalid(format!(
+        "this file system {why}, and none on a device of its own: leave out --journal, journal_path="
     )))
 }
 
