@@ -46,7 +46,7 @@ enum End {
 
 impl MountPoint {
     /// Opens an image, replaying its journal, and mounts it on a directory. Returns when the kernel knows that it is served. What cannot be
-    /// written is mounted read-only, and a warning says so. Blocks.
+    /// written is mounted read-only, and a warning says so. What a server of ours that died left on the directory is detached. Blocks.
     ///
     /// # Errors
     /// Those of [`Fs::open`]: who else has the image, too; [`Error::Kernel`].
@@ -55,14 +55,19 @@ impl MountPoint {
             let path = path.to_owned();
             move |source| Error::Kernel { what, path, source }
         };
-        let dir = dir.canonicalize().map_err(kernel("cannot use", dir))?;
-        if !dir.is_dir() {
-            // The kernel would mount it, and find out later.
-            let not = io::Error::from_raw_os_error(libc::ENOTDIR);
-            return Err(kernel("cannot mount on", &dir)(not));
-        }
+        let dir = place(dir).map_err(kernel("cannot use", dir))?;
+        let cleared =
+            clear_dead(&dir).map_err(kernel("cannot detach what was mounted on", &dir))?;
+        // The kernel would mount what is no directory, and find out later.
+        check_directory(&dir).map_err(kernel("cannot mount on", &dir))?;
         let stats = stats_file(options)?;
-        let (fs, warnings) = open_alone(image, options)?;
+        let (fs, mut warnings) = open_alone(image, options)?;
+        if cleared {
+            let dir = dir.display();
+            warnings.push(format!(
+                "a server that died had left its mount on {dir}; that is detached"
+            ));
+        }
         let server = Arc::new(Server::new(fs, options.server.clone())?);
         if let Some(stats) = &stats
             && let Err(source) = report::write(&server, stats)
@@ -202,26 +207,68 @@ pub fn unmount_by_force(dir: &Path) {
 /// Unmounts a file system of ours whose server has ended without that; a few seconds are for its end. What is served, by whomever,
 /// stays. Blocks.
 pub fn unmount_dead(dir: &Path) {
-    let until = Instant::now() + PATIENCE;
-    while Instant::now() < until {
-        // Unlike attributes, this is always asked of the server.
-        match rustix::fs::statfs(dir) {
-            Err(rustix::io::Errno::NOTCONN) if mounted(dir).is_some() => {
-                let _ = detach(dir, true);
-                return;
-            }
-            // The end of a connection takes a moment, and has several errors.
-            Err(_) => std::thread::sleep(PAUSE),
-            Ok(_) => return,
-        }
+    if is_dead_at(dir) {
+        let _ = detach(dir, true);
     }
 }
 
-/// Unmounts a file system of ours, which another process serves, and returns when its image is closed.
+/// Whether a file system of ours is mounted there, and nobody serves it any more. Waits some seconds for an end that is under way.
+pub fn is_dead(dir: &Path) -> bool {
+    place(dir).is_ok_and(|dir| is_dead_at(&dir))
+}
+
+/// The same for a path as the kernel has it.
+fn is_dead_at(dir: &Path) -> bool {
+    let until = Instant::now() + PATIENCE;
+    while mounted(dir).is_some() && Instant::now() < until {
+        // Unlike attributes, this is always asked of the server.
+        match rustix::fs::statfs(dir) {
+            Err(rustix::io::Errno::NOTCONN) => return true,
+            // The end of a connection takes a moment, and has several errors.
+            Err(_) => std::thread::sleep(PAUSE),
+            Ok(_) => return false,
+        }
+    }
+    false
+}
+
+/// Detaches what servers of ours that died have left on a directory; false if there was nothing.
+fn clear_dead(dir: &Path) -> io::Result<bool> {
+    let mut found = false;
+    while is_dead_at(dir) {
+        detach(dir, true)?;
+        found = true;
+    }
+    Ok(found)
+}
+
+/// Whether something can be mounted there.
+fn check_directory(dir: &Path) -> io::Result<()> {
+    match dir.metadata() {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Err(io::Error::other(
+            "the FUSE server of what is mounted there has died; unmount that first (umount, or fusermount3 -u)",
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+/// How a file system was found when it was unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Served; its image is closed now.
+    Closed,
+    /// Its server had died: the image is as after a crash.
+    Dead,
+}
+
+/// Unmounts a file system of ours, which another process serves, and returns when its image is closed. One whose server has died is
+/// taken away from its directory though files are open.
 ///
 /// # Errors
 /// [`Error::NotMounted`]; [`Error::Kernel`] with `EBUSY` while files are open.
-pub fn unmount(dir: &Path) -> Result<(), Error> {
+pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
     let kernel = |source| Error::Kernel {
         what: "cannot unmount",
         path: dir.to_owned(),
@@ -231,13 +278,17 @@ pub fn unmount(dir: &Path) -> Result<(), Error> {
     let Some(Mounted { source, writable }) = mounted(&absolute) else {
         return Err(Error::NotMounted(dir.to_owned()));
     };
-    detach(&absolute, false).map_err(kernel)?;
+    let dead = is_dead_at(&absolute);
+    detach(&absolute, dead).map_err(kernel)?;
+    if dead {
+        return Ok(Unmounted::Dead);
+    }
     // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
     let until = Instant::now() + PATIENCE;
     while is_locked(&source, !writable) && (writable || Instant::now() < until) {
         std::thread::sleep(PAUSE);
     }
-    Ok(())
+    Ok(Unmounted::Closed)
 }
 
 /// Takes a file system of ours, which another process serves, away from its directory; that process goes on until the files are

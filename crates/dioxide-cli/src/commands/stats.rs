@@ -22,6 +22,10 @@ pub fn run(args: &StatsArgs, out: &mut Out) -> Result<Status, Failure> {
             let what = "no dioxide file system is mounted there";
             return Err(Failure::trouble(args.dir.display(), what));
         }
+        Err(_) if dioxide_fuse::is_dead(&args.dir) => {
+            let what = "the server of this mount has died; dioxide umount detaches it";
+            return Err(Failure::trouble(args.dir.display(), what));
+        }
         Err(error) => return Err(failed(error.into())),
     };
     let report: Value =

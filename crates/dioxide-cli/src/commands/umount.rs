@@ -1,7 +1,8 @@
 //! `dioxide umount`.
 
 use crate::args::UmountArgs;
-use crate::failure::{Failure, Status};
+use crate::failure::{Failure, Status, complain};
+use dioxide_fuse::Unmounted;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Read;
@@ -11,11 +12,12 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
     if args.when_told {
         return when_told(args);
     }
-    let unmounted = match args.lazy {
-        true => dioxide_fuse::unmount_lazily(&args.dir),
-        false => dioxide_fuse::unmount(&args.dir),
-    };
-    unmounted.map_err(super::mount::failed)?;
+    if args.lazy {
+        dioxide_fuse::unmount_lazily(&args.dir).map_err(super::mount::failed)?;
+    } else if dioxide_fuse::unmount(&args.dir).map_err(super::mount::failed)? == Unmounted::Dead {
+        let what = "its server had died: detached. What was not synced is lost, and the next mount recovers the image";
+        complain(format_args!("{}: warning: {what}", args.dir.display()));
+    }
     Ok(Status::Fine)
 }
 

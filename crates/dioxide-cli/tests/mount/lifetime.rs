@@ -1,13 +1,16 @@
 //! From mounting to an image that is closed, in peace and otherwise.
 
-use crate::bed::{Bed, dioxide, each, is_mounted, limited, run, text};
+use crate::bed::{Bed, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports};
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
 use rustix::process::Signal;
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 #[test]
 fn mount_in_the_background_serves_when_it_returns_and_umount_waits() {
@@ -44,6 +47,7 @@ fn mount_that_fails_says_why_and_exits_with_2() {
     fails(Path::new("/nowhere"), dir.path(), "rw", "No such file");
     fails(nothing.path(), dir.path(), "rw", "superblock");
     fails(image.path(), dir.path(), "frobnicate", "not known");
+    fails(image.path(), dir.path(), "journal_path=/x", "inside");
     // A file is no directory: it is mounted nowhere, and the image closed again.
     fails(image.path(), image.path(), "rw", "cannot mount");
     e2fsck_clean(image.path());
@@ -119,6 +123,66 @@ fn killed_server_loses_nothing_that_was_synced() {
         assert_eq!(found.len(), 1 << 20);
         check_pattern(4, 0, &found);
         again.finish();
+    }
+}
+
+/// Mounts, and kills the server; the root of the mount is open.
+fn killed(image: &OsStr, dir: &Path, options: &str) -> File {
+    let mut server = Command::new(env!("CARGO_BIN_EXE_dioxide"));
+    server
+        .args(["mount", "--background", "-o", options])
+        .arg(image);
+    let mut server = server.arg(dir).stdout(Stdio::piped()).spawn().unwrap();
+    let out = server.stdout.as_mut().unwrap();
+    out.read_exact(&mut [0; 8]).unwrap();
+    let root = File::open(dir).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    root
+}
+
+/// "Transport endpoint is not connected": nothing on the mount works, and who is in it keeps it busy.
+#[test]
+fn mount_of_a_killed_server_is_detached_by_umount_and_by_the_next_mount() {
+    need_fuse!();
+    for transport in transports() {
+        let _rings = (*transport == RINGS).then(|| Rings::set("Y"));
+        let image = Image::builder().size(16 << 20).build();
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, point) = (image.path().as_os_str(), dir.path().as_os_str());
+        let said = |words: &[&OsStr], status: i32| {
+            let output = dioxide().args(words).output().unwrap();
+            let said = text(output.stderr);
+            assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
+            said
+        };
+        let (mount, umount) = ("mount".as_ref(), "umount".as_ref());
+
+        let _root = killed(disk, dir.path(), transport);
+        let stats = said(&["stats".as_ref(), point], 2);
+        assert!(stats.contains("died; dioxide umount"), "{stats}");
+        let detached = said(&[umount, point], 0);
+        assert!(detached.contains("died: detached"), "{detached}");
+        assert!(!is_mounted(dir.path()));
+        said(&[umount, point], 2);
+
+        let _root = killed(disk, dir.path(), transport);
+        let recovered = said(&[mount, disk, point], 0);
+        assert!(recovered.contains("died had left"), "{recovered}");
+        fs::write(dir.path().join("f"), "x").unwrap();
+        assert_eq!(said(&[umount, point], 0), "");
+        assert!(!is_mounted(dir.path()));
+
+        let options = format!("auto_unmount,{transport}");
+        let _root = killed(disk, dir.path(), &options);
+        let until = Instant::now() + Duration::from_secs(20);
+        while is_mounted(dir.path()) {
+            assert!(Instant::now() < until, "it stays mounted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(said(&[mount, disk, point], 0).matches("left").count(), 0);
+        said(&[umount, point], 0);
+        e2fsck_clean(image.path());
     }
 }
 
