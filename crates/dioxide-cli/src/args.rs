@@ -265,7 +265,8 @@ written. --json prints one object with --policy, and an array without.
 Examples:
   dioxide explain disk.img:/var/db/data --len 4k
   dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write
-  dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write --policy v6.2")]
+  dioxide explain disk.img:/var/db/data --offset 2k --len 2k --write --policy v6.2
+  dioxide explain disk.img:/var/db/data --atomic --len 4k --policy best")]
 pub struct ExplainArgs {
     /// Regular file
     #[arg(value_name = "IMG:/PATH", value_parser = Operand::parser())]
@@ -279,6 +280,9 @@ pub struct ExplainArgs {
     /// A write; otherwise a read
     #[arg(long)]
     pub write: bool,
+    /// A write of which a crash leaves all or nothing, as by dioxide write --atomic; the device must promise that
+    #[arg(long)]
+    pub atomic: bool,
     /// Whose rules decide
     #[arg(long, value_name = "POLICY", value_parser = policy_parser())]
     pub policy: Option<Policy>,

@@ -436,6 +436,35 @@ fn explain_of_hole_fill_tells_that_blocks_are_claimed() {
     assert!(answer.expect("words").contains("claimed"), "{told}");
 }
 
+/// As the engine answers it: most devices promise nothing.
+#[test]
+fn explain_of_an_atomic_write_tells_whether_the_device_promises_it() {
+    let disk = Fixture::new();
+    let large = disk.at("/large");
+    let promised = dioxide(["stat", &large]).text().contains("Atomic:");
+    let told = dioxide(["explain", "--atomic", "--json", "--policy", "best", &large]).json();
+    assert_eq!(told["direction"], "atomic-write");
+    assert_eq!(told["refused"].is_null(), promised, "{told}");
+    let table = dioxide(["explain", "--atomic", &large]);
+    let table = table.text();
+    assert!(
+        table.contains("direct atomic write of 4096 bytes at 0"),
+        "{table}"
+    );
+    let why = "\n  (1) unsupported: atomic writes here: the device promises none";
+    assert!(
+        table.contains("served") == promised && table.contains(why) != promised,
+        "{table}"
+    );
+    let steps = dioxide(["explain", "--atomic", "--policy", "v6.6", &large]);
+    assert_eq!(
+        steps.text().contains("refused: "),
+        !promised,
+        "{}",
+        steps.text()
+    );
+}
+
 #[test]
 fn explain_of_unknown_policy_is_usage_and_lists_the_known() {
     let ran = dioxide(["explain", "i:/f", "--policy", "v9"]);

@@ -1,18 +1,19 @@
 //! What the engine would do with a request, and why, in words.
 //!
 //! It asks the functions that the engine asks ([`policy`](crate::policy)), with facts gathered by
-//! the code that gathers them for real requests, and writes down each answer. It holds no lock, so
+//! the code that gathers them for real requests, and writes down each answer. It holds no inode lock, so
 //! on a file in use it tells what would have happened at that moment.
 
 use crate::api::file::File;
 use crate::io::direct::Wait;
+use crate::io::direct::atomic::{self, Below};
 use crate::io::direct::iter::Pieces;
 use crate::io::direct::policy::{
     self, BlockState, IoLock, LockMode, Plan, Policy, Verdict, WriteFacts,
 };
 use crate::io::direct::simple;
 use crate::io::direct::write::{Memory, WriteRequest};
-use crate::map::MapKind;
+use crate::map::{MapKind, Mapping};
 use crate::sync::slot::Slot;
 use crate::{CompletionMode, Error, Result};
 use serde::Serialize;
@@ -25,6 +26,8 @@ pub enum Direction {
     Read,
     /// To the file.
     Write,
+    /// To the file, so that a crash leaves all or nothing ([`File::write_at_atomic`]).
+    AtomicWrite,
 }
 
 /// One step of a decision.
@@ -65,6 +68,8 @@ pub struct Explanation {
     /// Whether it is a write that is not direct I/O, since the content lies in the inode or the edges are not whole
     /// logical blocks: a no-wait attempt ends in EOPNOTSUPP.
     pub no_direct_path: bool,
+    /// Whether the map is committed before the data goes to the device: an atomic write of several blocks may ask for it.
+    pub commits_first: bool,
     /// Whether it is a read that takes the simple path.
     pub simple: bool,
     /// Why the engine refuses the request, if it does.
@@ -88,6 +93,7 @@ impl Explanation {
             waits: false,
             would_block: false,
             no_direct_path: false,
+            commits_first: false,
             simple: false,
             refused: None,
             steps: Vec::new(),
@@ -118,7 +124,7 @@ pub(crate) fn explain(
     told.step("policy", format!("{policy}: {}", policy.summary()));
     match direction {
         Direction::Read => explain_read(file, &mut told)?,
-        Direction::Write => explain_write(file, &mut told)?,
+        Direction::Write | Direction::AtomicWrite => explain_write(file, &mut told)?,
     }
     Ok(told)
 }
@@ -180,12 +186,22 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     }
     describe_alignment(file, told);
     let request = request_of(file, told);
+    let atomic = told.direction == Direction::AtomicWrite;
+    if atomic && let Err(error) = atomic::judge(&request) {
+        told.refuse(&error);
+        return Ok(());
+    }
     if file.inode.has_inline_data() && file.inode.holds_plain_bytes() {
         return explain_inline_write(told, &request);
     }
     let entry = policy::entry_lock(told.policy, request.entry_facts());
     told.step("entry lock", entry_words(entry, &request));
-    let pos = match request.check_ability().and_then(|()| request.position()) {
+    let pos = request.check_ability().and_then(|()| request.position());
+    let pos = pos.and_then(|pos| match atomic {
+        true => atomic::check_place(&request, pos).map(|()| pos),
+        false => Ok(pos),
+    });
+    let pos = match pos {
         Ok(pos) => pos,
         Err(error) => {
             told.refuse(&error);
@@ -198,13 +214,17 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     told.step("facts", facts_words(&facts));
     let plain = request.is_plain(pos, &facts, first)?;
     let alone = !plain && request.must_be_alone(pos, &facts);
-    let plan = decide(told, entry, &facts, alone);
+    let mut plan = decide(told, entry, &facts, alone);
+    if atomic && !explain_atomic(told, &request, (pos, &facts, &first), &mut plan)? {
+        return Ok(());
+    }
     told.lock = plan.lock;
     told.io_lock = plan.io_lock;
     told.drains = plan.drain;
     told.waits = plan.wait;
     told.no_direct_path = !request.device_aligned(pos);
     let waits = told.restarts || plan.drain || plan.wait || !plain || request.must_be_durable();
+    let waits = waits || told.commits_first;
     told.would_block = waits && !told.no_direct_path;
     plan_steps(told, &plan);
     no_wait_step(told);
@@ -213,6 +233,71 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
         false => told.step("metadata", metadata_words(&facts)),
     }
     Ok(())
+}
+
+/// What an atomic write takes beside the rest; false if it is refused.
+fn explain_atomic(
+    told: &mut Explanation,
+    request: &WriteRequest<'_>,
+    (pos, facts, first): (u64, &WriteFacts, &Mapping),
+    plan: &mut Plan,
+) -> Result<bool> {
+    let row = atomic::row_of(request, pos)?;
+    let at = match row.map(|row| (row.below, row.device_offset)) {
+        _ if request.is_plain(pos, facts, *first)? => atomic::locate(request, pos, first).map(Some),
+        Some((Below::Written | Below::Unwritten, at)) => request.unit_at(at).map(Some),
+        Some((Below::Hole | Below::PartOfCluster, _)) | None => Ok(None),
+    };
+    let at = match at {
+        Ok(at) => at,
+        Err(error) => {
+            told.refuse(&error);
+            return Ok(false);
+        }
+    };
+    if row.is_none() && (plan.lock, plan.io_lock) != (LockMode::Exclusive, IoLock::Keep) {
+        told.restarts = true;
+        *plan = alone(told.policy, facts);
+        told.step(
+            "check",
+            "several kinds of blocks: unlocks, locks exclusive, and restarts every check",
+        );
+    }
+    let where_to = match (at, row) {
+        (Some(at), _) => format!("one write, at device offset {at}"),
+        (None, Some(_)) => "one write, to the blocks that it is given".to_owned(),
+        (None, None) => {
+            "what holds no data is filled with zeros, so that all is written; then one write"
+                .to_owned()
+        }
+    };
+    told.step("atomic", where_to);
+    // Zeros that were filled in are in the map only.
+    told.commits_first = row.is_none_or(|row| atomic::commits_first(request, row.below));
+    let commit = match told.commits_first {
+        true => {
+            "the map, before the data: one on the device that leads to a part would show a part after a crash"
+        }
+        false => "none before the data: no map on the device leads to a part",
+    };
+    told.step("commit", commit);
+    Ok(true)
+}
+
+/// The plan of a write that starts over because it must be alone.
+fn alone(policy: Policy, facts: &WriteFacts) -> Plan {
+    Plan {
+        io_lock: IoLock::Keep,
+        drain: true,
+        ..exclusive(policy, facts)
+    }
+}
+
+fn exclusive(policy: Policy, facts: &WriteFacts) -> Plan {
+    match policy::check(policy, LockMode::Exclusive, facts) {
+        Verdict::Proceed(plan) => plan,
+        Verdict::Restart => unreachable!("nothing is stronger than the exclusive lock"),
+    }
 }
 
 fn explain_inline_write(told: &mut Explanation, request: &WriteRequest<'_>) -> Result<()> {
@@ -252,12 +337,12 @@ fn request_of<'a>(file: &'a File, told: &Explanation) -> WriteRequest<'a> {
 
 /// `alone`: parts of blocks must be filled up, whatever the policy says.
 fn decide(told: &mut Explanation, entry: LockMode, facts: &WriteFacts, alone: bool) -> Plan {
-    let exclusive = |facts| match policy::check(told.policy, LockMode::Exclusive, facts) {
-        Verdict::Proceed(plan) => Plan {
+    let exclusive = |facts| {
+        let plan = exclusive(told.policy, facts);
+        Plan {
             drain: plan.drain || alone,
             ..plan
-        },
-        Verdict::Restart => unreachable!("nothing is stronger than the exclusive lock"),
+        }
     };
     match policy::check(told.policy, entry, facts) {
         Verdict::Proceed(plan) if entry != LockMode::Exclusive && !alone => {

@@ -43,17 +43,24 @@ fn explain(
     file: &File,
     policy: Policy,
 ) -> Result<Explanation, Failure> {
-    let direction = if args.write {
-        Direction::Write
-    } else {
-        Direction::Read
-    };
-    file.explain(direction, args.offset, args.len, Some(policy))
+    file.explain(direction(args), args.offset, args.len, Some(policy))
         .map_err(|error| target.failure(&error))
 }
 
+fn direction(args: &ExplainArgs) -> Direction {
+    match (args.atomic, args.write) {
+        (true, _) => Direction::AtomicWrite,
+        (false, true) => Direction::Write,
+        (false, false) => Direction::Read,
+    }
+}
+
 fn title(args: &ExplainArgs, target: &Target) -> String {
-    let what = if args.write { "write" } else { "read" };
+    let what = match direction(args) {
+        Direction::Read => "read",
+        Direction::Write => "write",
+        Direction::AtomicWrite => "atomic write",
+    };
     format!(
         "{target}: direct {what} of {} bytes at {}",
         args.len, args.offset
@@ -105,6 +112,12 @@ fn print_table(title: &str, all: &[Explanation], out: &mut Out) -> io::Result<()
         out,
         "  LOCK: at entry, as decided, during the I/O. --policy shows the steps."
     )?;
+    if all.iter().any(|told| told.commits_first) {
+        writeln!(
+            out,
+            "  Before the data goes to the device, the map is committed."
+        )?;
+    }
     for (index, refusal) in refusals.0.iter().enumerate() {
         writeln!(out, "  ({}) {refusal}", index + 1)?;
     }

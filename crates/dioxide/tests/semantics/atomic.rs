@@ -4,7 +4,11 @@ use crate::bed::*;
 use dioxide::block::AtomicUnits;
 use dioxide::block::record::{Action, Entry};
 use dioxide::block::sim::{Fault, FaultKind, FaultOp};
-use dioxide::{AtomicWrite, FallocateMode, File, Fs, MapKind, MountOptions, OpenOptions, Policy};
+use dioxide::policy::LockMode;
+use dioxide::{
+    AtomicWrite, Direction, FallocateMode, File, Fs, MapKind, MountOptions, OpenOptions, Policy,
+};
+use std::time::Duration;
 
 /// Blocks of a cluster of [`Layout::Clusters`].
 const RATIO: usize = 4;
@@ -238,6 +242,60 @@ fn a5_atomic_write_is_one_write_whatever_was_there() {
             }
         }
         drop(queue);
+    }
+}
+
+/// What is told beforehand is what happens, for each pattern and policy.
+#[test]
+fn a5_explanation_of_an_atomic_write_is_what_it_does() {
+    let units = AtomicUnits::new(512, CLUSTER as u32).expect("powers of two");
+    for (number, policy) in (0..81).zip(Policy::ALL.into_iter().cycle()) {
+        let options = MountOptions::new().policy(policy);
+        let options = options.commit_interval(Duration::from_secs(3600));
+        let bed = Bed::promising(Layout::Clusters, options, units);
+        let (file, plain) = (direct(&bed, "/empty"), bed.open("/empty"));
+        plain.set_len(16 * CLUSTER as u64).expect("a size");
+        for (cluster, len, synced) in [
+            (1, RATIO, false),
+            (2, RATIO, true),
+            (3, 2, true),
+            (4, 1, false),
+        ] {
+            arrange(&plain, cluster, pattern(number));
+            if synced {
+                plain.sync_all().expect("a sync");
+            }
+            let offset = (cluster * CLUSTER) as u64;
+            let told = file.explain(Direction::AtomicWrite, offset, len * BLOCK, None);
+            let told = told.expect("a sound tree");
+            let before = bed.stats();
+            file.write_at_atomic(&blocks(NEW, len), offset)
+                .expect("room");
+            let after = bed.stats();
+            let name = format!(
+                "{policy}: {len} of {:?}, synced: {synced}: {told:?}",
+                pattern(number)
+            );
+            assert_eq!(told.refused, None, "{name}");
+            assert_eq!(told.restarts, after.restarts > before.restarts, "{name}");
+            assert_eq!(
+                told.commits_first,
+                after.journal_commits > before.journal_commits,
+                "{name}"
+            );
+            let exclusive = after.writes_exclusive > before.writes_exclusive;
+            assert_eq!(told.lock == LockMode::Exclusive, exclusive, "{name}");
+        }
+    }
+    let bed = bed(Layout::Clusters, Policy::Best, CLUSTER as u32);
+    let file = direct(&bed, "/data");
+    for (len, offset) in [(3 * BLOCK, 0), (2 * BLOCK, BLOCK as u64), (BLOCK / 2, 0)] {
+        let told = file.explain(Direction::AtomicWrite, offset, len, None);
+        let refused = told.expect("a sound tree").refused;
+        assert!(
+            refused.is_some_and(|why| why.contains("powers of two")),
+            "{len} at {offset}"
+        );
     }
 }
 

@@ -17,6 +17,7 @@
 //! Rejected: counting on the order of metadata in one transaction per file to leave out the commit. Other calls take blocks away
 //! and convert them in parts.
 
+use super::iter::Piece;
 use super::place::{self, Placed};
 use super::policy::{IoLock, LockMode};
 use super::write::{Admitted, Held, WriteRequest, until_alone};
@@ -28,7 +29,9 @@ use crate::{AtomicWrite, Error, Result};
 use dioxide_block::{AtomicUnits, Durability, Geometry};
 use dioxide_format::inode::{FileType, Inode as DiskInode, InodeFlags};
 use dioxide_format::superblock::SuperBlock;
+use dioxide_format::types::Lblk;
 use std::io::IoSlice;
+use std::ops::Range;
 
 /// What files of a file system can have written atomically on a device, if anything.
 pub(crate) fn units_of(geometry: &Geometry, sb: &SuperBlock) -> Option<AtomicUnits> {
@@ -76,8 +79,17 @@ impl Mount {
 /// Judges a request before anything is locked. An empty one is none.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for what the file, the device or the handle cannot do; `EROFS`; `EINVAL` for a length or an offset.
+/// `EROFS`; those of [`judge`].
 pub(crate) fn check(request: &WriteRequest<'_>) -> Result<()> {
+    request.mount.check_writable()?;
+    judge(request)
+}
+
+/// As [`check`], on a mount that may write.
+///
+/// # Errors
+/// [`Error::Unsupported`] for what the file, the device or the handle cannot do; `EINVAL` for a length or an offset.
+pub(crate) fn judge(request: &WriteRequest<'_>) -> Result<()> {
     let (mount, inode) = (request.mount, request.inode);
     let Some(units) = mount.units_with(inode.flags()) else {
         let why = match mount.atomic {
@@ -86,7 +98,6 @@ pub(crate) fn check(request: &WriteRequest<'_>) -> Result<()> {
         };
         return Err(request.unsupported(why));
     };
-    mount.check_writable()?;
     check_range(request, units, request.offset)?;
     match request.access.direct {
         true => Ok(()),
@@ -118,16 +129,16 @@ pub(crate) fn write(request: &WriteRequest<'_>, buf: &[u8]) -> Result<usize> {
 }
 
 /// Checks what only the lock tells: where an append goes.
-fn check_admitted(request: &WriteRequest<'_>, admitted: &Admitted<'_>) -> Result<()> {
+pub(crate) fn check_place(request: &WriteRequest<'_>, pos: u64) -> Result<()> {
     let units = request.mount.units_with(request.inode.flags());
     match units {
-        Some(units) => check_range(request, units, admitted.pos),
+        Some(units) => check_range(request, units, pos),
         None => Err(request.unsupported("atomic writes to what the file has become")),
     }
 }
 
 fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> Result<Placed> {
-    check_admitted(request, &admitted)?;
+    check_place(request, admitted.pos)?;
     request.count(&admitted.plan);
     let Admitted {
         guard,
@@ -152,7 +163,7 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
     }
     let held = Held::for_io(request.inode, guard, plan.io_lock);
     let device_offset = locate(request, pos, &first)?;
-    commit_map(request)?;
+    commit_map(request, Below::Written)?;
     let durability = request.durability(&first, pos);
     let device = &request.mount.device;
     device.write_atomic_at(device_offset, buf, durability)?;
@@ -167,7 +178,7 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
 }
 
 /// Where all of a plain request lies on the device.
-fn locate(request: &WriteRequest<'_>, pos: u64, first: &Mapping) -> Result<u64> {
+pub(crate) fn locate(request: &WriteRequest<'_>, pos: u64, first: &Mapping) -> Result<u64> {
     let mount = request.mount;
     let start = mount.piece_of(first, pos, pos + request.len as u64);
     let mut end = start.device_offset;
@@ -181,13 +192,99 @@ fn locate(request: &WriteRequest<'_>, pos: u64, first: &Mapping) -> Result<u64> 
     mount.in_one_unit(start.device_offset, request.len)
 }
 
-/// Commits the map, if a crash could find one that leads to a part of the range.
-pub(super) fn commit_map(request: &WriteRequest<'_>) -> Result<()> {
-    let (mount, inode) = (request.mount, request.inode);
-    match mount.shows_all_or_none(inode, request.len) {
-        true => Ok(()),
-        false => mount.sync_inode(inode, true),
+/// Commits the map, if a crash could find one that leads to a part of the range, which is of such blocks.
+pub(super) fn commit_map(request: &WriteRequest<'_>, below: Below) -> Result<()> {
+    match commits_first(request, below) {
+        false => Ok(()),
+        true => request.mount.sync_inode(request.inode, true),
     }
+}
+
+/// Whether the map must be committed before data goes to such blocks.
+pub(crate) fn commits_first(request: &WriteRequest<'_>, below: Below) -> bool {
+    below != Below::Hole && !request.mount.shows_all_or_none(request.inode, request.len)
+}
+
+/// What lies below an atomic write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Below {
+    Written,
+    Unwritten,
+    /// No map leads to the clusters that it gets.
+    Hole,
+    /// A hole in a cluster that the file has already.
+    PartOfCluster,
+}
+
+/// Blocks in a row, in the file and on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) below: Below,
+    /// Nowhere yet, of a hole.
+    pub(crate) device_offset: u64,
+    pub(crate) len: u64,
+}
+
+impl Row {
+    /// Together with what comes next in the file, if one transaction settles both: no more than written blocks.
+    pub(crate) fn with(self, next: Row) -> Option<Row> {
+        let written = self.below == Below::Written && next.below == Below::Written;
+        // Holes are nowhere.
+        let touch = written && self.device_offset + self.len == next.device_offset;
+        touch.then_some(Row {
+            len: self.len + next.len,
+            ..self
+        })
+    }
+}
+
+/// What a request would find: one row that one transaction settles, or `None` for a mixture, which is filled with zeros first.
+pub(crate) fn row_of(request: &WriteRequest<'_>, pos: u64) -> Result<Option<Row>> {
+    let mut pieces = request
+        .pieces(pos)
+        .map(|piece| row_of_piece(request, pos, piece?));
+    let mut row = pieces.next().expect("a write has blocks")?;
+    for next in pieces {
+        match row.with(next?) {
+            Some(both) => row = both,
+            None => return Ok(None),
+        }
+    }
+    let bits = request.mount.block_bits;
+    let blocks = pos >> bits..(pos + request.len as u64) >> bits;
+    let at_once = row.below != Below::Unwritten
+        || is_one_unwritten_extent(request.mount, request.inode, blocks)?;
+    Ok(at_once.then_some(row))
+}
+
+fn row_of_piece(request: &WriteRequest<'_>, pos: u64, piece: Piece) -> Result<Row> {
+    let (mount, inode) = (request.mount, request.inode);
+    let below = match piece.kind {
+        MapKind::Mapped => Below::Written,
+        MapKind::Unwritten => Below::Unwritten,
+        // All of the range lies in one cluster.
+        MapKind::Hole => {
+            match mount.implied_cluster(inode, Lblk((pos >> mount.block_bits) as u32))? {
+                Some(_) => Below::PartOfCluster,
+                None => Below::Hole,
+            }
+        }
+    };
+    Ok(Row {
+        below,
+        device_offset: piece.device_offset,
+        len: piece.len as u64,
+    })
+}
+
+/// Whether one transaction makes unwritten blocks written: they belong to one extent.
+pub(super) fn is_one_unwritten_extent(
+    mount: &Mount,
+    inode: &Inode,
+    blocks: Range<u64>,
+) -> Result<bool> {
+    let lock = inode.map.lock();
+    Ok(mount.unwritten_extents(inode, &lock, blocks)?.len() == 1)
 }
 
 /// Where the device writes a request that was admitted without waiting.
@@ -195,16 +292,16 @@ pub(super) fn commit_map(request: &WriteRequest<'_>) -> Result<()> {
 /// # Errors
 /// [`Error::WouldBlock`] if a commit must come first; else as [`write`].
 pub(crate) fn locate_now(request: &WriteRequest<'_>, admitted: &Admitted<'_>) -> Result<u64> {
-    check_admitted(request, admitted)?;
-    match request.mount.shows_all_or_none(request.inode, request.len) {
-        true => locate(request, admitted.pos, &admitted.first),
-        false => Err(Error::WouldBlock("the map must be committed first")),
+    check_place(request, admitted.pos)?;
+    match commits_first(request, Below::Written) {
+        false => locate(request, admitted.pos, &admitted.first),
+        true => Err(Error::WouldBlock("the map must be committed first")),
     }
 }
 
 impl WriteRequest<'_> {
     /// Where the device writes what it takes as one.
-    pub(super) fn unit_at(&self, device_offset: u64) -> Result<u64> {
+    pub(crate) fn unit_at(&self, device_offset: u64) -> Result<u64> {
         self.mount.in_one_unit(device_offset, self.len)
     }
 }

@@ -15,7 +15,7 @@
 //! What is not exclusive may be overtaken: two writers under the shared lock may both find a hole. Who
 //! settles second finds the blocks mapped, gives its claim back, and writes again to where they are.
 
-use super::atomic;
+use super::atomic::{self, Below, Row};
 use super::policy::WriteFacts;
 use super::write::WriteRequest;
 use crate::alloc::{Claim, Goal, Request, Right};
@@ -63,6 +63,17 @@ enum What {
     Hole(Claim),
     /// A hole in a cluster that the file has already.
     Shared,
+}
+
+impl What {
+    fn below(&self) -> Below {
+        match self {
+            What::Written => Below::Written,
+            What::Unwritten => Below::Unwritten,
+            What::Hole(_) => Below::Hole,
+            What::Shared => Below::PartOfCluster,
+        }
+    }
 }
 
 impl Target {
@@ -220,9 +231,7 @@ impl Placing<'_, '_> {
             }
         };
         let device_offset = request.unit_at(target.pblk << self.mount.block_bits)?;
-        if !matches!(target.what, What::Hole(_)) {
-            atomic::commit_map(request)?;
-        }
+        atomic::commit_map(request, target.what.below())?;
         let [buf] = self.bufs else {
             unreachable!("an atomic write has one buffer");
         };
@@ -239,21 +248,26 @@ impl Placing<'_, '_> {
         let mut targets = targets.into_iter();
         let mut whole = targets.next().expect("a write has blocks");
         for target in targets {
-            let both_written =
-                matches!((&whole.what, &target.what), (What::Written, What::Written));
-            if !both_written || target.pblk != whole.pblk + u64::from(whole.len) {
+            if self.row(&whole).with(self.row(&target)).is_none() {
                 return Ok(None);
             }
             whole.len += target.len;
         }
-        if matches!(whole.what, What::Unwritten) {
-            let lock = self.inode.map.lock();
-            let extents = self
-                .mount
-                .unwritten_extents(self.inode, &lock, whole.blocks())?;
-            return Ok((extents.len() == 1).then_some(whole));
+        let at_once = match whole.what {
+            What::Unwritten => {
+                atomic::is_one_unwritten_extent(self.mount, self.inode, whole.blocks())?
+            }
+            _ => true,
+        };
+        Ok(at_once.then_some(whole))
+    }
+
+    fn row(&self, target: &Target) -> Row {
+        Row {
+            below: target.what.below(),
+            device_offset: target.pblk << self.mount.block_bits,
+            len: u64::from(target.len) << self.mount.block_bits,
         }
-        Ok(Some(whole))
     }
 
     /// Fills what holds no data with zeros, so that all blocks are written.
