@@ -90,11 +90,66 @@ fn check_completions(share: &Path) {
     let fish = share.join("fish/vendor_completions.d/dioxide.fish");
     for (shell, file) in [("bash", bash), ("zsh", zsh), ("fish", fish)] {
         assert!(file.exists(), "{}", file.display());
-        if let Some(mut shell) = optional(shell) {
-            run(shell.arg("-n").arg(file));
+        let Some(mut command) = optional(shell) else {
+            continue;
+        };
+        run(command.arg("-n").arg(&file));
+        let mut command = Command::new(shell);
+        let told = match shell {
+            "bash" => command.args(["--norc", "-c", BASH]).arg(&file),
+            "zsh" => command.args(["-f", "-c", ZSH]).arg(file.parent().unwrap()),
+            _ => command.args(["--no-config", "-c", FISH]).arg(&file),
+        };
+        let told = run(told.args(OFFERED.map(|(line, _)| line)).env("TERM", "dumb"));
+        assert_eq!(told.lines().count(), OFFERED.len(), "{shell}: {told}");
+        for (told, (line, expected)) in told.lines().zip(OFFERED) {
+            let mut offered: Vec<_> = told.split_whitespace().collect();
+            offered.sort();
+            assert_eq!(offered, expected, "{shell}: {line:?}");
         }
     }
 }
+
+/// Lines on which Tab is pressed, and what is offered then: nothing that help texts hide.
+const OFFERED: [(&str, &[&str]); 10] = [
+    ("dioxide mk", &["mkdir", "mkfs", "mknod"]),
+    ("dioxide ge", &[]),
+    ("dioxide help mk", &["mkdir", "mkfs", "mknod"]),
+    ("dioxide ls --js", &["--json"]),
+    ("dioxide mount --f", &["--foreground"]),
+    ("dioxide umount --", &["--help", "--lazy"]),
+    ("dioxide explain --policy v", &["v5.6", "v6.3", "v6.4"]),
+    (
+        "dioxide explain --backend ",
+        &["auto", "mmap", "pread", "uring"],
+    ),
+    ("dioxide xattr se", &["set"]),
+    ("dioxide bench ro", &["rows"]),
+];
+
+/// Each takes the script, or the folder that it is in, and lines; for each of them it prints one with what is offered.
+const BASH: &str = r#". "$0"; for line in "$@"; do
+    COMP_WORDS=($line) COMPREPLY=()
+    [[ $line != *' ' ]] || COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _dioxide dioxide "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    echo "${COMPREPLY[@]}"
+done"#;
+const FISH: &str =
+    r#"source $argv[1]; for line in $argv[2..]; echo (complete -C $line | cut -f 1); end"#;
+/// A shell in a terminal of its own lists below the line, and shows the line again.
+const ZSH: &str = r#"zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "PS1= zle_bracketed_paste=(); unsetopt promptsp; fpath=(${(q)0} \$fpath); autoload -Uz compinit; compinit -u -D"
+zpty -w shell "zstyle ':completion:*' verbose false; bindkey '^I' list-choices"
+zpty -w shell "zle-line-init() { print -n EDIT''ING }; zle -N zle-line-init"
+zpty -r -m shell said '*EDITING*'
+for line; do
+    zpty -w -n shell $line$'\t\x15\n'
+    zpty -r -m shell said '*EDITING*'
+    said=${${${said%EDITING}#*$line}%%$line*}
+    print -r -- ${said//[^[:graph:]]/ }
+done"#;
 
 #[test]
 fn what_make_installs_is_whole_and_goes_again() {

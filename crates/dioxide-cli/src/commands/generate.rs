@@ -5,7 +5,8 @@
 
 use crate::args::{Cli, GenArgs, Generated};
 use crate::failure::{Failure, Status};
-use clap::{Command, CommandFactory, ValueEnum};
+use clap::builder::StyledStr;
+use clap::{Arg, Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use std::fmt::Write;
@@ -27,10 +28,70 @@ pub fn run(args: &GenArgs) -> Result<Status, Failure> {
 }
 
 fn completions(args: &GenArgs) -> io::Result<()> {
+    let top = without_hidden(&Cli::command());
     for shell in Shell::value_variants() {
-        clap_complete::generate_to(*shell, &mut Cli::command(), "dioxide", &args.dir)?;
+        let mut command = top.clone();
+        if *shell != Shell::Fish {
+            clap_complete::generate_to(*shell, &mut command, "dioxide", &args.dir)?;
+            continue;
+        }
+        // What that generator has for `dioxide help` is never offered.
+        let mut script = Vec::new();
+        let mut command = command.disable_help_subcommand(true);
+        clap_complete::generate(*shell, &mut command, "dioxide", &mut script);
+        script.extend(fish_operands(&top).bytes());
+        fs::write(args.dir.join("dioxide.fish"), script)?;
     }
     Ok(())
+}
+
+/// What is shown in a help text, and nothing else: the generators offer everything.
+fn without_hidden(command: &Command) -> Command {
+    let hides = command.get_arguments().any(Arg::is_hide_set)
+        || command.get_subcommands().any(Command::is_hide_set);
+    if !hides {
+        return command.clone();
+    }
+    // The names of a command live as long as the program.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let args = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let mut kept = Command::new(name)
+        .args(args.cloned())
+        .subcommands(shown(command).map(without_hidden));
+    if command.get_version().is_some() {
+        kept = kept.version(env!("CARGO_PKG_VERSION"));
+    }
+    match command.get_about() {
+        Some(about) => kept.about(about.clone()),
+        None => kept,
+    }
+}
+
+/// For fish: the commands as operands of `help`, and operands of commands that are one of a few words.
+fn fish_operands(top: &Command) -> String {
+    let mut script = String::new();
+    let mut offer = |when: &str, word: &str, help: Option<&StyledStr>| {
+        let help = help.map(|help| help.to_string().replace('\'', "\\'"));
+        let help = help.map_or_else(String::new, |help| format!(" -d '{help}'"));
+        let _ = writeln!(
+            script,
+            "complete -c dioxide -n \"{when}\" -f -a \"{word}\"{help}"
+        );
+    };
+    offer("__fish_dioxide_needs_command", "help", None);
+    for command in shown(top) {
+        let name = command.get_name();
+        offer(
+            "__fish_dioxide_using_subcommand help",
+            name,
+            command.get_about(),
+        );
+        let when = format!("__fish_dioxide_using_subcommand {name}");
+        for value in command.get_positionals().flat_map(Arg::get_possible_values) {
+            offer(&when, value.get_name(), value.get_help());
+        }
+    }
+    script
 }
 
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {
