@@ -3,7 +3,7 @@
 use super::short;
 use crate::Result;
 use crate::offsets::Order;
-use dioxide::block::{self, Device, Durability, Op, OpKind, Seg, Segs};
+use dioxide::block::{self, Device, Durability, Op, OpKind};
 use dioxide::{Buf, File, Fs, QueueOptions};
 use std::sync::Arc;
 
@@ -88,14 +88,9 @@ impl LoadQueue for DeviceQueue {
     #[inline]
     fn push(&mut self, write: bool, at: u64, buf: Buf, tag: u64) -> Result<()> {
         let kind = if write { OpKind::Write } else { OpKind::Read };
-        let segs = Segs::One(Seg {
-            device_offset: at,
-            buf_offset: 0,
-            len: buf.len() as u32,
-        });
         let slot = self
             .queue
-            .push(Op { kind, buf, segs })
+            .push(Op::whole(kind, at, buf))
             .expect("the queue has room");
         self.tags[slot as usize] = tag;
         Ok(())
