@@ -167,14 +167,16 @@ crash() {
     detach
 }
 
-# manifest DIR: a line for each file: name, kind, mode, owner, time, size, links, target; then contents; then xattrs.
+# manifest DIR [part]: a line for each file: name, kind, mode, owner, time, size, target; then which names are one file, and
+# how many names it has, but for a part of a tree, where others may have some; then contents; then xattrs.
 manifest() {
     (
         cd "$1"
         # Sizes of directories, and times of last access, are everybody's own.
-        find . -xdev \( -type d -printf '%P %y %m %U %G %T@\n' -o -printf '%P %y %m %U %G %T@ %s %n %l\n' \) | sort
+        find . -xdev \( -type d -printf '%P %y %m %U %G %T@\n' -o -printf '%P %y %m %U %G %T@ %s %l\n' \) | sort
         find . -xdev ! -type d -links +1 -printf '%i %P\n' | sort | awk '
-            { ino = $1; sub(/^[0-9]+ /, ""); if (ino != last) { first = $0; last = ino } print "same", first, $0 }' | sort
+            { ino = $1; sub(/^[0-9]+ /, ""); if (ino != last) { first = $0; last = ino } else print "same", first, $0 }' | sort
+        [ "${2:-}" = part ] || find . -xdev ! -type d -links +1 -printf '%n names: %P\n' | sort
         find . -xdev -type f -print0 | sort -z | xargs -0 -r cksum
         # A tmpfs, an overlay and a security module have attributes of their own.
         getfattr -R -h -P -d -m '^(user|security\.capability|system\.posix_acl|trusted\.[^o])' -e hex . 2>/dev/null | awk -v RS= '{ gsub("\n", " "); print }' | sort
