@@ -50,7 +50,7 @@ use crate::address::Operand;
 use crate::progress::waiting;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use dioxide::block::{self, Device};
 use dioxide::{Backend, MountOptions, Policy};
 use std::path::{Path, PathBuf};
@@ -94,6 +94,35 @@ Examples:
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The definition of [`Cli`]; prose below a help text breaks where the terminal ends.
+pub fn command() -> clap::Command {
+    flowing(Cli::command())
+}
+
+fn flowing(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(flowing);
+    match command.get_after_help().map(ToString::to_string) {
+        Some(text) => command.after_help(flowed(&text)),
+        None => command,
+    }
+}
+
+/// Each paragraph as one line. Tables and examples are indented, and stay.
+fn flowed(text: &str) -> String {
+    let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match lines.last_mut() {
+            Some(last) if is_prose(last) && !last.ends_with(':') && is_prose(line) => {
+                last.push(' ');
+                last.push_str(line);
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n")
 }
 
 // One line for each, sorted: help lists them so.
@@ -345,11 +374,17 @@ fn parse_len(word: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn command_line_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn prose_of_a_help_text_becomes_lines_and_the_rest_stays() {
+        let text = "Some prose\nof two lines.\n\nA list:\n  a   one\n  b   two\nMore\nprose\n\nExamples:\n  dioxide";
+        let lines = "Some prose of two lines.\n\nA list:\n  a   one\n  b   two\nMore prose\n\nExamples:\n  dioxide";
+        assert_eq!(flowed(text), lines);
     }
 
     #[test]

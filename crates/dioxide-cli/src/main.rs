@@ -33,7 +33,7 @@ mod render;
 mod session;
 mod walk;
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Ok(words) => words,
         Err(failure) => return failure.tell().into(),
     };
-    let matches = match args::Cli::command().try_get_matches_from(words) {
+    let matches = match args::command().try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(error) => return refuse(&error),
     };

@@ -8,7 +8,7 @@ mod words;
 
 use super::NOT_IN_SHELL;
 use crate::address::Operand;
-use crate::args::{Cli, ShellArgs};
+use crate::args::{self, Cli, ShellArgs};
 use crate::failure::{Failure, Status, set_command};
 use crate::images::{Images, Purpose};
 use crate::interrupt;
@@ -160,7 +160,7 @@ impl Runner<'_> {
     /// Runs a command of dioxide.
     fn command(&mut self, words: &[OsString]) -> Result<Status, Failure> {
         let all = std::iter::once(OsString::from("dioxide")).chain(words.iter().cloned());
-        let parsed = Cli::command().try_get_matches_from(all);
+        let parsed = args::command().try_get_matches_from(all);
         let parsed = parsed.and_then(|matches| {
             let name = crate::name(&matches);
             set_command(name);
