@@ -51,6 +51,15 @@ const BEFORE: &[(&str, &str)] = &[
         "dioxide mv -t disk.img:/srv/data",
         "dioxide mkdir disk.img:/srv/data",
     ),
+    // By hand: mke2fs wants a block device for a journal outside.
+    (
+        "dioxide journal --replay --journal journal.img",
+        r#"rm journal.img
+mke2fs -q -F -b 4096 -O journal_dev journal.img 8M
+tune2fs -O ^has_journal disk.img >said
+uuid=$(dumpe2fs -h journal.img 2>said | awk '/system UUID/ { print $3 }')
+printf 'ssv journal_uuid %s\nssv journal_dev 1\nfeature has_journal\n' "$uuid" | debugfs -w -f - disk.img >said 2>&1"#,
+    ),
 ];
 
 /// What is not run here, and why. That it is understood is tested beside the definition of the command line.

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Status};
 use crate::images::warn_if_used;
 use crate::output::Out;
 use crate::progress::Progress;
-use crate::render::bytes_words;
+use crate::render::{bytes_words, count_words};
 use dioxide::check::layout::{ImageMap, Kind, image_map};
 use std::io::Write;
 
@@ -69,9 +69,9 @@ fn print(map: &ImageMap, out: &mut Out) -> Result<(), Failure> {
     let bytes = sign_blocks * u64::from(map.block_size);
     writeln!(
         out,
-        "{} blocks in {} groups; a sign is {}",
-        map.blocks,
-        map.groups,
+        "{} in {}; a sign is {}",
+        count_words(map.blocks, "block"),
+        count_words(map.groups.into(), "group"),
         bytes_words(bytes)
     )?;
     for band in &bands {

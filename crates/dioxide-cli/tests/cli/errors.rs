@@ -221,7 +221,7 @@ const CASES: &[(&str, i32, &str)] = &[
     (
         "mkfs =. 10M",
         2,
-        "it is overwritten if that is forced (--force, -F)",
+        "is overwritten if that is forced (--force, -F)",
     ),
     ("pack @nope @new", 2, "@nope: No such file or directory"),
     ("pack @noise @new", 2, "@noise: at byte 0: no tar archive"),

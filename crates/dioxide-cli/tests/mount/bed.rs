@@ -85,7 +85,7 @@ pub fn each(options: &str) -> impl Iterator<Item = Bed> {
 /// A server of this process, and its mount.
 pub struct Bed {
     image: Image,
-    dir: TempDir,
+    dir: Point,
     server: Arc<Mutex<Child>>,
     watched: Option<Sender<()>>,
 }
@@ -156,8 +156,7 @@ impl Bed {
 
     /// As the kernel's parameter is.
     pub fn serving(image: Image, options: &str) -> Bed {
-        let dir = tempfile::Builder::new().prefix("dioxide-fuse-").tempdir();
-        let dir = dir.expect("mount point");
+        let dir = Point::new();
         let server = serve(image.path(), dir.path(), options);
         let server = Arc::new(Mutex::new(server));
         let watched = Some(watch(server.clone()));
@@ -296,11 +295,27 @@ impl Drop for Bed {
         };
         let _ = server.kill();
         let _ = server.wait();
-        if is_mounted(self.dir.path()) {
-            let _ = Command::new("umount")
-                .arg("-l")
-                .arg(self.dir.path())
-                .status();
+    }
+}
+
+/// A directory to mount on. It is free when this is dropped.
+pub struct Point(TempDir);
+
+impl Point {
+    pub fn new() -> Point {
+        let dir = tempfile::Builder::new().prefix("dioxide-fuse-").tempdir();
+        Point(dir.expect("mount point"))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        if is_mounted(self.path()) {
+            let _ = Command::new("umount").arg("-l").arg(self.path()).status();
         }
     }
 }

@@ -1,6 +1,8 @@
 //! From mounting to an image that is closed, in peace and otherwise.
 
-use crate::bed::{Bed, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports};
+use crate::bed::{
+    Bed, Point, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports,
+};
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
 use rustix::process::Signal;
@@ -148,7 +150,7 @@ fn mount_of_a_killed_server_is_detached_by_umount_and_by_the_next_mount() {
     for transport in transports() {
         let _rings = (*transport == RINGS).then(|| Rings::set("Y"));
         let image = Image::builder().size(16 << 20).build();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Point::new();
         let (disk, point) = (image.path().as_os_str(), dir.path().as_os_str());
         let said = |words: &[&OsStr], status: i32| {
             let output = dioxide().args(words).output().unwrap();

@@ -120,7 +120,7 @@ impl Plan {
             return Ok(());
         }
         Err(Error::Invalid(format!(
-            "{there} inodes are too few for the first files, which need {needed}"
+            "{there} inodes are too few for the first files, which need {needed}: ask for more (-N), or for a larger file system"
         )))
     }
 

@@ -184,8 +184,7 @@ impl Mkfs {
     fn judge(&self, path: &Path) -> Result<()> {
         match self.recognise(path, true)?.filter(|_| !self.force) {
             Some(found) => Err(Error::Invalid(format!(
-                "{} holds {found}; it is overwritten if that is forced (--force, -F)",
-                path.display()
+                "it holds {found}, and is overwritten if that is forced (--force, -F)"
             ))),
             None => Ok(()),
         }
