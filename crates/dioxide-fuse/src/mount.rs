@@ -244,14 +244,20 @@ fn clear_dead(dir: &Path) -> io::Result<bool> {
 
 /// Whether something can be mounted there.
 fn check_directory(dir: &Path) -> io::Result<()> {
-    match dir.metadata() {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Err(io::Error::other(
+    let error = match dir.metadata() {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+        Err(error) => error,
+    };
+    Err(match error.raw_os_error() {
+        Some(libc::ENOTCONN) => io::Error::other(
             "the FUSE server of what is mounted there has died; unmount that first (umount, or fusermount3 -u)",
-        )),
-        Err(error) => Err(error),
-    }
+        ),
+        Some(libc::EACCES) if mounted(dir).is_some() => io::Error::other(
+            "another user has mounted an image there; unmount that first (dioxide umount)",
+        ),
+        _ => error,
+    })
 }
 
 /// How a file system was found when it was unmounted.

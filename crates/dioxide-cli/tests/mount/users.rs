@@ -122,6 +122,31 @@ fn mount_of_user_without_privileges_is_nosuid_and_nodev() {
     }
 }
 
+/// Root may not look into it, but unmount it.
+#[test]
+fn mount_where_another_user_has_mounted_says_what_to_do() {
+    need_fuse!();
+    let Some(home) = Home::new() else {
+        return;
+    };
+    run(nobody("./dioxide mount own.img dir").current_dir(home.path()));
+    let (image, dir) = (
+        Image::builder().size(16 << 20).build(),
+        home.path().join("dir"),
+    );
+    let mut mount = dioxide();
+    let output = mount.arg("mount").arg(image.path()).arg(&dir).output();
+    let output = output.unwrap();
+    let umount = dioxide().arg("umount").arg(&dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(output.stderr);
+    assert!(said.contains("another user has mounted"), "{said}");
+    assert_eq!(text(umount.stderr), "");
+    assert!(!is_mounted(&dir));
+    e2fsck_clean(&home.path().join("own.img"));
+    e2fsck_clean(image.path());
+}
+
 /// A mount that nobody serves any more answers nothing, and without `auto_unmount` stays.
 #[test]
 fn mount_of_a_killed_server_goes_if_that_was_asked_for() {
