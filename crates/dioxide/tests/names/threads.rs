@@ -64,7 +64,7 @@ fn value(number: u64) -> Vec<u8> {
 /// Permissions of some users, and most that others have: for odd ones of so many that they need a block, which some may
 /// share.
 fn acl(perm: u8) -> Vec<u8> {
-    let (users, none) = (if perm % 2 == 0 { 1 } else { 12 }, u32::MAX);
+    let (users, none) = (if perm.is_multiple_of(2) { 1 } else { 12 }, u32::MAX);
     let named = (1000..1000 + users).map(|id| (2, perm, id));
     let others = [(4, 5, none), (0x10, perm, none), (0x20, 5, none)];
     let entries = [(1, 7, none)].into_iter().chain(named).chain(others);
