@@ -11,11 +11,6 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence as ful
 pub(crate) use loom_shim::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(loom)]
-pub(crate) use loom::thread::yield_now;
-#[cfg(not(loom))]
-pub(crate) use std::thread::yield_now;
-
-#[cfg(loom)]
 use loom::sync::{Condvar, Mutex};
 #[cfg(not(loom))]
 use parking_lot::{Condvar, Mutex};
