@@ -257,7 +257,7 @@ impl MountOptions {
 
     /// How many bytes of names that were looked up are kept in memory at most. 8 MiB by default, which is
     /// some 200,000 names of 16 bytes; a directory of ten million is in memory with 1 GiB. Memory is taken when there
-    /// are names for it. Names of more than 105 bytes are not kept.
+    /// are names for it, from 32 MiB on in large pages where the system has them. Names of more than 105 bytes are not kept.
     pub fn name_cache(mut self, bytes: usize) -> Self {
         self.name_cache = bytes;
         self

@@ -87,6 +87,8 @@ impl<'a, const N: usize> Record<'a, N> {
     #[inline]
     fn lock(&self) -> Locked<'a> {
         loop {
+            // Not a load and an exchange: the model checker passes over what another thread did before such a load, and
+            // tries one order only.
             let before = self.head.fetch_or(LOCKED, Ordering::Acquire);
             if before & LOCKED == 0 {
                 return Locked {
