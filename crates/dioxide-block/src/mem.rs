@@ -122,14 +122,14 @@ impl Region {
     }
 }
 
-/// Words that are 0 until somebody stores to them, for large tables: only pages that were stored to take memory. From 32 MiB
-/// on they are asked for in large pages, without which each look at a random place misses the processor's cache
-/// of addresses too.
+/// Words that are 0 until somebody stores to them, for large tables: only pages that were stored to take memory. What lies
+/// beyond the first 32 MiB is asked for in large pages, without which each look at a random place misses the processor's
+/// cache of addresses too.
 #[derive(Debug)]
 pub struct Words(Region);
 
-/// Below that, a few pages of 4 KiB that are in use should not become a few of 2 MiB.
-const LARGE: usize = 32 << 20;
+/// Of a table that is smaller, a few pages of 4 KiB that are in use should not become a few of 2 MiB.
+const SMALL: usize = 32 << 20;
 
 impl Words {
     /// So many words; they begin at a page.
@@ -139,10 +139,12 @@ impl Words {
     pub fn zeroed(words: usize) -> io::Result<Words> {
         let bytes = words.checked_mul(size_of::<u64>());
         let region = Region::anonymous(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
-        if region.len >= LARGE {
-            let (base, len) = region.span();
-            // SAFETY: the range is the region's own, and this advice changes no content. Without large pages it is slower.
-            let _ = unsafe { mm::madvise(base.cast(), len, Advice::LinuxHugepage) };
+        let (base, len) = region.span();
+        if len > SMALL {
+            let base = base.wrapping_add(SMALL).cast();
+            // SAFETY: the range is in the region, which is our own, and this advice changes no content. Without large
+            // pages it is slower.
+            let _ = unsafe { mm::madvise(base, len - SMALL, Advice::LinuxHugepage) };
         }
         Ok(Words(region))
     }

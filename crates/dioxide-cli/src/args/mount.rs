@@ -35,7 +35,8 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
   entry_timeout=SECS, attr_timeout=SECS
                         how long the kernel trusts names, and attributes of regular files
   metadata_cache=BYTES, name_cache=BYTES
-                        most that is kept of blocks of metadata, and of names (32M, 16M)
+                        most that is kept of blocks of metadata, and of names (32M, and a sixteenth of the memory
+                        or 1G)
   uid=, gid=, umask=    owner and permissions that are shown
   fakeroot              everybody may do everything; files are made as root's
   allow_other           others may use the mount too

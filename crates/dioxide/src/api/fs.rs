@@ -46,13 +46,12 @@ pub struct MountOptions {
     pub(crate) journal_device: Option<Arc<dyn Device>>,
     pub(crate) on_wait: Option<fn(&str)>,
     pub(crate) metadata_cache: usize,
-    pub(crate) name_cache: usize,
+    pub(crate) name_cache: Option<usize>,
     /// The blocks of the journal may be freed: who sets it gives it others.
     pub(crate) moves_journal: bool,
 }
 
 const METADATA_CACHE_BYTES: usize = 32 << 20;
-const NAME_CACHE_BYTES: usize = 8 << 20;
 
 /// `data=`: what a commit orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +92,7 @@ impl Default for MountOptions {
             journal_device: None,
             on_wait: None,
             metadata_cache: METADATA_CACHE_BYTES,
-            name_cache: NAME_CACHE_BYTES,
+            name_cache: None,
             moves_journal: false,
         }
     }
@@ -255,11 +254,11 @@ impl MountOptions {
         self
     }
 
-    /// How many bytes of names that were looked up are kept in memory at most. 8 MiB by default, which is
-    /// some 200,000 names of 16 bytes; a directory of ten million is in memory with 1 GiB. Memory is taken when there
-    /// are names for it, from 32 MiB on in large pages where the system has them. Names of more than 105 bytes are not kept.
+    /// How many bytes of names that were looked up are kept in memory at most. Memory is taken when there are names for it, some 90 bytes
+    /// for one of 16 bytes, so that a directory of ten million takes 1 GiB. By default a sixteenth
+    /// of the machine's memory, or of what its container may use, but 1 GiB at most. Names of more than 233 bytes are not kept.
     pub fn name_cache(mut self, bytes: usize) -> Self {
-        self.name_cache = bytes;
+        self.name_cache = Some(bytes);
         self
     }
 

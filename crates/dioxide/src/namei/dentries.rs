@@ -39,10 +39,22 @@ fn key<'a>(dir: &Inode, name: &'a [u8]) -> Key<'a> {
     Key { dir, name }
 }
 
+/// What names may take where nobody says.
+fn usual_bytes() -> usize {
+    const MOST: u64 = 1 << 30;
+    const PART: u64 = 16;
+    let machine = rustix::system::sysinfo();
+    let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let container = container.and_then(|bytes| bytes.trim().parse().ok());
+    let bytes = machine.min(container.unwrap_or(u64::MAX)) / PART;
+    bytes.min(MOST) as usize
+}
+
 impl Dentries {
     /// Names that take at most this many bytes.
-    pub(crate) fn new(bytes: usize) -> Dentries {
-        Dentries(Table::new(bytes))
+    pub(crate) fn new(bytes: Option<usize>) -> Dentries {
+        Dentries(Table::new(bytes.unwrap_or_else(usual_bytes)))
     }
 
     fn get(&self, dir: &Inode, name: &[u8]) -> Option<Option<Ino>> {

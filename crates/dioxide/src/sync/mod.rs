@@ -7,7 +7,9 @@
 //! | [`rwsem`] | the inode's reader-writer lock, whose readers share no cache line |
 //! | [`inflight`] | direct I/O in flight, and waiting for its end |
 //! | [`record`] | a few words that are read and changed as one |
+//! | [`buckets`] | records that are found by a hash, and become more |
 
+pub(crate) mod buckets;
 pub(crate) mod fence;
 pub(crate) mod inflight;
 mod prim;

@@ -1,16 +1,18 @@
-//! A table of names in a fixed amount of memory, which forgets what it has no room for.
+//! A table of names that grows with them up to a fixed amount of memory, and forgets what it has no room for.
 //!
-//! A name has one bucket, by its hash: two neighbouring lines of the processor's cache with the names themselves, one
-//! behind the other. So a lookup misses that cache once, where a hash map of entries that hold their
-//! names elsewhere misses it four times; it stores nothing ([`Record`]), and changes meet only at names of one bucket. What comes to a full bucket
+//! A name has one bucket, by its hash: four neighbouring lines of the processor's cache with the names themselves, one
+//! behind the other. So a lookup waits for memory once, where a hash map of entries that hold their
+//! names elsewhere waits four times; it stores nothing ([`Record`]), and changes meet only at names of one bucket. What comes to a full bucket
 //! takes the place of its oldest, unless that was asked for since: it becomes the youngest then.
 //!
-//! The buckets lie in one piece of memory, of which only what is in use is taken. In pieces of a page, found by way of a list of them, each
-//! lookup misses twice.
+//! The buckets lie in one piece of memory, of which as many are in use as there are names for ([`Buckets`]), one behind the other: a few names lie
+//! close together, in few pages. In pieces of a page, found by way of a list of them, each lookup misses twice. Names that stand for
+//! nothing take no more memory: a search for what is not there would never end to take it.
 //!
 //! Invariants: a bucket is records up to [`Bucket::used`], each with a name of at least one byte; no two are of
 //! one name.
 
+use crate::sync::buckets::Buckets;
 use crate::sync::record::Record;
 use dioxide_block::mem::Words;
 use dioxide_format::types::Ino;
@@ -18,14 +20,19 @@ use foldhash::quality::RandomState;
 use std::hash::BuildHasher;
 use std::ops::Range;
 
-/// Words of a bucket, behind the head of its record: so that it fills two lines.
-const WORDS: usize = 15;
+/// Words of a bucket, behind the head of its record: so that it fills four lines. Where it fills two, and has room for four names,
+/// the loads of buckets differ so much that one name in fifty is lost with as much memory.
+const WORDS: usize = 31;
 const BUCKET_WORDS: usize = 1 + WORDS;
 const BUCKET_BYTES: usize = BUCKET_WORDS * size_of::<u64>();
 /// Bytes of a bucket's names; one is how many of them are used.
 const ROOM: usize = WORDS * size_of::<u64>() - 1;
 /// What a record has before the name: length, whether it was asked for, directory, what the name stands for.
 const HEAD: usize = 14;
+/// Buckets of a mount that is new.
+const FIRST: u64 = 64;
+/// A bucket with more than so many bytes of names asks for one more.
+const CROWDED: u8 = ROOM as u8 / 2;
 
 /// Which name: the directory, its generation, and the name in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +43,7 @@ pub(super) struct Key<'a> {
 
 pub(super) struct Table {
     words: Words,
+    buckets: Buckets,
     hasher: RandomState,
 }
 
@@ -80,49 +88,73 @@ impl Table {
         let buckets = |&bytes: &usize| (bytes / BUCKET_BYTES).max(1);
         let halves = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
         let mut tries = halves.map(|bytes| Words::zeroed(buckets(&bytes) * BUCKET_WORDS).ok());
+        let words = tries.find_map(|words| words).expect("a page of memory");
+        let most = words.len() / BUCKET_WORDS;
         Table {
-            words: tries.find_map(|words| words).expect("a page of memory"),
+            words,
+            buckets: Buckets::new(FIRST.min(most as u64)),
             hasher: RandomState::default(),
         }
     }
 
     /// What a name stands for, if that is known: `Some(None)` is known to stand for nothing.
     pub(super) fn get(&self, key: Key<'_>) -> Option<Option<Ino>> {
-        let record = self.record(key);
-        let bucket = Bucket::of(record.read()?);
+        let hash = self.hasher.hash_one(key);
+        let bucket = Bucket::of(self.record(self.buckets.place(hash)).read()?);
         let found = bucket.find(key)?;
         // Where there is room for more, nothing leaves soon.
-        let crowded = usize::from(bucket.used) > ROOM / 4 * 3;
-        if crowded && bucket.records[found.start + 1] == 0 {
-            change(record, |bucket| bucket.ask_for(key));
+        let full = usize::from(bucket.used) > ROOM / 4 * 3;
+        if full && bucket.records[found.start + 1] == 0 {
+            self.change(hash, |bucket| bucket.ask_for(key));
         }
         let ino = bucket.word(found.start + 10);
         Some((ino != 0).then_some(Ino(ino)))
     }
 
     pub(super) fn put(&self, key: Key<'_>, ino: Option<Ino>) {
-        change(self.record(key), |bucket| bucket.put(key, ino));
+        let hash = self.hasher.hash_one(key);
+        let used = self.change(hash, |bucket| {
+            bucket.put(key, ino);
+            bucket.used
+        });
+        if used > CROWDED && ino.is_some() {
+            self.grow();
+        }
     }
 
     pub(super) fn remove(&self, key: Key<'_>) {
-        change(self.record(key), |bucket| bucket.remove(key));
+        self.change(self.hasher.hash_one(key), |bucket| bucket.remove(key));
     }
 
     #[inline]
-    fn record(&self, key: Key<'_>) -> Record<'_, WORDS> {
+    fn record(&self, place: u64) -> Record<'_, WORDS> {
         let (buckets, _) = self.words.as_chunks::<BUCKET_WORDS>();
-        let hash = self.hasher.hash_one(key);
-        let number = (u128::from(hash) * buckets.len() as u128) >> 64;
-        Record::of(&buckets[number as usize])
+        Record::of(&buckets[place as usize])
+    }
+
+    fn change<T>(&self, hash: u64, change: impl FnOnce(&mut Bucket) -> T) -> T {
+        let change = |words: &mut _| in_bucket(words, change);
+        self.buckets
+            .change(hash, |place| self.record(place), change)
+    }
+
+    fn grow(&self) {
+        let most = self.words.len() / BUCKET_WORDS;
+        let record = |place| self.record(place);
+        self.buckets.grow(most as u64, record, |from, to, goes| {
+            in_bucket(from, |from| {
+                let goes = |key: Key<'_>| goes(self.hasher.hash_one(key));
+                in_bucket(to, |to| from.split(to, goes));
+            });
+        });
     }
 }
 
-fn change(record: Record<'_, WORDS>, change: impl FnOnce(&mut Bucket)) {
-    record.change(|words| {
-        let mut bucket = Bucket::of(*words);
-        change(&mut bucket);
-        *words = bucket.words();
-    });
+fn in_bucket<T>(words: &mut [u64; WORDS], change: impl FnOnce(&mut Bucket) -> T) -> T {
+    let mut bucket = Bucket::of(*words);
+    let changed = change(&mut bucket);
+    *words = bucket.words();
+    changed
 }
 
 impl Bucket {
@@ -136,10 +168,7 @@ impl Bucket {
         let mut start = 0;
         while start < usize::from(self.used) {
             let end = self.end_of(start);
-            let is_it = self.records[start + HEAD..end] == *key.name
-                && self.word(start + 2) == key.dir.0.0
-                && self.word(start + 6) == key.dir.1;
-            if is_it {
+            if self.key_at(start) == key {
                 return Some(start..end);
             }
             start = end;
@@ -149,6 +178,12 @@ impl Bucket {
 
     fn end_of(&self, start: usize) -> usize {
         start + HEAD + usize::from(self.records[start])
+    }
+
+    fn key_at(&self, start: usize) -> Key<'_> {
+        let dir = (Ino(self.word(start + 2)), self.word(start + 6));
+        let name = &self.records[start + HEAD..self.end_of(start)];
+        Key { dir, name }
     }
 
     fn ask_for(&mut self, key: Key<'_>) {
@@ -166,6 +201,22 @@ impl Bucket {
     fn remove(&mut self, key: Key<'_>) {
         if let Some(record) = self.find(key) {
             self.take_out(record);
+        }
+    }
+
+    /// Those that go lie in the other, which is empty, in their order.
+    fn split(&mut self, to: &mut Bucket, goes: impl Fn(Key<'_>) -> bool) {
+        let mut start = 0;
+        while start < usize::from(self.used) {
+            let end = self.end_of(start);
+            if !goes(self.key_at(start)) {
+                start = end;
+                continue;
+            }
+            let room = usize::from(to.used)..usize::from(to.used) + (end - start);
+            to.records[room.clone()].copy_from_slice(&self.records[start..end]);
+            to.used += room.len() as u8;
+            self.take_out(start..end);
         }
     }
 
@@ -252,12 +303,46 @@ mod tests {
         }
     }
 
+    #[test]
+    fn names_are_kept_while_there_is_room_and_take_no_more_than_they_need() {
+        const NAMES: u32 = 50_000;
+        let table = Table::new(64 << 20);
+        let name = |number: u32| format!("file-{number:08}").into_bytes();
+        let known = || (0..NAMES).filter(|&n| table.get(key(2, &name(n))).is_some());
+        // What found no room in its bucket is put again by who looks for it, and asks for one more.
+        for _ in 0..3 {
+            for number in 0..NAMES {
+                if table.get(key(2, &name(number))).is_none() {
+                    table.put(key(2, &name(number)), Some(Ino(number + 11)));
+                }
+            }
+        }
+        assert!(known().count() as u32 > NAMES / 100 * 98);
+        for number in 0..NAMES {
+            let ino = table.get(key(2, &name(number)));
+            assert!(ino.is_none_or(|ino| ino == Some(Ino(number + 11))));
+        }
+        let used = table.buckets.count() * BUCKET_BYTES as u64;
+        assert!(used < 100 * u64::from(NAMES), "{used}");
+    }
+
+    #[test]
+    fn names_that_are_not_there_take_no_more_memory() {
+        let table = Table::new(64 << 20);
+        for number in 0..100_000u32 {
+            table.put(key(2, &number.to_le_bytes()), None);
+        }
+        assert_eq!(table.buckets.count(), FIRST);
+    }
+
     proptest! {
         #[test]
         fn what_is_known_is_what_was_put_last(
+            bytes in prop::sample::select(vec![0, 1 << 20]),
             steps in prop::collection::vec((0..3u8, 0..40u32, 0..60usize, 0..5u32), 1..400),
         ) {
-            let (table, mut model) = (Table::new(0), HashMap::new());
+            let (mut table, mut model) = (Table::new(bytes), HashMap::new());
+            table.buckets = Buckets::new(1);
             for (what, dir, len, ino) in steps {
                 let name = vec![b'x'; 1 + len];
                 let ino = (ino > 0).then_some(Ino(ino));
