@@ -111,7 +111,7 @@ impl<'a, const N: usize> Record<'a, N> {
 
     #[cold]
     fn wait(&self) {
-        const LOOKS: usize = if cfg!(loom) { 0 } else { 64 };
+        const LOOKS: usize = if cfg!(loom) { 1 } else { 64 };
         for _ in 0..LOOKS {
             if self.head.load(Ordering::Relaxed) & LOCKED == 0 {
                 return;
