@@ -38,11 +38,11 @@ pub trait Recover: Sync {
     /// In a word, for the report.
     fn name(&self) -> &str;
 
-    /// The image afterwards, unmounted.
+    /// The image afterwards, unmounted. `None`: it cannot tell, whoever wrote such an image.
     ///
     /// # Errors
     /// It could not be recovered, or was found damaged; in words.
-    fn recover(&self, image: &Snapshot) -> Result<Snapshot, String>;
+    fn recover(&self, image: &Snapshot) -> Result<Option<Snapshot>, String>;
 }
 
 /// Another recovery, for every so many states.
@@ -283,9 +283,12 @@ impl Explorer<'_> {
     ) -> Result<(), String> {
         for sample in self.checks.others.iter().filter(|s| is_due(s.every, turn)) {
             let name = sample.recover.name();
-            report.count_other(name, 1);
             let by = |what| format!("recovered by {name}: {what}");
-            let image = sample.recover.recover(before).map_err(by)?;
+            let recovered = sample.recover.recover(before);
+            let Some(image) = recovered.map_err(by)? else {
+                continue;
+            };
+            report.count_other(name, 1);
             let device = CowDevice::new(&image, crash.recorded.cache);
             let seen = self.recover(crash, Arc::new(device)).map_err(by)?;
             crash

@@ -3,10 +3,15 @@
 use crate::explore::{Check, Recover};
 use crate::image::Place;
 use dioxide::block::record::states::Snapshot;
+use dioxide::format::features::{Features, Incompat};
+use dioxide::format::superblock::SuperBlock;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
+
+/// Where the superblock begins.
+const SUPERBLOCK: usize = 1024;
 
 /// A program of e2fsprogs or util-linux, which Debian keeps where users do not look, speaking English.
 pub(crate) fn program(name: &str) -> Result<Command, String> {
@@ -94,14 +99,30 @@ impl E2fsck {
         run(program("e2fsck")?.arg("-fn").arg(path)).map(drop)
     }
 
-    fn repair(path: &Path) -> Result<(), String> {
+    /// What it printed. Damaged: why.
+    fn repair(path: &Path) -> Result<String, String> {
         let output = output(program("e2fsck")?.arg("-fy").arg(path))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        match (output.status.code(), damage(&text)) {
-            (Some(0 | 1), None) => Ok(()),
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match output.status.code() {
+            Some(0 | 1) => Ok(text),
             _ => Err(format!("e2fsck -fy: {}: {text}", output.status)),
         }
     }
+}
+
+/// It freed an orphan, and the file system has inodes that are values of attributes. It does not count such a value's
+/// users down then, and repairs that a moment later, in the images that the kernel leaves as well.
+fn forgets_users_of_values(image: &Snapshot, text: &str) -> bool {
+    let values = features(image).incompat.contains(Incompat::EA_INODE);
+    values && text.contains("Clearing orphaned inode")
+}
+
+/// Of a file system; none if it has no superblock.
+pub(crate) fn features(image: &Snapshot) -> Features {
+    let bytes = image.to_vec();
+    let superblock = bytes.get(SUPERBLOCK..).map(SuperBlock::parse);
+    let superblock = superblock.and_then(Result::ok);
+    superblock.map_or_else(Features::default, |superblock| superblock.features())
 }
 
 /// What a crash explains, and no replay mends: totals in the superblock, which are written at unmount,
@@ -145,18 +166,43 @@ impl Recover for E2fsck {
         "e2fsck"
     }
 
-    fn recover(&self, image: &Snapshot) -> Result<Snapshot, String> {
+    fn recover(&self, image: &Snapshot) -> Result<Option<Snapshot>, String> {
         with_file(image, |path| {
-            E2fsck::repair(path)?;
+            let text = E2fsck::repair(path)?;
+            if damage(&text).is_some() {
+                return match forgets_users_of_values(image, &text) {
+                    true => Ok(None),
+                    false => Err(format!("e2fsck -fy: {text}")),
+                };
+            }
             E2fsck::clean(path)?;
-            snapshot(path)
+            snapshot(path).map(Some)
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::damage;
+    use super::{damage, features, forgets_users_of_values};
+    use crate::image::Layout;
+    use dioxide::block::record::states::Snapshot;
+    use dioxide::format::features::{Features, RoCompat};
+
+    #[test]
+    fn e2fsck_is_no_judge_of_values_once_it_freed_an_orphan() {
+        let orphan = "/dev/x: recovering journal\nClearing orphaned inode 17 (uid=0)\n";
+        let image = |layout: Layout| layout.make().unwrap().image;
+        let values = image(Layout::EaInode);
+        assert!(forgets_users_of_values(&values, orphan));
+        assert!(!forgets_users_of_values(
+            &values,
+            "/dev/x: recovering journal\n"
+        ));
+        assert!(!forgets_users_of_values(&image(Layout::K1), orphan));
+        let quota = features(&image(Layout::Quota)).ro_compat;
+        assert!(quota.contains(RoCompat::QUOTA));
+        assert_eq!(features(&Snapshot::new(&[0; 4096])), Features::default());
+    }
 
     #[test]
     fn totals_and_marks_are_no_damage_and_everything_else_is() {

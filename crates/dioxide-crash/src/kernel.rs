@@ -4,9 +4,10 @@
 //! directory, never with what may be mounted there.
 
 use crate::explore::Recover;
-use crate::fsck::{program, run, snapshot, with_file};
+use crate::fsck::{features, program, run, snapshot, with_file};
 use crate::image::Layout;
 use dioxide::block::record::states::Snapshot;
+use dioxide::format::features::RoCompat;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -18,16 +19,26 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// The kernel's ext4, on a loop device: mounts a crashed image, and unmounts it.
 #[derive(Clone, Copy, Debug)]
-pub struct Kernel(());
+pub struct Kernel {
+    /// Whether it was built with quotas: without, it refuses to write to what has them.
+    quota: bool,
+}
 
 impl Kernel {
-    /// If it mounts images here, which takes root, loop devices and ext4. Tries it with one.
+    /// If it mounts images here, which takes root, loop devices and ext4. Tries it.
     ///
     /// # Errors
     /// It does not; what mount said.
     pub fn find() -> Result<Kernel, String> {
-        let kernel = Kernel(());
-        kernel.recover(&Layout::K1.make()?.image).map(|_| kernel)
+        let mounts = |layout: Layout| with_file(&layout.make()?.image, Kernel::mount);
+        mounts(Layout::K1)?;
+        let quota = mounts(Layout::Quota).is_ok();
+        Ok(Kernel { quota })
+    }
+
+    fn mount(path: &Path) -> Result<Snapshot, String> {
+        Mount::new(path)?.unmount()?;
+        snapshot(path)
     }
 }
 
@@ -36,11 +47,11 @@ impl Recover for Kernel {
         "kernel"
     }
 
-    fn recover(&self, image: &Snapshot) -> Result<Snapshot, String> {
-        with_file(image, |path| {
-            Mount::new(path)?.unmount()?;
-            snapshot(path)
-        })
+    fn recover(&self, image: &Snapshot) -> Result<Option<Snapshot>, String> {
+        if !self.quota && features(image).ro_compat.contains(RoCompat::QUOTA) {
+            return Ok(None);
+        }
+        with_file(image, Kernel::mount).map(Some)
     }
 }
 
