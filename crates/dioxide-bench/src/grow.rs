@@ -11,7 +11,7 @@
 //! `grow-extend` has three times as many rounds. The number of writes of a round is fixed, not its time: the thousandth write into a sparse file is
 //! not the first. What is not timed: cutting the files, and making everything durable before the writes
 //! and after them, so that no target pays for another or for its own past. `raw` writes as much, with
-//! the same calls, to where the bench file lies. The first round of each target is not counted: it brings
+//! the same calls, to where dioxide's files lie. The first round of each target is not counted: it brings
 //! into memory what the image never held, and everything it wrote is read back and compared.
 //!
 //! A file system has one mount at a time, so an image is opened for one backend (and one layer) after
@@ -231,7 +231,7 @@ struct Entry<'a> {
 
 #[derive(Clone, Copy)]
 enum On<'a> {
-    Raw(&'a Subject),
+    Raw(&'a Subject, &'a [File]),
     Dioxide(&'a Subject, &'a [File]),
     Path(&'a Mounted),
 }
@@ -274,7 +274,10 @@ impl Visit for Clear {
 impl On<'_> {
     fn accept<V: Visit>(&self, visit: &V) -> Result<V::Output> {
         match self {
-            On::Raw(subject) => visit.visit(&Raw(&subject.device)),
+            On::Raw(subject, files) => visit.visit(&Raw {
+                device: &subject.device,
+                files,
+            }),
             On::Dioxide(Subject { fs, .. }, files) => visit.visit(&Dioxide { fs, files }),
             On::Path(mounted) => visit.visit(*mounted),
         }
@@ -282,7 +285,7 @@ impl On<'_> {
 
     fn target(&self) -> Target {
         match self {
-            On::Raw(_) => Target::Raw,
+            On::Raw(..) => Target::Raw,
             On::Dioxide(..) => Target::Dioxide,
             On::Path(mounted) => Target::Path(mounted.path.clone()),
         }
@@ -290,7 +293,7 @@ impl On<'_> {
 
     fn device(&self) -> String {
         match self {
-            On::Raw(subject) | On::Dioxide(subject, _) => subject.device.describe(),
+            On::Raw(subject, _) | On::Dioxide(subject, _) => subject.device.describe(),
             On::Path(mounted) => mounted.describe(),
         }
     }
@@ -298,7 +301,7 @@ impl On<'_> {
     fn stats(&self) -> Option<Stats> {
         match self {
             On::Dioxide(subject, _) => Some(subject.fs.stats()),
-            On::Raw(_) | On::Path(_) => None,
+            On::Raw(..) | On::Path(_) => None,
         }
     }
 }
@@ -307,7 +310,7 @@ impl Scene {
     /// The targets, in the order in which they were named; no paths on a simulated device.
     fn targets(&self, wanted: &[Target], with_paths: bool) -> Vec<On<'_>> {
         let of = |target: &Target| match (target, &self.image) {
-            (Target::Raw, Some((subject, _))) => Some(On::Raw(subject)),
+            (Target::Raw, Some((subject, files))) => Some(On::Raw(subject, files)),
             (Target::Dioxide, Some((subject, files))) => Some(On::Dioxide(subject, files)),
             (Target::Path(path), _) if with_paths => {
                 let named = self.paths.iter().find(|mounted| mounted.path == *path);
@@ -410,7 +413,7 @@ impl Bench<'_, '_> {
         // Short rounds, and a ratio near 1: more of them tell it better.
         let works = std::slice::from_ref(&works.extend);
         let rounds = self.contest(works, targets, 3 * self.runs)?;
-        let raw = position(targets, |on| matches!(on, On::Raw(_)));
+        let raw = position(targets, |on| matches!(on, On::Raw(..)));
         if let Some((raw, own)) = raw.zip(position(targets, is_dioxide)) {
             let row = format!("extending by 1 MiB ÷ raw, {backend}");
             self.at_least(row, speed(&rounds[own], &rounds[raw]), 0.9);
@@ -496,7 +499,7 @@ impl Bench<'_, '_> {
     /// Runs each work on each target, alternating. Returns the rounds of the first work on all targets,
     /// then those of the second.
     fn contest(&mut self, works: &[Work], targets: &[On<'_>], runs: u32) -> Result<Vec<Rounds>> {
-        let raw = position(targets, |on| matches!(on, On::Raw(_)));
+        let raw = position(targets, |on| matches!(on, On::Raw(..)));
         let mut entries = Vec::new();
         for (number, work) in works.iter().enumerate() {
             entries.extend(targets.iter().map(|&on| Entry {
@@ -572,7 +575,7 @@ fn make_row(entry: &Entry<'_>, rounds: &Rounds, raw: Option<&Rounds>) -> Row {
     let rate = median(rounds.outcomes.iter().map(Outcome::total_iops));
     let dioxide = match entry.on {
         On::Dioxide(subject, _) => Some(&subject.fs),
-        On::Raw(_) | On::Path(_) => None,
+        On::Raw(..) | On::Path(_) => None,
     };
     Row {
         experiment: work.name.into(),

@@ -1,11 +1,12 @@
 //! What files are cut and grown on: a device alone, dioxide, a mounted file system.
 
+use super::work::Work;
 use crate::load::short;
-use crate::offsets::Order;
 use crate::{Error, Result};
 use dioxide::block::{Device, Durability};
-use dioxide::{File, Fs};
+use dioxide::{File, Fs, MapKind};
 use rustix::fs::{OFlags, fstatfs, syncfs};
+use std::borrow::Cow;
 use std::fs::File as HostFile;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,8 +17,10 @@ const EXT4_MAGIC: u64 = 0xef53;
 
 /// A place to put the load on. Files are numbered as in [`super::FILES`].
 pub(super) trait Ground: Sync {
-    /// The order as positions of this ground.
-    fn positions<'a>(&self, order: &'a Order) -> &'a [u64];
+    /// Where a job writes, in the order of the work.
+    fn positions<'a>(&self, work: &'a Work, job: u32) -> Result<Cow<'a, [u64]>> {
+        Ok(work.order.file[work.part(job)].into())
+    }
 
     /// Cuts a file off at 0, and gives it `size` bytes that are a hole.
     fn reset(&self, file: usize, size: u64) -> Result<()>;
@@ -35,13 +38,34 @@ pub(super) trait Ground: Sync {
     fn read(&self, file: usize, at: u64, buf: &mut [u8]) -> Result<()>;
 }
 
-/// The blocks of a file that is there, on the device underneath. All files are the same one: their
-/// orders lead to different blocks of it.
-pub(super) struct Raw<'a>(pub(super) &'a Arc<dyn Device>);
+/// The device underneath. What is written to is the blocks that dioxide's files have after its last round; before the first the
+/// bench file's, where the orders of all files lead to different ones. Pages of an image in memory differ by a half in
+/// how fast they are written to, whoever does it.
+pub(super) struct Raw<'a> {
+    pub(super) device: &'a Arc<dyn Device>,
+    pub(super) files: &'a [File],
+}
+
+/// Where on the device a range of a file lies, if it is one piece of written blocks.
+fn place_of(file: &File, at: u64, len: u64) -> Result<Option<u64>> {
+    let block = u64::from(file.metadata().block_size);
+    let blocks = len.div_ceil(block) as u32;
+    let mapping = file.map((at / block) as u32, blocks)?;
+    let whole = mapping.kind == MapKind::Mapped && mapping.len == blocks;
+    Ok(whole.then(|| mapping.pblk.0 * block + at % block))
+}
 
 impl Ground for Raw<'_> {
-    fn positions<'a>(&self, order: &'a Order) -> &'a [u64] {
-        &order.device
+    fn positions<'a>(&self, work: &'a Work, job: u32) -> Result<Cow<'a, [u64]>> {
+        let (file, part) = (&self.files[work.file(job)], work.part(job));
+        let places = work.order.file[part.clone()]
+            .iter()
+            .zip(&work.order.device[part]);
+        let place = |(&at, &else_at)| -> Result<u64> {
+            let place = place_of(file, at, u64::from(work.block_size))?;
+            Ok(place.unwrap_or(else_at))
+        };
+        places.map(place).collect()
     }
 
     fn reset(&self, _file: usize, _size: u64) -> Result<()> {
@@ -49,20 +73,20 @@ impl Ground for Raw<'_> {
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.0.flush()?)
+        Ok(self.device.flush()?)
     }
 
     #[inline]
     fn write(&self, _file: usize, at: u64, buf: &[u8]) -> Result<()> {
-        Ok(self.0.write_at(at, buf, Durability::Cached)?)
+        Ok(self.device.write_at(at, buf, Durability::Cached)?)
     }
 
     fn sync_data(&self, _file: usize) -> Result<()> {
-        Ok(self.0.flush()?)
+        Ok(self.device.flush()?)
     }
 
     fn read(&self, _file: usize, at: u64, buf: &mut [u8]) -> Result<()> {
-        Ok(self.0.read_at(at, buf)?)
+        Ok(self.device.read_at(at, buf)?)
     }
 }
 
@@ -73,10 +97,6 @@ pub(super) struct Dioxide<'a> {
 }
 
 impl Ground for Dioxide<'_> {
-    fn positions<'a>(&self, order: &'a Order) -> &'a [u64] {
-        &order.file
-    }
-
     fn reset(&self, file: usize, size: u64) -> Result<()> {
         self.files[file].set_len(0)?;
         Ok(self.files[file].set_len(size)?)
@@ -168,10 +188,6 @@ impl Mounted {
 }
 
 impl Ground for Mounted {
-    fn positions<'a>(&self, order: &'a Order) -> &'a [u64] {
-        &order.file
-    }
-
     fn reset(&self, file: usize, size: u64) -> Result<()> {
         let file = &self.files[file];
         let cut = file.set_len(0).and_then(|()| file.set_len(size));

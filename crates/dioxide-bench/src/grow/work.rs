@@ -39,7 +39,7 @@ pub(super) enum Files {
 }
 
 impl Work {
-    fn file(&self, job: u32) -> usize {
+    pub(super) fn file(&self, job: u32) -> usize {
         match self.files {
             Files::Shared(file) => file,
             Files::From(first) => first + job as usize,
@@ -51,7 +51,7 @@ impl Work {
     }
 
     /// The part of the order that a thread writes.
-    fn part(&self, job: u32) -> Range<usize> {
+    pub(super) fn part(&self, job: u32) -> Range<usize> {
         let cut = |job: u32| self.order.file.len() * job as usize / self.jobs as usize;
         cut(job)..cut(job + 1)
     }
@@ -106,7 +106,7 @@ pub(super) fn round(ground: &impl Ground, work: &Work) -> Result<Outcome> {
 }
 
 fn write_part(ground: &impl Ground, work: &Work, job: u32, ready: &Barrier) -> Result<Leg> {
-    let positions = &ground.positions(&work.order)[work.part(job)];
+    let positions = ground.positions(work, job)?;
     let file = work.file(job);
     let mut buf = Buf::zeroed(work.block_size as usize);
     buf.fill(FILL);
@@ -114,7 +114,7 @@ fn write_part(ground: &impl Ground, work: &Work, job: u32, ready: &Barrier) -> R
     ready.wait();
     let begin = Instant::now();
     let (mut last, mut unsynced) = (begin, 0);
-    for &at in positions {
+    for &at in positions.iter() {
         stamp(&mut buf, at);
         ground.write(file, at, &buf)?;
         unsynced += 1;
@@ -146,7 +146,7 @@ pub(super) fn check(ground: &impl Ground, work: &Work) -> Result<()> {
     let mut expected = vec![FILL; work.block_size as usize];
     for job in 0..work.jobs {
         let file = work.file(job);
-        for &at in &ground.positions(&work.order)[work.part(job)] {
+        for &at in ground.positions(work, job)?.iter() {
             ground.read(file, at, &mut found)?;
             stamp(&mut expected, at);
             if found[..] != expected[..] {
@@ -185,10 +185,6 @@ mod tests {
     }
 
     impl Ground for Table {
-        fn positions<'a>(&self, order: &'a Order) -> &'a [u64] {
-            &order.file
-        }
-
         fn reset(&self, file: usize, _size: u64) -> Result<()> {
             self.called("reset");
             self.blocks.lock().unwrap().retain(|key, _| key.0 != file);
