@@ -228,9 +228,10 @@ impl Node {
         }
         match self.leaf(word) {
             Some(leaf) if leaf.holds(what, blocks.len() as u32) => {
-                put(leaf, blocks, what);
-                if let Some(plain) = one_word(|block| self.piece_of(word, block).word()) {
-                    self.publish(span, plain);
+                leaf.put(blocks, what);
+                let first = self.piece_of(word, 0).word();
+                if 1 + leaf.continuing(0, first) == SPAN_BLOCKS {
+                    self.publish(span, first);
                 }
             }
             _ => self.rewrite(span, word, blocks, what),
@@ -241,8 +242,8 @@ impl Node {
         self.spans[span as usize].store(word.0, Ordering::Release);
     }
 
-    /// The leaf that the word of a span leads to, if it can be changed.
-    fn leaf(&self, word: Word) -> Option<Leaf<'_>> {
+    /// The leaf that the word of a span leads to, if it has an entry for each block.
+    pub(super) fn leaf(&self, word: Word) -> Option<Leaf<'_>> {
         let number = word.leaf_number();
         match word.tag() {
             Word::NARROW => Some(Leaf::Narrow(&self.narrow[number], word.base())),
@@ -263,7 +264,7 @@ impl Node {
             let word = self.claim(span, &blocks);
             let leaf = self.leaf(word).expect("claimed");
             for (block, &what) in (0..).zip(&blocks) {
-                leaf.put(block, what);
+                leaf.put(block..block + 1, what);
             }
             word
         });
@@ -300,12 +301,6 @@ impl Node {
         }
         let (number, _) = self.live_wide.claim(span, 0);
         Word::leaf(Word::LIVE_WIDE, number, 0)
-    }
-}
-
-fn put(leaf: Leaf<'_>, blocks: Range<u32>, what: Word) {
-    for block in blocks.clone() {
-        leaf.put(block, what.after((block - blocks.start).into()));
     }
 }
 

@@ -10,8 +10,9 @@
 use super::word::{Narrow, Wide, Word, entry_of, is_near};
 use super::{NODE_BITS, SPAN_BLOCKS};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Leaves of one kind, numbered in the order of their making.
 #[derive(Debug)]
@@ -90,16 +91,51 @@ impl Leaf<'_> {
         first == Word::HOLE || (lowest >= base && is_near(highest - base))
     }
 
-    pub(super) fn put(&self, block: u32, word: Word) {
+    /// Blocks are a run from now on, or hole; `first` is the word of the first.
+    pub(super) fn put(&self, blocks: Range<u32>, first: Word) {
+        let range = blocks.start as usize..blocks.end as usize;
         match *self {
             Leaf::Narrow(leaf, base) => {
-                let entry = match word {
-                    Word::HOLE => 0,
-                    _ => entry_of(word.address() - base, word.tag() == Word::UNWRITTEN),
-                };
-                leaf[block as usize].store(entry, Ordering::Release);
+                let (entry, step) = entries(first, base);
+                for (behind, block) in (0..).zip(&leaf[range]) {
+                    block.store(entry + step * behind, Ordering::Release);
+                }
             }
-            Leaf::Wide(leaf) => leaf[block as usize].store(word.0, Ordering::Release),
+            Leaf::Wide(leaf) => {
+                for (behind, block) in (0..).zip(&leaf[range]) {
+                    block.store(first.after(behind).0, Ordering::Release);
+                }
+            }
         }
+    }
+
+    /// How many blocks behind `block`, of which this leaf has said `first`, continue that.
+    pub(super) fn continuing(&self, block: u32, first: Word) -> u32 {
+        let range = block as usize + 1..;
+        let count = match *self {
+            Leaf::Narrow(leaf, base) => {
+                let (entry, step) = entries(first, base);
+                let continues = |(behind, block): &(u32, &AtomicU32)| {
+                    entry.checked_add(step * behind) == Some(block.load(Ordering::Acquire))
+                };
+                (1..).zip(&leaf[range]).take_while(continues).count()
+            }
+            Leaf::Wide(leaf) => {
+                let continues = |(behind, block): &(u64, &AtomicU64)| {
+                    block.load(Ordering::Acquire) == first.after(*behind).0
+                };
+                (1..).zip(&leaf[range]).take_while(continues).count()
+            }
+        };
+        count as u32
+    }
+}
+
+/// The entry of a run's first block, and how much more that of each next block is.
+fn entries(first: Word, base: u64) -> (u32, u32) {
+    let unwritten = first.tag() == Word::UNWRITTEN;
+    match first {
+        Word::HOLE => (0, 0),
+        _ => (entry_of(first.address() - base, unwritten), 1),
     }
 }

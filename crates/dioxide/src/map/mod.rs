@@ -199,7 +199,9 @@ impl ExtentMap {
         let want = want.min(u32::MAX - lblk);
         let mut len = piece.len;
         while len < want {
-            let Ok(next) = self.piece(lblk + len) else {
+            let at = lblk + len;
+            let region = self.region(at >> REGION_BITS);
+            let Some(next) = region.and_then(|region| region.run_from(at % REGION_BLOCKS)) else {
                 break;
             };
             let continues = next.kind == piece.kind

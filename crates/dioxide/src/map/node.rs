@@ -141,6 +141,16 @@ impl Node {
         self.piece_of(self.span(within), within % SPAN_BLOCKS)
     }
 
+    /// As [`Node::piece`], with all of its span that continues it.
+    pub(super) fn run(&self, within: u32) -> Piece {
+        let (word, block) = (self.span(within), within % SPAN_BLOCKS);
+        let piece = self.piece_of(word, block);
+        let leaf = self.leaf(word);
+        let more = leaf.map_or(0, |leaf| leaf.continuing(block, piece.word()));
+        let len = piece.len + more;
+        Piece { len, ..piece }
+    }
+
     /// What a block is in the span that `word` is of.
     #[inline(always)]
     pub(super) fn piece_of(&self, word: Word, block: u32) -> Piece {

@@ -53,12 +53,22 @@ impl Region {
     /// `None`: it is not read yet.
     #[inline(always)]
     pub(super) fn piece(&self, within: u32) -> Option<Piece> {
+        self.piece_by(within, Node::piece)
+    }
+
+    /// As [`Region::piece`], with all that continues it in its span, which takes longer to tell.
+    pub(super) fn run_from(&self, within: u32) -> Option<Piece> {
+        self.piece_by(within, Node::run)
+    }
+
+    #[inline(always)]
+    fn piece_by(&self, within: u32, of_node: impl Fn(&Node, u32) -> Piece) -> Option<Piece> {
         let word = Word(self.word.load(Ordering::Acquire));
         let hole = Piece::hole(REGION_BLOCKS - within);
         match word.tag() {
             Word::NODE | Word::FLAT => {
                 let node = self.node.get().expect("filled in before the word");
-                Some(node.piece(within))
+                Some(of_node(node, within))
             }
             Word::MAPPED | Word::UNWRITTEN => {
                 let run_blocks = self.run_blocks.load(Ordering::Acquire);
