@@ -376,7 +376,7 @@ mod tests {
         let (options, _) = Options::parse(words).unwrap();
         let told = format!("{:?}", options.image);
         assert!(told.contains("metadata_cache: 67108864"), "{told}");
-        assert!(told.contains("name_cache: 4096"), "{told}");
+        assert!(told.contains("name_cache: Some(4096)"), "{told}");
         assert!(told.contains("img_offset: 1048576"), "{told}");
         for wrong in ["M", "", "1x", "-1", "99999999999G", "1MM"] {
             assert!(
