@@ -678,7 +678,7 @@ fn bench_of_a_given_file_writes_rows_and_page_and_leaves_the_image_clean() {
     ];
     args.extend([
         "--runtime",
-        "10ms",
+        "50ms",
         "--block-size",
         "4k",
         "--iodepth",
