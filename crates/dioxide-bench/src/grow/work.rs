@@ -76,11 +76,17 @@ struct Leg {
 /// Prepares the files, makes the writes, and lets everything settle. The writes alone are timed.
 pub(super) fn round(ground: &impl Ground, work: &Work) -> Result<Outcome> {
     work.prepare(ground)?;
+    // Nobody waits for a thread that found no place, and no round pays for the search.
+    let positions = (0..work.jobs).map(|job| ground.positions(work, job));
+    let positions: Vec<_> = positions.collect::<Result<_>>()?;
     let ready = Barrier::new(work.jobs as usize + 1);
     let (cpu, legs) = std::thread::scope(|scope| {
         let ready = &ready;
-        let start = |job| scope.spawn(move || write_part(ground, work, job, ready));
-        let threads: Vec<_> = (0..work.jobs).map(start).collect();
+        let start = |(job, positions): (u32, _)| {
+            scope.spawn(move || write_part(ground, work, job, positions, ready))
+        };
+        let positions = positions.iter().map(|positions| &positions[..]);
+        let threads: Vec<_> = (0..).zip(positions).map(start).collect();
         let before = cpu_time();
         ready.wait();
         let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Leg>>| {
@@ -105,8 +111,13 @@ pub(super) fn round(ground: &impl Ground, work: &Work) -> Result<Outcome> {
     })
 }
 
-fn write_part(ground: &impl Ground, work: &Work, job: u32, ready: &Barrier) -> Result<Leg> {
-    let positions = ground.positions(work, job)?;
+fn write_part(
+    ground: &impl Ground,
+    work: &Work,
+    job: u32,
+    positions: &[u64],
+    ready: &Barrier,
+) -> Result<Leg> {
     let file = work.file(job);
     let mut buf = Buf::zeroed(work.block_size as usize);
     buf.fill(FILL);
@@ -114,7 +125,7 @@ fn write_part(ground: &impl Ground, work: &Work, job: u32, ready: &Barrier) -> R
     ready.wait();
     let begin = Instant::now();
     let (mut last, mut unsynced) = (begin, 0);
-    for &at in positions.iter() {
+    for &at in positions {
         stamp(&mut buf, at);
         ground.write(file, at, &buf)?;
         unsynced += 1;
