@@ -80,6 +80,7 @@ impl Default for ServerOptions {
 pub struct Server {
     options: ServerOptions,
     read_only: bool,
+    in_memory: bool,
     requests: Recorder,
     live: RwLock<Option<Live>>,
 }
@@ -111,6 +112,7 @@ impl Server {
         Ok(Server {
             options,
             read_only: live.fs.read_only().is_some(),
+            in_memory: live.fs.device().geometry().inline,
             requests: Recorder::new(),
             live: RwLock::new(Some(live)),
         })
@@ -119,6 +121,11 @@ impl Server {
     /// How it answers.
     pub fn options(&self) -> &ServerOptions {
         &self.options
+    }
+
+    /// Whether reads and writes wait for no device.
+    pub fn is_in_memory(&self) -> bool {
+        self.in_memory
     }
 
     /// Whether nothing is written.

@@ -55,7 +55,7 @@ pub fn connect(
     options: &ConnectOptions,
 ) -> io::Result<Box<dyn Transport>> {
     let wanted = options.io_uring && uring::enabled();
-    let rings = wanted.then(|| Rings::new(options.threads));
+    let rings = wanted.then(|| Rings::new(options.threads, server.is_in_memory()));
     let rings = rings.and_then(|rings| {
         rings
             .inspect_err(|error| tracing::warn!(%error, "FUSE without io_uring"))

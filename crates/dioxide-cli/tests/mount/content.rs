@@ -5,6 +5,7 @@ use crate::need_fuse;
 use dioxide::Buf;
 use dioxide_testkit::{check_pattern, check_zero, fill_pattern, pattern};
 use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -249,6 +250,58 @@ fn data_that_only_the_page_cache_has_is_no_hole() {
             Ok(3 << 20)
         );
         drop((file, seen));
+        bed.finish();
+    }
+}
+
+/// All requests come from one processor, those that the server causes too: so they meet in one queue, which must have room for
+/// what others of it wait for.
+#[test]
+fn requests_that_need_others_end_beside_those_of_many_threads() {
+    need_fuse!();
+    let mut set = CpuSet::new();
+    set.set(0);
+    // For the server and the threads here.
+    sched_setaffinity(None, &set).unwrap();
+    for options in ["noio_uring", "io_uring", "io_uring,backend=uring"] {
+        let bed = Bed::new(options);
+        let work = |thread: u64| {
+            let path = bed.at(&format!("f{thread}"));
+            let mut open = File::options();
+            let file = open.read(true).write(true).create(true).open(path);
+            let file = file.unwrap();
+            let hole = 64 << 10;
+            for round in 0..20 {
+                // Sought before the page cache was written, which the server has the kernel do.
+                let at = (2 * round + 1) * hole;
+                file.write_all_at(&pattern(thread, at, 4096), at).unwrap();
+                let data = rustix::fs::seek(&file, SeekFrom::Data(at - hole));
+                // Where too many ask at once it is as if there were no holes.
+                let told = [Ok(at), Ok(at - hole)];
+                assert!(told.contains(&data), "{options}: {data:?}, not {at}");
+                match (thread + round) % 4 {
+                    0 => file.sync_all().unwrap(),
+                    1 => rustix::fs::fallocate(
+                        &file,
+                        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                        0,
+                        hole,
+                    )
+                    .unwrap(),
+                    2 => drop(fs::metadata(bed.at("f0"))),
+                    _ => drop(fs::write(bed.at(&format!("new{thread}")), b"data")),
+                }
+                let mut found = vec![0; 4096];
+                file.read_exact_at(&mut found, at).unwrap();
+                check_pattern(thread, at, &found);
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..24 {
+                let work = &work;
+                scope.spawn(move || work(thread));
+            }
+        });
         bed.finish();
     }
 }

@@ -1,12 +1,20 @@
-//! One thread, its ring, and the one request at a time that it answers.
+//! One thread of a queue, its ring, and the requests that it answers.
 //!
-//! The entry goes to the kernel with `REGISTER`, comes back with a request in its memory, and goes again with
-//! `COMMIT_AND_FETCH`, which is the answer, and the wish for another request.
+//! An entry goes to the kernel with `REGISTER`, comes back with a request in its memory, and goes again with
+//! `COMMIT_AND_FETCH`, which is the answer, and the wish for another request. All requests that have come are answered before the
+//! kernel is called again, by one call.
+//!
+//! Who has several entries must not wait for what comes through them: the kernel puts requests into entries that it holds, whatever
+//! their thread does. So such a thread has helpers for requests that wait for long or for others ([`may_wait`]). They get the
+//! memory, and give it back with the answer in it. One entry always stays with the kernel and the worker, for what a helper
+//! waits for: what would be the last is answered by the worker, who has the kernel write no pages.
 //!
 //! Invariants
-//! - `held` is true from the moment the command is in the submission ring until its completion is seen. Only while it is
-//!   false is the memory looked at, and given back; a worker that ends otherwise leaks it.
-//! - There is never more than one command, so that the rings always have room.
+//! - A worker with helpers waits for no request of this mount: it has the kernel write no pages, and a helper that has holds no
+//!   lock meanwhile. Of its entries it never hands out all. So whatever a helper waits for is answered.
+//! - Memory is [`Held`] from the moment its command is in the submission ring until the completion is seen. Only before and after
+//!   is it looked at, and given back; what is still held when a worker ends is leaked.
+//! - An entry has one command at most, so that the rings always have room.
 //! - The ring is used by the thread that [`Worker::run`] is called from, and by no other.
 #![allow(unsafe_code)]
 
@@ -15,12 +23,15 @@ use crate::Errno;
 use crate::server::Server;
 use crate::transport::device::{Device, Kernel, Spare};
 use crate::transport::wire::{self, Asker, Head, abi};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
 
 /// `FUSE_IO_URING_CMD_REGISTER` and `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
 const REGISTER: u32 = 1;
@@ -39,27 +50,145 @@ const PARTS: u32 = 2;
 /// Where a submission queue entry has its `len`.
 const SQE_LEN_AT: usize = 24;
 
+/// What is completed when helpers have answered; other completions are numbers of entries.
+const HELPED: u64 = u64::MAX;
+/// An answer or a request with so much data is not kept back for others: copying it takes longer than a call.
+const MUCH: usize = 64 << 10;
+
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// What a worker has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Requests at the same time.
+    pub(super) entries: usize,
+    /// Threads for those of them that wait. Without, there is one entry, and everything is answered by the worker.
+    pub(super) helpers: usize,
+}
 
 /// See the module header.
 pub(super) struct Worker {
     queue: u16,
     ring: Ring,
-    memory: ManuallyDrop<Memory>,
-    held: bool,
+    helpers: usize,
+    /// What the kernel does not hold is with a helper, or in the hands of the worker.
+    entries: Vec<Option<Held>>,
+    /// How many are with helpers.
+    helped: usize,
+    /// What the kernel does not know of yet.
+    new: Vec<Memory>,
+}
+
+/// Memory that the kernel may read and write.
+struct Held(Option<Memory>);
+
+impl Held {
+    /// The completion of its command was seen.
+    fn back(mut self) -> Memory {
+        self.0.take().expect("until now")
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0.take() {
+            tracing::warn!("memory of a FUSE ring is lost");
+            mem::forget(memory);
+        }
+    }
+}
+
+/// A request that a helper answers, and the same answered.
+struct Job {
+    entry: usize,
+    memory: Memory,
+    commit: u64,
+}
+
+/// Where a worker and its helpers meet.
+struct Help {
+    asked: Sender<Job>,
+    answered: Receiver<Job>,
+    /// Is counted up with each answer.
+    event: OwnedFd,
+}
+
+/// The request that memory holds.
+struct Request<'a> {
+    head: Head,
+    front: &'a mut [u8],
+    payload: &'a mut [u8],
+}
+
+impl<'a> Request<'a> {
+    fn of(memory: &'a mut Memory) -> Request<'a> {
+        // SAFETY: the kernel does not hold it: what it holds is in a `Held`, which lends nothing.
+        let (front, payload) = unsafe { memory.mine() };
+        let head = Head::decode(&front[IN_OUT]).expect("as many bytes as a header has");
+        Request {
+            head,
+            front,
+            payload,
+        }
+    }
+
+    fn payload_len(&self) -> usize {
+        u32::from_ne_bytes(self.front[PAYLOAD_LEN].try_into().expect("four bytes")) as usize
+    }
+
+    /// Its number, for the answer.
+    fn commit(&self) -> u64 {
+        u64::from_ne_bytes(self.front[COMMIT_ID].try_into().expect("eight bytes"))
+    }
+
+    /// Answers it in its place. Returns how much data went to and fro.
+    fn answer(self, server: &Server, asker: &dyn Asker) -> usize {
+        let Request { head, .. } = self;
+        let told = self.payload_len();
+        let op = &self.front[OP_AT..][..abi::op_bytes(head.opcode)];
+        let reply = wire::answer(server, asker, &head, op, self.payload, told);
+        // Those that nobody waits for do not come this way.
+        let reply = reply.unwrap_or(Err(Errno::NOSYS));
+        let header = wire::out_header(head.unique, reply);
+        self.front[..header.len()].copy_from_slice(&header);
+        let len = reply.unwrap_or(0);
+        self.front[PAYLOAD_LEN].copy_from_slice(&(len as u32).to_ne_bytes());
+        told + len
+    }
+}
+
+/// Whether a request may wait for long, or for another request of its queue.
+fn may_wait(opcode: u32) -> bool {
+    use abi::opcode::*;
+    matches!(
+        opcode,
+        FSYNC
+            | FSYNCDIR
+            | SYNCFS
+            | FALLOCATE
+            | LSEEK
+            | COPY_FILE_RANGE
+            | COPY_FILE_RANGE_64
+            | IOCTL
+    )
 }
 
 impl Worker {
     /// A ring that the kernel does not know the purpose of yet, for a queue.
-    pub(super) fn new(queue: u16) -> io::Result<Worker> {
+    pub(super) fn new(queue: u16, size: Size) -> io::Result<Worker> {
         let mut builder = Ring::builder();
         builder.setup_single_issuer().setup_defer_taskrun();
         builder.setup_r_disabled().setup_submit_all();
+        // One more, for what helpers have done.
+        let room = (size.entries + 1).next_power_of_two();
+        let new = (0..size.entries).map(|_| Memory::new());
         Ok(Worker {
             queue,
-            ring: builder.build(2)?,
-            memory: ManuallyDrop::new(Memory::new()?),
-            held: false,
+            ring: builder.build(room as u32)?,
+            helpers: size.helpers,
+            entries: (0..size.entries).map(|_| None).collect(),
+            helped: 0,
+            new: new.collect::<io::Result<_>>()?,
         })
     }
 
@@ -67,90 +196,155 @@ impl Worker {
         self.queue
     }
 
+    pub(super) fn helpers(&self) -> usize {
+        self.helpers
+    }
+
     /// Registers with the kernel, and answers requests until it ends the connection.
-    pub(super) fn run(mut self, server: &Server, device: &Device, spare: &Spare) -> io::Result<()> {
+    pub(super) fn run(self, server: &Server, device: &Device, spare: &Spare) -> io::Result<()> {
         let asker = Kernel { device, spare };
+        if self.helpers == 0 {
+            return self.serve(server, &asker, device, None);
+        }
+        let alone = Spare::of(1);
+        let waits_for_none = Kernel {
+            device,
+            spare: &alone,
+        };
+        let (asked, jobs) = unbounded::<Job>();
+        let (answers, answered) = unbounded::<Job>();
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let help = Help {
+            asked,
+            answered,
+            event: event.try_clone()?,
+        };
+        thread::scope(|scope| {
+            for _ in 0..self.helpers {
+                let (jobs, answers, event, asker) = (&jobs, &answers, &event, &asker);
+                let help = move || {
+                    for mut job in jobs {
+                        Request::of(&mut job.memory).answer(server, asker);
+                        // The worker may have ended; so has the connection then.
+                        let _ = answers.send(job);
+                        let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+                    }
+                };
+                let name = format!("fuse-help-{}", self.queue);
+                thread::Builder::new()
+                    .name(name)
+                    .spawn_scoped(scope, help)?;
+            }
+            // Its end is that of `asked`, and so of the helpers.
+            self.serve(server, &waits_for_none, device, Some(help))
+        })
+    }
+
+    fn serve(
+        mut self,
+        server: &Server,
+        asker: &dyn Asker,
+        device: &Device,
+        help: Option<Help>,
+    ) -> io::Result<()> {
         stay_on(self.queue);
         let submitter = self.ring.submitter();
         submitter.register_enable_rings()?;
         submitter.register_files(&[device.file().as_raw_fd()])?;
-        self.give(REGISTER, 0);
-        loop {
-            match self.wait() {
-                Ok(true) => {}
-                // What the end of a connection looks like depends on when it comes.
-                Err(error) if !device.has_ended() => return Err(error),
-                Ok(false) | Err(_) => return Ok(()),
-            }
-            let commit = self.answer(server, &asker);
-            self.give(COMMIT_AND_FETCH, commit);
+        for (entry, memory) in mem::take(&mut self.new).into_iter().enumerate() {
+            self.give(entry, memory, REGISTER, 0);
         }
+        if let Some(help) = &help {
+            self.listen(help);
+        }
+        let mut goes_on = true;
+        while goes_on || self.entries.iter().any(Option::is_some) {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What the end of a connection looks like depends on when it comes.
+                Err(_) if device.has_ended() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            loop {
+                let Some(done) = self.ring.completion().next() else {
+                    break;
+                };
+                if done.user_data() == HELPED {
+                    self.commit_helped(help.as_ref().expect("it was listened to"));
+                    continue;
+                }
+                let entry = done.user_data() as usize;
+                let held = self.entries[entry].take();
+                let mut memory = held.expect("a completion of its command").back();
+                match -done.result() {
+                    ..=0 => {}
+                    libc::ENOTCONN | libc::ECANCELED | libc::ENODEV | libc::ECONNABORTED => {
+                        goes_on = false;
+                        continue;
+                    }
+                    _ if device.has_ended() => return Ok(()),
+                    error => return Err(io::Error::from_raw_os_error(error)),
+                }
+                let request = Request::of(&mut memory);
+                let (commit, opcode) = (request.commit(), request.head.opcode);
+                let leaves_one = self.helped + 1 < self.entries.len();
+                if let Some(help) = help.as_ref().filter(|_| leaves_one && may_wait(opcode)) {
+                    self.helped += 1;
+                    let job = Job {
+                        entry,
+                        memory,
+                        commit,
+                    };
+                    help.asked.send(job).expect("helpers wait for it");
+                    continue;
+                }
+                let much = request.answer(server, asker) >= MUCH;
+                self.give(entry, memory, COMMIT_AND_FETCH, commit);
+                if much && !self.ring.completion().is_empty() {
+                    // Whoever asked for much goes on while the others are answered. If it fails, so does the next call.
+                    let _ = self.ring.submit();
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// Hands the entry to the kernel, at the next [`Worker::wait`].
-    fn give(&mut self, command: u32, commit: u64) {
+    /// Answers what helpers have answered.
+    fn commit_helped(&mut self, help: &Help) {
+        // Only whoever answers later counts it up again.
+        let _ = rustix::io::read(&help.event, &mut [0; 8]);
+        for job in help.answered.try_iter() {
+            self.helped -= 1;
+            self.give(job.entry, job.memory, COMMIT_AND_FETCH, job.commit);
+        }
+        self.listen(help);
+    }
+
+    /// Is told of the next answer of a helper, after the next call of the kernel.
+    fn listen(&mut self, help: &Help) {
+        let event = types::Fd(help.event.as_raw_fd());
+        let poll = opcode::PollAdd::new(event, PollFlags::IN.bits().into());
+        let entry = squeue::Entry128::from(poll.build().user_data(HELPED));
+        // SAFETY: it names no memory, and the descriptor is open as long as the ring is used.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("there is one at a time, and room for it");
+    }
+
+    /// Hands an entry to the kernel, at its next call.
+    fn give(&mut self, number: usize, memory: Memory, command: u32, commit: u64) {
         let mut request = [0; 80];
         request[8..16].copy_from_slice(&commit.to_ne_bytes());
         request[16..18].copy_from_slice(&self.queue.to_ne_bytes());
         let entry = opcode::UringCmd80::new(DEVICE, command)
             .cmd(request)
-            .addr(Some(self.memory.parts()))
+            .addr(Some(memory.parts()))
             .build();
-        let entry = with_len(entry, PARTS);
-        self.held = true;
+        let entry = with_len(entry, PARTS).user_data(number as u64);
+        self.entries[number] = Some(Held(Some(memory)));
         // SAFETY: the memory that the entry names stays mapped and untouched until its completion is seen (first invariant).
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("there is one command at most");
-    }
-
-    /// Waits until the entry comes back with a request. False if it comes back because there will be none.
-    fn wait(&mut self) -> io::Result<bool> {
-        loop {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-            let Some(done) = self.ring.completion().next() else {
-                continue;
-            };
-            self.held = false;
-            return match -done.result() {
-                ..=0 => Ok(true),
-                libc::ENOTCONN | libc::ECANCELED | libc::ENODEV | libc::ECONNABORTED => Ok(false),
-                error => Err(io::Error::from_raw_os_error(error)),
-            };
-        }
-    }
-
-    /// Answers the request in the memory. Returns its number.
-    fn answer(&mut self, server: &Server, asker: &dyn Asker) -> u64 {
-        assert!(!self.held, "the kernel has the memory");
-        // SAFETY: the kernel does not hold it (just asserted), and gets it from `give` only, which needs all of `self`.
-        let (front, payload) = unsafe { self.memory.mine() };
-        let commit = u64::from_ne_bytes(front[COMMIT_ID].try_into().expect("eight bytes"));
-        let len = u32::from_ne_bytes(front[PAYLOAD_LEN].try_into().expect("four bytes"));
-        let head = Head::decode(&front[IN_OUT]).expect("as many bytes as a header has");
-        let op = &front[OP_AT..][..abi::op_bytes(head.opcode)];
-        let reply = wire::answer(server, asker, &head, op, payload, len as usize);
-        // Those that nobody waits for do not come this way.
-        let reply = reply.unwrap_or(Err(Errno::NOSYS));
-        let header = wire::out_header(head.unique, reply);
-        front[..header.len()].copy_from_slice(&header);
-        let len = reply.unwrap_or(0) as u32;
-        front[PAYLOAD_LEN].copy_from_slice(&len.to_ne_bytes());
-        commit
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        match self.held {
-            // The kernel may still write into it.
-            true => tracing::warn!(queue = self.queue, "memory of a FUSE ring is lost"),
-            // SAFETY: the worker is dropped once, and nobody uses its memory after.
-            false => unsafe { ManuallyDrop::drop(&mut self.memory) },
-        }
+        pushed.expect("an entry has one command at most");
     }
 }
 
