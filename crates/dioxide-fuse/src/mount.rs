@@ -204,6 +204,17 @@ pub fn unmount_by_force(dir: &Path) {
     }
 }
 
+/// Ends the connection of a file system of ours, whose server was killed and does not end because it waits for an answer of its
+/// own. Whoever else waits for one gets an error. What is mounted stays, unless only its unmounting ends the connection.
+pub fn end_connection(dir: &Path) {
+    if let Some(Mounted { connection, .. }) = mounted(dir) {
+        let abort = format!("/sys/fs/fuse/connections/{connection}/abort");
+        if std::fs::write(abort, "1").is_err() {
+            let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::FORCE);
+        }
+    }
+}
+
 /// Unmounts a file system of ours whose server has ended without that; a few seconds are for its end. What is served, by whomever,
 /// stays. Blocks.
 pub fn unmount_dead(dir: &Path) {
@@ -281,7 +292,10 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         source,
     };
     let absolute = place(dir).map_err(kernel)?;
-    let Some(Mounted { source, writable }) = mounted(&absolute) else {
+    let Some(Mounted {
+        source, writable, ..
+    }) = mounted(&absolute)
+    else {
         return Err(Error::NotMounted(dir.to_owned()));
     };
     let dead = is_dead_at(&absolute);

@@ -4,7 +4,7 @@
 //! needs `unsafe`. It says one line on its standard output when the mount serves; if that ends without one, its exit status
 //! is that of the command.
 //!
-//! A server in a sandbox can neither unmount nor run a program that does, and one that is killed cannot do anything. For them a third
+//! A server in a sandbox can neither unmount nor run a program that does, and one that is killed cannot do anything. For them another
 //! process, this program too, waits outside until it is told, or the server has ended: [`Outside`].
 
 use crate::args::MountArgs;
@@ -79,10 +79,12 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
     let mounted =
         MountPoint::mount(&args.image, &args.dir, &options).map_err(failed_with(&args.image))?;
     tell(args, mounted.warnings());
-    let outside = (options.sandbox || options.auto_unmount)
-        .then(|| Outside::start(args, &options, mounted.dir()))
-        .transpose()
-        .map_err(background)?;
+    let outside = Outside::start(args, &options, mounted.dir());
+    let (outside, _watching) = match options.sandbox || options.auto_unmount {
+        true => (Some(outside.map_err(background)?), None),
+        // Whoever is served well without it is served.
+        false => (None, outside.ok()),
+    };
     let leaving = args.background.then(prepare_to_leave).transpose();
     let leaving = leaving.map_err(background)?;
     if options.sandbox {
@@ -114,7 +116,8 @@ fn options(args: &MountArgs) -> Result<(Options, Vec<String>), Failure> {
     Ok((options, warnings))
 }
 
-/// A process that unmounts when it is told, or, if that is wanted, what this one leaves behind; and ends when this one does.
+/// A process that unmounts when it is told, or, if that is wanted, what this one leaves behind; and ends when this one does. If this one
+/// is killed and cannot end, it lets it.
 struct Outside(Child);
 
 impl Outside {

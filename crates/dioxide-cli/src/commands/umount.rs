@@ -3,9 +3,18 @@
 use crate::args::UmountArgs;
 use crate::failure::{Failure, Status, complain};
 use dioxide_fuse::Unmounted;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Read;
+
+/// How often a server that was killed is looked for, and how many times in a row it is seen before it counts as stuck.
+const LOOK: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+const DEAD_LOOKS: u32 = 2;
 
 /// Unmounts, and waits.
 pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
@@ -23,14 +32,41 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
 
 /// Signals that are for the server may be sent to this process too: the server asks then. Standard input ends when the server
 /// does.
+///
+/// A server that is killed while the kernel writes pages for it waits for an answer that nobody is left to give, where no signal
+/// reaches it: the connection is ended for it.
 fn when_told(args: &UmountArgs) -> Result<Status, Failure> {
     let trouble = |error| Failure::trouble("signals", error);
+    let server = rustix::process::getppid();
     let _ignored = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(trouble)?;
     let _ = rustix::process::setsid();
+    let mut looks = 0;
+    while !is_told(LOOK) {
+        looks = if has_died(server) { looks + 1 } else { 0 };
+        if looks == DEAD_LOOKS {
+            dioxide_fuse::end_connection(&args.dir);
+        }
+    }
     match std::io::stdin().read(&mut [0]) {
         Ok(1) => dioxide_fuse::unmount_by_force(&args.dir),
         _ if args.or_dead => dioxide_fuse::unmount_dead(&args.dir),
         _ => {}
     }
     Ok(Status::Fine)
+}
+
+/// Whether there is a word on standard input, or its end, before so much time has passed.
+fn is_told(within: Timespec) -> bool {
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    poll(&mut fds, Some(&within)).is_ok_and(|ready| ready > 0)
+}
+
+/// Whether a process was ended, though it may have threads that have not.
+fn has_died(process: Option<Pid>) -> bool {
+    let stat = process.map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")));
+    let stat = stat.and_then(Result::ok).unwrap_or_default();
+    // Behind the name, which may have anything in it.
+    let state = stat.rsplit_once(") ");
+    state.is_some_and(|(_, state)| state.starts_with('Z'))
 }

@@ -294,6 +294,10 @@ impl Drop for Bed {
             Err(poisoned) => poisoned.into_inner(),
         };
         let _ = server.kill();
+        if matches!(server.try_wait(), Ok(None)) {
+            // One that waits for an answer of its own would not end.
+            let _ = Command::new("umount").arg("-f").arg(self.root()).status();
+        }
         let _ = server.wait();
     }
 }

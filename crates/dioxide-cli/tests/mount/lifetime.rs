@@ -5,13 +5,15 @@ use crate::bed::{
 };
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
+use rustix::fs::SeekFrom;
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -125,6 +127,39 @@ fn killed_server_loses_nothing_that_was_synced() {
         assert_eq!(found.len(), 1 << 20);
         check_pattern(4, 0, &found);
         again.finish();
+    }
+}
+
+/// `SEEK_DATA` has the kernel write its pages, by requests of its own that the same server answers; who is killed answers none.
+#[test]
+fn server_that_is_killed_while_the_kernel_writes_pages_for_it_ends() {
+    need_fuse!();
+    for bed in each("") {
+        let seeks = AtomicU64::new(0);
+        let path = |thread: u64| bed.at(&format!("f{thread}"));
+        let paths: Vec<_> = (0..8).map(path).collect();
+        let image = std::thread::scope(|scope| {
+            for path in &paths {
+                let seeks = &seeks;
+                scope.spawn(move || {
+                    let file = File::create(path).unwrap();
+                    for at in (0..16).cycle().map(|hole| hole << 16) {
+                        let wrote = file.write_all_at(&[1; 4096], at);
+                        if wrote.is_err() || rustix::fs::seek(&file, SeekFrom::Data(at)).is_err() {
+                            break;
+                        }
+                        seeks.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let until = Instant::now() + Duration::from_secs(20);
+            while seeks.load(Ordering::Relaxed) < 300 {
+                assert!(Instant::now() < until, "too few seeks");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            bed.kill()
+        });
+        Bed::with(image, "").finish();
     }
 }
 

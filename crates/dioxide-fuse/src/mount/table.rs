@@ -10,6 +10,8 @@ pub(super) struct Mounted {
     /// The image.
     pub(super) source: PathBuf,
     pub(super) writable: bool,
+    /// Its number among the kernel's connections.
+    pub(super) connection: String,
 }
 
 /// What of ours is mounted on a directory, if it is what can be seen there.
@@ -29,8 +31,14 @@ fn parse(line: &str) -> Option<Mounted> {
     let mut fs = fs.split(' ');
     let ours = fs.next()? == "fuse.dioxide";
     let source = decode(fs.next()?);
-    let writable = mount.split(' ').nth(5)?.split(',').any(|word| word == "rw");
-    ours.then_some(Mounted { source, writable })
+    let mut mount = mount.split(' ').skip(2);
+    let (_, connection) = mount.next()?.split_once(':')?;
+    let writable = mount.nth(2)?.split(',').any(|word| word == "rw");
+    ours.then_some(Mounted {
+        source,
+        writable,
+        connection: connection.to_owned(),
+    })
 }
 
 /// Spaces and the like are written as `\040`.
@@ -66,6 +74,7 @@ mod tests {
         let expected = Mounted {
             source: r"/i\m.img".into(),
             writable: true,
+            connection: "47".to_owned(),
         };
         assert_eq!(parse(line), Some(expected));
     }
