@@ -634,7 +634,7 @@ impl Mount {
         let set_id = sets_id(&disk);
         let inode = Inode::new(
             numbered.ino,
-            Rwsem::unbiased(new_id(), self.presence),
+            Rwsem::new(new_id(), self.presence),
             location,
             Node { disk, raw },
             Nosec {

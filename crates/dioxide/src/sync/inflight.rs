@@ -322,7 +322,7 @@ mod loom_tests {
     impl Block {
         fn new() -> Arc<Block> {
             Arc::new(Block {
-                lock: Rwsem::new(1, Presence::leaked()),
+                lock: Rwsem::biased(1, Presence::leaked()),
                 io: InFlight::new(1),
                 table: Arc::new(InFlightTable::new(1)),
                 block: UnsafeCell::new(0),

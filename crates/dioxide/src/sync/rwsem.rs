@@ -42,6 +42,12 @@ const REBIAS_AFTER: u32 = 1024;
 #[cfg(loom)]
 const REBIAS_AFTER: u32 = 1;
 
+/// The same for a lock that is new: many files are never read, but changed or removed, and there is nothing to revoke then.
+#[cfg(not(loom))]
+const FIRST_BIAS_AFTER: u32 = 8;
+#[cfg(loom)]
+const FIRST_BIAS_AFTER: u32 = 1;
+
 /// After so many announcements with a fence a reader spares the next ones theirs: together they cost as much
 /// as an interrupt of each processor that reads.
 #[cfg(not(loom))]
@@ -249,20 +255,22 @@ impl Rwsem {
         assert!(id != NOBODY && id << COUNT_BITS >> COUNT_BITS == id, "{id}");
         Rwsem {
             id,
-            bias: AtomicU32::new(if presence.biased { BIASED } else { UNBIASED }),
-            unbiased_reads: AtomicU32::new(0),
+            bias: AtomicU32::new(UNBIASED),
+            unbiased_reads: AtomicU32::new(REBIAS_AFTER - FIRST_BIAS_AFTER),
             raw: RwLock::new(()),
             left: Event::new(),
             presence,
         }
     }
 
-    /// One whose first user is a writer: there is nothing to revoke.
-    pub(crate) fn unbiased(id: u64, presence: &'static Presence) -> Rwsem {
-        Rwsem {
-            bias: AtomicU32::new(UNBIASED),
-            ..Rwsem::new(id, presence)
+    /// One that readers have used.
+    #[cfg(any(test, loom))]
+    pub(crate) fn biased(id: u64, presence: &'static Presence) -> Rwsem {
+        let sem = Rwsem::new(id, presence);
+        for _ in 0..FIRST_BIAS_AFTER {
+            drop(sem.shared(Slot::NONE));
         }
+        sem
     }
 
     /// What it is named in the table.
@@ -403,7 +411,7 @@ mod tests {
     use std::thread;
 
     fn sem() -> Rwsem {
-        Rwsem::new(7, Presence::leaked())
+        Rwsem::biased(7, Presence::leaked())
     }
 
     #[test]
@@ -427,6 +435,15 @@ mod tests {
     }
 
     #[test]
+    fn readers_of_a_new_lock_announce_themselves_after_a_few_reads() {
+        let sem = Rwsem::new(7, Presence::leaked());
+        for _ in 0..FIRST_BIAS_AFTER {
+            assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
+        }
+        assert!(matches!(sem.shared(Slot::of(3)), Shared::Announced(_)));
+    }
+
+    #[test]
     fn readers_announce_again_after_enough_unbiased_reads() {
         let sem = sem();
         drop(sem.exclusive());
@@ -438,7 +455,7 @@ mod tests {
 
     #[test]
     fn nested_shared_uses_the_underlying_lock() {
-        let (sem, other) = (sem(), Rwsem::new(8, Presence::leaked()));
+        let (sem, other) = (sem(), Rwsem::biased(8, Presence::leaked()));
         let outer = sem.shared(Slot::of(3));
         assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
         assert!(matches!(other.shared(Slot::of(3)), Shared::Announced(_)));
@@ -521,7 +538,7 @@ mod loom_tests {
 
     fn watched() -> Arc<Watched> {
         Arc::new(Watched(
-            Rwsem::new(1, Presence::leaked()),
+            Rwsem::biased(1, Presence::leaked()),
             UnsafeCell::new(0),
         ))
     }
