@@ -202,19 +202,34 @@ fn paths(base: &str, dir: u32, files: u64) -> Vec<(String, String)> {
         .collect()
 }
 
+/// When a thread began and ended each operation: its own clock, because who opens the gate may get a processor only when
+/// those behind it have ended.
+type Spans = Vec<(Instant, Instant)>;
+
 /// What a thread does in a round: each operation on all names of its directories, when the gate opens.
-fn work(ground: &impl Ground, dirs: &[Vec<(String, String)>], gate: &Barrier) -> Result<()> {
-    let mut done = Ok(());
+fn work(ground: &impl Ground, dirs: &[Vec<(String, String)>], gate: &Barrier) -> Result<Spans> {
+    let (mut done, mut spans) = (Ok(()), Vec::new());
     for op in Op::ALL {
         gate.wait();
+        let began = Instant::now();
         // Whoever failed still goes through the gate, where the others wait.
         if done.is_ok() {
             let mut names = dirs.iter().flatten();
             done = names.try_for_each(|(old, new)| ground.one(op, old, new));
         }
+        spans.push((began, Instant::now()));
         gate.wait();
     }
-    done
+    done.map(|()| spans)
+}
+
+/// From when the first thread began to when the last ended.
+fn seconds(spans: &[Spans], op: usize) -> f64 {
+    let spans = || spans.iter().map(|spans| spans[op]);
+    let began = spans().map(|(began, _)| began).min();
+    let ended = spans().map(|(_, ended)| ended).max();
+    let (began, ended) = began.zip(ended).expect("a thread");
+    (ended - began).as_secs_f64()
 }
 
 fn round(ground: &impl Ground, base: &str, shape: Shape, files: u64) -> Result<Rates> {
@@ -224,25 +239,26 @@ fn round(ground: &impl Ground, base: &str, shape: Shape, files: u64) -> Result<R
         .map(|dir| paths(base, dir, per_dir))
         .collect();
     (0..shape.dirs).try_for_each(|dir| ground.make_dir(&format!("{base}/{dir}")))?;
-    let mut rates = Rates::default();
     let gate = Barrier::new(shape.threads as usize + 1);
     let of_thread = of_dirs.chunks(of_dirs.len() / shape.threads as usize);
-    std::thread::scope(|scope| {
+    let spans = std::thread::scope(|scope| {
         let threads: Vec<_> = of_thread
             .map(|dirs| scope.spawn(|| work(ground, dirs, &gate)))
             .collect();
         let mut synced = Ok(());
-        for rate in &mut rates {
+        for _ in Op::ALL {
             synced = synced.and(ground.sync());
             gate.wait();
-            let started = Instant::now();
             gate.wait();
-            *rate = (per_dir * u64::from(shape.dirs)) as f64 / started.elapsed().as_secs_f64();
         }
-        let mut joined = threads.into_iter().map(|thread| thread.join());
-        let worked = joined.try_for_each(|done| done.expect("a thread of the load"));
-        synced.and(worked)
+        let joined = threads.into_iter().map(|thread| thread.join());
+        let spans: Result<Vec<Spans>> = joined
+            .map(|done| done.expect("a thread of the load"))
+            .collect();
+        synced.and(spans)
     })?;
+    let all = (per_dir * u64::from(shape.dirs)) as f64;
+    let rates = std::array::from_fn(|op| all / seconds(&spans, op));
     (0..shape.dirs).try_for_each(|dir| ground.remove_dir(&format!("{base}/{dir}")))?;
     ground.remove_dir(base)?;
     ground.sync()?;
