@@ -114,7 +114,11 @@ struct Mounted {
 
 impl Mounted {
     fn open(path: &Path) -> Result<Mounted> {
-        let dir = path.parent().unwrap_or(Path::new("/"));
+        // A directory of it, or a file as the other experiments take one.
+        let dir = match path.is_dir() {
+            true => path,
+            false => path.parent().unwrap_or(Path::new("/")),
+        };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let root = openat(CWD, dir, flags, Mode::empty());
         let failed = |errno: rustix::io::Errno| {
