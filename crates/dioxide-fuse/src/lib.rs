@@ -37,8 +37,8 @@ pub mod transport;
 pub use errno::{Errno, Result};
 pub use error::Error;
 pub use mount::{
-    MountPoint, Unmounted, Unmounter, end_connection, is_dead, unmount, unmount_by_force,
-    unmount_dead, unmount_lazily,
+    Connection, MountPoint, Unmounted, Unmounter, is_dead, unmount, unmount_by_force, unmount_dead,
+    unmount_lazily,
 };
 pub use options::Options;
 pub use table::ROOT_ID;

@@ -204,13 +204,29 @@ pub fn unmount_by_force(dir: &Path) {
     }
 }
 
-/// Ends the connection of a file system of ours, whose server was killed and does not end because it waits for an answer of its
-/// own. Whoever else waits for one gets an error. What is mounted stays, unless only its unmounting ends the connection.
-pub fn end_connection(dir: &Path) {
-    if let Some(Mounted { connection, .. }) = mounted(dir) {
-        let abort = format!("/sys/fs/fuse/connections/{connection}/abort");
-        if std::fs::write(abort, "1").is_err() {
-            let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::FORCE);
+/// The kernel's connection to the server of a file system of ours.
+#[derive(Debug)]
+pub struct Connection {
+    number: String,
+    dir: PathBuf,
+}
+
+impl Connection {
+    /// That of what is mounted on a directory, as the kernel has its path. Asks no server.
+    pub fn of(dir: &Path) -> Option<Connection> {
+        mounted(dir).map(|Mounted { connection, .. }| Connection {
+            number: connection,
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// Ends it, for a server that was killed and does not end because it waits for an answer of its own. Whoever else waits for
+    /// one gets an error. What is mounted stays, unless only its unmounting ends the connection.
+    pub fn end(&self) {
+        let abort = format!("/sys/fs/fuse/connections/{}/abort", self.number);
+        let is_mounted = || Connection::of(&self.dir).is_some_and(|now| now.number == self.number);
+        if std::fs::write(abort, "1").is_err() && is_mounted() {
+            let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::FORCE);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::UmountArgs;
 use crate::failure::{Failure, Status, complain};
-use dioxide_fuse::Unmounted;
+use dioxide_fuse::{Connection, Unmounted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -38,13 +38,14 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
 fn when_told(args: &UmountArgs) -> Result<Status, Failure> {
     let trouble = |error| Failure::trouble("signals", error);
     let server = rustix::process::getppid();
+    let connection = Connection::of(&args.dir);
     let _ignored = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(trouble)?;
     let _ = rustix::process::setsid();
     let mut looks = 0;
     while !is_told(LOOK) {
         looks = if has_died(server) { looks + 1 } else { 0 };
         if looks == DEAD_LOOKS {
-            dioxide_fuse::end_connection(&args.dir);
+            connection.iter().for_each(Connection::end);
         }
     }
     match std::io::stdin().read(&mut [0]) {
