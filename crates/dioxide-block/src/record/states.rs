@@ -114,6 +114,19 @@ impl<'a> States<'a> {
         }
     }
 
+    /// How many moments there are.
+    pub fn moments(&self) -> usize {
+        self.moments.len()
+    }
+
+    /// Of the moments that are left the first and then each `nth` only: the others cost nothing, which in long logs is most.
+    #[must_use]
+    pub fn every(mut self, nth: usize) -> States<'a> {
+        let few: Vec<Moment> = self.moments.step_by(nth.max(1)).collect();
+        self.moments = few.into_iter();
+        self
+    }
+
     /// How many states were dropped because they had been listed.
     pub fn repeated(&self) -> u64 {
         self.repeated

@@ -355,7 +355,8 @@ impl<'a> Media<'a> {
             let bytes = new_bytes(&entry.action, at);
             self.fingerprint ^= replace(sector, self.certain.sector_mut(sector), bytes);
             if forced {
-                self.forced.insert(sector, entry.issued);
+                let last = self.forced.entry(sector).or_default();
+                *last = entry.issued.max(*last);
             }
         }
         Ok(())

@@ -429,6 +429,18 @@ proptest! {
     }
 
     #[test]
+    fn each_nth_moment_has_its_states_and_no_others(log in logs(), nth in 1..5usize) {
+        let options = || Options { exhaustive: 14, ..Options::default() };
+        let whole: BTreeSet<u64> = States::new(&log, options()).map(|state| state.at).collect();
+        let states = States::new(&log, options());
+        let moments = states.moments();
+        let few: BTreeSet<u64> = states.every(nth).map(|state| state.at).collect();
+        prop_assert!(few.is_subset(&whole) && few.len() <= moments.div_ceil(nth));
+        // Nothing has been written then: there is one state.
+        prop_assert!(few.contains(&0));
+    }
+
+    #[test]
     fn states_read_back_as_printed_and_give_the_same_image(log in logs(), seed: u64) {
         let mut forward = Media::new(base(), &log, Cache::Volatile);
         let mut back = Media::new(base(), &log, Cache::Volatile);
