@@ -304,33 +304,20 @@ fn validate_size(header: &ExtentHeader, bytes: usize) -> Result<()> {
 }
 
 fn validate_header(header: &ExtentHeader, bytes: usize, expected_depth: Option<u16>) -> Result<()> {
-    let check =
-        |ok, field, found: u16, expected: String| ensure(ok, STRUCTURE, field, found, expected);
     validate_size(header, bytes)?;
-    let (entries, max) = (header.eh_entries, header.eh_max);
-    check(
-        entries <= max,
-        "eh_entries",
-        entries,
-        format!("at most {max}"),
-    )?;
-    let depth = header.eh_depth;
+    let (entries, max, depth) = (header.eh_entries, header.eh_max, header.eh_depth);
+    let at_most = format_args!("at most {max}");
+    ensure(entries <= max, STRUCTURE, "eh_entries", entries, at_most)?;
     match expected_depth {
-        Some(expected) => check(depth == expected, "eh_depth", depth, expected.to_string())?,
-        None => check(
-            depth <= MAX_DEPTH,
-            "eh_depth",
-            depth,
-            format!("at most {MAX_DEPTH}"),
-        )?,
+        Some(expected) => ensure(depth == expected, STRUCTURE, "eh_depth", depth, expected)?,
+        None => {
+            let at_most = format_args!("at most {MAX_DEPTH}");
+            ensure(depth <= MAX_DEPTH, STRUCTURE, "eh_depth", depth, at_most)?;
+        }
     }
     let ok = depth == 0 || entries > 0;
-    check(
-        ok,
-        "eh_entries",
-        entries,
-        "1 or more in an index node".to_owned(),
-    )
+    let some = "1 or more in an index node";
+    ensure(ok, STRUCTURE, "eh_entries", entries, some)
 }
 
 fn validate_leaf(extents: &[Extent], logical: Range<u64>, physical: Range<u64>) -> Result<()> {
