@@ -215,16 +215,35 @@ pub fn each_cut(image: &Image, blocks: u64, each: &mut dyn FnMut(&CowDevice, usi
         whole: std::iter::once(0..4096).collect(),
         ..Options::default()
     };
-    let all = States::new(&log, options.clone()).count();
+    let most = if soaks() { 400 } else { 12 };
+    let states = States::new(&log, options);
+    let moments = states.moments();
+    let mut states = states.every(moments / most).peekable();
     let mut media = Media::new(base, &log, Cache::Volatile);
-    let most = if soaks() { 400 } else { 4 };
-    let few = States::new(&log, options)
-        .enumerate()
-        .step_by((all / most).max(1));
-    for (number, state) in few {
+    let mut number = 0;
+    while let Some(mut state) = states.next() {
+        // One of each moment: any with the same chance.
+        let mut seen = 1;
+        while let Some(other) = states.next_if(|other| other.at == state.at) {
+            seen += 1;
+            if splitmix(state.at ^ seen << 32).is_multiple_of(seen) {
+                state = other;
+            }
+        }
         let (device, _) = media.crash(&state).expect("a state of this log");
-        each(&device, number, &format!("state {state} of {all}"));
+        each(
+            &device,
+            number,
+            &format!("state {state}, {moments} moments"),
+        );
+        number += 1;
     }
+}
+
+fn splitmix(number: u64) -> u64 {
+    let number = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let number = (number ^ number >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    number ^ number >> 27
 }
 
 /// Whether the superblock says that it is clean.
