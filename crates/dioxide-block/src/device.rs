@@ -193,6 +193,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A queue for one thread's asynchronous operations.
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>>;
 
+    /// Says that the bytes at `offset` will be wanted soon. Returns whether it is worth doing something else first: the
+    /// processor then fetches them meanwhile. A hint, of any offset.
+    fn prefetch(&self, offset: u64) -> bool {
+        let _ = offset;
+        false
+    }
+
     /// The device by its kind, if it has a shorter way than this trait. See [`Lane::of`].
     fn lane(&self) -> Option<Lane> {
         None
@@ -234,6 +241,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
         (**self).open_queue(options)
+    }
+
+    fn prefetch(&self, offset: u64) -> bool {
+        (**self).prefetch(offset)
     }
 
     fn lane(&self) -> Option<Lane> {

@@ -1,13 +1,14 @@
 //! Images and block devices of the host.
 //!
 //! [`open`] finds out what the path is and how it is best driven, makes sure that nobody else is
-//! using it, and returns one of four devices:
+//! using it, and returns one of five devices:
 //!
 //! | Backend | Blocking transfers | Queue | Chosen by `auto` for |
 //! |---|---|---|---|
 //! | `uring` | pread, pwrite | io_uring | block devices, and files of disk file systems |
 //! | `pread` | pread, pwrite | the same, inline at `push` | tmpfs; where io_uring is refused or could only hand requests to kernel threads |
 //! | `mmap`  | copies | the same, inline at `push` | never: only by explicit choice |
+//! | sparse  | pread, pwrite; copies in a lane | copies where the image has pages, inline at `push` | tmpfs, in a program that lets it map ([`FileOptions::may_map`]) |
 //! | [`NullSink`] | those of another device | io_uring on `/dev/null` | never: it is a meter |
 //!
 //! `O_DIRECT` is used where the file takes it, except by mappings. Alignment comes from `statx`
@@ -18,8 +19,8 @@
 //! nor attached to a loop device when it was opened. Offset 0 of the device is byte `img_offset` of
 //! the file, and no transfer leaves `img_offset..img_offset + size`.
 //!
-//! Rejected: choosing the mapping by itself for images in memory. It is the fastest, but a program
-//! that never asked for it should not get a process-wide `SIGBUS` handler.
+//! Rejected: choosing a mapping by itself for images in memory. It is the fastest, but a program
+//! that never asked for it should not get a process-wide `SIGBUS` handler: it says [`FileOptions::may_map`] if it may.
 
 mod guard;
 mod io;
@@ -28,6 +29,7 @@ mod mapping;
 mod probe;
 mod sigbus;
 mod sink;
+mod sparse;
 mod uring;
 
 pub use guard::{Replacing, in_use_by};
@@ -37,7 +39,8 @@ pub use sink::NullSink;
 use crate::inline::InlineQueue;
 use crate::{Device, Durability, Error, Geometry, Queue, QueueOptions, Result};
 use io::FileIo;
-use mapping::MappedDevice;
+use mapping::{MappedDevice, Parts};
+use sparse::{Present, SparseDevice};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -46,7 +49,7 @@ use std::sync::Arc;
 /// How to drive an image or block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// Choose by probing; see the module header. Never the mapping.
+    /// Choose by probing; see the module header. No mapping unless [`FileOptions::may_map`].
     #[default]
     Auto,
     /// io_uring queues, or an error where it is not permitted.
@@ -99,6 +102,9 @@ pub struct FileOptions {
     pub size_bytes: Option<u64>,
     /// Mapping only: read all data into memory and map it before `open` returns.
     pub populate: bool,
+    /// `auto` may map an image in memory, where it has pages. Installs a process-wide `SIGBUS` handler, so it is for a
+    /// program to say and not for a library.
+    pub may_map: bool,
     /// Go through the page cache though the file would take `O_DIRECT`.
     pub buffered: bool,
 }
@@ -115,12 +121,23 @@ pub struct FileOptions {
 pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Arc<dyn Device>> {
     let mut io = probe::open(path.as_ref(), options)?;
     Ok(match choose(&io, options.backend)? {
-        Backend::Mmap => Arc::new(MappedDevice::new(io, options.populate)?),
+        Backend::Mmap => {
+            let parts = Parts::new(&io)?;
+            let mapped = MappedDevice::new(io, parts, None);
+            if options.populate {
+                mapped.populate();
+            }
+            Arc::new(mapped)
+        }
         Backend::Uring => Arc::new(FileDevice {
             io: Arc::new(io),
             uring: true,
         }),
         Backend::Pread | Backend::Auto => {
+            if let Some((parts, present)) = sparse_parts(&io, options) {
+                let mapped = MappedDevice::new(io, parts, Some(present));
+                return Ok(Arc::new(SparseDevice::new(mapped)));
+            }
             io.geometry.inline = io.in_memory;
             Arc::new(FileDevice {
                 io: Arc::new(io),
@@ -128,6 +145,20 @@ pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Arc<dyn Dev
             })
         }
     })
+}
+
+/// A mapping for who lets `auto` choose it, where there is one to be had.
+fn sparse_parts(io: &FileIo, options: &FileOptions) -> Option<(Parts, Present)> {
+    let wanted = options.may_map && options.backend == Backend::Auto && io.in_memory;
+    if !wanted || !Present::is_told(io) {
+        return None;
+    }
+    let made = Parts::new(io).and_then(|parts| {
+        let present = parts.present()?;
+        Ok((parts, present))
+    });
+    made.inspect_err(|error| tracing::debug!(%error, image = %io.name, "not mapped"))
+        .ok()
 }
 
 /// Resolves `auto`; checks that an explicit choice is possible.

@@ -6,8 +6,13 @@
 //! [`Queue::reap`]. It also serves as the queue of any device that has nothing better (pread on a
 //! block device): then `push` blocks.
 //!
+//! A copy from a place in memory that was not used lately waits for the processor to find out where the page is, and
+//! for its first bytes. So a device may ask for an operation to be done a little later ([`Device::prefetch`]): after the next [`AHEAD`],
+//! or at the next call that is not a push.
+//!
 //! Invariants: `done` holds every operation that was pushed and not reaped, in order, so an
-//! operation's slot is its index there; `done` never grows past the capacity it was made with.
+//! operation's slot is its index there; `done` never grows past the capacity it was made with. Operations are done in the order
+//! in which they were pushed: the first `ran` of them are, and the others, of which there are [`AHEAD`] at most, lie in `ahead`.
 //!
 //! Rejected: a ring of slots with a free list. Everything in flight is reaped at once, so an index
 //! into a vector is already unique.
@@ -20,12 +25,18 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Executes each operation at `push`. See the module header.
+/// How many operations are pushed before one is done whose memory is being fetched.
+const AHEAD: usize = 2;
+
+/// Executes each operation at `push`, or soon after. See the module header.
 #[derive(Debug)]
-pub struct InlineQueue<D> {
+pub struct InlineQueue<D: Device> {
     device: D,
     depth: u32,
     done: Vec<Completion>,
+    ran: usize,
+    /// What operation `n` is to do, at `n % (AHEAD + 1)`.
+    ahead: [(OpKind, Seg); AHEAD + 1],
     park: Arc<Park>,
 }
 
@@ -37,7 +48,97 @@ impl<D: Device> InlineQueue<D> {
             device,
             depth,
             done: Vec::with_capacity(depth as usize),
+            ran: 0,
+            ahead: [(OpKind::Read, NOTHING); AHEAD + 1],
             park: Arc::default(),
+        }
+    }
+
+    /// Does the first operation that was not done.
+    #[inline]
+    fn run_next(&mut self) {
+        let (kind, seg) = self.ahead[self.ran % (AHEAD + 1)];
+        let completion = &mut self.done[self.ran];
+        self.ran += 1;
+        if let Err(error) = transfer(&self.device, kind, &seg, &mut completion.buf) {
+            completion.result = Err(error.into());
+        }
+    }
+
+    #[inline]
+    fn run_all(&mut self) {
+        while self.ran < self.done.len() {
+            self.run_next();
+        }
+    }
+
+    /// As `push` of an operation that moves its whole buffer.
+    #[inline(always)]
+    pub(crate) fn push_whole(
+        &mut self,
+        kind: OpKind,
+        device_offset: u64,
+        buf: Buf,
+    ) -> Result<SlotId, Buf> {
+        let seg = Seg {
+            device_offset,
+            buf_offset: 0,
+            len: buf.len() as u32,
+        };
+        match self.done.len() < self.depth as usize && self.waits(kind, &seg) {
+            true => Ok(self.push_waiting(kind, seg, buf)),
+            false => self.push_oddly(kind, device_offset, buf),
+        }
+    }
+
+    #[inline(never)]
+    fn push_oddly(&mut self, kind: OpKind, device_offset: u64, buf: Buf) -> Result<SlotId, Buf> {
+        let pushed = self.push_op(Op::whole(kind, device_offset, buf));
+        pushed.map_err(|op| op.buf)
+    }
+
+    #[inline(always)]
+    fn push_op(&mut self, mut op: Op) -> Result<SlotId, Op> {
+        if self.done.len() >= self.depth as usize {
+            return Err(op);
+        }
+        if let Segs::One(seg) = op.segs
+            && self.waits(op.kind, &seg)
+        {
+            return Ok(self.push_waiting(op.kind, seg, op.buf));
+        }
+        self.run_all();
+        let result = self.run(&mut op);
+        let slot = self.done.len() as u32;
+        push_in_place(&mut self.done, slot, op.buf, result);
+        self.ran = self.done.len();
+        Ok(slot)
+    }
+
+    /// Whether an operation is better done later.
+    #[inline(always)]
+    fn waits(&self, kind: OpKind, seg: &Seg) -> bool {
+        matches!(kind, OpKind::Read | OpKind::Write) && self.device.prefetch(seg.device_offset)
+    }
+
+    #[inline(always)]
+    fn push_waiting(&mut self, kind: OpKind, seg: Seg, buf: Buf) -> SlotId {
+        let slot = self.done.len();
+        self.ahead[slot % (AHEAD + 1)] = (kind, seg);
+        push_in_place(&mut self.done, slot as u32, buf, Ok(()));
+        if slot - self.ran == AHEAD {
+            self.run_next();
+        }
+        slot as SlotId
+    }
+
+    /// As [`Queue::reap`], but hands each completion to `each`.
+    #[inline(always)]
+    pub(crate) fn reap_each(&mut self, mut each: impl FnMut(SlotId, Buf, Result<(), Box<Error>>)) {
+        self.run_all();
+        self.ran = 0;
+        for Completion { slot, buf, result } in self.done.drain(..) {
+            each(slot, buf, result);
         }
     }
 
@@ -47,42 +148,42 @@ impl<D: Device> InlineQueue<D> {
         // length where two fields have just been written, and wait for them.
         match (&op.segs, op.kind) {
             (_, OpKind::Flush) => self.device.flush()?,
-            (Segs::One(seg), kind) => self.transfer(kind, seg, &mut op.buf)?,
+            (Segs::One(seg), kind) => transfer(&self.device, kind, seg, &mut op.buf)?,
             (Segs::Many(_), OpKind::WriteAtomic) => op.check_atomic(self.device.geometry())?,
             (Segs::Many(segs), kind) => {
                 for seg in segs {
-                    self.transfer(kind, seg, &mut op.buf)?;
+                    transfer(&self.device, kind, seg, &mut op.buf)?;
                 }
             }
         }
         Ok(())
     }
+}
 
-    #[inline]
-    fn transfer(&self, kind: OpKind, seg: &Seg, buf: &mut [u8]) -> Result<()> {
-        let start = seg.buf_offset as usize;
-        let bytes = match buf.get_mut(start..start + seg.len as usize) {
-            Some(bytes) if !bytes.is_empty() => bytes,
-            _ => return Err(seg.outside_buffer(kind.name())),
-        };
-        match kind {
-            OpKind::Read => self.device.read_at(seg.device_offset, bytes),
-            OpKind::Write => {
-                let cached = Durability::Cached;
-                self.device.write_at(seg.device_offset, bytes, cached)
-            }
-            OpKind::WriteAtomic => {
-                let cached = Durability::Cached;
-                self.device
-                    .write_atomic_at(seg.device_offset, bytes, cached)
-            }
-            _ => {
-                let durable = Durability::ForceUnitAccess;
-                self.device.write_at(seg.device_offset, bytes, durable)
-            }
+#[inline]
+fn transfer(device: &impl Device, kind: OpKind, seg: &Seg, buf: &mut [u8]) -> Result<()> {
+    let start = seg.buf_offset as usize;
+    let bytes = match buf.get_mut(start..start + seg.len as usize) {
+        Some(bytes) if !bytes.is_empty() => bytes,
+        _ => return Err(seg.outside_buffer(kind.name())),
+    };
+    let cached = Durability::Cached;
+    match kind {
+        OpKind::Read => device.read_at(seg.device_offset, bytes),
+        OpKind::Write => device.write_at(seg.device_offset, bytes, cached),
+        OpKind::WriteAtomic => device.write_atomic_at(seg.device_offset, bytes, cached),
+        _ => {
+            let durable = Durability::ForceUnitAccess;
+            device.write_at(seg.device_offset, bytes, durable)
         }
     }
 }
+
+const NOTHING: Seg = Seg {
+    device_offset: 0,
+    buf_offset: 0,
+    len: 0,
+};
 
 /// Appends without the detour over the stack that `Vec::push` takes for the case that it must grow.
 #[inline]
@@ -115,27 +216,25 @@ impl<D: Device + 'static> Queue for InlineQueue<D> {
         self.done.len() as u32
     }
 
-    fn push(&mut self, mut op: Op) -> Result<SlotId, Op> {
-        if self.done.len() >= self.depth as usize {
-            return Err(op);
-        }
-        let result = self.run(&mut op);
-        let slot = self.done.len() as u32;
-        push_in_place(&mut self.done, slot, op.buf, result);
-        Ok(slot)
+    fn push(&mut self, op: Op) -> Result<SlotId, Op> {
+        self.push_op(op)
     }
 
     fn submit(&mut self) -> Result<()> {
+        self.run_all();
         Ok(())
     }
 
     fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
+        self.run_all();
+        self.ran = 0;
         let count = self.done.len();
         done.append(&mut self.done);
         count
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
+        self.run_all();
         if self.done.is_empty() {
             self.park.park(timeout);
         }
@@ -145,6 +244,12 @@ impl<D: Device + 'static> Queue for InlineQueue<D> {
     fn waker(&self) -> Waker {
         let park = self.park.clone();
         Waker::new(move || park.wake())
+    }
+}
+
+impl<D: Device> Drop for InlineQueue<D> {
+    fn drop(&mut self) {
+        self.run_all();
     }
 }
 
@@ -173,5 +278,166 @@ impl Park {
     fn wake(&self) {
         *self.woken.lock() = true;
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Geometry;
+    use crate::mem::MemDevice;
+
+    /// Memory that asks for time, and remembers what it did. Block 7 fails.
+    #[derive(Clone, Debug)]
+    struct Slow {
+        memory: MemDevice,
+        done: Arc<Mutex<Vec<u64>>>,
+    }
+
+    impl Slow {
+        fn new() -> Slow {
+            Slow {
+                memory: MemDevice::new(1 << 20),
+                done: Arc::default(),
+            }
+        }
+
+        fn queue(&self, depth: u32) -> InlineQueue<Slow> {
+            let options = QueueOptions {
+                depth,
+                ..QueueOptions::default()
+            };
+            InlineQueue::new(self.clone(), &options)
+        }
+
+        fn did(&self) -> Vec<u64> {
+            self.done.lock().clone()
+        }
+
+        fn does(&self, offset: u64) -> Result<()> {
+            self.done.lock().push(offset / 512);
+            match offset / 512 {
+                7 => Err(Error::ReadOnly { op: "write" }),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    impl Device for Slow {
+        fn geometry(&self) -> &Geometry {
+            self.memory.geometry()
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.does(offset)?;
+            self.memory.read_at(offset, buf)
+        }
+
+        fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+            self.does(offset)?;
+            self.memory.write_at(offset, buf, durability)
+        }
+
+        fn flush(&self) -> Result<()> {
+            self.done.lock().push(1000);
+            Ok(())
+        }
+
+        fn discard(&self, offset: u64, len: u64) -> Result<()> {
+            self.memory.discard(offset, len)
+        }
+
+        fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+            self.memory.write_zeroes(offset, len)
+        }
+
+        fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
+            Ok(Box::new(InlineQueue::new(self.clone(), options)))
+        }
+
+        fn prefetch(&self, _: u64) -> bool {
+            true
+        }
+
+        fn describe(&self) -> String {
+            "slow".into()
+        }
+    }
+
+    fn write(queue: &mut InlineQueue<Slow>, block: u64) -> SlotId {
+        let buf = Buf::copy_of(&[block as u8; 512]);
+        queue
+            .push(Op::whole(OpKind::Write, block * 512, buf))
+            .expect("room")
+    }
+
+    #[test]
+    fn operation_that_waits_is_done_after_the_next_ones_and_in_order() {
+        let device = Slow::new();
+        let mut queue = device.queue(8);
+        let slots: Vec<SlotId> = (0..5).map(|block| write(&mut queue, block)).collect();
+        assert_eq!(slots, [0, 1, 2, 3, 4]);
+        assert_eq!(device.did(), [0, 1, 2]);
+        assert_eq!(queue.in_flight(), 5);
+        queue.submit().unwrap();
+        assert_eq!(device.did(), [0, 1, 2, 3, 4]);
+        let read = queue.push_whole(OpKind::Read, 4 * 512, Buf::zeroed(512));
+        assert_eq!(read.unwrap(), 5);
+        let mut done = Vec::new();
+        assert_eq!(queue.reap(&mut done), 6);
+        assert_eq!(done[5].buf[..], [4; 512]);
+        assert!(done.iter().all(|done| done.result.is_ok()));
+    }
+
+    #[test]
+    fn flush_and_durable_write_come_after_what_waits() {
+        let device = Slow::new();
+        let mut queue = device.queue(8);
+        write(&mut queue, 1);
+        let flush = Op {
+            kind: OpKind::Flush,
+            buf: Buf::empty(),
+            segs: Segs::Many([].into()),
+        };
+        queue.push(flush).unwrap();
+        assert_eq!(device.did(), [1, 1000]);
+        write(&mut queue, 2);
+        let durable = Op::whole(OpKind::WriteFua, 3 * 512, Buf::zeroed(512));
+        queue.push(durable).unwrap();
+        assert_eq!(device.did(), [1, 1000, 2, 3]);
+    }
+
+    #[test]
+    fn error_comes_with_the_operation_that_has_it() {
+        let device = Slow::new();
+        let mut queue = device.queue(4);
+        for block in [6, 7, 8] {
+            write(&mut queue, block);
+        }
+        assert!(queue.push_whole(OpKind::Read, 0, Buf::zeroed(512)).is_ok());
+        assert!(queue.push_whole(OpKind::Read, 0, Buf::zeroed(512)).is_err());
+        let mut failed = Vec::new();
+        queue.reap_each(|slot, buf, result| failed.push((slot, buf.len(), result.is_err())));
+        let expected = [
+            (0, 512, false),
+            (1, 512, true),
+            (2, 512, false),
+            (3, 512, false),
+        ];
+        assert_eq!(failed, expected);
+        // The next ones begin anew.
+        assert_eq!(write(&mut queue, 9), 0);
+        queue.wait(None).unwrap();
+        assert_eq!(device.did(), [6, 7, 8, 0, 9]);
+    }
+
+    #[test]
+    fn queue_that_is_dropped_has_done_what_was_pushed() {
+        let device = Slow::new();
+        let mut queue = device.queue(8);
+        write(&mut queue, 1);
+        assert!(device.did().is_empty());
+        drop(queue);
+        assert_eq!(device.did(), [1]);
     }
 }

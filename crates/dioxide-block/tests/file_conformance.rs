@@ -52,6 +52,17 @@ fn shm(backend: Backend) -> Option<Fixture> {
     Some(Fixture::over(device, file))
 }
 
+fn sparse(img_offset: u64) -> Option<Fixture> {
+    let file = host::shm_file(SIZE + img_offset);
+    let options = FileOptions {
+        img_offset,
+        ..host::sparse()
+    };
+    let device = host::open(file.path(), &options);
+    assert!(device.describe().contains("mapping"));
+    Some(Fixture::over(device, file))
+}
+
 fn disk(options: FileOptions) -> Option<Fixture> {
     let file = host::disk_file(SIZE + options.img_offset);
     let device = host::open(file.path(), &options);
@@ -123,6 +134,8 @@ conformance! {
     on_auto_shm: shm(Backend::Auto);
     on_uring_shm: shm(Backend::Uring);
     on_mmap_shm: shm(Backend::Mmap);
+    on_sparse_shm: sparse(0);
+    on_sparse_offset: sparse(512);
     on_mmap_disk: disk(host::writable(Backend::Mmap));
     on_mmap_offset: disk(FileOptions { img_offset: 512, ..host::writable(Backend::Mmap) });
     on_pread_disk: disk(host::writable(Backend::Pread));

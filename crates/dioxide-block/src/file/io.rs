@@ -63,8 +63,9 @@ impl FileIo {
         self.write_all(offset, buf, durability)
     }
 
+    /// As [`FileIo::read_at`], of a range that was checked and memory that suits.
     #[inline]
-    fn read_all(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_all(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         match rio::pread(&self.fd, &mut *buf, self.base + offset) {
             Ok(n) if n == buf.len() => Ok(()),
             first => self.read_rest(first, offset, buf),
@@ -79,8 +80,9 @@ impl FileIo {
         })
     }
 
+    /// As [`FileIo::write_at`], of a range that was checked and memory that suits.
     #[inline]
-    fn write_all(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+    pub(super) fn write_all(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         if durability == Durability::ForceUnitAccess {
             return self.write_durable(offset, buf);
         }

@@ -8,6 +8,7 @@
 use super::FileDevice;
 use super::mapping::MappedDevice;
 use super::uring::UringQueue;
+use crate::inline::InlineQueue;
 use crate::{Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, Result, SlotId, Waker};
 use std::any::Any;
 use std::fmt;
@@ -73,28 +74,31 @@ pub struct QueueLane(QueueKind);
 
 enum QueueKind {
     Uring(Box<UringQueue>),
+    Mapping(Box<InlineQueue<MappedDevice>>),
     Any(Box<dyn Queue>, Vec<Completion>),
 }
 
 impl QueueLane {
     /// The lane of a queue: its own, or the one through the trait.
     pub fn of(queue: Box<dyn Queue>) -> QueueLane {
-        let known: &dyn Any = &*queue;
-        if !known.is::<UringQueue>() {
-            let done = Vec::with_capacity(queue.depth() as usize);
-            return QueueLane(QueueKind::Any(queue, done));
-        }
-        let known: Box<dyn Any> = queue;
-        match known.downcast() {
-            Ok(queue) => QueueLane(QueueKind::Uring(queue)),
-            Err(_) => unreachable!("it was asked what it is"),
-        }
+        let queue = match known(queue) {
+            Ok(uring) => return QueueLane(QueueKind::Uring(uring)),
+            Err(queue) => queue,
+        };
+        QueueLane(match known(queue) {
+            Ok(mapping) => QueueKind::Mapping(mapping),
+            Err(queue) => {
+                let done = Vec::with_capacity(queue.depth() as usize);
+                QueueKind::Any(queue, done)
+            }
+        })
     }
 
     #[inline(always)]
     fn queue(&self) -> &dyn Queue {
         match &self.0 {
             QueueKind::Uring(queue) => &**queue,
+            QueueKind::Mapping(queue) => &**queue,
             QueueKind::Any(queue, _) => &**queue,
         }
     }
@@ -103,6 +107,7 @@ impl QueueLane {
     fn queue_mut(&mut self) -> &mut dyn Queue {
         match &mut self.0 {
             QueueKind::Uring(queue) => &mut **queue,
+            QueueKind::Mapping(queue) => &mut **queue,
             QueueKind::Any(queue, _) => &mut **queue,
         }
     }
@@ -134,6 +139,7 @@ impl QueueLane {
     ) -> Result<SlotId, Buf> {
         match &mut self.0 {
             QueueKind::Uring(queue) => queue.push_whole(kind, device_offset, buf),
+            QueueKind::Mapping(queue) => queue.push_whole(kind, device_offset, buf),
             QueueKind::Any(queue, _) => {
                 let pushed = queue.push(Op::whole(kind, device_offset, buf));
                 pushed.map_err(|op| op.buf)
@@ -154,6 +160,7 @@ impl QueueLane {
     pub fn reap(&mut self, mut each: impl FnMut(SlotId, Buf, Result<(), Box<Error>>)) {
         match &mut self.0 {
             QueueKind::Uring(queue) => queue.reap_each(each),
+            QueueKind::Mapping(queue) => queue.reap_each(each),
             QueueKind::Any(queue, done) => {
                 queue.reap(done);
                 for Completion { slot, buf, result } in done.drain(..) {
@@ -175,6 +182,16 @@ impl QueueLane {
     pub fn waker(&self) -> Waker {
         self.queue().waker()
     }
+}
+
+/// The queue, if it is a `Q`.
+fn known<Q: Queue>(queue: Box<dyn Queue>) -> Result<Box<Q>, Box<dyn Queue>> {
+    let any: &dyn Any = &*queue;
+    if !any.is::<Q>() {
+        return Err(queue);
+    }
+    let any: Box<dyn Any> = queue;
+    Ok(any.downcast().expect("it was asked what it is"))
 }
 
 impl fmt::Debug for QueueLane {

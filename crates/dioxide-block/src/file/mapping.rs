@@ -11,6 +11,8 @@
 //!
 //! Copies race with other writers of the same bytes (threads, processes) as in [`crate::mem`].
 //!
+//! A mapping may know which pages the file has ([`super::sparse`]): what is not there is not copied then, but transferred by a call.
+//!
 //! Rejected: `msync` per durable write. `fdatasync` writes back what was dirtied through the
 //! mapping as well, and is still right after the mapping was lost.
 #![allow(unsafe_code)]
@@ -18,6 +20,7 @@
 use super::Lane;
 use super::io::{FileIo, failed};
 use super::sigbus::Watch;
+use super::sparse::Present;
 use crate::inline::InlineQueue;
 use crate::mem::Region;
 use crate::{Device, Durability, Geometry, Queue, QueueOptions, Result};
@@ -39,18 +42,24 @@ struct Mapping {
     io: FileIo,
     /// Bytes of the region before the device's first: mappings begin on pages.
     lead: usize,
+    /// Which pages may be copied; all, if `None`.
+    present: Option<Present>,
     // Order of drop: no watch may outlive the range that it covers.
     watch: Watch,
     region: Region,
 }
 
-impl MappedDevice {
+/// What makes a mapping of an open file.
+pub(super) struct Parts {
+    lead: usize,
+    watch: Watch,
+    region: Region,
+}
+
+impl Parts {
     /// Maps what `io` describes; `io` must not be direct.
-    pub(super) fn new(mut io: FileIo, populate: bool) -> Result<MappedDevice> {
+    pub(super) fn new(io: &FileIo) -> Result<Parts> {
         debug_assert!(!io.direct);
-        io.geometry.inline = true;
-        // Elsewhere a durable write is a write and a flush.
-        io.geometry.fua = io.in_memory;
         let page = rustix::param::page_size() as u64;
         let lead = (io.base % page) as usize;
         let len = io.geometry.size_bytes as usize + lead;
@@ -60,16 +69,37 @@ impl MappedDevice {
         // The last page is ours to its end.
         let (start, len) = (region.span().0, len.next_multiple_of(page as usize));
         let watch = Watch::new(start, len)?;
-        let mapping = Mapping {
-            io,
+        Ok(Parts {
             lead,
             watch,
             region,
-        };
-        if populate {
-            mapping.populate();
-        }
-        Ok(MappedDevice(Arc::new(mapping)))
+        })
+    }
+
+    /// A table for the pages of this region.
+    pub(super) fn present(&self) -> Result<Present> {
+        let len = self.region.span().1;
+        Present::unknown(len).map_err(|e| failed("map", 0, len as u64, e))
+    }
+}
+
+impl MappedDevice {
+    /// `parts` are those of `io`.
+    pub(super) fn new(mut io: FileIo, parts: Parts, present: Option<Present>) -> MappedDevice {
+        io.geometry.inline = true;
+        // Elsewhere a durable write is a write and a flush.
+        io.geometry.fua = io.in_memory;
+        MappedDevice(Arc::new(Mapping {
+            io,
+            present,
+            lead: parts.lead,
+            watch: parts.watch,
+            region: parts.region,
+        }))
+    }
+
+    pub(super) fn io(&self) -> &FileIo {
+        &self.0.io
     }
 }
 
@@ -81,9 +111,19 @@ impl Mapping {
         !self.watch.lost()
     }
 
+    /// Whether a range may be copied.
+    #[inline(always)]
+    fn copies(&self, offset: u64, len: usize) -> bool {
+        let there = match &self.present {
+            None => true,
+            Some(present) => present.has(self.lead + offset as usize, len),
+        };
+        there && !self.watch.lost()
+    }
+
     #[inline(always)]
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if !self.watch.lost() {
+        if self.copies(offset, buf.len()) {
             // SAFETY: the caller checked the range against the device's size, and the region is
             // `lead` longer.
             unsafe { self.region.copy_out(self.lead + offset as usize, buf) };
@@ -96,7 +136,7 @@ impl Mapping {
 
     #[inline(always)]
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        if !self.watch.lost() {
+        if self.copies(offset, buf.len()) {
             // SAFETY: as in `read`; the caller checked that the device is writable.
             unsafe { self.region.copy_in(self.lead + offset as usize, buf) };
             if self.kept() {
@@ -122,12 +162,30 @@ impl Mapping {
 
     #[cold]
     fn read_by_call(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.io.read_at(offset, buf)
+        if let Some(present) = &self.present {
+            present.ask(&self.region, self.lead + offset as usize, buf.len());
+        }
+        self.io.read_all(offset, buf)
     }
 
     #[cold]
     fn write_by_call(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        self.io.write_at(offset, buf, Durability::Cached)
+        self.io.write_all(offset, buf, Durability::Cached)?;
+        self.note_written(offset, buf.len());
+        Ok(())
+    }
+
+    fn note_written(&self, offset: u64, len: usize) {
+        if let Some(present) = &self.present {
+            present.written(self.lead + offset as usize, len);
+        }
+    }
+
+    /// Before a range of the device is punched, or may be.
+    fn note_punched(&self, offset: u64, len: u64) {
+        if let Some(present) = &self.present {
+            present.punched(self.lead + offset as usize, len as usize);
+        }
     }
 
     /// Reads the data of the file, not its holes, and maps it. As much as works: what fails here
@@ -177,6 +235,16 @@ impl Mapping {
 }
 
 impl MappedDevice {
+    /// Fills the page tables where the file has data.
+    pub(super) fn populate(&self) {
+        self.0.populate();
+    }
+
+    /// After a range was written by a call.
+    pub(super) fn note_written(&self, offset: u64, len: usize) {
+        self.0.note_written(offset, len);
+    }
+
     /// Reads at any offset of the device.
     #[inline(always)]
     pub(super) fn read_bytes(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -230,15 +298,27 @@ impl Device for MappedDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.geometry().check("discard", offset, len)?;
+        self.0.note_punched(offset, len);
         self.0.io.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.geometry().check("write zeroes", offset, len)?;
+        self.0.note_punched(offset, len);
         self.0.io.write_zeroes(offset, len)
     }
 
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
         Ok(Box::new(InlineQueue::new(self.clone(), options)))
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offset: u64) -> bool {
+        let map = &*self.0;
+        map.io.geometry.check_inside("prefetch", offset, 1).is_ok()
+            && map.copies(offset, 1)
+            && map.region.prefetch(map.lead + offset as usize)
     }
 
     fn lane(&self) -> Option<Lane> {

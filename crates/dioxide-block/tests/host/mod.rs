@@ -53,6 +53,14 @@ pub fn writable(backend: Backend) -> FileOptions {
     }
 }
 
+/// What `auto` does for a program that lets it map.
+pub fn sparse() -> FileOptions {
+    FileOptions {
+        may_map: true,
+        ..writable(Backend::Auto)
+    }
+}
+
 pub fn open(path: &Path, options: &FileOptions) -> Arc<dyn Device> {
     dioxide_block::file::open(path, options).expect("the image opens")
 }

@@ -29,7 +29,7 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
                         as for ext4
   img_offset=BYTES      where the file system begins in the image; k, M, G
   dio_policy=POLICY     whose rules decide about locks, see dioxide explain
-  backend=HOW           auto, uring, pread or mmap
+  backend=HOW           auto, uring, pread or mmap; auto copies what an image in memory has, and reads its holes by pread
   nowriteback           every write goes to the image at once, and the times of O_DIRECT writes are seen at once; else
                         when the kernel has dropped the file from its cache
   entry_timeout=SECS, attr_timeout=SECS

@@ -108,7 +108,8 @@ fn background(error: io::Error) -> Failure {
 fn options(args: &MountArgs) -> Result<(Options, Vec<String>), Failure> {
     let words = args.options.join(",");
     let (mut options, warnings) = Options::parse(&words).map_err(failed)?;
-    options.image = options.image.on_wait(waiting);
+    // The process is ours alone.
+    options.image = options.image.may_map(true).on_wait(waiting);
     options.sandbox |= args.sandbox;
     if args.stats.is_some() {
         options.stats.clone_from(&args.stats);

@@ -440,3 +440,52 @@ fn fio_verifies_what_it_wrote() {
         bed.finish();
     }
 }
+
+/// Reads a file as a database would, in blocks of 4 KiB.
+fn read_directly(path: &Path) -> Vec<u8> {
+    let file = direct(path);
+    let len = file.metadata().unwrap().len();
+    let mut block = Buf::zeroed(4096);
+    let mut content = Vec::new();
+    for offset in (0..len).step_by(4096) {
+        file.read_exact_at(&mut block, offset).unwrap();
+        content.extend_from_slice(&block);
+    }
+    content
+}
+
+#[test]
+fn image_in_memory_is_mapped_and_its_holes_take_no_memory() {
+    need_fuse!();
+    const LEN: usize = 8 << 20;
+    let bed = Bed::new("");
+    fs::write(bed.at("zeros"), vec![0; LEN]).unwrap();
+    fs::write(bed.at("data"), pattern(1, 0, LEN)).unwrap();
+    let image = bed.finish();
+    run(limited("fallocate").arg("--dig-holes").arg(image.path()));
+    let memory = |path: &Path| fs::metadata(path).unwrap().blocks() * 512;
+    let before = memory(image.path());
+
+    let bed = Bed::with(image, "");
+    let maps = fs::read_to_string(format!("/proc/{}/maps", bed.pid())).unwrap();
+    assert!(maps.contains(bed.image().to_str().unwrap()), "{maps}");
+    assert!(read_directly(&bed.at("zeros")) == vec![0; LEN]);
+    assert!(read_directly(&bed.at("data")) == pattern(1, 0, LEN));
+    let grown = memory(bed.image()).saturating_sub(before);
+    assert!(grown < 1 << 20, "reads took {grown} bytes");
+    // What is written over a hole, and over data, is there after the next mount too.
+    for name in ["zeros", "data"] {
+        let file = direct(&bed.at(name));
+        for offset in [0, 4096, 65536, LEN as u64 - 4096] {
+            let block = Buf::copy_of(&pattern(2, offset, 4096));
+            file.write_all_at(&block, offset).unwrap();
+        }
+    }
+    let expected = ["zeros", "data"].map(|name| read_directly(&bed.at(name)));
+    let image = bed.finish();
+    let bed = Bed::with(image, "backend=pread");
+    assert!(read_directly(&bed.at("zeros")) == expected[0]);
+    assert!(read_directly(&bed.at("data")) == expected[1]);
+    assert!(expected[0][..8192] == pattern(2, 0, 8192));
+    bed.finish();
+}

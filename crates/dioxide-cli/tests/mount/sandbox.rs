@@ -51,7 +51,7 @@ fn work(bed: &Bed) {
 #[test]
 fn server_in_a_sandbox_works_with_every_backend() {
     need_fuse!();
-    for backend in ["pread", "mmap", "uring"] {
+    for backend in ["auto", "pread", "mmap", "uring"] {
         let bed = Bed::new(&format!("sandbox,backend={backend}"));
         work(&bed);
         let threads = each_thread(bed.pid(), "Seccomp:\t2");

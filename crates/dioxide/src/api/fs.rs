@@ -34,6 +34,7 @@ pub struct MountOptions {
     pub(crate) dioread_nolock: bool,
     pub(crate) workers: usize,
     pub(crate) populate: bool,
+    pub(crate) may_map: bool,
     pub(crate) barrier: bool,
     pub(crate) discard: bool,
     pub(crate) commit_interval: Duration,
@@ -80,6 +81,7 @@ impl Default for MountOptions {
             dioread_nolock: true,
             workers: 8,
             populate: false,
+            may_map: false,
             barrier: true,
             discard: false,
             commit_interval: Duration::from_secs(5),
@@ -169,6 +171,13 @@ impl MountOptions {
     /// Fill the page tables of a mapping when it is opened, instead of at first touch.
     pub fn populate(mut self, on: bool) -> Self {
         self.populate = on;
+        self
+    }
+
+    /// The backend that is chosen by probing may be a mapping, for an image in memory: small requests are copies where the image
+    /// has pages, and holes take no memory. For a program to say and not for a library: a process-wide `SIGBUS` handler is installed.
+    pub fn may_map(mut self, on: bool) -> Self {
+        self.may_map = on;
         self
     }
 
@@ -273,6 +282,7 @@ impl MountOptions {
         {
             let file_options = FileOptions {
                 img_offset: 0,
+                may_map: false,
                 ..self.file_options()
             };
             let device = dioxide_block::file::open(path, &file_options)?;
@@ -287,6 +297,7 @@ impl MountOptions {
             write: !self.read_only,
             img_offset: self.img_offset,
             populate: self.populate,
+            may_map: self.may_map,
             ..FileOptions::default()
         }
     }
