@@ -7,12 +7,12 @@
 //! block device): then `push` blocks.
 //!
 //! A copy from a place in memory that was not used lately waits for the processor to find out where the page is, and
-//! for its first bytes. So a device may ask for an operation to be done a little later ([`Device::prefetch`]): after the next [`AHEAD`],
+//! for its first bytes. So a device may ask for an operation to be done a little later ([`Device::prefetch`]): after the next `AHEAD`,
 //! or at the next call that is not a push.
 //!
 //! Invariants: `done` holds every operation that was pushed and not reaped, in order, so an
 //! operation's slot is its index there; `done` never grows past the capacity it was made with. Operations are done in the order
-//! in which they were pushed: the first `ran` of them are, and the others, of which there are [`AHEAD`] at most, lie in `ahead`.
+//! in which they were pushed: the first `ran` of them are, and the others, of which there are `AHEAD` at most, lie in `ahead`.
 //!
 //! Rejected: a ring of slots with a free list. Everything in flight is reaped at once, so an index
 //! into a vector is already unique.
