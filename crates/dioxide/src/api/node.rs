@@ -7,6 +7,7 @@ use crate::namei::{At, Blueprint};
 use crate::{
     DirEntry, Error, File, FileType, Fs, Metadata, OpenOptions, Result, SetAttributes, Xattr,
 };
+use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Ino;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -63,16 +64,25 @@ impl Fs {
     }
 
     /// The file that has a number, as file handles of NFS name it: number and generation together are one file's for
-    /// ever. A file without names is found as long as somebody holds it.
+    /// ever. Without a generation it is the one that has the number now. A file without names is found as long as somebody
+    /// holds it; what is the file system's own is not.
     ///
     /// # Errors
     /// `ENOENT` if that file is gone; damage.
-    pub fn node_by_number(&self, ino: u32, generation: u32) -> Result<Node> {
-        let gone = || Error::NotFound(format!("inode {ino} of generation {generation}"));
+    pub fn node_by_number(&self, ino: u32, generation: Option<u32>) -> Result<Node> {
+        let gone = || {
+            let of = generation.map(|generation| format!(" of generation {generation}"));
+            Error::NotFound(format!("inode {ino}{}", of.unwrap_or_default()))
+        };
         // A number that somebody made up is no damage: nothing is recorded.
         self.0.check_running()?;
+        if self.0.is_own_inode(Ino(ino)) {
+            return Err(gone());
+        }
         let inode = self.0.numbered(Ino(ino))?.ok_or_else(gone)?;
-        match inode.generation == generation {
+        let is_meant = generation.is_none_or(|generation| generation == inode.generation)
+            && !inode.flags().contains(InodeFlags::EA_INODE);
+        match is_meant {
             true => Node::hold(&self.0, inode),
             false => Err(gone()),
         }

@@ -19,6 +19,7 @@ use super::create::check_lives;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::{Error, Result};
+use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Ino;
 use std::fmt;
 use std::sync::Arc;
@@ -49,6 +50,14 @@ fn usual_bytes() -> usize {
     let container = container.and_then(|bytes| bytes.trim().parse().ok());
     let bytes = machine.min(container.unwrap_or(u64::MAX)) / PART;
     bytes.min(MOST) as usize
+}
+
+pub(super) fn bad_entry(dir: &Inode, name: &[u8], ino: Ino, what: &str) -> Error {
+    let name = name.escape_ascii();
+    dir.corrupt(
+        "directory entry",
+        format!("'{name}' names inode {ino}, {what}"),
+    )
 }
 
 impl Dentries {
@@ -100,8 +109,37 @@ impl Mount {
             return Ok(known);
         }
         let found = self.find_entry(dir, name)?;
+        if let Some(ino) = found.filter(|&ino| self.is_own_inode(ino)) {
+            return Err(bad_entry(dir, name, ino, "which is the file system's own"));
+        }
         self.dentries.put(dir, name, found);
         Ok(found)
+    }
+
+    /// Whether an inode is one of the file system's own, which no name stands for.
+    pub(crate) fn is_own_inode(&self, ino: Ino) -> bool {
+        let disk = self.sb.disk();
+        let hidden = [
+            disk.s_usr_quota_inum,
+            disk.s_grp_quota_inum,
+            disk.s_prj_quota_inum,
+            disk.s_orphan_file_inum,
+        ];
+        ino != Ino::ROOT && ino < self.sb.first_ino() || hidden.contains(&ino.0)
+    }
+
+    /// The inode of a name.
+    fn named(&self, dir: &Inode, name: &[u8], ino: Ino) -> Result<Arc<Inode>> {
+        let inode = self.inode(ino)?;
+        match inode.flags().contains(InodeFlags::EA_INODE) {
+            true => Err(bad_entry(
+                dir,
+                name,
+                ino,
+                "which holds an attribute's value",
+            )),
+            false => Ok(inode),
+        }
     }
 
     /// The inode that a name in a directory stands for. Blocks on metadata, unless both are in memory.
@@ -112,7 +150,7 @@ impl Mount {
         let version = dir.names_version.load(Ordering::Acquire);
         if let Some(known) = self.dentries.get(dir, name) {
             let Some(ino) = known else { return Ok(None) };
-            let inode = self.inode(ino);
+            let inode = self.named(dir, name, ino);
             if dir.names_version.load(Ordering::Acquire) == version
                 && inode.as_ref().is_ok_and(|inode| !inode.has_ended())
             {
@@ -125,7 +163,7 @@ impl Mount {
             return Ok(None);
         }
         match self.find_name(dir, name)? {
-            Some(ino) => self.inode(ino).map(Some),
+            Some(ino) => self.named(dir, name, ino).map(Some),
             None => Ok(None),
         }
     }
@@ -134,13 +172,6 @@ impl Mount {
     pub(crate) fn child_locked(&self, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
         let absent = || Error::NotFound(String::from_utf8_lossy(name).into_owned());
         let ino = self.find_name(dir, name)?.ok_or_else(absent)?;
-        if ino < self.sb.first_ino() && ino != Ino::ROOT {
-            let what = format!(
-                "'{}' names inode {ino}, which is the file system's own",
-                name.escape_ascii()
-            );
-            return Err(dir.corrupt("directory entry", what));
-        }
-        self.inode(ino)
+        self.named(dir, name, ino)
     }
 }

@@ -6,11 +6,11 @@
 //!
 //! Rejected: resolving `..` in the text, which is wrong behind a symlink.
 
+use super::dentries::bad_entry;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::{Error, FileType, Result};
 use dioxide_format::dir::NAME_MAX;
-use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Ino;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -72,9 +72,7 @@ impl Mount {
         };
         let child = self.child(&dir, last.name)?;
         let child = child.ok_or_else(|| Error::NotFound(text(path)))?;
-        let takes_a_walk = matches!(child.file_type(), FileType::Directory | FileType::Symlink)
-            || child.ino < self.sb.first_ino()
-            || child.flags().contains(InodeFlags::EA_INODE);
+        let takes_a_walk = matches!(child.file_type(), FileType::Directory | FileType::Symlink);
         Ok((!takes_a_walk).then_some(child))
     }
 
@@ -277,29 +275,10 @@ impl Walk<'_> {
         let dir = self.here();
         let child = self.mount.child(dir, name)?;
         let child = child.ok_or_else(|| Error::NotFound(self.name()))?;
-        self.check_entry(dir, name, child.ino)?;
-        if child.flags().contains(InodeFlags::EA_INODE) {
-            return Err(self.bad_entry(dir, name, child.ino, "which holds an attribute's value"));
+        if self.way.iter().any(|above| above.ino == child.ino) {
+            return Err(bad_entry(dir, name, child.ino, "a directory above it"));
         }
         Ok(child)
-    }
-
-    /// An entry must not name one of the file system's own inodes, or a directory above it.
-    fn check_entry(&self, dir: &Inode, name: &[u8], ino: Ino) -> Result<()> {
-        if ino < self.mount.sb.first_ino() && ino != Ino::ROOT {
-            return Err(self.bad_entry(dir, name, ino, "which is the file system's own"));
-        }
-        if self.way.iter().any(|above| above.ino == ino) {
-            return Err(self.bad_entry(dir, name, ino, "a directory above it"));
-        }
-        Ok(())
-    }
-
-    fn bad_entry(&self, dir: &Inode, name: &[u8], ino: Ino, what: &str) -> Error {
-        dir.corrupt(
-            "directory entry",
-            format!("'{}' names inode {ino}, {what}", name.escape_ascii()),
-        )
     }
 
     fn follow(&mut self, symlink: &Inode) -> Result<Vec<u8>> {

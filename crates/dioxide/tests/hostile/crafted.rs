@@ -1,7 +1,7 @@
 //! Damage with an aim: one field at a time, by debugfs, and the error that must come of it.
 
 use dioxide::{Error, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, debugfs, debugfs_query};
+use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
@@ -270,6 +270,40 @@ fn entry_of_a_reserved_inode_is_corrupt() {
         .metadata("/d/journal")
         .expect_err("it is the file system's");
     assert_corrupt(&error, "directory entry", "journal");
+}
+
+#[test]
+fn entry_of_what_is_hidden_is_corrupt_for_who_asks_a_directory() {
+    let image = image("^metadata_csum,orphan_file,quota,project");
+    let orphans = dumpe2fs(image.path());
+    let orphans = orphans
+        .lines()
+        .find(|line| line.starts_with("Orphan file inode"));
+    let number = orphans.and_then(|line| line.split_whitespace().last());
+    let link = |ino: &str, name: &str| format!("link <{ino}> d/{name}");
+    let number = number.expect("dumpe2fs tells it");
+    debugfs(
+        image.path(),
+        &[
+            link("8", "journal"),
+            link("3", "quota"),
+            link(number, "orphans"),
+        ],
+    );
+    let fs = open(&image);
+    let dir = fs.node("/d").expect("a directory");
+    for name in ["journal", "quota", "orphans"] {
+        let error = dir
+            .lookup(name.as_bytes())
+            .expect_err("it is the file system's");
+        assert_corrupt(&error, "directory entry", name);
+        let told = dir.lookup_metadata(name.as_bytes(), |_| ());
+        assert_corrupt(&told.expect_err("the same"), "directory entry", name);
+    }
+    for ino in [8, 3, number.parse().expect("a number")] {
+        let found = fs.node_by_number(ino, None).map(|_| ());
+        assert_eq!(found.expect_err("the same").errno(), libc::ENOENT);
+    }
 }
 
 #[test]
