@@ -20,12 +20,14 @@
 //! | `table` | which files the kernel knows, and which it has open |
 //! | [`transport`] | how requests come and answers go: `read` and `write` of `/dev/fuse`, or rings shared with the kernel |
 //! | [`stats`] | what was counted of all this |
+//! | `inherited` | what the process was started with |
 //! | [`sandbox`] | a process that can do nothing else |
 //! | `options` | `-o` |
 //! | `mount` | from an image to a mount that serves, and back to an image that is closed |
 
 mod errno;
 mod error;
+mod inherited;
 mod mount;
 mod options;
 pub mod sandbox;
@@ -36,9 +38,9 @@ pub mod transport;
 
 pub use errno::{Errno, Result};
 pub use error::Error;
+pub use inherited::close_inherited;
 pub use mount::{
-    Connection, MountPoint, Unmounted, Unmounter, is_dead, unmount, unmount_by_force, unmount_dead,
-    unmount_lazily,
+    Connection, MountPoint, Unmounted, Unmounter, is_dead, unmount, unmount_dead, unmount_lazily,
 };
 pub use options::Options;
 pub use table::ROOT_ID;

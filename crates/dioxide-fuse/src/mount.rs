@@ -6,12 +6,16 @@
 mod report;
 mod table;
 
-use crate::server::Server;
+use crate::server::{Server, ServerOptions};
+use crate::stats::IMAGE_XATTR;
 use crate::transport::{self, ConnectOptions, Transport};
 use crate::{Error, Options, sandbox};
 use dioxide::Fs;
 use dioxide::format::features::Incompat;
+use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -68,14 +72,19 @@ impl MountPoint {
                 "a server that died had left its mount on {dir}; that is detached"
             ));
         }
-        let server = Arc::new(Server::new(fs, options.server.clone())?);
+        let found = image.canonicalize().unwrap_or(image.to_owned());
+        let answers = ServerOptions {
+            image: Some(found.clone()),
+            ..options.server.clone()
+        };
+        let server = Arc::new(Server::new(fs, answers)?);
         if let Some(stats) = &stats
             && let Err(source) = report::write(&server, stats)
         {
             server.close()?;
             return Err(kernel("cannot write", stats)(source));
         }
-        let connect = connect_options(image, options, server.is_read_only());
+        let connect = connect_options(&found, options, server.is_read_only());
         let connected = transport::connect(server.clone(), &dir, &connect);
         let transport = match connected {
             Ok(transport) => transport,
@@ -106,7 +115,7 @@ impl MountPoint {
     }
 
     /// Enters the [`sandbox`]: call it from the only thread that there is, after everything else that needs more, and have
-    /// somebody outside who ends the mount ([`unmount_by_force`]).
+    /// somebody outside who ends the mount ([`Connection::unmount_by_force`]).
     ///
     /// # Errors
     /// As [`sandbox::enter`].
@@ -117,7 +126,7 @@ impl MountPoint {
     /// Ends the mount from another thread.
     pub fn unmounter(&self) -> Unmounter {
         Unmounter {
-            dir: self.dir.clone(),
+            connection: Connection::of(&self.dir),
             ends: self.ends.0.clone(),
         }
     }
@@ -170,7 +179,7 @@ fn wait_for_end(ended: &Receiver<End>) -> io::Result<()> {
 /// Ends a mount that this process serves.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
-    dir: PathBuf,
+    connection: Option<Connection>,
     ends: Sender<End>,
 }
 
@@ -178,34 +187,21 @@ impl Unmounter {
     /// Makes the kernel write what it holds, and unmounts; files that are open lose their file system
     /// a few seconds later. Call it from a thread that does not serve.
     pub fn unmount(&self) {
-        unmount_by_force(&self.dir);
+        self.connection
+            .iter()
+            .for_each(Connection::unmount_by_force);
         self.unmounted();
     }
 
-    /// Somebody else has called [`unmount_by_force`].
+    /// Somebody else has called [`Connection::unmount_by_force`].
     pub fn unmounted(&self) {
         // Nobody listens to the end of what has ended.
         let _ = self.ends.send(End::Asked);
     }
 }
 
-/// Makes the kernel write what it holds of a file system of ours, and unmounts, though files are open. What of that fails
-/// is in the log.
-pub fn unmount_by_force(dir: &Path) {
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let opened = rustix::fs::open(dir, flags, rustix::fs::Mode::empty());
-    if let Ok(opened) = opened
-        && let Err(error) = rustix::fs::syncfs(&opened)
-    {
-        tracing::error!(%error, "the kernel could not write all that it held");
-    }
-    if mounted(dir).is_some() && detach(dir, false).is_err() {
-        let _ = detach(dir, true);
-    }
-}
-
 /// The kernel's connection to the server of a file system of ours.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Connection {
     number: String,
     dir: PathBuf,
@@ -224,11 +220,55 @@ impl Connection {
     /// one gets an error. What is mounted stays, unless only its unmounting ends the connection.
     pub fn end(&self) {
         let abort = format!("/sys/fs/fuse/connections/{}/abort", self.number);
-        let is_mounted = || Connection::of(&self.dir).is_some_and(|now| now.number == self.number);
-        if std::fs::write(abort, "1").is_err() && is_mounted() {
+        if std::fs::write(abort, "1").is_err() && self.is_mounted() {
             let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::FORCE);
         }
     }
+
+    /// Whether it is what is mounted where it was.
+    fn is_mounted(&self) -> bool {
+        Connection::of(&self.dir).is_some_and(|now| now.number == self.number)
+    }
+
+    /// Makes the kernel write what it holds, and unmounts, though files are open. What of that fails is in the log. Blocks for some
+    /// seconds at most, if the file system writes.
+    pub fn unmount_by_force(&self) {
+        self.write_back();
+        if self.is_mounted() && detach(&self.dir, false).is_err() {
+            let _ = detach(&self.dir, true);
+        }
+    }
+
+    fn write_back(&self) {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let opened = rustix::fs::open(&self.dir, flags, rustix::fs::Mode::empty());
+        let opened = opened.ok().filter(|root| self.has(root));
+        let done = match opened {
+            Some(root) => rustix::fs::syncfs(&root).map_err(io::Error::from),
+            // It was detached or moved, or has another above it: no path leads to it.
+            None => write_back_everything(),
+        };
+        if let Err(error) = done {
+            tracing::error!(%error, "the kernel could not write all that it held");
+        }
+    }
+
+    fn has(&self, root: &OwnedFd) -> bool {
+        let minor = |stat: rustix::fs::Stat| rustix::fs::minor(stat.st_dev).to_string();
+        rustix::fs::fstat(root).is_ok_and(|stat| minor(stat) == self.number)
+    }
+}
+
+/// Of all file systems. That of a stranger may hang.
+fn write_back_everything() -> io::Result<()> {
+    let (tell, told) = channel();
+    std::thread::Builder::new()
+        .name("sync".into())
+        .spawn(move || {
+            rustix::fs::sync();
+            let _ = tell.send(());
+        })?;
+    told.recv_timeout(PATIENCE).map_err(io::Error::other)
 }
 
 /// Unmounts a file system of ours whose server has ended without that; a few seconds are for its end. What is served, by whomever,
@@ -315,16 +355,26 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         return Err(Error::NotMounted(dir.to_owned()));
     };
     let dead = is_dead_at(&absolute);
+    let image = if dead { None } else { image_of(&absolute) };
+    let image = image.unwrap_or(source);
     detach(&absolute, dead).map_err(kernel)?;
     if dead {
         return Ok(Unmounted::Dead);
     }
     // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
     let until = Instant::now() + PATIENCE;
-    while is_locked(&source, !writable) && (writable || Instant::now() < until) {
+    while is_locked(&image, !writable) && (writable || Instant::now() < until) {
         std::thread::sleep(PAUSE);
     }
     Ok(Unmounted::Closed)
+}
+
+/// What is mounted shows another source, if that was asked for.
+fn image_of(dir: &Path) -> Option<PathBuf> {
+    let mut path = vec![0; libc::PATH_MAX as usize];
+    let len = rustix::fs::getxattr(dir, IMAGE_XATTR, path.as_mut_slice()).ok()?;
+    path.truncate(len);
+    Some(OsString::from_vec(path).into())
 }
 
 /// Takes a file system of ours, which another process serves, away from its directory; that process goes on until the files are
@@ -466,10 +516,7 @@ fn may_not_write(error: &dioxide::Error) -> bool {
 fn connect_options(image: &Path, options: &Options, read_only: bool) -> ConnectOptions {
     let source = match &options.fsname {
         Some(name) => name.clone(),
-        None => {
-            let path = image.canonicalize().unwrap_or(image.to_owned());
-            path.to_string_lossy().into_owned()
-        }
+        None => image.to_string_lossy().into_owned(),
     };
     let mut mount_options = options.generic.clone();
     mount_options.push(format!("fsname={source}"));

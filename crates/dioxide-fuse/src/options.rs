@@ -162,6 +162,10 @@ const PASSED_OVER: &[&str] = &[
     "big_writes",
     "use_ino",
     "hard_remove",
+    "clone_fd",
+    "max_idle_threads",
+    "warn_on_error",
+    "nowarn_on_error",
     "default_permissions",
 ];
 

@@ -28,6 +28,7 @@ use crate::{Errno, Result};
 use dioxide::{Fs, NewFile, Node};
 use handle::Handle;
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ pub struct ServerOptions {
     pub umask: Option<u16>,
     /// Files are made as if by user and group 0.
     pub fakeroot: bool,
+    /// The image, for who unmounts and waits until it is closed.
+    pub image: Option<PathBuf>,
 }
 
 impl Default for ServerOptions {
@@ -70,6 +73,7 @@ impl Default for ServerOptions {
             gid: None,
             umask: None,
             fakeroot: false,
+            image: None,
         }
     }
 }

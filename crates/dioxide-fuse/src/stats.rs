@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Attribute of the root that holds the report as JSON. It is not listed, and no file has one of this name on the disk.
 pub const STATS_XATTR: &str = "system.dioxide.stats";
+/// Attribute of the root that holds the path of the image; as [`STATS_XATTR`].
+pub const IMAGE_XATTR: &str = "system.dioxide.image";
 
 macro_rules! operations {
     ($($kind:ident $name:literal,)*) => {

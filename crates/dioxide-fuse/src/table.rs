@@ -96,6 +96,13 @@ fn number(id: u64) -> Result<u32, Errno> {
     u32::try_from(id).map_err(|_| Errno::STALE)
 }
 
+fn numbered(fs: &Fs, ino: u32, generation: Option<u32>) -> Result<Node, Errno> {
+    match fs.node_by_number(ino, generation) {
+        Err(dioxide::Error::NotFound(_)) => Err(Errno::STALE),
+        node => Ok(node?),
+    }
+}
+
 impl Files {
     fn place(&mut self, ino: u32) -> &mut Option<Arc<Node>> {
         &mut self.recent[recent_place(ino)]
@@ -145,12 +152,18 @@ impl Nodes {
             }
             known.generation
         };
-        let node = match fs.node_by_number(ino, generation) {
-            Err(dioxide::Error::NotFound(_)) => return Err(Errno::STALE),
-            node => Arc::new(node?),
-        };
+        let node = Arc::new(numbered(fs, ino, Some(generation))?);
         self.keep_recent(&node);
         Ok(node)
+    }
+
+    /// The file of a node id that the kernel may have forgotten: a file handle has it, and the generation, which the kernel
+    /// compares.
+    pub(crate) fn find(&self, fs: &Fs, id: u64) -> Result<Arc<Node>, Errno> {
+        match self.get(fs, id) {
+            Err(Errno::STALE) => Ok(Arc::new(numbered(fs, number(id)?, None)?)),
+            got => got,
+        }
     }
 
     /// Holds a file that is likely to be used again, if the kernel still knows it.

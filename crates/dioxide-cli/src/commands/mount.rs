@@ -71,6 +71,9 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
         let _ = rustix::process::setsid();
     }
     let (options, warnings) = options(args)?;
+    if args.background || options.sandbox {
+        close_inherited().map_err(background)?;
+    }
     tell(args, &warnings);
     end_at_a_bug();
     // Before the mount, so that none that comes after it is missed.
@@ -99,6 +102,16 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
     }
     mounted.serve().map_err(failed_with(&args.image))?;
     Ok(Status::Fine)
+}
+
+/// Old kernels keep what they cannot close.
+#[allow(unsafe_code)]
+fn close_inherited() -> io::Result<()> {
+    // SAFETY: this process has read its arguments and written to its standard output at most. There is one thread, and nothing is open.
+    match unsafe { dioxide_fuse::close_inherited() } {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        closed => closed,
+    }
 }
 
 fn background(error: io::Error) -> Failure {

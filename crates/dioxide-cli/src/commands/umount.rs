@@ -49,7 +49,7 @@ fn when_told(args: &UmountArgs) -> Result<Status, Failure> {
         }
     }
     match std::io::stdin().read(&mut [0]) {
-        Ok(1) => dioxide_fuse::unmount_by_force(&args.dir),
+        Ok(1) => connection.iter().for_each(Connection::unmount_by_force),
         _ if args.or_dead => dioxide_fuse::unmount_dead(&args.dir),
         _ => {}
     }

@@ -4,7 +4,7 @@ use dioxide_testkit::{Image, e2fsck_clean};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -156,16 +156,21 @@ impl Bed {
 
     /// As the kernel's parameter is.
     pub fn serving(image: Image, options: &str) -> Bed {
+        Bed::served(image, options).unwrap_or_else(|status| panic!("it did not serve: {status}"))
+    }
+
+    /// The same for what may be refused.
+    pub fn served(image: Image, options: &str) -> Result<Bed, ExitStatus> {
         let dir = Point::new();
-        let server = serve(image.path(), dir.path(), options);
+        let server = serve(image.path(), dir.path(), options)?;
         let server = Arc::new(Mutex::new(server));
         let watched = Some(watch(server.clone()));
-        Bed {
+        Ok(Bed {
             image,
             dir,
             server,
             watched,
-        }
+        })
     }
 
     /// Whether the server's threads are those of rings.
@@ -209,12 +214,18 @@ impl Bed {
         self.ended(true)
     }
 
+    /// The server ends by itself.
+    pub fn status(&mut self) -> ExitStatus {
+        let status = wait(&mut self.server.lock().unwrap());
+        drop(self.watched.take());
+        status
+    }
+
     /// The server ends as it is told to.
     #[track_caller]
     pub fn ended(mut self, well: bool) -> Image {
-        let status = wait(&mut self.server.lock().unwrap());
+        let status = self.status();
         assert_eq!(status.success(), well, "the server ended with {status}");
-        drop(self.watched.take());
         let image = self.image.copy();
         if well {
             e2fsck_clean(image.path());
@@ -242,7 +253,7 @@ impl Bed {
 }
 
 /// Starts a server, and returns when it serves.
-fn serve(image: &Path, dir: &Path, options: &str) -> Child {
+fn serve(image: &Path, dir: &Path, options: &str) -> Result<Child, ExitStatus> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
     command.args(["mount", "--background"]);
     if !options.is_empty() {
@@ -255,12 +266,13 @@ fn serve(image: &Path, dir: &Path, options: &str) -> Child {
         .expect("the command runs");
     let mut said = [0; 8];
     let out = child.stdout.as_mut().expect("a pipe");
-    let told = out.read_exact(&mut said);
-    assert!(told.is_ok(), "it did not serve: {:?}", child.wait());
-    child
+    match out.read_exact(&mut said) {
+        Ok(()) => Ok(child),
+        Err(_) => Err(wait(&mut child)),
+    }
 }
 
-fn wait(server: &mut Child) -> std::process::ExitStatus {
+fn wait(server: &mut Child) -> ExitStatus {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         if let Some(status) = server.try_wait().expect("a child") {

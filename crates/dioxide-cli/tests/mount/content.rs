@@ -4,7 +4,7 @@ use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
 use dioxide::Buf;
 use dioxide_testkit::{check_pattern, check_zero, fill_pattern, pattern};
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -219,6 +219,28 @@ fn direct_io_that_is_not_aligned_is_refused() {
             assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
         }
         drop(file);
+        bed.finish();
+    }
+}
+
+#[test]
+fn direct_io_ends_when_the_file_is_told_so() {
+    need_fuse!();
+    for bed in each("") {
+        let file = direct(&bed.at("f"));
+        let buf = Buf::zeroed(8192);
+        file.write_all_at(&buf, 0).unwrap();
+        // As dd does for what is left at the end.
+        rustix::fs::fcntl_setfl(&file, OFlags::empty()).unwrap();
+        file.write_all_at(&pattern(3, 0, 100), 8192).unwrap();
+        let mut tail = [0; 90];
+        file.read_exact_at(&mut tail, 8195).unwrap();
+        check_pattern(3, 3, &tail);
+        rustix::fs::fcntl_setfl(&file, OFlags::DIRECT).unwrap();
+        let refused = file.write_at(&buf[..100], 0).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+        drop(file);
+        assert_eq!(fs::metadata(bed.at("f")).unwrap().len(), 8292);
         bed.finish();
     }
 }

@@ -208,6 +208,53 @@ fn project_is_set_by_the_owner_and_inherited() {
     }
 }
 
+/// Sets flags by `ioctl`, of a file that is open for reading.
+const SET_FLAGS: &str = r#"
+    open(my $file, "<", $ARGV[2]) or exit 3;
+    exit(defined ioctl($file, oct $ARGV[0], pack("L2", oct $ARGV[1], 0)) ? 0 : 4);
+"#;
+
+#[test]
+fn flags_are_set_by_the_owner_whatever_the_command() {
+    need_fuse!();
+    for bed in each("allow_other") {
+        fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
+        for (name, owner) in [("roots", 0), ("nobodys", 65534)] {
+            fs::write(bed.at(name), "x").unwrap();
+            std::os::unix::fs::chown(bed.at(name), Some(owner), None).unwrap();
+        }
+        let set = |command: &str, flags: &str, name: &str| {
+            let mut nobody = limited("setpriv");
+            nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+            nobody.args(["perl", "-e", SET_FLAGS, command, flags]);
+            nobody.arg(bed.at(name)).status().unwrap().code()
+        };
+        const IMMUTABLE: &str = "0x80010";
+        const NODUMP: &str = "0x80040";
+        // The command of 64 bits, which the kernel judges; that of 32 bits, which it does not know as its own.
+        for command in ["0x40086602", "0x40046602"] {
+            for (flags, name) in [
+                (IMMUTABLE, "roots"),
+                (NODUMP, "roots"),
+                (IMMUTABLE, "nobodys"),
+            ] {
+                assert_eq!(set(command, flags, name), Some(4), "{command} {name}");
+            }
+        }
+        assert_eq!(set("0x40086602", NODUMP, "nobodys"), Some(0));
+        let listed = run(limited("lsattr").args([bed.at("roots"), bed.at("nobodys")]));
+        let flags: Vec<&str> = listed
+            .lines()
+            .map(|line| &line[..line.find(' ').unwrap()])
+            .collect();
+        assert!(
+            !flags[0].contains(['i', 'd']) && flags[1].contains('d') && !flags[1].contains('i'),
+            "{listed}"
+        );
+        bed.finish();
+    }
+}
+
 #[test]
 fn project_of_a_file_system_without_projects_is_refused() {
     need_fuse!();

@@ -21,15 +21,58 @@ fn mount_in_the_background_serves_when_it_returns_and_umount_waits() {
     need_fuse!();
     let image = Image::builder().size(32 << 20).build();
     let dir = tempfile::tempdir().unwrap();
-    for round in 0..3 {
+    // What is mounted may go by another name.
+    for (round, options) in ["rw", "fsname=shown", "rw"].into_iter().enumerate() {
+        let round = round as u64;
         let file = dir.path().join(format!("f{round}"));
-        run(dioxide().arg("mount").args([image.path(), dir.path()]));
+        let mut mount = dioxide();
+        run(mount
+            .args(["mount", "-o", options])
+            .args([image.path(), dir.path()]));
         fs::write(&file, pattern(round, 0, 100_000)).unwrap();
         run(dioxide().arg("umount").arg(dir.path()));
         assert!(!is_mounted(dir.path()));
         e2fsck_clean(image.path());
         assert!(!dumpe2fs(image.path()).contains("needs_recovery"));
     }
+}
+
+#[test]
+fn detached_mount_that_is_terminated_keeps_what_was_written() {
+    need_fuse!();
+    let bed = Bed::new("");
+    let written = pattern(9, 0, 100_000);
+    let mut file = File::create(bed.at("f")).unwrap();
+    file.write_all(&written).unwrap();
+    run(dioxide().args(["umount", "--lazy"]).arg(bed.root()));
+    assert!(!is_mounted(bed.root()));
+    bed.signal(Signal::TERM);
+    let image = bed.ended(true);
+    drop(file);
+    let fs = dioxide::Fs::open(image.path(), &dioxide::MountOptions::new().read_only(true));
+    let file = dioxide::OpenOptions::new()
+        .read(true)
+        .open(&fs.unwrap(), "/f");
+    let mut found = vec![0; written.len()];
+    assert_eq!(file.unwrap().read_at(&mut found, 0).unwrap(), found.len());
+    assert!(found == written);
+}
+
+#[test]
+fn server_in_the_background_keeps_nothing_of_who_started_it() {
+    need_fuse!();
+    let image = Image::builder().size(32 << 20).build();
+    let (dir, scratch) = (Point::new(), tempfile::tempdir().unwrap());
+    let lock = scratch.path().join("lock");
+    let script = r#"exec 9>"$1"; flock 9; exec "$2" mount "$3" "$4""#;
+    let mut shell = limited("sh");
+    shell.args(["-c", script, "sh"]).arg(&lock);
+    run(shell
+        .arg(env!("CARGO_BIN_EXE_dioxide"))
+        .args([image.path(), dir.path()]));
+    run(limited("flock").arg("--nonblock").arg(&lock).arg("true"));
+    run(dioxide().arg("umount").arg(dir.path()));
+    e2fsck_clean(image.path());
 }
 
 #[test]
@@ -136,13 +179,12 @@ fn server_that_is_killed_while_the_kernel_writes_pages_for_it_ends() {
     need_fuse!();
     for bed in each("") {
         let seeks = AtomicU64::new(0);
-        let path = |thread: u64| bed.at(&format!("f{thread}"));
-        let paths: Vec<_> = (0..8).map(path).collect();
+        let file = |thread: u64| File::create(bed.at(&format!("f{thread}"))).unwrap();
+        let files: Vec<_> = (0..8).map(file).collect();
         let image = std::thread::scope(|scope| {
-            for path in &paths {
+            for file in files {
                 let seeks = &seeks;
                 scope.spawn(move || {
-                    let file = File::create(path).unwrap();
                     for at in (0..16).cycle().map(|hole| hole << 16) {
                         let wrote = file.write_all_at(&[1; 4096], at);
                         if wrote.is_err() || rustix::fs::seek(&file, SeekFrom::Data(at)).is_err() {

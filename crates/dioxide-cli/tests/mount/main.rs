@@ -3,6 +3,8 @@
 mod bed;
 mod content;
 mod flags;
+mod handles;
+mod hostile;
 mod lifetime;
 mod names;
 mod rings;

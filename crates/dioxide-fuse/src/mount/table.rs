@@ -16,35 +16,40 @@ pub(super) struct Mounted {
 
 /// What of ours is mounted on a directory, if it is what can be seen there.
 pub(super) fn mounted(dir: &Path) -> Option<Mounted> {
-    let list = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    // Paths need not be text.
+    let list = std::fs::read("/proc/self/mountinfo").ok()?;
     // The last hides those before it.
-    let line = list.lines().rfind(|line| is_on(line, dir))?;
+    let line = list
+        .split(|&byte| byte == b'\n')
+        .rfind(|line| is_on(line, dir))?;
     parse(line)
 }
 
-fn is_on(line: &str, dir: &Path) -> bool {
-    line.split(' ').nth(4).is_some_and(|at| decode(at) == dir)
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|&byte| byte == b' ')
 }
 
-fn parse(line: &str) -> Option<Mounted> {
-    let (mount, fs) = line.split_once(" - ")?;
-    let mut fs = fs.split(' ');
-    let ours = fs.next()? == "fuse.dioxide";
-    let source = decode(fs.next()?);
-    let mut mount = mount.split(' ').skip(2);
-    let (_, connection) = mount.next()?.split_once(':')?;
-    let writable = mount.nth(2)?.split(',').any(|word| word == "rw");
+fn is_on(line: &[u8], dir: &Path) -> bool {
+    words(line).nth(4).is_some_and(|at| decode(at) == dir)
+}
+
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let mut mount = words(line).skip(2);
+    let connection = str::from_utf8(mount.next()?).ok()?;
+    let (_, connection) = connection.split_once(':')?;
+    let mut flags = mount.nth(2)?.split(|&byte| byte == b',');
+    let mut fs = mount.skip_while(|&word| word != b"-").skip(1);
+    let ours = fs.next()? == b"fuse.dioxide";
     ours.then_some(Mounted {
-        source,
-        writable,
+        source: decode(fs.next()?),
+        writable: flags.any(|word| word == b"rw"),
         connection: connection.to_owned(),
     })
 }
 
 /// Spaces and the like are written as `\040`.
-fn decode(text: &str) -> PathBuf {
+fn decode(mut rest: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
     while let Some((&first, behind)) = rest.split_first() {
         let digits = behind.get(..3).filter(|_| first == b'\\');
         let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
@@ -65,11 +70,13 @@ fn decode(text: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn line_of_a_mount_of_ours_is_taken_apart() {
         let line =
-            r"98 2 0:47 / /mnt/a\040b rw,relatime shared:9 - fuse.dioxide /i\134m.img rw,user_id=0";
+            br"98 2 0:47 / /mnt/a\040b rw,relatime shared:9 - fuse.dioxide /i\134m.img rw,user_id=0";
         assert!(is_on(line, Path::new("/mnt/a b")));
         let expected = Mounted {
             source: r"/i\m.img".into(),
@@ -80,8 +87,16 @@ mod tests {
     }
 
     #[test]
+    fn path_that_is_no_text_is_a_path() {
+        let line = b"9 2 0:4 / /mnt/\xff ro - fuse.dioxide /\xfe.img rw";
+        assert!(is_on(line, Path::new(OsStr::from_bytes(b"/mnt/\xff"))));
+        let source = parse(line).map(|mounted| mounted.source);
+        assert_eq!(source, Some(OsStr::from_bytes(b"/\xfe.img").into()));
+    }
+
+    #[test]
     fn line_of_another_file_system_is_passed_over() {
-        assert_eq!(parse("1 0 8:1 / / rw - ext4 /dev/sda1 rw"), None);
-        assert_eq!(parse("1 0 8:1"), None);
+        assert_eq!(parse(b"1 0 8:1 / / rw - ext4 /dev/sda1 rw"), None);
+        assert_eq!(parse(b"1 0 8:1"), None);
     }
 }

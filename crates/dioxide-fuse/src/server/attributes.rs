@@ -223,7 +223,7 @@ impl Server {
         }
     }
 
-    fn attr(&self, mut metadata: Metadata) -> Attr {
+    pub(super) fn attr(&self, mut metadata: Metadata) -> Attr {
         let options = &self.options;
         metadata.uid = options.uid.unwrap_or(metadata.uid);
         metadata.gid = options.gid.unwrap_or(metadata.gid);

@@ -20,6 +20,8 @@ pub enum Seek {
 pub struct WriteFlags {
     /// The page cache writes back.
     pub cached: bool,
+    /// The file has `O_DIRECT`.
+    pub direct: bool,
     /// Set-user-ID and set-group-ID go.
     pub kill_suidgid: bool,
 }
@@ -38,15 +40,15 @@ const COPY_BYTES: u64 = 64 << 20;
 const COPY_STEP: usize = 1 << 20;
 
 impl Server {
-    /// `read`: returns how many bytes, less than asked only at the end of the file.
+    /// `read`, of a file that has `O_DIRECT` if `direct`: returns how many bytes, less than asked only at the end of the file.
     ///
     /// # Errors
     /// As [`File::read_at`].
-    pub fn read(&self, handle: u64, buf: &mut [u8], offset: u64) -> Result<usize> {
+    pub fn read(&self, handle: u64, buf: &mut [u8], offset: u64, direct: bool) -> Result<usize> {
         let _timed = self.requests.time(Op::Read);
         let live = self.live()?;
         let handle = live.files.get(handle)?;
-        Ok(handle.file(false)?.read_at(buf, offset)?)
+        Ok(handle.for_transfer(direct, false)?.read_at(buf, offset)?)
     }
 
     /// `write`.
@@ -61,7 +63,7 @@ impl Server {
             // The pages of a mapping, where each write is to go to the end.
             true if handle.appends => return Err(Errno::PERM),
             true => handle.cached(flags.kill_suidgid)?,
-            false => handle.file(flags.kill_suidgid)?,
+            false => handle.for_transfer(flags.direct, flags.kill_suidgid)?,
         };
         Ok(file.write_at(buf, offset)?)
     }

@@ -30,20 +30,39 @@ pub(super) struct Handle {
     writeback: bool,
     /// How many the kernel may believe that there are.
     blocks: AtomicU64,
-    /// By whether the page cache asks, and whether privileges are stripped.
-    files: [OnceLock<File>; 4],
+    /// By purpose, and whether privileges are stripped.
+    files: [[OnceLock<File>; 2]; 3],
+}
+
+/// What a handle is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The application reads and writes, or has the file changed otherwise.
+    Plain,
+    /// The same, at the device's alignment.
+    Direct,
+    /// The kernel's page cache reads and writes.
+    Cached,
 }
 
 impl Handle {
-    /// The file as the application has opened it: `O_DIRECT` wants alignment, `O_SYNC` a flush.
+    /// The file as the application has opened it, for other things than reading and writing.
     pub(super) fn file(&self, strip: bool) -> Result<&File> {
-        self.one(false, strip)
+        self.one(Purpose::Plain, strip)
+    }
+
+    /// The file as the application has it now: `O_DIRECT` wants alignment, `O_SYNC` a flush. The first can change while it is open.
+    pub(super) fn for_transfer(&self, direct: bool, strip: bool) -> Result<&File> {
+        match direct {
+            true => self.one(Purpose::Direct, strip),
+            false => self.one(Purpose::Plain, strip),
+        }
     }
 
     /// The file as the kernel's page cache uses it: it synchronises by itself, keeps the times, and ends where the
     /// file ends.
     pub(super) fn cached(&self, strip: bool) -> Result<&File> {
-        self.one(true, strip)
+        self.one(Purpose::Cached, strip)
     }
 
     /// Whether the page cache may have data of this file that came by this handle: by a mapping for those of `O_DIRECT` too.
@@ -70,14 +89,15 @@ impl Handle {
         is_immutable(&self.node.metadata())
     }
 
-    fn one(&self, cached: bool, strip: bool) -> Result<&File> {
-        let place = &self.files[usize::from(cached) | usize::from(strip) << 1];
+    fn one(&self, purpose: Purpose, strip: bool) -> Result<&File> {
+        let place = &self.files[purpose as usize][usize::from(strip)];
         if let Some(file) = place.get() {
             return Ok(file);
         }
+        let cached = purpose == Purpose::Cached;
         let has = |flag: i32| !cached && self.flags & flag == flag;
         let mut options = self.options.clone().fsetid(!strip);
-        options = options.direct(has(libc::O_DIRECT));
+        options = options.direct(purpose == Purpose::Direct);
         options = options.keep_times(cached && self.writeback);
         options = match cached {
             true => options.written_back(true),

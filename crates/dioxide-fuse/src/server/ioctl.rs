@@ -9,7 +9,6 @@ use dioxide::{Node, SetAttributes};
 const GETFLAGS: u32 = 0x8008_6601;
 const GETFLAGS32: u32 = 0x8004_6601;
 const SETFLAGS: u32 = 0x4008_6602;
-const SETFLAGS32: u32 = 0x4004_6602;
 const GETVERSION: u32 = 0x8008_7601;
 const GETVERSION32: u32 = 0x8004_7601;
 const FSGETXATTR: u32 = 0x801c_581f;
@@ -60,7 +59,7 @@ fn padded(word: u32, len: usize) -> Vec<u8> {
 
 impl Server {
     /// `ioctl` on a file: returns what goes back to the caller, of at most `out_len` bytes; none if attributes were
-    /// changed. Who may do so the kernel has judged.
+    /// changed.
     ///
     /// # Errors
     /// `ENOTTY` for those that are not known; those of what they do.
@@ -79,9 +78,12 @@ impl Server {
             GETFLAGS32 => padded(node.metadata().flags, 4),
             GETVERSION => padded(node.generation(), 8),
             GETVERSION32 => padded(node.generation(), 4),
-            SETFLAGS | SETFLAGS32 => set_flags(&node, word(argument, 0)?)?,
+            SETFLAGS => self.set_flags(caller, &node, word(argument, 0)?, None)?,
             FSGETXATTR => fsxattr(&node),
-            FSSETXATTR => set_fsxattr(&node, argument)?,
+            FSSETXATTR => {
+                let flags = with_xflags(node.metadata().flags, word(argument, 0)?);
+                self.set_flags(caller, &node, flags, Some(word(argument, 12)?))?
+            }
             FITRIM => self.trim(caller, argument)?,
             _ => return Err(Errno::NOTTY),
         };
@@ -99,11 +101,29 @@ impl Server {
         let trimmed = self.live()?.fs.trim(range, min_len)?;
         Ok([start, trimmed, min_len].map(u64::to_le_bytes).concat())
     }
-}
 
-fn set_flags(node: &Node, flags: u32) -> Result<Vec<u8>> {
-    node.set_attributes(&SetAttributes::new().flags(flags))?;
-    Ok(Vec::new())
+    /// For the owner and root. New kernels judge that before they ask, by capabilities too, but not of a command that is not
+    /// theirs; old ones never do.
+    fn set_flags(
+        &self,
+        caller: Caller,
+        node: &Node,
+        flags: u32,
+        project: Option<u32>,
+    ) -> Result<Vec<u8>> {
+        let metadata = self.attr(node.metadata()).metadata;
+        let fixes = (flags ^ metadata.flags) & (InodeFlags::IMMUTABLE | InodeFlags::APPEND).0 != 0;
+        let by = self.acting(caller).uid;
+        if by != 0 && (fixes || by != metadata.uid) {
+            return Err(Errno::PERM);
+        }
+        let set = SetAttributes::new().flags(flags);
+        node.set_attributes(&match project {
+            Some(project) => set.project(project),
+            None => set,
+        })?;
+        Ok(Vec::new())
+    }
 }
 
 fn fsxattr(node: &Node) -> Vec<u8> {
@@ -112,14 +132,6 @@ fn fsxattr(node: &Node) -> Vec<u8> {
     out[..4].copy_from_slice(&to_xflags(metadata.flags).to_le_bytes());
     out[12..16].copy_from_slice(&metadata.project.unwrap_or(0).to_le_bytes());
     out
-}
-
-fn set_fsxattr(node: &Node, argument: &[u8]) -> Result<Vec<u8>> {
-    let metadata = node.metadata();
-    let flags = with_xflags(metadata.flags, word(argument, 0)?);
-    let set = SetAttributes::new().flags(flags);
-    node.set_attributes(&set.project(word(argument, 12)?))?;
-    Ok(Vec::new())
 }
 
 #[cfg(test)]

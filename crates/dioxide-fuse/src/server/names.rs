@@ -18,13 +18,17 @@ pub struct At<'a> {
 }
 
 impl Server {
-    /// `lookup`.
+    /// `lookup`. `.` is the file of a file handle, of any kind.
     ///
     /// # Errors
-    /// As [`Node::lookup`].
+    /// As [`Node::lookup`]; `ESTALE` for a handle of what is gone.
     pub fn lookup(&self, at: At<'_>) -> Result<Entry> {
         let _timed = self.requests.time(Op::Lookup);
         let live = self.live()?;
+        if at.name == b"." {
+            let node = live.nodes.find(&live.fs, at.dir)?;
+            return Ok(self.tell(&live, &node));
+        }
         let dir = live.node(at.dir)?;
         let tell = |metadata| self.tell_of(&live, metadata);
         if let Some(told) = dir.lookup_metadata(at.name, tell)? {

@@ -1,13 +1,15 @@
 //! Extended attributes.
 
 use super::{Caller, Server};
-use crate::stats::{Op, STATS_XATTR};
+use crate::stats::{IMAGE_XATTR, Op, STATS_XATTR};
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
 use dioxide::{SetAttributes, XattrMode};
+use std::os::unix::ffi::OsStrExt;
 
 impl Server {
-    /// `getxattr`: the whole value. The root's [`STATS_XATTR`] is the [`Report`](crate::stats::Report).
+    /// `getxattr`: the whole value. The root's [`STATS_XATTR`] is the [`Report`](crate::stats::Report), its [`IMAGE_XATTR`]
+    /// where the image is.
     ///
     /// # Errors
     /// As [`dioxide::Node::xattr`]; `ENODATA`.
@@ -16,6 +18,10 @@ impl Server {
         if (id, name) == (ROOT_ID, STATS_XATTR.as_bytes()) {
             let report = self.report()?;
             return Ok(serde_json::to_vec(&report).expect("numbers and names"));
+        }
+        if (id, name) == (ROOT_ID, IMAGE_XATTR.as_bytes()) {
+            let image = self.options.image.as_ref().ok_or(Errno::NODATA)?;
+            return Ok(image.as_os_str().as_bytes().to_vec());
         }
         self.node(id)?.xattr(name)?.ok_or(Errno::NODATA)
     }

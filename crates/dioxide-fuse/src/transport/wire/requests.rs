@@ -187,10 +187,18 @@ impl Call<'_> {
         self.made(&entry, &opened)
     }
 
+    /// Whether the file has `O_DIRECT` now. Behind its own flags, a read or write has the owner of a lock and the file's.
+    fn direct(&mut self) -> Result<bool> {
+        self.op.u64()?;
+        Ok(self.op.u32()? as i32 & libc::O_DIRECT != 0)
+    }
+
     pub(super) fn read(mut self) -> Result<usize> {
-        let (handle, offset, size) = (self.op.u64()?, self.op.u64()?, self.op.u32()?);
+        let (handle, offset) = (self.op.u64()?, self.op.u64()?);
+        let (size, _) = (self.op.u32()?, self.op.u32()?);
+        let direct = self.direct()?;
         let buffer = self.buffer.get_mut(..size as usize).ok_or(Errno::INVAL)?;
-        self.server.read(handle, buffer, offset)
+        self.server.read(handle, buffer, offset, direct)
     }
 
     pub(super) fn write(mut self) -> Result<usize> {
@@ -198,6 +206,7 @@ impl Call<'_> {
         let (size, flags) = (self.op.u32()?, self.op.u32()?);
         let flags = WriteFlags {
             cached: flags & abi::WRITE_CACHE != 0,
+            direct: self.direct()?,
             kill_suidgid: flags & abi::WRITE_KILL_SUIDGID != 0,
         };
         let data = self.payload().0.get(..size as usize).ok_or(Errno::INVAL)?;
