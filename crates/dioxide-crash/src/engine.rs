@@ -35,6 +35,16 @@ impl Default for Dioxide {
     }
 }
 
+impl Dioxide {
+    /// Each step of an operation is committed before the next one: as when the clock, or somebody else's `fsync`, commits there.
+    pub fn committing_each() -> Dioxide {
+        Dioxide {
+            options: MountOptions::new().commit_interval(Duration::ZERO),
+            ..Dioxide::default()
+        }
+    }
+}
+
 struct Mounted {
     fs: Fs,
     keep_open: bool,

@@ -296,7 +296,8 @@ impl Found<'_> {
             let was_there = end <= before.size;
             self.shows(after, sector, bytes) || was_there && self.shows(before, sector, bytes)
         };
-        [before.size, after.size].contains(&self.size())
+        // What is written behind the end counts run by run, from the first on.
+        (before.size.min(after.size)..=before.size.max(after.size)).contains(&self.size())
             && self.same_attributes(after)
             && self.sectors().all(shows)
     }

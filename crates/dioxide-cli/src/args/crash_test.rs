@@ -55,6 +55,10 @@ pub struct CrashTestArgs {
     /// Keep files open during a workload. Otherwise each is opened for each operation
     #[arg(long)]
     keep_open: bool,
+    /// Commit each step of an operation before the next one, so that power fails between them. Otherwise an operation is in
+    /// one transaction if it fits
+    #[arg(long)]
+    commit_each: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -63,9 +67,13 @@ pub struct CrashTestArgs {
 impl CrashTestArgs {
     /// What is tested.
     pub fn target(&self) -> Dioxide {
+        let target = match self.commit_each {
+            true => Dioxide::committing_each(),
+            false => Dioxide::default(),
+        };
         Dioxide {
             keep_open: self.keep_open,
-            ..Dioxide::default()
+            ..target
         }
     }
 
