@@ -157,14 +157,23 @@ impl Words {
     pub fn zeroed(words: usize) -> io::Result<Words> {
         let bytes = words.checked_mul(size_of::<u64>());
         let region = Region::anonymous(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
-        let (base, len) = region.span();
+        Ok(Words(region))
+    }
+
+    /// The same for what is filled from the begin on: in large pages, where the system has them, but for the first.
+    ///
+    /// # Errors
+    /// As [`Words::zeroed`].
+    pub fn zeroed_dense(words: usize) -> io::Result<Words> {
+        let words = Words::zeroed(words)?;
+        let (base, len) = words.0.span();
         if len > SMALL {
             let base = base.wrapping_add(SMALL).cast();
             // SAFETY: the range is in the region, which is our own, and this advice changes no content. Without large
             // pages it is slower.
             let _ = unsafe { mm::madvise(base, len - SMALL, Advice::LinuxHugepage) };
         }
-        Ok(Words(region))
+        Ok(words)
     }
 }
 

@@ -432,7 +432,7 @@ impl BufferCache {
     }
 
     /// The block as it is now, with changes that are not durable yet. Reads the device, and blocks,
-    /// when it is not cached; otherwise waits for nobody.
+    /// when it is not cached; otherwise waits for a change in memory at most.
     ///
     /// # Errors
     /// The device's; [`Error::Block`] for what `kind` refuses. Neither is cached.

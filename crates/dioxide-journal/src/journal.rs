@@ -73,7 +73,8 @@ const MAX_WITHOUT_LOG: u32 = 4096;
 /// How to run a journal.
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
-    /// A transaction is committed at the latest so long after it began. ext4's `commit=`.
+    /// A transaction is committed at the latest so long after it began. ext4's `commit=`. Zero: each handle has a transaction of
+    /// its own, which is committed before the next handle starts.
     pub commit_interval: Duration,
     /// Flush the device's cache where durability needs it. Without, a power cut may lose or destroy
     /// what was committed.
@@ -111,6 +112,8 @@ struct Core {
     cache: BufferCache,
     barrier: bool,
     has_log: bool,
+    /// Each handle has a transaction of its own.
+    commits_each: bool,
     max_transaction: u32,
     log: Mutex<Log>,
     state: Alone<Mutex<State>>,
@@ -123,6 +126,8 @@ struct Core {
     /// A transaction became durable, or nobody commits any more.
     done: Condvar,
     aborted: OnceLock<String>,
+    /// What the thread that commits by itself has met, until somebody is told.
+    untold: Mutex<Option<Error>>,
     /// Told of the abort.
     on_abort: Mutex<Option<OnAbort>>,
 }
@@ -235,6 +240,7 @@ impl Journal {
             cache,
             barrier: options.barrier,
             has_log: ring.is_some(),
+            commits_each: options.commit_interval.is_zero(),
             max_transaction,
             log: Mutex::new(Log {
                 ring,
@@ -255,6 +261,7 @@ impl Journal {
             idle: Condvar::new(),
             done: Condvar::new(),
             aborted: OnceLock::new(),
+            untold: Mutex::new(None),
             on_abort: Mutex::new(None),
         });
         let timer = timer::Timer::start(core.clone(), options.commit_interval);
@@ -286,7 +293,7 @@ impl Journal {
     /// # Errors
     /// [`Error::Aborted`].
     pub fn wait_commit(&self, tid: Tid) -> Result<()> {
-        self.core.commit_to(tid).map(drop)
+        self.commit_if_needed(tid).map(drop)
     }
 
     /// As [`Journal::wait_commit`]. Whether a flush that was issued after this call began has
@@ -296,7 +303,10 @@ impl Journal {
     /// # Errors
     /// [`Error::Aborted`].
     pub fn commit_if_needed(&self, tid: Tid) -> Result<bool> {
-        self.core.commit_to(tid)
+        self.core.commit_to(tid).map_err(|error| match error {
+            Error::Aborted(_) => self.take_untold().unwrap_or(error),
+            error => error,
+        })
     }
 
     /// Asks for a commit of a transaction without waiting for it.
@@ -347,6 +357,11 @@ impl Journal {
     /// Why the journal was aborted, if it was.
     pub fn aborted(&self) -> Option<&str> {
         self.core.aborted.get().map(String::as_str)
+    }
+
+    /// The error of a commit that nobody waited for. It is told once.
+    pub fn take_untold(&self) -> Option<Error> {
+        self.core.untold.lock().take()
     }
 
     /// How far a transaction is; `None` for one that never began.

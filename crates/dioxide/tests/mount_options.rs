@@ -7,8 +7,9 @@ use dioxide::block::mem::MemDevice;
 use dioxide::block::record::{Action, RecordDevice};
 use dioxide::block::{Device, Durability};
 use dioxide::{DataMode, ErrorPolicy, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, debugfs, leaf_extents};
+use dioxide_testkit::{Image, ImageBuilder, debugfs, leaf_extents};
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,12 +22,14 @@ fn image(data_blocks: usize) -> Image {
     fs::write(tree.path().join("dir/file"), b"in a directory").expect("room");
     let data = vec![7; data_blocks * BLOCK as usize];
     fs::write(tree.path().join("data"), data).expect("room");
-    Image::builder()
-        .size(16 << 20)
-        .source(tree.path())
+    made_of(tree.path())
         .features("^resize_inode")
         .args(&["-J", "size=4"])
         .build()
+}
+
+fn made_of(tree: &Path) -> ImageBuilder {
+    Image::builder().size(16 << 20).source(tree)
 }
 
 fn load(bytes: &[u8]) -> Arc<MemDevice> {
@@ -109,9 +112,15 @@ fn file_whose_data_is_journalled_is_read_and_not_written() {
 
 #[test]
 fn discard_tells_the_device_what_was_freed_and_only_after_it_is_durable() {
-    let image = image(64);
-    let runs = leaf_extents(image.path(), "/data");
-    for discards in [false, true] {
+    let tree = tempfile::tempdir().expect("a folder");
+    fs::write(tree.path().join("data"), vec![7; 64 * BLOCK as usize]).expect("room");
+    let without = made_of(tree.path()).features("^has_journal,^resize_inode");
+    for (image, discards) in [
+        (image(64), false),
+        (image(64), true),
+        (without.build(), true),
+    ] {
+        let runs = leaf_extents(image.path(), "/data");
         let recorder = Arc::new(RecordDevice::new(device(&image)));
         let fs = open(recorder.clone(), &MountOptions::new().discard(discards));
         fs.remove_file("/data").expect("a file");

@@ -30,6 +30,9 @@ struct Changed(Option<(Arc<Buffer>, Freed)>);
 
 impl<'j> Handle<'j> {
     pub(super) fn start(journal: &'j Journal, credits: u32) -> Result<Handle<'j>> {
+        if journal.core.commits_each {
+            journal.force_commit()?;
+        }
         Ok(Handle {
             journal,
             tid: join(journal, credits)?,
@@ -185,6 +188,13 @@ fn join(journal: &Journal, credits: u32) -> Result<Tid> {
                 running.reserve(credits);
                 running.updates += 1;
                 return Ok(running.tid);
+            }
+            // Without a log nothing is won by going on meanwhile, and one thread alone does the same each time.
+            Some(running) if !core.has_log => {
+                let tid = running.tid;
+                drop(state);
+                core.commit_to(tid)?;
+                state = core.state.lock();
             }
             Some(running) => {
                 if !running.locked {

@@ -4,6 +4,7 @@
 //! due: nobody has to wake it when a transaction begins.
 
 use super::Core;
+use crate::Error;
 use crate::transaction::Tid;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -29,6 +30,12 @@ struct What {
 
 impl Timer {
     pub(super) fn start(core: Arc<Core>, interval: Duration) -> Timer {
+        // The last change has nobody behind it who commits it.
+        const AFTER_THE_LAST: Duration = Duration::from_secs(5);
+        let interval = match interval.is_zero() {
+            true => AFTER_THE_LAST,
+            false => interval,
+        };
         let asked = Arc::<Asked>::default();
         let theirs = asked.clone();
         let thread = thread::Builder::new()
@@ -62,7 +69,12 @@ fn run(core: &Core, asked: &Asked, interval: Duration) {
         let request = what.commit.take();
         drop(what);
         let due = request.max(core.overdue(interval));
-        if due.is_some_and(|tid| core.commit_to(tid).is_err()) {
+        if let Some(tid) = due
+            && let Err(error) = core.commit_to(tid)
+        {
+            if !matches!(error, Error::Aborted(_)) {
+                *core.untold.lock() = Some(error);
+            }
             return;
         }
         pause = core.until_due(interval);

@@ -194,7 +194,8 @@ impl MountOptions {
         self
     }
 
-    /// `commit=`: how long a change stays in memory at most, if nobody syncs it.
+    /// `commit=`: how long a change stays in memory at most, if nobody syncs it. Zero: each step of a change is committed before the
+    /// next one begins, which is slow, and for who wants to see what a crash between them leaves.
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.commit_interval = interval;
         self

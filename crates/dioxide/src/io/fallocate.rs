@@ -8,13 +8,13 @@
 //! is allocated, so that a range for which there is no room is left as it is; if another error comes in
 //! the middle, what was allocated is given back. (Linux leaves it allocated, also behind the end of the
 //! file, where nobody sees it.) Collapse and insert move
-//! extents in steps; a crash in the middle leaves them half moved, as in ext4.
+//! extents in one transaction if they fit into one. Otherwise a crash in the middle leaves them half moved, as in ext4.
 
 use crate::alloc::{Request, Reservation, Right};
 use crate::api::attributes::FallocateMode as Mode;
 use crate::inode::Inode;
 use crate::io::direct::Access;
-use crate::io::resize::stamp;
+use crate::io::resize::{done_of, stamp};
 use crate::map::{self, MapKind, Run};
 use crate::mount::Mount;
 use crate::txn::Writer;
@@ -295,7 +295,8 @@ impl Mount {
         let head = start.next_multiple_of(self.block_bytes()).min(end);
         self.zero_block_part(inode, start, head)?;
         let tail = (end - end % self.block_bytes()).max(head);
-        self.zero_block_part(inode, tail, end)
+        self.zero_block_part(inode, tail, end)?;
+        Ok(())
     }
 
     fn zero_range(
@@ -338,16 +339,55 @@ impl Mount {
                 span.bytes.end
             )));
         }
-        let len = span.whole.end - span.whole.start;
-        self.remove_blocks(writer, inode, span.whole.clone())?;
-        self.shift(
-            writer,
-            inode,
-            span.whole.end..self.map_end(inode),
-            -(len as i64),
-        )?;
         let size = old - (span.bytes.end - span.bytes.start);
+        let delta = -((span.whole.end - span.whole.start) as i64);
+        let (mut removing, mut shifting) =
+            (span.whole.clone(), span.whole.end..self.map_end(inode));
+        if let Some(credits) = self.credits_for_both(writer, inode) {
+            let mut handle = writer.begin(2 * credits + INODE_CREDITS)?;
+            let (now, lock) = (self.now(), inode.map.lock());
+            let (removed, shifted) = self.change_map(
+                writer,
+                &mut handle,
+                inode,
+                &lock,
+                |map| {
+                    let removed = map.remove(removing.clone(), credits)?.left(&removing);
+                    let shifted = match removed.is_empty() {
+                        true => map.shift(shifting.clone(), delta, credits)?.left(&shifting),
+                        false => shifting.clone(),
+                    };
+                    Ok((removed, shifted))
+                },
+                &mut |disk, (_, shifted): &(_, Range<u64>)| {
+                    if shifted.is_empty() {
+                        disk.set_size(size);
+                    }
+                    stamp(disk, now);
+                },
+            )?;
+            lock.set_hole(done_of(&removing, &removed));
+            self.publish_shift(inode, &lock, done_of(&shifting, &shifted), delta)?;
+            if shifted.is_empty() {
+                inode.set_size(size);
+            }
+            drop(lock);
+            handle.stop()?;
+            (removing, shifting) = (removed, shifted);
+        }
+        if shifting.is_empty() {
+            return Ok(());
+        }
+        self.remove_blocks(writer, inode, removing)?;
+        self.shift(writer, inode, shifting, delta)?;
         self.store_size(writer, inode, size)
+    }
+
+    /// Credits for removing something and for shifting something, each, if one transaction may have both.
+    fn credits_for_both(&self, writer: &Writer, inode: &Inode) -> Option<u32> {
+        let least = Credits::remove(self, inode).max(Credits::shift(self, inode));
+        let each = least.max(writer.ample_credits());
+        writer.may_have(2 * each + INODE_CREDITS).then_some(each)
     }
 
     fn insert_range(&self, writer: &Writer, inode: &Inode, span: &Span) -> Result<()> {
@@ -357,11 +397,28 @@ impl Mount {
         if size > self.max_bytes_of(inode) {
             return Err(self.too_large(inode, &format!("{size} bytes")));
         }
-        // First the size: what is moved behind the old end must not be cut off after a crash.
-        self.store_size(writer, inode, size)?;
-        let blocks = (len >> self.block_bits) as i64;
-        let last = self.map_end(inode) - blocks as u64;
-        self.shift(writer, inode, span.whole.start..last, blocks)
+        let delta = (len >> self.block_bits) as i64;
+        let shifting = span.whole.start..self.map_end(inode) - delta as u64;
+        let credits = Credits::shift(self, inode).max(writer.ample_credits());
+        let mut handle = writer.begin(credits + INODE_CREDITS)?;
+        let (now, lock) = (self.now(), inode.map.lock());
+        let left = self.change_map(
+            writer,
+            &mut handle,
+            inode,
+            &lock,
+            |map| Ok(map.shift(shifting.clone(), delta, credits)?.left(&shifting)),
+            // With the first part: what is moved behind the old end must not be cut off after a crash.
+            &mut |disk, _| {
+                disk.set_size(size);
+                stamp(disk, now);
+            },
+        )?;
+        self.publish_shift(inode, &lock, done_of(&shifting, &left), delta)?;
+        inode.set_size(size);
+        drop(lock);
+        handle.stop()?;
+        self.shift(writer, inode, left, delta)
     }
 
     fn shift(&self, writer: &Writer, inode: &Inode, range: Range<u64>, delta: i64) -> Result<()> {
@@ -370,15 +427,22 @@ impl Mount {
             map.shift(rest, delta, credits)
         };
         let mut publish = |lock: &map::MapGuard<'_>, done: Range<u64>| {
-            let moved =
-                done.start.saturating_add_signed(delta)..done.end.saturating_add_signed(delta);
-            self.republish(
-                inode,
-                lock,
-                done.start.min(moved.start)..done.end.max(moved.end),
-            )
+            self.publish_shift(inode, lock, done, delta)
         };
         self.in_steps(writer, inode, range, least, &mut step, &mut publish)
+    }
+
+    /// Shows readers what was moved.
+    fn publish_shift(
+        &self,
+        inode: &Inode,
+        lock: &map::MapGuard<'_>,
+        done: Range<u64>,
+        delta: i64,
+    ) -> Result<()> {
+        let moved = done.start.saturating_add_signed(delta)..done.end.saturating_add_signed(delta);
+        let both = done.start.min(moved.start)..done.end.max(moved.end);
+        self.republish(inode, lock, both)
     }
 
     /// The first byte at or behind `offset` that is data, or that is none. Unwritten blocks are holes.

@@ -36,6 +36,20 @@ pub(crate) fn stamp(disk: &mut DiskInode, now: Timestamp) {
     disk.set_ctime(now);
 }
 
+/// Bytes that were zeroed, on the device.
+pub(crate) struct Zeroed {
+    at: u64,
+    was: Buf,
+}
+
+/// What of a range is done, from the left or from the right.
+pub(super) fn done_of(range: &Range<u64>, left: &Range<u64>) -> Range<u64> {
+    match left.end == range.end {
+        true => range.start..left.start,
+        false => left.end..range.end,
+    }
+}
+
 impl Mount {
     /// The file alone: its lock exclusive, and no direct I/O in flight.
     pub(crate) fn alone<'a>(&self, inode: &'a Inode) -> Result<Guard<'a>> {
@@ -208,15 +222,20 @@ impl Mount {
         Ok(())
     }
 
-    /// Zeros bytes of one block, if the file has data there.
-    pub(crate) fn zero_block_part(&self, inode: &Inode, from: u64, to: u64) -> Result<()> {
+    /// Zeros bytes of one block, if the file has data there; gives what was there.
+    pub(crate) fn zero_block_part(
+        &self,
+        inode: &Inode,
+        from: u64,
+        to: u64,
+    ) -> Result<Option<Zeroed>> {
         if from >= to {
-            return Ok(());
+            return Ok(None);
         }
         let block = from >> self.block_bits;
         let mapping = map::load::lookup_or_load(self, inode, Lblk(block as u32), 1)?;
         if mapping.kind != MapKind::Mapped {
-            return Ok(());
+            return Ok(None);
         }
         let start = mapping.pblk.0 << self.block_bits;
         let logical = self.logical_mask + 1;
@@ -224,13 +243,15 @@ impl Mount {
         let first = (from & self.block_mask) / logical * logical;
         let last =
             ((to - (block << self.block_bits)).next_multiple_of(logical)).min(self.block_bytes());
-        let mut buf = Buf::zeroed((last - first) as usize);
-        self.device.read_at(start + first, &mut buf)?;
+        let mut was = Buf::zeroed((last - first) as usize);
+        self.device.read_at(start + first, &mut was)?;
+        let mut buf = Buf::zeroed(was.len());
+        buf.copy_from_slice(&was);
         let at = (from & self.block_mask) - first;
         buf[at as usize..(at + to - from) as usize].fill(0);
-        Ok(self
-            .device
-            .write_at(start + first, &buf, Durability::Cached)?)
+        let at = start + first;
+        self.device.write_at(at, &buf, Durability::Cached)?;
+        Ok(Some(Zeroed { at, was }))
     }
 
     /// Makes a file shorter. The file is alone.
@@ -238,7 +259,24 @@ impl Mount {
         let block_end = size.next_multiple_of(self.block_bytes());
         // First, so that nothing has happened if it fails; whoever crashes now has old bytes or zeros
         // behind what will be the end.
-        self.zero_block_part(inode, size, block_end.min(inode.i_size()).max(size))?;
+        let zeroed = self.zero_block_part(inode, size, block_end.min(inode.i_size()).max(size))?;
+        let cut = self.cut_behind(writer, inode, size);
+        if let (Err(_), Some(zeroed)) = (&cut, zeroed)
+            && inode.i_size() > size
+        {
+            // What could not be cut off stays as it was. The first error is the one to tell.
+            let restored = self
+                .device
+                .write_at(zeroed.at, &zeroed.was, Durability::Cached);
+            if let Err(later) = restored {
+                tracing::warn!("inode {}: bytes behind {size} are lost: {later}", inode.ino);
+            }
+        }
+        cut
+    }
+
+    /// Gives a file a smaller size, and frees what is behind it.
+    fn cut_behind(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
         let behind = size.div_ceil(self.block_bytes())..self.map_end(inode);
         let credits = Credits::remove(self, inode).max(writer.ample_credits());
         let mut handle = writer.begin(credits + 2 * INODE_CREDITS + ORPHAN_CREDITS)?;
@@ -331,16 +369,8 @@ impl Mount {
                 |map| step(map, rest.clone(), credits),
                 &mut |disk, _| stamp(disk, now),
             )?;
-            let left = match &progress {
-                Progress::Done => rest.end..rest.end,
-                Progress::More(left) => left.clone(),
-            };
-            // From the left or from the right.
-            let done = match left.end == rest.end {
-                true => rest.start..left.start,
-                false => left.end..rest.end,
-            };
-            publish(&lock, done)?;
+            let left = progress.left(&rest);
+            publish(&lock, done_of(&rest, &left))?;
             drop(lock);
             handle.stop()?;
             rest = left;

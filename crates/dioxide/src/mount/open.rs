@@ -67,11 +67,15 @@ impl Mount {
         let sb = read_superblock(&*device, at)?;
         fits_device(&sb, &*device)?;
         let options = &options.with_journal(&sb)?;
+        // Before anybody else has it, so that nobody writes past it.
+        let fence = Fence::new(device);
+        let device: Arc<dyn Device> = fence.clone();
         let mmp = protect(&device, options, &sb)?;
         let replayed = replay(device, options, sb, at, mmp.is_some())?;
         // The journal may have had another superblock.
         fits_device(&replayed.sb, &*replayed.device)?;
         let mut mount = Mount::new(replayed.device, options, Arc::new(replayed.sb), at);
+        mount.fence = fence;
         mount.mmp = mmp;
         replayed.note.into_iter().for_each(|note| mount.warn(note));
         replayed
@@ -119,8 +123,6 @@ impl Mount {
         sb_at: u64,
     ) -> Mount {
         let block_bytes = sb.block_size();
-        let fence = Fence::new(device);
-        let device: Arc<dyn Device> = fence.clone();
         Mount {
             block_bits: sb.block_size_log2(),
             block_mask: u64::from(block_bytes) - 1,
@@ -171,8 +173,9 @@ impl Mount {
                 options.resgid.unwrap_or(sb.disk().s_def_resgid.into()),
             ),
             lane: Lane::of(&device),
+            // That of the mount comes when it is open.
+            fence: Fence::new(device.clone()),
             device,
-            fence,
             sb,
         }
     }

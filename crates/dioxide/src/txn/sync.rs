@@ -68,7 +68,10 @@ impl Mount {
 
     fn commit_and_flush(&self, tid: impl Fn(&super::Writer) -> Tid) -> Result<()> {
         if let Some(why) = self.failed.get() {
-            return Err(Error::ReadOnly(why.clone()));
+            // Who asks first for what a commit in the background has lost gets its error.
+            let untold = self.started_writer();
+            let untold = untold.and_then(|writer| writer.journal.take_untold());
+            return Err(untold.map_or_else(|| Error::ReadOnly(why.clone()), Error::from));
         }
         let flushed = match self.started_writer() {
             Some(writer) => {

@@ -192,6 +192,11 @@ impl Writer {
         Ok(self.journal.start(credits + self.own_credits())?)
     }
 
+    /// Whether a change can ask for so many credits.
+    pub(crate) fn may_have(&self, credits: u32) -> bool {
+        credits + self.own_credits() <= self.journal.max_credits()
+    }
+
     /// Most credits that a change should ask for: a part of what a transaction can have, so that
     /// changes do not wait for each other's room.
     pub(crate) fn ample_credits(&self) -> u32 {
@@ -202,20 +207,15 @@ impl Writer {
         (max / 4).clamp(64.min(max), 1024)
     }
 
-    /// When blocks that `handle` frees may be used again.
+    /// When blocks that `handle` frees may be used again. Without a journal too: what was written of them as metadata may be
+    /// on its way to the device, and would come after the data of who gets them.
     pub(crate) fn release(&self, handle: &Handle<'_>) -> crate::alloc::Release {
-        match self.has_journal {
-            // The number is only compared.
-            true => crate::alloc::Release::After(handle.tid().0 as u32),
-            false => crate::alloc::Release::Now,
-        }
+        // The number is only compared.
+        crate::alloc::Release::After(handle.tid().0 as u32)
     }
 
     /// Has the blocks that `handle` frees become allocatable when it is durable.
     pub(crate) fn release_on_commit(&self, mount: &Mount, handle: &mut Handle<'_>) {
-        if !self.has_journal {
-            return;
-        }
         let (blocks, tid) = (self.blocks.clone(), handle.tid());
         let discard = self.discard.then(|| mount.discarder());
         handle.on_commit(Box::new(move || {

@@ -15,6 +15,7 @@ use dioxide::{Buf, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes};
 use dioxide_testkit::{Image, ImageBuilder, seeds};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const MOST: u64 = 256 << 10;
 const STEPS: usize = 24;
@@ -338,6 +339,77 @@ fn sync_whose_commit_fails_gets_the_devices_error() {
     let mut found = [0; 1 << 10];
     file.read_at(&mut found, 0).expect("reading goes on");
     assert_eq!(found, [1; 1 << 10]);
+}
+
+/// A commit that nobody waits for fails: whoever syncs first is told of it as what it was.
+#[test]
+fn error_of_a_commit_in_the_background_is_told_to_the_first_who_syncs() {
+    let image = image_with(small(), &NAMES);
+    let device = sim(&image);
+    let interval = Duration::from_millis(20);
+    let options = MountOptions::new().commit_interval(interval);
+    let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
+    fs.sync().expect("a sync");
+    let mode = SetAttributes::new().mode(0o600);
+    fs.set_attributes("/f0", &mode).expect("a change");
+    fs.sync().expect("a sync");
+    let armed = device.inject(Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)));
+    let mode = SetAttributes::new().mode(0o640);
+    fs.set_attributes("/f0", &mode).expect("a change");
+    let until = Instant::now() + Duration::from_secs(20);
+    while device.hits(armed) == Some(0) {
+        assert!(Instant::now() < until, "nothing is committed");
+        std::thread::sleep(interval);
+    }
+    std::thread::sleep(4 * interval);
+    let errno = |result: dioxide::Result<()>| result.expect_err("it cannot").errno();
+    assert_eq!(errno(fs.sync()), libc::EIO, "who asks first");
+    assert_eq!(errno(fs.sync()), libc::EROFS, "who comes later");
+}
+
+/// Wherever reading fails, the file is what it was, or shorter and whole up to there.
+#[test]
+fn truncate_that_cannot_read_the_map_leaves_the_data() {
+    const LEN: usize = 400 << 10;
+    let options = OpenOptions::new().read(true).write(true);
+    for features in ["^bigalloc", "^extents,^64bit"] {
+        let image = image_with(small().features(features), &NAMES);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let file = options.open(&fs, "/f0").expect("it exists");
+        file.set_len(0).expect("a size");
+        // Every second block, so that the map has several blocks.
+        for at in (0..LEN as u64).step_by(2 << 10) {
+            file.write_at(&[7; 1 << 10], at).expect("room");
+        }
+        drop(file);
+        fs.close().expect("a close");
+        let mut failed = 0;
+        for skip in 0.. {
+            let copy = image.copy();
+            let device = sim(&copy);
+            let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new());
+            let fs = fs.expect("it opens");
+            let file = options.open(&fs, "/f0").expect("it exists");
+            let fault = Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO));
+            let armed = device.inject(Fault { skip, ..fault });
+            let cut = file.set_len(2048 + 100);
+            if device.hits(armed) == Some(0) {
+                break;
+            }
+            if let Err(error) = cut {
+                assert_eq!(error.errno(), libc::EIO);
+                if file.len() < 3 << 10 {
+                    // It was cut, and what was behind is freed later.
+                    continue;
+                }
+                failed += 1;
+                let mut found = [0; 1 << 10];
+                file.read_at(&mut found, 2048).expect("the device answers");
+                assert!(found == [7; 1 << 10], "{features}, read {skip}");
+            }
+        }
+        assert!(failed > 2, "{features}: {failed} reads failed");
+    }
 }
 
 /// Sixteen queued writes, the sixth of which fails, over written blocks or into a hole.

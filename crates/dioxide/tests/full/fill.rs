@@ -8,6 +8,7 @@ use crate::random::Random;
 use crate::variants::{image_with, variants};
 use dioxide::{Error, FallocateMode, File, Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Image, dumpe2fs, e2fsck_clean, fill_pattern, seeds};
+use std::time::Duration;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// As the image, so that one thread may get all of it.
@@ -285,5 +286,34 @@ fn hole_in_a_full_file_system_is_punched() {
         let at = 2 * hole * block;
         file.allocate(FallocateMode::PunchHole, at, block)
             .unwrap_or_else(|error| panic!("hole {hole}: {error}"));
+    }
+}
+
+/// What is freed may be on its way to the device as metadata: it would come after the data of who has it next.
+#[test]
+fn freed_blocks_are_had_again_only_after_a_commit() {
+    for features in ["has_journal", "^has_journal"] {
+        let image = Image::builder().size(8 << 20).block_size(1024);
+        let image = image.features(features).build();
+        let options = MountOptions::new().commit_interval(Duration::from_secs(3600));
+        let fs = Fs::open(image.path(), &options).expect("it opens");
+        let new = OpenOptions::new().write(true).create_new(true);
+        let file = new.open(&fs, "/first").expect("room for a name");
+        let chunk = [1; 64 << 10];
+        let mut at = 0;
+        while let Ok(wrote @ 1..) = file.write_at(&chunk, at) {
+            at += wrote as u64;
+        }
+        drop(file);
+        let next = new.open(&fs, "/next").expect("room for a name");
+        fs.sync().expect("a sync");
+        fs.remove_file("/first").expect("it is there");
+        let before = fs.stats().journal_commits;
+        next.write_at(&chunk, 0).expect("room");
+        let commits = fs.stats().journal_commits - before;
+        assert_eq!(commits, 1, "{features}");
+        drop(next);
+        fs.close().expect("a close");
+        e2fsck_clean(image.path());
     }
 }

@@ -523,6 +523,26 @@ mod tests {
         }
     }
 
+    /// Old policies drain for files of extents only: indirect maps had no unwritten blocks to convert.
+    #[test]
+    fn old_policies_drain_files_of_extents_only() {
+        let drains = |policy, extent_mapped| {
+            let facts = WriteFacts {
+                extent_mapped,
+                ..facts(UnalignedWritten)
+            };
+            exclusive_plan(policy, &facts).drain
+        };
+        for policy in [
+            Policy::Pre49,
+            Policy::Pre49Nolock,
+            Policy::Parallel,
+            Policy::Iomap55,
+        ] {
+            assert!(drains(policy, true) && !drains(policy, false), "{policy}");
+        }
+    }
+
     /// Which kinds keep the shared lock under a policy, given that it was taken.
     fn shared_kinds(policy: Policy, nolock: bool) -> Vec<Kind> {
         let stays = |kind: &Kind| {

@@ -88,6 +88,16 @@ pub(crate) enum Progress {
     More(Range<u64>),
 }
 
+impl Progress {
+    /// What of a range is left; an empty part at its end if nothing is.
+    pub(crate) fn left(self, range: &Range<u64>) -> Range<u64> {
+        match self {
+            Progress::Done => range.end..range.end,
+            Progress::More(left) => left,
+        }
+    }
+}
+
 /// What blocks of a file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {

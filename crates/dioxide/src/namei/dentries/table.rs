@@ -87,7 +87,8 @@ impl Table {
     pub(super) fn new(bytes: usize) -> Table {
         let buckets = |&bytes: &usize| (bytes / BUCKET_BYTES).max(1);
         let halves = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
-        let mut tries = halves.map(|bytes| Words::zeroed(buckets(&bytes) * BUCKET_WORDS).ok());
+        let mut tries =
+            halves.map(|bytes| Words::zeroed_dense(buckets(&bytes) * BUCKET_WORDS).ok());
         let words = tries.find_map(|words| words).expect("a page of memory");
         let most = words.len() / BUCKET_WORDS;
         Table {
