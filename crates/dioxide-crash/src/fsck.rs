@@ -17,17 +17,16 @@ const SUPERBLOCK: usize = 1024;
 pub(crate) fn program(name: &str) -> Result<Command, String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{path}:/usr/sbin:/sbin");
-    let is_there = path
-        .split(':')
-        .any(|dir| Path::new(dir).join(name).is_file());
-    if !is_there {
+    let mut found = path.split(':').map(|dir| Path::new(dir).join(name));
+    let Some(program) = found.find(|program| program.is_file()) else {
         let package = match name {
             "mount" | "umount" => "util-linux",
             _ => "e2fsprogs",
         };
         return Err(format!("{name} is not installed: it comes with {package}"));
-    }
-    let mut command = Command::new(name);
+    };
+    // By its path: where a name is to be looked for in another PATH, this process is copied first, which takes longer than the program.
+    let mut command = Command::new(program);
     command.env("PATH", path).env("LC_ALL", "C");
     Ok(command)
 }

@@ -24,9 +24,9 @@ fn seed() -> u64 {
     }
 }
 
-/// 7,000 here in each of two campaigns and half as many of names, of attributes, and between steps; a million in a soak.
+/// 5,600 here in each of two campaigns and half as many of names, of attributes, and between steps; a million in a soak.
 fn states() -> u64 {
-    if soaks() { 1_000_000 } else { 7_000 }
+    if soaks() { 1_000_000 } else { 5_600 }
 }
 
 fn campaign(layouts: &[Layout]) -> Campaign {

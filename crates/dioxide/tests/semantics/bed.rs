@@ -9,7 +9,7 @@ use dioxide::{
     Buf, Completion, File, Fs, MapKind, MountOptions, OpenOptions, Policy, Queue, QueueOptions,
     SetAttributes,
 };
-use dioxide_testkit::e2fsck_clean;
+use dioxide_testkit::{e2fsck_clean, soaks};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -257,10 +257,11 @@ impl Bed {
     /// Opens what each crash since the mount may have left, and shows it to `check`, with the state's name.
     pub fn each_crash(&self, check: &mut dyn FnMut(&Fs, &str)) {
         let log = self.record.log();
+        let (exhaustive, samples, torn) = if soaks() { (4, 4, 2) } else { (3, 2, 1) };
         let options = Options {
-            exhaustive: 4,
-            samples: 4,
-            torn: 2,
+            exhaustive,
+            samples,
+            torn,
             ..Options::default()
         };
         let mut media = Media::new(self.base.clone(), &log, Cache::Volatile);
