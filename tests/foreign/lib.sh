@@ -10,7 +10,8 @@ set -euo pipefail
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 target=$(readlink -m "${CARGO_TARGET_DIR:-$here/../../target}")
-tools=$(readlink -m "${FOREIGN_TOOLS:-$target/foreign}")
+# The short form takes builds that are made fast.
+tools=$(readlink -m "${FOREIGN_TOOLS:-$target/foreign${QUICK:+-quick}}")
 DIOXIDE=$(readlink -m "${DIOXIDE:-$target/debug/dioxide}")
 QUICK=${QUICK:-}
 name=$(basename "$0")
@@ -70,7 +71,7 @@ need_crate() {
     [ ! -x "$tools/bin/$1" ] || return 0
     [ -z "${NO_INSTALL:-}" ] && command -v cargo >/dev/null || skip "please run: cargo install $1 --version $2 --root $tools"
     say "installing $1 $2"
-    CARGO_TARGET_DIR=$target/foreign-build cargo install -q "$1" --version "$2" --locked --root "$tools" \
+    CARGO_TARGET_DIR=$target/foreign-build cargo install -q ${QUICK:+--debug} "$1" --version "$2" --locked --root "$tools" \
         || skip "cargo could not install $1"
 }
 
