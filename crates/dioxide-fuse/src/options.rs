@@ -233,6 +233,10 @@ impl Options {
         if let Some((_, opposite)) = GENERIC.iter().find(|(flag, _)| *flag == word) {
             self.generic.retain(|flag| flag != opposite && flag != word);
             self.generic.push(word.into());
+            // The kernel keeps files in step by itself, and leaves directories to us.
+            if matches!(word, "sync" | "dirsync") {
+                self.image = self.image.clone().dirsync(true);
+            }
             return Ok(true);
         }
         match value {

@@ -109,6 +109,8 @@ pub(crate) struct Mount {
     pub(crate) starting: Mutex<()>,
     /// Why nothing is written any more, if so.
     pub(crate) failed: OnceLock<String>,
+    /// Changes of all directories are durable at once.
+    pub(crate) dirsync: bool,
     /// Where the journal lies, if not in the file system.
     journal_device: Option<Arc<dyn Device>>,
     pub(crate) noload: bool,

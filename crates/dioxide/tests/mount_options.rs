@@ -6,7 +6,10 @@
 use dioxide::block::mem::MemDevice;
 use dioxide::block::record::{Action, RecordDevice};
 use dioxide::block::{Device, Durability};
-use dioxide::{DataMode, ErrorPolicy, Fs, MountOptions, OpenOptions};
+use dioxide::format::inode::InodeFlags;
+use dioxide::{
+    DataMode, ErrorPolicy, Fs, MountOptions, NewFile, OpenOptions, RenameMode, SetAttributes,
+};
 use dioxide_testkit::{Image, ImageBuilder, debugfs, leaf_extents};
 use std::fs;
 use std::path::Path;
@@ -202,5 +205,55 @@ fn resuid_and_resgid_say_who_has_the_reserve() {
             (Err(error), false) => assert_eq!(error.errno(), libc::ENOSPC, "{user:?}"),
             (other, _) => panic!("{user:?}: {other:?}"),
         }
+    }
+}
+
+/// Without a sync: by the option, and by the flags of one of two directories.
+#[test]
+fn names_in_directories_that_are_in_step_are_durable_at_once() {
+    let image = image(1);
+    let flags = [InodeFlags::DIRSYNC.0, InodeFlags::SYNC.0];
+    let one_of_two = flags.map(|flags| [("/from", flags), ("/to", flags)]);
+    let mut cases: Vec<(bool, Option<(&str, u32)>)> = vec![(true, None), (false, None)];
+    cases.extend(
+        one_of_two
+            .as_flattened()
+            .iter()
+            .map(|&flag| (false, Some(flag))),
+    );
+    for (option, flag) in cases {
+        let device = device(&image);
+        let options = MountOptions::new().dirsync(option);
+        let fs = open(
+            device.clone(),
+            &options.commit_interval(Duration::from_secs(3600)),
+        );
+        let dir = NewFile::new(0o755);
+        for path in ["/from", "/to"] {
+            fs.create_dir(path, &dir).expect("room");
+        }
+        drop(create(&fs, "/from/f").expect("room"));
+        if let Some((path, flags)) = flag {
+            let set =
+                SetAttributes::new().flags(fs.metadata(path).expect("it is there").flags | flags);
+            fs.set_attributes(path, &set).expect("a flag");
+        }
+        fs.sync().expect("a sync");
+        fs.rename("/from/f", "/to/g", RenameMode::Replace)
+            .expect("a rename");
+        let mut bytes = vec![0; device.geometry().size_bytes as usize];
+        device.read_at(0, &mut bytes).expect("all of it");
+        let after = open(load(&bytes), &MountOptions::new());
+        let durable = option || flag.is_some();
+        assert_eq!(
+            after.metadata("/to/g").is_ok(),
+            durable,
+            "{option} {flag:?}"
+        );
+        assert_eq!(
+            after.metadata("/from/f").is_ok(),
+            !durable,
+            "{option} {flag:?}"
+        );
     }
 }

@@ -200,7 +200,12 @@ impl FolderSink {
             self.clear_acls(path);
         }
         if !is_symlink {
-            chmod(path, Mode::from_raw_mode(entry.permissions.into())).map_err(&failed)?;
+            let permissions = match self.options.owners {
+                true => entry.permissions,
+                // Rights of another user are not lent to this one.
+                false => entry.permissions & 0o1777,
+            };
+            chmod(path, Mode::from_raw_mode(permissions.into())).map_err(&failed)?;
         }
         for xattr in &entry.xattrs {
             debug_assert!(xattr.value.len() <= XATTR_VALUE_MAX);

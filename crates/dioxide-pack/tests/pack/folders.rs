@@ -5,8 +5,9 @@ use dioxide::Timestamp;
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::{Entry, Error, Filter, Kind, Pattern, source};
 use dioxide_testkit::need_root;
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn read(folder: &Path) -> dioxide_pack::Tree {
     source::folder::read(folder, Filter::default()).unwrap()
@@ -161,5 +162,15 @@ fn folder_written_without_owners_leaves_out_devices_and_says_so() {
     for tree in [&mut found, &mut expected] {
         tree.values_mut().for_each(|seen| seen.owner = (0, 0));
     }
+    // Who gets the files does not lend his rights by them.
+    let small = |tree: &mut BTreeMap<PathBuf, Seen>| {
+        let seen = tree.get_mut(Path::new("small")).expect("a file");
+        std::mem::replace(&mut seen.mode, 0) & 0o7777
+    };
+    assert_eq!((small(&mut found), small(&mut expected)), (0o751, 0o4751));
+    found
+        .values_mut()
+        .chain(expected.values_mut())
+        .for_each(|seen| seen.mode &= !0o6000);
     assert_same(&found, &expected);
 }

@@ -37,6 +37,7 @@ pub struct MountOptions {
     pub(crate) may_map: bool,
     pub(crate) barrier: bool,
     pub(crate) discard: bool,
+    pub(crate) dirsync: bool,
     pub(crate) commit_interval: Duration,
     pub(crate) clock: Option<i64>,
     pub(crate) errors: Option<ErrorPolicy>,
@@ -84,6 +85,7 @@ impl Default for MountOptions {
             may_map: false,
             barrier: true,
             discard: false,
+            dirsync: false,
             commit_interval: Duration::from_secs(5),
             clock: None,
             errors: None,
@@ -191,6 +193,12 @@ impl MountOptions {
     /// `discard`: tell the device which blocks were freed, once that is durable.
     pub fn discard(mut self, on: bool) -> Self {
         self.discard = on;
+        self
+    }
+
+    /// `dirsync`: changes of directories are durable when the call that makes them returns.
+    pub fn dirsync(mut self, on: bool) -> Self {
+        self.dirsync = on;
         self
     }
 

@@ -164,8 +164,11 @@ impl Mkfs {
         if is_new {
             let file = OpenOptions::new().write(true).create_new(true).open(path);
             let file = file.map_err(|error| failed(path, "cannot make it", error))?;
-            let sized = file.set_len(end);
-            sized.map_err(|error| failed(path, "cannot make it that large", error))?;
+            if let Err(error) = file.set_len(end) {
+                // What went wrong first is what matters.
+                let _ = fs::remove_file(path);
+                return Err(failed(path, "cannot make it that large", error));
+            }
         } else {
             self.judge(path)?;
         }

@@ -162,6 +162,7 @@ impl Mount {
             noload: options.noload,
             barrier: options.barrier,
             discard: options.discard,
+            dirsync: options.dirsync,
             commit_interval: options.commit_interval,
             clock: options.clock,
             errors: options.errors.unwrap_or(sb.errors()),

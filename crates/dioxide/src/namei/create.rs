@@ -115,6 +115,22 @@ pub(super) fn check_lives(dir: &Inode) -> Result<()> {
     }
 }
 
+/// Whether changes of a directory are durable at once.
+pub(super) fn is_in_step(dir: &Inode) -> bool {
+    dir.flags().0 & (InodeFlags::DIRSYNC.0 | InodeFlags::SYNC.0) != 0
+}
+
+/// Whether names in a directory may change. What is there, or is not, is told first, as by Linux.
+pub(super) fn check_dir_changes(dir: &Inode) -> Result<()> {
+    match dir.is_immutable() {
+        true => Err(Error::NotPermitted(format!(
+            "directory {} is immutable",
+            dir.ino
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// An inode that has a number, and is not written yet.
 pub(super) struct Planned {
     pub(super) numbered: NewInode,
@@ -198,12 +214,13 @@ impl Mount {
         then: impl FnOnce(Arc<Inode>) -> T,
     ) -> Result<T> {
         check_new_name(name)?;
-        let writer = self.writer()?;
         let _names = dir.names.write();
-        self.check_dir_changes(dir)?;
+        self.check_dir_holds(dir)?;
         if self.find_name(dir, name)?.is_some() {
             return Err(Error::Exists(String::from_utf8_lossy(name).into_owned()));
         }
+        let writer = self.writer()?;
+        check_dir_changes(dir)?;
         self.check_target_fits(what)?;
         if what.is_dir() {
             self.check_more_subdirs(dir)?;
@@ -292,7 +309,8 @@ impl Mount {
     pub(crate) fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewFile) -> Result<Arc<Inode>> {
         let writer = self.writer()?;
         let _names = dir.names.write();
-        self.check_dir_changes(dir)?;
+        self.check_dir_holds(dir)?;
+        check_dir_changes(dir)?;
         self.with_space(writer, || {
             self.create_once(writer, dir, None, &Blueprint::Regular, new)
         })
@@ -309,17 +327,10 @@ impl Mount {
         }
     }
 
-    /// Whether names in a directory may change at all. The caller has its `names`.
-    pub(super) fn check_dir_changes(&self, dir: &Inode) -> Result<()> {
+    /// Whether a directory has names that can be looked for. The caller has its `names`.
+    pub(super) fn check_dir_holds(&self, dir: &Inode) -> Result<()> {
         check_lives(dir)?;
-        self.check_names(dir)?;
-        match dir.is_immutable() {
-            true => Err(Error::NotPermitted(format!(
-                "directory {} is immutable",
-                dir.ino
-            ))),
-            false => Ok(()),
-        }
+        self.check_names(dir)
     }
 
     /// Whether a directory can have one more in it.
@@ -418,8 +429,7 @@ impl Mount {
 
     /// Ends a change of a directory; waits for it if the directory is to be in step with the disk.
     pub(super) fn finish(&self, mut handle: Handle<'_>, dir: &Inode) -> Result<()> {
-        let flags = dir.flags().0;
-        if flags & (InodeFlags::DIRSYNC.0 | InodeFlags::SYNC.0) != 0 {
+        if self.dirsync || is_in_step(dir) {
             handle.mark_sync();
         }
         handle.stop()?;

@@ -1,6 +1,6 @@
 //! Another name for a file.
 
-use super::create::{LINK_MAX, check_new_name};
+use super::create::{LINK_MAX, check_dir_changes, check_new_name};
 use super::edit::NewEntry;
 use crate::inode::Inode;
 use crate::mount::Mount;
@@ -18,13 +18,14 @@ impl Mount {
     /// Those that `crate::Fs::hard_link` names. Nothing has changed then.
     pub(crate) fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
         check_new_name(name)?;
-        let writer = self.writer()?;
         let _names = dir.names.write();
-        self.check_dir_changes(dir)?;
+        self.check_dir_holds(dir)?;
         let text = || String::from_utf8_lossy(name).into_owned();
         if self.find_name(dir, name)?.is_some() {
             return Err(Error::Exists(text()));
         }
+        let writer = self.writer()?;
+        check_dir_changes(dir)?;
         if inode.file_type() == FileType::Directory {
             return Err(Error::NotPermitted(format!(
                 "{}: a link to a directory",

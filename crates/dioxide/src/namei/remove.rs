@@ -3,7 +3,7 @@
 //! A file that nobody has open and that has little goes in the transaction that takes its name. Any other is an
 //! orphan until it is gone: until its last user closes it, or its blocks are freed.
 
-use super::create::remove_subdir;
+use super::create::{check_dir_changes, remove_subdir};
 use super::edit::REMOVE_NAME_CREDITS;
 use crate::alloc::{BlockAllocator, InodeAllocator};
 use crate::inode::{End, Inode};
@@ -103,8 +103,9 @@ impl Mount {
 
     /// What a name stands for that may be removed. The caller has the directory's `names`.
     pub(super) fn removable(&self, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
-        self.check_dir_changes(dir)?;
+        self.check_dir_holds(dir)?;
         let inode = self.child_locked(dir, name)?;
+        check_dir_changes(dir)?;
         let text = || String::from_utf8_lossy(name).into_owned();
         check_removable(dir, &inode, text)?;
         Ok(inode)

@@ -4,7 +4,10 @@
 //! out which is above which; then `names` of both, of the upper first; then of a directory that is replaced.
 
 use super::Inherited;
-use super::create::{Blueprint, Planned, add_subdir, check_lives, check_new_name, remove_subdir};
+use super::create::{
+    Blueprint, Planned, add_subdir, check_dir_changes, check_lives, check_new_name, is_in_step,
+    remove_subdir,
+};
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use super::path::At;
 use super::remove::{Fate, Victim, check_removable};
@@ -77,10 +80,10 @@ impl Mount {
         };
         let names = lock_names(&from.dir, &to.dir, above);
         check_new_name(from.name)?;
-        self.check_dir_changes(&from.dir)?;
+        self.check_dir_holds(&from.dir)?;
         let inode = self.child_locked(&from.dir, from.name)?;
         check_new_name(to.name)?;
-        self.check_dir_changes(&to.dir)?;
+        self.check_dir_holds(&to.dir)?;
         let other = match self.find_name(&to.dir, to.name)? {
             Some(_) => Some(self.child_locked(&to.dir, to.name)?),
             None => None,
@@ -131,15 +134,18 @@ impl Mount {
                 return Err(Error::NotADirectory(at.text()));
             }
         }
+        // Into itself it goes in no case.
+        if change.crosses() {
+            self.check_not_inside(inode, &to.dir, &to.text())?;
+        }
         let one_file = change.other.as_ref().is_some_and(|o| o.ino == inode.ino);
         if !one_file {
+            check_dir_changes(&from.dir)?;
+            check_dir_changes(&to.dir)?;
             self.check_project_of(inode, &to.dir, &to.text())?;
         }
         if let (RenameMode::Exchange, Some(other)) = (mode, &change.other) {
             self.check_project_of(other, &from.dir, &from.text())?;
-        }
-        if change.crosses() {
-            self.check_not_inside(inode, &to.dir, &to.text())?;
         }
         if !one_file {
             check_removable(&from.dir, inode, || from.text())?;
@@ -334,12 +340,8 @@ impl Mount {
     }
 
     fn finish_move(&self, handle: Handle<'_>, change: &Move<'_>) -> Result<()> {
-        let flags = change.from.dir.flags() | change.to.dir.flags();
-        let sync = dioxide_format::inode::InodeFlags::DIRSYNC;
-        match flags.contains(sync) && !change.to.dir.flags().contains(sync) {
-            true => self.finish(handle, &change.from.dir),
-            false => self.finish(handle, &change.to.dir),
-        }
+        let (from, to) = (&change.from.dir, &change.to.dir);
+        self.finish(handle, if is_in_step(from) { from } else { to })
     }
 
     /// Has the new name stand for the file. If it fails nothing was changed.

@@ -351,3 +351,41 @@ fn many_names_grow_a_directory_and_leave_it() {
         fs.remove_dir("/d").expect("it is empty");
     });
 }
+
+/// A file has 65,000 names at most. A directory counts as many below it, and then, if the file system has that, none at all.
+#[test]
+fn links_are_counted_up_to_what_an_inode_can_have() {
+    const MOST: u32 = 65_000;
+    for features in ["dir_nlink", "^dir_nlink"] {
+        let image = Image::builder().size(128 << 20).block_size(1024);
+        let image = image.features(features).args(&["-N", "66000"]).build();
+        on_image(&image, |fs| {
+            let (root, new) = (fs.root().expect("a root"), NewFile::new(0o755));
+            let file = root.create(b"f", &new).expect("room");
+            let links = root.create_dir(b"links", &new).expect("room");
+            for number in 1..MOST {
+                file.link(&links, format!("{number}").as_bytes())
+                    .expect("one more");
+            }
+            assert_eq!(file.metadata().nlink, MOST);
+            let refused = file.link(&links, b"more").expect_err("too many");
+            assert_eq!(refused.errno(), libc::EMLINK);
+            let dirs = root.create_dir(b"dirs", &new).expect("room");
+            let make = |number: u32| dirs.create_dir(format!("{number}").as_bytes(), &new);
+            // Two are its own.
+            for number in 2..MOST {
+                drop(make(number).expect("one more"));
+            }
+            assert_eq!(dirs.metadata().nlink, MOST);
+            match features {
+                "dir_nlink" => {
+                    drop(make(0).expect("one more"));
+                    assert_eq!(dirs.metadata().nlink, 1);
+                    dirs.remove_dir(b"0").expect("it is empty");
+                    assert_eq!(dirs.metadata().nlink, 1);
+                }
+                _ => assert_eq!(make(0).expect_err("too many").errno(), libc::EMLINK),
+            }
+        });
+    }
+}

@@ -180,3 +180,72 @@ fn refused_calls_have_the_errno_of_linux() {
         }
     }
 }
+
+/// In an immutable directory, what is there or is not comes first.
+fn in_a_fixed_directory() -> Vec<(Call, Answer)> {
+    let made = [
+        mkdir("/i"),
+        mkdir("/i/d"),
+        create("/i/f", true),
+        mkdir("/o"),
+        create("/o/f", true),
+        Call::SetFlags {
+            path: b"/i".into(),
+            flags: InodeFlags::IMMUTABLE.0,
+        },
+    ];
+    let rmdir = |path: &str| Call::Rmdir { path: path.into() };
+    let refused = [
+        (create("/i/f", true), libc::EEXIST),
+        (create("/i/new", true), libc::EPERM),
+        (create("/i/new", false), libc::EPERM),
+        (mkdir("/i/d"), libc::EEXIST),
+        (mkdir("/i/new"), libc::EPERM),
+        (symlink("x", "/i/f"), libc::EEXIST),
+        (symlink("x", "/i/new"), libc::EPERM),
+        (link("/o/f", "/i/f"), libc::EEXIST),
+        (link("/o/f", "/i/new"), libc::EPERM),
+        (unlink("/i/none"), libc::ENOENT),
+        (unlink("/i/f"), libc::EPERM),
+        (rmdir("/i/none"), libc::ENOENT),
+        (rmdir("/i/f"), libc::EPERM),
+        (rmdir("/i/d"), libc::EPERM),
+        (rename("/i/none", "/o/f", Replace), libc::ENOENT),
+        (rename("/i/f", "/o/f", Replace), libc::EPERM),
+        (rename("/i/f", "/o/f", NoReplace), libc::EEXIST),
+        (rename("/i/f", "/o/new", Exchange), libc::ENOENT),
+        (rename("/o/f", "/i/f", Replace), libc::EPERM),
+        (rename("/o/f", "/i/new", Replace), libc::EPERM),
+        (rename("/o/none", "/i/f", Replace), libc::ENOENT),
+        (rename("/i/d", "/i/d/new", Replace), libc::EINVAL),
+    ];
+    let refused = refused.map(|(call, errno)| (call, Err(errno)));
+    let free = Call::SetFlags {
+        path: b"/i".into(),
+        flags: 0,
+    };
+    let made = made.map(|call| (call, Ok(())));
+    made.into_iter()
+        .chain(refused)
+        .chain([(free, Ok(()))])
+        .collect()
+}
+
+#[test]
+fn calls_in_an_immutable_directory_have_the_errno_of_linux() {
+    let image = Image::builder().size(16 << 20).block_size(1024).build();
+    let copy = image.copy();
+    let (calls, expected): (Vec<Call>, Vec<Answer>) = in_a_fixed_directory().into_iter().unzip();
+    if have_root() {
+        let mount = Mount::ext4(copy.path(), "");
+        let by_kernel = linux::run_all(mount.path(), &calls);
+        mount.unmount();
+        for (at, call) in calls.iter().enumerate() {
+            assert_eq!(by_kernel[at], expected[at], "the kernel: {call:?}");
+        }
+    }
+    let mut side = Dioxide::new(open_fs(&image));
+    for (call, expected) in calls.iter().zip(expected) {
+        assert_eq!(side.run(call), expected, "dioxide: {call:?}");
+    }
+}
