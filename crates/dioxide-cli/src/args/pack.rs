@@ -62,7 +62,8 @@ implies and does not describe get mode 0755 and belong to root.
 The same entries and options give the same bytes, on every run and machine. What is random or the
 time elsewhere comes from the tree: uuid and hash seed from its names and attributes, the time of the
 file system (and when files were made and changed) is that of the youngest file. --epoch, or
-SOURCE_DATE_EPOCH in the environment, sets that time, and no file is younger then.
+SOURCE_DATE_EPOCH in the environment, sets that time, and no file is younger then. Where a sparse file
+has its holes is a part of it: a file system that keeps other holes makes another image.
 
 IMG gets its name when it is complete; a file of that name is replaced, unless it is mounted, attached
 to a loop device or open elsewhere. The exit status is 1 if
