@@ -161,7 +161,7 @@ fn crash_amid_operations_on_attributes_leaves_quotas_right() {
         consistent: Some(&e2fsck),
         others: vec![Sample {
             recover: &e2fsck,
-            every: 400,
+            every: (states() / 8).min(200),
         }],
     };
     let campaign = Campaign {
