@@ -366,11 +366,12 @@ impl Mount {
                     stamp(disk, now);
                 },
             )?;
-            lock.set_hole(done_of(&removing, &removed));
-            self.publish_shift(inode, &lock, done_of(&shifting, &shifted), delta)?;
+            // Before what may fail: the inode says so already.
             if shifted.is_empty() {
                 inode.set_size(size);
             }
+            lock.set_hole(done_of(&removing, &removed));
+            self.publish_shift(inode, &lock, done_of(&shifting, &shifted), delta)?;
             drop(lock);
             handle.stop()?;
             (removing, shifting) = (removed, shifted);
@@ -414,8 +415,9 @@ impl Mount {
                 stamp(disk, now);
             },
         )?;
-        self.publish_shift(inode, &lock, done_of(&shifting, &left), delta)?;
+        // Before what may fail: the inode says so already.
         inode.set_size(size);
+        self.publish_shift(inode, &lock, done_of(&shifting, &left), delta)?;
         drop(lock);
         handle.stop()?;
         self.shift(writer, inode, left, delta)
