@@ -1,10 +1,12 @@
 //! dioxide as a target. Files are opened without `direct`, so that any offset and length will do, but for atomic writes.
 
 use crate::attributes::{Attributes, FLAGS, asked_for};
+use crate::external::{self, Part};
 use crate::names::{self, Change, Entry, Kind, NameOp, Over, Tree};
 use crate::op::{Durable, Mode, Op};
 use crate::target::{Outcome, Seen, Session, Target};
 use dioxide::block::Device;
+use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::{
     Error, FallocateMode, File, FileType, Fs, Metadata, MountOptions, NewFile, OpenOptions,
     RenameMode, SetAttributes, Special, Timestamp, XattrMode,
@@ -53,9 +55,24 @@ struct Mounted {
     held: Option<File>,
 }
 
+impl Dioxide {
+    /// Mounts what is on a device, with the journal behind it if that is elsewhere.
+    fn mount(&self, device: Arc<dyn Device>) -> Result<Fs, Error> {
+        let mut bytes = vec![0; SuperBlock::SIZE];
+        device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
+        let superblock = SuperBlock::parse(&bytes).ok();
+        let Some(at) = superblock.as_ref().and_then(external::journal_at) else {
+            return Fs::open_device(device, &self.options);
+        };
+        let journal = Part::new(&device, at..device.geometry().size_bytes);
+        let options = self.options.clone().journal_device(Arc::new(journal));
+        Fs::open_device(Arc::new(Part::new(&device, 0..at)), &options)
+    }
+}
+
 impl Target for Dioxide {
     fn open(&self, device: Arc<dyn Device>) -> Result<Box<dyn Session>, String> {
-        let fs = Fs::open_device(device, &self.options).map_err(words)?;
+        let fs = self.mount(device).map_err(words)?;
         match fs.read_only() {
             Some(why) => Err(format!("read-only: {why}")),
             None => Ok(Box::new(Mounted {
@@ -120,6 +137,7 @@ impl Mounted {
             Op::Fsync { .. } => self.plain(name)?.sync_all(),
             Op::Fdatasync { .. } => self.plain(name)?.sync_data(),
             Op::Sync => self.fs.sync(),
+            Op::Trim => self.fs.trim(0..u64::MAX, 0).map(drop),
             Op::Name(_) => unreachable!("these have a function of their own"),
         }
     }

@@ -1,13 +1,15 @@
 //! e2fsck as a check, and as another way to recover.
 
 use crate::explore::{Check, Recover};
+use crate::external;
 use crate::image::Place;
 use dioxide::block::record::states::Snapshot;
 use dioxide::format::features::{Features, Incompat};
 use dioxide::format::superblock::SuperBlock;
+use parking_lot::Mutex;
 use std::fs::{self, File};
-use std::io::ErrorKind;
-use std::path::Path;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Where the superblock begins.
@@ -62,28 +64,116 @@ pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Shows an image as a file.
-pub(crate) fn with_file<T>(
-    image: &Snapshot,
-    run: impl FnOnce(&Path) -> Result<T, String>,
-) -> Result<T, String> {
-    let place = Place::new().map_err(|e| e.to_string())?;
-    let path = place.path("image");
-    let write = || image.write_sparse(&File::create(&path)?, 0);
-    write().map_err(|e| e.to_string())?;
-    run(&path)
+/// An image as a file; as two, if its journal is elsewhere.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    place: Place,
+    image: Snapshot,
+    journal: Option<Snapshot>,
 }
 
-/// The image that a file holds.
-pub(crate) fn snapshot(path: &Path) -> Result<Snapshot, String> {
-    let bytes = fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(Snapshot::new(&bytes))
+impl Shown {
+    /// A new file.
+    ///
+    /// # Errors
+    /// What the host says.
+    pub(crate) fn new(image: &Snapshot) -> Result<Shown, String> {
+        let (image, journal) = Shown::parts(image);
+        let make = || {
+            let place = Place::new()?;
+            image.write_sparse(&File::create(place.path("image"))?, 0)?;
+            if let Some(journal) = &journal {
+                journal.write_sparse(&File::create(place.path("journal"))?, 0)?;
+            }
+            Ok(place)
+        };
+        let place = make().map_err(|error: io::Error| error.to_string())?;
+        Ok(Shown {
+            place,
+            image,
+            journal,
+        })
+    }
+
+    fn parts(image: &Snapshot) -> (Snapshot, Option<Snapshot>) {
+        match external::journal_in(image) {
+            None => (image.clone(), None),
+            Some(at) => {
+                let journal = image.part(at..image.size_bytes());
+                (image.part(0..at), Some(journal))
+            }
+        }
+    }
+
+    /// Makes the files those of another image.
+    fn show(&mut self, image: &Snapshot) -> Result<(), String> {
+        let (image, journal) = Shown::parts(image);
+        let change = |name, new: &Snapshot, old: &mut Snapshot| {
+            let file = File::options().write(true).open(self.place.path(name))?;
+            new.write_changes(old, &file)?;
+            *old = new.clone();
+            Ok(())
+        };
+        let changed = change("image", &image, &mut self.image);
+        let journal = journal.iter().zip(&mut self.journal);
+        let changed = changed.and_then(|()| {
+            journal
+                .into_iter()
+                .try_for_each(|(new, old)| change("journal", new, old))
+        });
+        changed.map_err(|error: io::Error| error.to_string())
+    }
+
+    /// Whether [`Shown::show`] can be told of this image.
+    fn is_like(&self, image: &Snapshot) -> bool {
+        let (image, journal) = Shown::parts(image);
+        let len = |journal: &Option<Snapshot>| journal.as_ref().map(Snapshot::size_bytes);
+        self.image.size_bytes() == image.size_bytes() && len(&self.journal) == len(&journal)
+    }
+
+    /// The image's file.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.place.path("image")
+    }
+
+    /// Whether the journal has a file of its own.
+    pub(crate) fn has_journal(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    fn e2fsck(&self, how: &str) -> Result<Command, String> {
+        let mut command = program("e2fsck")?;
+        command.arg(how);
+        if self.has_journal() {
+            command.arg("-j").arg(self.place.path("journal"));
+        }
+        command.arg(self.path());
+        Ok(command)
+    }
+
+    /// What the files hold now.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) fn read(&self) -> Result<Snapshot, String> {
+        let names = ["image", "journal"];
+        let names = &names[..1 + usize::from(self.has_journal())];
+        let mut bytes = Vec::new();
+        for path in names.iter().map(|name| self.place.path(name)) {
+            let read = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            bytes.extend(read);
+        }
+        Ok(Snapshot::new(&bytes))
+    }
 }
 
 /// `e2fsck -fn`: an unmounted image must be clean. `e2fsck -fy` before that: replays and repairs a
 /// crashed one; whatever it repairs beyond orphans, and totals and marks in the superblock, is damage.
-#[derive(Clone, Copy, Debug)]
-pub struct E2fsck(());
+#[derive(Debug, Default)]
+pub struct E2fsck {
+    /// Files of images that were checked: one for each thread that checks. The next image differs from the last in few pages.
+    files: Mutex<Vec<Shown>>,
+}
 
 impl E2fsck {
     /// If it is installed.
@@ -91,16 +181,29 @@ impl E2fsck {
     /// # Errors
     /// It is not.
     pub fn find() -> Result<E2fsck, String> {
-        program("e2fsck").map(|_| E2fsck(()))
+        program("e2fsck").map(|_| E2fsck::default())
     }
 
-    fn clean(path: &Path) -> Result<(), String> {
-        run(program("e2fsck")?.arg("-fn").arg(path)).map(drop)
+    /// A file with this image.
+    fn shown(&self, image: &Snapshot) -> Result<Shown, String> {
+        let mut files = self.files.lock();
+        let Some(index) = files.iter().position(|file| file.is_like(image)) else {
+            drop(files);
+            return Shown::new(image);
+        };
+        let mut file = files.swap_remove(index);
+        drop(files);
+        file.show(image)?;
+        Ok(file)
+    }
+
+    fn clean(shown: &Shown) -> Result<(), String> {
+        run(&mut shown.e2fsck("-fn")?).map(drop)
     }
 
     /// What it printed. Damaged: why.
-    fn repair(path: &Path) -> Result<String, String> {
-        let output = output(program("e2fsck")?.arg("-fy").arg(path))?;
+    fn repair(shown: &Shown) -> Result<String, String> {
+        let output = output(&mut shown.e2fsck("-fy")?)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         match output.status.code() {
             Some(0 | 1) => Ok(text),
@@ -118,10 +221,14 @@ fn forgets_users_of_values(image: &Snapshot, text: &str) -> bool {
 
 /// Of a file system; none if it has no superblock.
 pub(crate) fn features(image: &Snapshot) -> Features {
-    let bytes = image.to_vec();
-    let superblock = bytes.get(SUPERBLOCK..).map(SuperBlock::parse);
-    let superblock = superblock.and_then(Result::ok);
+    let superblock = superblock(image);
     superblock.map_or_else(Features::default, |superblock| superblock.features())
+}
+
+/// Of a file system, if there is one.
+pub(crate) fn superblock(image: &Snapshot) -> Option<SuperBlock> {
+    let bytes = image.part(0..4096).to_vec();
+    SuperBlock::parse(&bytes[SUPERBLOCK..]).ok()
 }
 
 /// What a crash explains, and no replay mends: totals in the superblock, which are written at unmount,
@@ -156,7 +263,10 @@ fn damage(text: &str) -> Option<&str> {
 
 impl Check for E2fsck {
     fn check(&self, image: &Snapshot) -> Result<(), String> {
-        with_file(image, E2fsck::clean)
+        let shown = self.shown(image)?;
+        let clean = E2fsck::clean(&shown);
+        self.files.lock().push(shown);
+        clean
     }
 }
 
@@ -166,17 +276,16 @@ impl Recover for E2fsck {
     }
 
     fn recover(&self, image: &Snapshot) -> Result<Option<Snapshot>, String> {
-        with_file(image, |path| {
-            let text = E2fsck::repair(path)?;
-            if damage(&text).is_some() {
-                return match forgets_users_of_values(image, &text) {
-                    true => Ok(None),
-                    false => Err(format!("e2fsck -fy: {text}")),
-                };
-            }
-            E2fsck::clean(path)?;
-            snapshot(path).map(Some)
-        })
+        let shown = Shown::new(image)?;
+        let text = E2fsck::repair(&shown)?;
+        if damage(&text).is_some() {
+            return match forgets_users_of_values(image, &text) {
+                true => Ok(None),
+                false => Err(format!("e2fsck -fy: {text}")),
+            };
+        }
+        E2fsck::clean(&shown)?;
+        shown.read().map(Some)
     }
 }
 

@@ -10,7 +10,8 @@
 
 use crate::attributes::Attributes;
 use crate::content;
-use crate::fsck::{program, run};
+use crate::explore::Check;
+use crate::fsck::{E2fsck, program, run};
 use crate::model::{FileSpec, Units};
 use crate::names::{self, Entry, Kind, Names};
 use crate::run::Start;
@@ -23,6 +24,10 @@ use std::{fmt, io, str::FromStr};
 use tempfile::TempDir;
 
 const UUID: &str = "d10c1de0-0000-4000-8000-000000000003";
+const JOURNAL_UUID: &str = "d10c1de0-0000-4000-8000-00000000000e";
+
+/// A journal of 1024 blocks of 1024 bytes, and what its device begins with.
+const JOURNAL_BYTES: usize = 2 << 20;
 
 /// A way to arrange a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +54,8 @@ pub enum Layout {
     EaInode,
     /// The same, with quotas of users, groups and projects, which not every kernel can keep.
     Quota,
+    /// Blocks of 1024 bytes; the journal is on another device, which is the end of the image.
+    External,
     /// Without a journal: overwrites only.
     NoJournal,
 }
@@ -67,7 +74,7 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 12] = [
+    pub const ALL: [Layout; 13] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -79,6 +86,7 @@ impl Layout {
         Layout::Groups,
         Layout::EaInode,
         Layout::Quota,
+        Layout::External,
         Layout::NoJournal,
     ];
 
@@ -115,12 +123,13 @@ impl Layout {
             },
             Layout::EaInode => recipe("ea-inode", 1024, "metadata_csum,ea_inode,^orphan_file"),
             Layout::Quota => recipe("quota", 1024, "metadata_csum,ea_inode,^orphan_file"),
+            Layout::External => recipe("external", 1024, "metadata_csum,^has_journal,^orphan_file"),
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
         }
     }
 
     /// All but [`Layout::Groups`], whose images are ten times as large, and [`Layout::Quota`].
-    pub const USUAL: [Layout; 10] = [
+    pub const USUAL: [Layout; 11] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -130,6 +139,7 @@ impl Layout {
         Layout::Atomic,
         Layout::OrphanFile,
         Layout::EaInode,
+        Layout::External,
         Layout::NoJournal,
     ];
 
@@ -250,14 +260,38 @@ impl Layout {
         write_names(&tree).map_err(|e| at(&tree, e))?;
         self.mke2fs(&image, &tree)?;
         self.debugfs(place, &image, files)?;
+        let journal = match self {
+            Layout::External => self.journal_elsewhere(place, &image)?,
+            _ => Vec::new(),
+        };
         if self == Layout::Quota {
             // mke2fs does not count what it copies, and knows projects only so.
             run(program("tune2fs")?
                 .args(["-O", "project,quota"])
                 .arg(&image))?;
         }
-        run(program("e2fsck")?.arg("-fn").arg(&image))?;
-        fs::read(&image).map_err(|e| at(&image, e))
+        let mut bytes = fs::read(&image).map_err(|e| at(&image, e))?;
+        bytes.extend(journal);
+        E2fsck::default().check(&Snapshot::new(&bytes))?;
+        Ok(bytes)
+    }
+
+    /// Makes a journal in a file of its own, and the file system use it.
+    fn journal_elsewhere(self, place: &Place, image: &Path) -> Result<Vec<u8>, String> {
+        let path = place.path("journal");
+        let read = |path: &Path| fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
+        let poison = poisoned(JOURNAL_BYTES);
+        fs::write(&path, poison).map_err(|e| format!("{}: {e}", path.display()))?;
+        let mut mke2fs = program("mke2fs")?;
+        mke2fs
+            .env("E2FSPROGS_FAKE_TIME", "1700000000")
+            .args(["-q", "-F", "-O", "journal_dev", "-U", JOURNAL_UUID])
+            .args(["-b", &self.recipe().block_bytes.to_string()]);
+        run(mke2fs.arg(&path))?;
+        let script =
+            format!("ssv journal_uuid {JOURNAL_UUID}\nssv journal_dev 1\nfeature has_journal\n");
+        Layout::debugfs_script(place, image, &script)?;
+        read(&path)
     }
 
     fn mke2fs(self, image: &Path, tree: &Path) -> Result<(), String> {
@@ -269,7 +303,7 @@ impl Layout {
             .args(["-b", &recipe.block_bytes.to_string()])
             .args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
             .args(["-O", recipe.features]);
-        if self != Layout::NoJournal {
+        if !matches!(self, Layout::NoJournal | Layout::External) {
             // A journal has at least 1024 blocks.
             mke2fs.args(["-J", &format!("size={}", recipe.block_bytes >> 10)]);
         }
@@ -295,9 +329,13 @@ impl Layout {
         if self == Layout::Csum3 {
             script += "journal_open -c -v 3\njournal_close\n";
         }
-        if script.is_empty() {
-            return Ok(());
+        match script.is_empty() {
+            true => Ok(()),
+            false => Layout::debugfs_script(place, image, &script),
         }
+    }
+
+    fn debugfs_script(place: &Place, image: &Path, script: &str) -> Result<(), String> {
         let commands = place.path("commands");
         fs::write(&commands, script).map_err(|e| e.to_string())?;
         let mut debugfs = program("debugfs")?;
@@ -338,6 +376,7 @@ fn write_file(tree: &Path, number: usize, spec: &FileSpec) -> io::Result<()> {
 }
 
 /// A directory in memory, if there is one.
+#[derive(Debug)]
 pub(crate) struct Place(TempDir);
 
 impl Place {

@@ -4,7 +4,7 @@
 //! directory, never with what may be mounted there.
 
 use crate::explore::Recover;
-use crate::fsck::{features, program, run, snapshot, with_file};
+use crate::fsck::{Shown, features, program, run};
 use crate::image::Layout;
 use dioxide::block::record::states::Snapshot;
 use dioxide::format::features::RoCompat;
@@ -30,15 +30,15 @@ impl Kernel {
     /// # Errors
     /// It does not; what mount said.
     pub fn find() -> Result<Kernel, String> {
-        let mounts = |layout: Layout| with_file(&layout.make()?.image, Kernel::mount);
+        let mounts = |layout: Layout| Kernel::mount(&Shown::new(&layout.make()?.image)?);
         mounts(Layout::K1)?;
         let quota = mounts(Layout::Quota).is_ok();
         Ok(Kernel { quota })
     }
 
-    fn mount(path: &Path) -> Result<Snapshot, String> {
-        Mount::new(path)?.unmount()?;
-        snapshot(path)
+    fn mount(shown: &Shown) -> Result<Snapshot, String> {
+        Mount::new(&shown.path())?.unmount()?;
+        shown.read()
     }
 }
 
@@ -51,7 +51,12 @@ impl Recover for Kernel {
         if !self.quota && features(image).ro_compat.contains(RoCompat::QUOTA) {
             return Ok(None);
         }
-        with_file(image, Kernel::mount).map(Some)
+        let shown = Shown::new(image)?;
+        // A journal elsewhere would have to be on a device.
+        match shown.has_journal() {
+            true => Ok(None),
+            false => Kernel::mount(&shown).map(Some),
+        }
     }
 }
 

@@ -50,6 +50,7 @@ pub mod campaign;
 pub mod content;
 pub mod engine;
 pub mod explore;
+mod external;
 pub mod fault;
 pub mod fsck;
 pub mod image;

@@ -115,12 +115,14 @@ pub enum Op {
     },
     /// `syncfs`.
     Sync,
+    /// `FITRIM`, of everything.
+    Trim,
     /// Something with names.
     Name(NameOp),
 }
 
 impl Op {
-    /// The file that it is about; none for [`Op::Sync`] and [`Op::Name`].
+    /// The file that it is about; none for [`Op::Sync`], [`Op::Trim`] and [`Op::Name`].
     pub fn file(&self) -> Option<FileNo> {
         match *self {
             Op::Write { file, .. }
@@ -132,7 +134,7 @@ impl Op {
             | Op::SetTime { file, .. }
             | Op::Fsync { file }
             | Op::Fdatasync { file } => Some(file),
-            Op::Sync | Op::Name(_) => None,
+            Op::Sync | Op::Trim | Op::Name(_) => None,
         }
     }
 
@@ -205,6 +207,7 @@ impl fmt::Display for Op {
             Op::Fsync { file } => write!(f, "fsync f{file}"),
             Op::Fdatasync { file } => write!(f, "fdatasync f{file}"),
             Op::Sync => f.write_str("sync"),
+            Op::Trim => f.write_str("trim"),
             Op::Name(op) => op.fmt(f),
         }
     }

@@ -86,11 +86,10 @@ impl Report {
         }
     }
 
-    /// Whether this is the first of its shape.
-    pub(crate) fn is_new_shape(&mut self, shape: u64) -> bool {
-        let new = self.shapes_seen.insert(shape);
+    /// A state of this shape was found.
+    pub(crate) fn count_shape(&mut self, shape: u64) {
+        self.shapes_seen.insert(shape);
         self.shapes = self.shapes_seen.len() as u64;
-        new
     }
 
     /// So many more states were recovered by something else.

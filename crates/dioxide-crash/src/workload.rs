@@ -95,9 +95,16 @@ pub fn operations(layout: Layout) -> Vec<Op> {
             writes(),
             changes(layout.unit_bytes()),
             atomics(),
+            vec![Op::Trim],
         ]
         .concat(),
-        _ => [overwrites, writes(), changes(layout.unit_bytes())].concat(),
+        _ => [
+            overwrites,
+            writes(),
+            changes(layout.unit_bytes()),
+            vec![Op::Trim],
+        ]
+        .concat(),
     }
 }
 
@@ -424,7 +431,7 @@ fn given(layout: Layout) -> Vec<Op> {
     }
 }
 
-/// Of `own` operations and others on data by turns, with a sync after every third or so.
+/// Of `own` operations and others on data by turns, with a sync after every third or so, and some trims.
 fn mixed(own: &[Op], data: &[Op], seed: u64) -> Vec<Op> {
     let mut random = Random(seed);
     let mut ops = Vec::new();
@@ -437,6 +444,7 @@ fn mixed(own: &[Op], data: &[Op], seed: u64) -> Vec<Op> {
         match random.below(8) {
             0 => ops.push(sync),
             1 => ops.push(Op::Sync),
+            2 => ops.push(Op::Trim),
             _ => {}
         }
     }
@@ -509,8 +517,9 @@ impl Random {
     }
 }
 
-/// Known operations and new ones at random places, and a sync after every third or so.
+/// Known operations on files and new ones at random places, a sync after every third or so, and some trims.
 fn random(layout: Layout, known: &[Op], seed: u64, count: Range<u64>) -> Vec<Op> {
+    let known: Vec<&Op> = known.iter().filter(|op| op.file().is_some()).collect();
     let mut random = Random(seed);
     let count = count.start + random.below(count.end - count.start);
     let mut ops = Vec::new();
@@ -525,6 +534,7 @@ fn random(layout: Layout, known: &[Op], seed: u64, count: Range<u64>) -> Vec<Op>
             0 => ops.push(Op::Fsync { file }),
             1 => ops.push(Op::Fdatasync { file }),
             2 => ops.push(Op::Sync),
+            3 => ops.push(Op::Trim),
             _ => {}
         }
     }
@@ -726,7 +736,7 @@ mod tests {
                 Op::Write {
                     file, offset, len, ..
                 } => offset + len <= [41_260, 65_536][*file],
-                Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => true,
+                Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync | Op::Trim => true,
                 _ => false,
             });
             assert!(overwrites, "{ops:?}");

@@ -81,6 +81,18 @@ struct Version {
     bytes: Arc<[u8]>,
     /// Name of the kind that accepted or made it.
     kind: &'static str,
+    /// Judges it when it is committed: the kind that made it, if that can.
+    judge: Option<Arc<dyn Kind>>,
+}
+
+impl Version {
+    /// As a kind has changed it.
+    fn made_by(&mut self, kind: &dyn Kind) {
+        if self.judge.is_none() || self.kind != kind.name() {
+            self.judge = kind.keep();
+        }
+        self.kind = kind.name();
+    }
 }
 
 impl Buffer {
@@ -139,6 +151,17 @@ impl Buffer {
         }
     }
 
+    /// The current version, and who judges it before it is committed.
+    ///
+    /// # Panics
+    /// As [`Buffer::bytes`].
+    pub(crate) fn freeze(&self) -> (Arc<[u8]>, Option<Arc<dyn Kind>>) {
+        match &*self.slot.lock() {
+            Slot::Ready(version) => (version.bytes.clone(), version.judge.clone()),
+            _ => unreachable!("a buffer of a transaction was loaded"),
+        }
+    }
+
     fn set(&self, slot: Slot) {
         *self.slot.lock() = slot;
         self.loaded.notify_all();
@@ -169,15 +192,17 @@ impl Buffer {
         {
             checked(bytes, change)?;
             kind.seal(self.block, bytes);
-            version.kind = kind.name();
+            version.made_by(kind);
             return Ok(());
         }
         let mut bytes = self.bytes();
         let copy = Arc::make_mut(&mut bytes);
         change(copy)?;
         kind.seal(self.block, copy);
-        let kind = kind.name();
-        self.set(Slot::Ready(Version { bytes, kind }));
+        if let Slot::Ready(version) = &mut *self.slot.lock() {
+            version.bytes = bytes;
+            version.made_by(kind);
+        }
         Ok(())
     }
 }
@@ -508,8 +533,11 @@ impl BufferCache {
                 continue;
             }
             let one_at_a_time = buffer.change.lock();
-            let kind = kind.name();
-            buffer.set(Slot::Ready(Version { bytes, kind }));
+            buffer.set(Slot::Ready(Version {
+                bytes,
+                kind: kind.name(),
+                judge: kind.keep(),
+            }));
             drop(one_at_a_time);
             return buffer;
         }
@@ -565,8 +593,11 @@ impl BufferCache {
         let bytes = self.read_device(buffer.block, memory)?;
         verify(kind, buffer.block, &bytes)?;
         std::mem::forget(undo);
-        let kind = kind.name();
-        buffer.set(Slot::Ready(Version { bytes, kind }));
+        buffer.set(Slot::Ready(Version {
+            bytes,
+            kind: kind.name(),
+            judge: None,
+        }));
         Ok(())
     }
 

@@ -24,6 +24,12 @@ pub trait Kind: fmt::Debug + Send + Sync {
 
     /// Brings the block's own checksum up to date after a change.
     fn seal(&self, block: Pblk, bytes: &mut [u8]);
+
+    /// Itself, to [`verify`](Kind::verify) what has become of the block before it goes into the log; nothing for a kind whose
+    /// blocks cannot be judged alone.
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        None
+    }
 }
 
 /// Reads and changes metadata blocks, all of one size. What was changed through one `Edit` becomes

@@ -15,6 +15,16 @@ pub enum Error {
         /// What is wrong with it.
         source: dioxide_format::Error,
     },
+    /// What a metadata block has become is not what it should be. Nothing of its transaction was written.
+    #[error("block {block} was not written, as it has become a damaged {kind}: {source}")]
+    Damaged {
+        /// The structure, by its ext4 name.
+        kind: &'static str,
+        /// Device block.
+        block: u64,
+        /// What is wrong with it.
+        source: dioxide_format::Error,
+    },
     /// The log contradicts itself. Nothing was replayed.
     #[error("journal block {block}: {what}")]
     Log {

@@ -15,8 +15,9 @@
 //! and one that is used again in a later transaction needs nothing: its copy is newer than the
 //! record. A block of which the log holds no copy is revoked never.
 
-use crate::Result;
 use crate::buffer::Buffer;
+use crate::{Error, Kind, Result};
+use dioxide_format::types::Pblk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -118,10 +119,14 @@ impl Running {
     /// Ends it: the versions of now are what is committed. No handle is open.
     pub(crate) fn close(self) -> Closed {
         debug_assert!(self.updates == 0 && self.reserved == 0);
-        let frozen = |(block, buffer): (u64, Arc<Buffer>)| Frozen {
-            block,
-            bytes: buffer.bytes(),
-            _pin: buffer,
+        let frozen = |(block, buffer): (u64, Arc<Buffer>)| {
+            let (bytes, judge) = buffer.freeze();
+            Frozen {
+                block,
+                bytes,
+                judge,
+                _pin: buffer,
+            }
         };
         Closed {
             tid: self.tid,
@@ -139,8 +144,26 @@ impl Running {
 pub(crate) struct Frozen {
     pub(crate) block: u64,
     pub(crate) bytes: Arc<[u8]>,
+    /// What it has to be, if that can be told.
+    judge: Option<Arc<dyn Kind>>,
     /// Pins the block in the cache.
     pub(crate) _pin: Arc<Buffer>,
+}
+
+impl Frozen {
+    /// Fails if it is not what it has to be.
+    fn verify(&self) -> Result<()> {
+        let Some(judge) = &self.judge else {
+            return Ok(());
+        };
+        judge
+            .verify(Pblk(self.block), &self.bytes)
+            .map_err(|source| Error::Damaged {
+                kind: judge.name(),
+                block: self.block,
+                source,
+            })
+    }
 }
 
 /// A transaction that commits. Blocks ascend.
@@ -154,6 +177,11 @@ pub(crate) struct Closed {
 }
 
 impl Closed {
+    /// Fails if a block is not what it has to be.
+    pub(crate) fn verify(&self) -> Result<()> {
+        self.blocks.iter().try_for_each(Frozen::verify)
+    }
+
     /// Whether the log needs nothing of it.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.revoked.is_empty()

@@ -12,7 +12,7 @@ use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
 use dioxide_journal::journal::Journal;
-use dioxide_journal::{Edit, Error, Result};
+use dioxide_journal::{Edit, Error, Kind, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -186,6 +186,54 @@ fn ordered_failure_aborts_before_the_commit() {
     let mut image = image(&memory);
     replay(&mut image).expect("replay");
     assert_eq!(version_of(&image), 0);
+}
+
+/// Changes [`Summed`] blocks and forgets their checksum.
+#[derive(Debug)]
+struct Careless;
+
+impl Kind for Careless {
+    fn name(&self) -> &'static str {
+        "careless block"
+    }
+
+    fn verify(&self, block: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
+        Summed.verify(block, bytes)
+    }
+
+    fn seal(&self, _: Pblk, _: &mut [u8]) {}
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(Careless))
+    }
+}
+
+#[test]
+fn transaction_with_a_damaged_block_is_not_committed() {
+    let (memory, _) = fresh(FORM, 1);
+    let journal = open(Arc::new(memory.clone()), FORM, 1);
+    set(&journal, &[5, 6], 1).expect("room");
+    journal.force_commit().expect("sealed blocks");
+    set(&journal, &[6], 2).expect("room");
+    let mut handle = journal.start(1).expect("room");
+    let spoil = &mut |bytes: &mut [u8]| {
+        bytes[100] ^= 1;
+        Ok(())
+    };
+    let changed = handle.modify(Pblk(5), &Careless, spoil);
+    changed.expect("nobody has looked at it yet");
+    handle.stop().expect("no commit yet");
+    match journal.force_commit() {
+        Err(Error::Damaged { kind, block, .. }) => assert_eq!((kind, block), ("careless block", 5)),
+        other => panic!("{other:?}"),
+    }
+    assert_aborted(&journal);
+    drop(journal);
+    let mut image = image(&memory);
+    replay(&mut image).expect("a log that can be replayed");
+    for block in [5, 6] {
+        assert_eq!(version_of(&image[block * BLOCK..]), 1, "block {block}");
+    }
 }
 
 #[test]

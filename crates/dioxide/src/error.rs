@@ -329,6 +329,15 @@ impl From<dioxide_journal::Error> for Error {
         match error {
             J::Device(error) => Error::Device(error),
             J::Block { block, source } => Error::format(source, Place::block(block)),
+            J::Damaged {
+                kind,
+                block,
+                source,
+            } => Error::Corrupt {
+                structure: kind,
+                place: Place::block(block),
+                what: format!("it was not written, because of what it has become: {source}"),
+            },
             J::Log { block, what } => Error::Corrupt {
                 structure: "journal",
                 place: Place::journal_block(block),

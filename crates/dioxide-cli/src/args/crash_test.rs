@@ -13,14 +13,14 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Makes small images with mke2fs, runs workloads on a device that records every write and flush, builds
-what a crash at any time can leave of them, recovers each of these states, and checks files against
-what had been promised. e2fsck looks at the results; one state in a thousand is recovered by e2fsck as
+what a crash at any time can leave of them, recovers each of these states, checks files against
+what had been promised, and has e2fsck look at the result; one state in a thousand is recovered by e2fsck as
 well, and by the kernel's ext4 where it can be mounted: as root, on a loop device. The report tells how
 many. Nothing is written but temporary files.
 Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc, atomic
 (bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode (values of
-attributes that are inodes), quota (the same, with projects) and no-journal. Exits with 1 if a state is
-bad, 2 if the test could not be run.
+attributes that are inodes), quota (the same, with projects), external (the journal on another device)
+and no-journal. Exits with 1 if a state is bad, 2 if the test could not be run.
 
 Examples:
   dioxide crash-test --states 20000
@@ -59,6 +59,12 @@ pub struct CrashTestArgs {
     /// one transaction if it fits
     #[arg(long)]
     commit_each: bool,
+    /// Mount with discard: the device is told of freed blocks, and they are junk from then on
+    #[arg(long)]
+    discard: bool,
+    /// Have e2fsck look at one state in so many; at none with 0
+    #[arg(long, value_name = "N", default_value = "1")]
+    e2fsck_every: u64,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -72,8 +78,8 @@ impl CrashTestArgs {
             false => Dioxide::default(),
         };
         Dioxide {
+            options: target.options.discard(self.discard),
             keep_open: self.keep_open,
-            ..target
         }
     }
 
@@ -89,7 +95,10 @@ impl CrashTestArgs {
             seed: self.seed,
             states: self.states,
             jobs: self.jobs.map_or_else(processors, usize::from),
-            limits: Limits::default(),
+            limits: Limits {
+                check_every: self.e2fsck_every,
+                ..Limits::default()
+            },
             fault: self.fault,
             until_bad: false,
         }

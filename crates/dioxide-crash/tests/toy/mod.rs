@@ -443,6 +443,7 @@ impl Mounted {
                 Ok(())
             }
             Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => self.sync(),
+            Op::Trim => Ok(()),
             Op::WriteAtomic { .. } => Err("it has no atomic writes".into()),
             Op::Name(_) => Err("it has no names".into()),
         }

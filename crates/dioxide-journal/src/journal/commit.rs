@@ -76,6 +76,7 @@ impl Core {
     }
 
     fn write(&self, log: &mut Log, closed: &mut Closed) -> Result<()> {
+        closed.verify()?;
         for first in closed.ordered.drain(..) {
             first()?;
         }

@@ -56,6 +56,10 @@ impl Kind for Summed {
         let sum = sum(block, bytes);
         bytes[BODY..].copy_from_slice(&sum);
     }
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(Summed))
+    }
 }
 
 /// What version `version` of a block is, sealed. Each fifth begins with the journal's magic number.

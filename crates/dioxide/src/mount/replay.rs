@@ -23,7 +23,7 @@ use crate::api::fs::MountOptions;
 use crate::io::clock::coarse_now_ns;
 use crate::txn::damage;
 use crate::{Error, Result};
-use dioxide_block::Device;
+use dioxide_block::{Device, Durability};
 use dioxide_format::features::{Compat, Incompat};
 use dioxide_format::superblock::{STATE_ERROR, SuperBlock, SuperBlockDisk};
 use dioxide_journal::log::Log;
@@ -53,8 +53,11 @@ pub(super) fn replay(
     protected: bool,
 ) -> Result<Replayed> {
     // A backup superblock does not know of the journal's state.
-    if !sb.needs_recovery() || options.sb.is_some() {
+    if options.sb.is_some() {
         return Ok(Replayed::as_it_is(device, sb, None));
+    }
+    if !sb.needs_recovery() {
+        return take_over_abort(device, options, sb, at, protected);
     }
     let why = if options.noload {
         "the journal needs recovery, which `noload` leaves out".into()
@@ -73,6 +76,51 @@ pub(super) fn replay(
     };
     let why = format!("{why}; files are shown as they were before it");
     Ok(Replayed::as_it_is(device, sb, Some(why)))
+}
+
+/// An empty log may tell that the journal was aborted by the very last that was written. A mount that may write moves that to the
+/// file system's superblock, as Linux does: e2fsck cannot even look at such an image without writing.
+fn take_over_abort(
+    device: Arc<dyn Device>,
+    options: &MountOptions,
+    sb: SuperBlock,
+    at: u64,
+    protected: bool,
+) -> Result<Replayed> {
+    let has_journal = sb.features().compat.contains(Compat::HAS_JOURNAL);
+    let is_known = sb.journal_dev() == 0 || options.journal_device.is_some();
+    if !has_journal || !is_known || is_read_only(&device, options, &sb, protected) {
+        return Ok(Replayed::as_it_is(device, sb, None));
+    }
+    let mount = Mount::new(device.clone(), options, Arc::new(sb.clone()), at);
+    // What is wrong with a journal is told when it is looked at.
+    let superblock = mount.log().and_then(|log| Ok(log.read_superblock()?));
+    let Ok(mut superblock) = superblock else {
+        return Ok(Replayed::as_it_is(device, sb, None));
+    };
+    if !superblock.is_empty() || superblock.s_errno == 0 {
+        return Ok(Replayed::as_it_is(device, sb, None));
+    }
+    let sb = record_abort(&device, options, at)?;
+    superblock.s_errno = 0;
+    let log = mount.log()?;
+    log.write_superblock(&mut superblock, Durability::Cached)?;
+    log.flush()?;
+    Ok(Replayed {
+        note: Some("the journal was aborted by an error before it was closed".into()),
+        ..Replayed::as_it_is(device, sb, None)
+    })
+}
+
+/// Has the file system's superblock say that the journal was aborted. Flushes.
+fn record_abort(device: &Arc<dyn Device>, options: &MountOptions, at: u64) -> Result<SuperBlock> {
+    change_superblock(device, at, |sb| {
+        let disk = sb.disk_mut();
+        if disk.s_error_count == 0 {
+            damage::record_abort(disk, options.clock.unwrap_or_else(coarse_now_ns));
+        }
+        disk.s_state |= STATE_ERROR;
+    })
 }
 
 fn replay_log(
@@ -183,11 +231,11 @@ fn finish(
         change_superblock(device, at, |sb| {
             let disk = sb.disk_mut();
             damage::keep_recorded(disk, before);
-            if aborted && disk.s_error_count == 0 {
-                damage::record_abort(disk, options.clock.unwrap_or_else(coarse_now_ns));
-            }
             disk.s_state |= STATE_ERROR;
         })?;
+    }
+    if aborted {
+        record_abort(device, options, at)?;
     }
     // First the log, then the mark: an empty log that is marked does no harm.
     let recovered = recovery.reset()?;

@@ -49,7 +49,7 @@ struct OrphanFile {
     kind: OrphanBlock,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct OrphanBlock {
     seed: Option<u32>,
     max_ino: u32,
@@ -72,6 +72,10 @@ impl Kind for OrphanBlock {
             orphan_file::update_checksum(bytes, seed, block)
                 .unwrap_or_else(|error| panic!("orphan file block {block} was changed: {error}"));
         }
+    }
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(*self))
     }
 }
 

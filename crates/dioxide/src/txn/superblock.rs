@@ -13,6 +13,7 @@ use dioxide_format::features::{Compat, RoCompat};
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock, SuperBlockDisk};
 use dioxide_format::types::Pblk;
 use dioxide_journal::{Edit, Kind};
+use std::sync::Arc;
 
 /// The block that holds the superblock, and the byte in it.
 pub(crate) fn place(mount: &Mount) -> (Pblk, usize) {
@@ -24,7 +25,7 @@ pub(crate) fn place(mount: &Mount) -> (Pblk, usize) {
 }
 
 /// The block that holds the superblock.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct SuperBlockBlock {
     offset: usize,
 }
@@ -45,6 +46,10 @@ impl Kind for SuperBlockBlock {
     }
 
     fn seal(&self, _: Pblk, _: &mut [u8]) {}
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(*self))
+    }
 }
 
 /// Changes the superblock in a transaction: one credit.

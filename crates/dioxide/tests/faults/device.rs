@@ -130,7 +130,7 @@ fn prepare(builder: ImageBuilder) -> (Image, Shape) {
     let image = image_with(builder, &NAMES);
     let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
     let shape = Shape {
-        moves: false,
+        settles: true,
         ..Shape::of(&fs, MOST)
     };
     (image, shape)
@@ -162,10 +162,20 @@ fn survive_everywhere(name: &str, builder: ImageBuilder, fault: Fault) {
     }
 }
 
-fn layouts() -> [(&'static str, ImageBuilder); 2] {
+fn layouts() -> [(&'static str, ImageBuilder); 5] {
+    let large = || Image::builder().size(16 << 20);
     [
         ("extents", small()),
         ("no extents", small().features("^extents,^64bit")),
+        (
+            "no checksums",
+            small().features("^metadata_csum,^orphan_file"),
+        ),
+        ("4k blocks", large()),
+        (
+            "bigalloc",
+            large().features("bigalloc").args(&["-C", "16384"]),
+        ),
     ]
 }
 

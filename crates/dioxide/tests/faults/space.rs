@@ -52,7 +52,7 @@ fn run_short(full: &Image, name: &str, seed: u64, clusters: u64) -> usize {
     let image = full.copy();
     let fs = open_fs(&image);
     let shape = Shape {
-        moves: false,
+        settles: true,
         ..Shape::of(&fs, MOST)
     };
     free(&fs, clusters);

@@ -50,7 +50,7 @@ impl Run {
     fn new(seed: u64, image: &Path) -> Run {
         let fs = open_fs(image);
         let shape = Shape {
-            moves: false,
+            settles: true,
             ..Shape::of(&fs, MOST)
         };
         fs.close().expect("a clean end");
@@ -62,13 +62,13 @@ impl Run {
         }
     }
 
-    fn begin(&mut self) -> Op {
+    /// The next operation, and the `errno` of one that must be refused.
+    fn begin(&mut self) -> (Op, Option<i32>) {
         let op = self.generator.next(&self.files);
         let content = &mut self.files[op.file];
-        // What is refused leaves the content.
-        let _ = ops::apply(&op.what, content, &self.generator.shape);
+        let refused = ops::apply(&op.what, content, &self.generator.shape).err();
         self.histories[op.file].begin(content);
-        op
+        (op, refused)
     }
 
     fn done(&mut self, op: &Op) {
@@ -121,11 +121,14 @@ fn child_that_is_killed() {
     files[DSYNC] = options.open(&fs, "/f2").expect("it exists");
     println!();
     for step in 0..4000 {
-        let op = run.begin();
+        let (op, refused) = run.begin();
         println!("begun {step}");
-        if let Err(error) = ops::run(&op.what, &fs, &files[op.file]) {
-            assert_eq!(error.errno(), libc::EOPNOTSUPP, "{op:?}: {error}");
-        }
+        let done = ops::run(&op.what, &fs, &files[op.file]);
+        assert_eq!(
+            done.as_ref().err().map(dioxide::Error::errno),
+            refused,
+            "{op:?}: {done:?}"
+        );
         println!("done {step}");
         run.done(&op);
     }
@@ -169,7 +172,7 @@ fn killed_dioxide_is_recovered_by_the_kernel_and_by_itself() {
             let (begun, done) = kill_after(&image, seed, steps);
             println!("{name}, seed {seed}: {begun} begun, {done} done");
             for step in 0..begun {
-                let op = run.begin();
+                let (op, _) = run.begin();
                 if step < done {
                     run.done(&op);
                 }
@@ -218,17 +221,23 @@ fn kernel_shut_down_under_load_is_recovered_by_dioxide() {
 /// on a file system that was shut down.
 fn load_until_it_stops(run: &mut Run, files: &[std::fs::File], stopped: &AtomicBool) -> usize {
     for step in 0.. {
-        let op = run.begin();
+        let (op, refused) = run.begin();
         let result = linux::run(&op.what, &files[op.file]);
         if stopped.load(Ordering::SeqCst) {
             return step;
         }
-        match result {
-            Ok(()) => run.done(&op),
-            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{op:?}"),
-        }
+        is_as_expected(&op, result, refused);
+        run.done(&op);
     }
     unreachable!("operations do not end")
+}
+
+fn is_as_expected(op: &Op, done: std::io::Result<()>, refused: Option<i32>) {
+    assert_eq!(
+        done.err().and_then(|error| error.raw_os_error()),
+        refused,
+        "{op:?}"
+    );
 }
 
 /// As if the power went: nothing more reaches the device, the log neither.
@@ -260,11 +269,9 @@ fn kernel_copied_between_bursts_is_recovered_by_dioxide() {
         let files = linux::open_files(&mount);
         for burst in 0..3 {
             for _ in 0..40 {
-                let op = run.begin();
-                match linux::run(&op.what, &files[op.file]) {
-                    Ok(()) => run.done(&op),
-                    Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP)),
-                }
+                let (op, refused) = run.begin();
+                is_as_expected(&op, linux::run(&op.what, &files[op.file]), refused);
+                run.done(&op);
             }
             println!("{name}, burst {burst}");
             run.check_by_dioxide(&moment(&image));

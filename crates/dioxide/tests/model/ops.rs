@@ -36,8 +36,9 @@ pub struct Shape {
     pub extents: bool,
     /// No file becomes longer.
     pub most: u64,
-    /// Ranges are taken out and put in too; a crash may leave these half done.
-    pub moves: bool,
+    /// Whether a file is synced as soon as blocks of it have moved: for who looks at files after a crash and tells
+    /// what may be there by its place. What is written after a move that is then lost is there at another place.
+    pub settles: bool,
 }
 
 impl Shape {
@@ -47,7 +48,7 @@ impl Shape {
             cluster: fs.superblock().cluster_size().into(),
             extents: fs.metadata("/f0").expect("it exists").flags & 0x8_0000 != 0,
             most,
-            moves: true,
+            settles: false,
         }
     }
 }
@@ -55,6 +56,8 @@ impl Shape {
 pub struct Generator {
     pub random: Random,
     pub shape: Shape,
+    /// A file that is to be synced.
+    moved: Option<usize>,
 }
 
 impl Generator {
@@ -62,6 +65,7 @@ impl Generator {
         Generator {
             random: Random::new(seed),
             shape,
+            moved: None,
         }
     }
 
@@ -101,11 +105,18 @@ impl Generator {
 
     /// The next operation, for files that contain this.
     pub fn next(&mut self, files: &[Vec<u8>]) -> Op {
+        use FallocateMode::{CollapseRange, InsertRange};
+        if let Some(file) = self.moved.take() {
+            let what = What::SyncAll;
+            return Op { file, what };
+        }
         loop {
             let file = self.random.pick(files.len() as u64) as usize;
             let size = files[file].len() as u64;
             let what = self.what(size);
             if self.fits(size, &what) {
+                let moves = matches!(what, What::Allocate(CollapseRange | InsertRange, ..));
+                self.moved = (self.shape.settles && moves).then_some(file);
                 return Op { file, what };
             }
         }
@@ -151,8 +162,8 @@ impl Generator {
         match *what {
             What::Write { at, len, .. } => at + len <= most,
             What::Truncate { size } => size <= most,
-            What::Allocate(InsertRange, _, len) => self.shape.moves && size + len <= most,
-            What::Allocate(CollapseRange, ..) => self.shape.moves,
+            What::Allocate(InsertRange, _, len) => size + len <= most,
+            What::Allocate(CollapseRange, ..) => true,
             What::Allocate(_, at, len) => at + len <= most,
             _ => true,
         }

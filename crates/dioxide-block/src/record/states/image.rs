@@ -17,10 +17,14 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
+
+/// What discarded bytes are. A device need not make them zeros, and who relies on that is to be found out.
+const DISCARDED: u8 = 0xDD;
 
 type Page = [u8; PAGE];
 
@@ -47,6 +51,18 @@ impl Snapshot {
         }
     }
 
+    /// A part of it.
+    ///
+    /// # Panics
+    /// If it begins or ends inside a page of 4096 bytes, or behind the end.
+    pub fn part(&self, bytes: Range<u64>) -> Snapshot {
+        let (first, end) = (place_of(bytes.start), place_of(bytes.end));
+        assert!(first.1 == 0 && end.1 == 0, "whole pages: {bytes:?}");
+        Snapshot {
+            pages: Arc::new(self.pages[first.0..end.0].to_vec()),
+        }
+    }
+
     /// Length in bytes.
     pub fn size_bytes(&self) -> u64 {
         (self.pages.len() * PAGE) as u64
@@ -62,6 +78,23 @@ impl Snapshot {
         file.set_len(self.size_bytes())?;
         for (index, page) in self.pages.iter().enumerate() {
             if !is_hole(page) {
+                file.write_all_at(&**page, (index * PAGE) as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what differs from `before` to the file that holds that.
+    ///
+    /// # Errors
+    /// Those of the file.
+    ///
+    /// # Panics
+    /// If they are of different lengths.
+    pub fn write_changes(&self, before: &Snapshot, file: &File) -> io::Result<()> {
+        assert_eq!(self.pages.len(), before.pages.len(), "images of one length");
+        for (index, (page, old)) in self.pages.iter().zip(before.pages.iter()).enumerate() {
+            if !Arc::ptr_eq(page, old) {
                 file.write_all_at(&**page, (index * PAGE) as u64)?;
             }
         }
@@ -192,9 +225,9 @@ impl Pages {
         });
     }
 
-    fn zero(&mut self, offset: u64, len: u64) {
+    fn fill(&mut self, offset: u64, len: u64, byte: u8) {
         Pages::pieces(offset, len, |page, within, some| {
-            self.page_mut(page)[within..within + some].fill(0);
+            self.page_mut(page)[within..within + some].fill(byte);
         });
     }
 }
@@ -222,13 +255,13 @@ impl Device for CowDevice {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.0.geometry.check("discard", offset, len)?;
-        self.0.pages.write().zero(offset, len);
+        self.0.pages.write().fill(offset, len, DISCARDED);
         Ok(())
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         self.0.geometry.check("write zeroes", offset, len)?;
-        self.0.pages.write().zero(offset, len);
+        self.0.pages.write().fill(offset, len, 0);
         Ok(())
     }
 
@@ -373,13 +406,13 @@ impl<'a> Media<'a> {
 
 /// A sector of what an action wrote.
 fn new_bytes(action: &Action, sector: u64) -> &[u8] {
-    const ZEROS: [u8; SECTOR as usize] = [0; SECTOR as usize];
     match action {
         Action::Write { bytes, .. } => {
             let at = (sector * SECTOR) as usize;
             &bytes[at..at + SECTOR as usize]
         }
-        _ => &ZEROS,
+        Action::Discard { .. } => &[DISCARDED; SECTOR as usize],
+        _ => &[0; SECTOR as usize],
     }
 }
 

@@ -32,6 +32,7 @@ use dioxide_format::types::{Lblk, Pblk};
 use dioxide_journal::{Edit, Kind};
 use remove::Removal;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Pointer blocks between the inode and data, at most.
 const MAX_LEVELS: u32 = 3;
@@ -63,7 +64,7 @@ fn slots_of(path: &Path, block_bytes: u32) -> u32 {
 }
 
 /// A block of pointers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct PointerBlock {
     physical: Range<u64>,
 }
@@ -78,6 +79,10 @@ impl Kind for PointerBlock {
     }
 
     fn seal(&self, _: Pblk, _: &mut [u8]) {}
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(self.clone()))
+    }
 }
 
 /// A file's indirect map. The root are the 60 bytes of `i_block`; the caller puts them back into

@@ -9,12 +9,13 @@ use dioxide_format::extent::{
 use dioxide_format::types::Pblk;
 use dioxide_journal::Kind;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Size of `i_block`.
 pub(crate) const I_BLOCK_BYTES: usize = 60;
 
 /// A block of an extent tree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ExtentBlock {
     seed: Option<u32>,
     physical: Range<u64>,
@@ -47,6 +48,10 @@ impl Kind for ExtentBlock {
             update_checksum(bytes, seed)
                 .unwrap_or_else(|error| panic!("extent node {block} was changed: {error}"));
         }
+    }
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(self.clone()))
     }
 }
 

@@ -99,6 +99,10 @@ impl Kind for DirBlock {
         };
         sealed.unwrap_or_else(|error| panic!("directory block {block} was changed: {error}"));
     }
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(*self))
+    }
 }
 
 /// A block of a directory, and where it came from.

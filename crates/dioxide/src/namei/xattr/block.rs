@@ -15,9 +15,10 @@ use crate::{Error, Place, Result};
 use dioxide_format::types::Pblk;
 use dioxide_format::xattr::{self, MAX_REFCOUNT, XattrBlock, XattrEntry, XattrHeader};
 use dioxide_journal::{Edit, Kind};
+use std::sync::Arc;
 
 /// A block of extended attributes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct AttributeBlock {
     seed: Option<u32>,
 }
@@ -39,6 +40,10 @@ impl Kind for AttributeBlock {
             xattr::update_checksum(bytes, seed, block)
                 .unwrap_or_else(|error| panic!("xattr block {block} was changed: {error}"));
         }
+    }
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(*self))
     }
 }
 

@@ -1,0 +1,112 @@
+//! A file system whose journal is on another device: one image, and one recorded device, for both.
+//!
+//! The file system comes first, and its journal behind it. To the engine each [`Part`] is a device of its own, with a cache of
+//! its own: a flush of one says nothing of the other. The recorded device knows only flushes of everything, so a part is never
+//! flushed: what was written to it since its last flush is written again, with force unit access.
+
+use crate::fsck::superblock;
+use dioxide::block::inline::InlineQueue;
+use dioxide::block::record::states::Snapshot;
+use dioxide::block::{Device, Durability, Geometry, Queue, QueueOptions, Result};
+use dioxide::format::features::Compat;
+use dioxide::format::superblock::SuperBlock;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where the journal's device begins, in bytes, if the file system has one.
+pub(crate) fn journal_at(superblock: &SuperBlock) -> Option<u64> {
+    let journal = superblock.features().compat.contains(Compat::HAS_JOURNAL);
+    let bytes = superblock.blocks_count() * u64::from(superblock.block_size());
+    (journal && superblock.journal_dev() != 0).then_some(bytes)
+}
+
+/// The same, of an image.
+pub(crate) fn journal_in(image: &Snapshot) -> Option<u64> {
+    superblock(image).as_ref().and_then(journal_at)
+}
+
+/// Part of a device, as a device.
+#[derive(Clone, Debug)]
+pub(crate) struct Part(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    whole: Arc<dyn Device>,
+    start: u64,
+    geometry: Geometry,
+    /// What was written since the last flush, in bytes of the part.
+    written: Mutex<Vec<Range<u64>>>,
+}
+
+impl Part {
+    /// These bytes of a device.
+    pub(crate) fn new(whole: &Arc<dyn Device>, bytes: Range<u64>) -> Part {
+        Part(Arc::new(Inner {
+            whole: whole.clone(),
+            start: bytes.start,
+            geometry: Geometry {
+                size_bytes: bytes.end - bytes.start,
+                atomic: None,
+                ..whole.geometry().clone()
+            },
+            written: Mutex::default(),
+        }))
+    }
+
+    /// Where this is in the whole, to be written again by the next flush.
+    fn note(&self, offset: u64, len: u64) -> u64 {
+        self.0.written.lock().push(offset..offset + len);
+        self.0.start + offset
+    }
+}
+
+impl Device for Part {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.geometry.check("read", offset, buf.len() as u64)?;
+        self.0.whole.read_at(self.0.start + offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+        self.0.geometry.check("write", offset, buf.len() as u64)?;
+        let at = self.note(offset, buf.len() as u64);
+        self.0.whole.write_at(at, buf, durability)
+    }
+
+    fn flush(&self) -> Result<()> {
+        // Until it ends, others wait with what they write.
+        let mut written = self.0.written.lock();
+        for Range { start, end } in written.drain(..) {
+            let mut bytes = vec![0; (end - start) as usize];
+            let at = self.0.start + start;
+            self.0.whole.read_at(at, &mut bytes)?;
+            let durability = Durability::ForceUnitAccess;
+            self.0.whole.write_at(at, &bytes, durability)?;
+        }
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.geometry.check("discard", offset, len)?;
+        let at = self.note(offset, len);
+        self.0.whole.discard(at, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.geometry.check("write zeroes", offset, len)?;
+        let at = self.note(offset, len);
+        self.0.whole.write_zeroes(at, len)
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(InlineQueue::new(self.clone(), options)))
+    }
+
+    fn describe(&self) -> String {
+        format!("{} at {}", self.0.whole.describe(), self.0.start)
+    }
+}
