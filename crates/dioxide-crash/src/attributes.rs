@@ -15,10 +15,22 @@ pub const DEFAULT: &str = "system.posix_acl_default";
 
 /// Flags that let nobody change a file.
 pub const FIXED: u32 = InodeFlags::IMMUTABLE.0 | InodeFlags::APPEND.0;
-/// Flags that new files have of their directory.
+/// Flags that make changes durable at once: of a file, and of names in a directory.
+pub const IN_STEP: u32 = InodeFlags::SYNC.0 | InodeFlags::DIRSYNC.0;
+/// Flags that new files of every kind have of their directory.
 const INHERITED: u32 = InodeFlags::NODUMP.0 | InodeFlags::NOATIME.0;
 /// Flags that are looked at; the others stay as they are.
-pub const FLAGS: u32 = FIXED | INHERITED;
+pub const FLAGS: u32 = FIXED | INHERITED | IN_STEP;
+
+/// Of a directory's flags those that a new file has.
+fn inherited(flags: u32, file_type: FileType) -> u32 {
+    flags
+        & match file_type {
+            FileType::Directory => INHERITED | IN_STEP,
+            FileType::Regular => INHERITED | InodeFlags::SYNC.0,
+            _ => INHERITED,
+        }
+}
 
 /// Seconds since 1970 that the clock has behind it: earlier times are those that were asked for.
 const CLOCK: i64 = 1_500_000_000;
@@ -103,7 +115,7 @@ impl Attributes {
     /// Of a new file of this type in a directory; `mode` is what was asked for.
     pub fn of_new(dir: &Attributes, file_type: FileType, mode: u16) -> Attributes {
         let mut new = Attributes::new(mode);
-        new.flags = dir.flags & INHERITED;
+        new.flags = inherited(dir.flags, file_type);
         if dir.mode & SET_GID != 0 {
             new.gid = dir.gid;
             if file_type == FileType::Directory {

@@ -6,6 +6,7 @@ use crate::names::{self, Change, Entry, Kind, NameOp, Over, Tree};
 use crate::op::{Durable, Mode, Op};
 use crate::target::{Outcome, Seen, Session, Target};
 use dioxide::block::Device;
+use dioxide::format::inode::InodeFlags;
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::{
     Error, FallocateMode, File, FileType, Fs, Metadata, MountOptions, NewFile, OpenOptions,
@@ -154,7 +155,7 @@ impl Mounted {
             }
             NameOp::Mkdir(path) => fs.create_dir(path, &new),
             NameOp::Symlink(path, len) => fs.symlink(names::target(len), path, &new),
-            NameOp::Fifo(path) => fs.mknod(path, Special::Fifo, &new),
+            NameOp::Mknod(path, special) => fs.mknod(path, special, &new),
             NameOp::Link(old, new) => fs.hard_link(old, new),
             NameOp::Unnamed(path) => {
                 let file = write.open_unnamed(fs, "/")?;
@@ -170,6 +171,9 @@ impl Mounted {
                 removed
             }
             NameOp::Rmdir(path) => fs.remove_dir(path),
+            NameOp::Rename(from, to, Over::Whiteout) => {
+                fs.rename_whiteout(from, to, RenameMode::NoReplace, &NewFile::new(0))
+            }
             NameOp::Rename(from, to, over) => fs.rename(from, to, rename_mode(over)),
             NameOp::Change(path, change) => self.change(path, change),
             NameOp::Fsync(path) => fs.symlink_node(path)?.sync(),
@@ -228,8 +232,9 @@ impl Mounted {
                 Kind::File(data)
             }
             FileType::Symlink => Kind::Symlink(self.fs.read_link(path)?),
-            FileType::Fifo => Kind::Fifo,
-            other => return Err(Error::Invalid(format!("{path}: a {other:?}"))),
+            other => Kind::Special(special(other, about.device).ok_or_else(|| {
+                Error::Invalid(format!("{path}: a {other:?}, device {:?}", about.device))
+            })?),
         };
         let links = if kind == Kind::Dir { 0 } else { about.nlink };
         let entry = Entry {
@@ -274,11 +279,21 @@ impl Mounted {
     }
 }
 
+fn special(file_type: FileType, device: Option<(u32, u32)>) -> Option<Special> {
+    match (file_type, device) {
+        (FileType::Fifo, None) => Some(Special::Fifo),
+        (FileType::Socket, None) => Some(Special::Socket),
+        (FileType::CharDevice, Some((major, minor))) => Some(Special::CharDevice(major, minor)),
+        (FileType::BlockDevice, Some((major, minor))) => Some(Special::BlockDevice(major, minor)),
+        _ => None,
+    }
+}
+
 fn rename_mode(over: Over) -> RenameMode {
     match over {
         Over::Replace => RenameMode::Replace,
         Over::Exchange => RenameMode::Exchange,
-        Over::Nothing => RenameMode::NoReplace,
+        Over::Nothing | Over::Whiteout => RenameMode::NoReplace,
     }
 }
 
@@ -366,7 +381,9 @@ fn shape(file: &File, block_bytes: u64) -> Result<u64, Error> {
     let mut hasher = DefaultHasher::new();
     let about = file.metadata();
     (about.blocks, about.flags).hash(&mut hasher);
-    let end = about.size.div_ceil(block_bytes) + 64;
+    let is_inline = about.flags & InodeFlags::INLINE_DATA.0 != 0;
+    let blocks = about.size.div_ceil(block_bytes) + 64;
+    let end = if is_inline { 0 } else { blocks };
     let mut at = 0;
     while at < end {
         let mapping = file.map(at as u32, (end - at) as u32)?;

@@ -54,6 +54,8 @@ pub enum Layout {
     EaInode,
     /// The same, with quotas of users, groups and projects, which not every kernel can keep.
     Quota,
+    /// Blocks of 1024 bytes; small files and directories lie in their inodes.
+    Inline,
     /// Blocks of 1024 bytes; the journal is on another device, which is the end of the image.
     External,
     /// Without a journal: overwrites only.
@@ -74,7 +76,7 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 13] = [
+    pub const ALL: [Layout; 14] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -86,6 +88,7 @@ impl Layout {
         Layout::Groups,
         Layout::EaInode,
         Layout::Quota,
+        Layout::Inline,
         Layout::External,
         Layout::NoJournal,
     ];
@@ -123,13 +126,14 @@ impl Layout {
             },
             Layout::EaInode => recipe("ea-inode", 1024, "metadata_csum,ea_inode,^orphan_file"),
             Layout::Quota => recipe("quota", 1024, "metadata_csum,ea_inode,^orphan_file"),
+            Layout::Inline => recipe("inline", 1024, "metadata_csum,^orphan_file"),
             Layout::External => recipe("external", 1024, "metadata_csum,^has_journal,^orphan_file"),
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
         }
     }
 
     /// All but [`Layout::Groups`], whose images are ten times as large, and [`Layout::Quota`].
-    pub const USUAL: [Layout; 11] = [
+    pub const USUAL: [Layout; 12] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -139,6 +143,7 @@ impl Layout {
         Layout::Atomic,
         Layout::OrphanFile,
         Layout::EaInode,
+        Layout::Inline,
         Layout::External,
         Layout::NoJournal,
     ];
@@ -320,6 +325,10 @@ impl Layout {
     fn debugfs(self, place: &Place, image: &Path, files: &[FileSpec]) -> Result<(), String> {
         let block_bytes = self.recipe().block_bytes;
         let mut script = String::new();
+        if self == Layout::Inline {
+            // mke2fs loses what comes after a hole when it could lie in inodes. So what lies there is made afterwards.
+            script += "feature inline_data\nrm /f2\nwrite /dev/null f2\nrmdir /a/e\nmkdir /a/e\n";
+        }
         for spec in files {
             for range in &spec.unwritten {
                 let (first, last) = (range.start / block_bytes, range.end / block_bytes - 1);
@@ -414,5 +423,40 @@ impl FromStr for Layout {
             let names = Layout::ALL.map(Layout::name).join(", ");
             format!("no layout {name:?}: there are {names}")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Layout;
+    use crate::names;
+    use dioxide::block::record::states::{Cache, CowDevice};
+    use dioxide::format::inode::InodeFlags;
+    use dioxide::{Fs, MountOptions, NewFile};
+    use std::sync::Arc;
+
+    fn opened(layout: Layout) -> Fs {
+        let start = layout.make().expect("an image");
+        let device = CowDevice::new(&start.image, Cache::Volatile);
+        Fs::open_device(Arc::new(device), &MountOptions::new()).expect("it opens")
+    }
+
+    fn has(fs: &Fs, path: &str, flag: InodeFlags) -> bool {
+        fs.metadata(path).expect("it is there").flags & flag.0 != 0
+    }
+
+    #[test]
+    fn small_files_and_directories_of_inline_lie_in_inodes() {
+        let fs = opened(Layout::Inline);
+        assert!(has(&fs, "/f2", InodeFlags::INLINE_DATA));
+        assert!(has(&fs, "/a/e", InodeFlags::INLINE_DATA));
+    }
+
+    #[test]
+    fn fourth_long_name_makes_an_index() {
+        let (fs, new) = (opened(Layout::K1), NewFile::new(0o755));
+        assert!(!has(&fs, "/h", InodeFlags::INDEX));
+        fs.create_dir(names::LONG[3], &new).expect("room");
+        assert!(has(&fs, "/h", InodeFlags::INDEX));
     }
 }

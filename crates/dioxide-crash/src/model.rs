@@ -14,6 +14,7 @@
 //!
 //! Invariant: the space of a file behind its end is zero.
 
+use crate::attributes::IN_STEP;
 use crate::content;
 use crate::names::{Change as Attribute, NameOp, Names, Tree};
 use crate::op::{Durable, FileNo, Mode, Op};
@@ -107,7 +108,7 @@ pub struct Model {
     tree: Names,
     /// By state: the last one, up to it, in which the tree changed.
     promised: Vec<u32>,
-    /// What an `fsync` by name promised, by its state.
+    /// What an `fsync` by name promised, or a call that a flag makes durable, by its state.
     synced: BTreeMap<u32, u32>,
 }
 
@@ -163,6 +164,12 @@ impl Model {
         }
     }
 
+    /// Whether a file's flag makes what changes it durable.
+    pub(crate) fn is_in_step(&self, file: FileNo) -> bool {
+        let attributes = self.tree.attributes(&self.names[file]);
+        attributes.is_some_and(|attributes| attributes.flags & IN_STEP != 0)
+    }
+
     /// What a write would write in the last state.
     fn written_range(&self, op: &Op) -> Option<(FileNo, Range<u64>)> {
         match *op {
@@ -214,6 +221,8 @@ impl Model {
                 self.tree.apply(op, state);
                 if let NameOp::Fsync(path) = op {
                     self.synced.insert(state, self.tree.promised(path));
+                } else if self.tree.is_in_step(op) {
+                    self.synced.insert(state, state);
                 }
             }
             Op::SetMode { file, mode } => {
@@ -239,7 +248,7 @@ impl Model {
         self.promised[state as usize]
     }
 
-    /// The state that the `fsync` by name that leads to `state` promises.
+    /// The state that the `fsync` by name that leads to `state` promises, or a call that is durable by itself.
     pub(crate) fn synced_names(&self, state: u32) -> u32 {
         self.synced.get(&state).copied().unwrap_or(0)
     }

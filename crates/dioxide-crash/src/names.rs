@@ -4,10 +4,10 @@
 //! written once, while they are empty, so that a tree with their contents is of one state or of none:
 //! nothing is ever written over what an older tree shows.
 
-use crate::attributes::{ACCESS, Attributes, DEFAULT, list};
-use dioxide::FileType;
+use crate::attributes::{ACCESS, Attributes, DEFAULT, IN_STEP, list};
 use dioxide::format::inode::InodeFlags;
 use dioxide::format::journal::MAGIC;
+use dioxide::{FileType, Special};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
@@ -20,7 +20,14 @@ pub enum Over {
     Exchange,
     /// The new name is not there.
     Nothing,
+    /// The same, and the old name stands for a whiteout then.
+    Whiteout,
 }
+
+/// What stands for a name that layers below have and this one has not.
+pub(crate) const WHITEOUT: Special = Special::CharDevice(0, 0);
+/// Its mode.
+const WHITEOUT_MODE: u16 = 0;
 
 /// One call. Paths are from the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +40,8 @@ pub enum NameOp {
     Mkdir(&'static str),
     /// A symlink, with a target of so many bytes.
     Symlink(&'static str, usize),
-    /// A named pipe.
-    Fifo(&'static str),
+    /// A special file.
+    Mknod(&'static str, Special),
     /// Another name for a file.
     Link(&'static str, &'static str),
     /// `O_TMPFILE`, 2000 bytes, and a name.
@@ -127,8 +134,8 @@ pub enum Kind {
     Known,
     /// A symlink.
     Symlink(Vec<u8>),
-    /// A named pipe.
-    Fifo,
+    /// A pipe, a socket, a device.
+    Special(Special),
 }
 
 /// By path; without the root.
@@ -165,10 +172,33 @@ pub fn target(len: usize) -> Vec<u8> {
     target
 }
 
+/// A path with a name of 240 bytes.
+macro_rules! long {
+    ($first:literal) => {
+        concat!("/h/", $first, long!())
+    };
+    () => {
+        concat!(
+            "-------------------------------------------------------------------------------",
+            "--------------------------------------------------------------------------------",
+            "--------------------------------------------------------------------------------"
+        )
+    };
+}
+
+/// Names of which three fit into a block of 1024 bytes: with a fourth the directory gets an index.
+pub(crate) const LONG: [&str; 5] = [long!("a"), long!("b"), long!("c"), long!("d"), long!("e")];
+
 /// What the image begins with, besides the files that data operations work on: directories, files with
 /// so many bytes, and a symlink.
-pub(crate) const DIRS: [&str; 3] = ["/a", "/b", "/a/e"];
-pub(crate) const FILES: [(&str, usize); 2] = [("/a/x", 3000), ("/b/y", 6000)];
+pub(crate) const DIRS: [&str; 4] = ["/a", "/b", "/a/e", "/h"];
+pub(crate) const FILES: [(&str, usize); 5] = [
+    ("/a/x", 3000),
+    ("/b/y", 6000),
+    (LONG[0], 0),
+    (LONG[1], 0),
+    (LONG[2], 0),
+];
 pub(crate) const LINK: (&str, usize) = ("/a/s", 5);
 
 /// The operations that workloads are made of. Some need what another makes.
@@ -182,7 +212,7 @@ pub fn operations() -> Vec<NameOp> {
         Mkdir("/m"),
         Symlink("/a/t", 20),
         Symlink("/b/l", 90),
-        Fifo("/b/p"),
+        Mknod("/b/p", Special::Fifo),
         Link("/a/x", "/b/x2"),
         Link("/f0", "/a/f"),
         Unnamed("/b/u"),
@@ -199,6 +229,14 @@ pub fn operations() -> Vec<NameOp> {
         Rename("/b/u", "/a/x", Over::Replace),
         Rename("/a/x", "/b/y", Over::Exchange),
         Rename("/a/e", "/b/y", Over::Exchange),
+        Mknod("/b/c", Special::CharDevice(1, 3)),
+        Mknod("/a/d", Special::BlockDevice(259, 70_000)),
+        Mknod("/b/k", Special::Socket),
+        Rename("/a/x", "/b/z", Over::Whiteout),
+        Fill("/n", 40),
+        Create(LONG[3]),
+        Mkdir(LONG[4]),
+        Rename(LONG[0], "/b/z", Over::Nothing),
     ]
 }
 
@@ -264,6 +302,10 @@ pub fn attribute_operations(apart: bool) -> Vec<NameOp> {
             ("/b/y", Flags(InodeFlags::APPEND.0)),
             ("/b/y", Flags(InodeFlags::IMMUTABLE.0)),
             ("/b/y", Flags(0)),
+            ("/a/x", Flags(InodeFlags::SYNC.0)),
+            ("/f0", Flags(InodeFlags::SYNC.0)),
+            ("/a", Flags(InodeFlags::DIRSYNC.0)),
+            ("/b", Flags(InodeFlags::SYNC.0)),
         ]
         .map(|(path, change)| NameOp::Change(path, change)),
     );
@@ -291,7 +333,7 @@ impl NameOp {
             | NameOp::Rename(_, path, _) => NameOp::Fsync(path),
             NameOp::Mkdir(path)
             | NameOp::Symlink(path, _)
-            | NameOp::Fifo(path)
+            | NameOp::Mknod(path, _)
             | NameOp::Unlink(path)
             | NameOp::UnlinkHeld(path)
             | NameOp::Rmdir(path)
@@ -301,6 +343,23 @@ impl NameOp {
 }
 
 impl NameOp {
+    /// The directories in which it changes names.
+    fn dirs(self) -> Vec<&'static str> {
+        match self {
+            NameOp::Create(path)
+            | NameOp::Mkdir(path)
+            | NameOp::Symlink(path, _)
+            | NameOp::Mknod(path, _)
+            | NameOp::Link(_, path)
+            | NameOp::Unnamed(path)
+            | NameOp::Unlink(path)
+            | NameOp::UnlinkHeld(path)
+            | NameOp::Rmdir(path) => vec![parent(path)],
+            NameOp::Rename(from, to, _) => vec![parent(from), parent(to)],
+            NameOp::Fill(..) | NameOp::Change(..) | NameOp::Fsync(_) => Vec::new(),
+        }
+    }
+
     /// The files that flags may keep as they are.
     fn changed(self) -> Vec<&'static str> {
         match self {
@@ -323,7 +382,12 @@ impl Kind {
             Kind::Dir => FileType::Directory,
             Kind::File(_) | Kind::Known => FileType::Regular,
             Kind::Symlink(_) => FileType::Symlink,
-            Kind::Fifo => FileType::Fifo,
+            Kind::Special(special) => match special {
+                Special::Fifo => FileType::Fifo,
+                Special::Socket => FileType::Socket,
+                Special::CharDevice(..) => FileType::CharDevice,
+                Special::BlockDevice(..) => FileType::BlockDevice,
+            },
         }
     }
 
@@ -431,6 +495,22 @@ impl Names {
         self.paths.iter().map(entry).collect()
     }
 
+    /// Whether an operation is durable when it returns, since a flag wants that of a directory or file.
+    pub(crate) fn is_in_step(&self, op: NameOp) -> bool {
+        let has = |path: &str, flags: u32| {
+            let attributes = self.attributes(path);
+            attributes.is_some_and(|attributes| attributes.flags & flags != 0)
+        };
+        match op {
+            NameOp::Fill(path, _)
+            | NameOp::Change(
+                path,
+                Change::Set(..) | Change::Remove(_) | Change::List(..) | Change::Flags(_),
+            ) => has(path, InodeFlags::SYNC.0),
+            _ => op.dirs().into_iter().any(|dir| has(dir, IN_STEP)),
+        }
+    }
+
     /// The state that `fsync` of a path promises.
     pub(crate) fn promised(&self, path: &str) -> u32 {
         self.number(path).map_or(0, |number| self.changed[number])
@@ -516,7 +596,7 @@ impl Names {
             NameOp::Create(path) => self.make(path, Kind::File(Vec::new()), state),
             NameOp::Mkdir(path) => self.make(path, Kind::Dir, state),
             NameOp::Symlink(path, len) => self.make(path, Kind::Symlink(target(len)), state),
-            NameOp::Fifo(path) => self.make(path, Kind::Fifo, state),
+            NameOp::Mknod(path, special) => self.make(path, Kind::Special(special), state),
             NameOp::Unnamed(path) => {
                 let kind = Kind::File(fill(path, UNNAMED_LEN));
                 self.make_in("/", path, kind, state)
@@ -592,7 +672,8 @@ impl Names {
         // Only regular files can be held open.
         let possible = matches!(
             (kind, op),
-            (Some(Kind::File(_)), _) | (Some(Kind::Symlink(_) | Kind::Fifo), NameOp::Unlink(_))
+            (Some(Kind::File(_)), _)
+                | (Some(Kind::Symlink(_) | Kind::Special(_)), NameOp::Unlink(_))
         );
         if possible {
             self.remove(path, state);
@@ -607,7 +688,7 @@ impl Names {
             return false;
         };
         let possible = match (over, two) {
-            (Over::Nothing, two) => two.is_none() && !into_itself(from, to),
+            (Over::Nothing | Over::Whiteout, two) => two.is_none() && !into_itself(from, to),
             (_, None) => false,
             (Over::Exchange, Some(two)) => {
                 one != two && !into_itself(from, to) && !into_itself(to, from)
@@ -624,8 +705,18 @@ impl Names {
         let moved = self.take(from);
         let other = self.take(to);
         self.put(moved, to);
-        if over == Over::Exchange {
-            self.put(other, from);
+        match over {
+            Over::Exchange => self.put(other, from),
+            Over::Whiteout => {
+                self.kinds.push(Kind::Special(WHITEOUT));
+                let dir = self.number(parent(from)).expect("it had the name");
+                let of_new =
+                    Attributes::of_new(&self.attributes[dir], FileType::CharDevice, WHITEOUT_MODE);
+                self.attributes.push(of_new);
+                self.changed.push(state);
+                self.paths.insert(from.into(), self.kinds.len() - 1);
+            }
+            Over::Replace | Over::Nothing => {}
         }
         [one]
             .into_iter()
@@ -689,13 +780,14 @@ impl fmt::Display for NameOp {
             NameOp::Fill(path, len) => write!(f, "fill {path} {len}"),
             NameOp::Mkdir(path) => write!(f, "mkdir {path}"),
             NameOp::Symlink(path, len) => write!(f, "symlink {path} ({len} bytes)"),
-            NameOp::Fifo(path) => write!(f, "mkfifo {path}"),
+            NameOp::Mknod(path, special) => write!(f, "mknod {path} {special:?}"),
             NameOp::Link(old, new) => write!(f, "link {old} {new}"),
             NameOp::Unnamed(path) => write!(f, "tmpfile, link {path}"),
             NameOp::Unlink(path) => write!(f, "unlink {path}"),
             NameOp::UnlinkHeld(path) => write!(f, "unlink open {path}"),
             NameOp::Rmdir(path) => write!(f, "rmdir {path}"),
             NameOp::Rename(from, to, Over::Exchange) => write!(f, "exchange {from} {to}"),
+            NameOp::Rename(from, to, Over::Whiteout) => write!(f, "rename {from} {to}, whiteout"),
             NameOp::Rename(from, to, _) => write!(f, "rename {from} {to}"),
             NameOp::Change(path, change) => change.describe(path, f),
             NameOp::Fsync(path) => write!(f, "fsync {path}"),

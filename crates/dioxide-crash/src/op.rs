@@ -138,6 +138,18 @@ impl Op {
         }
     }
 
+    /// The same, as a file with the flag SYNC takes it.
+    pub fn made_durable(&self) -> Op {
+        let mut op = self.clone();
+        if let Op::Write { durable, .. }
+        | Op::WriteAtomic { durable, .. }
+        | Op::Append { durable, .. } = &mut op
+        {
+            *durable = Durable::Full;
+        }
+        op
+    }
+
     /// Whether it changes contents, or where they are.
     pub fn changes_data(&self) -> bool {
         self.has_steps() || matches!(self, Op::SetLen { .. } | Op::Allocate { .. })

@@ -6,7 +6,7 @@
 
 use crate::content;
 use crate::model::{History, Layout, Model, SECTOR, Slot};
-use crate::names::{self, NameOp};
+use crate::names;
 use crate::op::{Durable, FileNo, Op};
 use crate::target::{Seen, Sight};
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ impl Promise {
             | Op::Append { file, durable, .. } => {
                 self.range(model, file, state, durable);
             }
-            Op::Name(NameOp::Fsync(_)) => {
+            Op::Name(_) => {
                 self.mapped = self.mapped.max(model.synced_names(state));
             }
             _ => {}

@@ -165,10 +165,22 @@ impl Run {
             .run(op, &name, &data)
             .map_err(|e| format!("{op}: {e}"))?;
         match outcome {
-            Outcome::Done => self.done(op.clone(), began),
+            Outcome::Done => self.done_as_flagged(op, began),
             Outcome::Unsupported => self.unsupported += 1,
         }
         Ok(())
+    }
+
+    /// With what a file's flag SYNC promises of it.
+    fn done_as_flagged(&mut self, op: &Op, began: u64) {
+        let file = op.file().filter(|&file| self.model.is_in_step(file));
+        self.done(
+            file.map_or_else(|| op.clone(), |_| op.made_durable()),
+            began,
+        );
+        if let (Some(file), Op::SetLen { .. } | Op::Allocate { .. }) = (file, op) {
+            self.done(Op::Fsync { file }, began);
+        }
     }
 
     fn done(&mut self, op: Op, began: u64) {

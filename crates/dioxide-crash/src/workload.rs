@@ -98,6 +98,14 @@ pub fn operations(layout: Layout) -> Vec<Op> {
             vec![Op::Trim],
         ]
         .concat(),
+        Layout::Inline => [
+            overwrites,
+            writes(),
+            changes(layout.unit_bytes()),
+            inline(),
+            vec![Op::Trim],
+        ]
+        .concat(),
         _ => [
             overwrites,
             writes(),
@@ -192,6 +200,22 @@ fn atomics() -> Vec<Op> {
         atomic(0, 40_960, 4096, Durable::No),
         atomic(1, 24_576, 8192, Durable::No),
         atomic(3, 20_480, 4096, Durable::No),
+    ]
+}
+
+/// Of what lies in an inode, and leaves it.
+fn inline() -> Vec<Op> {
+    let set_len = |len| Op::SetLen { file: 2, len };
+    vec![
+        write(2, 0, 50),
+        write(2, 20, 100),
+        write_durably(2, 10, 30, Durable::Data),
+        append(2, 40, Durable::No),
+        append(2, 25, Durable::Full),
+        write(2, 0, 3000),
+        set_len(45),
+        set_len(10),
+        allocate(2, Mode::PunchHole, 5, 20),
     ]
 }
 

@@ -19,8 +19,9 @@ well, and by the kernel's ext4 where it can be mounted: as root, on a loop devic
 many. Nothing is written but temporary files.
 Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc, atomic
 (bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode (values of
-attributes that are inodes), quota (the same, with projects), external (the journal on another device)
-and no-journal. Exits with 1 if a state is bad, 2 if the test could not be run.
+attributes that are inodes), quota (the same, with projects), inline (small files and directories in
+their inodes), external (the journal on another device) and no-journal. Exits with 1 if a state is
+bad, 2 if the test could not be run.
 
 Examples:
   dioxide crash-test --states 20000

@@ -217,7 +217,7 @@ impl Mount {
     pub(crate) fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
         check_owner([set.uid, set.gid])?;
         let writer = self.writer()?;
-        let _exclusive = lock(
+        let exclusive = lock(
             self,
             inode,
             LockMode::Exclusive,
@@ -250,7 +250,12 @@ impl Mount {
         changed?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
-        Ok(())
+        drop((node, exclusive));
+        // Of attributes, Linux waits for these, for lists and for extended attributes.
+        match set.flags {
+            Some(_) => self.keep_in_step(inode),
+            None => Ok(()),
+        }
     }
 
     /// What an inode that is and stays immutable or append-only lets nobody change.

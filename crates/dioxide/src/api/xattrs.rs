@@ -135,6 +135,7 @@ impl Mount {
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
         drop(exclusive);
-        self.reap_values(writer)
+        self.reap_values(writer)?;
+        self.keep_in_step(inode)
     }
 }

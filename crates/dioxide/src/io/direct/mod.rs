@@ -95,6 +95,17 @@ impl Access {
 }
 
 impl Mount {
+    /// Makes a change of a file's attributes durable if its flag SYNC wants that.
+    ///
+    /// # Errors
+    /// As [`Mount::sync_inode`].
+    pub(crate) fn keep_in_step(&self, inode: &Inode) -> Result<()> {
+        match inode.flags().contains(InodeFlags::SYNC) {
+            true => self.sync_inode(inode, false),
+            false => Ok(()),
+        }
+    }
+
     /// Makes a change that was made through a handle as durable as the handle, or the file, wants.
     ///
     /// # Errors
