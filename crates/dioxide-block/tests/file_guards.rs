@@ -51,6 +51,25 @@ fn auto_on_a_disk_file_is_direct_io_uring() {
     assert_eq!(geometry.logical_block_bytes, 512);
 }
 
+/// Linux opens it for writing, and refuses the writes.
+#[test]
+fn device_under_write_protection_is_only_read() {
+    if !host::is_root() {
+        return;
+    }
+    let file = host::shm_file(MIB);
+    let attached = LoopDevice::attach(file.path());
+    let path = attached.path.to_str().expect("UTF-8");
+    host::run("blockdev", &["--setro", path]);
+    match file::open(&attached.path, &write_anyhow()) {
+        Err(error) => assert_eq!(error.errno(), libc::EROFS, "{error}"),
+        Ok(device) => panic!("opened for writing: {}", device.describe()),
+    }
+    drop(host::open(&attached.path, &FileOptions::default()));
+    host::run("blockdev", &["--setrw", path]);
+    drop(host::open(&attached.path, &write_anyhow()));
+}
+
 #[test]
 fn auto_on_a_loop_device_is_direct_io_uring() {
     if !host::is_root() {

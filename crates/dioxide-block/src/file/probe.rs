@@ -32,6 +32,9 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
     if FileType::from_raw_mode(stat.st_mode) != kind {
         return Err(step(path, "was replaced while it was opened", Errno::STALE));
     }
+    if options.write && block_device && is_write_protected(stat.st_rdev) {
+        return Err(step(path, "cannot open it", Errno::ROFS));
+    }
     guard::check_and_lock(path, &fd, &stat, options.write)?;
 
     let alignment = match want_direct {
@@ -241,6 +244,16 @@ impl BlockQueue {
             discard: !matches!(ask("discard_max_bytes").as_str(), "" | "0"),
         }
     }
+}
+
+/// Whether a block device refuses writes, for which Linux opens it nevertheless.
+fn is_write_protected(device: u64) -> bool {
+    let path = format!(
+        "/sys/dev/block/{}:{}/ro",
+        fs::major(device),
+        fs::minor(device)
+    );
+    std::fs::read_to_string(path).is_ok_and(|told| told.trim() == "1")
 }
 
 /// A partition has no queue of its own: its disk has.

@@ -65,7 +65,7 @@ pub fn open(path: &Path, options: &FileOptions) -> Arc<dyn Device> {
     dioxide_block::file::open(path, options).expect("the image opens")
 }
 
-fn run(program: &str, args: &[&str]) -> String {
+pub fn run(program: &str, args: &[&str]) -> String {
     let out = Command::new(program)
         .args(args)
         .stdin(Stdio::null())

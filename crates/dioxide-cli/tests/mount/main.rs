@@ -7,6 +7,7 @@ mod handles;
 mod hostile;
 mod lifetime;
 mod names;
+mod options;
 mod rings;
 mod sandbox;
 mod stats;

@@ -1,0 +1,326 @@
+//! What each option of the mount does, as programs see it.
+
+use crate::bed::{Bed, Point, dioxide, is_mounted, limited, run, text};
+use crate::need_fuse;
+use dioxide_testkit::{Dir, Image, LoopDevice, e2fsck_clean, pattern};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+const M: u64 = 1 << 20;
+
+/// Mounts by the command, which returns when the mount serves; what it said.
+#[track_caller]
+fn mount(image: &Path, dir: &Point, options: &str) -> String {
+    let mut command = dioxide();
+    command
+        .args(["mount", "-o", options])
+        .args([image, dir.path()]);
+    let output = command.output().expect("the command is there");
+    let said = text(output.stderr);
+    assert!(output.status.success(), "{options}: {said}");
+    assert!(is_mounted(dir.path()));
+    said
+}
+
+fn umount(dir: &Point) {
+    run(dioxide().arg("umount").arg(dir.path()));
+}
+
+/// What the image takes of its host, in bytes.
+fn taken(image: &Path) -> u64 {
+    fs::metadata(image).expect("the image").blocks() * 512
+}
+
+/// Everything is durable.
+fn sync(bed: &Bed) {
+    File::open(bed.root())
+        .and_then(|root| root.sync_all())
+        .expect("a sync");
+}
+
+/// A file whose blocks are on the device, as long as there is one.
+fn write_and_remove(bed: &Bed) -> u64 {
+    let path = bed.at("large");
+    fs::write(&path, pattern(5, 0, 32 << 20)).expect("room");
+    sync(bed);
+    let before = taken(bed.image());
+    fs::remove_file(&path).expect("it is there");
+    // The first commit frees the blocks, and then they may be discarded.
+    sync(bed);
+    sync(bed);
+    before
+}
+
+#[test]
+fn discard_gives_freed_blocks_back_and_nodiscard_keeps_them() {
+    need_fuse!();
+    for (options, gives) in [("discard", true), ("nodiscard", false)] {
+        let bed = Bed::new(options);
+        let before = write_and_remove(&bed);
+        let given = before.saturating_sub(taken(bed.image()));
+        assert_eq!(given >= 30 * M, gives, "{options}: {given} bytes");
+        bed.finish();
+    }
+}
+
+#[test]
+fn fitrim_of_the_mount_gives_back_what_is_free() {
+    need_fuse!();
+    let bed = Bed::new("nodiscard");
+    let before = write_and_remove(&bed);
+    let said = run(limited("fstrim").arg("-v").arg(bed.root()));
+    assert!(said.contains("bytes) trimmed"), "{said}");
+    let given = before.saturating_sub(taken(bed.image()));
+    assert!(given >= 30 * M, "{given} bytes");
+    bed.finish();
+}
+
+#[test]
+fn image_within_an_image_is_mounted_by_its_place() {
+    need_fuse!();
+    let inner = Image::builder().size(16 * M).build();
+    let outer = Image::blank(Dir::Tmpfs, 20 * M);
+    let mut file = OpenOptions::new().write(true).open(outer.path()).unwrap();
+    file.write_all(&vec![0xA5; M as usize]).unwrap();
+    file.write_all(&fs::read(inner.path()).unwrap()).unwrap();
+    file.write_all(&vec![0xA5; M as usize]).unwrap();
+    drop(file);
+    let dir = Point::new();
+    mount(outer.path(), &dir, "img_offset=1M");
+    fs::write(dir.path().join("f"), pattern(1, 0, 100_000)).unwrap();
+    umount(&dir);
+    let bytes = fs::read(outer.path()).unwrap();
+    let around = [
+        &bytes[..M as usize],
+        &bytes[17 * M as usize..18 * M as usize],
+    ];
+    assert!(around.into_iter().flatten().all(|&byte| byte == 0xA5));
+    fs::write(inner.path(), &bytes[M as usize..17 * M as usize]).unwrap();
+    e2fsck_clean(inner.path());
+    let fs = dioxide::Fs::open(inner.path(), &dioxide::MountOptions::new()).unwrap();
+    assert_eq!(fs.metadata("/f").unwrap().size, 100_000);
+}
+
+/// By a backup of the superblock: read-only, since the others are not as new.
+#[test]
+fn backup_superblock_shows_what_the_first_does_not() {
+    need_fuse!();
+    let image = Image::builder().size(64 * M).block_size(1024).build();
+    let dir = Point::new();
+    mount(image.path(), &dir, "rw");
+    fs::write(dir.path().join("f"), "x").unwrap();
+    umount(&dir);
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(&[0; 1024], 1024).unwrap();
+    let mut command = dioxide();
+    command.arg("mount").args([image.path(), dir.path()]);
+    assert_eq!(command.output().unwrap().status.code(), Some(2));
+    mount(image.path(), &dir, "sb=8193");
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"x");
+    let refused = fs::write(dir.path().join("g"), "y").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    umount(&dir);
+}
+
+#[test]
+fn journal_is_left_alone_by_noload_and_read_by_ro() {
+    need_fuse!();
+    let bed = Bed::new("");
+    let mut file = File::create(bed.at("f")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let image = bed.kill();
+    let before = fs::read(image.path()).unwrap();
+    let dir = Point::new();
+    for options in ["noload", "norecovery"] {
+        let said = mount(image.path(), &dir, options);
+        assert!(said.contains("read-only"), "{said}");
+        assert!(
+            !dir.path().join("f").exists(),
+            "{options} has read the journal"
+        );
+        umount(&dir);
+    }
+    mount(image.path(), &dir, "ro");
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"synced");
+    umount(&dir);
+    assert!(
+        fs::read(image.path()).unwrap() == before,
+        "something was written"
+    );
+    mount(image.path(), &dir, "rw");
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"synced");
+    umount(&dir);
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn data_is_ordered_or_writeback_and_not_journalled() {
+    need_fuse!();
+    for options in ["data=ordered", "data=writeback"] {
+        let bed = Bed::new(options);
+        fs::write(bed.at("f"), pattern(3, 0, 300_000)).unwrap();
+        assert!(fs::read(bed.at("f")).unwrap() == pattern(3, 0, 300_000));
+        bed.finish();
+    }
+    let (image, dir) = (Image::builder().size(16 * M).build(), Point::new());
+    let mut command = dioxide();
+    command.args(["mount", "-o", "data=journal"]);
+    let output = command.args([image.path(), dir.path()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(output.stderr);
+    assert!(said.contains("data=journal"), "{said}");
+    assert!(!is_mounted(dir.path()));
+}
+
+#[test]
+fn device_that_cannot_be_written_is_mounted_read_only_and_said_so() {
+    need_fuse!();
+    let image = Image::builder().size(16 * M).build();
+    let device = LoopDevice::attach_with(image.path(), &["--read-only"]);
+    let dir = Point::new();
+    let said = mount(device.path(), &dir, "rw");
+    assert!(said.contains("read-only"), "{said}");
+    let refused = fs::write(dir.path().join("f"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    umount(&dir);
+}
+
+/// What decides about locks decides nothing about what is read.
+#[test]
+fn policies_and_kinds_of_dioread_serve_the_same() {
+    need_fuse!();
+    for options in [
+        "dio_policy=v5.6",
+        "dio_policy=v6.4",
+        "dio_policy=best",
+        "dioread_lock",
+        "dioread_nolock",
+        "barrier=0",
+        "nobarrier",
+    ] {
+        let bed = Bed::new(options);
+        let mut open = OpenOptions::new();
+        open.read(true)
+            .write(true)
+            .create(true)
+            .custom_flags(libc::O_DIRECT);
+        let file = open.open(bed.at("f")).unwrap();
+        // Aligned, as O_DIRECT wants it: behind the first multiple of a block.
+        let mut memory = vec![0u8; 12 << 10];
+        let skip = memory.as_ptr().align_offset(4096);
+        let block = &mut memory[skip..skip + 4096];
+        for number in 0..32u64 {
+            block.copy_from_slice(&pattern(number, 0, 4096));
+            file.write_all_at(block, number * 4096).unwrap();
+        }
+        block[..2048].fill(7);
+        file.write_all_at(&block[..2048], 512).unwrap();
+        for number in 1..32u64 {
+            file.read_exact_at(block, number * 4096).unwrap();
+            assert!(
+                *block == pattern(number, 0, 4096),
+                "{options}: block {number}"
+            );
+        }
+        file.read_exact_at(block, 0).unwrap();
+        assert!(block[512..2560].iter().all(|&byte| byte == 7), "{options}");
+        drop(file);
+        bed.finish();
+    }
+}
+
+#[test]
+fn everybody_may_everything_with_fakeroot() {
+    need_fuse!();
+    let bed = Bed::new("fakeroot");
+    fs::set_permissions(bed.root(), Permissions::from_mode(0o700)).unwrap();
+    fs::write(bed.at("secret"), "x").unwrap();
+    fs::set_permissions(bed.at("secret"), Permissions::from_mode(0o600)).unwrap();
+    let mut nobody = limited("setpriv");
+    nobody.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "sh",
+        "-c",
+    ]);
+    let script = "cat secret && echo y > new && chown 5:6 new && mkdir dir && rm secret";
+    assert_eq!(run(nobody.arg(script).current_dir(bed.root())), "x");
+    let told = fs::metadata(bed.at("new")).unwrap();
+    assert_eq!((told.uid(), told.gid()), (5, 6));
+    bed.finish();
+}
+
+#[test]
+fn smallest_caches_and_fewest_threads_serve() {
+    need_fuse!();
+    let bed = Bed::new(
+        "metadata_cache=0,name_cache=0,max_threads=1,max_background=1,attr_timeout=0,entry_timeout=0",
+    );
+    fs::create_dir(bed.at("d")).unwrap();
+    for number in 0..500 {
+        fs::write(bed.at(&format!("d/{number}")), number.to_string()).unwrap();
+    }
+    for number in (0..500).rev() {
+        let read = fs::read_to_string(bed.at(&format!("d/{number}"))).unwrap();
+        assert_eq!(read, number.to_string());
+    }
+    assert_eq!(fs::read_dir(bed.at("d")).unwrap().count(), 500);
+    bed.finish();
+}
+
+/// What is kept for somebody: he, and root, can have it, and others cannot.
+#[test]
+fn reserved_blocks_are_for_root_and_who_is_named() {
+    need_fuse!();
+    let image = || Image::builder().size(16 * M).args(&["-m", "50"]).build();
+    let script = "dd if=/dev/zero of=f bs=64k count=144 status=none conv=fsync && stat -c %s f";
+    for (options, fits) in [("", false), ("resuid=65534", true), ("resgid=65534", true)] {
+        let bed = Bed::with(image(), options);
+        fs::set_permissions(bed.root(), Permissions::from_mode(0o777)).unwrap();
+        let mut nobody = limited("setpriv");
+        nobody.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "sh",
+            "-c",
+            script,
+        ]);
+        let output = nobody.current_dir(bed.root()).output().unwrap();
+        let said = text(output.stderr);
+        assert_eq!(output.status.success(), fits, "{options}: {said}");
+        assert!(fits || said.contains("No space left"), "{said}");
+        fs::remove_file(bed.at("f")).unwrap();
+        run(limited("sh").args(["-c", script]).current_dir(bed.root()));
+        bed.finish();
+    }
+}
+
+/// `flock`; SQLite's tests need those of ranges.
+#[test]
+fn locks_of_one_program_keep_another_out() {
+    need_fuse!();
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "x").unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(bed.at("f"))
+        .unwrap();
+    file.try_lock().expect("nobody has it");
+    let taken = |how: &str| {
+        let mut flock = limited("flock");
+        flock.args([how, "--nonblock"]).arg(bed.at("f")).arg("true");
+        !flock.status().unwrap().success()
+    };
+    assert!(taken("--exclusive") && taken("--shared"));
+    file.unlock().expect("it is locked");
+    assert!(!taken("--exclusive"));
+    drop(file);
+    bed.finish();
+}
