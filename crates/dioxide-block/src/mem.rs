@@ -1,4 +1,4 @@
-//! A device in memory, for tests and as the base of simulated devices; and [`Words`], memory for tables.
+//! A device in memory, for tests and as the base of simulated devices; and memory for tables, [`Words`] and [`Table`].
 //!
 //! One sparse anonymous mapping: untouched pages cost nothing and read as zeros. Nothing survives
 //! the process, so a flush has nothing to do.
@@ -12,6 +12,10 @@
 //! Rejected: chunks under locks. They cost more than the copy of a small transfer, and a disk does
 //! not promise what they would give.
 #![allow(unsafe_code)]
+
+mod table;
+
+pub use table::Table;
 
 use crate::inline::InlineQueue;
 use crate::{Device, Durability, Geometry, Queue, QueueOptions, Result};

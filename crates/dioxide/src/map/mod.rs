@@ -14,7 +14,7 @@
 //!
 //! A region with more runs than such lists hold is **flat** when it is read: block by block from its start to its
 //! end, in one array, so that a lookup does without the span, whose word is in no near cache either.
-//! A change makes it a node of spans.
+//! A change makes it a node of spans. Such arrays lie in large pages ([`Table`](dioxide_block::mem::Table)).
 //!
 //! A fully fragmented file so costs 4.1 bytes per block, a contiguous one next to nothing. Regions
 //! are read from the disk at their first use, by [`load`]; until then a lookup answers that the

@@ -10,7 +10,13 @@ use super::leaf::{FEW, Few, SpanBlocks};
 use super::live::Leaves;
 use super::word::{Narrow, Piece, UNWRITTEN, Wide, Word, base_between, kind_of};
 use super::{MapKind, NODE_BITS, Run, SPAN_BITS, SPAN_BLOCKS};
+#[cfg(not(loom))]
+use dioxide_block::mem::Table;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Models have no block layer.
+#[cfg(loom)]
+type Table<T> = Box<[T]>;
 
 /// The spans of a region. Their leaves lie in one array for each kind, so that a span's word leads to
 /// its entries without a pointer between.
@@ -18,7 +24,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) struct Node {
     pub(super) spans: Box<[AtomicU64; 1 << NODE_BITS]>,
     few: Vec<Few>,
-    pub(super) narrow: Vec<Narrow>,
+    /// A MiB, in a large page, where the whole region is flat.
+    pub(super) narrow: Table<Narrow>,
     pub(super) wide: Vec<Wide>,
     pub(super) live: Leaves<AtomicU32>,
     pub(super) live_wide: Leaves<AtomicU64>,
@@ -27,14 +34,8 @@ pub(super) struct Node {
 impl Node {
     /// And the word of its region.
     pub(super) fn of_runs(runs: &[Run]) -> (Box<Node>, Word) {
-        let mut node = Box::new(Node {
-            spans: Box::new([const { AtomicU64::new(Word::HOLE.0) }; 1 << NODE_BITS]),
-            few: Vec::new(),
-            narrow: Vec::new(),
-            wide: Vec::new(),
-            live: Leaves::new(),
-            live_wide: Leaves::new(),
-        });
+        let spans = Box::new([const { AtomicU64::new(Word::HOLE.0) }; 1 << NODE_BITS]);
+        let mut leaves = Made::default();
         let flat = Flat::of_runs(runs);
         let mut rest = runs;
         for span in 0..1u32 << NODE_BITS {
@@ -48,48 +49,27 @@ impl Node {
             let inside = rest.iter().take_while(|run| run.lblk.0 < end).count();
             let word = match &flat {
                 Some(flat) if span < flat.spans => {
-                    node.add_narrow(start, &rest[..inside], flat.base)
+                    leaves.add_narrow(start, &rest[..inside], flat.base)
                 }
-                _ => node.add_span(start, &rest[..inside]),
+                _ => leaves.add_span(start, &rest[..inside]),
             };
-            node.spans[span as usize].store(word.0, Ordering::Relaxed);
+            spans[span as usize].store(word.0, Ordering::Relaxed);
         }
-        node.few.shrink_to_fit();
-        node.narrow.shrink_to_fit();
-        node.wide.shrink_to_fit();
+        leaves.few.shrink_to_fit();
+        leaves.wide.shrink_to_fit();
+        let node = Box::new(Node {
+            spans,
+            few: leaves.few,
+            narrow: leaves.narrow.into(),
+            wide: leaves.wide,
+            live: Leaves::new(),
+            live_wide: Leaves::new(),
+        });
         let word = match flat {
             Some(flat) => Word::leaf(Word::FLAT, 0, flat.base),
             None => Word::new(Word::NODE, 0),
         };
         (node, word)
-    }
-
-    fn add_narrow(&mut self, start: u32, runs: &[Run], base: u64) -> Word {
-        self.narrow.push(SpanBlocks { start, runs }.narrow(base));
-        Word::leaf(Word::NARROW, self.narrow.len() - 1, base)
-    }
-
-    /// The word of the span that begins at block `start`, whose leaf is added if it needs one.
-    fn add_span(&mut self, start: u32, runs: &[Run]) -> Word {
-        match runs {
-            [] => return Word::HOLE,
-            [run] if run.lblk.0 <= start && run.lblk.0 + run.len >= start + SPAN_BLOCKS => {
-                let skipped = u64::from(start - run.lblk.0);
-                return Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped);
-            }
-            _ => {}
-        }
-        let blocks = SpanBlocks { start, runs };
-        let (lowest, highest) = blocks.bounds();
-        let Some(base) = base_between(lowest, highest) else {
-            self.wide.push(blocks.wide());
-            return Word::leaf(Word::WIDE, self.wide.len() - 1, 0);
-        };
-        if let Some(few) = blocks.few(base) {
-            self.few.push(few);
-            return Word::leaf(Word::FEW, self.few.len() - 1, base);
-        }
-        self.add_narrow(start, runs, base)
     }
 
     #[inline(always)]
@@ -168,6 +148,44 @@ impl Node {
             Word::LIVE_WIDE => Piece::of_wide(self.live_wide.leaf(number), block),
             _ => Piece::hole(SPAN_BLOCKS - block),
         }
+    }
+}
+
+/// Leaves while they are made.
+#[derive(Default)]
+struct Made {
+    few: Vec<Few>,
+    narrow: Vec<Narrow>,
+    wide: Vec<Wide>,
+}
+
+impl Made {
+    fn add_narrow(&mut self, start: u32, runs: &[Run], base: u64) -> Word {
+        self.narrow.push(SpanBlocks { start, runs }.narrow(base));
+        Word::leaf(Word::NARROW, self.narrow.len() - 1, base)
+    }
+
+    /// The word of the span that begins at block `start`, whose leaf is added if it needs one.
+    fn add_span(&mut self, start: u32, runs: &[Run]) -> Word {
+        match runs {
+            [] => return Word::HOLE,
+            [run] if run.lblk.0 <= start && run.lblk.0 + run.len >= start + SPAN_BLOCKS => {
+                let skipped = u64::from(start - run.lblk.0);
+                return Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped);
+            }
+            _ => {}
+        }
+        let blocks = SpanBlocks { start, runs };
+        let (lowest, highest) = blocks.bounds();
+        let Some(base) = base_between(lowest, highest) else {
+            self.wide.push(blocks.wide());
+            return Word::leaf(Word::WIDE, self.wide.len() - 1, 0);
+        };
+        if let Some(few) = blocks.few(base) {
+            self.few.push(few);
+            return Word::leaf(Word::FEW, self.few.len() - 1, base);
+        }
+        self.add_narrow(start, runs, base)
     }
 }
 

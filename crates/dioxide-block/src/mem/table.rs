@@ -1,0 +1,187 @@
+//! Tables that are looked into at random places, in large pages.
+//!
+//! A look at a random place of 4 KiB pages misses the processor's cache of addresses too, which takes as long again as
+//! fetching the line. Tables of [`HALF`] bytes therefore lie two to a large page of 2 MiB; others are plain boxes.
+//!
+//! Invariant: a half belongs to one table, or is the spare one.
+
+use super::Region;
+use parking_lot::Mutex;
+use rustix::mm::{self, Advice};
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// Bytes of a table that lies in half a large page.
+pub const HALF: usize = PAGE / 2;
+
+const PAGE: usize = 2 << 20;
+
+/// A boxed slice, which lies in a large page where that helps.
+pub struct Table<T> {
+    items: NonNull<[T]>,
+    /// Where they lie, if not in a box.
+    half: Option<Half>,
+}
+
+// SAFETY: a table owns its items, as a box does.
+unsafe impl<T: Send> Send for Table<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Table<T> {}
+
+/// Half of a large page. Nobody else uses these bytes.
+struct Half {
+    begin: NonNull<u8>,
+    /// Keeps the page; its other half has the same.
+    page: Arc<Region>,
+}
+
+// SAFETY: a range of addresses that its owner alone uses.
+unsafe impl Send for Half {}
+// SAFETY: as above; a shared reference gives nothing but the address.
+unsafe impl Sync for Half {}
+
+/// A half that is free. More than one is not kept.
+static SPARE: Mutex<Option<Half>> = Mutex::new(None);
+
+impl Half {
+    /// `None`: there is no memory.
+    fn take() -> Option<Half> {
+        let mut spare = SPARE.lock();
+        if let Some(half) = spare.take() {
+            return Some(half);
+        }
+        // Twice as large, so that there is a whole page in it.
+        let region = Region::anonymous(2 * PAGE).ok()?;
+        let begin = region.base.as_ptr();
+        let page = begin.wrapping_add(begin.align_offset(PAGE));
+        // SAFETY: the range is in the region, which is our own and empty. Without large pages it is slower.
+        let _ = unsafe { mm::madvise(page.cast(), PAGE, Advice::LinuxHugepage) };
+        let region = Arc::new(region);
+        let half = |at: usize| {
+            let begin = NonNull::new(page.wrapping_add(at))?;
+            let page = region.clone();
+            Some(Half { begin, page })
+        };
+        *spare = half(HALF);
+        half(0)
+    }
+
+    fn give_back(self) {
+        let mut spare = SPARE.lock();
+        if spare.is_none() {
+            *spare = Some(self);
+        } else if Arc::strong_count(&self.page) > 1 {
+            // SAFETY: nobody uses these bytes any more, whole pages of a region that is private and anonymous.
+            let _ = unsafe { mm::madvise(self.begin.as_ptr().cast(), HALF, Advice::LinuxDontNeed) };
+        }
+    }
+}
+
+impl<T> From<Vec<T>> for Table<T> {
+    fn from(mut items: Vec<T>) -> Table<T> {
+        let fits = size_of_val(items.as_slice()) == HALF && align_of::<T>() <= HALF;
+        if let Some(half) = fits.then(Half::take).flatten() {
+            let begin = half.begin.cast::<T>();
+            let len = items.len();
+            // SAFETY: the half is of as many bytes as the items, aligned to as much as it is large, writable, and nobody
+            // else's. The items are moved: the vector forgets them before anything can fail.
+            unsafe {
+                items.set_len(0);
+                ptr::copy_nonoverlapping(items.as_ptr(), begin.as_ptr(), len);
+            }
+            return Table {
+                items: NonNull::slice_from_raw_parts(begin, len),
+                half: Some(half),
+            };
+        }
+        Table {
+            items: NonNull::from(Box::leak(items.into_boxed_slice())),
+            half: None,
+        }
+    }
+}
+
+impl<T> Deref for Table<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: initialised, and ours until drop; nobody has it for writing.
+        unsafe { self.items.as_ref() }
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        match self.half.take() {
+            Some(half) => {
+                // SAFETY: initialised, and nobody looks at them any more.
+                unsafe { ptr::drop_in_place(self.items.as_ptr()) };
+                half.give_back();
+            }
+            // SAFETY: a box that was leaked when the table was made.
+            None => drop(unsafe { Box::from_raw(self.items.as_ptr()) }),
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn items_are_what_the_vector_held() {
+        for len in [0, 1, 1000, HALF / 8 - 1, HALF / 8, HALF / 8 + 1] {
+            let table = Table::from((0..len as u64).collect::<Vec<_>>());
+            assert!(table.iter().copied().eq(0..len as u64));
+            assert_eq!(table.half.is_some(), len == HALF / 8);
+            assert!(table.half.is_none() || table.as_ptr().addr().is_multiple_of(HALF));
+        }
+    }
+
+    #[test]
+    fn tables_do_not_share_bytes_while_they_come_and_go() {
+        let table = |value: u64| Table::from(vec![value; HALF / 8]);
+        let mut tables: Vec<_> = (0..9).map(|value| (value, table(value))).collect();
+        for step in 0..60 {
+            let value = 100 + step as u64;
+            let gone = step * 7 % tables.len();
+            tables.swap_remove(gone);
+            if step % 3 != 0 || tables.len() < 4 {
+                tables.push((value, table(value)));
+                tables.push((value + 1000, table(value + 1000)));
+            }
+            for (value, table) in &tables {
+                assert!(table.iter().all(|item| item == value));
+            }
+        }
+    }
+
+    #[test]
+    fn each_item_is_dropped_once() {
+        static LEFT: AtomicUsize = AtomicUsize::new(0);
+        struct Counted([u8; 1024]);
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                LEFT.fetch_sub(usize::from(self.0[0]), Ordering::Relaxed);
+            }
+        }
+        for len in [3, HALF / 1024] {
+            LEFT.store(len, Ordering::Relaxed);
+            let items: Vec<_> = (0..len).map(|_| Counted([1; 1024])).collect();
+            let table = Table::from(items);
+            assert_eq!(LEFT.load(Ordering::Relaxed), len);
+            drop(table);
+            assert_eq!(LEFT.load(Ordering::Relaxed), 0);
+        }
+    }
+}
