@@ -353,6 +353,32 @@ fn region_in_more_runs_than_lists_hold_is_flat_until_it_changes() {
     pair.check_all();
 }
 
+/// Their arrays lie in one large page.
+#[cfg_attr(not(loom), test)]
+fn whole_regions_that_are_flat_hold_what_they_are_told_while_others_come_and_go() {
+    let of = |by: u64| {
+        let mut pair = Pair::empty(2);
+        for block in 0..2 * REGION_BLOCKS {
+            let one = run(block, 1, by + u64::from(block ^ 5), false);
+            pair.model.set_run(&one);
+        }
+        pair.load(0);
+        pair.load(REGION_BLOCKS);
+        assert_eq!(pair.region_word().tag(), Word::FLAT);
+        pair
+    };
+    let mut pairs = [of(7), of(1 << 20), of(1 << 22)];
+    pairs[1] = of(1 << 21);
+    pairs[0].set_run(run(REGION_BLOCKS - 1, 2, 3, true));
+    drop(of(9));
+    for pair in &pairs {
+        for block in 0..2 * REGION_BLOCKS {
+            let written = pair.model.0[block as usize].written();
+            assert_eq!(pair.map.written_block(block), written, "block {block}");
+        }
+    }
+}
+
 #[cfg_attr(not(loom), test)]
 fn addresses_too_far_apart_for_entries_get_a_wide_leaf() {
     let top = (1 << 48) - 1;
