@@ -676,6 +676,36 @@ fn appends_leave_full_leaves_and_depth_3_shrinks_back() {
 }
 
 #[test]
+fn full_tree_of_depth_5_refuses_more_and_shrinks_back() {
+    // Nodes of four entries.
+    let mut file = File::new(64, 1);
+    let refused = (0..).find_map(|number| {
+        let one = extent(number * 2, 1, file.pool.data(1, 1).0, false);
+        let mut tree = Tree::new(&file.owner, &mut file.root);
+        let inserted = tree.insert(&mut file.edit, &mut file.pool, one);
+        if inserted.is_ok() {
+            file.model.insert(one.lblk.0, (one.pblk.0, false));
+        } else {
+            file.pool.used.remove(&one.pblk.0);
+        }
+        inserted.err()
+    });
+    assert!(matches!(refused, Some(Error::TooLarge(_))), "{refused:?}");
+    assert_eq!(file.depth(), 5);
+    file.check();
+    // What needs no entry more still goes, and so does what makes room.
+    let last = *file.model.keys().last().expect("a full tree");
+    file.convert(last.into()..u64::from(last) + 1, State::Unwritten, 0)
+        .expect("the whole extent");
+    file.remove(0..200, 0).expect("a whole tree");
+    file.fill(100, 1, 1, false).expect("there is room again");
+    file.check();
+    file.run(&Op::Truncate(0, 5));
+    assert_eq!(file.depth(), 0);
+    assert!(file.pool.used.is_empty());
+}
+
+#[test]
 fn readers_agree_with_the_model() {
     let mut file = File::new(TINY, 1);
     for at in (3..500).step_by(7) {
