@@ -53,7 +53,7 @@ fn check(case: &Case, what: String, target: String, measured: String, pass: bool
         what,
         target,
         measured,
-        pass,
+        pass: Some(pass),
         damage: false,
         note: None,
     }

@@ -449,7 +449,7 @@ impl Bench<'_, '_> {
             what,
             target: format!("≥ {least}"),
             measured: format!("{measured:.3}"),
-            pass: measured >= least,
+            pass: Some(measured >= least),
             damage: false,
             note: None,
         });

@@ -479,7 +479,7 @@ fn goals(entries: &[(&On, Shape)], rates: &[Vec<Rates>]) -> Vec<Check> {
             what,
             target: format!("≥ {least}"),
             measured: format!("{measured:.3}"),
-            pass: measured >= least,
+            pass: Some(measured >= least),
             damage: false,
             note,
         });

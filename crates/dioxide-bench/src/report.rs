@@ -117,8 +117,8 @@ pub struct Check {
     pub target: String,
     /// What was found.
     pub measured: String,
-    /// Whether it held.
-    pub pass: bool,
+    /// Whether it held. Nothing: it was not measured.
+    pub pass: Option<bool>,
     /// A miss is damage (data, file system), not a figure that may be better on a quiet machine.
     pub damage: bool,
     /// Why it is as it is, where that needs saying.
@@ -187,7 +187,7 @@ impl Verified {
 impl Report {
     /// The checks that did not hold.
     pub fn failures(&self) -> impl Iterator<Item = &Check> {
-        self.checks.iter().filter(|check| !check.pass)
+        self.checks.iter().filter(|check| check.pass == Some(false))
     }
 
     /// Whether data or the file system was found damaged.
@@ -225,7 +225,11 @@ pub(crate) mod samples {
                 row(Some("parallel"), 7_000.0, Some(7_724.0)),
                 row(Some("ilock+"), 30_000.0, Some(30_921.0)),
             ],
-            checks: vec![check("order", true), check("e2fsck", false)],
+            checks: vec![
+                check("order", Some(true)),
+                check("e2fsck", Some(false)),
+                check("rings", None),
+            ],
         }
     }
 
@@ -263,14 +267,14 @@ pub(crate) mod samples {
         }
     }
 
-    fn check(what: &str, pass: bool) -> Check {
+    fn check(what: &str, pass: Option<bool>) -> Check {
         Check {
             experiment: "mixed-randrw".into(),
             what: what.into(),
             target: "so".into(),
             measured: "thus".into(),
             pass,
-            damage: !pass,
+            damage: pass == Some(false),
             note: Some("why".into()),
         }
     }

@@ -174,7 +174,7 @@ fn verified_check(experiment: Experiment, case: &Case, found: Option<Verified>) 
                 found.torn, found.lost, found.misplaced
             ),
         },
-        pass: wrong == 0,
+        pass: Some(wrong == 0),
         damage: true,
         note: None,
     })
@@ -190,7 +190,7 @@ pub(crate) fn fsck_check(
         experiment: experiment.to_string(),
         what: "e2fsck -fn".into(),
         target: "clean".into(),
-        pass: verdict.is_ok(),
+        pass: Some(verdict.is_ok()),
         measured: verdict.err().unwrap_or_else(|| "clean".into()),
         damage: true,
         note: None,

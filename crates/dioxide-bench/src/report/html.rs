@@ -52,10 +52,10 @@ fn write_checks(out: &mut String, checks: &[Check]) {
     *out += "<h2>What must hold</h2>\n<div class=\"wide\"><table>\n\
              <tr><th></th><th>experiment</th><th>what</th><th>target</th><th>measured</th></tr>\n";
     for check in checks {
-        let (class, word) = if check.pass {
-            ("pass", "✓ holds")
-        } else {
-            ("miss", "✗ missed")
+        let (class, word) = match check.pass {
+            Some(true) => ("pass", "✓ holds"),
+            Some(false) => ("miss", "✗ missed"),
+            None => ("", "– not measured"),
         };
         let note = check.note.as_ref();
         let note = note.map_or(String::new(), |n| {
