@@ -23,6 +23,10 @@ pub struct Entry {
     pub gid: u32,
     /// Last change of the content.
     pub mtime: Timestamp,
+    /// Inode flags (`EXT4_*_FL`) that a user may change. Only images have them.
+    pub flags: u32,
+    /// Project; 0 where there are none. Only images have them.
+    pub project: u32,
     /// Extended attributes, sorted by name; values, those of access control lists too, as
     /// `getxattr` gives them.
     pub xattrs: Vec<Xattr>,
@@ -98,6 +102,8 @@ impl Entry {
             uid: 0,
             gid: 0,
             mtime,
+            flags: 0,
+            project: 0,
             xattrs: Vec::new(),
         }
     }

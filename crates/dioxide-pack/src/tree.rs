@@ -15,6 +15,7 @@ use crate::entry::{Entry, FileData, Kind, NAME_MAX, XATTR_VALUE_MAX, split};
 use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
 use crate::sink::Sink;
+use dioxide::format::inode::InodeFlags;
 use std::collections::HashMap;
 
 /// Longest target of a symlink, as Linux has it.
@@ -67,6 +68,21 @@ impl Warning {
             path: shown(path),
             what: what.to_string(),
         }
+    }
+
+    /// That what only images have is not in what was made of an entry.
+    pub(crate) fn image_only(entry: &Entry) -> Option<Warning> {
+        if matches!(entry.kind, Kind::HardLink(_)) {
+            return None;
+        }
+        let what = match (entry.flags, entry.project) {
+            (0, 0) => return None,
+            (0, project) => format!("no project {project}"),
+            (flags, 0) => format!("no flags {}", InodeFlags(flags)),
+            (flags, project) => format!("no flags {}, no project {project}", InodeFlags(flags)),
+        };
+        let what = format!("{what}: only images have them");
+        Some(Warning::new(&entry.path, what))
     }
 }
 

@@ -133,7 +133,8 @@ impl FromStr for ReserveWord {
 TARGET is an archive if it is -, if its name ends in .tar, .tar.gz, .tgz, .tar.zst or .tzst and it is
 no folder, or if an option says so; otherwise a folder. Kept are owners (in a folder: by root), modes,
 times, hard links, devices (in a folder: by root; sockets only in a folder), attributes, access control
-lists and holes. The same tree gives the same bytes of an archive each time.
+lists and holes; inode flags and projects only images have. The same tree gives the same bytes of an archive each
+time.
 
 A file that cannot be kept as it is, is told; the exit status is 1 then. An archive gets its name when
 it is complete.

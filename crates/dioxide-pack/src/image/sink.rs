@@ -1,7 +1,8 @@
 //! Writes a tree into a file system that is empty, through the library's own interface.
 //!
 //! Attributes come last, so that nothing that is done to a file changes them: those of a directory
-//! once all is in it. Until then its files inherit neither its group nor its default list.
+//! once all is in it. Until then its files inherit neither its group nor its default list. Flags and projects come when
+//! all is there: an immutable file gets no second name.
 
 use crate::entry::{Entry, Kind};
 use crate::error::{Error, Result, shown};
@@ -26,7 +27,15 @@ pub(super) struct ImageSink<'a> {
     path: Vec<u8>,
     file: Option<File>,
     small_inodes: bool,
+    /// What has flags or a project.
+    flagged: Vec<Flagged>,
     warnings: Vec<Warning>,
+}
+
+struct Flagged {
+    path: Vec<u8>,
+    flags: u32,
+    project: u32,
 }
 
 fn failed(entry: &Entry) -> impl Fn(dioxide::Error) -> Error {
@@ -45,6 +54,7 @@ impl<'a> ImageSink<'a> {
             path: Vec::new(),
             file: None,
             small_inodes: fs.superblock().inode_size() == 128,
+            flagged: Vec::new(),
             warnings: Vec::new(),
         })
     }
@@ -160,6 +170,35 @@ impl<'a> ImageSink<'a> {
                 done => done.map_err(&failed)?,
             }
         }
+        if (entry.flags, entry.project) != (0, 0) {
+            self.flagged.push(Flagged {
+                path: entry.path.clone(),
+                flags: entry.flags,
+                project: entry.project,
+            });
+        }
+        Ok(())
+    }
+
+    fn give_flags(&mut self, flagged: &Flagged) -> dioxide::Result<()> {
+        let node = match &flagged.path[..] {
+            b"" => self.fs.root()?,
+            path => self.fs.symlink_node(path)?,
+        };
+        if flagged.project != 0 {
+            let project = SetAttributes::new().project(flagged.project);
+            match node.set_attributes(&project) {
+                Err(dioxide::Error::Unsupported(why)) => {
+                    let what = format!("no project {}: {why}", flagged.project);
+                    self.warnings.push(Warning::new(&flagged.path, what));
+                }
+                done => done?,
+            }
+        }
+        if flagged.flags != 0 {
+            let flags = node.metadata().flags | flagged.flags;
+            node.set_attributes(&SetAttributes::new().flags(flags))?;
+        }
         Ok(())
     }
 }
@@ -207,6 +246,13 @@ impl Sink for ImageSink<'_> {
     }
 
     fn finish(&mut self) -> Result<()> {
+        for flagged in std::mem::take(&mut self.flagged) {
+            let given = self.give_flags(&flagged);
+            given.map_err(|source| Error::Image {
+                name: shown(&flagged.path),
+                source,
+            })?;
+        }
         Ok(())
     }
 

@@ -290,6 +290,7 @@ impl Sink for FolderSink {
                 openat(self.here(), name, flags, Mode::empty()).map_err(self.failed(entry))?
             }
         };
+        self.warnings.extend(Warning::image_only(entry));
         self.attributes(entry, &fd)
     }
 

@@ -147,6 +147,8 @@ impl Scan<'_> {
                 secs: stat.st_mtime,
                 nanos: stat.st_mtime_nsec as u32,
             },
+            flags: 0,
+            project: 0,
             xattrs,
         })?;
         Ok(file_type == FileType::Directory)

@@ -105,6 +105,8 @@ impl Scan<'_> {
             uid: metadata.uid,
             gid: metadata.gid,
             mtime: metadata.mtime,
+            flags: metadata.changeable_flags(),
+            project: metadata.project.unwrap_or(0),
             xattrs,
         })?;
         Ok(is_directory)

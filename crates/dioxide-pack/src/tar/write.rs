@@ -406,6 +406,9 @@ impl Sink for TarSink {
     }
 
     fn end(&mut self, entry: &Entry) -> Result<()> {
+        if !self.left_out.contains(&entry.path) {
+            self.warnings.extend(Warning::image_only(entry));
+        }
         if let Kind::File(data) = &entry.kind {
             self.fill_to(data.size)?;
             self.zeros(padding(self.pos))?;

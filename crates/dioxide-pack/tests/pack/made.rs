@@ -1,8 +1,9 @@
 //! Images that are made, as the kernel and e2fsprogs see them.
 
 use crate::support::*;
-use dioxide::Mkfs;
+use dioxide::format::inode::InodeFlags;
 use dioxide::mkfs::FsType;
+use dioxide::{Fs, Mkfs, MountOptions, SetAttributes};
 use dioxide_pack::image::{self, ImageOptions, ImageSize, Reserve};
 use dioxide_pack::{Error, Filter, Tree, source};
 use dioxide_testkit::{Mount, dumpe2fs, e2fsck_clean, need_root, pattern};
@@ -293,4 +294,72 @@ fn lost_and_found_of_the_source_takes_the_place_of_the_new_one() {
             e2fsck_clean(&image);
         }
     }
+}
+
+#[test]
+fn flags_and_projects_go_from_image_to_image_and_nowhere_else_silently() {
+    let given = [
+        ("", InodeFlags::PROJINHERIT, 7),
+        ("dir", InodeFlags::DIRSYNC, 0),
+        ("dir/kept", InodeFlags::IMMUTABLE, 8),
+        ("dir/log", InodeFlags::APPEND, 0),
+        ("link", InodeFlags::NOATIME, 9),
+    ];
+    let dir = scratch();
+    let root = dir.path().join("tree");
+    fs::create_dir_all(root.join("dir")).unwrap();
+    fs::write(root.join("dir/kept"), "kept").unwrap();
+    fs::write(root.join("dir/log"), "log").unwrap();
+    fs::hard_link(root.join("dir/kept"), root.join("other")).unwrap();
+    symlink("dir", root.join("link")).unwrap();
+    let [first, second, plain] = ["1.img", "2.img", "3.img"].map(|name| dir.path().join(name));
+    let with_projects = |tree: &Tree| options(tree, |mkfs| mkfs.features("project").unwrap());
+
+    let mut tree = folder(&root);
+    let wished = with_projects(&tree);
+    assert_eq!(pack(&mut tree, &first, &wished), [""; 0]);
+    let image = Fs::open(&first, &MountOptions::new()).unwrap();
+    for (path, flags, project) in given {
+        let node = image.symlink_node(format!("/{path}")).unwrap();
+        let flags = node.metadata().flags | flags.0;
+        let set = SetAttributes::new().flags(flags).project(project);
+        node.set_attributes(&set).unwrap();
+    }
+    image.close().unwrap();
+
+    let read = |image: &Path| {
+        let fs = Fs::open(image, &MountOptions::new().read_only(true)).unwrap();
+        let tree = source::image::read(&fs, b"/", Filter::default()).unwrap();
+        let flagged: Vec<_> = tree
+            .entries()
+            .iter()
+            .filter(|entry| (entry.flags, entry.project) != (0, 0))
+            .map(|entry| (entry.path.clone(), InodeFlags(entry.flags), entry.project))
+            .collect();
+        (tree, flagged)
+    };
+    let (mut tree, flagged) = read(&first);
+    let mut expected = given.map(|(path, flags, project)| (path.into(), flags, project));
+    let other = (b"other".to_vec(), InodeFlags::IMMUTABLE, 8);
+    assert_eq!(flagged, [&expected[..], &[other]].concat());
+    let wished = with_projects(&tree);
+    assert_eq!(pack(&mut tree, &second, &wished), [""; 0]);
+    assert_eq!(read(&second).1, flagged);
+
+    // Without the feature, projects are told, and nothing else is missing.
+    let wished = options(&tree, |mkfs| mkfs);
+    assert_eq!(pack(&mut tree, &plain, &wished), ["dir/kept", "link", "."]);
+    expected.iter_mut().for_each(|told| told.2 = 0);
+    let other = (b"other".to_vec(), InodeFlags::IMMUTABLE, 0);
+    assert_eq!(read(&plain).1, [&expected[..], &[other]].concat());
+
+    let told = [
+        "dir/kept: no flags Immutable, no project 8: only images have them",
+        "dir/log: no flags Append_Only: only images have them",
+        "dir: no flags Synchronous_Directory_Updates: only images have them",
+        "link: no flags No_Atime, no project 9: only images have them",
+        ".: no flags Project_Hierarchy, no project 7: only images have them",
+    ];
+    assert_eq!(to_folder(&mut tree, &dir.path().join("out")), told);
+    assert_eq!(to_archive(&mut tree, &dir.path().join("out.tar")), told);
 }

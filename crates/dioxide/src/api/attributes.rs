@@ -172,13 +172,17 @@ const OF_DIRECTORIES: u32 =
 /// Of these, flags that files have that are neither regular nor directories.
 const OF_OTHERS: u32 = InodeFlags::NODUMP.0 | InodeFlags::NOATIME.0;
 
-/// The flags that a file gets where a user asks for some, as Linux has it. What he cannot have is an error.
-fn new_flags(before: u32, asked: u32, file_type: FileType) -> std::result::Result<u32, u32> {
-    let of_type = match file_type {
+pub(super) fn changeable(file_type: FileType) -> u32 {
+    match file_type {
         FileType::Directory => CHANGEABLE,
         FileType::Regular => CHANGEABLE & !OF_DIRECTORIES,
         _ => OF_OTHERS,
-    };
+    }
+}
+
+/// The flags that a file gets where a user asks for some, as Linux has it. What he cannot have is an error.
+fn new_flags(before: u32, asked: u32, file_type: FileType) -> std::result::Result<u32, u32> {
+    let of_type = changeable(file_type);
     let not_his = asked & !before & !(VISIBLE & !CHANGEABLE | of_type);
     match not_his | (asked ^ before) & FIXED {
         0 => Ok(asked & of_type | before & !of_type),

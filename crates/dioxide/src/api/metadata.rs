@@ -90,6 +90,11 @@ impl Metadata {
     pub fn mode(&self) -> u32 {
         self.file_type.mode() | u32::from(self.permissions)
     }
+
+    /// Of its flags, those that [`crate::SetAttributes::flags`] gives to another file of this type.
+    pub fn changeable_flags(&self) -> u32 {
+        self.flags & super::attributes::changeable(self.file_type)
+    }
 }
 
 impl FileType {
