@@ -2,6 +2,7 @@
 
 mod support;
 
+use dioxide::{Fs, MountOptions};
 use dioxide_testkit::{Dir, Image, debugfs, e2fsck_clean, need_root};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -103,5 +104,41 @@ fn trim_makes_holes_of_free_space() {
     assert!(none.text().contains(" 0 bytes"), "{}", none.text());
     dioxide(["trim", path(&image)]).text();
     assert!(taken(&image) < 16 << 20, "{}", taken(&image));
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn trim_of_many_groups_is_that_of_all_at_once() {
+    let many = || {
+        let groups = ["-g", "256", "-O", "^resize_inode"];
+        let builder = Image::builder().size(64 << 20).block_size(1024);
+        builder.args(&groups).build()
+    };
+    let image = many();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    assert!(fs.superblock().group_count() > 200);
+    let all = fs.trim(0..u64::MAX, 0).expect("it can be trimmed");
+    fs.close().expect("nobody has it");
+    let image = many();
+    let trimmed = |args: &[&str]| {
+        let args = [&["trim", "--json"], args, &[path(&image)]].concat();
+        let told = dioxide(args).json();
+        told["trimmed_bytes"].as_u64().expect("a number")
+    };
+    for beyond in ["64M", "1G", "16383P"] {
+        assert_eq!(trimmed(&["--offset", beyond]), 0);
+    }
+    assert_eq!(trimmed(&["--length", "0"]), 0);
+    let parts = [
+        ["--offset", "0", "--length", "40000000"],
+        ["--offset", "40000000", "--length", "16383P"],
+    ];
+    let parts = parts.map(|part| trimmed(&part));
+    // A block may lie on both sides.
+    assert!(
+        (all - 1024..=all).contains(&(parts[0] + parts[1])),
+        "{all}, {parts:?}"
+    );
+    assert_eq!(trimmed(&[]), all);
     e2fsck_clean(image.path());
 }

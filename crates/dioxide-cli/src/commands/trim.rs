@@ -3,11 +3,13 @@
 use crate::args::TrimArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
-use crate::progress::waiting;
+use crate::progress::{Progress, waiting};
 use crate::render::{Text, bytes_words};
+use dioxide::format::types::{Group, Pblk};
 use dioxide::{Fs, MountOptions};
 use serde::Serialize;
 use std::io::Write;
+use std::ops::Range;
 
 /// What came of it, for programs.
 #[derive(Serialize)]
@@ -29,7 +31,7 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
         Some(length) => args.offset.saturating_add(length),
         None => u64::MAX,
     };
-    let trimmed = fs.trim(args.offset..end, args.min);
+    let trimmed = trim(&fs, args.offset..end, args.min);
     // Closed cleanly whatever came of it; what went wrong first is told.
     let closed = fs.close();
     let trimmed_bytes = trimmed.map_err(failed)?;
@@ -42,4 +44,32 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
         false => writeln!(out, "{about}: {} trimmed", bytes_words(trimmed_bytes))?,
     }
     Ok(Status::Fine)
+}
+
+/// Groups between two looks at the bar.
+const AT_ONCE: u32 = 64;
+
+/// Free runs end where groups do, so a piece of whole groups loses nothing.
+fn trim(fs: &Fs, bytes: Range<u64>, min_len: u64) -> dioxide::Result<u64> {
+    let sb = fs.superblock();
+    let block_bytes = u64::from(sb.block_size());
+    let all = sb.blocks_count() * block_bytes;
+    let end = bytes.end.min(all);
+    if bytes.start >= end {
+        return fs.trim(0..0, min_len);
+    }
+    let mut bar = Progress::of_steps();
+    let (mut at, mut trimmed) = (bytes.start, 0);
+    loop {
+        // Before the first group there may be a block.
+        let group = sb.group_of_block(Pblk(at / block_bytes));
+        let next = Group(group.map_or(0, |group| group.0).saturating_add(AT_ONCE));
+        let stop = end.min(sb.group_first_block(next).0 * block_bytes);
+        trimmed += fs.trim(at..stop, min_len)?;
+        if stop == end {
+            return Ok(trimmed);
+        }
+        at = stop;
+        bar.set(next.0.into(), sb.group_count().into(), "groups".into());
+    }
 }
