@@ -1,7 +1,7 @@
 //! Making, linking, moving and removing files, by path.
 
 use crate::mount::Mount;
-use crate::namei::{At, Blueprint};
+use crate::namei::{At, Blueprint, check_mode};
 use crate::{Error, FileType, Fs, Result, Timestamp};
 use dioxide_format::inode::DeviceNumber;
 
@@ -226,6 +226,7 @@ impl Fs {
         whiteout: Option<&NewFile>,
     ) -> Result<()> {
         self.0.call(|| {
+            check_mode(mode, whiteout)?;
             let from = self.0.parent_of_any(from)?;
             let to = self.0.parent_of_any(to)?;
             self.0.rename(&from, &to, mode, whiteout)

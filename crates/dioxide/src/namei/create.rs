@@ -452,13 +452,17 @@ impl Mount {
             _ if what.slow_target().is_some() => 1 + Credits::insert_new(self),
             _ => 0,
         };
-        let acl_bytes =
-            acls.access.as_ref().map_or(0, Vec::len) + acls.default.as_ref().map_or(0, Vec::len);
-        let acls = match acl_bytes {
+        let acls = self.acl_credits(acls);
+        InodeAllocator::ALLOCATE_CREDITS + INODE_CREDITS + named + content + acls
+    }
+
+    /// Metadata blocks that [`Mount::store_acls`] changes.
+    pub(super) fn acl_credits(&self, acls: &super::Inherited) -> u32 {
+        let bytes = |list: &Option<Vec<u8>>| list.as_ref().map_or(0, Vec::len);
+        match bytes(&acls.access) + bytes(&acls.default) {
             0 => 0,
             bytes => 2 * self.new_xattr_credits(bytes),
-        };
-        InodeAllocator::ALLOCATE_CREDITS + INODE_CREDITS + named + content + acls
+        }
     }
 
     fn inode_kind(&self, dir: &Inode, what: &Blueprint<'_>) -> InodeKind {
@@ -692,7 +696,7 @@ impl Mount {
     }
 
     /// Takes back the name of a file that could not be furnished, and clears its place in the table.
-    fn unfurnish(
+    pub(super) fn unfurnish(
         &self,
         writer: &Writer,
         handle: &mut Handle<'_>,

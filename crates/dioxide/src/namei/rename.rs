@@ -5,7 +5,7 @@
 
 use super::Inherited;
 use super::create::{
-    Blueprint, Planned, add_subdir, check_dir_changes, check_lives, check_new_name, is_in_step,
+    Blueprint, add_subdir, check_dir_changes, check_lives, check_new_name, is_in_step,
     remove_subdir,
 };
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
@@ -14,10 +14,15 @@ use super::remove::{Fate, Victim, check_removable};
 use crate::alloc::InodeAllocator;
 use crate::api::names::{NewFile, RenameMode};
 use crate::inode::Inode;
+use crate::io::direct::Wait;
+use crate::io::direct::lock::{Guard, lock};
+use crate::io::direct::policy::LockMode;
 use crate::mount::Mount;
+use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, FileType, Result};
+use dioxide_format::inode::FileType as DiskType;
 use dioxide_format::types::Ino;
 use dioxide_journal::journal::Handle;
 use parking_lot::RwLockWriteGuard;
@@ -37,6 +42,29 @@ struct Move<'a> {
     other: Option<Arc<Inode>>,
     /// Whose the whiteout is that gets the old name.
     whiteout: Option<&'a NewFile>,
+}
+
+/// A whiteout to be made.
+struct Whiteout<'a> {
+    new: &'a NewFile,
+    acls: Inherited,
+    /// What is inherited stays the directory's until the old name is the whiteout's, and nobody frees it meanwhile.
+    _attributes: Guard<'a>,
+}
+
+/// What comes before anything is looked for.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(crate) fn check_mode(mode: RenameMode, whiteout: Option<&NewFile>) -> Result<()> {
+    match mode == RenameMode::Exchange && whiteout.is_some() {
+        true => Err(Error::Invalid("an exchange that leaves a whiteout".into())),
+        false => Ok(()),
+    }
+}
+
+fn name_is_gone(dir: &Inode) -> Error {
+    dir.corrupt("directory", "a name is gone that was there".into())
 }
 
 fn is_dir(inode: &Inode) -> bool {
@@ -61,9 +89,7 @@ impl Mount {
         mode: RenameMode,
         whiteout: Option<&NewFile>,
     ) -> Result<()> {
-        if mode == RenameMode::Exchange && whiteout.is_some() {
-            return Err(Error::Invalid("an exchange that leaves a whiteout".into()));
-        }
+        check_mode(mode, whiteout)?;
         match (from.is_special(), to.is_special(), mode) {
             (false, true, RenameMode::NoReplace) => return Err(Error::Exists(to.text())),
             (true, ..) | (_, true, _) => {
@@ -279,27 +305,22 @@ impl Mount {
             Some(_) => REMOVE_NAME_CREDITS,
             None => self.add_name_credits(&change.to.dir),
         };
-        let whiteout_credits = change
+        let plan = change
             .whiteout
-            .map_or(0, |_| InodeAllocator::ALLOCATE_CREDITS + INODE_CREDITS);
+            .map(|new| self.plan_whiteout(&change.from.dir, new))
+            .transpose()?;
+        let whiteout_credits = plan.as_ref().map_or(0, |plan| {
+            InodeAllocator::ALLOCATE_CREDITS + INODE_CREDITS + self.acl_credits(&plan.acls)
+        });
         let credits = named + 2 * REMOVE_NAME_CREDITS + 3 * INODE_CREDITS + victim_credits;
         let mut handle = writer.begin(credits + whiteout_credits)?;
-        let planned = match change.whiteout {
-            Some(new) => Some(self.plan_whiteout(writer, &mut handle, change, new)?),
-            None => None,
+        let whiteout = match &plan {
+            Some(plan) => Some(self.put_name_over(writer, &mut handle, change, plan)?),
+            None => {
+                self.put_name(writer, &mut handle, change)?;
+                None
+            }
         };
-        if let Err(error) = self.put_name(writer, &mut handle, change) {
-            return Err(match planned {
-                Some(Planned { numbered, .. }) => {
-                    self.give_number_back(writer, &mut handle, numbered.ino, false, error)
-                }
-                None => error,
-            });
-        }
-        let whiteout = planned
-            .map(|planned| self.store_planned(&mut handle, planned))
-            .transpose()
-            .map_err(|error| self.fail(error))?;
         let fate = self
             .take_name(
                 writer,
@@ -326,17 +347,52 @@ impl Mount {
         Ok(fate)
     }
 
-    /// Nobody may open it by its mode, so that it takes over no access control list.
-    fn plan_whiteout(
+    fn plan_whiteout<'a>(&'a self, dir: &'a Inode, new: &'a NewFile) -> Result<Whiteout<'a>> {
+        let attributes = lock(self, dir, LockMode::Shared, Wait::Block, slot::current())?;
+        let acls = self.acl_inherit(dir, DiskType::CharDevice, 0, new.umask)?;
+        Ok(Whiteout {
+            new,
+            acls,
+            _attributes: attributes,
+        })
+    }
+
+    /// As [`Mount::put_name`], with a whiteout that has no name yet.
+    fn put_name_over(
         &self,
         writer: &Writer,
         handle: &mut Handle<'_>,
         change: &Move<'_>,
-        new: &NewFile,
-    ) -> Result<Planned> {
+        plan: &Whiteout<'_>,
+    ) -> Result<Arc<Inode>> {
+        let (from, to) = (&change.from.dir, change.to);
         let what = &Blueprint::WHITEOUT;
-        let dir = &change.from.dir;
-        self.plan_new(writer, handle, dir, what, new, &Inherited::default())
+        let planned = self.plan_new(writer, handle, from, what, plan.new, &plan.acls)?;
+        let ino = planned.numbered.ino;
+        if let Err(error) = self.put_name(writer, handle, change) {
+            return Err(self.give_number_back(writer, handle, ino, false, error));
+        }
+        let fatal = |error| self.fail(error);
+        let whiteout = self.store_planned(handle, planned).map_err(fatal)?;
+        let error = match self.store_acls(writer, handle, &whiteout, &plan.acls) {
+            Ok(()) => return Ok(whiteout),
+            Err(error @ Error::NoSpace(_)) => error,
+            Err(error) => return Err(self.fail(error)),
+        };
+        let new_name = match &change.other {
+            Some(other) => {
+                let kind = self.disk_type(other).map_err(fatal)?;
+                let there = self.redirect_name(handle, &to.dir, to.name, other.ino, kind);
+                if !there.map_err(fatal)? {
+                    return Err(self.fail(name_is_gone(&to.dir)));
+                }
+                None
+            }
+            None => Some(to.name),
+        };
+        self.unfurnish(writer, handle, &to.dir, new_name, &whiteout)
+            .map_err(fatal)?;
+        Err(self.give_number_back(writer, handle, ino, false, error))
     }
 
     fn finish_move(&self, handle: Handle<'_>, change: &Move<'_>) -> Result<()> {
@@ -358,9 +414,7 @@ impl Mount {
         }
         match self.redirect_name(handle, &to.dir, to.name, ino, file_type)? {
             true => Ok(()),
-            false => Err(to
-                .dir
-                .corrupt("directory", "a name is gone that was there".into())),
+            false => Err(name_is_gone(&to.dir)),
         }
     }
 
@@ -377,15 +431,13 @@ impl Mount {
         let was_there = match whiteout {
             Some(whiteout) => {
                 whiteout.changed_in(handle.tid(), true);
-                let kind = dioxide_format::inode::FileType::CharDevice;
+                let kind = DiskType::CharDevice;
                 self.redirect_name(handle, &from.dir, from.name, whiteout.ino, kind)?
             }
             None => self.remove_name(handle, &from.dir, from.name)?,
         };
         if !was_there {
-            return Err(from
-                .dir
-                .corrupt("directory", "a name is gone that was there".into()));
+            return Err(name_is_gone(&from.dir));
         }
         let moves_dir = is_dir(inode) && change.crosses();
         if moves_dir {
@@ -418,10 +470,7 @@ impl Mount {
         let (type_of_one, type_of_other) = (self.disk_type(inode)?, self.disk_type(other)?);
         let credits = 4 * REMOVE_NAME_CREDITS + 4 * INODE_CREDITS;
         let mut handle = writer.begin(credits)?;
-        let gone = || {
-            from.dir
-                .corrupt("directory", "a name is gone that was there".into())
-        };
+        let gone = || name_is_gone(&from.dir);
         if !self.redirect_name(&mut handle, &from.dir, from.name, other.ino, type_of_other)? {
             return Err(gone());
         }

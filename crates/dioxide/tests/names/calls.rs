@@ -66,6 +66,8 @@ pub enum Call {
         from: Path,
         to: Path,
         mode: RenameMode,
+        /// `RENAME_WHITEOUT`.
+        whiteout: bool,
     },
     /// Opens a file, writes, and closes it.
     Write {
@@ -172,8 +174,14 @@ impl std::fmt::Debug for Call {
             Call::Link { old, new } => write!(f, "link {} {}", short(old), short(new)),
             Call::Unlink { path } => write!(f, "unlink {}", short(path)),
             Call::Rmdir { path } => write!(f, "rmdir {}", short(path)),
-            Call::Rename { from, to, mode } => {
-                write!(f, "rename {} {} {mode:?}", short(from), short(to))
+            Call::Rename {
+                from,
+                to,
+                mode,
+                whiteout,
+            } => {
+                write!(f, "rename {} {} {mode:?}", short(from), short(to))?;
+                f.write_str(if *whiteout { ", whiteout" } else { "" })
             }
             Call::Write { path, at, len, .. } => write!(f, "write {} {at}+{len}", short(path)),
             Call::Truncate { path } => write!(f, "truncate {}", short(path)),
@@ -239,7 +247,12 @@ pub fn apply(call: &Call, tree: &mut Tree) -> Answer {
         Call::Link { old, new } => tree.link_at(old, new),
         Call::Unlink { path } => tree.unlink_at(path),
         Call::Rmdir { path } => tree.rmdir_at(path),
-        Call::Rename { from, to, mode } => tree.rename_at(from, to, *mode),
+        Call::Rename {
+            from,
+            to,
+            mode,
+            whiteout,
+        } => tree.rename_at(from, to, *mode, *whiteout),
         Call::Write {
             path,
             at,
@@ -367,7 +380,15 @@ impl Dioxide {
             Call::Link { old, new } => fs.hard_link(old, new),
             Call::Unlink { path } => fs.remove_file(path),
             Call::Rmdir { path } => fs.remove_dir(path),
-            Call::Rename { from, to, mode } => fs.rename(from, to, *mode),
+            Call::Rename {
+                from,
+                to,
+                mode,
+                whiteout: false,
+            } => fs.rename(from, to, *mode),
+            Call::Rename { from, to, mode, .. } => {
+                fs.rename_whiteout(from, to, *mode, &NewFile::new(0))
+            }
             Call::Write {
                 path,
                 at,
@@ -638,16 +659,20 @@ impl Generator {
             },
             16..=18 => Call::Unlink { path },
             19..=20 => Call::Rmdir { path },
-            21..=27 => Call::Rename {
-                from: path,
-                to: self.path(tree),
-                mode: [
+            21..=27 => {
+                let mode = [
                     RenameMode::Replace,
                     RenameMode::Replace,
                     RenameMode::NoReplace,
                     RenameMode::Exchange,
-                ][self.random.pick(4) as usize],
-            },
+                ][self.random.pick(4) as usize];
+                Call::Rename {
+                    from: path,
+                    to: self.path(tree),
+                    mode,
+                    whiteout: self.chance(4),
+                }
+            }
             28 | 29 => Call::Write {
                 path,
                 at,
@@ -848,6 +873,7 @@ impl Generator {
                 from: path.clone(),
                 to: other,
                 mode: RenameMode::Replace,
+                whiteout: false,
             },
             Call::Unlink { path: path.clone() },
             Call::SetFlags { path, flags: 0 },
@@ -909,6 +935,7 @@ impl Generator {
                     from: path,
                     to: at(&dir, number / 2),
                     mode: RenameMode::Exchange,
+                    whiteout: false,
                 },
                 false => Call::Unlink { path },
             });

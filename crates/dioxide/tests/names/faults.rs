@@ -6,16 +6,20 @@
 //! - Opened again, without the fault, the tree is that of one state, not older than the last sync, and
 //!   `e2fsck` finds nothing.
 
+use crate::attributes::{DEFAULT, list};
 use crate::calls::{self, Call, Dioxide};
 use crate::random_calls::open_fs;
 use crate::tree::{Answer, Tree};
 use crate::view::{self, View};
 use dioxide::block::file::{self, FileOptions};
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
-use dioxide::{Fs, MountOptions, RenameMode, Special};
+use dioxide::{Fs, MountOptions, RenameMode, Special, XattrMode};
 use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+/// The number of an entry that is of no user and no group.
+const NOBODY: u32 = u32::MAX;
 
 fn path(text: &str) -> Vec<u8> {
     text.as_bytes().to_vec()
@@ -58,10 +62,24 @@ fn unlink(text: &str) -> Call {
 
 fn rename(from: &str, to: &str, mode: RenameMode) -> Call {
     let (from, to) = (path(from), path(to));
-    Call::Rename { from, to, mode }
+    Call::Rename {
+        from,
+        to,
+        mode,
+        whiteout: false,
+    }
 }
 
-/// What is there before anything fails.
+fn whiteout(from: &str, to: &str) -> Call {
+    Call::Rename {
+        from: path(from),
+        to: path(to),
+        mode: RenameMode::Replace,
+        whiteout: true,
+    }
+}
+
+/// What is there before anything fails. `/heir` gives what is in it an access control list.
 fn prepared() -> Vec<Call> {
     let mut calls = vec![mkdir("/d"), mkdir("/e"), mkdir("/d/sub"), mkdir("/d/empty")];
     for name in ["/d/x", "/d/y", "/e/z", "/e/w"] {
@@ -69,6 +87,19 @@ fn prepared() -> Vec<Call> {
         calls.push(write(name, 9000));
     }
     calls.push(symlink("/d/link", 100));
+    calls.extend([mkdir("/heir"), create("/heir/one"), create("/heir/two")]);
+    calls.push(Call::SetXattr {
+        path: path("/heir"),
+        name: DEFAULT,
+        value: list(&[
+            (0x01, 7, NOBODY),
+            (0x02, 7, 1000),
+            (0x04, 5, NOBODY),
+            (0x10, 7, NOBODY),
+            (0x20, 0, NOBODY),
+        ]),
+        mode: XattrMode::Set,
+    });
     calls
 }
 
@@ -102,6 +133,8 @@ fn workload() -> Vec<Call> {
         Call::Fsync { path: path("/e") },
         rename("/d/dir", "/e/w", RenameMode::Exchange),
         rename("/e/w", "/e/sub", RenameMode::Replace),
+        whiteout("/heir/one", "/d/was-one"),
+        whiteout("/heir/two", "/d/was-one"),
         Call::Unnamed {
             dir: path("/d"),
             slot,
@@ -374,7 +407,12 @@ fn calls_without_blocks_are_refused_whole() {
             .block_size(1024)
             .args(&["-m", "0"])
     };
-    for builder in [small(), small().features("^extents,^64bit")] {
+    for builder in [
+        small(),
+        small().features("^extents,^64bit"),
+        // What is inherited lies in a block.
+        small().inode_size(128),
+    ] {
         let (image, tree) = prepare(builder);
         is_refused_without_room(&image, &tree, |fs, left| {
             let options = dioxide::OpenOptions::new().write(true).create(true);

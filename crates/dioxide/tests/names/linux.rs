@@ -129,8 +129,15 @@ impl Linux {
             Call::Link { old, new } => linkat(CWD, &old[..], CWD, &new[..], AtFlags::empty()),
             Call::Unlink { path } => unlinkat(CWD, &path[..], AtFlags::empty()),
             Call::Rmdir { path } => unlinkat(CWD, &path[..], AtFlags::REMOVEDIR),
-            Call::Rename { from, to, mode } => {
-                renameat_with(CWD, &from[..], CWD, &to[..], rename_flags(*mode))
+            Call::Rename {
+                from,
+                to,
+                mode,
+                whiteout,
+            } => {
+                let mut flags = rename_flags(*mode);
+                flags.set(RenameFlags::WHITEOUT, *whiteout);
+                renameat_with(CWD, &from[..], CWD, &to[..], flags)
             }
             Call::Write {
                 path,

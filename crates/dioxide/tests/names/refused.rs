@@ -43,6 +43,16 @@ fn rename(from: &str, to: &str, mode: RenameMode) -> Call {
         from: from.into(),
         to: to.into(),
         mode,
+        whiteout: false,
+    }
+}
+
+fn whiteout(from: &str, to: &str, mode: RenameMode) -> Call {
+    Call::Rename {
+        from: from.into(),
+        to: to.into(),
+        mode,
+        whiteout: true,
     }
 }
 
@@ -128,6 +138,9 @@ fn refused() -> Vec<(Call, Answer)> {
         (rename("/fixed", "/new", Replace), libc::EPERM),
         (rename("/fixed", "/f", Exchange), libc::EPERM),
         (rename("/f", "/fixed", Replace), libc::EPERM),
+        (whiteout("/none", "/d/..", Exchange), libc::EINVAL),
+        (whiteout("/fixed", "/f", NoReplace), libc::EEXIST),
+        (whiteout("/fixed", "/new", Replace), libc::EPERM),
         (unlink("/fixed"), libc::EPERM),
         (unlink("/fixed/"), libc::ENOTDIR),
         (link("/fixed", "/new"), libc::EPERM),
@@ -148,6 +161,7 @@ fn refused() -> Vec<(Call, Answer)> {
         rename("/f", "/d/", Exchange),
         // Nothing happens.
         rename("/fixed", "/fixed", Replace),
+        whiteout("/fixed", "/fixed", Replace),
     ];
     let possible = possible.map(|call| (call, Ok(())));
     refused.into_iter().chain(possible).collect()

@@ -496,7 +496,16 @@ impl Tree {
         }
     }
 
-    pub fn rename_at(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Answer {
+    pub fn rename_at(
+        &mut self,
+        from: &[u8],
+        to: &[u8],
+        mode: RenameMode,
+        whiteout: bool,
+    ) -> Answer {
+        if whiteout && mode == RenameMode::Exchange {
+            return Err(libc::EINVAL);
+        }
         let (from, to) = (self.at(from)?, self.at(to)?);
         let Last::Name(name) = from.last else {
             return Err(libc::EBUSY);
@@ -508,7 +517,13 @@ impl Tree {
             });
         };
         let slashes = [from.slash, to.slash];
-        self.rename((from.dir, &name), (to.dir, &to_name), mode, slashes)
+        self.rename((from.dir, &name), (to.dir, &to_name), mode, slashes)?;
+        // Between two names of one file nothing moved.
+        if whiteout && self.child(from.dir, &name)?.is_none() {
+            let body = Body::Special(Special::CharDevice(0, 0));
+            self.create(from.dir, &name, body, 0)?;
+        }
+        Ok(())
     }
 
     /// `open` with `O_CREAT`.
