@@ -35,6 +35,7 @@ enum Call {
     Unlink(Place),
     Rmdir(Place),
     Rename(Place, Place, RenameMode),
+    Whiteout(Place, Place, RenameMode),
     /// What kind of file it is.
     Look(Place),
     List(usize),
@@ -98,7 +99,7 @@ fn call(random: &mut Random, unique: u64) -> Call {
     let (one, two) = (place(random), place(random));
     let held = random.pick(DIRS.len() as u64 + 1) as usize;
     let perm = random.pick(8) as u8;
-    match random.pick(28) {
+    match random.pick(30) {
         16 | 17 => Call::SetXattr(held, unique, XattrMode::Set),
         18 => Call::SetXattr(held, unique, XattrMode::Create),
         19 => Call::RemoveXattr(held),
@@ -118,6 +119,8 @@ fn call(random: &mut Random, unique: u64) -> Call {
         10 | 11 => Call::Rename(one, two, RenameMode::Replace),
         12 => Call::Rename(one, two, RenameMode::NoReplace),
         13 => Call::Rename(one, two, RenameMode::Exchange),
+        28 => Call::Whiteout(one, two, RenameMode::Replace),
+        29 => Call::Whiteout(one, two, RenameMode::NoReplace),
         14 => Call::Look(one),
         _ => Call::List(one.0),
     }
@@ -166,11 +169,20 @@ fn try_run(dirs: &[Node], call: Call) -> dioxide::Result<Found> {
         Call::Rename((dir, name), (to, new), mode) => dirs[dir]
             .rename(name.as_bytes(), &dirs[to], new.as_bytes(), mode)
             .map(done),
+        Call::Whiteout((dir, name), (to, new_name), mode) => dirs[dir]
+            .rename_whiteout(
+                name.as_bytes(),
+                &dirs[to],
+                new_name.as_bytes(),
+                mode,
+                &NewFile::new(0),
+            )
+            .map(done),
         Call::Look((dir, name)) => {
             let kind = format!("{:?}", dirs[dir].lookup(name.as_bytes())?.file_type());
-            let kinds = ["Regular", "Directory", "Symlink"];
+            let kinds = ["Regular", "Directory", "Symlink", "CharDevice"];
             let known = kinds.into_iter().find(|known| *known == kind);
-            Ok(Found::Kind(known.expect("of these three")))
+            Ok(Found::Kind(known.expect("of these")))
         }
         Call::List(dir) => {
             let entries = dirs[dir].read_dir(0, 1000)?;
@@ -244,6 +256,11 @@ fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
             let (from, to) = ((dirs[dir], name.as_bytes()), (dirs[to], new.as_bytes()));
             tree.rename(from, to, mode, [false; 2]).map(done)
         }
+        Call::Whiteout((dir, name), (to, new), mode) => {
+            let (from, to) = ((dirs[dir], name.as_bytes()), (dirs[to], new.as_bytes()));
+            tree.rename(from, to, mode, [false; 2])?;
+            tree.white_out(from).map(done)
+        }
         Call::Look((dir, name)) => {
             let id = tree
                 .child(dirs[dir], name.as_bytes())?
@@ -251,6 +268,7 @@ fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
             Ok(Found::Kind(match tree.node(id).body {
                 Body::Dir { .. } => "Directory",
                 Body::Symlink(_) => "Symlink",
+                Body::Special(_) => "CharDevice",
                 _ => "Regular",
             }))
         }
@@ -500,7 +518,7 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
         let (one, two) = (path(&mut random), path(&mut random));
         let new = NewFile::new(0o755);
         let number = random.pick(6);
-        let result = match random.pick(16) {
+        let result = match random.pick(17) {
             12 => fs.set_xattr(&one, XATTR, &value(number), XattrMode::Set),
             13 => fs.remove_xattr(&one, XATTR),
             14 => {
@@ -519,6 +537,7 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
             6 => fs.remove_dir(&one),
             7 => fs.rename(&one, &two, RenameMode::Replace),
             8 => fs.rename(&one, &two, RenameMode::Exchange),
+            16 => fs.rename_whiteout(&one, &two, RenameMode::Replace, &NewFile::new(0)),
             9 => {
                 held.truncate(3);
                 fs.read_dir(&one).map(drop)
@@ -546,6 +565,8 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
                 libc::EPERM,
                 libc::ENODATA,
                 libc::EACCES,
+                // A whiteout is opened.
+                libc::EOPNOTSUPP,
             ];
             assert!(known.contains(&error.errno()), "{one} {two}: {error}");
         }

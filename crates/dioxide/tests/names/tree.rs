@@ -349,6 +349,15 @@ impl Tree {
         Ok(())
     }
 
+    /// What a rename that leaves a whiteout does with the old name. Between two names of one file nothing moved.
+    pub fn white_out(&mut self, (dir, name): (Id, &[u8])) -> Answer {
+        if self.child(dir, name)?.is_none() {
+            let body = Body::Special(Special::CharDevice(0, 0));
+            self.create(dir, name, body, 0)?;
+        }
+        Ok(())
+    }
+
     fn replaceable(&self, id: Id, target: Id) -> Answer {
         match (self.is_dir(id), self.is_dir(target)) {
             (true, false) => Err(libc::ENOTDIR),
@@ -517,11 +526,10 @@ impl Tree {
             });
         };
         let slashes = [from.slash, to.slash];
-        self.rename((from.dir, &name), (to.dir, &to_name), mode, slashes)?;
-        // Between two names of one file nothing moved.
-        if whiteout && self.child(from.dir, &name)?.is_none() {
-            let body = Body::Special(Special::CharDevice(0, 0));
-            self.create(from.dir, &name, body, 0)?;
+        let (from, to) = ((from.dir, &name[..]), (to.dir, &to_name[..]));
+        self.rename(from, to, mode, slashes)?;
+        if whiteout {
+            self.white_out(from)?;
         }
         Ok(())
     }
