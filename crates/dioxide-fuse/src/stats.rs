@@ -145,7 +145,7 @@ thread_local! {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// How long requests of one kind took, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Latency {
     /// How many there were.
     pub count: u64,
@@ -159,6 +159,17 @@ pub struct Latency {
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// All of them by powers of two, shortest first; those that none fell between are left out.
+    pub histogram: Vec<Band>,
+}
+
+/// Requests that took about as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Band {
+    /// They took less than this power of two, and half of it or more; the last, 2^40, has all that took longer, too.
+    pub below_ns: u64,
+    /// How many there were.
+    pub count: u64,
 }
 
 /// What a mount has counted since it was mounted.
@@ -234,7 +245,19 @@ fn latency(copies: &[Times]) -> Option<Latency> {
         p99_ns: quantile(990),
         p999_ns: quantile(999),
         max_ns,
+        histogram: bands(&counts),
     })
+}
+
+fn bands(counts: &[u64]) -> Vec<Band> {
+    let below = |at: usize| (middle(at) + 1).next_power_of_two();
+    let buckets = (0..counts.len()).collect::<Vec<_>>();
+    let bands = buckets.chunk_by(|&one, &other| below(one) == below(other));
+    let band = |of: &[usize]| Band {
+        below_ns: below(of[0]),
+        count: of.iter().map(|&at| counts[at]).sum(),
+    };
+    bands.map(band).filter(|band| band.count > 0).collect()
 }
 
 /// The time of the `rank`-th shortest, from 1.
@@ -275,6 +298,33 @@ mod tests {
     }
 
     #[test]
+    fn bands_are_powers_of_two() {
+        let of = |nanos: u64| {
+            let mut counts = vec![0; BUCKETS];
+            counts[bucket(nanos)] = 3;
+            bands(&counts)
+        };
+        for nanos in [
+            0_u64,
+            1,
+            2,
+            3,
+            4,
+            15,
+            16,
+            31,
+            32,
+            1000,
+            1 << 20,
+            (1 << 21) - 1,
+        ] {
+            let below_ns = (nanos + 1).next_power_of_two();
+            assert_eq!(of(nanos), [Band { below_ns, count: 3 }], "{nanos}");
+        }
+        assert_eq!(bands(&[1; BUCKETS]).len(), TOP_BIT as usize + 1);
+    }
+
+    #[test]
     fn quantiles_of_known_times_are_told() {
         let recorder = Recorder::new();
         for times in &recorder.times[Op::Read as usize * COPIES..][..COPIES] {
@@ -283,9 +333,11 @@ mod tests {
         }
         let all = recorder.latencies();
         assert_eq!(all.len(), 1);
-        let told = all["read"];
+        let told = &all["read"];
         assert_eq!((told.count, told.max_ns), (1000, 1_000_000));
         assert_eq!(told.mean_ns, (996 * 1_000 + 4 * 1_000_000) / 1000);
+        let band = |below_ns, count| Band { below_ns, count };
+        assert_eq!(told.histogram, [band(1 << 10, 996), band(1 << 20, 4)]);
         for (quantile, expected) in [
             (told.p50_ns, 1_000),
             (told.p99_ns, 1_000),
@@ -305,7 +357,7 @@ mod tests {
         assert!(recorder.latencies().is_empty());
         std::thread::sleep(Duration::from_millis(2));
         drop(timed);
-        let told = recorder.latencies()["fsync"];
+        let told = &recorder.latencies()["fsync"];
         assert!(told.count == 1 && told.mean_ns >= 2_000_000, "{told:?}");
     }
 }

@@ -120,7 +120,7 @@ pub struct UmountArgs {
 /// Tells what a mount has counted
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Requests by kind, with how long the server took for each; files; and what the library has counted: requests by the path that they
+Requests by kind, with how long the server took for each, and a histogram with a bar for each power of two; files; and what the library has counted: requests by the path that they
 took, locks waited for, restarts, EAGAINs, drains, commits of the journal; and the damage that it met: what failed a request, and what was
 passed over, as groups whose bitmaps cannot be used. All since it was mounted. What an image's superblock has recorded of damage, dioxide info
 tells.
