@@ -310,6 +310,25 @@ fn fenced_device_is_not_written_to_again_whoever_meets_it() {
     }
 }
 
+/// Multi-mount protection counts on by itself, and ends with the mount: neither may be written where somebody else has the
+/// device. Opening takes the eleven seconds that another host would have to show itself.
+#[test]
+fn fenced_device_gets_no_number_of_multi_mount_protection() {
+    let image = image_with(small().features("mmp"), &NAMES);
+    let device = sim(&image);
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let counts = Duration::from_secs(fs.superblock().mmp_interval_secs().into());
+    device.inject(Fault::once(FaultOp::Flush, FENCED));
+    let error = fs.sync().expect_err("the flush fails");
+    assert_eq!(error.errno(), libc::ESHUTDOWN, "{error}");
+    let writes = device.inject(Fault::every(FaultOp::Write, FENCED));
+    let flushes = device.inject(Fault::every(FaultOp::Flush, FENCED));
+    std::thread::sleep(counts + Duration::from_secs(1));
+    let _ = fs.close();
+    let hits = (device.hits(writes), device.hits(flushes));
+    assert_eq!(hits, (Some(0), Some(0)), "it was tried again");
+}
+
 /// One request through a queue.
 fn queued(fs: &Fs, push: &dyn Fn(&mut dioxide::Queue)) -> dioxide::Result<()> {
     let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
