@@ -24,39 +24,34 @@ use std::sync::{Arc, OnceLock};
 /// Which lock guards what is in `docs/LOCKING.md`; in short, `rwsem` guards the sizes and the map
 /// against change, the map's lock serialises changes of the inode itself, and all may be sampled
 /// without either.
+///
+/// The order of the fields is theirs in memory. The first cache line is what the short paths look at, and what never changes:
+/// a reader beside appends and truncates would else fetch it again for each of their stores.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Inode {
-    pub(crate) ino: Ino,
-    /// `i_generation`: never changes.
-    pub(crate) generation: u32,
-    /// Where it lies on the disk.
-    pub(crate) location: Location,
-    file_type: FileType,
-    /// As it is now, uncommitted changes included. Replaced, never changed.
-    node: RwLock<Arc<Node>>,
-    /// `i_flags` of the node.
-    flags: AtomicU32,
-    pub(crate) rwsem: Rwsem,
-    /// Of a directory: held shared to look for a name, exclusive to change names.
-    pub(crate) names: RwLock<()>,
-    /// How often a name in it has changed, counted when what is in memory of it has.
-    pub(crate) names_version: AtomicU64,
-    life: Life,
-    /// Held by appends, which may share the lock: each sees the end that the one before left. Taken
-    /// after the rwsem.
-    pub(crate) appending: Mutex<()>,
-    pub(crate) in_flight: InFlight,
-    pub(crate) map: ExtentMap,
-    i_size: AtomicU64,
-    i_disksize: AtomicU64,
     /// What the short paths ask of the inode, in one number each: requests that end at or before it
     /// may take them. 0 if none may.
     short_read_end: AtomicU64,
     short_write_end: AtomicU64,
+    /// Where it lies on the disk.
+    pub(crate) location: Location,
+    pub(crate) ino: Ino,
+    /// `i_generation`: never changes.
+    pub(crate) generation: u32,
+    /// Its first half is still in the first line.
+    pub(crate) rwsem: Rwsem,
+    i_size: AtomicU64,
+    i_disksize: AtomicU64,
+    /// As it is now, uncommitted changes included. Replaced, never changed.
+    node: RwLock<Arc<Node>>,
+    /// `i_flags` of the node.
+    flags: AtomicU32,
+    /// How often a truncate beside readers has begun or ended: odd while one is under way. Changed under the map's lock.
+    cuts: AtomicU32,
     /// Time of the last overwrite since the inode was last written, in nanoseconds since 1970, or
     /// [`NEVER`]. Stays in memory until the inode is written for another reason (lazytime).
     modified_ns: AtomicI64,
-    nosec: AtomicU8,
     /// The last transactions that changed it: at all, and in what reading its data back needs.
     sync_tid: AtomicU64,
     datasync_tid: AtomicU64,
@@ -64,13 +59,25 @@ pub(crate) struct Inode {
     cut_tid: AtomicU64,
     /// Near which block to allocate next; 0 if it was not decided.
     goal: AtomicU64,
+    nosec: AtomicU8,
     /// A truncate met an error: there are blocks behind the end. Changed under the rwsem, exclusive.
     cut_short: AtomicBool,
-    /// How often a truncate beside readers has begun or ended: odd while one is under way. Changed under the map's lock.
-    cuts: AtomicU32,
+    /// Held by appends, which may share the lock: each sees the end that the one before left. Taken
+    /// after the rwsem.
+    pub(crate) appending: Mutex<()>,
+    file_type: FileType,
+    pub(crate) in_flight: InFlight,
+    life: Life,
+    /// Of a directory: held shared to look for a name, exclusive to change names.
+    pub(crate) names: RwLock<()>,
+    /// How often a name in it has changed, counted when what is in memory of it has.
+    pub(crate) names_version: AtomicU64,
     /// Set when blocks were allocated for it: the window that is kept for it goes with it.
     allocator: OnceLock<Arc<BlockAllocator>>,
+    pub(crate) map: ExtentMap,
 }
+
+const _: () = assert!(std::mem::offset_of!(Inode, rwsem) + Rwsem::SEEN_BY_READERS <= 64);
 
 /// The inode itself.
 #[derive(Debug)]
