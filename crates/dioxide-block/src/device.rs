@@ -1,6 +1,7 @@
 //! The trait that every device implements, for synchronous use.
 
-use crate::{Error, Lane, Queue, QueueOptions, Result};
+use crate::mem::Streamed;
+use crate::{Error, Lane, OpKind, Queue, QueueOptions, Result};
 use std::fmt;
 use std::sync::Arc;
 
@@ -167,6 +168,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Writes all of `buf` at `offset`.
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()>;
 
+    /// As [`Device::write_at`], durable with a later flush; others see it when what is returned is dropped.
+    #[doc(hidden)]
+    fn write_streamed_at(&self, offset: u64, buf: &[u8]) -> Result<Streamed> {
+        self.write_at(offset, buf, Durability::Cached)?;
+        Ok(Streamed::AT_ONCE)
+    }
+
     /// As [`Device::write_at`], but wholly or not at all, whatever happens meanwhile: after a loss of power there is
     /// all of it or nothing. (Whoever reads at the same time may see a part.)
     ///
@@ -193,10 +201,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A queue for one thread's asynchronous operations.
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>>;
 
-    /// Says that the bytes at `offset` will be wanted soon. Returns whether it is worth doing something else first: the
-    /// processor then fetches them meanwhile. A hint, of any offset.
-    fn prefetch(&self, offset: u64) -> bool {
-        let _ = offset;
+    /// Whether an operation at `offset` is better done a little later, beside others: a read whose bytes the processor fetches
+    /// meanwhile, a write that others need not see at once. A hint, of any offset.
+    fn defers(&self, kind: OpKind, offset: u64) -> bool {
+        let _ = (kind, offset);
         false
     }
 
@@ -223,6 +231,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
         (**self).write_at(offset, buf, durability)
     }
 
+    fn write_streamed_at(&self, offset: u64, buf: &[u8]) -> Result<Streamed> {
+        (**self).write_streamed_at(offset, buf)
+    }
+
     fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         (**self).write_atomic_at(offset, buf, durability)
     }
@@ -243,8 +255,8 @@ impl<D: Device + ?Sized> Device for Arc<D> {
         (**self).open_queue(options)
     }
 
-    fn prefetch(&self, offset: u64) -> bool {
-        (**self).prefetch(offset)
+    fn defers(&self, kind: OpKind, offset: u64) -> bool {
+        (**self).defers(kind, offset)
     }
 
     fn lane(&self) -> Option<Lane> {

@@ -7,8 +7,9 @@
 //! block device): then `push` blocks.
 //!
 //! A copy from a place in memory that was not used lately waits for the processor to find out where the page is, and
-//! for its first bytes. So a device may ask for an operation to be done a little later ([`Device::prefetch`]): after the next `AHEAD`,
-//! or at the next call that is not a push.
+//! for its first bytes. So a device may ask for an operation to be done a little later ([`Device::defers`]): after the next `AHEAD`,
+//! or at the next call that is not a push. Others see what such operations have written when that call is made, at one price for
+//! all of them.
 //!
 //! Invariants: `done` holds every operation that was pushed and not reaped, in order, so an
 //! operation's slot is its index there; `done` never grows past the capacity it was made with. Operations are done in the order
@@ -17,11 +18,13 @@
 //! Rejected: a ring of slots with a free list. Everything in flight is reaped at once, so an index
 //! into a vector is already unique.
 
+use crate::mem::Streamed;
 use crate::{
     Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs,
     SlotId, Waker,
 };
 use parking_lot::{Condvar, Mutex};
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +38,8 @@ pub struct InlineQueue<D: Device> {
     depth: u32,
     done: Vec<Completion>,
     ran: usize,
+    /// What was done since others last saw it.
+    streamed: Streamed,
     /// What operation `n` is to do, at `n % (AHEAD + 1)`.
     ahead: [(OpKind, Seg); AHEAD + 1],
     park: Arc<Park>,
@@ -49,6 +54,7 @@ impl<D: Device> InlineQueue<D> {
             depth,
             done: Vec::with_capacity(depth as usize),
             ran: 0,
+            streamed: Streamed::AT_ONCE,
             ahead: [(OpKind::Read, NOTHING); AHEAD + 1],
             park: Arc::default(),
         }
@@ -60,16 +66,19 @@ impl<D: Device> InlineQueue<D> {
         let (kind, seg) = self.ahead[self.ran % (AHEAD + 1)];
         let completion = &mut self.done[self.ran];
         self.ran += 1;
-        if let Err(error) = transfer(&self.device, kind, &seg, &mut completion.buf) {
-            completion.result = Err(error.into());
+        match transfer(&self.device, kind, &seg, &mut completion.buf) {
+            Ok(streamed) => self.streamed.and(streamed),
+            Err(error) => completion.result = Err(error.into()),
         }
     }
 
+    /// Does all that was not done, and lets others see it.
     #[inline]
     fn run_all(&mut self) {
         while self.ran < self.done.len() {
             self.run_next();
         }
+        drop(mem::replace(&mut self.streamed, Streamed::AT_ONCE));
     }
 
     /// As `push` of an operation that moves its whole buffer.
@@ -85,7 +94,7 @@ impl<D: Device> InlineQueue<D> {
             buf_offset: 0,
             len: buf.len() as u32,
         };
-        match self.done.len() < self.depth as usize && self.waits(kind, &seg) {
+        match self.done.len() < self.depth as usize && self.device.defers(kind, seg.device_offset) {
             true => Ok(self.push_waiting(kind, seg, buf)),
             false => self.push_oddly(kind, device_offset, buf),
         }
@@ -103,7 +112,7 @@ impl<D: Device> InlineQueue<D> {
             return Err(op);
         }
         if let Segs::One(seg) = op.segs
-            && self.waits(op.kind, &seg)
+            && self.device.defers(op.kind, seg.device_offset)
         {
             return Ok(self.push_waiting(op.kind, seg, op.buf));
         }
@@ -113,12 +122,6 @@ impl<D: Device> InlineQueue<D> {
         push_in_place(&mut self.done, slot, op.buf, result);
         self.ran = self.done.len();
         Ok(slot)
-    }
-
-    /// Whether an operation is better done later.
-    #[inline(always)]
-    fn waits(&self, kind: OpKind, seg: &Seg) -> bool {
-        matches!(kind, OpKind::Read | OpKind::Write) && self.device.prefetch(seg.device_offset)
     }
 
     #[inline(always)]
@@ -148,11 +151,11 @@ impl<D: Device> InlineQueue<D> {
         // length where two fields have just been written, and wait for them.
         match (&op.segs, op.kind) {
             (_, OpKind::Flush) => self.device.flush()?,
-            (Segs::One(seg), kind) => transfer(&self.device, kind, seg, &mut op.buf)?,
+            (Segs::One(seg), kind) => drop(transfer(&self.device, kind, seg, &mut op.buf)?),
             (Segs::Many(_), OpKind::WriteAtomic) => op.check_atomic(self.device.geometry())?,
             (Segs::Many(segs), kind) => {
                 for seg in segs {
-                    transfer(&self.device, kind, seg, &mut op.buf)?;
+                    drop(transfer(&self.device, kind, seg, &mut op.buf)?);
                 }
             }
         }
@@ -161,22 +164,20 @@ impl<D: Device> InlineQueue<D> {
 }
 
 #[inline]
-fn transfer(device: &impl Device, kind: OpKind, seg: &Seg, buf: &mut [u8]) -> Result<()> {
+fn transfer(device: &impl Device, kind: OpKind, seg: &Seg, buf: &mut [u8]) -> Result<Streamed> {
     let start = seg.buf_offset as usize;
     let bytes = match buf.get_mut(start..start + seg.len as usize) {
         Some(bytes) if !bytes.is_empty() => bytes,
         _ => return Err(seg.outside_buffer(kind.name())),
     };
-    let cached = Durability::Cached;
+    let at = seg.device_offset;
     match kind {
-        OpKind::Read => device.read_at(seg.device_offset, bytes),
-        OpKind::Write => device.write_at(seg.device_offset, bytes, cached),
-        OpKind::WriteAtomic => device.write_atomic_at(seg.device_offset, bytes, cached),
-        _ => {
-            let durable = Durability::ForceUnitAccess;
-            device.write_at(seg.device_offset, bytes, durable)
-        }
+        OpKind::Write => return device.write_streamed_at(at, bytes),
+        OpKind::Read => device.read_at(at, bytes)?,
+        OpKind::WriteAtomic => device.write_atomic_at(at, bytes, Durability::Cached)?,
+        _ => device.write_at(at, bytes, Durability::ForceUnitAccess)?,
     }
+    Ok(Streamed::AT_ONCE)
 }
 
 const NOTHING: Seg = Seg {
@@ -355,8 +356,8 @@ mod tests {
             Ok(Box::new(InlineQueue::new(self.clone(), options)))
         }
 
-        fn prefetch(&self, _: u64) -> bool {
-            true
+        fn defers(&self, kind: OpKind, _: u64) -> bool {
+            matches!(kind, OpKind::Read | OpKind::Write)
         }
 
         fn describe(&self) -> String {

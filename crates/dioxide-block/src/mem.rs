@@ -13,8 +13,10 @@
 //! not promise what they would give.
 #![allow(unsafe_code)]
 
+mod stream;
 mod table;
 
+pub use stream::Streamed;
 pub use table::Table;
 
 use crate::inline::InlineQueue;
@@ -27,6 +29,9 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+
+/// Bytes of a large page of the processor's, where it has any.
+pub(crate) const LARGE_PAGE: usize = 2 << 20;
 
 /// A mapping of `len` bytes that lives as long as the value. Invariant: `base..base+len` is mapped
 /// readable (and writable, unless it was mapped read-only) until drop, and is owned by no Rust object.
@@ -51,7 +56,7 @@ impl Region {
     }
 
     /// `len` bytes of a file from `offset`, a multiple of the page size, shared with everybody else
-    /// who uses the file.
+    /// who uses the file. Where the file has large pages they can be mapped as such.
     pub(crate) fn shared(
         fd: impl std::os::fd::AsFd,
         offset: u64,
@@ -62,8 +67,27 @@ impl Region {
             true => ProtFlags::READ | ProtFlags::WRITE,
             false => ProtFlags::READ,
         };
+        let whole = len.next_multiple_of(rustix::param::page_size());
+        let reserved = whole + LARGE_PAGE;
+        let unused = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: as in `anonymous`.
-        let base = unsafe { mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
+        let room =
+            unsafe { mm::mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), unused)? };
+        let room = Region::own(room, reserved)?;
+        // What lies at the beginning of a large page of the file is to lie at that of one of memory.
+        let ahead = (offset as usize).wrapping_sub(room.base.addr().get()) % LARGE_PAGE;
+        let start = room.base.as_ptr().wrapping_add(ahead);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the range that it replaces lies in the room, which is our own and unused.
+        let base = unsafe { mm::mmap(start.cast(), len, prot, flags, fd, offset)? };
+        std::mem::forget(room);
+        let behind = start.wrapping_add(whole);
+        // SAFETY: the parts of the room before and behind the new mapping, which nobody uses. Before it there may be none,
+        // which is refused.
+        unsafe {
+            let _ = mm::munmap(start.wrapping_sub(ahead).cast(), ahead);
+            let _ = mm::munmap(behind.cast(), LARGE_PAGE - ahead);
+        }
         Region::own(base, len)
     }
 
@@ -101,6 +125,18 @@ impl Region {
         debug_assert!(offset + buf.len() <= self.len);
         // SAFETY: as in `copy_out`, the other way round.
         unsafe { ptr::copy_nonoverlapping(buf.as_ptr(), self.base.as_ptr().add(offset), buf.len()) }
+    }
+
+    /// As [`Region::copy_in`], by the way that suits the place.
+    ///
+    /// # Safety
+    /// As [`Region::copy_in`].
+    #[inline(always)]
+    pub(crate) unsafe fn stream_in(&self, offset: usize, buf: &[u8]) -> Streamed {
+        debug_assert!(offset + buf.len() <= self.len);
+        let to = self.base.as_ptr().wrapping_add(offset);
+        // SAFETY: as in `copy_in`.
+        unsafe { stream::copy(buf, to) }
     }
 
     /// Has the processor fetch the line at `offset`, and where its page is. Returns whether it does.

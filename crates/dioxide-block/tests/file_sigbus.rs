@@ -198,6 +198,55 @@ fn populated_mapping_allocates_no_holes() {
     }
 }
 
+#[test]
+fn populated_mapping_lies_in_large_pages_where_the_kernel_has_them() {
+    use std::os::unix::fs::MetadataExt;
+    let settings = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let setting = std::fs::read_to_string(settings).unwrap_or("[deny]".into());
+    if setting.contains("[deny]") {
+        eprintln!("skipped: no large pages for files in memory here");
+        return;
+    }
+    let file = host::shm_file(64 * MIB);
+    let bytes = pattern(5, 9 << 20);
+    file.as_file().write_all_at(&bytes, MIB).unwrap();
+    let before = file.as_file().metadata().unwrap().blocks();
+    for img_offset in [0, 512, MIB] {
+        let options = FileOptions {
+            populate: true,
+            img_offset,
+            ..writable(Backend::Mmap)
+        };
+        let device = host::open(file.path(), &options);
+        let name = file.path().file_name().unwrap().to_str().unwrap();
+        assert!(
+            mapped_large(name) >= 6 * MIB,
+            "{} at {img_offset}",
+            mapped_large(name)
+        );
+        let found = read(&*device, MIB - img_offset, bytes.len()).unwrap();
+        assert!(found[..] == bytes[..], "image at {img_offset}");
+        let (at, old) = (5 * MIB, &bytes[4 << 20..][..4096]);
+        for new in [&bytes[..4096], old] {
+            put(&*device, at - img_offset, new).unwrap();
+            let mut there = vec![0; 4096];
+            file.as_file().read_exact_at(&mut there, at).unwrap();
+            assert!(there == new, "image at {img_offset}");
+        }
+        assert_eq!(file.as_file().metadata().unwrap().blocks(), before);
+    }
+}
+
+/// Bytes of a file in memory that this process has mapped in large pages.
+fn mapped_large(name: &str) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let ours = maps.lines().skip_while(|line| !line.ends_with(name));
+    let kib = ours
+        .filter_map(|line| line.strip_prefix("ShmemPmdMapped:"))
+        .map(|rest| rest.trim_end_matches("kB").trim().parse::<u64>().unwrap());
+    kib.take(1).sum::<u64>() << 10
+}
+
 /// Runs one of the `child_*` functions below in a process of its own.
 fn child(name: &str) -> ExitStatus {
     let test = std::env::current_exe().unwrap();

@@ -9,6 +9,7 @@ use super::FileDevice;
 use super::mapping::MappedDevice;
 use super::uring::UringQueue;
 use crate::inline::InlineQueue;
+use crate::mem::Streamed;
 use crate::{Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, Result, SlotId, Waker};
 use std::any::Any;
 use std::fmt;
@@ -55,17 +56,19 @@ impl Lane {
         }
     }
 
-    /// As [`Device::write_at`], durable with a later flush.
+    /// As [`Device::write_at`], durable with a later flush; other threads see it when what is returned is dropped. What the
+    /// caller writes down before that costs no time beside the copy.
     ///
     /// # Errors
     /// The same.
     #[inline(always)]
-    pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
+    pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<Streamed> {
         match &self.0 {
-            Kind::Mapping(device) => device.write_bytes(offset, buf),
-            Kind::File(device) => device.write_at(offset, buf, Durability::Cached),
-            Kind::Any(device) => device.write_at(offset, buf, Durability::Cached),
+            Kind::Mapping(device) => return device.write_bytes(offset, buf),
+            Kind::File(device) => device.write_at(offset, buf, Durability::Cached)?,
+            Kind::Any(device) => device.write_at(offset, buf, Durability::Cached)?,
         }
+        Ok(Streamed::AT_ONCE)
     }
 }
 

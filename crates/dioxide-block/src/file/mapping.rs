@@ -22,10 +22,11 @@ use super::io::{FileIo, failed};
 use super::sigbus::Watch;
 use super::sparse::Present;
 use crate::inline::InlineQueue;
-use crate::mem::Region;
-use crate::{Device, Durability, Geometry, Queue, QueueOptions, Result};
+use crate::mem::{Region, Streamed};
+use crate::{Device, Durability, Geometry, OpKind, Queue, QueueOptions, Result};
 use rustix::fs::{self, SeekFrom};
-use rustix::mm::{self, Advice};
+use std::ffi::c_int;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -48,6 +49,9 @@ struct Mapping {
     watch: Watch,
     region: Region,
 }
+
+/// Puts what lies in whole large pages into such (Linux 6.1); not every C library has a name for it.
+const MADV_COLLAPSE: c_int = 25;
 
 /// What makes a mapping of an open file.
 pub(super) struct Parts {
@@ -135,15 +139,16 @@ impl Mapping {
     }
 
     #[inline(always)]
-    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<Streamed> {
         if self.copies(offset, buf.len()) {
             // SAFETY: as in `read`; the caller checked that the device is writable.
-            unsafe { self.region.copy_in(self.lead + offset as usize, buf) };
+            let streamed = unsafe { self.region.stream_in(self.lead + offset as usize, buf) };
             if self.kept() {
-                return Ok(());
+                return Ok(streamed);
             }
         }
-        self.write_by_call(offset, buf)
+        self.write_by_call(offset, buf)?;
+        Ok(Streamed::AT_ONCE)
     }
 
     #[inline(never)]
@@ -154,10 +159,11 @@ impl Mapping {
     }
 
     #[inline(never)]
-    fn write_in_chunks(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        let places = (offset..).step_by(CHUNK_BYTES);
-        let mut chunks = buf.chunks(CHUNK_BYTES).zip(places);
-        chunks.try_for_each(|(chunk, at)| self.write(at, chunk))
+    fn write_in_chunks(&self, offset: u64, buf: &[u8]) -> Result<Streamed> {
+        for (chunk, at) in buf.chunks(CHUNK_BYTES).zip((offset..).step_by(CHUNK_BYTES)) {
+            drop(self.write(at, chunk)?);
+        }
+        Ok(Streamed::AT_ONCE)
     }
 
     #[cold]
@@ -188,20 +194,23 @@ impl Mapping {
         }
     }
 
-    /// Reads the data of the file, not its holes, and maps it. As much as works: what fails here
-    /// fails again, with an error, when it is used.
+    /// Reads the data of the file, not its holes, and maps it, in large pages where the file can have them. As much as works:
+    /// what fails here fails again, with an error, when it is used.
     fn populate(&self) {
-        let advice = match self.io.geometry.read_only {
-            true => Advice::LinuxPopulateRead,
-            false => Advice::LinuxPopulateWrite,
+        let populate = match self.io.geometry.read_only {
+            true => libc::MADV_POPULATE_READ,
+            false => libc::MADV_POPULATE_WRITE,
         };
         let end = self.io.base + self.io.geometry.size_bytes;
         let mut from = self.io.base;
         while let Some(data) = self.next_data(from, end) {
             from = data.end;
-            if let Err(error) = self.advise(data, advice) {
+            if let Err(error) = self.advise(&data, populate) {
                 tracing::debug!(%error, image = %self.io.name, "populate stopped");
                 return;
+            }
+            if let Err(error) = self.advise(&data, MADV_COLLAPSE) {
+                tracing::debug!(%error, image = %self.io.name, "not all pages are large");
             }
         }
     }
@@ -220,16 +229,20 @@ impl Mapping {
         Some(start..hole.clamp(start + 1, end))
     }
 
-    fn advise(&self, file: Range<u64>, advice: Advice) -> rustix::io::Result<()> {
+    fn advise(&self, file: &Range<u64>, advice: c_int) -> io::Result<()> {
         let page = rustix::param::page_size();
         let map_start = self.io.base - self.lead as u64;
         let first = (file.start - map_start) as usize / page * page;
         let end = (file.end - map_start) as usize;
-        // SAFETY: the range lies inside the region (`file` is inside the device), and populating
-        // changes no contents.
-        unsafe {
+        // SAFETY: the range lies inside the region (`file` is inside the device), and neither populating nor
+        // collapsing changes any contents.
+        let done = unsafe {
             let at = self.region.span().0.add(first);
-            mm::madvise(at.cast(), end - first, advice)
+            libc::madvise(at.cast(), end - first, advice)
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 }
@@ -259,7 +272,7 @@ impl MappedDevice {
 
     /// Writes at any offset of the device.
     #[inline(always)]
-    pub(super) fn write_bytes(&self, offset: u64, buf: &[u8]) -> Result<()> {
+    pub(super) fn write_bytes(&self, offset: u64, buf: &[u8]) -> Result<Streamed> {
         let map = &*self.0;
         let len = buf.len();
         map.io.writable("write")?;
@@ -285,12 +298,17 @@ impl Device for MappedDevice {
 
     #[inline(always)]
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
-        self.geometry().check("write", offset, buf.len() as u64)?;
-        self.write_bytes(offset, buf)?;
+        drop(self.write_streamed_at(offset, buf)?);
         match durability {
             Durability::Cached => Ok(()),
             Durability::ForceUnitAccess => self.0.io.flush(),
         }
+    }
+
+    #[inline(always)]
+    fn write_streamed_at(&self, offset: u64, buf: &[u8]) -> Result<Streamed> {
+        self.geometry().check("write", offset, buf.len() as u64)?;
+        self.write_bytes(offset, buf)
     }
 
     fn flush(&self) -> Result<()> {
@@ -314,11 +332,16 @@ impl Device for MappedDevice {
     }
 
     #[inline(always)]
-    fn prefetch(&self, offset: u64) -> bool {
+    fn defers(&self, kind: OpKind, offset: u64) -> bool {
         let map = &*self.0;
-        map.io.geometry.check_inside("prefetch", offset, 1).is_ok()
-            && map.copies(offset, 1)
-            && map.region.prefetch(map.lead + offset as usize)
+        let copied =
+            || map.io.geometry.check_inside("defer", offset, 1).is_ok() && map.copies(offset, 1);
+        match kind {
+            OpKind::Read => copied() && map.region.prefetch(map.lead + offset as usize),
+            // What goes past the cache is not to be fetched.
+            OpKind::Write => Streamed::IS_USUAL && copied(),
+            _ => false,
+        }
     }
 
     fn lane(&self) -> Option<Lane> {

@@ -411,8 +411,9 @@ pub(crate) fn write_short(
 ) -> Result<usize> {
     mount.counters.add(slot, Count::WriteShared);
     match mount.lane.write_at(short.device_offset, buf) {
-        Ok(()) => {
+        Ok(streamed) => {
             inode.set_modified(coarse_now_ns());
+            drop(streamed);
             Ok(buf.len())
         }
         Err(error) => device_failed(mount, error),
