@@ -6,7 +6,7 @@
 //! place of 196; and what a program does before and after is hidden behind the stores, which leave by themselves.
 //!
 //! Where the same places are written again and again they are in the cache, and an ordinary copy is faster: over 4 MiB 55 against 180, and 10
-//! against 115. So each thread remembers the pages that it wrote last, and copies to those as usual.
+//! against 115. So each thread remembers the pages where it wrote little last, and copies to those as usual.
 //!
 //! Invariant: such stores are not ordered with later ones until a fence. [`Streamed`] is that fence, and nobody else learns that the
 //! bytes are there before it.
@@ -16,6 +16,10 @@ use std::{mem, ptr};
 /// Bytes of a line of the cache.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
+
+/// Copies of more bytes than this are of those that fill a cache soon.
+#[cfg(target_arch = "x86_64")]
+const LITTLE: usize = 16 << 10;
 
 /// What was written is there for the thread that wrote it. Dropped, it is there for all who then see a later store of this thread's.
 #[derive(Debug)]
@@ -58,7 +62,7 @@ pub(super) unsafe fn copy(from: &[u8], to: *mut u8) -> Streamed {
     #[cfg(target_arch = "x86_64")]
     if (to.addr() | from.len()).is_multiple_of(LINE)
         && std::arch::is_x86_feature_detected!("avx")
-        && recent::is_new(to)
+        && (from.len() > LITTLE || recent::is_new(to))
     {
         // SAFETY: the processor has AVX, the address and the length are whole lines; the rest is the caller's.
         unsafe { past_cache(from, to) };
@@ -166,5 +170,9 @@ mod tests {
         let streamed = pages.filter(|&at| copied(&mut area[at..at + 512], &from));
         assert!(streamed.count() > 3000, "more than are remembered");
         assert!(!copied(&mut area[8192..8202], &from[..10]), "no whole line");
+        let much = pattern(LITTLE + 64, 5);
+        for _ in 0..2 {
+            assert!(copied(&mut area[..much.len()], &much));
+        }
     }
 }

@@ -121,7 +121,7 @@ impl Core {
     /// Writes blocks to where they belong on the file system's device. They ascend.
     pub(super) fn write_home(&self, blocks: &[Frozen]) -> Result<()> {
         let device = &**self.cache.device();
-        let mut out = Gather::new(device, self.cache.block_bytes());
+        let mut out = Gather::new(device, self.cache.block_bytes(), blocks.len());
         for frozen in blocks {
             out.push(frozen.block, &frozen.bytes)?;
         }

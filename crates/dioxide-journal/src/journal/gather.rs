@@ -16,11 +16,13 @@ pub(super) struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    pub(super) fn new(device: &'a dyn Device, block_bytes: usize) -> Gather<'a> {
+    /// For so many blocks at the most. Memory for a large write costs more than a small commit.
+    pub(super) fn new(device: &'a dyn Device, block_bytes: usize, blocks: usize) -> Gather<'a> {
+        let most = MAX_BYTES.max(block_bytes) / block_bytes;
         Gather {
             device,
             block_bytes,
-            buf: Buf::zeroed(MAX_BYTES.max(block_bytes)),
+            buf: Buf::zeroed(blocks.clamp(1, most) * block_bytes),
             first: 0,
             count: 0,
         }

@@ -129,7 +129,7 @@ impl Ring {
         }
         self.begun = (self.head, TransactionSum::default());
         let device = self.device.clone();
-        let mut out = Gather::new(&*device, self.block_bytes);
+        let mut out = Gather::new(&*device, self.block_bytes, need as usize);
         let mut block = vec![0; self.block_bytes];
         let numbers = RevokeWriter::capacity(self.block_bytes, &self.format);
         for revoked in closed.revoked.chunks(numbers) {

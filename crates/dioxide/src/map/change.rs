@@ -197,8 +197,8 @@ impl Region {
     }
 }
 
-/// What each block of a span is.
-type Blocks = [Word; SPAN_BLOCKS as usize];
+/// What blocks of a span are: a run from this word on, or hole. In order.
+type Runs = Vec<(Range<u32>, Word)>;
 
 impl Node {
     fn clear(&self) {
@@ -256,39 +256,43 @@ impl Node {
 
     /// Changes a part of a span whose word leads to no leaf that can take it.
     fn rewrite(&self, span: u32, word: Word, changed: Range<u32>, what: Word) {
-        let mut blocks = self.blocks(word);
-        for block in changed.clone() {
-            blocks[block as usize] = what.after((block - changed.start).into());
+        let behind = changed.end..SPAN_BLOCKS;
+        let mut runs = self.runs_of(word, 0..changed.start);
+        runs.push((changed, what));
+        runs.extend(self.runs_of(word, behind));
+        let (_, first) = runs[0];
+        let is_one =
+            |(blocks, word): &(Range<u32>, Word)| *word == first.after(blocks.start.into());
+        if runs.iter().all(is_one) {
+            return self.publish(span, first);
         }
-        let word = one_word(|block| blocks[block as usize]).unwrap_or_else(|| {
-            let word = self.claim(span, &blocks);
-            let leaf = self.leaf(word).expect("claimed");
-            for (block, &what) in (0..).zip(&blocks) {
-                leaf.put(block..block + 1, what);
-            }
-            word
-        });
+        let word = self.claim(span, &runs);
+        let leaf = self.leaf(word).expect("claimed");
+        for (blocks, word) in runs {
+            leaf.put(blocks, word);
+        }
         self.publish(span, word);
     }
 
-    fn blocks(&self, word: Word) -> Blocks {
-        let mut blocks = [Word::HOLE; SPAN_BLOCKS as usize];
-        let mut at = 0;
-        while at < SPAN_BLOCKS {
+    /// What a span's word says of some of its blocks.
+    fn runs_of(&self, word: Word, blocks: Range<u32>) -> Runs {
+        let mut runs = Runs::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
             let piece = self.piece_of(word, at);
-            for step in 0..piece.len {
-                blocks[(at + step) as usize] = piece.word().after(step.into());
-            }
-            at += piece.len;
+            let end = blocks.end.min(at + piece.len);
+            runs.push((at..end, piece.word()));
+            at = end;
         }
-        blocks
+        runs
     }
 
-    /// The word that leads to a leaf of the span's own that can say what `blocks` are.
-    fn claim(&self, span: u32, blocks: &Blocks) -> Word {
-        let backed = || blocks.iter().filter(|&&block| block != Word::HOLE);
-        let lowest = backed().map(|block| block.address()).min().unwrap_or(0);
-        let highest = backed().map(|block| block.address()).max().unwrap_or(0);
+    /// The word that leads to a leaf of the span's own that can say what `runs` are.
+    fn claim(&self, span: u32, runs: &Runs) -> Word {
+        let backed = || runs.iter().filter(|(_, word)| *word != Word::HOLE);
+        let lowest = backed().map(|(_, word)| word.address()).min().unwrap_or(0);
+        let last = |(blocks, word): &(Range<u32>, Word)| word.address() + blocks.len() as u64 - 1;
+        let highest = backed().map(last).max().unwrap_or(0);
         if let Some(base) = base_between(lowest, highest) {
             let (number, base) = self.live.claim(span, base);
             let word = Word::leaf(Word::LIVE, number, base);
@@ -302,13 +306,4 @@ impl Node {
         let (number, _) = self.live_wide.claim(span, 0);
         Word::leaf(Word::LIVE_WIDE, number, 0)
     }
-}
-
-/// The word of a span that is one run, or hole. The last block is looked at first: it tells most
-/// spans that are not.
-fn one_word(block: impl Fn(u32) -> Word) -> Option<Word> {
-    let first = block(0);
-    let continues = |number: u32| block(number) == first.after(number.into());
-    let is_one = continues(SPAN_BLOCKS - 1) && (1..SPAN_BLOCKS).all(continues);
-    is_one.then_some(first)
 }
