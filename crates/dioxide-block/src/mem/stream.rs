@@ -9,7 +9,7 @@
 //! against 115. So each thread remembers the pages where it wrote little last, and copies to those as usual.
 //!
 //! Invariant: such stores are not ordered with later ones until a fence. [`Streamed`] is that fence, and nobody else learns that the
-//! bytes are there before it.
+//! bytes are there before it. Who forgets it lets others find old bytes for a while, as if they had looked earlier.
 
 use std::{mem, ptr};
 
