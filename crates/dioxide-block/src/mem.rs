@@ -45,6 +45,29 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
+/// Has the processor fetch the cache line of `place`, which is needed soon, and does not wait for it. Nothing where the
+/// processor cannot be asked.
+#[inline(always)]
+pub fn prefetch<T>(place: &T) {
+    fetch(std::ptr::from_ref(place).cast());
+}
+
+#[inline(always)]
+fn fetch(at: *const u8) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint: it faults for no address, and changes nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        true
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = at;
+        false
+    }
+}
+
 impl Region {
     /// Sparse zeroed memory.
     pub(crate) fn anonymous(len: usize) -> io::Result<Region> {
@@ -142,19 +165,7 @@ impl Region {
     /// Has the processor fetch the line at `offset`, and where its page is. Returns whether it does.
     #[inline(always)]
     pub(crate) fn prefetch(&self, offset: usize) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let at = self.base.as_ptr().wrapping_add(offset);
-            // SAFETY: a hint: it faults for no address, and changes nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-            true
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let _ = offset;
-            false
-        }
+        fetch(self.base.as_ptr().wrapping_add(offset))
     }
 
     /// Zeroes part of a private anonymous region and gives whole pages back.

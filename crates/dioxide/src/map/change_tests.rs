@@ -353,6 +353,45 @@ fn region_in_more_runs_than_lists_hold_is_flat_until_it_changes() {
     pair.check_all();
 }
 
+#[cfg_attr(not(loom), test)]
+fn region_in_many_runs_that_lists_hold_is_lists_until_it_changes() {
+    // The fourth span is a hole, and the last run ends in the eighth.
+    let runs: Vec<Run> = (0..90)
+        .map(|i| {
+            let start = i * 40 + if i < 36 { 0 } else { 600 };
+            run(start, 2 + i % 30, 90_000 - u64::from(i) * 31, i % 7 == 0)
+        })
+        .collect();
+    let mut pair = Pair::loaded(&runs);
+    assert_eq!(pair.region_word().tag(), Word::LISTS);
+    pair.check_all();
+    let is_as_written = |pair: &Pair| {
+        for block in 0..10 * SPAN_BLOCKS {
+            let written = pair.model.0[block as usize].written();
+            assert_eq!(pair.map.written_block(block), written, "block {block}");
+        }
+    };
+    is_as_written(&pair);
+    pair.set_run(run(1500, 300, 77, false));
+    assert_eq!(pair.region_word().tag(), Word::NODE);
+    pair.check_all();
+    is_as_written(&pair);
+    let mut pair = Pair::loaded(&runs);
+    pair.set_hole(0..1 << 32);
+    assert_eq!(pair.region_word(), Word::HOLE);
+    pair.check_all();
+}
+
+#[cfg_attr(not(loom), test)]
+fn region_with_one_span_of_more_runs_than_a_list_holds_is_no_lists() {
+    let dense = (0..40).map(|i| run(i * 4, 2, 9000 - u64::from(i) * 3, false));
+    let sparse = (5..30).map(|i| run(i * 100, 50, 20_000 - u64::from(i) * 51, false));
+    let mut pair = Pair::loaded(&dense.chain(sparse).collect::<Vec<_>>());
+    assert_eq!(pair.region_word().tag(), Word::NODE);
+    assert_eq!(pair.span_word(0).tag(), Word::NARROW);
+    pair.check_all();
+}
+
 /// Their arrays lie in one large page.
 #[cfg_attr(not(loom), test)]
 fn whole_regions_that_are_flat_hold_what_they_are_told_while_others_come_and_go() {

@@ -4,7 +4,13 @@
 
 use super::word::{Narrow, Piece, Wide, Word, entry_of};
 use super::{Run, SPAN_BLOCKS};
+#[cfg(not(loom))]
+use dioxide_block::mem::prefetch;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Models have no block layer.
+#[cfg(loom)]
+fn prefetch<T>(_: &T) {}
 
 /// A span of at most [`FEW`] runs and holes. Two neighbouring cache lines serve most lookups.
 #[derive(Clone, Debug)]
@@ -32,11 +38,17 @@ impl Few {
         self.starts.iter().map(not_after).sum::<usize>() - 1
     }
 
-    /// First block and entry of the run that holds `block`.
+    /// The entry of `block`. Of a hole it is 0, and of an unwritten block it has the mark.
     #[inline(always)]
-    pub(super) fn find(&self, block: u32) -> (u32, u32) {
+    pub(super) fn entry(&self, block: u32) -> u32 {
+        // While the starts are on their way: they tell which of these lines it is, but where they are is known.
+        prefetch(&self.entries[0]);
+        prefetch(&self.entries[FEW / 2]);
         let number = self.number(block);
-        (self.starts[number] as u32, self.entries[number])
+        match self.entries[number] {
+            0 => 0,
+            entry => entry + (block - self.starts[number] as u32),
+        }
     }
 
     pub(super) fn piece(&self, base: u64, block: u32) -> Piece {
@@ -54,7 +66,7 @@ impl Few {
 /// The runs of one span, to be made into a leaf.
 pub(super) struct SpanBlocks<'a> {
     pub(super) start: u32,
-    /// At least one, and all overlap the span.
+    /// All overlap the span.
     pub(super) runs: &'a [Run],
 }
 

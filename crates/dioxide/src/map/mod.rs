@@ -14,7 +14,8 @@
 //!
 //! A region with more runs than such lists hold is **flat** when it is read: block by block from its start to its
 //! end, in one array, so that a lookup does without the span, whose word is in no near cache either.
-//! A change makes it a node of spans. Such arrays lie in large pages ([`Table`](dioxide_block::mem::Table)).
+//! Such arrays lie in large pages ([`Table`](dioxide_block::mem::Table)). One with four runs and more in each span, on average, is
+//! **lists**: one for each span. A change makes either a node of spans.
 //!
 //! A fully fragmented file so costs 4.1 bytes per block, a contiguous one next to nothing. Regions
 //! are read from the disk at their first use, by [`load`]; until then a lookup answers that the
@@ -102,6 +103,12 @@ pub(crate) struct Run {
     pub(crate) len: u32,
     pub(crate) pblk: Pblk,
     pub(crate) unwritten: bool,
+}
+
+impl Run {
+    fn last_address(&self) -> u64 {
+        self.pblk.0 + u64::from(self.len) - 1
+    }
 }
 
 /// Reads a file's runs from the disk.

@@ -34,27 +34,15 @@ pub(super) struct Node {
 impl Node {
     /// And the word of its region.
     pub(super) fn of_runs(runs: &[Run]) -> (Box<Node>, Word) {
-        let spans = Box::new([const { AtomicU64::new(Word::HOLE.0) }; 1 << NODE_BITS]);
         let mut leaves = Made::default();
-        let flat = Flat::of_runs(runs);
-        let mut rest = runs;
-        for span in 0..1u32 << NODE_BITS {
-            let start = span << SPAN_BITS;
-            let end = start + SPAN_BLOCKS;
-            while let [run, tail @ ..] = rest
-                && run.lblk.0 + run.len <= start
-            {
-                rest = tail;
-            }
-            let inside = rest.iter().take_while(|run| run.lblk.0 < end).count();
-            let word = match &flat {
-                Some(flat) if span < flat.spans => {
-                    leaves.add_narrow(start, &rest[..inside], flat.base)
-                }
-                _ => leaves.add_span(start, &rest[..inside]),
-            };
-            spans[span as usize].store(word.0, Ordering::Relaxed);
-        }
+        let whole = leaves.add_whole(runs);
+        let words = match whole {
+            Some(word) => leaves.words_of_whole(word),
+            None => spans_of(runs).map(|span| leaves.add_span(&span)).collect(),
+        };
+        let spans = Box::new(std::array::from_fn(|span| {
+            AtomicU64::new(words.get(span).unwrap_or(&Word::HOLE).0)
+        }));
         leaves.few.shrink_to_fit();
         leaves.wide.shrink_to_fit();
         let node = Box::new(Node {
@@ -65,11 +53,7 @@ impl Node {
             live: Leaves::new(),
             live_wide: Leaves::new(),
         });
-        let word = match flat {
-            Some(flat) => Word::leaf(Word::FLAT, 0, flat.base),
-            None => Word::new(Word::NODE, 0),
-        };
-        (node, word)
+        (node, whole.unwrap_or(Word::new(Word::NODE, 0)))
     }
 
     #[inline(always)]
@@ -84,20 +68,19 @@ impl Node {
         written(flat.base(), entry.load(Ordering::Acquire))
     }
 
+    /// [`Node::written_block`] where the region's word is `lists`.
+    #[inline(always)]
+    pub(super) fn written_in_lists(&self, lists: Word, within: u32) -> Option<u64> {
+        let few = self.few.get((within >> SPAN_BITS) as usize)?;
+        written(lists.base(), few.entry(within % SPAN_BLOCKS))
+    }
+
     #[inline(always)]
     pub(super) fn written_block(&self, within: u32) -> Option<u64> {
         let (word, block) = (self.span(within), within % SPAN_BLOCKS);
         let entry = match word.tag() {
             Word::MAPPED => return Some(word.0 + u64::from(block)),
-            Word::FEW => {
-                let (start, entry) = self.few[word.leaf_number()].find(block);
-                // Holes and unwritten runs keep their mark.
-                if entry == 0 {
-                    0
-                } else {
-                    entry + (block - start)
-                }
-            }
+            Word::FEW => self.few[word.leaf_number()].entry(block),
             Word::NARROW => self.narrow[word.leaf_number()][block as usize].load(Ordering::Acquire),
             _ => return self.written_elsewhere(word, block),
         };
@@ -151,6 +134,10 @@ impl Node {
     }
 }
 
+/// Runs for each span from which on a region is lists: few spans are one run then, for which the word would have been enough, and
+/// the others are found without it.
+const MANY: usize = 4;
+
 /// Leaves while they are made.
 #[derive(Default)]
 struct Made {
@@ -160,14 +147,36 @@ struct Made {
 }
 
 impl Made {
-    fn add_narrow(&mut self, start: u32, runs: &[Run], base: u64) -> Word {
-        self.narrow.push(SpanBlocks { start, runs }.narrow(base));
-        Word::leaf(Word::NARROW, self.narrow.len() - 1, base)
+    /// Leaves of one kind for all spans, which are found without the words of the spans, if there are so many runs that hardly a
+    /// span is one, and one base serves all. The word of the region.
+    fn add_whole(&mut self, runs: &[Run]) -> Option<Word> {
+        let spans = spans_of(runs);
+        let lowest = runs.iter().map(|run| run.pblk.0).min()?;
+        let highest = runs.iter().map(Run::last_address).max()?;
+        let base = base_between(lowest, highest)?;
+        if runs.len() > FEW * spans.len() {
+            self.narrow = spans.map(|span| span.narrow(base)).collect();
+            return Some(Word::leaf(Word::FLAT, 0, base));
+        }
+        if runs.len() < MANY * spans.len() {
+            return None;
+        }
+        self.few = spans.map(|span| span.few(base)).collect::<Option<_>>()?;
+        Some(Word::leaf(Word::LISTS, 0, base))
     }
 
-    /// The word of the span that begins at block `start`, whose leaf is added if it needs one.
-    fn add_span(&mut self, start: u32, runs: &[Run]) -> Word {
-        match runs {
+    /// The words of the spans where the word of the region is `whole`.
+    fn words_of_whole(&self, whole: Word) -> Vec<Word> {
+        // Both kinds have the same tag in the word of a span.
+        let leaves = self.few.len() + self.narrow.len();
+        let word = |span| Word::leaf(whole.tag(), span, whole.base());
+        (0..leaves).map(word).collect()
+    }
+
+    /// The word of a span, whose leaf is added if it needs one.
+    fn add_span(&mut self, span: &SpanBlocks<'_>) -> Word {
+        let start = span.start;
+        match span.runs {
             [] => return Word::HOLE,
             [run] if run.lblk.0 <= start && run.lblk.0 + run.len >= start + SPAN_BLOCKS => {
                 let skipped = u64::from(start - run.lblk.0);
@@ -175,18 +184,36 @@ impl Made {
             }
             _ => {}
         }
-        let blocks = SpanBlocks { start, runs };
-        let (lowest, highest) = blocks.bounds();
+        let (lowest, highest) = span.bounds();
         let Some(base) = base_between(lowest, highest) else {
-            self.wide.push(blocks.wide());
+            self.wide.push(span.wide());
             return Word::leaf(Word::WIDE, self.wide.len() - 1, 0);
         };
-        if let Some(few) = blocks.few(base) {
+        if let Some(few) = span.few(base) {
             self.few.push(few);
             return Word::leaf(Word::FEW, self.few.len() - 1, base);
         }
-        self.add_narrow(start, runs, base)
+        self.narrow.push(span.narrow(base));
+        Word::leaf(Word::NARROW, self.narrow.len() - 1, base)
     }
+}
+
+/// What each span holds, up to the last that holds anything.
+fn spans_of(mut runs: &[Run]) -> impl ExactSizeIterator<Item = SpanBlocks<'_>> {
+    let end = runs.last().map_or(0, |run| run.lblk.0 + run.len);
+    (0..end.div_ceil(SPAN_BLOCKS) as usize).map(move |span| {
+        let start = (span as u32) << SPAN_BITS;
+        while let [run, rest @ ..] = runs
+            && run.lblk.0 + run.len <= start
+        {
+            runs = rest;
+        }
+        let inside = runs.iter().take_while(|run| run.lblk.0 < start + SPAN_BLOCKS);
+        SpanBlocks {
+            start,
+            runs: &runs[..inside.count()],
+        }
+    })
 }
 
 /// The address that an entry says, if the block is written.
@@ -194,30 +221,6 @@ impl Made {
 fn written(base: u64, entry: u32) -> Option<u64> {
     let written = entry != 0 && entry & UNWRITTEN == 0;
     written.then(|| base + u64::from(entry) - 1)
-}
-
-/// A region so fragmented that its leaves are one array, with an entry for each block up to the last that is backed.
-struct Flat {
-    base: u64,
-    spans: u32,
-}
-
-impl Flat {
-    /// If there are more runs than lists of them would hold, and one base serves all.
-    fn of_runs(runs: &[Run]) -> Option<Flat> {
-        let last = runs.last()?;
-        let spans = (last.lblk.0 + last.len).div_ceil(SPAN_BLOCKS);
-        if runs.len() <= FEW * spans as usize {
-            return None;
-        }
-        let lowest = runs.iter().map(|run| run.pblk.0).min()?;
-        let highest = runs
-            .iter()
-            .map(|run| run.pblk.0 + u64::from(run.len) - 1)
-            .max()?;
-        let base = base_between(lowest, highest)?;
-        Some(Flat { base, spans })
-    }
 }
 
 impl Piece {

@@ -1,8 +1,8 @@
 //! One region: a word, a length, and a node once these two do not say it all.
 //!
 //! Invariants:
-//! - The word goes from unread to hole, run, node or flat; from hole to run, while there was no node, or to
-//!   node; from run or flat to node; and from node or flat to hole. A run's word never changes, only its length
+//! - The word goes from unread to any other; from hole to run, while there was no node, or to node; from run, flat or lists to
+//!   node; and from node, flat or lists to hole. A run's word never changes, only its length
 //!   does. So who has read the word, and then the length, has what was true at some moment between,
 //!   and needs not look at the word again.
 //! - What a word leads to is there before the word is.
@@ -66,7 +66,7 @@ impl Region {
         let word = Word(self.word.load(Ordering::Acquire));
         let hole = Piece::hole(REGION_BLOCKS - within);
         match word.tag() {
-            Word::NODE | Word::FLAT => {
+            Word::NODE | Word::FLAT | Word::LISTS => {
                 let node = self.node.get().expect("filled in before the word");
                 Some(of_node(node, within))
             }
@@ -95,6 +95,7 @@ impl Region {
             }
             Word::NODE => self.node.get()?.written_block(within),
             Word::FLAT => self.node.get()?.written_in_flat(word, within),
+            Word::LISTS => self.node.get()?.written_in_lists(word, within),
             _ => None,
         }
     }

@@ -22,6 +22,8 @@ impl Word {
     /// The region has a node, and its narrow leaves are one array of what each block is, up to the last that is
     /// backed. Only spans have narrow leaves, so the tag is free in the word of a region.
     pub(super) const FLAT: u64 = Word::NARROW;
+    /// The same with lists of runs, one for each span.
+    pub(super) const LISTS: u64 = Word::FEW;
     /// As `NARROW` and `WIDE`, made by a change. Only regions have nodes and can be unread, so both
     /// tags are free in the word of a span.
     pub(super) const LIVE: u64 = Word::NODE;
