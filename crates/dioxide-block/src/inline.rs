@@ -119,7 +119,8 @@ impl<D: Device> InlineQueue<D> {
         self.run_all();
         let result = self.run(&mut op);
         let slot = self.done.len() as u32;
-        push_in_place(&mut self.done, slot, op.buf, result);
+        let buf = op.buf;
+        push_in_place(&mut self.done, || Completion { slot, buf, result });
         self.ran = self.done.len();
         Ok(slot)
     }
@@ -128,7 +129,11 @@ impl<D: Device> InlineQueue<D> {
     fn push_waiting(&mut self, kind: OpKind, seg: Seg, buf: Buf) -> SlotId {
         let slot = self.done.len();
         self.ahead[slot % (AHEAD + 1)] = (kind, seg);
-        push_in_place(&mut self.done, slot as u32, buf, Ok(()));
+        push_in_place(&mut self.done, || Completion {
+            slot: slot as u32,
+            buf,
+            result: Ok(()),
+        });
         if slot - self.ran == AHEAD {
             self.run_next();
         }
@@ -186,25 +191,21 @@ const NOTHING: Seg = Seg {
     len: 0,
 };
 
-/// Appends without the detour over the stack that `Vec::push` takes for the case that it must grow.
-#[inline]
-pub(crate) fn push_in_place(
-    done: &mut Vec<Completion>,
-    slot: SlotId,
-    buf: Buf,
-    result: Result<(), Box<Error>>,
-) {
+/// Appends without the detour over the stack that `Vec::push` takes for the case that it must grow: what is put together there in
+/// small pieces and taken away in large ones has to wait until it has left the processor's store buffer.
+#[inline(always)]
+pub fn push_in_place<T>(done: &mut Vec<T>, value: impl FnOnce() -> T) {
     if done.len() == done.capacity() {
         grow(done);
     }
     if done.len() < done.capacity() {
-        done.push(Completion { slot, buf, result });
+        done.push(value());
     }
 }
 
 #[cold]
 #[inline(never)]
-fn grow(done: &mut Vec<Completion>) {
+fn grow<T>(done: &mut Vec<T>) {
     done.reserve(1);
 }
 

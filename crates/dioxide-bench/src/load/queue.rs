@@ -4,6 +4,7 @@ use super::target::LoadQueue;
 use super::{Cursor, Dice, Latencies, Leg, LoadTarget, Pace, Round, no_latencies};
 use crate::Result;
 use crate::verify::Checker;
+use dioxide::block::inline::push_in_place;
 use dioxide::{Buf, BufPool, QueueOptions};
 use std::time::Instant;
 
@@ -163,7 +164,7 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
             if C::ON {
                 self.check(tag, &mut buf)?;
             }
-            self.idle.push((tag, buf));
+            push_in_place(&mut self.idle, || (tag, buf));
         }
         self.done = done;
         self.round.counts[self.number as usize].publish(&self.ops);

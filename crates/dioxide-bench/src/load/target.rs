@@ -85,7 +85,7 @@ pub(crate) struct DeviceQueue {
 impl LoadQueue for DeviceQueue {
     type Done = block::Completion;
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, write: bool, at: u64, buf: Buf, tag: u64) -> Result<()> {
         let kind = if write { OpKind::Write } else { OpKind::Read };
         let slot = self
@@ -118,7 +118,7 @@ impl LoadQueue for DeviceQueue {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, done: block::Completion) -> Result<(u64, Buf)> {
         done.result.map_err(|error| *error)?;
         Ok((self.tags[done.slot as usize], done.buf))
@@ -173,7 +173,7 @@ pub(crate) struct DioxideQueue {
 impl LoadQueue for DioxideQueue {
     type Done = dioxide::Completion;
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, write: bool, at: u64, buf: Buf, tag: u64) -> Result<()> {
         let pushed = match write {
             true => self.queue.write(&self.file, at, buf, tag),
@@ -198,7 +198,7 @@ impl LoadQueue for DioxideQueue {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, done: dioxide::Completion) -> Result<(u64, Buf)> {
         match done.result {
             Ok(got) if got == done.buf.len() => Ok((done.tag, done.buf)),

@@ -317,7 +317,9 @@ impl UringQueue {
     /// Moves what the completion ring has into `done`.
     #[inline]
     fn harvest(&mut self, done: &mut Vec<Completion>) {
-        self.harvest_each(|id, buf, result| push_in_place(done, id, buf, result));
+        self.harvest_each(|slot, buf, result| {
+            push_in_place(done, || Completion { slot, buf, result })
+        });
     }
 
     /// Hands what the completion ring has to `each`.
@@ -644,7 +646,9 @@ impl Queue for UringQueue {
 
     fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
         let first = done.len();
-        self.reap_each(|slot, buf, result| push_in_place(done, slot, buf, result));
+        self.reap_each(|slot, buf, result| {
+            push_in_place(done, || Completion { slot, buf, result })
+        });
         done.len() - first
     }
 

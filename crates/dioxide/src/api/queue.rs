@@ -26,6 +26,7 @@ use crate::sync::inflight::{InFlightTable, Note};
 use crate::sync::slot::{self, Claim, Slot};
 use crate::{Error, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use dioxide_block::inline::push_in_place;
 use dioxide_block::{self as block, Buf, Op, OpKind, QueueLane, Seg, Segs, Waker};
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
@@ -227,7 +228,7 @@ impl Queue {
     ///
     /// # Errors
     /// The buffer, if the queue is full.
-    #[inline]
+    #[inline(always)]
     pub fn read(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) -> Result<(), Buf> {
         let core = &mut self.core;
         if core.outstanding == core.depth {
@@ -264,7 +265,7 @@ impl Queue {
     ///
     /// # Errors
     /// The buffer, if the queue is full.
-    #[inline]
+    #[inline(always)]
     pub fn write(&mut self, file: &File, offset: u64, buf: Buf, tag: u64) -> Result<(), Buf> {
         let core = &mut self.core;
         if core.outstanding == core.depth {
@@ -340,16 +341,15 @@ impl Queue {
         let finished = done.len();
         let (core, mut now) = (&mut self.core, None);
         let mode = core.mount.knobs.sample().completion();
-        self.device.reap(|slot, mut buf, result| {
+        self.device.reap(|slot, buf, result| {
             let request = core.request(slot);
-            if core.tails > 0 {
-                core.zero_tail(&mut buf, request);
+            if core.tails > 0 || request.must_defer(result.is_err(), mode) {
+                let completion = block::Completion { slot, buf, result };
+                return core.end_oddly(completion, mode, &mut now, done);
             }
-            if request.must_defer(result.is_err(), mode) {
-                core.defer(block::Completion { slot, buf, result }, request);
-            } else {
-                done.push(core.end(slot, buf, request, &mut now));
-            }
+            core.end(slot, request, &mut now);
+            let (tag, result) = (request.tag, Ok(request.bytes as usize));
+            push_in_place(done, || Completion { tag, buf, result });
         });
         if core.table.is_drained() {
             core.wake_drains();
@@ -666,23 +666,38 @@ impl Core {
     /// A request came back from the device without an error. `now` is the time of this reap, once
     /// it was asked for.
     #[inline(always)]
-    fn end(
-        &self,
-        slot: block::SlotId,
-        buf: Buf,
-        request: Request,
-        now: &mut Option<i64>,
-    ) -> Completion {
+    fn end(&self, slot: block::SlotId, request: Request, now: &mut Option<i64>) {
         if request.write {
             let inode = &self.files.inodes[request.file as usize];
             inode.set_modified(*now.get_or_insert_with(coarse_now_ns));
         }
         self.table.drop_last(slot as usize);
-        Completion {
-            tag: request.tag,
-            buf,
-            result: Ok(request.bytes as usize),
+    }
+
+    /// As `end`, where a read may end inside a logical block, or a worker ends it. By itself, because what is changed here would
+    /// be moved once more there.
+    #[cold]
+    fn end_oddly(
+        &mut self,
+        mut completion: block::Completion,
+        mode: CompletionMode,
+        now: &mut Option<i64>,
+        done: &mut Vec<Completion>,
+    ) {
+        let slot = completion.slot;
+        let request = self.request(slot);
+        if self.tails > 0 {
+            self.zero_tail(&mut completion.buf, request);
         }
+        if request.must_defer(completion.result.is_err(), mode) {
+            return self.defer(completion, request);
+        }
+        self.end(slot, request, now);
+        done.push(Completion {
+            tag: request.tag,
+            buf: completion.buf,
+            result: Ok(request.bytes as usize),
+        });
     }
 
     /// Hands a completion to a worker. The inode's own count takes over from the table's entry,

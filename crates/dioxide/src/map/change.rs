@@ -122,7 +122,9 @@ impl Region {
     fn set(&self, within: Range<u32>, what: Word) {
         let word = self.word();
         let done = match word.tag() {
-            Word::NODE | Word::FLAT | Word::LISTS => what == Word::HOLE && self.become_hole(&within),
+            Word::NODE | Word::FLAT | Word::LISTS => {
+                what == Word::HOLE && self.become_hole(&within)
+            }
             Word::MAPPED | Word::UNWRITTEN => self.set_length(word, &within, what),
             _ if word == Word::HOLE => what == Word::HOLE || self.become_run(&within, what),
             _ => true,

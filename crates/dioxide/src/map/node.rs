@@ -208,7 +208,9 @@ fn spans_of(mut runs: &[Run]) -> impl ExactSizeIterator<Item = SpanBlocks<'_>> {
         {
             runs = rest;
         }
-        let inside = runs.iter().take_while(|run| run.lblk.0 < start + SPAN_BLOCKS);
+        let inside = runs
+            .iter()
+            .take_while(|run| run.lblk.0 < start + SPAN_BLOCKS);
         SpanBlocks {
             start,
             runs: &runs[..inside.count()],

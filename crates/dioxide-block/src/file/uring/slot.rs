@@ -82,9 +82,9 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn complete(&mut self, id: SlotId, done: &mut Vec<Completion>) {
+    pub(super) fn complete(&mut self, slot: SlotId, done: &mut Vec<Completion>) {
         let (buf, result) = self.take();
-        push_in_place(done, id, buf, result);
+        push_in_place(done, || Completion { slot, buf, result });
     }
 
     /// Books one completed piece; false if it has more to move and must be issued again.
