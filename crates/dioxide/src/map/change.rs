@@ -232,7 +232,11 @@ impl Node {
             Some(leaf) if leaf.holds(what, blocks.len() as u32) => {
                 leaf.put(blocks, what);
                 let first = self.piece_of(word, 0).word();
-                if 1 + leaf.continuing(0, first) == SPAN_BLOCKS {
+                let last = self.piece_of(word, SPAN_BLOCKS - 1).word();
+                // The last block first: who appends is spared looking at all before it.
+                if last == first.after(u64::from(SPAN_BLOCKS) - 1)
+                    && 1 + leaf.continuing(0, first) == SPAN_BLOCKS
+                {
                     self.publish(span, first);
                 }
             }
