@@ -122,12 +122,11 @@ impl Region {
     fn set(&self, within: Range<u32>, what: Word) {
         let word = self.word();
         let done = match word.tag() {
-            Word::NODE | Word::FLAT | Word::LISTS => {
-                what == Word::HOLE && self.become_hole(&within)
-            }
             Word::MAPPED | Word::UNWRITTEN => self.set_length(word, &within, what),
             _ if word == Word::HOLE => what == Word::HOLE || self.become_run(&within, what),
-            _ => true,
+            _ if word == Word::UNREAD => true,
+            // All that have a node.
+            _ => what == Word::HOLE && self.become_hole(&within),
         };
         if done {
             return;

@@ -66,10 +66,6 @@ impl Region {
         let word = Word(self.word.load(Ordering::Acquire));
         let hole = Piece::hole(REGION_BLOCKS - within);
         match word.tag() {
-            Word::NODE | Word::FLAT | Word::LISTS => {
-                let node = self.node.get().expect("filled in before the word");
-                Some(of_node(node, within))
-            }
             Word::MAPPED | Word::UNWRITTEN => {
                 let run_blocks = self.run_blocks.load(Ordering::Acquire);
                 if within >= run_blocks {
@@ -81,7 +77,13 @@ impl Region {
                     len: run_blocks - within,
                 })
             }
-            _ => (word == Word::HOLE).then_some(hole),
+            _ if word == Word::HOLE => Some(hole),
+            _ if word == Word::UNREAD => None,
+            // All that have a node.
+            _ => {
+                let node = self.node.get().expect("filled in before the word");
+                Some(of_node(node, within))
+            }
         }
     }
 
