@@ -386,7 +386,7 @@ fn region_in_many_runs_that_lists_hold_is_lists_until_it_changes() {
 fn region_with_one_span_of_more_runs_than_a_list_holds_is_no_lists() {
     let dense = (0..40).map(|i| run(i * 4, 2, 9000 - u64::from(i) * 3, false));
     let sparse = (5..30).map(|i| run(i * 100, 50, 20_000 - u64::from(i) * 51, false));
-    let mut pair = Pair::loaded(&dense.chain(sparse).collect::<Vec<_>>());
+    let pair = Pair::loaded(&dense.chain(sparse).collect::<Vec<_>>());
     assert_eq!(pair.region_word().tag(), Word::NODE);
     assert_eq!(pair.span_word(0).tag(), Word::NARROW);
     pair.check_all();
