@@ -21,7 +21,7 @@
 use crate::mem::Streamed;
 use crate::{
     Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs,
-    SlotId, Waker,
+    SlotId, Waker, push_in_place,
 };
 use parking_lot::{Condvar, Mutex};
 use std::mem;
@@ -190,24 +190,6 @@ const NOTHING: Seg = Seg {
     buf_offset: 0,
     len: 0,
 };
-
-/// Appends without the detour over the stack that `Vec::push` takes for the case that it must grow: what is put together there in
-/// small pieces and taken away in large ones has to wait until it has left the processor's store buffer.
-#[inline(always)]
-pub fn push_in_place<T>(done: &mut Vec<T>, value: impl FnOnce() -> T) {
-    if done.len() == done.capacity() {
-        grow(done);
-    }
-    if done.len() < done.capacity() {
-        done.push(value());
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn grow<T>(done: &mut Vec<T>) {
-    done.reserve(1);
-}
 
 impl<D: Device + 'static> Queue for InlineQueue<D> {
     fn depth(&self) -> u32 {

@@ -30,4 +30,6 @@ pub use buf::{BUF_ALIGN, Buf, BufPool};
 pub use device::{AtomicUnits, Device, Durability, Geometry};
 pub use error::{Error, Result};
 pub use file::{Lane, QueueLane};
-pub use queue::{Completion, Op, OpKind, Queue, QueueOptions, Seg, Segs, SlotId, Waker};
+pub use queue::{
+    Completion, Op, OpKind, Queue, QueueOptions, Seg, Segs, SlotId, Waker, push_in_place,
+};

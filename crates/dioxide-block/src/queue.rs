@@ -255,3 +255,21 @@ pub trait Queue: Send + Any {
     /// A handle that interrupts `wait` from another thread.
     fn waker(&self) -> Waker;
 }
+
+/// Appends without the detour over the stack that `Vec::push` takes for the case that it must grow: what is put together there in
+/// small pieces and taken away in large ones has to wait until it has left the processor's store buffer.
+#[inline(always)]
+pub fn push_in_place<T>(done: &mut Vec<T>, value: impl FnOnce() -> T) {
+    if done.len() == done.capacity() {
+        grow(done);
+    }
+    if done.len() < done.capacity() {
+        done.push(value());
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn grow<T>(done: &mut Vec<T>) {
+    done.reserve(1);
+}

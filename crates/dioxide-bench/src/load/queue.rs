@@ -4,7 +4,7 @@ use super::target::LoadQueue;
 use super::{Cursor, Dice, Latencies, Leg, LoadTarget, Pace, Round, no_latencies};
 use crate::Result;
 use crate::verify::Checker;
-use dioxide::block::inline::push_in_place;
+use dioxide::block::push_in_place;
 use dioxide::{Buf, BufPool, QueueOptions};
 use std::time::Instant;
 

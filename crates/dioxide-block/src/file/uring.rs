@@ -35,9 +35,9 @@ mod tests;
 pub(super) use setup::available;
 
 use super::io::{FileIo, failed};
-use crate::inline::push_in_place;
 use crate::{
     Buf, Completion, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs, SlotId, Waker,
+    push_in_place,
 };
 use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};

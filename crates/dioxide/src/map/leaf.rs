@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 fn prefetch<T>(_: &T) {}
 
-/// A span of at most [`FEW`] runs and holes. Two neighbouring cache lines serve most lookups.
+/// A span of at most [`FEW`] runs and holes. A lookup needs the cache line of the starts, and one of the two behind it.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Few {

@@ -36,8 +36,11 @@ impl Node {
     pub(super) fn of_runs(runs: &[Run]) -> (Box<Node>, Word) {
         let mut leaves = Made::default();
         let whole = leaves.add_whole(runs);
-        let words = match whole {
-            Some(word) => leaves.words_of_whole(word),
+        let words: Vec<Word> = match whole {
+            // Both kinds have the same tag in the word of a span.
+            Some(whole) => (0..spans_of(runs).len())
+                .map(|span| Word::leaf(whole.tag(), span, whole.base()))
+                .collect(),
             None => spans_of(runs).map(|span| leaves.add_span(&span)).collect(),
         };
         let spans = Box::new(std::array::from_fn(|span| {
@@ -151,6 +154,9 @@ impl Made {
     /// span is one, and one base serves all. The word of the region.
     fn add_whole(&mut self, runs: &[Run]) -> Option<Word> {
         let spans = spans_of(runs);
+        if runs.len() < MANY * spans.len() {
+            return None;
+        }
         let lowest = runs.iter().map(|run| run.pblk.0).min()?;
         let highest = runs.iter().map(Run::last_address).max()?;
         let base = base_between(lowest, highest)?;
@@ -158,19 +164,8 @@ impl Made {
             self.narrow = spans.map(|span| span.narrow(base)).collect();
             return Some(Word::leaf(Word::FLAT, 0, base));
         }
-        if runs.len() < MANY * spans.len() {
-            return None;
-        }
         self.few = spans.map(|span| span.few(base)).collect::<Option<_>>()?;
         Some(Word::leaf(Word::LISTS, 0, base))
-    }
-
-    /// The words of the spans where the word of the region is `whole`.
-    fn words_of_whole(&self, whole: Word) -> Vec<Word> {
-        // Both kinds have the same tag in the word of a span.
-        let leaves = self.few.len() + self.narrow.len();
-        let word = |span| Word::leaf(whole.tag(), span, whole.base());
-        (0..leaves).map(word).collect()
     }
 
     /// The word of a span, whose leaf is added if it needs one.

@@ -4,8 +4,7 @@
 //! of several has `len = 0`, so that a new ring can tell what is left to do.
 
 use super::super::io::{failed, stopped};
-use crate::inline::push_in_place;
-use crate::{Buf, Completion, Error, OpKind, Seg, Segs, SlotId};
+use crate::{Buf, Completion, Error, OpKind, Seg, Segs, SlotId, push_in_place};
 use io_uring::cqueue;
 use std::io;
 
