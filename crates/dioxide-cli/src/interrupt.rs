@@ -1,20 +1,22 @@
-//! Ctrl-C: while something is being changed or copied it asks for an end after the current operation, so that
+//! Ctrl-C and SIGTERM: while something is being changed or copied they ask for an end after the current operation, so that
 //! an image is closed cleanly and nothing half-made stays. A second one ends the process at once; the journal is there for that.
 
 use crate::failure::Failure;
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on Ctrl-C asks. Where signals cannot be caught it ends the process, as before.
+/// From now on signals ask. Where they cannot be caught they end the process, as before.
 pub fn watch() {
     ASKED.get_or_init(|| {
         let asked = Arc::new(AtomicBool::new(false));
-        let second = flag::register_conditional_shutdown(SIGINT, 130, asked.clone());
-        let _ = second.and_then(|_| flag::register(SIGINT, asked.clone()));
+        for signal in [SIGINT, SIGTERM] {
+            let second = flag::register_conditional_shutdown(signal, 128 + signal, asked.clone());
+            let _ = second.and_then(|_| flag::register(signal, asked.clone()));
+        }
         asked
     });
 }

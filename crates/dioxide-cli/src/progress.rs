@@ -1,4 +1,5 @@
-//! A bar on standard error for what takes more than a second, or a line. Silent when that is no terminal.
+//! A bar on standard error for what takes more than a second, or a line. Silent when that is no terminal, but for what may
+//! take hours: there, a line a minute.
 
 use crate::failure::complain;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,6 +7,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(1);
+const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Says why nothing will happen for many seconds.
 pub fn waiting(why: &str) {
@@ -20,6 +22,8 @@ pub struct Progress {
     began: Instant,
     /// Waits until it is worth showing: asking the bar itself costs a system call.
     waits: bool,
+    /// Where no bar can be: what is counted, and when it was last told.
+    lines: Option<(&'static str, Instant)>,
 }
 
 impl Progress {
@@ -39,12 +43,22 @@ impl Progress {
         Progress::new(0, "{bar:40} {pos}/{len}  {elapsed}  {wide_msg}")
     }
 
+    /// The same, with a line a minute where standard error is no terminal; what the steps are called there.
+    pub fn of_long_steps(what: &'static str) -> Progress {
+        let mut progress = Progress::of_steps();
+        if !std::io::stderr().is_terminal() {
+            progress.lines = Some((what, progress.began));
+        }
+        progress
+    }
+
     /// No bar at all.
     pub fn none() -> Progress {
         Progress {
             bar: ProgressBar::hidden(),
             began: Instant::now(),
             waits: false,
+            lines: None,
         }
     }
 
@@ -57,6 +71,7 @@ impl Progress {
             bar,
             began: Instant::now(),
             waits: true,
+            lines: None,
         }
     }
 
@@ -87,6 +102,13 @@ impl Progress {
     /// So much is done, and this comes next.
     pub fn set(&mut self, done: u64, total: u64, message: String) {
         self.show_when_due();
+        if let Some((what, told)) = &mut self.lines
+            && told.elapsed() >= LINE_EVERY
+        {
+            *told = Instant::now();
+            let took = self.began.elapsed().as_secs();
+            complain(format!("{done} of {total} {what} in {took} s, {message}"));
+        }
         self.bar.set_length(total);
         self.bar.set_position(done);
         self.bar.set_message(message);

@@ -1,6 +1,8 @@
 //! `dioxide crash-test`: exit status, report, replay.
 
-use std::process::{Command, Output};
+use rustix::process::{Pid, Signal};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 fn crash_test(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
@@ -87,6 +89,27 @@ fn crash_test_tells_how_many_states_the_kernel_saw() {
         kernel.is_some_and(|kernel| kernel[1].as_u64() > Some(0)),
         "{report}"
     );
+}
+
+#[test]
+fn crash_test_that_is_interrupted_reports_what_was_checked() {
+    let mut running = Command::new(env!("CARGO_BIN_EXE_dioxide"))
+        .args(["crash-test", "1k", "--states", "1000000000", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("dioxide");
+    let pid = Pid::from_child(&running);
+    // Its own e2fsck is what may not hear of it, so it is caught at work.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(running.try_wait().expect("a child").is_none());
+    rustix::process::kill_process(pid, Signal::INT).expect("it runs");
+    let done = running.wait_with_output().expect("dioxide");
+    assert_eq!(done.status.code(), Some(130), "{done:?}");
+    assert!(text(&done.stderr).contains("interrupted"), "{done:?}");
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert!(report["states"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["bad"], 0, "{report}");
 }
 
 #[test]

@@ -10,8 +10,9 @@ use crate::workload::{Random, Workload};
 use dioxide::block::record::states::Cache;
 use parking_lot::Mutex;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Which workloads to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +81,9 @@ pub struct Campaign {
     pub until_bad: bool,
 }
 
-/// Told how far it is: states checked, states asked for, bad ones.
-pub type Progress<'a> = &'a (dyn Fn(u64, u64, u64) + Sync);
+/// Told after each workload how far it is: states checked, states asked for, bad ones. Break: no further workload is
+/// begun, and the report is of what was checked.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64, u64) -> ControlFlow<()> + Sync);
 
 impl Campaign {
     /// Runs it. A workload that fails counts as a bad state.
@@ -97,6 +99,7 @@ impl Campaign {
         let starts = self.starts()?;
         let jobs = self.job_list();
         let (next, states, bad) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let ended = AtomicBool::new(false);
         let mut report = Report::default();
         for sample in &checks.others {
             report.count_other(sample.recover.name(), 0);
@@ -104,8 +107,7 @@ impl Campaign {
         let total = Mutex::new(report);
         let work = || {
             let mut report = Report::default();
-            let goes_on = || !self.until_bad || bad.load(Ordering::Relaxed) == 0;
-            while states.load(Ordering::Relaxed) < self.states && goes_on() {
+            while states.load(Ordering::Relaxed) < self.states && !ended.load(Ordering::Relaxed) {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(job) = self.job(&jobs, index) else {
                     break;
@@ -121,7 +123,10 @@ impl Campaign {
                     states.fetch_add(report.states - had, Ordering::Relaxed) + report.states - had;
                 let is_bad =
                     bad.fetch_add(report.bad - had_bad, Ordering::Relaxed) + report.bad - had_bad;
-                progress(done, self.states, is_bad);
+                let enough = self.until_bad && is_bad > 0;
+                if progress(done, self.states, is_bad).is_break() || enough {
+                    ended.store(true, Ordering::Relaxed);
+                }
             }
             total.lock().add(&report);
         };

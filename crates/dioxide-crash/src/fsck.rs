@@ -9,6 +9,7 @@ use dioxide::format::superblock::SuperBlock;
 use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -30,6 +31,8 @@ pub(crate) fn program(name: &str) -> Result<Command, String> {
     // By its path: where a name is to be looked for in another PATH, this process is copied first, which takes longer than the program.
     let mut command = Command::new(program);
     command.env("PATH", path).env("LC_ALL", "C");
+    // Ctrl-C is for the explorer: a check that it killed would be a bad state.
+    command.process_group(0);
     Ok(command)
 }
 

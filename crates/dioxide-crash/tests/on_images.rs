@@ -14,6 +14,7 @@ use dioxide_crash::replay::Replay;
 use dioxide_crash::report::{Coverage, Report};
 use dioxide_crash::workload::Workload;
 use dioxide_testkit::{have_root, soaks};
+use std::ops::ControlFlow;
 
 /// The same each time, so that a change is judged by what it changes; in a soak another one each time.
 fn seed() -> u64 {
@@ -70,7 +71,7 @@ fn run_on(campaign: &Campaign, target: &Dioxide) -> Report {
         consistent: Some(&e2fsck),
         others,
     };
-    let report = campaign.run(target, &checks, &|_, _, _| ());
+    let report = campaign.run(target, &checks, &|_, _, _| ControlFlow::Continue(()));
     report.expect("images can be made")
 }
 
@@ -185,7 +186,9 @@ fn crash_amid_operations_on_attributes_leaves_quotas_right() {
         limits: many_workloads(),
         ..campaign(&[Layout::Quota])
     };
-    let report = campaign.run(&Dioxide::default(), &checks, &|_, _, _| ());
+    let report = campaign.run(&Dioxide::default(), &checks, &|_, _, _| {
+        ControlFlow::Continue(())
+    });
     is_good(&campaign, &report.expect("images can be made"));
 }
 
@@ -237,7 +240,7 @@ fn is_caught(what: &str, campaign: Campaign, options: MountOptions, checks: &Che
         options,
         keep_open: true,
     };
-    let report = campaign.run(&target, checks, &|_, _, _| ());
+    let report = campaign.run(&target, checks, &|_, _, _| ControlFlow::Continue(()));
     let report = report.expect("images can be made");
     let bad = report.examples.first();
     println!(

@@ -21,7 +21,8 @@ Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indi
 (bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode (values of
 attributes that are inodes), quota (the same, with projects), inline (small files and directories in
 their inodes), external (the journal on another device) and no-journal. Exits with 1 if a state is
-bad, 2 if the test could not be run.
+bad, 2 if the test could not be run. Ctrl-C or SIGTERM ends it after the workloads at hand, with the report of
+what was checked and status 130.
 
 Examples:
   dioxide crash-test --states 20000

@@ -2,6 +2,7 @@
 
 use crate::args::CrashTestArgs;
 use crate::failure::{Failure, Status, complain};
+use crate::interrupt;
 use crate::output::{Out, OutFile};
 use crate::progress::Progress;
 use dioxide_crash::explore::{Check, Checks, Recover, Sample};
@@ -10,6 +11,7 @@ use dioxide_crash::kernel::Kernel;
 use dioxide_crash::replay::Replay;
 use dioxide_crash::report::Report;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
 /// One state in so many is recovered by e2fsck as well, and by the kernel.
@@ -38,10 +40,11 @@ pub fn run(args: &CrashTestArgs, out: &mut Out) -> Result<Status, Failure> {
         true => out.json(&report)?,
         false => write!(out, "{report}")?,
     }
-    Ok(match report.bad {
-        0 => Status::Fine,
-        _ => Status::Negative,
-    })
+    if report.bad > 0 {
+        return Ok(Status::Negative);
+    }
+    interrupt::check()?;
+    Ok(Status::Fine)
 }
 
 fn trouble(what: String) -> Failure {
@@ -53,12 +56,25 @@ fn trouble(what: String) -> Failure {
 }
 
 fn explored(args: &CrashTestArgs, checks: &Checks<'_>) -> Result<Report, Failure> {
-    let bar = Mutex::new(Progress::of_steps());
+    interrupt::watch();
+    let campaign = args.campaign();
+    let bar = Mutex::new(Progress::of_long_steps("states"));
     let progress = |done: u64, total: u64, bad: u64| {
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
         bar.set(done.min(total), total, format!("{bad} bad"));
+        match interrupt::asked() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     };
-    let report = args.campaign().run(&args.target(), checks, &progress);
+    let report = campaign.run(&args.target(), checks, &progress);
+    drop(bar);
+    if interrupt::asked() {
+        complain(format!(
+            "interrupted: of {} states that were asked for, the report has what was checked",
+            campaign.states
+        ));
+    }
     report.map_err(trouble)
 }
 
