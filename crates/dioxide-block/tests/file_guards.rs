@@ -287,6 +287,36 @@ fn block_device_claimed_by_a_writer_is_refused_to_another() {
     busy_by(&attached.path, &FileOptions::default());
 }
 
+/// Two ranges of one file are two devices; so are two loop devices over them, and the file behind each is locked as well.
+#[test]
+fn ranges_that_do_not_meet_are_open_at_once_by_file_and_by_loop_device() {
+    let file = host::disk_file(4 * MIB);
+    let range = |img_offset, size_bytes| FileOptions {
+        img_offset,
+        size_bytes: Some(size_bytes),
+        ..write_anyhow()
+    };
+    let first = host::open(file.path(), &range(0, 2 * MIB));
+    let second = host::open(file.path(), &range(2 * MIB, MIB));
+    busy_by(file.path(), &range(MIB, 2 * MIB));
+    busy_by(file.path(), &write_anyhow());
+    drop(second);
+    if !host::is_root() {
+        return;
+    }
+    let attached = LoopDevice::attach(file.path());
+    let by = busy_by(&attached.path, &write_anyhow());
+    assert!(by.starts_with("its backing file is locked by"), "{by}");
+    let nested = LoopDevice::attach(&attached.path);
+    busy_by(&nested.path, &FileOptions::default());
+    busy_by(&nested.path, &range(MIB, MIB));
+    let third = host::open(&nested.path, &range(3 * MIB, MIB));
+    drop(first);
+    busy_by(&attached.path, &write_anyhow());
+    drop(third);
+    drop(host::open(&nested.path, &write_anyhow()));
+}
+
 #[test]
 fn img_offset_and_size_cut_the_device_out_of_the_file() {
     let file = host::disk_file(4 * MIB);

@@ -416,6 +416,11 @@ impl Target {
         found.map_err(|error| self.failure(&error))
     }
 
+    /// How it is opened for writing: by the image's super user, for whom blocks are kept.
+    pub fn writing() -> OpenOptions {
+        OpenOptions::new().write(true).resource(true)
+    }
+
     /// Opens the regular file.
     pub fn open(&self, options: &OpenOptions) -> Result<File, Failure> {
         let opened = options.open(&self.fs, self.path());

@@ -7,10 +7,11 @@ mod report;
 mod table;
 
 use crate::server::{Server, ServerOptions};
-use crate::stats::IMAGE_XATTR;
+use crate::stats::{IMAGE_XATTR, OFFSET_XATTR};
 use crate::transport::{self, ConnectOptions, Transport};
 use crate::{Error, Options, sandbox};
 use dioxide::Fs;
+use dioxide::block::file::FileOptions;
 use dioxide::format::features::Incompat;
 use std::ffi::OsString;
 use std::io;
@@ -327,6 +328,9 @@ fn check_directory(dir: &Path) -> io::Result<()> {
     })
 }
 
+/// Every file system has these at its beginning.
+const LEAST_BYTES: u64 = 4096;
+
 /// How a file system was found when it was unmounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
@@ -355,26 +359,33 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         return Err(Error::NotMounted(dir.to_owned()));
     };
     let dead = is_dead_at(&absolute);
-    let image = if dead { None } else { image_of(&absolute) };
-    let image = image.unwrap_or(source);
+    let asked = |name| (!dead).then(|| told(&absolute, name)).flatten();
+    let image = asked(IMAGE_XATTR).map_or(source, PathBuf::from);
+    let img_offset = asked(OFFSET_XATTR).and_then(|told| told.to_str()?.parse().ok());
+    let begin = FileOptions {
+        img_offset: img_offset.unwrap_or(0),
+        size_bytes: Some(LEAST_BYTES),
+        write: !writable,
+        ..FileOptions::default()
+    };
     detach(&absolute, dead).map_err(kernel)?;
     if dead {
         return Ok(Unmounted::Dead);
     }
     // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
     let until = Instant::now() + PATIENCE;
-    while is_locked(&image, !writable) && (writable || Instant::now() < until) {
+    while is_locked(&image, &begin) && (writable || Instant::now() < until) {
         std::thread::sleep(PAUSE);
     }
     Ok(Unmounted::Closed)
 }
 
-/// What is mounted shows another source, if that was asked for.
-fn image_of(dir: &Path) -> Option<PathBuf> {
-    let mut path = vec![0; libc::PATH_MAX as usize];
-    let len = rustix::fs::getxattr(dir, IMAGE_XATTR, path.as_mut_slice()).ok()?;
-    path.truncate(len);
-    Some(OsString::from_vec(path).into())
+/// What the server says of itself. The kernel's list shows another source, if that was asked for.
+fn told(dir: &Path, attribute: &str) -> Option<OsString> {
+    let mut value = vec![0; libc::PATH_MAX as usize];
+    let len = rustix::fs::getxattr(dir, attribute, value.as_mut_slice()).ok()?;
+    value.truncate(len);
+    Some(OsString::from_vec(value))
 }
 
 /// Takes a file system of ours, which another process serves, away from its directory; that process goes on until the files are
@@ -410,12 +421,8 @@ fn place(dir: &Path) -> io::Result<PathBuf> {
 }
 
 /// Whether others cannot open the image now, to read or to write: a reader is kept out as long as the server writes.
-fn is_locked(image: &Path, write: bool) -> bool {
-    let options = dioxide::block::file::FileOptions {
-        write,
-        ..Default::default()
-    };
-    let open = dioxide::block::file::open(image, &options);
+fn is_locked(image: &Path, options: &FileOptions) -> bool {
+    let open = dioxide::block::file::open(image, options);
     matches!(open, Err(dioxide::block::Error::Busy { .. }))
 }
 

@@ -149,7 +149,6 @@ const PASSED_OVER: &[&str] = &[
     "defcontext",
     "rootcontext",
     "symfollow",
-    "nosymfollow",
     "kernel_cache",
     "auto_cache",
     "noauto_cache",
@@ -186,6 +185,7 @@ const GENERIC: &[(&str, &str)] = &[
     ("sync", ""),
     ("dirsync", ""),
     ("noatime", ""),
+    ("nosymfollow", ""),
 ];
 
 /// What begins with `x-` is for whoever reads fstab.
@@ -289,7 +289,8 @@ impl Options {
             "backend" => self.image = image.backend(number(name, value)?),
             "sb" => self.image = image.superblock_at(number(name, value)?),
             "img_offset" | "offset" => {
-                self.image = image.img_offset(bytes(name, value)? as u64);
+                self.server.img_offset = bytes(name, value)? as u64;
+                self.image = image.img_offset(self.server.img_offset);
             }
             "resuid" => self.image = image.resuid(number(name, value)?),
             "resgid" => self.image = image.resgid(number(name, value)?),
@@ -402,7 +403,6 @@ mod tests {
             "relatime",
             "check=none",
             "context=system_u:object_r:tmp_t:s0",
-            "nosymfollow",
             "max_read=4096",
         ];
         let words = passed_over.join(",");

@@ -61,6 +61,8 @@ pub struct ServerOptions {
     pub fakeroot: bool,
     /// The image, for who unmounts and waits until it is closed.
     pub image: Option<PathBuf>,
+    /// Byte of the image where the file system begins.
+    pub img_offset: u64,
 }
 
 impl Default for ServerOptions {
@@ -74,6 +76,7 @@ impl Default for ServerOptions {
             umask: None,
             fakeroot: false,
             image: None,
+            img_offset: 0,
         }
     }
 }
@@ -196,7 +199,18 @@ impl Server {
             .owner(uid, gid)
     }
 
-    fn acting(&self, caller: Caller) -> Caller {
+    /// What times of the file system are multiples of, in nanoseconds: inodes of the first size have whole seconds.
+    pub fn time_gran(&self) -> u32 {
+        const FIRST_INODE_BYTES: usize = 128;
+        let is_short = |live: &Live| live.fs.superblock().inode_size() == FIRST_INODE_BYTES;
+        match self.live().is_ok_and(|live| is_short(&live)) {
+            true => 1_000_000_000,
+            false => 1,
+        }
+    }
+
+    /// Whom a request is for.
+    pub fn acting(&self, caller: Caller) -> Caller {
         match self.options.fakeroot {
             true => Caller { uid: 0, gid: 0 },
             false => caller,

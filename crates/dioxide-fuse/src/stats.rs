@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 pub const STATS_XATTR: &str = "system.dioxide.stats";
 /// Attribute of the root that holds the path of the image; as [`STATS_XATTR`].
 pub const IMAGE_XATTR: &str = "system.dioxide.image";
+/// Attribute of the root that holds the byte of the image where the file system begins; as [`STATS_XATTR`].
+pub const OFFSET_XATTR: &str = "system.dioxide.offset";
 
 macro_rules! operations {
     ($($kind:ident $name:literal,)*) => {

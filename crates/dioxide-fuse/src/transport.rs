@@ -65,6 +65,7 @@ pub fn connect(
         writeback: server.options().writeback,
         permissions: options.permissions,
         max_background: options.max_background,
+        time_gran: server.time_gran(),
         io_uring: rings.is_some(),
     };
     let mut device = Device::mount(dir, options)?;

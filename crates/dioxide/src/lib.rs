@@ -28,6 +28,7 @@
 //! | `mount` | opening a file system, and what all its files share |
 //! | [`mkfs`] | making file systems |
 //! | `sync` | the locks |
+//! | `user` | for whom a thread works |
 
 mod alloc;
 mod api;
@@ -45,6 +46,7 @@ pub mod resize;
 mod stats;
 mod sync;
 mod txn;
+mod user;
 
 pub use api::attributes::{FallocateMode, SetAttributes, StatFs};
 pub use api::file::{File, OpenOptions};
@@ -68,3 +70,4 @@ pub use mkfs::Mkfs;
 pub use namei::xattr::XattrMode;
 pub use stats::Stats;
 pub use txn::damage::DamageMet;
+pub use user::as_user;

@@ -1,10 +1,10 @@
 //! Who else has an image, and keeping others out while it is ours.
 //!
 //! The kernel takes no lock on a file that backs a loop device, so those are found by comparing
-//! device and inode numbers. Programs are kept out by an OFD lock over the whole file: it belongs to
-//! the open file description, so it holds between threads of one process too, and ends with the
+//! device and inode numbers. Programs are kept out by an OFD lock over the part of the file that is the
+//! device: it belongs to the open file description, so it holds between threads of one process too, and ends with the
 //! last descriptor. A block device is claimed with `O_EXCL`, which a mounted, mapped or assembled
-//! one refuses.
+//! one refuses. What lies behind a loop device is locked as well, since somebody may have opened that itself.
 //!
 //! Not covered, because nothing can: somebody who attaches the image after we opened it, or mounts
 //! it in a namespace that we do not see through a file we cannot see.
@@ -15,6 +15,7 @@ use crate::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::ioctl;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -85,7 +86,7 @@ fn hold(path: &Path) -> Result<OwnedFd> {
     };
     let fd = fd.map_err(|e| step(path, "open", e))?;
     check_replaced(path, &fd)?;
-    match lock(&fd, write) {
+    match lock(&fd, &WHOLE, write) {
         Err(Errno::AGAIN | Errno::ACCESS) => {
             let stat = fs::fstat(&fd).map_err(|e| step(path, "stat", e))?;
             let who = lock_holder(&stat).unwrap_or_else(|| "another process".into());
@@ -104,21 +105,75 @@ fn check_replaced(path: &Path, fd: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Refuses what is in use; locks the rest.
-pub(super) fn check_and_lock(path: &Path, fd: &OwnedFd, stat: &Stat, write: bool) -> Result<()> {
+/// Refuses what is in use; locks the rest. The descriptors of what lies behind it, to be held as long, and unlocked.
+pub(super) fn check_and_lock(
+    path: &Path,
+    fd: &OwnedFd,
+    stat: &Stat,
+    part: Range<u64>,
+    write: bool,
+) -> Result<Vec<OwnedFd>> {
     if let Some(by) = used_by(stat).filter(|_| write) {
         return Err(busy(
             path,
             format!("{by}; unmount or detach it first, or open it read-only"),
         ));
     }
-    match lock(fd, write) {
-        Ok(()) => Ok(()),
-        Err(Errno::AGAIN | Errno::ACCESS) => Err(busy(path, locked_by(stat, write))),
+    match lock(fd, &part, write) {
+        Ok(()) => {}
+        Err(Errno::AGAIN | Errno::ACCESS) => return Err(busy(path, locked_by(stat, write))),
         // Some file systems have no locks. A reader can do without.
-        Err(_) if !write => Ok(()),
-        Err(e) => Err(step(path, "cannot lock it against other writers", e)),
+        Err(_) if !write => {}
+        Err(e) => return Err(step(path, "cannot lock it against other writers", e)),
     }
+    lock_behind(path, fd, stat, part, write)
+}
+
+/// Locks the file that is behind a loop device, and the one behind that if it is a loop device again. One that cannot be
+/// opened, or is not there any more, nobody else can open either.
+fn lock_behind(
+    path: &Path,
+    fd: &OwnedFd,
+    stat: &Stat,
+    mut part: Range<u64>,
+    write: bool,
+) -> Result<Vec<OwnedFd>> {
+    let mut behind: Vec<OwnedFd> = Vec::new();
+    let mut stat = *stat;
+    while let Some(number) = block_number(&stat)
+        && let Some((next, next_part)) =
+            open_behind(behind.last().unwrap_or(fd), number, part, write)
+        && let Ok(next_stat) = fs::fstat(&next)
+    {
+        if let Err(Errno::AGAIN | Errno::ACCESS) = lock(&next, &next_part, write) {
+            let by = locked_by(&next_stat, write);
+            return Err(busy(path, format!("its backing file is {by}")));
+        }
+        (part, stat) = (next_part, next_stat);
+        behind.push(next);
+    }
+    Ok(behind)
+}
+
+/// The file behind a loop device, or behind a partition of one, and which part of it is `part` of the device.
+fn open_behind(
+    fd: &OwnedFd,
+    number: u64,
+    part: Range<u64>,
+    write: bool,
+) -> Option<(OwnedFd, Range<u64>)> {
+    let dir = sysfs_dir(number);
+    let read = |name: &str| std::fs::read_to_string(format!("{dir}/{name}")).ok();
+    let path = read("loop/backing_file").or_else(|| read("../loop/backing_file"))?;
+    let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+    let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let behind = fs::open(path.trim_end_matches('\n'), flags, Mode::empty()).ok()?;
+    let stat = fs::fstat(&behind).ok()?;
+    let info = loop_info(fd).filter(|info| info.is_of(&stat))?;
+    // Where a partition begins, in sectors; a whole device has no such file.
+    let first = read("start").and_then(|text| text.trim().parse::<u64>().ok());
+    let base = info.offset + first.unwrap_or(0) * 512;
+    Some((behind, base + part.start..base.saturating_add(part.end)))
 }
 
 /// The error for a block device that refused `O_EXCL`.
@@ -209,13 +264,23 @@ fn same_by_path(backing: &str, stat: &Stat) -> bool {
     })
 }
 
-/// The kernel's `struct loop_info64`, of which only the first three fields matter.
+/// The kernel's `struct loop_info64`, of which only the first four fields matter.
 #[repr(C)]
 struct LoopInfo64 {
     device: u64,
     inode: u64,
     rdevice: u64,
-    rest: [u8; 208],
+    /// Byte of the file where the device begins.
+    offset: u64,
+    rest: [u8; 200],
+}
+
+impl LoopInfo64 {
+    /// Whether the device is this file's.
+    fn is_of(&self, stat: &Stat) -> bool {
+        (self.device, self.inode) == (stat.st_dev, stat.st_ino)
+            || block_number(stat).is_some_and(|number| self.rdevice == number)
+    }
 }
 
 const LOOP_GET_STATUS64: ioctl::Opcode = 0x4c05;
@@ -224,35 +289,42 @@ const _: () = assert!(size_of::<LoopInfo64>() == 232);
 /// True too when the backing file was renamed, deleted, or lies where this process cannot look.
 fn same_by_status(device: &str, stat: &Stat) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let Ok(fd) = fs::open(device, flags, Mode::empty()) else {
-        return false;
-    };
-    // SAFETY: LOOP_GET_STATUS64 fills one `struct loop_info64`, whose size is asserted above and
-    // which is valid for any bytes.
-    let status =
-        unsafe { ioctl::ioctl(&fd, ioctl::Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) };
-    status.is_ok_and(|info| {
-        (info.device, info.inode) == (stat.st_dev, stat.st_ino)
-            || block_number(stat).is_some_and(|n| info.rdevice == n)
-    })
+    let fd = fs::open(device, flags, Mode::empty());
+    fd.is_ok_and(|fd| loop_info(&fd).is_some_and(|info| info.is_of(stat)))
 }
 
-fn lock(fd: &OwnedFd, write: bool) -> Result<(), Errno> {
-    set_lock(fd, if write { libc::F_WRLCK } else { libc::F_RDLCK })
+/// None if it is no loop device.
+fn loop_info(fd: &OwnedFd) -> Option<LoopInfo64> {
+    // SAFETY: LOOP_GET_STATUS64 fills one `struct loop_info64`, whose size is asserted above and
+    // which is valid for any bytes.
+    unsafe { ioctl::ioctl(fd, ioctl::Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }.ok()
+}
+
+/// All of a file.
+const WHOLE: Range<u64> = 0..u64::MAX;
+
+fn lock(fd: &OwnedFd, part: &Range<u64>, write: bool) -> Result<(), Errno> {
+    set_lock(fd, part, if write { libc::F_WRLCK } else { libc::F_RDLCK })
 }
 
 /// Ends our lock now. Closing would do, but not while a process that another thread has just forked
 /// still holds a copy of the descriptor.
 pub(super) fn unlock(fd: &OwnedFd) {
     // A file system without locks, say: then there is none.
-    let _ = set_lock(fd, libc::F_UNLCK);
+    let _ = set_lock(fd, &WHOLE, libc::F_UNLCK);
 }
 
-fn set_lock(fd: &OwnedFd, kind: libc::c_int) -> Result<(), Errno> {
+fn set_lock(fd: &OwnedFd, part: &Range<u64>, kind: libc::c_int) -> Result<(), Errno> {
     // SAFETY: all zeros is a valid `struct flock`: the whole file, no process.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = kind as libc::c_short;
     request.l_whence = libc::SEEK_SET as libc::c_short;
+    // No length: up to the end, wherever that comes to be. So with what does not fit.
+    request.l_start = part.start.try_into().unwrap_or(0);
+    request.l_len = match libc::off_t::try_from(part.end) {
+        Ok(end) => end - request.l_start,
+        Err(_) => 0,
+    };
     // SAFETY: the descriptor is open, and F_OFD_SETLK reads the struct during the call only.
     match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &request) } {
         0 => Ok(()),

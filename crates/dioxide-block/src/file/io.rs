@@ -28,6 +28,8 @@ const BLKZEROOUT: ioctl::Opcode = ioctl::opcode::none(0x12, 127);
 #[derive(Debug)]
 pub(super) struct FileIo {
     pub(super) fd: OwnedFd,
+    /// What lies behind it, which holds our lock as well.
+    pub(super) behind: Vec<OwnedFd>,
     /// Byte of the file where the device begins.
     pub(super) base: u64,
     pub(super) geometry: Geometry,
@@ -280,7 +282,9 @@ impl FileIo {
 
 impl Drop for FileIo {
     fn drop(&mut self) {
-        guard::unlock(&self.fd);
+        std::iter::once(&self.fd)
+            .chain(&self.behind)
+            .for_each(guard::unlock);
     }
 }
 

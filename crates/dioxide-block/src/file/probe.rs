@@ -35,7 +35,11 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
     if options.write && block_device && is_write_protected(stat.st_rdev) {
         return Err(step(path, "cannot open it", Errno::ROFS));
     }
-    guard::check_and_lock(path, &fd, &stat, options.write)?;
+    let part = match options.size_bytes {
+        Some(size) => options.img_offset..options.img_offset.saturating_add(size),
+        None => options.img_offset..u64::MAX,
+    };
+    let behind = guard::check_and_lock(path, &fd, &stat, part, options.write)?;
 
     let alignment = match want_direct {
         true => direct_alignment(&fd, options.img_offset),
@@ -85,6 +89,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         polls: queue_attribute(disk, "io_poll").as_deref() == Some("1"),
         name: short_name(path),
         fd,
+        behind,
     })
 }
 

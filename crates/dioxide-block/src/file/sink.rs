@@ -46,6 +46,7 @@ impl NullSink {
             in_memory: false,
             polls: false,
             name: "null".into(),
+            behind: Vec::new(),
         });
         Ok(NullSink { metadata, io })
     }

@@ -5,8 +5,8 @@ use super::report::{Report, Telling};
 use crate::args::FallocateArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
-use crate::session::Session;
-use dioxide::{FallocateMode, OpenOptions};
+use crate::session::{Session, Target};
+use dioxide::FallocateMode;
 
 pub fn run(args: &FallocateArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -16,7 +16,7 @@ pub fn run(args: &FallocateArgs, session: &mut Session, out: &mut Out) -> Result
         true => session.new_or_only(&args.path)?,
         false => session.target(&args.path)?,
     };
-    let options = OpenOptions::new().write(true).create(creates);
+    let options = Target::writing().create(creates);
     let file = target.open(&options.new_file(&args.new_files.with(0o666)))?;
     let done = file.allocate(mode, args.offset, args.length);
     done.map_err(|error| target.failure(&error))?;

@@ -37,16 +37,35 @@ pub fn run(args: &MountArgs) -> Result<Status, Failure> {
 }
 
 /// `mount -o remount`: what mount(8) would do itself for a file system that has no helper. Only flags of the mount can be
-/// changed; the server goes on.
+/// changed; the server goes on. What becomes read-only is made durable.
 fn change(args: &MountArgs, mut words: Vec<&str>) -> Result<Status, Failure> {
     const FLAGS: &[&str] = &[
-        "remount", "bind", "ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec", "atime",
-        "noatime", "relatime",
+        "remount",
+        "bind",
+        "ro",
+        "rw",
+        "suid",
+        "nosuid",
+        "dev",
+        "nodev",
+        "exec",
+        "noexec",
+        "atime",
+        "noatime",
+        "relatime",
+        "nosymfollow",
     ];
     words.retain(|word| FLAGS.contains(word));
     let mut mount = Command::new("mount");
     mount.args(["-i", "-o", &words.join(",")]).arg(&args.dir);
     match mount.status() {
+        Ok(status) if status.success() && words.contains(&"ro") => {
+            // The kernel has given its pages away. A directory's fsync makes all durable that the server has.
+            let dir = std::fs::File::open(&args.dir);
+            let synced = dir.and_then(|dir| dir.sync_all());
+            synced.map_err(|error| Failure::trouble(args.dir.display(), error))?;
+            Ok(Status::Fine)
+        }
         Ok(status) if status.success() => Ok(Status::Fine),
         Ok(_) => Ok(Status::Trouble),
         Err(error) => Err(Failure::trouble("mount", error)),

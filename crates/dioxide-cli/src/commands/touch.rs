@@ -6,7 +6,7 @@ use crate::args::TouchArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
 use crate::session::{Session, Target};
-use dioxide::{Error, OpenOptions, SetAttributes, Timestamp};
+use dioxide::{Error, SetAttributes, Timestamp};
 
 pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -67,7 +67,7 @@ fn touch(
     match set() {
         Err(Error::NotFound(_)) if args.no_create => Ok(None),
         Err(Error::NotFound(_)) => {
-            let options = OpenOptions::new().write(true).create(true);
+            let options = Target::writing().create(true);
             let options = options.new_file(&args.new_files.with(0o666));
             let made = options.open(&target.fs, target.path());
             made.and_then(|_| set()).map_err(told)?;

@@ -6,7 +6,7 @@ use crate::args::{SizeChange, TruncateArgs};
 use crate::failure::{Failure, Status};
 use crate::output::Out;
 use crate::session::{Session, Target};
-use dioxide::{Error, OpenOptions};
+use dioxide::Error;
 
 pub fn run(args: &TruncateArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -35,7 +35,7 @@ fn truncate(
     change: SizeChange,
 ) -> Result<Option<u64>, Failure> {
     let told = |error: Error| target.failure(&error);
-    let options = OpenOptions::new().write(true).create(!args.no_create);
+    let options = Target::writing().create(!args.no_create);
     let options = options.new_file(&args.new_files.with(0o666));
     let file = match options.open(&target.fs, target.path()) {
         Err(Error::NotFound(_)) if args.no_create => return Ok(None),

@@ -8,7 +8,7 @@ use crate::interrupt;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::session::{Session, Target};
-use dioxide::{Buf, Error, OpenOptions};
+use dioxide::{Buf, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -121,7 +121,7 @@ fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<Range<u6
         Some(permissions) => args.new_files.exactly(permissions),
         None => args.new_files.with(0o666),
     };
-    let options = OpenOptions::new().write(true).append(args.append);
+    let options = Target::writing().append(args.append);
     let options = options.direct(args.atomic);
     let options = options.create(args.create).new_file(&new);
     let file = match options.open(&target.fs, target.path()) {

@@ -4,7 +4,6 @@ use super::Location;
 use crate::failure::Failure;
 use crate::session::Target;
 use crate::walk::First;
-use dioxide::OpenOptions;
 use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 use std::fs;
@@ -47,7 +46,7 @@ impl Content {
         place: &Target,
         new: &dioxide::NewFile,
     ) -> Result<Content, Failure> {
-        let options = OpenOptions::new().write(true).new_file(new);
+        let options = Target::writing().new_file(new);
         let opened = options.open_unnamed(&directory.fs, directory.path());
         let file = opened.map_err(|error| place.failure(&error))?;
         Ok(Content::Image(file, place.clone()))

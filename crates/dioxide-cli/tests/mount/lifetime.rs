@@ -117,6 +117,25 @@ fn second_mount_of_an_image_is_refused() {
     bed.finish();
 }
 
+/// Also by another name: that of a loop device. Nobody else is told of it.
+#[test]
+fn mount_of_a_loop_device_whose_image_is_mounted_is_refused() {
+    need_fuse!();
+    let bed = Bed::new("");
+    let attached = dioxide_testkit::LoopDevice::attach(bed.image());
+    let other = tempfile::tempdir().unwrap();
+    for options in ["rw", "ro"] {
+        let mut mount = dioxide();
+        mount.args(["mount", "-o", options]).arg(attached.path());
+        let output = mount.arg(other.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = text(output.stderr);
+        assert!(said.contains("its backing file is locked"), "{said}");
+    }
+    drop(attached);
+    bed.finish();
+}
+
 #[test]
 fn umount_of_what_is_busy_or_no_mount_of_ours_is_refused() {
     need_fuse!();

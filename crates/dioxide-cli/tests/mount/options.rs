@@ -1,12 +1,13 @@
 //! What each option of the mount does, as programs see it.
 
-use crate::bed::{Bed, Point, dioxide, is_mounted, limited, run, text};
+use crate::bed::{Bed, Point, dioxide, is_mounted, limited, run, text, transports};
 use crate::need_fuse;
 use dioxide_testkit::{Dir, Image, LoopDevice, e2fsck_clean, pattern};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 const M: u64 = 1 << 20;
 
@@ -299,6 +300,171 @@ fn reserved_blocks_are_for_root_and_who_is_named() {
         run(limited("sh").args(["-c", script]).current_dir(bed.root()));
         bed.finish();
     }
+}
+
+/// Room that is kept for root is kept from names and attributes of others too, and room for maps from all content.
+#[test]
+fn names_and_attributes_leave_what_is_reserved() {
+    need_fuse!();
+    let image = Image::builder().size(16 * M).block_size(1024);
+    let image = image.features("^inline_data").args(&["-N", "8000"]).build();
+    let bed = Bed::with(image, "nowriteback");
+    fs::set_permissions(bed.root(), Permissions::from_mode(0o777)).unwrap();
+    let fill = r#"
+        dd if=/dev/zero of=a bs=64k status=none; dd if=/dev/zero of=a bs=1k seek=$(stat -c %s a) oflag=seek_bytes status=none
+        mkdir d 2>&1
+        ln -s $(printf %0300d 0) s 2>&1
+        setfattr -n user.x -v $(printf %0700d 0) a 2>&1
+        i=0; while ln -s x $(printf %0100d $i) 2>/dev/null; do i=$((i + 1)); done; [ $i -lt 100 ]
+        for i in $(seq 1 2 199); do fallocate -p -o ${i}k -l 1k a || exit 1; done"#;
+    let mut nobody = limited("setpriv");
+    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    let output = nobody.args(["sh", "-c", fill]).current_dir(bed.root());
+    let output = output.output().unwrap();
+    let said = text(output.stdout);
+    assert!(output.status.success(), "{said}{}", text(output.stderr));
+    assert_eq!(said.matches("No space left").count(), 3, "{said}");
+    let kept = "for i in $(seq 300); do mkdir r$i; done; dd if=/dev/zero of=b bs=1k count=300 status=none conv=fsync";
+    run(limited("sh").args(["-ec", kept]).current_dir(bed.root()));
+    bed.finish();
+}
+
+/// Of pages that the kernel gives back when there is no room for all, what fits is written.
+#[test]
+fn written_back_pages_take_the_room_that_there_is() {
+    need_fuse!();
+    for transport in transports() {
+        let image = Image::builder().size(64 * M).args(&["-m", "0"]).build();
+        let bed = Bed::with(image, transport);
+        let (block, free) = free(bed.root());
+        let keep = File::create(bed.at("keep")).unwrap();
+        let mode = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&keep, mode, 0, free - (256 << 10)).unwrap();
+        let left = free_bytes(bed.root());
+        let mut file = File::create(bed.at("f")).unwrap();
+        file.write_all(&pattern(1, 0, M as usize)).unwrap();
+        let refused = file.sync_all().unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC));
+        let unused = free_bytes(bed.root());
+        assert!(left >= 128 << 10 && unused <= 8 * block, "{left} {unused}");
+        drop((keep, file));
+        bed.finish();
+    }
+}
+
+/// The size of a block, and bytes that a user can have.
+fn free(root: &Path) -> (u64, u64) {
+    let told = rustix::fs::statvfs(root).unwrap();
+    (told.f_bsize, told.f_bavail * told.f_bsize)
+}
+
+fn free_bytes(root: &Path) -> u64 {
+    free(root).1
+}
+
+/// What was removed is to be had at once, whenever it is committed.
+#[test]
+fn space_of_a_removed_file_is_told_at_once() {
+    need_fuse!();
+    let bed = Bed::new("commit=300");
+    let before = free_bytes(bed.root());
+    fs::write(bed.at("f"), vec![1; 32 * M as usize]).unwrap();
+    sync(&bed);
+    assert!(free_bytes(bed.root()) < before - 31 * M);
+    fs::remove_file(bed.at("f")).unwrap();
+    // The kernel forgets the file a moment later.
+    let until = Instant::now() + Duration::from_secs(5);
+    while free_bytes(bed.root()) < before - M {
+        assert!(Instant::now() < until);
+    }
+    bed.finish();
+}
+
+/// Of inodes of 128 bytes, times have whole seconds from the beginning.
+#[test]
+fn times_stay_when_the_kernel_forgets_a_file() {
+    need_fuse!();
+    for size in [128, 256] {
+        let image = Image::builder().size(16 * M).inode_size(size).build();
+        let bed = Bed::with(image, "");
+        fs::write(bed.at("f"), "x").unwrap();
+        let modified = || {
+            let metadata = fs::metadata(bed.at("f")).unwrap();
+            (metadata.mtime(), metadata.mtime_nsec())
+        };
+        let told = modified();
+        sync(&bed);
+        run(limited("sh").args(["-c", "echo 2 >/proc/sys/vm/drop_caches"]));
+        assert_eq!(modified(), told);
+        assert_eq!(told.1 == 0, size == 128);
+        bed.finish();
+    }
+}
+
+#[test]
+fn symlinks_are_not_followed_if_that_was_asked_for() {
+    need_fuse!();
+    let bed = Bed::new("nosymfollow");
+    fs::write(bed.at("f"), "x").unwrap();
+    std::os::unix::fs::symlink("f", bed.at("s")).unwrap();
+    let refused = fs::read(bed.at("s")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
+    assert_eq!(fs::read_link(bed.at("s")).unwrap(), Path::new("f"));
+    bed.finish();
+}
+
+/// Two file systems in one file, each with a server of its own.
+#[test]
+fn partitions_of_one_image_are_mounted_side_by_side() {
+    need_fuse!();
+    let parts = [(); 2].map(|()| Image::builder().size(16 * M).build());
+    let whole = Image::blank(Dir::Tmpfs, 33 * M);
+    let file = OpenOptions::new().write(true).open(whole.path()).unwrap();
+    for (part, at) in parts.iter().zip([M, 17 * M]) {
+        file.write_all_at(&fs::read(part.path()).unwrap(), at)
+            .unwrap();
+    }
+    let dirs = [(); 2].map(|()| Point::new());
+    for (dir, at) in dirs.iter().rev().zip(["17M", "1M"]) {
+        mount(whole.path(), dir, &format!("img_offset={at}"));
+    }
+    let third = Point::new();
+    let mut again = dioxide();
+    again.args(["mount", "-o", "img_offset=1M"]);
+    let again = again.args([whole.path(), third.path()]).output().unwrap();
+    assert_eq!(again.status.code(), Some(2), "{again:?}");
+    for dir in &dirs {
+        fs::write(dir.path().join("f"), pattern(1, 0, 100_000)).unwrap();
+    }
+    dirs.iter().for_each(umount);
+    for (part, at) in parts.iter().zip([M, 17 * M]) {
+        let bytes = fs::read(whole.path()).unwrap();
+        let bytes = &bytes[at as usize..][..16 * M as usize];
+        fs::write(part.path(), bytes).unwrap();
+        e2fsck_clean(part.path());
+    }
+}
+
+/// The first superblock is at block 1, and may be named.
+#[test]
+fn first_superblock_that_is_named_is_written() {
+    need_fuse!();
+    let bed = Bed::new("sb=1");
+    fs::write(bed.at("f"), "x").unwrap();
+    bed.finish();
+}
+
+#[test]
+fn fitrim_of_what_is_not_there_is_refused() {
+    need_fuse!();
+    let bed = Bed::new("");
+    for words in [["-o", "1T"], ["-l", "100"], ["-m", "1G"]] {
+        let mut fstrim = limited("fstrim");
+        let output = fstrim.args(words).arg(bed.root()).output().unwrap();
+        assert_ne!(output.status.code(), Some(0), "{words:?}");
+    }
+    run(limited("fstrim").arg(bed.root()));
+    bed.finish();
 }
 
 /// `flock`; SQLite's tests need those of ranges.

@@ -253,7 +253,13 @@ fn mount_helper_takes_the_words_of_mount() {
         let options = format!("remount,{flag},noatime,commit=5");
         run(mount.arg(image.path()).arg(&dir).args(["-o", &options]));
     };
+    fs::create_dir(dir.join("d")).unwrap();
     remount("ro");
+    // It is durable: a copy is as what a crash leaves.
+    let copy = image.copy();
+    let left = dioxide::Fs::open(copy.path(), &dioxide::MountOptions::new()).unwrap();
+    left.metadata("/d").unwrap();
+    drop(left);
     let refused = fs::write(dir.join("f"), "y").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     remount("rw");

@@ -4,7 +4,7 @@ use super::handle::Handle;
 use super::{Caller, Server};
 use crate::stats::Op;
 use crate::{Errno, Result};
-use dioxide::{Buf, FallocateMode, File};
+use dioxide::{Buf, Error, FallocateMode, File};
 
 /// What `lseek` looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +59,15 @@ impl Server {
         let _timed = self.requests.time(Op::Write);
         let live = self.live()?;
         let handle = live.files.get(handle)?;
-        let file = match flags.cached {
+        match flags.cached {
             // The pages of a mapping, where each write is to go to the end.
-            true if handle.appends => return Err(Errno::PERM),
-            true => handle.cached(flags.kill_suidgid)?,
-            false => handle.for_transfer(flags.direct, flags.kill_suidgid)?,
-        };
-        Ok(file.write_at(buf, offset)?)
+            true if handle.appends => Err(Errno::PERM),
+            true => write_back(handle.cached(flags.kill_suidgid)?, buf, offset),
+            false => {
+                let file = handle.for_transfer(flags.direct, flags.kill_suidgid)?;
+                Ok(file.write_at(buf, offset)?)
+            }
+        }
     }
 
     /// `fsync`, or `fdatasync`.
@@ -155,6 +157,27 @@ impl Server {
             len.min(COPY_BYTES),
             is_given_up,
         )
+    }
+}
+
+/// Writes pages of the kernel's cache, which are gone whatever becomes of them: where there is no room for all, as many of
+/// the first as there is room for.
+///
+/// # Errors
+/// As [`File::write_at`]; `ENOSPC` too if only a part was written.
+fn write_back(file: &File, buf: &[u8], offset: u64) -> Result<usize> {
+    const PAGE: usize = 4096;
+    let (mut done, mut most) = (0, buf.len());
+    loop {
+        let rest = &buf[done..];
+        match file.write_at(&rest[..most.min(rest.len())], offset + done as u64) {
+            Ok(wrote) => done += wrote,
+            Err(Error::NoSpace(_)) if most > PAGE => most = (most / 2).next_multiple_of(PAGE),
+            Err(error) => return Err(error.into()),
+        }
+        if done == buf.len() {
+            return Ok(done);
+        }
     }
 }
 

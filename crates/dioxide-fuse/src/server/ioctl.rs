@@ -14,6 +14,10 @@ const GETVERSION32: u32 = 0x8004_7601;
 const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;
 const FITRIM: u32 = 0xc018_5879;
+const GETFSLABEL: u32 = 0x8100_9431;
+
+/// Bytes of a label as it is told: longer than any.
+const LABEL_BYTES: usize = 256;
 
 /// Bytes of a `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -85,6 +89,11 @@ impl Server {
                 self.set_flags(caller, &node, flags, Some(word(argument, 12)?))?
             }
             FITRIM => self.trim(caller, argument)?,
+            GETFSLABEL => {
+                let mut label = self.live()?.fs.superblock().disk().s_volume_name.to_vec();
+                label.resize(LABEL_BYTES, 0);
+                label
+            }
             _ => return Err(Errno::NOTTY),
         };
         out.truncate(out_len);
@@ -97,8 +106,14 @@ impl Server {
         }
         let (start, len) = (long(argument, 0)?, long(argument, 8)?);
         let min_len = long(argument, 16)?;
-        let range = start..start.saturating_add(len);
-        let trimmed = self.live()?.fs.trim(range, min_len)?;
+        let live = self.live()?;
+        let sb = live.fs.superblock();
+        let block = u64::from(sb.block_size());
+        let group = u64::from(sb.blocks_per_group()) * block;
+        if start >= sb.blocks_count() * block || len < block || min_len > group {
+            return Err(Errno::INVAL);
+        }
+        let trimmed = live.fs.trim(start..start.saturating_add(len), min_len)?;
         Ok([start, trimmed, min_len].map(u64::to_le_bytes).concat())
     }
 

@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use super::{Caller, Server};
-use crate::stats::{IMAGE_XATTR, Op, STATS_XATTR};
+use crate::stats::{IMAGE_XATTR, OFFSET_XATTR, Op, STATS_XATTR};
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
 use dioxide::{SetAttributes, XattrMode};
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 impl Server {
     /// `getxattr`: the whole value. The root's [`STATS_XATTR`] is the [`Report`](crate::stats::Report), its [`IMAGE_XATTR`]
-    /// where the image is.
+    /// where the image is, and its [`OFFSET_XATTR`] where the file system begins in that.
     ///
     /// # Errors
     /// As [`dioxide::Node::xattr`]; `ENODATA`.
@@ -22,6 +22,9 @@ impl Server {
         if (id, name) == (ROOT_ID, IMAGE_XATTR.as_bytes()) {
             let image = self.options.image.as_ref().ok_or(Errno::NODATA)?;
             return Ok(image.as_os_str().as_bytes().to_vec());
+        }
+        if (id, name) == (ROOT_ID, OFFSET_XATTR.as_bytes()) {
+            return Ok(self.options.img_offset.to_string().into_bytes());
         }
         self.node(id)?.xattr(name)?.ok_or(Errno::NODATA)
     }
@@ -49,7 +52,15 @@ impl Server {
     /// As [`dioxide::Node::set_xattr`].
     pub fn setxattr(&self, id: u64, name: &[u8], value: &[u8], flags: i32) -> Result {
         let _timed = self.requests.time(Op::Setxattr);
+        const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
         let mode = match flags {
+            // What one of them lets through the other refuses.
+            BOTH => {
+                return match self.node(id)?.xattr(name)? {
+                    Some(_) => Err(Errno(libc::EEXIST)),
+                    None => Err(Errno::NODATA),
+                };
+            }
             0 => XattrMode::Set,
             libc::XATTR_CREATE => XattrMode::Create,
             libc::XATTR_REPLACE => XattrMode::Replace,

@@ -152,7 +152,10 @@ pub(super) fn answer(
             let _ = call.interrupt();
             None
         }
-        _ => Some(call.answer()),
+        _ => {
+            let Caller { uid, gid } = server.acting(head.caller);
+            Some(dioxide::as_user(uid, gid, || call.answer()))
+        }
     }
 }
 

@@ -353,11 +353,18 @@ impl Mount {
         let sb = &self.sb;
         let ratio = u64::from(sb.cluster_ratio());
         let (free, unclaimed, files_free) = match self.started_writer() {
-            Some(writer) => (
-                writer.blocks.free_clusters() * ratio,
-                writer.blocks.available_clusters(Right::Resource) * ratio,
-                writer.inodes.free_inodes(),
-            ),
+            Some(writer) => {
+                // What waits for a commit is to be had: an allocation that finds no room has one made.
+                let blocks = &writer.blocks;
+                let unclaimed =
+                    blocks.available_clusters(Right::Resource) + blocks.pending_clusters();
+                let files_free = writer.inodes.free_inodes();
+                (
+                    blocks.free_clusters() * ratio,
+                    unclaimed * ratio,
+                    files_free,
+                )
+            }
             None => {
                 let Counts {
                     free_blocks: free,

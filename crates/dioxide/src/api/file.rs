@@ -232,6 +232,17 @@ impl OpenOptions {
     }
 }
 
+/// The first `room` bytes.
+#[cold]
+fn clipped<'a>(bufs: &'a [IoSlice<'_>], mut room: u64) -> Vec<IoSlice<'a>> {
+    let clip = |buf: &'a IoSlice<'_>| {
+        let len = room.min(buf.len() as u64);
+        room -= len;
+        IoSlice::new(&buf[..len as usize])
+    };
+    bufs.iter().map(clip).collect()
+}
+
 /// Opens an inode that was found.
 fn held(inode: Arc<Inode>) -> Result<Arc<Inode>> {
     match inode.open() {
@@ -301,8 +312,8 @@ impl File {
     ///
     /// # Errors
     /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; `ENOSPC`;
-    /// `EFBIG` for one that passes the largest size (of which Linux writes what fits); `EROFS`; [`Error::Unsupported`] for journalled files; device
-    /// errors. After an error the file has its old size, and any part of what lies inside it may
+    /// `EFBIG` for one that begins at the largest size, or appends past it; `EROFS`; [`Error::Unsupported`] for journalled
+    /// files; device errors. Of one that passes the largest size what fits is written. After an error the file has its old size, and any part of what lies inside it may
     /// have been written.
     #[inline(always)]
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
@@ -349,7 +360,14 @@ impl File {
     #[inline(never)]
     fn write_slices(&self, bufs: &[IoSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         self.access.check_writable()?;
-        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let room = self.mount.max_bytes_of(&self.inode).checked_sub(offset);
+        if let Some(room @ 1..) = room
+            && len as u64 > room
+            && !self.access.append
+        {
+            return self.write_slices(&clipped(bufs, room), offset, wait);
+        }
         let request = self.write_request(Memory::of(bufs), len, offset, wait);
         self.mount.call(|| write::write(&request, bufs))
     }

@@ -11,8 +11,10 @@ use crate::{
 };
 use dioxide_block::Device;
 use dioxide_block::file::FileOptions;
-use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
+use dioxide_format::superblock::{ErrorPolicy, SUPERBLOCK_OFFSET, SuperBlock};
+use std::io::{Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,9 +129,9 @@ impl MountOptions {
     }
 
     /// `sb=`: the block, in units of 1 KiB as in `mount`, of a backup superblock to use instead of
-    /// the first. Opens read-only.
+    /// the first, which is at 1. Opens read-only.
     pub fn superblock_at(mut self, block_1k: u64) -> Self {
-        self.sb = Some(block_1k);
+        self.sb = (block_1k != 1).then_some(block_1k);
         self
     }
 
@@ -312,6 +314,22 @@ impl MountOptions {
     }
 }
 
+/// How long a file system is by its superblock, if that can be read and all of it is there.
+fn told_bytes(path: &Path, img_offset: u64) -> Option<u64> {
+    let mut file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .ok()?;
+    let mut bytes = [0; SuperBlock::SIZE];
+    file.read_exact_at(&mut bytes, img_offset.checked_add(SUPERBLOCK_OFFSET)?)
+        .ok()?;
+    let sb = SuperBlock::parse(&bytes).ok()?;
+    let told = sb.blocks_count().checked_mul(sb.block_size().into())?;
+    let whole = file.seek(SeekFrom::End(0)).ok()?;
+    (img_offset.checked_add(told)? <= whole).then_some(told)
+}
+
 /// A mounted file system. Cheap to clone.
 ///
 /// [`Fs::close`] ends it cleanly. When the last clone and file are only dropped, what was changed is
@@ -334,7 +352,12 @@ impl Fs {
     /// [`Error::Checksum`](crate::Error::Checksum) if the superblock or group descriptors are
     /// damaged; [`Error::Invalid`](crate::Error::Invalid) for a [`MountOptions::journal_path`] where the journal is inside.
     pub fn open(path: impl AsRef<Path>, options: &MountOptions) -> Result<Fs> {
-        let device = dioxide_block::file::open(path.as_ref(), &options.file_options())?;
+        let mut file_options = options.file_options();
+        // What follows may be other partitions, which others may have.
+        if options.img_offset != 0 && options.sb.is_none() {
+            file_options.size_bytes = told_bytes(path.as_ref(), options.img_offset);
+        }
+        let device = dioxide_block::file::open(path.as_ref(), &file_options)?;
         Fs::open_device(device, options)
     }
 

@@ -14,7 +14,7 @@ use crate::alloc::{Request, Reservation, Right};
 use crate::api::attributes::FallocateMode as Mode;
 use crate::inode::Inode;
 use crate::io::direct::Access;
-use crate::io::resize::{done_of, stamp};
+use crate::io::resize::{Steps, done_of, stamp};
 use crate::map::{self, MapKind, Run};
 use crate::mount::Mount;
 use crate::txn::Writer;
@@ -60,8 +60,11 @@ impl Mount {
             let what = "fallocate on a file that is mapped by indirect blocks";
             return Err(Error::Unsupported(format!("{what}: inode {}", inode.ino)));
         }
-        let limited = matches!(mode, Mode::PunchHole | Mode::CollapseRange);
-        if !limited && bytes.end > self.max_bytes_of(inode) {
+        let most = match mode {
+            Mode::PunchHole | Mode::CollapseRange => self.max_file_bytes(),
+            _ => self.max_bytes_of(inode),
+        };
+        if bytes.end > most {
             return Err(self.too_large(inode, &format!("a range up to byte {}", bytes.end)));
         }
         self.strip_if_needed(writer, inode, access)?;
@@ -343,8 +346,8 @@ impl Mount {
         let delta = -((span.whole.end - span.whole.start) as i64);
         let (mut removing, mut shifting) =
             (span.whole.clone(), span.whole.end..self.map_end(inode));
-        if let Some(credits) = self.credits_for_both(writer, inode) {
-            let mut handle = writer.begin(2 * credits + INODE_CREDITS)?;
+        if let Some([to_remove, to_shift]) = self.credits_for_both(writer, inode, &removing) {
+            let mut handle = writer.begin(to_remove + to_shift + INODE_CREDITS)?;
             let (now, lock) = (self.now(), inode.map.lock());
             let (removed, shifted) = self.change_map(
                 writer,
@@ -352,9 +355,11 @@ impl Mount {
                 inode,
                 &lock,
                 |map| {
-                    let removed = map.remove(removing.clone(), credits)?.left(&removing);
+                    let removed = map.remove(removing.clone(), to_remove)?.left(&removing);
                     let shifted = match removed.is_empty() {
-                        true => map.shift(shifting.clone(), delta, credits)?.left(&shifting),
+                        true => map
+                            .shift(shifting.clone(), delta, to_shift)?
+                            .left(&shifting),
                         false => shifting.clone(),
                     };
                     Ok((removed, shifted))
@@ -380,15 +385,24 @@ impl Mount {
             return Ok(());
         }
         self.remove_blocks(writer, inode, removing)?;
-        self.shift(writer, inode, shifting, delta)?;
-        self.store_size(writer, inode, size)
+        self.shift(writer, inode, shifting, delta, Some(size))
     }
 
-    /// Credits for removing something and for shifting something, each, if one transaction may have both.
-    fn credits_for_both(&self, writer: &Writer, inode: &Inode) -> Option<u32> {
-        let least = Credits::remove(self, inode).max(Credits::shift(self, inode));
-        let each = least.max(writer.ample_credits());
-        writer.may_have(2 * each + INODE_CREDITS).then_some(each)
+    /// Credits for removing something of a range and for shifting something, if one transaction may have both.
+    fn credits_for_both(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        removing: &Range<u64>,
+    ) -> Option<[u32; 2]> {
+        let blocks = removing.end - removing.start;
+        let least = [
+            Credits::remove_of(self, inode, blocks),
+            Credits::shift(self, inode),
+        ];
+        let ample = least.map(|least| least.max(writer.ample_credits()));
+        let may_have = |both: &[u32; 2]| writer.may_have(both[0] + both[1] + INODE_CREDITS);
+        [ample, least].into_iter().find(may_have)
     }
 
     fn insert_range(&self, writer: &Writer, inode: &Inode, span: &Span) -> Result<()> {
@@ -420,18 +434,30 @@ impl Mount {
         self.publish_shift(inode, &lock, done_of(&shifting, &left), delta)?;
         drop(lock);
         handle.stop()?;
-        self.shift(writer, inode, left, delta)
+        self.shift(writer, inode, left, delta, None)
     }
 
-    fn shift(&self, writer: &Writer, inode: &Inode, range: Range<u64>, delta: i64) -> Result<()> {
-        let least = Credits::shift(self, inode);
+    /// `size` is what the file has once all is moved, if that is another.
+    fn shift(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        range: Range<u64>,
+        delta: i64,
+        size: Option<u64>,
+    ) -> Result<()> {
+        let steps = Steps {
+            range,
+            least: Credits::shift(self, inode),
+            size,
+        };
         let mut step = |map: &mut crate::txn::file::MapChange<'_, '_>, rest, credits| {
             map.shift(rest, delta, credits)
         };
         let mut publish = |lock: &map::MapGuard<'_>, done: Range<u64>| {
             self.publish_shift(inode, lock, done, delta)
         };
-        self.in_steps(writer, inode, range, least, &mut step, &mut publish)
+        self.in_steps(writer, inode, steps, &mut step, &mut publish)
     }
 
     /// Shows readers what was moved.

@@ -159,7 +159,7 @@ impl Mount {
     /// As [`Mount::move_out`].
     pub(crate) fn resize_inline(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<bool> {
         if !self.fits_inline(inode, size)? {
-            self.move_out(writer, inode, Right::Everyone)?;
+            self.move_out(writer, inode, self.right())?;
             return Ok(false);
         }
         let mut content = self.inline_data(inode)?;

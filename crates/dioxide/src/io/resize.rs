@@ -25,6 +25,15 @@ use dioxide_format::types::Lblk;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// What [`Mount::in_steps`] goes through.
+pub(crate) struct Steps {
+    pub(crate) range: Range<u64>,
+    /// Credits that are enough for a step to get on.
+    pub(crate) least: u32,
+    /// The file's size from the last step on, if that is another.
+    pub(crate) size: Option<u64>,
+}
+
 /// One transaction's part of a change: of what is left of a range, with so many credits.
 type Step<'a> = dyn FnMut(&mut MapChange<'_, '_>, Range<u64>, u32) -> Result<Progress> + 'a;
 /// Shows readers what was done.
@@ -331,12 +340,15 @@ impl Mount {
         inode: &Inode,
         blocks: Range<u64>,
     ) -> Result<()> {
-        let least = Credits::remove(self, inode);
+        let steps = Steps {
+            range: blocks,
+            least: Credits::remove(self, inode),
+            size: None,
+        };
         self.in_steps(
             writer,
             inode,
-            blocks,
-            least,
+            steps,
             &mut |map, rest, credits| map.remove(rest, credits),
             &mut |lock, done| {
                 lock.set_hole(done);
@@ -345,31 +357,38 @@ impl Mount {
         )
     }
 
-    /// Changes the map of a range in steps of one transaction each. `least` credits are enough for
-    /// `step` to get on; `publish` shows readers what was done.
+    /// Changes the map of a range in steps of one transaction each; `publish` shows readers what was done.
     pub(crate) fn in_steps(
         &self,
         writer: &Writer,
         inode: &Inode,
-        range: Range<u64>,
-        least: u32,
+        steps: Steps,
         step: &mut Step<'_>,
         publish: &mut Publish<'_>,
     ) -> Result<()> {
+        let Steps { range, least, size } = steps;
         let mut rest = range;
         while !rest.is_empty() {
             let credits = least.max(writer.ample_credits());
             let mut handle = writer.begin(credits + INODE_CREDITS)?;
             let (now, lock) = (self.now(), inode.map.lock());
-            let progress = self.change_map(
+            let left = self.change_map(
                 writer,
                 &mut handle,
                 inode,
                 &lock,
-                |map| step(map, rest.clone(), credits),
-                &mut |disk, _| stamp(disk, now),
+                |map| Ok(step(map, rest.clone(), credits)?.left(&rest)),
+                &mut |disk, left: &Range<u64>| {
+                    stamp(disk, now);
+                    if let Some(size) = size.filter(|_| left.is_empty()) {
+                        disk.set_size(size);
+                    }
+                },
             )?;
-            let left = progress.left(&rest);
+            // Before what may fail: the inode says so already.
+            if let Some(size) = size.filter(|_| left.is_empty()) {
+                inode.set_size(size);
+            }
             publish(&lock, done_of(&rest, &left))?;
             drop(lock);
             handle.stop()?;
@@ -399,12 +418,15 @@ impl Mount {
         inode: &Inode,
         blocks: Range<u64>,
     ) -> Result<()> {
-        let least = Credits::convert(self, inode);
+        let steps = Steps {
+            range: blocks,
+            least: Credits::convert(self, inode),
+            size: None,
+        };
         self.in_steps(
             writer,
             inode,
-            blocks,
-            least,
+            steps,
             &mut |map, rest, credits| map.convert(rest, State::Unwritten, credits),
             &mut |lock, done| self.republish(inode, lock, done),
         )

@@ -62,21 +62,7 @@ pub(crate) struct FileBlocks<'c> {
 
 impl Blocks for FileBlocks<'_> {
     fn allocate_tree_block(&mut self, edit: &mut dyn Edit, goal: Pblk) -> Result<Pblk> {
-        let goal = if goal.0 == 0 { self.goal } else { goal };
-        let request = Request {
-            goal: Goal::Near(goal),
-            len: 1..=1,
-            stream: None,
-            right: Right::Map,
-        };
-        let run = self.writer.blocks.allocate(edit, &request)?;
-        self.grown += 1;
-        self.fresh.push(run.start);
-        if !self.extents && run.start.0 >= INDIRECT_END {
-            self.free_run(edit, run)?;
-            return Err(Error::NoSpace(Shortage::LowBlocks));
-        }
-        Ok(run.start)
+        self.allocate_block(edit, goal, Right::Map)
     }
 
     fn free(&mut self, edit: &mut dyn Edit, run: PhysicalRun) -> Result<()> {
@@ -96,6 +82,25 @@ impl Blocks for FileBlocks<'_> {
 }
 
 impl FileBlocks<'_> {
+    /// A block near `goal`, or near the file if that is 0.
+    fn allocate_block(&mut self, edit: &mut dyn Edit, goal: Pblk, right: Right) -> Result<Pblk> {
+        let goal = if goal.0 == 0 { self.goal } else { goal };
+        let request = Request {
+            goal: Goal::Near(goal),
+            len: 1..=1,
+            stream: None,
+            right,
+        };
+        let run = self.writer.blocks.allocate(edit, &request)?;
+        self.grown += 1;
+        self.fresh.push(run.start);
+        if !self.extents && run.start.0 >= INDIRECT_END {
+            self.free_run(edit, run)?;
+            return Err(Error::NoSpace(Shortage::LowBlocks));
+        }
+        Ok(run.start)
+    }
+
     fn free_run(&mut self, edit: &mut dyn Edit, run: Run) -> Result<()> {
         let fresh = self.fresh.iter().position(|&block| block == run.start);
         let release = match fresh {
@@ -136,7 +141,12 @@ impl Credits {
 
     /// Least for removing.
     pub(crate) fn remove(mount: &Mount, inode: &Inode) -> u32 {
-        let data = mount.credits_to_free(MOST_WRITTEN);
+        Credits::remove_of(mount, inode, MOST_WRITTEN.into())
+    }
+
+    /// Least for removing of a range of so many blocks.
+    pub(crate) fn remove_of(mount: &Mount, inode: &Inode, blocks: u64) -> u32 {
+        let data = mount.credits_to_free(blocks.min(MOST_WRITTEN.into()) as u32);
         match inode.is_extent_mapped() {
             true => tree::credits_for_remove(mount.tree_depth(inode) + 1, data),
             false => indirect::credits_for_remove(2 * CREDITS_PER_CLUSTER),
@@ -471,8 +481,8 @@ impl MapChange<'_, '_> {
 
     /// Maps a hole to a new block, which will be metadata. With bigalloc the block begins a cluster.
     pub(crate) fn add_metadata_block(&mut self, lblk: Lblk) -> Result<Pblk> {
-        let goal = self.blocks.goal;
-        let pblk = self.blocks.allocate_tree_block(self.handle, goal)?;
+        let right = self.blocks.mount.right();
+        let pblk = self.blocks.allocate_block(self.handle, Pblk(0), right)?;
         let extent = Extent {
             lblk,
             len: 1,

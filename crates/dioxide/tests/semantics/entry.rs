@@ -7,6 +7,7 @@ use dioxide::{
     SetAttributes,
 };
 use dioxide_format::inode::InodeFlags;
+use std::io::IoSlice;
 
 fn set_flags(bed: &Bed, path: &str, add: u32) {
     let flags = bed.metadata(path).expect("it exists").flags;
@@ -50,6 +51,26 @@ fn a1_read_only_mount_is_erofs() {
     assert_eq!(errno(fs.trim(0..1 << 20, 0)), libc::EROFS);
     fs.sync().expect("nothing to do");
     fs.close().expect("nothing to do");
+}
+
+/// As in Linux: of a write that passes the largest file, what fits is written.
+#[test]
+fn a1_write_up_to_the_largest_file_is_short() {
+    let bed = Bed::new(Policy::Best);
+    let options = OpenOptions::new().read(true).write(true);
+    let file = options.open(&bed, "/data").expect("it exists");
+    let most = u64::from(u32::MAX) * u64::from(bed.block_size());
+    let data = bytes(1, 4096);
+    assert_eq!(file.write_at(&data, most - 512).expect("512 fit"), 512);
+    let parts = [&data[..2048], &data[2048..]].map(IoSlice::new);
+    let wrote = file.write_vectored_at(&parts, most - 3000);
+    assert_eq!(wrote.expect("3000 fit"), 3000);
+    assert_eq!(file.len(), most);
+    let mut read = vec![0; 4096];
+    assert_eq!(file.read_at(&mut read, most - 3000).expect("reads"), 3000);
+    assert_eq!(read[..3000], data[..3000]);
+    assert_eq!(errno(file.write_at(&data, most)), libc::EFBIG);
+    file.set_len(0).expect("it is cut");
 }
 
 // As in Linux, where A1.4 asks only whether the file has direct I/O, and the mapping how a request is aligned: what the

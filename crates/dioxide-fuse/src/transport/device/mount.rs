@@ -18,6 +18,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+/// `MS_NOSYMFOLLOW`, which rustix does not have.
+const NOSYMFOLLOW: MountFlags = MountFlags::from_bits_retain(256);
+
 /// The connection.
 pub(super) fn mount(dir: &Path, options: &ConnectOptions) -> io::Result<File> {
     match by_ourselves(dir, options) {
@@ -84,6 +87,7 @@ fn flag(word: &str) -> Option<(MountFlags, bool)> {
         "sync" => (MountFlags::SYNCHRONOUS, true),
         "dirsync" => (MountFlags::DIRSYNC, true),
         "noatime" => (MountFlags::NOATIME, true),
+        "nosymfollow" => (NOSYMFOLLOW, true),
         _ => return None,
     })
 }

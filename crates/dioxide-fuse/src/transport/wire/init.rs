@@ -10,6 +10,8 @@ pub(in crate::transport) struct Offer {
     pub(in crate::transport) writeback: bool,
     pub(in crate::transport) permissions: bool,
     pub(in crate::transport) max_background: u16,
+    /// Times are whole multiples of so many nanoseconds.
+    pub(in crate::transport) time_gran: u32,
     /// Rings are ready.
     pub(in crate::transport) io_uring: bool,
 }
@@ -116,8 +118,7 @@ impl Init {
             .u16(offer.max_background)
             .u16((offer.max_background / 4).max(1) * 3)
             .u32(super::PAYLOAD_BYTES as u32)
-            // Times of one nanosecond.
-            .u32(1)
+            .u32(offer.time_gran)
             .u16(pages)
             .u16(0)
             .u32((flags >> 32) as u32)

@@ -157,6 +157,7 @@ const OFFER: Offer = Offer {
     writeback: true,
     permissions: false,
     max_background: 40,
+    time_gran: 1,
     io_uring: true,
 };
 

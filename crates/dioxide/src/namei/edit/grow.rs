@@ -10,7 +10,7 @@
 //! and the third is not to be had, two would have to be given back.
 
 use super::super::dir::block::{Blocks, DirBlock, Role};
-use crate::alloc::{Claim, Goal, Request, Right};
+use crate::alloc::{Claim, Goal, Request};
 use crate::inode::Inode;
 use crate::map::tree::{I_BLOCK_BYTES, Progress, Tree};
 use crate::map::{self, MapGuard};
@@ -242,7 +242,7 @@ impl Mount {
             goal,
             len: 1..=clusters,
             stream: Some(dir.stream()),
-            right: Right::Resource,
+            right: self.right(),
         };
         writer.blocks.claim(handle, &request)
     }

@@ -8,7 +8,7 @@
 
 use super::area::value_inode;
 use super::change::Work;
-use crate::alloc::{Goal, Request, Right, Run};
+use crate::alloc::{Goal, Request, Run};
 use crate::mount::Mount;
 use crate::txn::superblock::ByUse;
 use crate::{Error, Place, Result};
@@ -145,7 +145,7 @@ impl Work<'_, '_> {
             goal: Goal::Near(self.mount.goal_of(self.inode)?),
             len: 1..=1,
             stream: None,
-            right: Right::Resource,
+            right: self.mount.right(),
         };
         Ok(self.writer.blocks.allocate(self.handle, &request)?.start)
     }

@@ -11,9 +11,7 @@
 use super::area::Room;
 use super::change::Work;
 use super::key::Key;
-use crate::alloc::{
-    BlockAllocator, Claim, Goal, InodeAllocator, InodeKind, NewInode, Request, Right,
-};
+use crate::alloc::{BlockAllocator, Claim, Goal, InodeAllocator, InodeKind, NewInode, Request};
 use crate::inode::Inode;
 use crate::map::Run;
 use crate::map::tree::{self, Tree};
@@ -288,7 +286,7 @@ impl Work<'_, '_> {
                 goal: Goal::Near(goal),
                 len: 1..=left,
                 stream: None,
-                right: Right::Resource,
+                right: self.mount.right(),
             };
             let claim = self.writer.blocks.claim(&*self.handle, &request)?;
             left -= claim.run().len;
