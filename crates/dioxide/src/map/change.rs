@@ -7,8 +7,8 @@
 //! it finds is right because each step is one store, and is the last of its kind:
 //! - blocks inside a run of a region: its length;
 //! - whole spans: the span's word;
-//! - parts of a span: the entries of its leaf, in place. A span without a leaf gets one, filled
-//!   before the span's word leads to it;
+//! - parts of a span: the entries of its leaf, in place; the span's word, if it can say what the span is then: a file
+//!   that only grows has no leaves. Otherwise a span without a leaf gets one, filled before the span's word leads to it;
 //! - a region that was one run or hole: a node, filled before the region's word leads to it.
 //!
 //! Beside insertions and conversions a reader so finds for each block what it was or what it is.
@@ -227,6 +227,9 @@ impl Node {
         if blocks.len() == SPAN_BLOCKS as usize {
             return self.publish(span, what);
         }
+        if let Some(grown) = word.grown(&blocks, what) {
+            return self.publish(span, grown);
+        }
         match self.leaf(word) {
             Some(leaf) if leaf.holds(what, blocks.len() as u32) => {
                 leaf.put(blocks, what);
@@ -268,8 +271,15 @@ impl Node {
         let (_, first) = runs[0];
         let is_one =
             |(blocks, word): &(Range<u32>, Word)| *word == first.after(blocks.start.into());
-        if runs.iter().all(is_one) {
-            return self.publish(span, first);
+        let mut others = runs.iter().skip_while(|run| is_one(run));
+        match others.next() {
+            None => return self.publish(span, first),
+            Some((behind, Word::HOLE))
+                if first.tag() == Word::MAPPED && others.all(|(_, word)| *word == Word::HOLE) =>
+            {
+                return self.publish(span, Word::begun(behind.start, first.address()));
+            }
+            Some(_) => {}
         }
         let word = self.claim(span, &runs);
         let leaf = self.leaf(word).expect("claimed");

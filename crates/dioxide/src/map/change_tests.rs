@@ -293,6 +293,55 @@ fn span_that_fills_up_says_so_in_its_word_and_keeps_its_leaf() {
 }
 
 #[cfg_attr(not(loom), test)]
+fn span_that_only_grows_and_shrinks_needs_no_leaf() {
+    let mut pair = Pair::loaded(&[run(0, 1, 5_000, false), run(2048, 1, 6_000, false)]);
+    let begun = |blocks| Word::begun(blocks, 10_000);
+    for (from, to) in [(0, 3), (3, 4), (4, 300), (300, 511), (511, 512)] {
+        pair.set_run(run(512 + from, to - from, 10_000 + u64::from(from), false));
+        pair.check_all();
+        let full = Word::new(Word::MAPPED, 10_000);
+        let expected = if to == 512 { full } else { begun(to) };
+        assert_eq!(pair.span_word(1), expected);
+    }
+    for left in [500, 7] {
+        pair.set_hole(u64::from(512 + left)..2048);
+        pair.check_all();
+        assert_eq!(pair.span_word(1), begun(left));
+    }
+    // Written over by itself.
+    pair.set_run(run(512 + 2, 3, 10_002, false));
+    pair.check_all();
+    assert_eq!(pair.span_word(1), begun(7));
+    pair.set_hole(512..2048);
+    pair.check_all();
+    assert_eq!(pair.span_word(1), Word::HOLE);
+}
+
+#[cfg_attr(not(loom), test)]
+fn span_that_is_begun_gets_a_leaf_for_what_its_word_cannot_say() {
+    let changes = [
+        run(512 + 11, 1, 10_011, false),
+        run(512 + 10, 1, 20_000, false),
+        run(512 + 10, 1, 10_010, true),
+        run(512 + 3, 1, 10_003, true),
+        run(512 + 9, 2, 20_000, false),
+    ];
+    for change in changes {
+        let mut pair = Pair::loaded(&[run(0, 1, 5_000, false)]);
+        pair.set_run(run(512, 10, 10_000, false));
+        assert_eq!(pair.span_word(1), Word::begun(10, 10_000));
+        pair.set_run(change);
+        pair.check_all();
+        assert_eq!(pair.span_word(1).tag(), Word::LIVE);
+    }
+    let mut pair = Pair::loaded(&[run(0, 1, 5_000, false)]);
+    pair.set_run(run(512, 10, 10_000, false));
+    pair.set_hole(512..513);
+    pair.check_all();
+    assert_eq!(pair.span_word(1).tag(), Word::LIVE);
+}
+
+#[cfg_attr(not(loom), test)]
 fn span_completed_by_its_first_change_needs_no_leaf() {
     let mut pair = Pair::loaded(&[run(512, 500, 10_000, false)]);
     assert_eq!(pair.span_word(1).tag(), Word::FEW);

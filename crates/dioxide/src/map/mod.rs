@@ -6,7 +6,7 @@
 //!
 //! - a **region** is 2^18 blocks (1 GiB of 4 KiB blocks). A region that is one run, or nothing but
 //!   hole, is one word. Otherwise it has a node of
-//! - 512 **spans** of 512 blocks each. A span that is one run or hole is one word. Otherwise it has
+//! - 512 **spans** of 512 blocks each. A span that is one run or hole, or hole behind one run, is one word. Otherwise it has
 //!   a leaf of
 //! - 512 block addresses, four bytes each, relative to a base; or, while a span that was never
 //!   changed has at most 32 runs and holes, a list of them that is searched by comparing with all at once.

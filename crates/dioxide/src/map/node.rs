@@ -132,7 +132,7 @@ impl Node {
             Word::LIVE => Piece::of_narrow(self.live.leaf(number), word.base(), block),
             Word::WIDE => Piece::of_wide(&self.wide[number], block),
             Word::LIVE_WIDE => Piece::of_wide(self.live_wide.leaf(number), block),
-            _ => Piece::hole(SPAN_BLOCKS - block),
+            _ => Piece::of_begun(word, block),
         }
     }
 }

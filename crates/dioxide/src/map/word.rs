@@ -3,6 +3,7 @@
 //! Not for: where they are kept ([`super::node`]).
 
 use super::{MapKind, NODE_BITS, Run, SPAN_BLOCKS};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// One word of the map: three bits of tag, nine of leaf number, 52 of block address (addresses
@@ -28,7 +29,10 @@ impl Word {
     /// tags are free in the word of a span.
     pub(super) const LIVE: u64 = Word::NODE;
     pub(super) const LIVE_WIDE: u64 = 7;
-    pub(super) const HOLE: Word = Word(6 << 61);
+    /// Written blocks at the beginning of the span, and hole behind them: the number is how many, which is 0 for a span or
+    /// region that is hole. What a file that grows ends with.
+    pub(super) const BEGUN: u64 = 6;
+    pub(super) const HOLE: Word = Word(Word::BEGUN << 61);
     pub(super) const UNREAD: Word = Word(7 << 61);
 
     pub(super) fn leaf(tag: u64, number: usize, base: u64) -> Word {
@@ -77,6 +81,30 @@ impl Word {
             Word::HOLE => self,
             _ => Word(self.0 + blocks),
         }
+    }
+
+    /// The word of a span of which so many blocks are written, from this address on, and the rest is hole.
+    pub(super) fn begun(blocks: u32, address: u64) -> Word {
+        debug_assert!(0 < blocks && blocks < SPAN_BLOCKS);
+        Word::leaf(Word::BEGUN, blocks as usize, address)
+    }
+
+    /// What the word of a span that is hole, or is hole in the end, becomes when `blocks` become `what`, if a word
+    /// can say it.
+    pub(super) fn grown(self, blocks: &Range<u32>, what: Word) -> Option<Word> {
+        if self.tag() != Word::BEGUN || what.tag() != Word::MAPPED {
+            return None;
+        }
+        let first = match self {
+            Word::HOLE => what,
+            _ => Word::new(Word::MAPPED, self.base()),
+        };
+        let had = self.leaf_number() as u32;
+        let continues = blocks.start == had && what == first.after(had.into());
+        continues.then(|| match blocks.end {
+            SPAN_BLOCKS => first,
+            end => Word::begun(end, first.address()),
+        })
     }
 
     /// Whether the word says it all: one run, or hole.
@@ -130,6 +158,20 @@ impl Piece {
             kind: MapKind::Hole,
             pblk: 0,
             len,
+        }
+    }
+
+    /// Of a span that is hole from some block on.
+    #[inline(always)]
+    pub(super) fn of_begun(word: Word, block: u32) -> Piece {
+        let written = word.leaf_number() as u32;
+        match block < written {
+            true => Piece {
+                kind: MapKind::Mapped,
+                pblk: word.base() + u64::from(block),
+                len: written - block,
+            },
+            false => Piece::hole(SPAN_BLOCKS - block),
         }
     }
 
