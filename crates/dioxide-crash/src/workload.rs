@@ -387,8 +387,12 @@ fn sync_of(op: &Op) -> Op {
     }
 }
 
-/// More extents than one transaction takes away, and one that lies in most groups.
+/// More extents than one transaction takes away, and one that lies in most groups. Of a file that is mapped by indirect
+/// blocks: blocks of which each has an indirect one of its own, up to those that are mapped by three levels of them.
 fn truncate(layout: Layout) -> Vec<Op> {
+    if layout == Layout::Indirect {
+        return truncate_indirect();
+    }
     let size = layout.size_bytes() as u64;
     let (unit, many) = (layout.unit_bytes(), 100);
     let space = match layout {
@@ -400,6 +404,22 @@ fn truncate(layout: Layout) -> Vec<Op> {
     let rest = [
         allocate(2, Mode::KeepSize, 2 * many * unit, space),
         Op::Sync,
+        Op::SetLen { file: 2, len: 0 },
+        Op::Fsync { file: 2 },
+    ];
+    pieces.chain(rest).collect()
+}
+
+fn truncate_indirect() -> Vec<Op> {
+    const MAPPED_BY_ONE: u64 = 256 << 10;
+    let pieces = (0..270).map(|n| write(2, n * MAPPED_BY_ONE, 1000));
+    let rest = [
+        Op::Sync,
+        Op::SetLen {
+            file: 2,
+            len: 20 * MAPPED_BY_ONE + 700,
+        },
+        Op::Fsync { file: 2 },
         Op::SetLen { file: 2, len: 0 },
         Op::Fsync { file: 2 },
     ];
@@ -575,7 +595,12 @@ fn random_op(layout: Layout, random: &mut Random) -> Op {
         return write_durably(0, offset, len, durable);
     }
     let grain = [1, 512, 4096][random.below(3) as usize];
-    let offset = random.below(100_000) / grain * grain;
+    // Behind what one indirect block maps.
+    let far = match layout {
+        Layout::Indirect if random.below(4) == 0 => 266_240,
+        _ => 0,
+    };
+    let offset = far + random.below(100_000) / grain * grain;
     let len = (1 + random.below(20_000)).next_multiple_of(grain);
     let unit = layout.unit_bytes();
     let units = random.below(6) * unit;
