@@ -240,6 +240,11 @@ fn entry_head(area: &[u8], at: usize) -> Result<(XattrEntryDisk, &[u8])> {
     let len = usize::from(head.e_name_len);
     let entry = prefix(&area[at..], entry_len(len), STRUCTURE)?;
     let name = &entry[XattrEntryDisk::SIZE..][..len];
+    // Those of access control lists have no name but their prefix.
+    let whole = name_prefix(head.e_name_index)
+        .is_some_and(|prefix| !prefix.is_empty() && !prefix.ends_with('.'));
+    let named = len > 0 || whole;
+    ensure(named, STRUCTURE, "e_name_len", 0, "1 or more")?;
     ensure(
         !name.contains(&0),
         STRUCTURE,

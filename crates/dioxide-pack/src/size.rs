@@ -257,7 +257,13 @@ impl Sum<'_> {
                     .blocks(value)
                     .div_ceil(self.layout.cluster_blocks());
             } else {
-                return Err(Error::refused(&entry.path, "its attributes have no room"));
+                let why = match self.layout.ea_inode {
+                    true => "its attributes have no room",
+                    false => {
+                        "its attributes have no room; with -O ea_inode values have inodes of their own"
+                    }
+                };
+                return Err(Error::refused(&entry.path, why));
             }
         }
         self.clusters += u64::from(in_block < whole_block);

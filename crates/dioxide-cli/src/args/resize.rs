@@ -11,7 +11,8 @@ use std::path::PathBuf;
 #[command(after_help = "\
 The file system must not be mounted, and must have been closed cleanly. Without SIZE it gets all that
 the device or image has. An image that is too short is made longer, and shorter with its file system.
-The size that comes of it may be a little less: a last group needs room for its own metadata.
+The size that comes of it may be a little less: a last group needs room for its own metadata. It is more,
+and the exit status 1, if groups that were to make room for what is moved turn out to be needed; -M is content.
 
 What is in the way of a smaller size is moved: blocks of files to free blocks, inodes to free numbers.
 The file system is checked before, and nothing is moved if it has errors. A crash while files are moved

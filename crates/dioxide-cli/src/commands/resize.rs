@@ -1,7 +1,7 @@
 //! `dioxide resize`: the size of a file system changed, and what came of it.
 
 use crate::args::ResizeArgs;
-use crate::failure::{Failure, Status};
+use crate::failure::{Failure, Status, complain};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::bytes_words;
@@ -77,5 +77,14 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
         let (before, after) = (bytes_words(before), bytes_words(after));
         writeln!(out, "{about}: {after}, was {before}")?;
     }
-    Ok(Status::Fine)
+    match size {
+        Some(size) if !args.shrink && after < before && after > size => {
+            let words = bytes_words(size);
+            complain(format!(
+                "{about}: could not be made {words}: what is in use leaves no room for more to be moved"
+            ));
+            Ok(Status::Negative)
+        }
+        _ => Ok(Status::Fine),
+    }
 }

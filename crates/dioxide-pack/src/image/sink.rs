@@ -27,6 +27,7 @@ pub(super) struct ImageSink<'a> {
     path: Vec<u8>,
     file: Option<File>,
     small_inodes: bool,
+    told_nanos: bool,
     /// What has flags or a project.
     flagged: Vec<Flagged>,
     warnings: Vec<Warning>,
@@ -54,6 +55,7 @@ impl<'a> ImageSink<'a> {
             path: Vec::new(),
             file: None,
             small_inodes: fs.superblock().inode_size() == 128,
+            told_nanos: false,
             flagged: Vec::new(),
             warnings: Vec::new(),
         })
@@ -140,6 +142,10 @@ impl<'a> ImageSink<'a> {
         } else {
             entry.mtime.nanos
         };
+        if nanos != entry.mtime.nanos && !std::mem::replace(&mut self.told_nanos, true) {
+            let what = "has a time with nanoseconds, of which inodes of 128 bytes have none (nor have those of others)";
+            self.warnings.push(Warning::new(&entry.path, what));
+        }
         if secs != entry.mtime.secs {
             let what = format!(
                 "has the time {secs}: an inode has none of {}",

@@ -78,6 +78,19 @@ pub(super) fn decoder(compression: Compression, input: impl BufRead + 'static) -
     }
 }
 
+/// An end that comes too soon is told as such.
+fn failed(error: FrameDecoderError) -> io::Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(one) = cause {
+        let io = one.downcast_ref::<io::Error>();
+        if io.is_some_and(|io| io.kind() == io::ErrorKind::UnexpectedEof) {
+            return io::ErrorKind::UnexpectedEof.into();
+        }
+        cause = one.source();
+    }
+    io::Error::other(error)
+}
+
 /// All frames of a file in turn, checksums verified.
 struct ZstdReader<R> {
     input: R,
@@ -109,7 +122,7 @@ impl<R: BufRead> ZstdReader<R> {
             }
             begun => {
                 self.in_frame = true;
-                begun.map_err(io::Error::other)
+                begun.map_err(failed)
             }
         }
     }
@@ -140,7 +153,7 @@ impl<R: BufRead> Read for ZstdReader<R> {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
                 self.decoder
                     .decode_blocks(&mut self.input, one)
-                    .map_err(io::Error::other)?;
+                    .map_err(failed)?;
             }
         }
     }

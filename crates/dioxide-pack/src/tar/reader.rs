@@ -566,11 +566,15 @@ fn device(header: &Header) -> Result<(u32, u32), String> {
     if !header.has_device() {
         return Err("a device without numbers".into());
     }
-    let part = |field| {
+    // More than that ext4 cannot hold, and Linux does not know.
+    let part = |field, bits: u32| {
         let number = header.number(field)?;
-        u32::try_from(number).map_err(|_| format!("a device number of {number}"))
+        let held = u32::try_from(number)
+            .ok()
+            .filter(|held: &u32| *held >> bits == 0);
+        held.ok_or_else(|| format!("a device number of {number}: more than {bits} bits"))
     };
-    Ok((part(header::MAJOR)?, part(header::MINOR)?))
+    Ok((part(header::MAJOR, 12)?, part(header::MINOR, 20)?))
 }
 
 /// What headers say of a sparse file in PAX's forms.

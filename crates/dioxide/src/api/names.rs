@@ -108,7 +108,7 @@ impl Fs {
     /// # Errors
     /// `EEXIST`.
     pub fn mknod(&self, path: impl AsRef<[u8]>, special: Special, new: &NewFile) -> Result<()> {
-        self.make(path.as_ref(), &Blueprint::of(special), new)
+        self.make(path.as_ref(), &Blueprint::of(special)?, new)
     }
 
     /// `symlink`: a link that says `target`, which may be anything of 1 to 4095 bytes (less if blocks are small). Its
@@ -249,16 +249,20 @@ impl Mount {
 }
 
 impl Blueprint<'_> {
-    pub(super) fn of(special: Special) -> Blueprint<'static> {
-        match special {
+    /// # Errors
+    /// [`Error::Invalid`] for a device number that neither Linux nor ext4 can hold.
+    pub(super) fn of(special: Special) -> Result<Blueprint<'static>> {
+        let number = |major: u32, minor: u32| match major >> 12 == 0 && minor >> 20 == 0 {
+            true => Ok(DeviceNumber { major, minor }),
+            false => Err(Error::Invalid(format!(
+                "device {major}:{minor}: at most 4095:1048575"
+            ))),
+        };
+        Ok(match special {
             Special::Fifo => Blueprint::Fifo,
             Special::Socket => Blueprint::Socket,
-            Special::CharDevice(major, minor) => {
-                Blueprint::CharDevice(DeviceNumber { major, minor })
-            }
-            Special::BlockDevice(major, minor) => {
-                Blueprint::BlockDevice(DeviceNumber { major, minor })
-            }
-        }
+            Special::CharDevice(major, minor) => Blueprint::CharDevice(number(major, minor)?),
+            Special::BlockDevice(major, minor) => Blueprint::BlockDevice(number(major, minor)?),
+        })
     }
 }

@@ -221,7 +221,7 @@ impl Node {
     /// # Errors
     /// As [`Fs::mknod`].
     pub fn mknod(&self, name: &[u8], special: Special, new: &NewFile) -> Result<Node> {
-        self.make(name, &Blueprint::of(special), new)
+        self.make(name, &Blueprint::of(special)?, new)
     }
 
     /// `symlink`.

@@ -102,11 +102,13 @@ impl Checker<'_> {
         if let Err(error) = &summed {
             self.find(Code::DescriptorChecksum, place.clone(), error.to_string());
         }
-        let valid = desc.validate(&self.sb, group);
-        if let Err(error) = &valid {
-            self.find(Code::DescriptorInvalid, place, error.to_string());
-        }
         let usable = self.is_usable(&desc, group);
+        if let Err(error) = desc.validate(&self.sb, group) {
+            self.find(Code::DescriptorInvalid, place, error.to_string());
+        } else if !usable {
+            let what = "a bitmap or the inode table is where the superblock is";
+            self.find(Code::DescriptorInvalid, place, what);
+        }
         self.groups.all.push(GroupState {
             desc,
             usable,

@@ -22,6 +22,7 @@ use crate::txn::inode::{INODE_CREDITS, TableBlock};
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, Place, Result};
 use dioxide_format::features::{Incompat, RoCompat};
+use dioxide_format::inline_data;
 use dioxide_format::inode::{
     DeviceNumber, FileType, GOOD_OLD_SIZE, Inode as DiskInode, InodeFlags, Timestamp,
 };
@@ -102,6 +103,16 @@ impl<'a> Blueprint<'a> {
 
 fn target_too_long(len: usize, most: usize) -> Error {
     Error::NameTooLong(format!("a target of {len} bytes, where {most} fit"))
+}
+
+/// A file whose content lies in its inode for as long as it has room there; none if not even an empty one has.
+fn begun_inline(disk: &DiskInode) -> Result<Option<DiskInode>> {
+    let failed = |error| Error::format(error, Place::default());
+    let raw = inline_data::with_system_data(disk, &disk.encode()).map_err(failed)?;
+    let Some(raw) = raw else { return Ok(None) };
+    let mut inline = DiskInode::parse(&raw, raw.len()).map_err(failed)?;
+    inline.disk_mut().i_flags |= InodeFlags::INLINE_DATA.0;
+    Ok(Some(inline))
 }
 
 /// Whether a directory was not removed. The caller has its `names`.
@@ -571,7 +582,14 @@ impl Mount {
         disk.disk_mut().i_generation = new
             .generation
             .unwrap_or_else(|| self.next_generation.fetch_add(1, Ordering::Relaxed));
-        if what.is_mapped() && self.sb.features().incompat.contains(Incompat::EXTENTS) {
+        let incompat = self.sb.features().incompat;
+        let inline = match what {
+            Blueprint::Regular if incompat.contains(Incompat::INLINE_DATA) => begun_inline(&disk)?,
+            _ => None,
+        };
+        if let Some(inline) = inline {
+            disk = inline;
+        } else if what.is_mapped() && incompat.contains(Incompat::EXTENTS) {
             disk.disk_mut().i_flags |= InodeFlags::EXTENTS.0;
             disk.set_i_block(&Tree::empty_root());
         }

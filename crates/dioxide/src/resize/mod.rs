@@ -111,7 +111,8 @@ pub type OnProgress<'p> = dyn FnMut(Step, u64, u64) + 'p;
 /// Gives the file system in an image or on a block device `size_bytes`, or all that the device has. An
 /// image that is too short is made longer; one that holds the file system and nothing else is made shorter
 /// with it. The size that comes of it may be less: whole clusters, and no last group without room for its
-/// own metadata. What is in the way of a smaller one is moved. Blocks.
+/// own metadata. What is in the way of a smaller one is moved. It may be more than a smaller size that was asked for, if
+/// groups that were to make room cannot go: as small as it could be made then. Blocks.
 ///
 /// # Errors
 /// Nothing is changed by any of these, but for the length of an image. [`Error::Device`], also for one
@@ -156,7 +157,8 @@ pub fn resize_telling(
     let resized = resize_on(&device, size / block, progress)?;
     drop(device);
     if options.img_offset == 0 {
-        shorten(path, sb.blocks_count() * block, needed)?;
+        let has = resized.after.blocks_count() * block;
+        shorten(path, sb.blocks_count() * block, has.max(needed))?;
     }
     Ok(resized)
 }
