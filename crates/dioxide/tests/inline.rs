@@ -184,6 +184,39 @@ fn content_stays_in_the_inode_while_it_fits_and_leaves_it_once() {
     );
 }
 
+/// As those that the kernel makes.
+#[test]
+fn new_file_is_inline_while_it_has_room() {
+    need_root!();
+    for (shape, builder) in shapes() {
+        let (image, _) = with_files(builder);
+        let fs = open(&image);
+        let options = OpenOptions::new().write(true).create_new(true);
+        let lens = [0, 1, 60, 61, 90, 3000, 20_000];
+        for len in lens {
+            let file = options.open(&fs, format!("n{len}")).expect("room");
+            assert_eq!(file.write_at(&vec![7; len], 0).expect("room"), len);
+            let is_inline = file.metadata().flags & 0x1000_0000 != 0;
+            assert!(is_inline || len > 60, "{shape}: {len}");
+            assert!(!is_inline || len < 1024, "{shape}: {len}");
+        }
+        let direct = options.direct(true).open(&fs, "direct").expect("room");
+        direct.write_at(&vec![7; 8192], 4096).expect("room");
+        drop(direct);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+        image.populate_with_kernel(|root| {
+            for len in lens {
+                let read = fs::read(root.join(format!("n{len}"))).expect("readable");
+                assert_eq!(read, vec![7; len], "{shape}");
+            }
+            let direct = fs::read(root.join("direct")).expect("readable");
+            assert_eq!(direct, [vec![0; 4096], vec![7; 8192]].concat(), "{shape}");
+        });
+        e2fsck_clean(image.path());
+    }
+}
+
 // What was synced is there after a crash, in the inode or out of it.
 #[test]
 fn synced_content_is_there_in_what_a_crash_leaves() {

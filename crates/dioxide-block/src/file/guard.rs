@@ -130,7 +130,7 @@ pub(super) fn check_and_lock(
 }
 
 /// Locks the file that is behind a loop device, and the one behind that if it is a loop device again. One that cannot be
-/// opened, or is not there any more, nobody else can open either.
+/// opened, or has another name now, is passed over.
 fn lock_behind(
     path: &Path,
     fd: &OwnedFd,
@@ -172,8 +172,10 @@ fn open_behind(
     let info = loop_info(fd).filter(|info| info.is_of(&stat))?;
     // Where a partition begins, in sectors; a whole device has no such file.
     let first = read("start").and_then(|text| text.trim().parse::<u64>().ok());
-    let base = info.offset + first.unwrap_or(0) * 512;
-    Some((behind, base + part.start..base.saturating_add(part.end)))
+    let base = first.unwrap_or(0).saturating_mul(512);
+    let base = base.saturating_add(info.offset);
+    let whole = |byte| base.saturating_add(byte);
+    Some((behind, whole(part.start)..whole(part.end)))
 }
 
 /// The error for a block device that refused `O_EXCL`.

@@ -135,6 +135,16 @@ fn link_out_of_the_tree_is_refused_but_a_symlink_may_point_anywhere() {
 }
 
 #[test]
+fn device_that_ext4_cannot_hold_is_refused() {
+    for (field, number) in [(329, "0010000\0"), (337, "4000000\0")] {
+        let mut device = entry(b"dev", b'3', b"", b"");
+        device[field..field + 8].copy_from_slice(number.as_bytes());
+        sum(&mut device);
+        refused_entry(&[device], "dev", "a device number of");
+    }
+}
+
+#[test]
 fn entry_below_what_is_no_directory_is_refused() {
     let symlink = || entry(b"s", b'2', b"/etc", b"");
     refused_entry(

@@ -735,9 +735,12 @@ impl Mount {
             self.change_map(writer, handle, inode, &lock, remove, &mut |_, _| {})?;
             block = *inode.node().disk.i_block();
         }
+        // Without a time of deletion e2fsck takes it for damaged.
+        let now = self.now().secs as u32;
         self.end_inode(handle, inode, &lock, &mut |disk| {
             disk.set_i_block(&block);
             disk.set_links_count(0);
+            disk.set_dtime(now.max(1));
             disk.set_size(0);
         })?;
         self.inodes.forget(inode.ino);

@@ -315,6 +315,7 @@ impl Mount {
 
     /// Frees an orphan that has ended; later, if this thread's own queue is in it.
     pub(crate) fn delete_or_defer(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
+        let _ending = writer.ending();
         match self.delete(writer, inode) {
             Err(Error::Deadlock(_)) => {
                 self.deferred.lock().push(inode.clone());

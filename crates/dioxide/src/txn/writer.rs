@@ -16,7 +16,8 @@ use dioxide_journal::transaction::Tid;
 use dioxide_journal::{Edit, Kind};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// The parts of a mount that change metadata.
 #[derive(Debug)]
@@ -33,7 +34,22 @@ pub(crate) struct Writer {
     has_journal: bool,
     /// Freed blocks are discarded once that is committed.
     discard: bool,
+    /// Files that are being freed now.
+    ending: AtomicUsize,
 }
+
+/// Counts a file that is being freed.
+pub(crate) struct Ending<'w>(&'w Writer);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.ending.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Who needs space waits so long for others to free files, and looks so often.
+const MOST_WAIT: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(1);
 
 impl Mount {
     /// What changes metadata. Made at the first call, which marks the file system as in use. Blocks.
@@ -174,6 +190,7 @@ impl Writer {
             feature_credits: superblock::ByUse::credits(&mount.sb),
             xattrs: Mutex::default(),
             has_journal,
+            ending: AtomicUsize::new(0),
             discard: mount.discard,
         })
     }
@@ -227,13 +244,34 @@ impl Writer {
         }));
     }
 
-    /// Commits what is pending if that sets free blocks that can be had. Whether it did.
+    /// To be held while a file is freed.
+    pub(crate) fn ending(&self) -> Ending<'_> {
+        self.ending.fetch_add(1, Ordering::Relaxed);
+        Ending(self)
+    }
+
+    /// Commits what is pending if that sets free blocks that can be had, or waits until others have freed some. Whether
+    /// there can be more now. No handle is open.
     pub(crate) fn commit_for_space(&self) -> Result<bool> {
-        if self.blocks.pending_clusters() == 0 {
+        if self.blocks.pending_clusters() == 0 && !self.wait_for_endings() {
             return Ok(false);
         }
         self.journal.force_commit()?;
         Ok(true)
+    }
+
+    /// Waits for what is pending, as long as files are being freed. Whether any were.
+    fn wait_for_endings(&self) -> bool {
+        let until = Instant::now() + MOST_WAIT;
+        let mut any = false;
+        while self.ending.load(Ordering::Acquire) > 0 && Instant::now() < until {
+            any = true;
+            if self.blocks.pending_clusters() > 0 {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        any
     }
 
     /// Waits until a transaction is durable, where there is a journal to make it so.

@@ -134,6 +134,12 @@ const BY_DEBUGFS: &[Case] = &[
         set_bg(s, "block_bitmap 5000000")
     }),
     (
+        "bitmap on the superblock",
+        Code::DescriptorInvalid,
+        Agrees,
+        |s| set_bg(s, &format!("block_bitmap {}", s.sb.first_data_block())),
+    ),
+    (
         "bitmaps in one place",
         Code::MetadataConflict,
         Agrees,
