@@ -201,8 +201,9 @@ impl Server {
 
     /// What times of the file system are multiples of, in nanoseconds: inodes of the first size have whole seconds.
     pub fn time_gran(&self) -> u32 {
-        const FIRST_INODE_BYTES: usize = 128;
-        let is_short = |live: &Live| live.fs.superblock().inode_size() == FIRST_INODE_BYTES;
+        let is_short = |live: &Live| {
+            live.fs.superblock().inode_size() == dioxide::format::inode::GOOD_OLD_SIZE
+        };
         match self.live().is_ok_and(|live| is_short(&live)) {
             true => 1_000_000_000,
             false => 1,
