@@ -176,6 +176,7 @@ impl Layout {
         Units {
             block_bytes,
             cluster_bytes: cluster.unwrap_or(block_bytes),
+            inline_bytes: if self == Layout::Inline { 256 } else { 0 },
         }
     }
 

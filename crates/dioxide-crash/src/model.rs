@@ -12,6 +12,9 @@
 //! With bigalloc, a hole may keep its place, since other blocks of its cluster are in use; what is allocated there
 //! again is the same space, although the map that had it before may still be the one on the disk.
 //!
+//! Content that lies in an inode is a first block that is written, where it is zeros too: as such it leaves the inode.
+//! That it is never older or newer than the inode is not asked here.
+//!
 //! Invariant: the space of a file behind its end is zero.
 
 use crate::attributes::IN_STEP;
@@ -57,6 +60,8 @@ pub struct Units {
     pub block_bytes: u64,
     /// What is allocated at once: a multiple of the block, which it is without bigalloc.
     pub cluster_bytes: u64,
+    /// No content that lies in an inode is longer; 0 where none lies there.
+    pub inline_bytes: u64,
 }
 
 /// Space that a block of a file is in.
@@ -72,6 +77,8 @@ pub(crate) struct Slot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) size: u64,
+    /// Whether the content may lie in the inode.
+    inline: bool,
     /// Space of blocks that are holes now, in clusters of which other blocks are in use: a block that is
     /// allocated there again is in the same place, at once.
     ghosts: BTreeMap<u64, usize>,
@@ -99,7 +106,7 @@ pub(crate) struct History {
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) block_bytes: u64,
-    cluster_bytes: u64,
+    units: Units,
     pub(crate) ops: Vec<Op>,
     pub(crate) names: Vec<String>,
     pub(crate) files: Vec<History>,
@@ -115,20 +122,14 @@ pub struct Model {
 impl Model {
     /// The files of an image, with the attributes that they have there, by file.
     pub fn new(units: Units, specs: &[FileSpec], attributes: &[(u16, i64)]) -> Model {
-        let Units {
-            block_bytes,
-            cluster_bytes,
-        } = units;
         let files = specs.iter().enumerate().zip(attributes);
         Model {
-            block_bytes,
-            cluster_bytes,
+            block_bytes: units.block_bytes,
+            units,
             ops: Vec::new(),
             names: specs.iter().map(|spec| spec.name.clone()).collect(),
             files: files
-                .map(|((file, spec), &attributes)| {
-                    History::new(block_bytes, file, spec, attributes)
-                })
+                .map(|((file, spec), &attributes)| History::new(units, file, spec, attributes))
                 .collect(),
             trees: vec![Arc::default()],
             tree: Names::default(),
@@ -195,13 +196,14 @@ impl Model {
         for (file, history) in self.files.iter_mut().enumerate() {
             let mut change = Change {
                 state,
+                units: self.units,
                 block_bytes: self.block_bytes,
-                cluster_blocks: self.cluster_bytes / self.block_bytes,
                 layout: (**history.now()).clone(),
                 spaces: &mut history.spaces,
             };
             if op.file() == Some(file) {
                 change.make(&op, written.clone());
+                change.fill_inline(&op);
             }
             if let Some(attributes) = self.tree.attributes(&self.names[file]) {
                 change.layout.mode = attributes.mode;
@@ -289,10 +291,12 @@ impl Model {
 }
 
 impl History {
-    fn new(block_bytes: u64, file: FileNo, spec: &FileSpec, (mode, atime): (u16, i64)) -> History {
+    fn new(units: Units, file: FileNo, spec: &FileSpec, (mode, atime): (u16, i64)) -> History {
+        let block_bytes = units.block_bytes;
         let sectors = (block_bytes / SECTOR) as usize;
         let mut layout = Layout {
             size: spec.size,
+            inline: spec.size <= units.inline_bytes && units.inline_bytes > 0,
             ghosts: BTreeMap::new(),
             mode,
             atime,
@@ -361,8 +365,8 @@ fn blocks(range: Range<u64>, block_bytes: u64) -> Vec<(u64, Range<u64>)> {
 /// One operation on one file.
 struct Change<'a> {
     state: u32,
+    units: Units,
     block_bytes: u64,
-    cluster_blocks: u64,
     layout: Layout,
     spaces: &'a mut Vec<Versions>,
 }
@@ -426,6 +430,15 @@ impl Change<'_> {
         self.state = state;
     }
 
+    /// Content that still lies in the inode has no holes.
+    fn fill_inline(&mut self, op: &Op) {
+        let moved_out = matches!(op, Op::Allocate { .. });
+        self.layout.inline &= !moved_out && self.layout.size <= self.units.inline_bytes;
+        if self.layout.inline && self.layout.size > 0 {
+            self.make_visible(0);
+        }
+    }
+
     /// What a block holds, of which a part is about to be written; allocated if it is a hole.
     fn make_visible(&mut self, block: u64) -> Box<[u8]> {
         if let Some(slot) = self.layout.slots.get(&block)
@@ -469,7 +482,8 @@ impl Change<'_> {
         let freed: Vec<_> = self.layout.slots.extract_if(.., is_freed).collect();
         let ghosts = freed.into_iter().map(|(block, slot)| (block, slot.space));
         self.layout.ghosts.extend(ghosts);
-        let (slots, count) = (&self.layout.slots, self.cluster_blocks);
+        let count = self.units.cluster_bytes / self.block_bytes;
+        let slots = &self.layout.slots;
         self.layout.ghosts.retain(|block, _| {
             let cluster = block / count * count;
             slots.range(cluster..cluster + count).next().is_some()

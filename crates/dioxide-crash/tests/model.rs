@@ -27,6 +27,7 @@ fn fresh(block_bytes: u64) -> (Model, Vec<Seen>) {
     let units = Units {
         block_bytes,
         cluster_bytes: 4096,
+        inline_bytes: 0,
     };
     let model = Model::new(units, &specs, &[(0o644, 7); 2]);
     let files = specs.iter().enumerate().map(|(file, spec)| Seen {
@@ -234,6 +235,51 @@ fn extension_without_its_data_is_refused() {
     };
     assert_eq!(grown(true), Ok(()));
     assert!(grown(false).is_err());
+}
+
+#[test]
+fn zeros_that_left_the_inode_are_overwritten_in_place_and_a_hole_is_not() {
+    let found = |inline_bytes| {
+        let units = Units {
+            block_bytes: 1024,
+            cluster_bytes: 1024,
+            inline_bytes,
+        };
+        let spec = FileSpec {
+            name: "/a".into(),
+            size: 0,
+            data: vec![],
+            unwritten: vec![],
+        };
+        let mut model = Model::new(units, &[spec], &[(0o644, 7)]);
+        let punched = Op::Allocate {
+            file: 0,
+            mode: Mode::PunchHole,
+            offset: 5,
+            len: 20,
+        };
+        let grown = Op::SetLen { file: 0, len: 9000 };
+        let ops = [Op::SetLen { file: 0, len: 45 }, punched, Op::Sync, grown];
+        ops.into_iter().for_each(|op| model.push(op));
+        let overwrite = write(0, 0, 50);
+        let data = model.data_of(&overwrite);
+        model.push(overwrite);
+        let times: Vec<Times> = (0..5)
+            .map(|op| Times {
+                began: op,
+                acknowledged: op + 1,
+            })
+            .collect();
+        let seen = Seen {
+            data: data[..45].to_vec(),
+            mode: 0o644,
+            atime: 7,
+            shape: 0,
+        };
+        Promise::at(&model, &times, 5).check(&model, &[seen])
+    };
+    assert_eq!(found(256), Ok(()));
+    assert!(found(0).is_err());
 }
 
 #[test]

@@ -186,6 +186,7 @@ pub fn start() -> Start {
         units: Units {
             block_bytes: BLOCK,
             cluster_bytes: BLOCK,
+            inline_bytes: 0,
         },
         files,
         journal: true,
