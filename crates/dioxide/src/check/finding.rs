@@ -124,6 +124,7 @@ codes! {
     StateNotClean "state-not-clean" Pass0 Note "The file system was not unmounted cleanly.",
     DescriptorChecksum "descriptor-checksum" Pass0 Error "A group descriptor does not match its checksum.",
     DescriptorInvalid "descriptor-invalid" Pass0 Error "A group descriptor points outside the file system or counts too many.",
+    DescriptorFlags "descriptor-flags" Pass0 Note "A group descriptor has flags or a count for which the feature is off; they count for nothing.",
     MetadataConflict "metadata-conflict" Pass0 Error "Fixed metadata of two kinds or groups overlaps.",
     ReadError "read-error" Pass0 Error "Blocks cannot be read.",
     JournalInvalid "journal-invalid" Pass0 Error "The journal's inode or superblock is damaged.",

@@ -4,7 +4,7 @@ use super::Checker;
 use super::finding::{At, Code};
 use super::layout::Kind;
 use dioxide_format::features::Incompat;
-use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
+use dioxide_format::group_desc::{BLOCK_UNINIT, GroupChecksum, GroupDesc, INODE_UNINIT};
 use dioxide_format::types::Group;
 use std::ops::Range;
 
@@ -102,6 +102,12 @@ impl Checker<'_> {
         if let Err(error) = &summed {
             self.find(Code::DescriptorChecksum, place.clone(), error.to_string());
         }
+        let unwritten = desc.flags() & (INODE_UNINIT | BLOCK_UNINIT) != 0;
+        let summing = self.sb.features().group_csum();
+        if !summing && (unwritten || desc.itable_unused() != 0) {
+            let text = "says what was never written, without uninit_bg or metadata_csum";
+            self.find(Code::DescriptorFlags, place.clone(), text);
+        }
         let usable = self.is_usable(&desc, group);
         if let Err(error) = desc.validate(&self.sb, group) {
             self.find(Code::DescriptorInvalid, place, error.to_string());
@@ -112,7 +118,7 @@ impl Checker<'_> {
         self.groups.all.push(GroupState {
             desc,
             usable,
-            summed: summed.is_ok() && self.sb.features().group_csum(),
+            summed: summed.is_ok() && summing,
         });
     }
 

@@ -80,10 +80,10 @@ impl Checker<'_> {
         let is_orphan = self.inodes.get(ino).has(ORPHAN);
         self.judge_dtime(ino, &inode, is_orphan);
         let is_hidden = self.is_hidden(ino);
+        if self.is_without_use(ino) {
+            return self.unused_reserved_inode(ino, &inode, raw);
+        }
         if inode.links_count() == 0 && !is_orphan && (!is_hidden || inode.mode() == 0) {
-            if ino == Ino::BAD_BLOCKS {
-                self.map_blocks(ino, &inode);
-            }
             return;
         }
         self.remember(ino, &inode, is_hidden);
@@ -147,7 +147,8 @@ impl Checker<'_> {
         self.judge_flags(ino, inode);
         self.judge_times(ino, inode);
         if ino == Ino::RESIZE {
-            return self.resize_inode_blocks(inode);
+            let xattrs = self.xattrs(ino, inode, raw);
+            return self.resize_inode_blocks(inode, xattrs.blocks);
         }
         match inode.file_type() {
             Some(FileType::Regular | FileType::Directory) => {}
@@ -158,7 +159,7 @@ impl Checker<'_> {
         self.contents(ino, inode, raw);
     }
 
-    fn judge_fields(&mut self, ino: Ino, inode: &Inode) {
+    pub(super) fn judge_fields(&mut self, ino: Ino, inode: &Inode) {
         let place = At::ino(ino);
         if let Err(error) = inode.validate(&self.sb)
             && !(ino < self.sb.first_ino() && inode.mode() == 0)
@@ -197,7 +198,7 @@ impl Checker<'_> {
         }
     }
 
-    fn judge_flags(&mut self, ino: Ino, inode: &Inode) {
+    pub(super) fn judge_flags(&mut self, ino: Ino, inode: &Inode) {
         let features = self.sb.features();
         let (incompat, flags) = (features.incompat, inode.flags());
         let has = |flag| flags.contains(flag);

@@ -108,6 +108,9 @@ impl Checker<'_> {
             return external(device, &self.sb).map_err(|error| error.to_string());
         }
         let ino = self.sb.journal_inum().ok_or("s_journal_inum is 0")?;
+        if self.sb.journal_uuid() != [0; 16] {
+            return Err("s_journal_uuid names a device, and s_journal_inum an inode".into());
+        }
         let (inode, _) = self
             .read_inode(ino)
             .ok_or_else(|| format!("inode {ino} cannot be read"))?;
@@ -345,9 +348,10 @@ impl Checker<'_> {
             }
             return;
         }
-        let others = (0..)
-            .zip(&pointers)
-            .any(|(i, p): (usize, &u32)| i != DOUBLE && *p != 0);
+        let others = inode.uses_extents()
+            || (0..)
+                .zip(&pointers)
+                .any(|(i, p): (usize, &u32)| i != DOUBLE && *p != 0);
         let is_file = inode.file_type() == Some(FileType::Regular) && inode.links_count() > 0;
         let double = u64::from(pointers[DOUBLE]);
         if others || !is_file || !self.physical().contains(&double) {
@@ -397,7 +401,7 @@ impl Checker<'_> {
     }
 
     /// Pass 1 for the resize inode: all but one of its blocks are descriptors.
-    pub(super) fn resize_inode_blocks(&mut self, inode: &Inode) {
+    pub(super) fn resize_inode_blocks(&mut self, inode: &Inode, xattr_blocks: u64) {
         let double = indirect::pointers(inode.i_block()).nth(DOUBLE).unwrap_or(0);
         let wanted = self.sb.features().compat.contains(Compat::RESIZE_INODE);
         if !wanted || !self.physical().contains(&u64::from(double)) {
@@ -415,10 +419,77 @@ impl Checker<'_> {
         let blocks = (1 + reserved * (1 + backups)) * if ratio > 1 { ratio } else { 1 };
         let huge = self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
         let stored = inode.sectors(huge, self.sb.block_size());
-        let sectors = blocks * u64::from(self.sb.block_size() / 512);
+        let sectors = (blocks + xattr_blocks) * u64::from(self.sb.block_size() / 512);
         if stored != sectors && ratio == 1 {
             let text = format!("i_blocks is {stored}, {sectors} are in use");
             self.find(Code::InodeBlocks, At::ino(Ino::RESIZE), text);
         }
+        // Each reserved block is a block of pointers to its copies, at its number modulo their count.
+        let pointers = u64::from(self.sb.block_size() / 4);
+        let table = u64::from(self.sb.descriptor_blocks());
+        let last = match (reserved, table % pointers + reserved > pointers) {
+            (0, _) => return,
+            (_, true) => pointers - 1,
+            (_, false) => (table + reserved - 1) % pointers,
+        };
+        let least = match backups {
+            0 => 0,
+            _ => {
+                (DOUBLE as u64 - 1 + pointers * (1 + last) + backups)
+                    * u64::from(self.sb.block_size())
+            }
+        };
+        if inode.size() < least {
+            let text = format!("i_size is {}, with blocks up to {least}", inode.size());
+            self.find(Code::InodeSize, At::ino(Ino::RESIZE), text);
+        }
+    }
+
+    /// Whether an inode is reserved, and for nothing that this file system has.
+    pub(super) fn is_without_use(&self, ino: Ino) -> bool {
+        let disk = self.sb.disk();
+        let used = [
+            Ino::ROOT.0,
+            Ino::RESIZE.0,
+            disk.s_usr_quota_inum,
+            disk.s_grp_quota_inum,
+            disk.s_prj_quota_inum,
+            self.sb.orphan_file_inum().map_or(0, Ino::get),
+            self.sb.journal_inum().map_or(0, Ino::get),
+        ];
+        ino < self.sb.first_ino() && !used.contains(&ino.0)
+    }
+
+    /// Pass 1 for the list of bad blocks, and for inodes that are reserved for what is not here.
+    pub(super) fn unused_reserved_inode(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) {
+        let disk = inode.disk();
+        let place = At::ino(ino);
+        if ino == Ino::BAD_BLOCKS {
+            let owner = u32::from(disk.i_uid) | u32::from(disk.i_gid);
+            let used = inode.mode() != 0 || inode.links_count() != 0 || owner != 0;
+            if used || inode.has_inline_data() || inode.file_acl().is_some() {
+                let text = "the list of bad blocks has a type, an owner, links or attributes";
+                self.find(Code::InodeField, place, text);
+            }
+            self.map_blocks(ino, inode);
+            return;
+        }
+        const USER_QUOTA: Ino = Ino(3);
+        const GROUP_QUOTA: Ino = Ino(4);
+        const BOOT_LOADER: Ino = Ino(5);
+        if [USER_QUOTA, GROUP_QUOTA, Ino::JOURNAL].contains(&ino) {
+            let first = indirect::pointers(inode.i_block()).next();
+            if inode.links_count() != 0 || disk.i_blocks_lo != 0 || first != Some(0) {
+                let text = "reserved for a quota or a journal that is not here, and not empty";
+                self.find(Code::InodeField, place, text);
+            }
+            return;
+        }
+        if inode.mode() != 0 && (ino != BOOT_LOADER || inode.is_dir()) {
+            let text = format!("reserved, and its mode is {:o}", inode.mode());
+            self.find(Code::InodeMode, place, text);
+        }
+        self.judge_flags(ino, inode);
+        self.contents(ino, inode, raw);
     }
 }

@@ -190,6 +190,39 @@ const BY_DEBUGFS: &[Case] = &[
         s.debugfs("sif <8> mode 040755")
     }),
     (
+        "journal inside and outside",
+        Code::JournalInvalid,
+        Agrees,
+        |s| s.debugfs("ssv journal_uuid 11111111-1111-1111-1111-111111111111"),
+    ),
+    ("attributes of inode 9", Code::XattrInvalid, Agrees, |s| {
+        s.debugfs(&format!("sif <9> file_acl {}", s.blocks("file")[0]))
+    }),
+    ("attributes of inode 7", Code::XattrInvalid, Agrees, |s| {
+        s.debugfs(&format!("sif <7> file_acl {}", s.blocks("file")[0]))
+    }),
+    ("index of inode 10", Code::InodeFlags, Agrees, |s| {
+        s.debugfs("sif <10> flags 0x1000")
+    }),
+    ("mode of inode 9", Code::InodeMode, Agrees, |s| {
+        s.debugfs("sif <9> mode 0100644")
+    }),
+    ("blocks of inode 5", Code::InodeBlocks, Agrees, |s| {
+        s.debugfs("sif <5> blocks 2")
+    }),
+    ("owner of bad blocks", Code::InodeField, Agrees, |s| {
+        s.debugfs("sif <1> uid 1")
+    }),
+    ("quota without quota", Code::InodeField, Agrees, |s| {
+        s.debugfs("sif <3> links_count 1")
+    }),
+    ("size of inode 7", Code::InodeSize, Agrees, |s| {
+        s.debugfs("sif <7> size 4096")
+    }),
+    ("extents of inode 7", Code::ResizeInode, Agrees, |s| {
+        s.debugfs("sif <7> flags 0x80000")
+    }),
+    (
         "two kinds of checksums",
         Code::FeatureConflict,
         Agrees,
@@ -198,6 +231,19 @@ const BY_DEBUGFS: &[Case] = &[
         },
     ),
 ];
+
+#[test]
+fn flags_of_groups_without_their_feature_are_told() {
+    let cases: &[Case] = &[
+        ("flags", Code::DescriptorFlags, Agrees, |s| {
+            s.debugfs("set_bg 1 flags 3")
+        }),
+        ("unused inodes", Code::DescriptorFlags, Agrees, |s| {
+            s.debugfs("set_bg 1 itable_unused 5")
+        }),
+    ];
+    run(&of("^metadata_csum,^uninit_bg"), cases);
+}
 
 fn set_bg(subject: &Subject, what: &str) {
     let requests = [
