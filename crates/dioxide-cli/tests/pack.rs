@@ -386,3 +386,17 @@ fn file_of_nobody_is_not_packed() {
     assert!(ran.stderr.contains("4294967295"), "{}", ran.stderr);
     assert!(!image.exists());
 }
+
+#[test]
+fn times_that_small_inodes_do_not_keep_are_told_once() {
+    let disk = Fixture::new();
+    let tree = disk.tree("");
+    let pack = |inode_bytes: &str| {
+        let image = disk.beside("times.img");
+        let paths = [&tree, &image].map(|path| path.to_str().unwrap().to_owned());
+        let ran = dioxide(["pack", "-I", inode_bytes, &paths[0], &paths[1]]);
+        (ran.status, ran.stderr.matches("nanoseconds").count())
+    };
+    assert_eq!(pack("256"), (Some(0), 0));
+    assert_eq!(pack("128"), (Some(1), 1));
+}

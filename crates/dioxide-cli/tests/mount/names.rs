@@ -2,9 +2,10 @@
 
 use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
-use dioxide_testkit::{check_pattern, pattern};
+use dioxide_testkit::{Image, Mount, check_pattern, need_root, pattern};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, linkat, openat, renameat_with, statx,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags, linkat, openat, renameat_with,
+    statx,
 };
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -169,6 +170,27 @@ fn attributes_are_set_listed_replaced_and_removed() {
         );
         bed.finish();
     }
+}
+
+/// Each flag refuses what the other lets through: both together set nothing, and which error it is depends on what
+/// is there.
+#[test]
+fn attribute_that_must_be_new_and_there_is_set_by_nobody() {
+    need_fuse!();
+    need_root!();
+    let bed = Bed::new("");
+    let image = Image::builder().build();
+    let kernel = Mount::ext4(image.path(), "");
+    let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+    let told = [bed.root(), kernel.path()].map(|root| {
+        let path = root.join("f");
+        fs::write(&path, "x").unwrap();
+        let set = |flags| rustix::fs::setxattr(&path, "user.a", b"1", flags);
+        [both, XattrFlags::CREATE, both, XattrFlags::REPLACE].map(set)
+    });
+    assert_eq!(told[0], told[1]);
+    kernel.unmount();
+    bed.finish();
 }
 
 #[test]
