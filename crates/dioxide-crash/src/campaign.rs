@@ -4,7 +4,7 @@ use crate::explore::{Checks, Explorer, Limits};
 use crate::fault::Fault;
 use crate::image::Layout;
 use crate::report::{Bad, Report};
-use crate::run::{Disk, Recorded, Start, record};
+use crate::run::{Disk, Recorded, Start, lanes_in_words, record};
 use crate::target::Target;
 use crate::workload::{Random, Workload};
 use dioxide::block::record::states::Cache;
@@ -29,6 +29,8 @@ pub enum Selection {
     Names,
     /// The same, of operations on attributes.
     Attributes,
+    /// Random mixes by five threads at once. What they leave depends on their timing, and is not left again.
+    Threads,
     /// One.
     One(Workload),
 }
@@ -44,6 +46,7 @@ impl FromStr for Selection {
             "random" => Ok(Selection::Random),
             "names" => Ok(Selection::Names),
             "attributes" => Ok(Selection::Attributes),
+            "threads" => Ok(Selection::Threads),
             one => one.parse().map(Selection::One),
         }
     }
@@ -191,7 +194,7 @@ impl Campaign {
         match self.selection {
             Selection::Singles => of(Workload::singles),
             Selection::Pairs => of(Workload::pairs),
-            Selection::Random => Vec::new(),
+            Selection::Random | Selection::Threads => Vec::new(),
             Selection::Names => self.turns(of(Workload::names_pairs), of(Workload::names_singles)),
             Selection::Attributes => {
                 let pairs = of(Workload::attributes_pairs);
@@ -229,7 +232,11 @@ impl Campaign {
     fn job(&self, jobs: &[Job], index: usize) -> Option<Job> {
         let endless = matches!(
             self.selection,
-            Selection::All | Selection::Random | Selection::Names | Selection::Attributes
+            Selection::All
+                | Selection::Random
+                | Selection::Names
+                | Selection::Attributes
+                | Selection::Threads
         );
         let further = || self.random(index as u64);
         jobs.get(index).copied().or_else(|| endless.then(further))
@@ -237,13 +244,17 @@ impl Campaign {
 
     fn random(&self, index: u64) -> Job {
         let layouts = self.layouts.len() as u64;
+        let layout = self.layouts[(index % layouts) as usize];
         Job {
-            layout: self.layouts[(index % layouts) as usize],
+            layout,
             cache: match index / layouts % 4 {
                 3 => Cache::NoFua,
                 _ => Cache::Volatile,
             },
-            workload: self.mix(index),
+            workload: match (self.mix(index), layout) {
+                (Workload::Threads { seed }, Layout::NoJournal) => Workload::Random { seed },
+                (mix, _) => mix,
+            },
         }
     }
 
@@ -254,6 +265,7 @@ impl Campaign {
             (Selection::Attributes, _) | (Selection::All, 30..50) => {
                 Workload::AttributesRandom { seed }
             }
+            (Selection::Threads, _) => Workload::Threads { seed },
             (_, 29) => Workload::Long { seed },
             _ => Workload::Random { seed },
         }
@@ -291,12 +303,12 @@ impl Job {
             cache: self.cache,
             fault,
         };
-        record(target, start, &self.workload.ops(self.layout)?, disk)
+        record(target, start, &self.workload.lanes(self.layout)?, disk)
     }
 
     pub(crate) fn words(&self) -> Vec<String> {
-        let ops = self.workload.ops(self.layout).unwrap_or_default();
-        ops.iter().map(ToString::to_string).collect()
+        let lanes = self.workload.lanes(self.layout).unwrap_or_default();
+        lanes_in_words(lanes.iter().map(Vec::as_slice))
     }
 }
 

@@ -342,6 +342,15 @@ impl Session for Mounted {
         }
     }
 
+    fn another(&mut self) -> Option<Box<dyn Session + Send>> {
+        Some(Box::new(Mounted {
+            fs: self.fs.clone(),
+            keep_open: self.keep_open,
+            open: Vec::new(),
+            held: None,
+        }))
+    }
+
     fn look(&mut self, name: &str) -> Result<Seen, String> {
         let file = self.plain(name).map_err(words)?;
         let mut data = vec![0; file.len() as usize];

@@ -110,15 +110,21 @@ pub struct Explorer<'a> {
 /// A crash, with what had been promised.
 struct Crash<'a> {
     recorded: &'a Recorded,
-    promise: &'a Promise,
+    promises: &'a [Promise],
     device: CowDevice,
+}
+
+impl Crash<'_> {
+    fn check(&self, seen: &Sight) -> Result<(), String> {
+        self.recorded.check(self.promises, seen)
+    }
 }
 
 impl Explorer<'_> {
     /// Explores a workload; `name` is what it is called in the report.
     pub fn explore(&self, recorded: &Recorded, name: &str, report: &mut Report) {
         report.workloads += 1;
-        report.ops += u64::from(recorded.model.last());
+        report.ops += recorded.ops();
         report.unsupported += recorded.unsupported;
         report.coverage.add(&coverage(recorded));
         let mut media = media(recorded);
@@ -127,8 +133,7 @@ impl Explorer<'_> {
         for state in self.chosen(recorded, report) {
             let acknowledged = acknowledged(recorded, state.at);
             if promised.0 != state.at || promised.1.is_none() {
-                let promise = Promise::at(&recorded.model, &recorded.times, state.at);
-                promised = (state.at, Some(promise));
+                promised = (state.at, Some(recorded.promises(state.at)));
             }
             let crashed = media.crash(&state);
             let (device, contents) = crashed.expect("listed from the same log");
@@ -139,10 +144,12 @@ impl Explorer<'_> {
             report.states += 1;
             let crash = Crash {
                 recorded,
-                promise: promised.1.as_ref().expect("made above"),
+                promises: promised.1.as_ref().expect("made above"),
                 device,
             };
+            let before = crash.device.snapshot();
             if let Err(what) = self.judge(&crash, report) {
+                report.first_bad.get_or_insert(before);
                 report.complain(bad(recorded, format!("{name}/{state}"), what));
             }
         }
@@ -158,10 +165,10 @@ impl Explorer<'_> {
         state: &State,
     ) -> Result<Result<(), String>, StateError> {
         let (device, _) = media(recorded).crash(state)?;
-        let promise = Promise::at(&recorded.model, &recorded.times, state.at);
+        let promises = recorded.promises(state.at);
         let crash = Crash {
             recorded,
-            promise: &promise,
+            promises: &promises,
             device,
         };
         // Every sample falls due at 0.
@@ -180,7 +187,7 @@ impl Explorer<'_> {
             exhaustive: limits.exhaustive,
             samples: limits.samples,
             torn: limits.torn,
-            marks: recorded.times.iter().map(|op| op.acknowledged).collect(),
+            marks: acknowledgements(recorded).collect(),
             whole: recorded.whole.clone(),
         };
         let total = States::new(&recorded.log, options.clone()).count() as u64;
@@ -195,7 +202,7 @@ impl Explorer<'_> {
         let turn = report.states;
         let before = crash.device.snapshot();
         let seen = self.recover(crash, Arc::new(crash.device.clone()))?;
-        crash.promise.check_all(&crash.recorded.model, &seen)?;
+        crash.check(&seen)?;
         if is_due(self.limits.reopen_every, turn) {
             report.reopened += 1;
             self.reopen(crash, &seen)?;
@@ -214,7 +221,7 @@ impl Explorer<'_> {
     fn recover(&self, crash: &Crash<'_>, device: Arc<dyn Device>) -> Result<Sight, String> {
         let recovered = catch_unwind(AssertUnwindSafe(|| {
             let mut session = self.target.open(device).map_err(|e| format!("open: {e}"))?;
-            let seen = look(&mut *session, &crash.recorded.model.names)?;
+            let seen = look(&mut *session, crash.recorded.names())?;
             session.close().map_err(|e| format!("unmount: {e}"))?;
             Ok(seen)
         }));
@@ -263,10 +270,7 @@ impl Explorer<'_> {
             report.interrupted += 1;
             let cut = |what| format!("its recovery cut at {state}: {what}");
             let seen = self.recover(crash, Arc::new(device)).map_err(cut)?;
-            crash
-                .promise
-                .check_all(&crash.recorded.model, &seen)
-                .map_err(cut)?;
+            crash.check(&seen).map_err(cut)?;
         }
         Ok(())
     }
@@ -288,10 +292,7 @@ impl Explorer<'_> {
             report.count_other(name, 1);
             let device = CowDevice::new(&image, crash.recorded.cache);
             let seen = self.recover(crash, Arc::new(device)).map_err(by)?;
-            crash
-                .promise
-                .check_all(&crash.recorded.model, &seen)
-                .map_err(by)?;
+            crash.check(&seen).map_err(by)?;
         }
         Ok(())
     }
@@ -311,7 +312,13 @@ fn media(recorded: &Recorded) -> Media<'_> {
 
 /// How many operations had returned.
 fn acknowledged(recorded: &Recorded, at: u64) -> usize {
-    recorded.times.partition_point(|op| op.acknowledged <= at)
+    acknowledgements(recorded).filter(|&op| op <= at).count()
+}
+
+/// When operations returned.
+fn acknowledgements(recorded: &Recorded) -> impl Iterator<Item = u64> {
+    let lanes = recorded.lanes.iter();
+    lanes.flat_map(|lane| lane.times.iter().map(|op| op.acknowledged))
 }
 
 fn is_due(every: u64, turn: u64) -> bool {
@@ -330,7 +337,7 @@ fn shape(sight: &Sight) -> u64 {
 fn bad(recorded: &Recorded, replay: String, what: String) -> Bad {
     Bad {
         replay,
-        ops: recorded.model.ops.iter().map(ToString::to_string).collect(),
+        ops: recorded.words(),
         what,
     }
 }

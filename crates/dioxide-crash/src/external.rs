@@ -10,7 +10,7 @@ use dioxide::block::record::states::Snapshot;
 use dioxide::block::{Device, Durability, Geometry, Queue, QueueOptions, Result};
 use dioxide::format::features::Compat;
 use dioxide::format::superblock::SuperBlock;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,6 +37,8 @@ struct Inner {
     geometry: Geometry,
     /// What was written since the last flush, in bytes of the part.
     written: Mutex<Vec<Range<u64>>>,
+    /// Shared by what writes, exclusive for a flush: what a flush writes again is no older than what is there.
+    writing: RwLock<()>,
 }
 
 impl Part {
@@ -51,13 +53,20 @@ impl Part {
                 ..whole.geometry().clone()
             },
             written: Mutex::default(),
+            writing: RwLock::default(),
         }))
     }
 
-    /// Where this is in the whole, to be written again by the next flush.
-    fn note(&self, offset: u64, len: u64) -> u64 {
+    /// Does something to a place in the whole, which the next flush writes again.
+    fn change(
+        &self,
+        offset: u64,
+        len: u64,
+        change: impl FnOnce(&dyn Device, u64) -> Result<()>,
+    ) -> Result<()> {
+        let _shared = self.0.writing.read();
         self.0.written.lock().push(offset..offset + len);
-        self.0.start + offset
+        change(&*self.0.whole, self.0.start + offset)
     }
 }
 
@@ -73,14 +82,15 @@ impl Device for Part {
 
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.0.geometry.check("write", offset, buf.len() as u64)?;
-        let at = self.note(offset, buf.len() as u64);
-        self.0.whole.write_at(at, buf, durability)
+        self.change(offset, buf.len() as u64, |whole, at| {
+            whole.write_at(at, buf, durability)
+        })
     }
 
     fn flush(&self) -> Result<()> {
-        // Until it ends, others wait with what they write.
-        let mut written = self.0.written.lock();
-        for Range { start, end } in written.drain(..) {
+        let _alone = self.0.writing.write();
+        let written = std::mem::take(&mut *self.0.written.lock());
+        for Range { start, end } in written {
             let mut bytes = vec![0; (end - start) as usize];
             let at = self.0.start + start;
             self.0.whole.read_at(at, &mut bytes)?;
@@ -92,14 +102,12 @@ impl Device for Part {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.0.geometry.check("discard", offset, len)?;
-        let at = self.note(offset, len);
-        self.0.whole.discard(at, len)
+        self.change(offset, len, |whole, at| whole.discard(at, len))
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         self.0.geometry.check("write zeroes", offset, len)?;
-        let at = self.note(offset, len);
-        self.0.whole.write_zeroes(at, len)
+        self.change(offset, len, |whole, at| whole.write_zeroes(at, len))
     }
 
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {

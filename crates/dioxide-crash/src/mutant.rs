@@ -58,7 +58,7 @@ impl Mutant {
             Mutant::ChecksumStale => work.keep_checksums(),
             Mutant::ConvertBeforeData | Mutant::FreeBeforeCommit => {
                 work.spread();
-                for op in &mut recorded.times {
+                for op in recorded.lanes.iter_mut().flat_map(|lane| &mut lane.times) {
                     op.began *= STEP;
                     op.acknowledged *= STEP;
                 }

@@ -110,16 +110,42 @@ impl Promise {
     /// # Errors
     /// What is wrong, in words.
     pub fn check(&self, model: &Model, seen: &[Seen]) -> Result<(), String> {
-        self.check_where(model, seen, &|_| true)
+        self.check_files(model, seen, &all(seen))
     }
 
-    /// Checks files and names.
+    /// Checks what was found of some files. Of the others, only that they do not show what free space held.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_files(
+        &self,
+        model: &Model,
+        seen: &[Seen],
+        files: &[FileNo],
+    ) -> Result<(), String> {
+        self.check_where(model, seen, files, &|_| true)
+    }
+
+    /// Checks all files and names.
     ///
     /// # Errors
     /// What is wrong, in words.
     pub fn check_all(&self, model: &Model, sight: &Sight) -> Result<(), String> {
+        self.check_names(model, sight, &all(&sight.files))
+    }
+
+    /// Checks names, and what was found of some files.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_names(
+        &self,
+        model: &Model,
+        sight: &Sight,
+        files: &[FileNo],
+    ) -> Result<(), String> {
         let same_tree = |state: u32| *model.trees[state as usize] == sight.tree;
-        let wrong = match self.check_where(model, &sight.files, &same_tree) {
+        let wrong = match self.check_where(model, &sight.files, files, &same_tree) {
             Ok(()) => return Ok(()),
             Err(what) => what,
         };
@@ -169,12 +195,14 @@ impl Promise {
         &self,
         model: &Model,
         seen: &[Seen],
+        files: &[FileNo],
         may_be: &dyn Fn(u32) -> bool,
     ) -> Result<(), String> {
         stale(model, seen)?;
         self.torn(model, seen)?;
-        let found: Vec<Found> = (0..seen.len())
-            .map(|file| Found {
+        let found: Vec<Found> = files
+            .iter()
+            .map(|&file| Found {
                 promise: self,
                 history: &model.files[file],
                 block_bytes: model.block_bytes,
@@ -183,15 +211,15 @@ impl Promise {
             })
             .collect();
         let fits: Vec<Vec<bool>> = found.iter().map(Found::fitting_states).collect();
-        let fits_at = |file: usize, state: u32| fits[file][(state - self.mapped) as usize];
+        let fits_at = |at: usize, state: u32| fits[at][(state - self.mapped) as usize];
         for state in (self.mapped..=self.last)
             .rev()
             .filter(|&state| may_be(state))
         {
-            let mut misfits = (0..found.len()).filter(|&file| !fits_at(file, state));
+            let mut misfits = (0..found.len()).filter(|&at| !fits_at(at, state));
             match (misfits.next(), misfits.next()) {
                 (None, _) => return Ok(()),
-                (Some(file), None) if self.fits_within(model, &found[file], state) => {
+                (Some(at), None) if self.fits_within(model, &found[at], state) => {
                     return Ok(());
                 }
                 _ => {}
@@ -210,24 +238,29 @@ impl Promise {
 
     fn complaint(&self, model: &Model, found: &[Found<'_>], fits: &[Vec<bool>]) -> String {
         let range = format!("states {} to {}", self.mapped, self.last);
-        let Some(file) = fits.iter().position(|fits| !fits.contains(&true)) else {
-            let each = |(file, fits): (usize, &Vec<bool>)| {
+        let Some(at) = fits.iter().position(|fits| !fits.contains(&true)) else {
+            let each = |(found, fits): (&Found<'_>, &Vec<bool>)| {
                 let states = (self.mapped..).zip(fits).filter(|(_, fits)| **fits);
                 let states: Vec<String> = states.map(|(state, _)| state.to_string()).collect();
-                format!("{} as in {}", model.names[file], states.join(" or "))
+                format!("{} as in {}", model.names[found.file], states.join(" or "))
             };
-            let files: Vec<String> = fits.iter().enumerate().map(each).collect();
+            let files: Vec<String> = found.iter().zip(fits).map(each).collect();
             return format!("no common state in {range}: {}", files.join("; "));
         };
         // The state that it most likely is: the last with the right size.
-        let size = |&state: &u32| found[file].history.layouts[state as usize].size;
+        let found = &found[at];
+        let size = |&state: &u32| found.history.layouts[state as usize].size;
         let mut states = (self.mapped..=self.last).rev();
-        let state = states.find(|state| size(state) == found[file].size());
+        let state = states.find(|state| size(state) == found.size());
         let state = state.unwrap_or(self.last);
-        let what = found[file].misfit(state);
-        let name = &model.names[file];
+        let what = found.misfit(state);
+        let name = &model.names[found.file];
         format!("{name} is as in none of {range}; against {state}: {what}")
     }
+}
+
+fn all(seen: &[Seen]) -> Vec<FileNo> {
+    (0..seen.len()).collect()
 }
 
 /// What free space held must show nowhere.

@@ -56,10 +56,9 @@ impl Replay {
         state: &State,
     ) -> Result<(Report, Option<Snapshot>), String> {
         let judgement = explorer.replay(recorded, state);
-        let ops = recorded.model.ops().iter().map(ToString::to_string);
-        let mut report = self.report(ops.collect(), judgement.map_err(|e| e.to_string())?);
+        let mut report = self.report(recorded.words(), judgement.map_err(|e| e.to_string())?);
         report.states = 1;
-        report.ops = u64::from(recorded.model.last());
+        report.ops = recorded.ops();
         let image = image_of(recorded, state).map_err(|e| e.to_string())?;
         Ok((report, Some(image)))
     }

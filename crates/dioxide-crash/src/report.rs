@@ -1,5 +1,6 @@
 //! Figures, and the states that were bad.
 
+use dioxide::block::record::states::Snapshot;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -72,6 +73,9 @@ pub struct Report {
     pub examples: Vec<Bad>,
     /// What the workloads made happen.
     pub coverage: Coverage,
+    /// The image of the first bad state, before its recovery.
+    #[serde(skip)]
+    pub first_bad: Option<Snapshot>,
     /// Hashes of the shapes.
     #[serde(skip)]
     pub(crate) shapes_seen: HashSet<u64>,
@@ -112,6 +116,7 @@ impl Report {
         self.reopened += other.reopened;
         self.consistent += other.consistent;
         self.bad += other.bad;
+        self.first_bad = self.first_bad.take().or_else(|| other.first_bad.clone());
         let room = KEPT - self.examples.len();
         self.examples
             .extend(other.examples.iter().take(room).cloned());

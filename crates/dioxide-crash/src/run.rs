@@ -1,16 +1,19 @@
-//! A workload on a recorded device.
+//! A workload on a recorded device, by one thread or by several at once.
 
 use crate::fault::{Fault, FaultyDevice};
 use crate::model::{FileSpec, Model, Units};
-use crate::op::Op;
-use crate::oracle::Times;
+use crate::op::{FileNo, Op};
+use crate::oracle::{Promise, Times};
 use crate::target::{Outcome, Session, Sight, Target};
 use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
 use dioxide::block::record::{Log, RecordDevice};
-use dioxide::block::sim::{SimDevice, SimSpec};
+use dioxide::block::sim::{Latency, SimDevice, SimSpec};
 use dioxide::block::{AtomicUnits, Device};
 use std::ops::Range;
-use std::sync::Arc;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Barrier};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 
 /// What a workload begins with.
 #[derive(Clone, Debug)]
@@ -39,14 +42,94 @@ pub struct Recorded {
     pub whole: Vec<Range<u64>>,
     /// What it wrote.
     pub log: Log,
-    /// What its files were, state by state.
-    pub model: Model,
-    /// When its operations began and returned. The last one is the unmount.
-    pub times: Vec<Times>,
+    /// What each thread did; never none.
+    pub lanes: Vec<Lane>,
     /// What the device said of its cache.
     pub cache: Cache,
     /// How many operations the target could not do.
     pub unsupported: u64,
+}
+
+/// What one thread did. Each of several has files of its own, and one of them the names; what is promised of these depends on
+/// nobody else.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// What files were, state by state; those of other threads are in it as they began.
+    pub model: Model,
+    /// When its operations began and returned. The last one is the unmount.
+    pub times: Vec<Times>,
+}
+
+impl Recorded {
+    /// All operations in words, thread by thread.
+    pub fn words(&self) -> Vec<String> {
+        let lanes = self.lanes.iter().map(|lane| lane.model.ops());
+        lanes_in_words(lanes)
+    }
+
+    /// The files.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.lanes[0].model.names
+    }
+
+    /// How many operations were done.
+    pub fn ops(&self) -> u64 {
+        self.lanes
+            .iter()
+            .map(|lane| u64::from(lane.model.last()))
+            .sum()
+    }
+
+    /// What is promised at `time`, by thread.
+    pub fn promises(&self, time: u64) -> Vec<Promise> {
+        let each = |lane: &Lane| Promise::at(&lane.model, &lane.times, time);
+        self.lanes.iter().map(each).collect()
+    }
+
+    /// Checks what was found against [`Recorded::promises`].
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, promises: &[Promise], sight: &Sight) -> Result<(), String> {
+        if let ([lane], [promise]) = (&self.lanes[..], promises) {
+            return promise.check_all(&lane.model, sight);
+        }
+        let each = self.lanes.iter().zip(promises).enumerate();
+        each.into_iter().try_for_each(|(thread, (lane, promise))| {
+            let (model, files) = (&lane.model, lane.own_files());
+            let done = match lane.has_names() {
+                true => promise.check_names(model, sight, &files),
+                false => promise.check_files(model, &sight.files, &files),
+            };
+            done.map_err(|what| format!("thread {thread}: {what}"))
+        })
+    }
+}
+
+impl Lane {
+    fn own_files(&self) -> Vec<FileNo> {
+        let mut files: Vec<FileNo> = self.model.ops().iter().filter_map(Op::file).collect();
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    fn has_names(&self) -> bool {
+        self.model.ops().iter().any(|op| matches!(op, Op::Name(_)))
+    }
+}
+
+/// Operations of each thread in words; which thread, if there are several.
+pub(crate) fn lanes_in_words<'a>(lanes: impl ExactSizeIterator<Item = &'a [Op]>) -> Vec<String> {
+    let one = lanes.len() == 1;
+    let word = |(thread, op): (usize, &Op)| match one {
+        true => op.to_string(),
+        false => format!("{thread}: {op}"),
+    };
+    let all = lanes
+        .enumerate()
+        .flat_map(|(thread, ops)| ops.iter().map(move |op| (thread, op)));
+    all.map(word).collect()
 }
 
 /// How to run.
@@ -73,7 +156,8 @@ pub(crate) fn look(session: &mut dyn Session, names: &[String]) -> Result<Sight,
     Ok(Sight { files, tree, free })
 }
 
-/// Runs operations on a fresh device with the contents of `start`, and unmounts.
+/// Runs operations on a fresh device with the contents of `start`, and unmounts. `lanes` has those of each thread; several
+/// threads have no files in common.
 ///
 /// # Errors
 /// The target could not open the image, or do something for a reason other than being unable; or
@@ -81,19 +165,20 @@ pub(crate) fn look(session: &mut dyn Session, names: &[String]) -> Result<Sight,
 pub fn record(
     target: &dyn Target,
     start: &Start,
-    ops: &[Op],
+    lanes: &[Vec<Op>],
     device: Disk,
 ) -> Result<Recorded, String> {
     let media = Arc::new(CowDevice::new(&start.image, device.cache));
-    let record = RecordDevice::new(match start.atomic {
-        None => media,
-        atomic => {
-            let promises = SimSpec {
-                atomic,
-                ..SimSpec::default()
-            };
-            Arc::new(SimDevice::new(media, promises))
+    let spec = SimSpec {
+        atomic: start.atomic,
+        ..match lanes {
+            [_] => SimSpec::default(),
+            _ => slow(),
         }
+    };
+    let record = RecordDevice::new(match spec == SimSpec::default() {
+        true => media,
+        false => Arc::new(SimDevice::new(media, spec)),
     });
     let under: Arc<dyn Device> = match device.fault {
         None | Some(Fault::Engine(_)) => Arc::new(record.clone()),
@@ -103,29 +188,74 @@ pub fn record(
         }
     };
     let mut session = target.open(under)?;
-    let mut run = Run {
-        model: first_state(&mut *session, start)?,
-        times: Vec::new(),
+    let run = Run {
+        lane: Lane {
+            model: first_state(&mut *session, start)?,
+            times: Vec::new(),
+        },
         unsupported: 0,
-        record,
+        record: record.clone(),
     };
-    for op in ops {
-        run.step(&mut *session, op)?;
-    }
-    run.close(session)?;
+    let mut runs = match lanes {
+        [ops] => vec![run.all(&mut *session, ops)?],
+        lanes => at_once(&mut *session, &run, lanes)?,
+    };
+    close(session, &record, &mut runs)?;
     let mut recorded = Recorded {
         base: start.image.clone(),
         whole: start.whole.clone(),
-        log: run.record.take_log(),
-        model: run.model,
-        times: run.times,
+        log: record.take_log(),
+        unsupported: runs.iter().map(|run| run.unsupported).sum(),
+        lanes: runs.into_iter().map(|run| run.lane).collect(),
         cache: device.cache,
-        unsupported: run.unsupported,
     };
     if let Some(Fault::Engine(mutant)) = device.fault {
         mutant.mutate(&mut recorded)?;
     }
     Ok(recorded)
+}
+
+/// A device that gives others time to come between.
+fn slow() -> SimSpec {
+    let micros = |least, most| Latency {
+        min: Duration::from_micros(least),
+        max: Duration::from_micros(most),
+    };
+    SimSpec {
+        write: micros(5, 40),
+        flush: micros(50, 200),
+        ..SimSpec::default()
+    }
+}
+
+fn at_once(session: &mut dyn Session, run: &Run, lanes: &[Vec<Op>]) -> Result<Vec<Run>, String> {
+    let start = Barrier::new(lanes.len());
+    let sessions = lanes.iter().map(|_| session.another());
+    let sessions: Option<Vec<Box<dyn Session + Send>>> = sessions.collect();
+    let sessions = sessions.ok_or("the target is for one thread")?;
+    std::thread::scope(|scope| {
+        let begin = |(mut session, ops): (Box<dyn Session + Send>, &'_ Vec<Op>)| {
+            let (run, start) = (run.clone(), &start);
+            let ops = ops.clone();
+            scope.spawn(move || {
+                start.wait();
+                run.all(&mut *session, &ops)
+            })
+        };
+        let threads: Vec<_> = sessions.into_iter().zip(lanes).map(begin).collect();
+        let end = |thread: ScopedJoinHandle<'_, Result<Run, String>>| {
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        threads.into_iter().map(end).collect()
+    })
+}
+
+/// An unmount promises what a sync does.
+fn close(session: Box<dyn Session>, record: &RecordDevice, runs: &mut [Run]) -> Result<(), String> {
+    let began = record.now();
+    session.close().map_err(|e| format!("unmount: {e}"))?;
+    runs.iter_mut().for_each(|run| run.done(Op::Sync, began));
+    Ok(())
 }
 
 /// The model of the image, of which contents are known and attributes are taken as found.
@@ -146,20 +276,25 @@ fn first_state(session: &mut dyn Session, start: &Start) -> Result<Model, String
     Ok(Model::new(start.units, &start.files, &attributes).with_tree(tree))
 }
 
+#[derive(Clone)]
 struct Run {
     record: RecordDevice,
-    model: Model,
-    times: Vec<Times>,
+    lane: Lane,
     unsupported: u64,
 }
 
 impl Run {
+    fn all(mut self, session: &mut dyn Session, ops: &[Op]) -> Result<Run, String> {
+        ops.iter().try_for_each(|op| self.step(session, op))?;
+        Ok(self)
+    }
+
     fn step(&mut self, session: &mut dyn Session, op: &Op) -> Result<(), String> {
         let name = op
             .file()
-            .map_or("", |file| &self.model.names[file])
+            .map_or("", |file| &self.lane.model.names[file])
             .to_owned();
-        let data = self.model.data_of(op);
+        let data = self.lane.model.data_of(op);
         let began = self.record.now();
         let outcome = session
             .run(op, &name, &data)
@@ -173,7 +308,7 @@ impl Run {
 
     /// With what a file's flag SYNC promises of it.
     fn done_as_flagged(&mut self, op: &Op, began: u64) {
-        let file = op.file().filter(|&file| self.model.is_in_step(file));
+        let file = op.file().filter(|&file| self.lane.model.is_in_step(file));
         self.done(
             file.map_or_else(|| op.clone(), |_| op.made_durable()),
             began,
@@ -184,18 +319,10 @@ impl Run {
     }
 
     fn done(&mut self, op: Op, began: u64) {
-        self.model.push(op);
-        self.times.push(Times {
+        self.lane.model.push(op);
+        self.lane.times.push(Times {
             began,
             acknowledged: self.record.now(),
         });
-    }
-
-    /// An unmount promises what a sync does.
-    fn close(&mut self, session: Box<dyn Session>) -> Result<(), String> {
-        let began = self.record.now();
-        session.close().map_err(|e| format!("unmount: {e}"))?;
-        self.done(Op::Sync, began);
-        Ok(())
     }
 }

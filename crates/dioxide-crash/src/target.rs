@@ -56,6 +56,11 @@ pub trait Session {
     /// In words.
     fn run(&mut self, op: &Op, name: &str, data: &[u8]) -> Result<Outcome, String>;
 
+    /// The same file system for another thread. None if the target is for one thread only.
+    fn another(&mut self) -> Option<Box<dyn Session + Send>> {
+        None
+    }
+
     /// Reads a file.
     ///
     /// # Errors

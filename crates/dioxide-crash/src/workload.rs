@@ -1,8 +1,8 @@
 //! What to run: each operation alone, all pairs of operations, random mixes; with fsync at each place.
 //!
 //! A workload has a short name that says all there is to know of it: `single:4:1`, `pair:4:17:3`,
-//! `random:99`, `long:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
-//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random` and `long`, the seed. Those of
+//! `random:99`, `long:99`, `threads:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
+//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random`, `long` and `threads` (five at once: four with a file each, one with names), the seed. Those of
 //! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`]; `names-random` mixes them with data.
 //! Those of attributes are called `attributes-single:4:1` and so on, by places in [`names::attribute_operations`], behind which,
 //! for pairs, are operations on names and then on data; they begin with attributes that files share. `attributes-random` mixes all.
@@ -76,6 +76,11 @@ pub enum Workload {
     },
     /// As many, with as many syncs, as take the journal around its log.
     Long {
+        /// Their seed.
+        seed: u64,
+    },
+    /// Random operations and syncs of five threads at once: four on a file each, one on names.
+    Threads {
         /// Their seed.
         seed: u64,
     },
@@ -344,6 +349,7 @@ impl Workload {
             }
             Workload::Random { seed } => return Ok(random(layout, &known, seed, 6..21)),
             Workload::Long { seed } => return Ok(random(layout, &known, seed, 500..600)),
+            Workload::Threads { .. } => return Ok(self.lanes(layout)?.concat()),
             Workload::Truncate | Workload::Reuse if layout == Layout::NoJournal => {
                 return Err(format!("{self}: not without a journal"));
             }
@@ -356,6 +362,26 @@ impl Workload {
         };
         let ops: Vec<Op> = list.into_iter().enumerate().flat_map(with_sync).collect();
         Ok(valid(layout, ops))
+    }
+
+    /// The operations of each thread. Several threads have no files in common, and one of them changes names and attributes.
+    ///
+    /// # Errors
+    /// As [`Workload::ops`].
+    pub fn lanes(&self, layout: Layout) -> Result<Vec<Vec<Op>>, String> {
+        match *self {
+            Workload::Threads { .. } if layout == Layout::NoJournal => {
+                Err(format!("{self}: not without a journal"))
+            }
+            Workload::Threads { seed } => {
+                let lane =
+                    |file| thread(layout, seed.wrapping_mul(5).wrapping_add(file as u64), file);
+                let names = name_operations(layout);
+                let names = valid(layout, mixed(&names, &names, seed));
+                Ok((0..4).map(lane).chain([names]).collect())
+            }
+            _ => Ok(vec![self.ops(layout)?]),
+        }
     }
 
     /// Operations by their places in `known`, with syncs.
@@ -585,8 +611,37 @@ fn random(layout: Layout, known: &[Op], seed: u64, count: Range<u64>) -> Vec<Op>
     valid(layout, ops)
 }
 
+/// Operations on one file's data, with a sync after every other one or so.
+fn thread(layout: Layout, seed: u64, file: FileNo) -> Vec<Op> {
+    let known = operations(layout);
+    let is_own = |op: &&Op| {
+        op.file() == Some(file) && !matches!(op, Op::SetMode { .. } | Op::SetTime { .. })
+    };
+    let known: Vec<&Op> = known.iter().filter(is_own).collect();
+    let mut random = Random(seed);
+    let mut ops = Vec::new();
+    for _ in 0..8 + random.below(9) {
+        let op = match random.below(2) {
+            0 if !known.is_empty() => known[random.below(known.len() as u64) as usize].clone(),
+            _ => random_op_on(file, layout, &mut random),
+        };
+        ops.push(op);
+        match random.below(8) {
+            0 | 1 => ops.push(Op::Fsync { file }),
+            2 => ops.push(Op::Fdatasync { file }),
+            3 => ops.push(Op::Sync),
+            _ => {}
+        }
+    }
+    valid(layout, ops)
+}
+
 fn random_op(layout: Layout, random: &mut Random) -> Op {
     let file = random.below(4) as FileNo;
+    random_op_on(file, layout, random)
+}
+
+fn random_op_on(file: FileNo, layout: Layout, random: &mut Random) -> Op {
     let durable = [Durable::No, Durable::No, Durable::Data, Durable::Full];
     let durable = durable[random.below(4) as usize];
     if layout == Layout::NoJournal {
@@ -647,6 +702,7 @@ impl fmt::Display for Workload {
             }
             Workload::AttributesRandom { seed } => write!(f, "attributes-random:{seed}"),
             Workload::Long { seed } => write!(f, "long:{seed}"),
+            Workload::Threads { seed } => write!(f, "threads:{seed}"),
             Workload::Truncate => f.write_str("truncate"),
             Workload::Reuse => f.write_str("reuse"),
         }
@@ -658,7 +714,7 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Workload, String> {
         parse(text).ok_or_else(|| {
-            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, truncate, reuse, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, threads:SEED, truncate, reuse, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
         })
     }
 }
@@ -701,6 +757,7 @@ fn parse(text: &str) -> Option<Workload> {
         ("attributes-random", &[seed]) => Some(Workload::AttributesRandom { seed }),
         ("random", &[seed]) => Some(Workload::Random { seed }),
         ("long", &[seed]) => Some(Workload::Long { seed }),
+        ("threads", &[seed]) => Some(Workload::Threads { seed }),
         _ => None,
     }
 }

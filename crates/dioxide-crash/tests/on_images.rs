@@ -25,7 +25,7 @@ fn seed() -> u64 {
     }
 }
 
-/// 5,200 here in each of two campaigns, half as many of names, of attributes and between steps, a quarter with discards; a million in a soak.
+/// 5,200 here in each of two campaigns, half as many of names, of attributes and between steps, a quarter with discards and of threads; a million in a soak.
 fn states() -> u64 {
     if soaks() { 1_000_000 } else { 5_200 }
 }
@@ -126,6 +126,19 @@ fn crash_of_a_mount_that_discards_leaves_what_was_promised() {
         keep_open: true,
     };
     is_good(&campaign, &run_on(&campaign, &target));
+}
+
+/// Five threads: what one was promised does not depend on whose commit it came with.
+#[test]
+fn crash_amid_several_threads_leaves_what_each_was_promised() {
+    let layouts = [&Layout::USUAL[..], &[Layout::Groups]].concat();
+    let campaign = Campaign {
+        selection: Selection::Threads,
+        states: states() / 4,
+        ..campaign(&layouts)
+    };
+    println!("DIOXIDE_SEED={}", campaign.seed);
+    is_good(&campaign, &run(&campaign, true));
 }
 
 /// With blocks of one cluster taken away and written again: what is written later must not show where the
@@ -326,13 +339,15 @@ fn metadata_with_the_checksum_of_before_is_caught() {
 #[test]
 fn block_used_again_before_its_loss_is_committed_is_caught() {
     let layouts = [Layout::K1, Layout::Indirect];
-    mutant_is_caught(Mutant::FreeBeforeCommit, Selection::Random, &layouts);
+    for selection in [Selection::Random, Selection::Threads] {
+        mutant_is_caught(Mutant::FreeBeforeCommit, selection, &layouts);
+    }
 }
 
 #[test]
 fn mount_without_barriers_is_caught() {
     let options = Dioxide::default().options.barrier(false);
-    for selection in [Selection::Random, Selection::Names] {
+    for selection in [Selection::Random, Selection::Names, Selection::Threads] {
         let campaign = Campaign {
             selection,
             ..campaign(&[Layout::K1, Layout::K4])

@@ -44,7 +44,7 @@ fn explore(bug: Bug, fault: Option<Fault>, workloads: &[Workload]) -> Report {
     {
         let disk = Disk { cache, fault };
         let ops = workload.ops(Layout::K1).expect("operations of the layout");
-        match record(&target, &start(), &ops, disk) {
+        match record(&target, &start(), &[ops], disk) {
             Ok(recorded) => explorer.explore(&recorded, &workload.to_string(), &mut report),
             Err(what) => panic!("{workload}: {what}"),
         }

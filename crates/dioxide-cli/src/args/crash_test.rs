@@ -41,14 +41,15 @@ pub struct CrashTestArgs {
     /// Threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// What to run: all, singles, pairs, random, names, attributes, or one by its name, as in reports
+    /// What to run: all, singles, pairs, random, names, attributes, threads (five at once, whose states come once and
+    /// not again), or one by its name, as in reports
     #[arg(long, value_name = "NAME", default_value = "all")]
     workload: Selection,
     /// Check this state only, as a report describes it
     #[arg(long, value_name = "STATE")]
     pub replay: Option<Replay>,
-    /// Write the image of the replayed state, before its recovery
-    #[arg(long, value_name = "FILE", requires = "replay")]
+    /// Write the image of the replayed state, or else of the first bad one if any is, before its recovery
+    #[arg(long, value_name = "FILE")]
     pub keep: Option<PathBuf>,
     /// Break the device on purpose: no-flush, second-flush, no-fua, late, lost, short, misplaced, split-atomic;
     /// or what the engine writes: data-late, orphan-skipped, size-early, revoke-ignored, stale-checksum, free-early

@@ -36,6 +36,9 @@ pub fn run(args: &CrashTestArgs, out: &mut Out) -> Result<Status, Failure> {
         Some(replay) => replayed(args, replay, checks)?,
         None => explored(args, &checks)?,
     };
+    if let (Some(path), None, Some(image)) = (&args.keep, &args.replay, &report.first_bad) {
+        OutFile::create(path)?.write(image.to_vec())?;
+    }
     match args.json {
         true => out.json(&report)?,
         false => write!(out, "{report}")?,
