@@ -43,7 +43,10 @@ impl Hold {
 
     /// As [`Hold::wait_for`], but gives up after `limit`. Returns whether so many are held.
     pub fn wait_for_timeout(&self, count: usize, limit: Duration) -> bool {
-        let end = Instant::now() + limit;
+        let Some(end) = Instant::now().checked_add(limit) else {
+            self.wait_for(count);
+            return true;
+        };
         let mut state = self.gate.state.lock();
         while state.held.len() < count {
             if self.gate.changed.wait_until(&mut state, end).timed_out() {

@@ -339,6 +339,7 @@ impl Queue {
         done.extend(self.core.ready.drain(..));
         let finished = done.len();
         let (core, mut now) = (&mut self.core, None);
+        core.table.set_owner();
         let mode = core.mount.knobs.sample().completion();
         self.device.reap(|slot, buf, result| {
             let request = core.request(slot);
@@ -396,7 +397,8 @@ impl Queue {
             self.submit()?;
             return Ok(count);
         }
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        // One that the clock cannot tell is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while count < min {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             // A worker's completion may be one of those that are waited for.
@@ -417,6 +419,7 @@ impl Drop for Queue {
         while self.core.outstanding > 0 {
             if self.wait(1, &mut done).is_err() {
                 // The device's queue waits or leaks by itself; workers keep what they need alive.
+                self.core.table.lose();
                 break;
             }
             done.clear();
@@ -635,7 +638,7 @@ impl Core {
 
     #[inline(always)]
     fn raise(&self, inode: &Inode, slot: block::SlotId, request: Request) {
-        self.table.set_owner(slot::current());
+        self.table.set_owner();
         self.table
             .raise(slot as usize, &inode.in_flight, request.pack());
     }

@@ -12,8 +12,9 @@ use crate::io::direct::{Access, Wait};
 use crate::map::tree::{Progress, State};
 use crate::map::{self, MapGuard, MapKind};
 use crate::mount::Mount;
+use crate::sync::inflight::Closed;
 use crate::sync::rwsem::Exclusive;
-use crate::sync::slot::{self, Slot};
+use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::file::{Credits, MapChange};
 use crate::txn::inode::INODE_CREDITS;
@@ -60,21 +61,13 @@ pub(super) fn done_of(range: &Range<u64>, left: &Range<u64>) -> Range<u64> {
 }
 
 impl Mount {
-    /// The file alone: its lock exclusive, and no direct I/O in flight.
-    pub(crate) fn alone<'a>(&self, inode: &'a Inode) -> Result<Guard<'a>> {
+    /// The file alone: its lock exclusive, and no direct I/O in flight, not that of readers without the lock either.
+    pub(crate) fn alone<'a>(&self, inode: &'a Inode) -> Result<(Closed<'a>, Guard<'a>)> {
         let slot = slot::current();
         let guard = lock(self, inode, LockMode::Exclusive, Wait::Block, slot)?;
-        self.drain(inode, slot)?;
-        Ok(guard)
-    }
-
-    fn drain(&self, inode: &Inode, slot: Slot) -> Result<()> {
-        match inode.in_flight.drain(&self.in_flight, slot) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::Deadlock(
-                "the file has requests in this thread's own queue; reap them first",
-            )),
-        }
+        let closed = inode.in_flight.close();
+        inode.in_flight.drain(&self.in_flight)?;
+        Ok((closed, guard))
     }
 
     /// Sets the size. Blocks.
@@ -115,12 +108,16 @@ impl Mount {
             return None;
         }
         Self::begin_or_end_cut(inode, size);
+        let _closed = inode.in_flight.close();
         let (mut drained, mut alone) = (Ok(()), None);
         if !beside.all_have_left() || !inode.in_flight.is_quiet(&self.in_flight) {
             alone = Some(beside.exclusive());
-            drained = self.drain(inode, slot::current());
+            drained = inode.in_flight.drain(&self.in_flight).map(drop);
         }
-        let shrunk = drained.and_then(|()| self.shrink(writer, inode, size));
+        let shrunk = match drained {
+            Ok(()) => self.shrink(writer, inode, size),
+            Err(endless) => Err(endless.into()),
+        };
         // As it was, if nothing has changed.
         Self::begin_or_end_cut(inode, inode.node().disk.size());
         alone.into_iter().for_each(Exclusive::leave_to_readers);

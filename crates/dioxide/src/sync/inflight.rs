@@ -13,12 +13,19 @@
 //!
 //! A request is in flight until its completion was reaped from its queue. A thread that drains a
 //! file must therefore not be the one that has unreaped requests on it; that is found out and
-//! refused as a deadlock.
+//! refused as a deadlock. So is a drain of what nobody can reap any more: the table of a queue that
+//! was dropped before its requests had ended stays for ever.
+//!
+//! Old policies read without the lock, so holding it keeps no such reader out. Who frees blocks
+//! therefore closes the inode to them first ([`InFlight::close`]); a reader that finds it closed once
+//! it has raised its count takes the lock like everybody else.
 
 use super::fence;
-use super::prim::{AtomicU32, AtomicU64, Event, Ordering};
-use super::slot::Slot;
+use super::prim::{AtomicU32, AtomicU64, Event, Ordering, full_fence};
+use super::slot::thread_id;
+use crate::Error;
 use parking_lot::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 /// Entry of a request that is not in flight.
@@ -41,8 +48,10 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct InFlightTable {
     entries: Box<[Entry]>,
-    /// Slot number of the thread that pushed last.
+    /// Of the thread that used the queue last, or 0.
     owner: AtomicU64,
+    /// The queue is gone, and what is in flight was left to the device.
+    lost: AtomicBool,
     /// How many drains look at this table.
     drains: AtomicU32,
 }
@@ -56,30 +65,62 @@ impl Entry {
     }
 }
 
-/// The drain would wait for the calling thread itself.
+/// Why a drain would never end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WaitsForSelf;
+pub(crate) enum Endless {
+    /// It would wait for requests in a queue of the calling thread's own.
+    OwnQueue,
+    /// It would wait for requests that nobody can reap.
+    LostQueue,
+}
+
+impl From<Endless> for Error {
+    fn from(why: Endless) -> Error {
+        Error::Deadlock(match why {
+            Endless::OwnQueue => {
+                "the file has requests in this thread's own queue; reap them first"
+            }
+            Endless::LostQueue => {
+                "the file has requests in a queue that was dropped before they had ended; mount again"
+            }
+        })
+    }
+}
 
 impl InFlightTable {
     pub(crate) fn new(depth: usize) -> InFlightTable {
         InFlightTable {
             entries: (0..depth).map(|_| Entry::free()).collect(),
-            owner: AtomicU64::new(Slot::NONE.index() as u64),
+            owner: AtomicU64::new(0),
+            lost: AtomicBool::new(false),
             drains: AtomicU32::new(0),
         }
     }
 
-    /// Notes which thread uses the queue.
-    #[inline]
-    pub(crate) fn set_owner(&self, thread: Slot) {
-        let owner = thread.index() as u64;
+    /// Notes that the calling thread uses the queue.
+    #[inline(always)]
+    pub(crate) fn set_owner(&self) {
+        let owner = thread_id();
         if self.owner.load(Ordering::Relaxed) != owner {
             self.owner.store(owner, Ordering::Relaxed);
         }
     }
 
-    fn owned_by(&self, thread: Slot) -> bool {
-        thread != Slot::NONE && self.owner.load(Ordering::Relaxed) == thread.index() as u64
+    fn is_own(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == thread_id()
+    }
+
+    /// The queue goes, and leaves what is in flight to the device: these inodes are never quiet again.
+    pub(crate) fn lose(self: &Arc<Self>) {
+        if self
+            .entries
+            .iter()
+            .any(|entry| entry.inode.load(Ordering::Relaxed) != NOBODY)
+        {
+            self.lost.store(true, Ordering::Release);
+            // The registry has no other.
+            std::mem::forget(self.clone());
+        }
     }
 
     /// Counts the request in `slot` as direct I/O on `inode`. Called before the inode's lock is
@@ -154,7 +195,20 @@ pub(crate) struct InFlight {
     draining: AtomicU32,
     /// I/O that has no slot in a table: synchronous without the lock, or in a completion worker.
     counted: AtomicU32,
+    /// 1 while somebody who has the lock exclusive keeps out readers without it.
+    closed: AtomicU32,
     left: Event,
+}
+
+/// Keeps readers without the lock out until it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Closed<'a>(&'a InFlight);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.closed.store(0, Ordering::Release);
+    }
 }
 
 impl InFlight {
@@ -165,6 +219,7 @@ impl InFlight {
             id,
             draining: AtomicU32::new(0),
             counted: AtomicU32::new(0),
+            closed: AtomicU32::new(0),
             left: Event::new(),
         }
     }
@@ -179,6 +234,28 @@ impl InFlight {
     /// [`InFlight::lower`].
     pub(crate) fn raise(&self) {
         self.counted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As [`InFlight::raise`], by a reader who has no lock. Whether it may go on; otherwise nothing is counted, and it
+    /// takes the lock.
+    pub(crate) fn raise_unlocked(&self) -> bool {
+        self.raise();
+        // Pairs with the fence in `close`: either it sees the count, or we see that it is closed.
+        full_fence(Ordering::SeqCst);
+        // Acquire: who opened it has changed the map before.
+        let open = self.closed.load(Ordering::Acquire) == 0;
+        if !open {
+            self.lower();
+        }
+        open
+    }
+
+    /// Lets no more readers in that have no lock. The caller has the lock exclusive, keeps it for as long, and waits for
+    /// those who are in by [`InFlight::drain`].
+    pub(crate) fn close(&self) -> Closed<'_> {
+        self.closed.store(1, Ordering::Relaxed);
+        full_fence(Ordering::SeqCst);
+        Closed(self)
     }
 
     /// Ends what [`InFlight::raise`] began.
@@ -198,30 +275,47 @@ impl InFlight {
 
     /// Whether no direct I/O on this inode is in flight. The caller holds the inode's lock exclusive.
     pub(crate) fn is_quiet(&self, registry: &InFlightRegistry) -> bool {
-        let named = registry.live().iter().any(|table| table.names(self.id));
+        self.is_quiet_in(&registry.live())
+    }
+
+    fn is_quiet_in(&self, tables: &[Arc<InFlightTable>]) -> bool {
+        // The tables first: a completion that is handed to a worker is counted before it leaves its entry.
+        let named = tables.iter().any(|table| table.names(self.id));
         !named && self.counted.load(Ordering::Acquire) == 0
     }
 
+    /// Whether somebody waits for what is in flight.
+    pub(crate) fn is_being_drained(&self) -> bool {
+        self.draining.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the calling thread's own queues have unreaped requests on this inode.
+    pub(crate) fn is_awaited_by_self(&self, registry: &InFlightRegistry) -> bool {
+        let tables = registry.live();
+        tables
+            .iter()
+            .any(|table| table.is_own() && table.names(self.id))
+    }
+
     /// Waits until no direct I/O on this inode is in flight (`inode_dio_wait`). The caller holds
-    /// the inode's lock exclusive, so no new one starts. Returns whether it had to wait.
+    /// the inode's lock exclusive, so no new one starts, but of readers without the lock: see [`InFlight::close`]. Returns
+    /// whether it had to wait.
     ///
     /// # Errors
-    /// If a queue that `thread` itself uses has unreaped requests on the inode.
-    pub(crate) fn drain(
-        &self,
-        registry: &InFlightRegistry,
-        thread: Slot,
-    ) -> Result<bool, WaitsForSelf> {
+    /// If it would wait for ever.
+    pub(crate) fn drain(&self, registry: &InFlightRegistry) -> Result<bool, Endless> {
+        let tables = registry.live();
         // None starts meanwhile: what was is to be seen, because the lock was released after it.
-        if self.is_quiet(registry) {
+        if self.is_quiet_in(&tables) {
             return Ok(false);
         }
-        let tables = registry.live();
-        if tables
-            .iter()
-            .any(|table| table.owned_by(thread) && table.names(self.id))
-        {
-            return Err(WaitsForSelf);
+        let mut naming = tables.iter().filter(|table| table.names(self.id));
+        let endless = naming.find_map(|table| match table.lost.load(Ordering::Acquire) {
+            true => Some(Endless::LostQueue),
+            false => table.is_own().then_some(Endless::OwnQueue),
+        });
+        if let Some(why) = endless {
+            return Err(why);
         }
         Ok(self.drain_tables(&tables))
     }
@@ -233,11 +327,7 @@ impl InFlight {
             count.fetch_add(1, Ordering::Relaxed);
         });
         fence::heavy();
-        let waited = self.left.wait_while(|| {
-            // The tables first: a completion that is handed to a worker is counted before it leaves
-            // its entry.
-            tables.iter().any(|t| t.names(self.id)) || self.counted.load(Ordering::Acquire) > 0
-        });
+        let waited = self.left.wait_while(|| !self.is_quiet_in(tables));
         announced.for_each(|count| {
             count.fetch_sub(1, Ordering::Relaxed);
         });
@@ -262,7 +352,7 @@ mod tests {
         let drainer = {
             let inode = inode.clone();
             std::thread::spawn(move || {
-                let waited = inode.drain(&registry, Slot::NONE);
+                let waited = inode.drain(&registry);
                 done.send(()).expect("the test waits");
                 waited
             })
@@ -283,7 +373,7 @@ mod tests {
         let table = Arc::new(InFlightTable::new(4));
         registry.register(&table);
         table.raise(0, &InFlight::new(1), [0; 3]);
-        assert_eq!(InFlight::new(2).drain(&registry, Slot::NONE), Ok(false));
+        assert_eq!(InFlight::new(2).drain(&registry), Ok(false));
     }
 
     #[test]
@@ -291,12 +381,31 @@ mod tests {
         let registry = InFlightRegistry::default();
         let table = Arc::new(InFlightTable::new(4));
         registry.register(&table);
-        table.set_owner(Slot::of(5));
+        table.set_owner();
         let inode = InFlight::new(1);
         table.raise(0, &inode, [0; 3]);
-        assert_eq!(inode.drain(&registry, Slot::of(5)), Err(WaitsForSelf));
+        assert_eq!(inode.drain(&registry), Err(Endless::OwnQueue));
+        let elsewhere = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| inode.is_awaited_by_self(&registry));
+            asked.join().expect("no panic")
+        });
+        assert!(!elsewhere);
         table.drop_last(0);
-        assert_eq!(inode.drain(&registry, Slot::of(5)), Ok(false));
+        assert_eq!(inode.drain(&registry), Ok(false));
+    }
+
+    #[test]
+    fn drain_of_what_a_lost_queue_left_is_refused() {
+        let registry = InFlightRegistry::default();
+        let table = Arc::new(InFlightTable::new(4));
+        registry.register(&table);
+        let inode = InFlight::new(1);
+        table.raise(0, &inode, [0; 3]);
+        table.lose();
+        drop(table);
+        assert!(!inode.is_quiet(&registry));
+        assert_eq!(inode.drain(&registry), Err(Endless::LostQueue));
+        assert_eq!(InFlight::new(2).drain(&registry), Ok(false));
     }
 }
 
@@ -304,6 +413,7 @@ mod tests {
 mod loom_tests {
     use super::*;
     use crate::sync::rwsem::{Presence, Rwsem};
+    use crate::sync::slot::Slot;
     use loom::cell::UnsafeCell;
     use loom::thread;
 
@@ -349,10 +459,35 @@ mod loom_tests {
             }
         }
 
+        /// What a reader does under policies that take no lock.
+        fn read_unlocked(&self) {
+            match self.io.raise_unlocked() {
+                true => {
+                    self.look();
+                    self.io.lower();
+                }
+                false => {
+                    let _together = self.lock.shared(Slot::of(1));
+                    self.look();
+                }
+            }
+        }
+
+        #[allow(unsafe_code)]
+        fn look(&self) {
+            // SAFETY: loom aborts the model if somebody changes it meanwhile.
+            self.block
+                .with(|block| unsafe { std::hint::black_box(*block) });
+        }
+
         /// A truncate: alone, and after every request in flight.
         fn free(&self) {
             let _alone = self.lock.exclusive();
-            self.io.drain_tables(std::slice::from_ref(&self.table));
+            let _closed = self.io.close();
+            let tables = std::slice::from_ref(&self.table);
+            if !self.io.is_quiet_in(tables) {
+                self.io.drain_tables(tables);
+            }
             self.touch();
         }
     }
@@ -373,6 +508,21 @@ mod loom_tests {
             };
             shared.free();
             request.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn loom_reader_without_the_lock_and_a_truncate_keep_apart() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let shared = Block::new();
+            let reader = {
+                let shared = shared.clone();
+                thread::spawn(move || shared.read_unlocked())
+            };
+            shared.free();
+            reader.join().expect("no panic");
         });
     }
 

@@ -83,6 +83,18 @@ mod loom_shim {
         pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
             self.0.write().expect("no thread panics in a model")
         }
+        pub(crate) fn try_read_for(
+            &self,
+            _: std::time::Duration,
+        ) -> Option<RwLockReadGuard<'_, T>> {
+            Some(self.read())
+        }
+        pub(crate) fn try_write_for(
+            &self,
+            _: std::time::Duration,
+        ) -> Option<RwLockWriteGuard<'_, T>> {
+            Some(self.write())
+        }
         pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
             self.0.try_read().ok()
         }

@@ -33,6 +33,7 @@ use super::prim::{
 use super::slot::SLOTS;
 use super::slot::Slot;
 use crossbeam_utils::CachePadded;
+use std::time::Duration;
 
 /// Shared acquisitions of the underlying lock, none exclusive between, after which readers may
 /// use the table again. A revocation costs a few microseconds, the underlying lock about 10 ns
@@ -362,6 +363,23 @@ impl Rwsem {
         let guard = self.raw.read();
         self.count_unbiased_read();
         Shared::Raw(guard)
+    }
+
+    /// As [`Rwsem::shared`], but gives up when a writer had it for so long.
+    pub(crate) fn shared_within(&self, slot: Slot, limit: Duration) -> Option<Shared<'_>> {
+        if let Some(announced) = self.announce(slot) {
+            return Some(Shared::Announced(announced));
+        }
+        let guard = self.raw.try_read_for(limit)?;
+        self.count_unbiased_read();
+        Some(Shared::Raw(guard))
+    }
+
+    /// As [`Rwsem::exclusive`], but gives up when others had the underlying lock for so long.
+    pub(crate) fn exclusive_within(&self, limit: Duration) -> Option<Exclusive<'_>> {
+        let raw = self.raw.try_write_for(limit)?;
+        self.keep_out();
+        Some(Exclusive { sem: self, raw })
     }
 
     /// Called with `raw` held shared.

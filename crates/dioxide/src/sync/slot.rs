@@ -7,6 +7,7 @@
 
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many numbers there are.
 pub(crate) const SLOTS: usize = 128;
@@ -74,9 +75,28 @@ pub(crate) fn current() -> Slot {
     }
 }
 
+/// A number of the calling thread that no other ever has, and not 0.
+#[inline(always)]
+pub(crate) fn thread_id() -> u64 {
+    match ID.get() {
+        0 => first_id(),
+        id => id,
+    }
+}
+
+#[cold]
+fn first_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    ID.set(id);
+    id
+}
+
 const UNKNOWN: usize = usize::MAX;
 
 thread_local! {
+    /// What `thread_id` returns, or 0.
+    static ID: Cell<u64> = const { Cell::new(0) };
     /// What `current` returns, without a destructor so that reading it is one instruction.
     static NUMBER: Cell<usize> = const { Cell::new(UNKNOWN) };
     /// Owns the number. Forgets it before it is given back.

@@ -5,9 +5,11 @@ use super::policy::LockMode;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::stats::Count;
+use crate::sync::inflight::Endless;
 use crate::sync::rwsem::{Exclusive, Shared};
 use crate::sync::slot::Slot;
 use crate::{Error, Result};
+use std::time::Duration;
 
 /// The inode's lock as a request holds it.
 #[derive(Debug)]
@@ -21,7 +23,8 @@ pub(crate) enum Guard<'a> {
 /// Takes the lock in `mode`.
 ///
 /// # Errors
-/// [`Error::WouldBlock`] instead of waiting.
+/// [`Error::WouldBlock`] instead of waiting; [`Error::Deadlock`] if who has the lock waits for requests in the calling thread's
+/// own queue.
 #[inline]
 pub(crate) fn lock<'a>(
     mount: &Mount,
@@ -53,9 +56,32 @@ fn contended<'a>(
         return Err(Error::WouldBlock("the inode lock is taken"));
     }
     mount.counters.add(slot, Count::LockWait);
+    if inode.in_flight.is_awaited_by_self(&mount.in_flight) {
+        return wait_with_requests_in_flight(inode, mode, slot);
+    }
     Ok(match mode {
         LockMode::None => Guard::None,
         LockMode::Shared => Guard::Shared(inode.rwsem.shared(slot)),
         LockMode::Exclusive => Guard::Exclusive(inode.rwsem.exclusive()),
     })
+}
+
+/// How often a thread that has requests in flight on a file, and waits for its lock, looks whether who has the lock waits for
+/// them.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+fn wait_with_requests_in_flight(inode: &Inode, mode: LockMode, slot: Slot) -> Result<Guard<'_>> {
+    let (lock, limit) = (&inode.rwsem, LOOK_EVERY);
+    loop {
+        let guard = match mode {
+            LockMode::None => Some(Guard::None),
+            LockMode::Shared => lock.shared_within(slot, limit).map(Guard::Shared),
+            LockMode::Exclusive => lock.exclusive_within(limit).map(Guard::Exclusive),
+        };
+        match guard {
+            Some(guard) => return Ok(guard),
+            None if inode.in_flight.is_being_drained() => return Err(Endless::OwnQueue.into()),
+            None => {}
+        }
+    }
 }

@@ -94,21 +94,21 @@ impl<'a> ReadLock<'a> {
     /// Enters a read under the mount's policy.
     #[inline]
     pub(crate) fn take(mount: &Mount, inode: &'a Inode, wait: Wait, slot: Slot) -> Result<Self> {
-        let (mode, io_lock) = read_lock(mount.knobs.sample().policy());
+        let (mut mode, io_lock) = read_lock(mount.knobs.sample().policy());
+        let counted = mode == LockMode::None && inode.in_flight.raise_unlocked();
+        if mode == LockMode::None && !counted {
+            mode = LockMode::Shared;
+        }
         let guard = match lock(mount, inode, mode, wait, slot) {
             Ok(guard) => guard,
             Err(error) => return Err(count_would_block(mount, slot, error)),
         };
-        let mut taken = ReadLock {
+        Ok(ReadLock {
             inode,
             guard,
             io_lock,
-            counted: false,
-        };
-        if mode == LockMode::None {
-            taken.count();
-        }
-        Ok(taken)
+            counted,
+        })
     }
 
     /// Mapping is done: keeps the lock for the I/O, or trades it for the in-flight count.

@@ -277,6 +277,58 @@ fn blocking_write_against_own_queue_is_a_deadlock_error() {
     file.write_at(&half(2), BLOCK as u64).expect("reaped now");
 }
 
+// Nor does it wait for the lock of who waits for what it must reap.
+#[test]
+fn request_for_the_lock_of_who_drains_the_own_queue_is_a_deadlock_error() {
+    let bed = Bed::new(Policy::V56);
+    let file = bed.open("/data");
+    let mut queue = bed.queue();
+    queue.write(&file, 0, block(1), 1).expect("room");
+    queue.submit().expect("a working queue");
+    let cut = {
+        let file = file.clone();
+        start(move || file.set_len(10 * BLOCK as u64 + 1))
+    };
+    while !file.inode.in_flight.is_being_drained() {
+        thread::yield_now();
+    }
+    let read = file.read_at(&mut block(0), 0);
+    let written = file.write_at(&half(2), BLOCK as u64);
+    for error in [read.expect_err("no"), written.expect_err("no")] {
+        assert!(matches!(error, Error::Deadlock(_)), "{error}");
+    }
+    assert_eq!(reap_one(&mut queue).tag, 1);
+    let cut = cut.recv_timeout(SOON).expect("it goes on");
+    cut.expect("a size");
+    file.read_at(&mut block(0), 0).expect("reaped now");
+}
+
+// Policies that read without the lock: a truncate closes the file to them before it looks who is in.
+#[test]
+fn reader_without_the_lock_waits_for_a_truncate_under_way() {
+    let bed = Bed::new(Policy::Pre49Nolock);
+    let file = bed.open("/data");
+    let first = file.map(0, 1).expect("a block").pblk.0 * BLOCK as u64;
+    let hold = bed
+        .sim
+        .hold(Some(first..first + BLOCK as u64), FaultOp::Read);
+    let truncated = {
+        let file = file.clone();
+        start(move || file.set_len(100))
+    };
+    // It zeroes the rest of the first block.
+    hold.wait_for(1);
+    let read = {
+        let file = file.clone();
+        start(move || file.read_at(&mut block(0), 10 * BLOCK as u64))
+    };
+    assert!(read.recv_timeout(A_WHILE).is_err(), "it did not wait");
+    hold.release();
+    let truncated = truncated.recv_timeout(SOON).expect("it goes on");
+    truncated.expect("a size");
+    assert!(matches!(read.recv_timeout(SOON), Ok(Ok(0))));
+}
+
 // The same write through the queue goes to a worker, and comes through.
 #[test]
 fn queued_exclusive_write_is_punted_and_completes() {

@@ -339,15 +339,8 @@ impl<'a> WriteRequest<'a> {
     }
 
     fn drain(&self) -> Result<()> {
-        let drained = self.inode.in_flight.drain(&self.mount.in_flight, self.slot);
-        match drained {
-            Ok(true) => self.mount.counters.add(self.slot, Count::Drain),
-            Ok(false) => {}
-            Err(_) => {
-                return Err(Error::Deadlock(
-                    "the write must wait for requests in this thread's own queue; reap them first",
-                ));
-            }
+        if self.inode.in_flight.drain(&self.mount.in_flight)? {
+            self.mount.counters.add(self.slot, Count::Drain);
         }
         Ok(())
     }
