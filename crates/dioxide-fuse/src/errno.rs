@@ -18,6 +18,7 @@ impl Errno {
     pub(crate) const NXIO: Errno = Errno(libc::ENXIO);
     pub(crate) const OPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
     pub(crate) const PERM: Errno = Errno(libc::EPERM);
+    pub(crate) const NOSPC: Errno = Errno(libc::ENOSPC);
     pub(crate) const RANGE: Errno = Errno(libc::ERANGE);
     pub(crate) const STALE: Errno = Errno(libc::ESTALE);
 }

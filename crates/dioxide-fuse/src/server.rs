@@ -9,6 +9,7 @@
 
 mod attributes;
 mod content;
+mod full;
 mod handle;
 mod ioctl;
 mod listing;
@@ -89,6 +90,7 @@ pub struct Server {
     read_only: bool,
     in_memory: bool,
     requests: Recorder,
+    full: full::Full,
     live: RwLock<Option<Live>>,
 }
 
@@ -121,6 +123,7 @@ impl Server {
             read_only: live.fs.read_only().is_some(),
             in_memory: live.fs.device().geometry().inline,
             requests: Recorder::new(),
+            full: full::Full::default(),
             live: RwLock::new(Some(live)),
         })
     }

@@ -196,7 +196,11 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     }
     let entry = policy::entry_lock(told.policy, request.entry_facts());
     told.step("entry lock", entry_words(entry, &request));
-    let pos = request.check_ability().and_then(|()| request.position());
+    let able = match file.inode.is_append_only() && !request.access.append {
+        true => Err(Error::NotPermitted("the file is append-only".into())),
+        false => request.check_ability(),
+    };
+    let pos = able.and_then(|()| request.position());
     let pos = pos.and_then(|pos| match atomic {
         true => atomic::check_place(&request, pos).map(|()| pos),
         false => Ok(pos),

@@ -3,10 +3,10 @@
 use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
 use dioxide_testkit::{Image, Mount, debugfs_query};
-use rustix::fs::{FallocateFlags, Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{FallocateFlags, OFlags, Timespec, Timestamps, UTIME_NOW};
 use std::fs::{self, File, Permissions};
 use std::io::{Result, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// What calls came to: their names, and `errno` or 0.
@@ -111,6 +111,43 @@ fn file_that_becomes_append_only_or_immutable_while_open_keeps_what_it_was_given
             ["appends", "is_fixed", "both"].map(len),
             [30_000, 10_000, 10_000]
         );
+    }
+}
+
+/// What a descriptor does after its file has become immutable or append-only, by how it was opened: direct reads and writes
+/// come for the first time then.
+fn first_use_after_a_flag(root: &Path) -> Outcomes {
+    let mut told = Outcomes::default();
+    for flag in ["+i", "+a"] {
+        for direct in [libc::O_DIRECT, 0] {
+            let path = root.join(format!("{flag}{direct}"));
+            fs::write(&path, [7; 8192]).unwrap();
+            let mut options = File::options();
+            let file = options.read(true).write(true).custom_flags(direct);
+            let file = file.open(&path).unwrap();
+            chattr(&[flag], &path);
+            if direct == 0 {
+                let flags = rustix::fs::fcntl_getfl(&file).unwrap() | OFlags::DIRECT;
+                rustix::fs::fcntl_setfl(&file, flags).unwrap();
+            }
+            let mut buf = dioxide::Buf::zeroed(4096);
+            told.tell("read", file.read_exact_at(&mut buf, 0));
+            told.tell("write", file.write_all_at(&buf, 4096));
+            told.tell("append", file.write_all_at(&buf, 8192));
+            chattr(&[&flag.replace('+', "-")], &path);
+        }
+    }
+    told
+}
+
+#[test]
+fn descriptor_does_what_it_was_opened_for_whatever_the_file_becomes() {
+    need_fuse!();
+    let image = Image::builder().size(32 << 20).build();
+    let expected = image.populate_with_kernel(first_use_after_a_flag);
+    for bed in each("") {
+        assert_eq!(first_use_after_a_flag(bed.root()).0, expected.0);
+        bed.finish();
     }
 }
 

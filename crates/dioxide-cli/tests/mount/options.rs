@@ -352,6 +352,33 @@ fn written_back_pages_take_the_room_that_there_is() {
     }
 }
 
+/// The page cache takes what finds no room; once some of it was to be written, whoever goes on is told.
+#[test]
+fn program_that_writes_until_there_is_no_room_is_told() {
+    need_fuse!();
+    for transport in transports() {
+        let image = Image::builder().size(64 * M).args(&["-m", "0"]).build();
+        let bed = Bed::with(image, transport);
+        let mut file = File::create(bed.at("f")).unwrap();
+        let part = pattern(1, 0, M as usize);
+        // What the cache holds before it writes anything is the kernel's business.
+        let refused = (0..2048).find_map(|number| {
+            if number % 64 == 0 {
+                let _ = file.sync_data();
+            }
+            file.write_all(&part).err()
+        });
+        let refused = refused.map(|error| error.raw_os_error());
+        assert_eq!(refused, Some(Some(libc::ENOSPC)), "{transport}");
+        // As soon as there is room, it takes more.
+        file.set_len(0).unwrap();
+        let done = file.write_all(&part).and_then(|()| file.sync_data());
+        assert!(done.is_ok(), "{transport}: {done:?}");
+        drop(file);
+        bed.finish();
+    }
+}
+
 /// The size of a block, and bytes that a user can have.
 fn free(root: &Path) -> (u64, u64) {
     let told = rustix::fs::statvfs(root).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::bed::{Bed, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports};
 use crate::need_fuse;
-use dioxide_testkit::{Image, e2fsck_clean};
+use dioxide_testkit::{Image, Mount, e2fsck_clean};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -17,6 +17,42 @@ fn nobody(script: &str) -> Command {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.args(["sh", "-c", script]);
     command
+}
+
+/// A `chown` that changes nobody takes the privileges away all the same.
+#[test]
+fn chown_to_nobody_strips_as_any_other() {
+    need_fuse!();
+    let strip = |root: &Path| {
+        fs::set_permissions(root, Permissions::from_mode(0o755)).unwrap();
+        let make = |name: &str, mode: u32, owner: u32| {
+            let path = root.join(name);
+            fs::write(&path, "x").unwrap();
+            std::os::unix::fs::chown(&path, Some(owner), Some(owner)).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        let own = make("own", 0o6755, 0);
+        std::os::unix::fs::chown(&own, None, None).unwrap();
+        make("others", 0o4711, 0);
+        make("plain", 0o711, 0);
+        let chown = "perl -e 'exit(chown(-1, -1, $ARGV[0]) ? 0 : $!)' ";
+        let by_nobody = ["others", "plain"].map(|name| {
+            let mut command = nobody(&format!("{chown} {name}"));
+            command.current_dir(root).status().unwrap().code()
+        });
+        (mode(&own), mode(&root.join("others")), by_nobody)
+    };
+    let image = Image::builder().build();
+    let kernel = Mount::ext4(image.path(), "");
+    let expected = strip(kernel.path());
+    kernel.unmount();
+    assert_eq!(expected.0, 0o755);
+    for bed in each("allow_other") {
+        assert_eq!(strip(bed.root()), expected);
+        bed.finish();
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Attributes: told, and changed.
 
-use super::{Live, Server};
+use super::{Caller, Live, Server};
 use crate::stats::Op;
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
@@ -80,6 +80,16 @@ impl Change {
         self.handle.is_some() && self.ctime.is_some() && *self == times_alone
     }
 
+    /// A `chown` that names neither user nor group: of what it is, the kernel tells at most a time.
+    fn is_chown_to_nobody(&self) -> bool {
+        let nothing = Change {
+            ctime: self.ctime,
+            kill_suidgid: self.kill_suidgid,
+            ..Change::default()
+        };
+        *self == nothing
+    }
+
     fn attributes(&self) -> Option<SetAttributes> {
         let none = SetAttributes::new();
         let mut set = none.clone();
@@ -136,6 +146,11 @@ pub(super) fn is_immutable(metadata: &Metadata) -> bool {
     metadata.flags & InodeFlags::IMMUTABLE.0 != 0
 }
 
+/// Set-user-ID, or set-group-ID of who may execute it.
+fn has_privileges(permissions: u16) -> bool {
+    permissions & 0o4000 != 0 || permissions & 0o2010 == 0o2010
+}
+
 fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>) -> Result {
     if let Some(handle) = handle {
         let handle = live.files.get(handle)?;
@@ -154,17 +169,21 @@ impl Server {
     /// `getattr`, by a handle if the kernel is about to use that.
     ///
     /// # Errors
-    /// `ESTALE` for a file that the kernel does not know; `EPERM` for a handle that can only be for writing to a
-    /// file that has become immutable: the page cache would take what is written.
+    /// `ESTALE` for a file that the kernel does not know. For a handle that can only be for writing, because the page cache would
+    /// take what is written: `EPERM` for a file that has become immutable, `ENOSPC` for one whose pages found no room.
     pub fn getattr(&self, id: u64, handle: Option<u64>) -> Result<Stat> {
         let _timed = self.requests.time(Op::Getattr);
         let live = self.live()?;
         let node = live.node(id)?;
         if let Some(handle) = handle
-            && is_immutable(&node.metadata())
             && live.files.get(handle)?.is_for_writing_only()
         {
-            return Err(Errno::PERM);
+            if is_immutable(&node.metadata()) {
+                return Err(Errno::PERM);
+            }
+            if self.full.has(node.ino(), || live.fs.statfs().blocks_free) {
+                return Err(Errno::NOSPC);
+            }
         }
         Ok(self.stat(&node))
     }
@@ -172,8 +191,9 @@ impl Server {
     /// `setattr`. A size that changes strips set-user-ID and set-group-ID, if [`Change::kill_suidgid`] wants it.
     ///
     /// # Errors
-    /// As [`dioxide::File::set_len`] and [`dioxide::File::set_attributes`].
-    pub fn setattr(&self, id: u64, change: &Change) -> Result<Stat> {
+    /// As [`dioxide::File::set_len`] and [`dioxide::File::set_attributes`]; `EPERM` for who does not own the file, and would strip
+    /// it by a `chown` to nobody.
+    pub fn setattr(&self, caller: Caller, id: u64, change: &Change) -> Result<Stat> {
         let _timed = self.requests.time(Op::Setattr);
         let live = self.live()?;
         let node = live.node(id)?;
@@ -183,7 +203,21 @@ impl Server {
         if let Some(set) = change.attributes() {
             node.set_attributes(&set)?;
         }
+        if change.is_chown_to_nobody() && node.file_type() != FileType::Directory {
+            self.strip(caller, &node)?;
+        }
         Ok(self.stat(&node))
+    }
+
+    /// What a `chown` takes away, whoever becomes the owner.
+    fn strip(&self, caller: Caller, node: &Node) -> Result {
+        let metadata = node.metadata();
+        let by = self.acting(caller).uid;
+        let is_others = by != 0 && by != self.attr(metadata.clone()).metadata.uid;
+        match has_privileges(metadata.permissions) && is_others {
+            true => Err(Errno::PERM),
+            false => Ok(node.set_attributes(&SetAttributes::new().uid(metadata.uid))?),
+        }
     }
 
     pub(super) fn stat(&self, node: &Node) -> Stat {
@@ -218,6 +252,7 @@ impl Server {
         match attr.metadata.file_type {
             // The kernel is to ask before it writes.
             FileType::Regular if is_immutable(&attr.metadata) => Duration::ZERO,
+            FileType::Regular if self.full.is_noted(attr.metadata.ino) => Duration::ZERO,
             FileType::Regular => self.options.attr_timeout,
             _ => self.options.entry_timeout,
         }
@@ -283,6 +318,28 @@ mod tests {
             ..Change::default()
         };
         assert_eq!(change.attributes(), None);
+    }
+
+    #[test]
+    fn chown_to_nobody_is_told_from_other_changes() {
+        let change = Change {
+            ctime: Some(Timestamp::default()),
+            ..Change::default()
+        };
+        assert!(change.is_chown_to_nobody());
+        for other in [
+            Change {
+                mode: Some(0o755),
+                ..change.clone()
+            },
+            Change {
+                handle: Some(1),
+                mtime: Some(Timestamp::default()),
+                ..change
+            },
+        ] {
+            assert!(!other.is_chown_to_nobody());
+        }
     }
 
     #[test]

@@ -51,7 +51,8 @@ impl Server {
         Ok(handle.for_transfer(direct, false)?.read_at(buf, offset)?)
     }
 
-    /// `write`.
+    /// `write`. Where pages that are written back find no room, the kernel is to forget the file's attributes: it asks for them
+    /// before it takes more, and is told then.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -62,7 +63,13 @@ impl Server {
         match flags.cached {
             // The pages of a mapping, where each write is to go to the end.
             true if handle.appends => Err(Errno::PERM),
-            true => write_back(handle.cached(flags.kill_suidgid)?, buf, offset),
+            true => {
+                write_back(handle.cached(flags.kill_suidgid)?, buf, offset).inspect_err(|error| {
+                    if *error == Errno::NOSPC {
+                        self.full.note(handle.ino(), live.fs.statfs().blocks_free);
+                    }
+                })
+            }
             false => {
                 let file = handle.for_transfer(flags.direct, flags.kill_suidgid)?;
                 Ok(file.write_at(buf, offset)?)

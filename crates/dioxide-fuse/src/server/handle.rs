@@ -19,7 +19,8 @@ pub struct Opened {
 }
 
 /// An open file. The kernel uses one handle for different purposes, which the library tells apart when it opens a
-/// file, so that there is one [`File`] for each purpose, made at first use.
+/// file, so that there is one [`File`] for each purpose, made at first use of the one that was opened: what is allowed was judged
+/// then.
 pub(super) struct Handle {
     node: Arc<Node>,
     options: OpenOptions,
@@ -84,6 +85,11 @@ impl Handle {
         }
     }
 
+    /// The file's inode number.
+    pub(super) fn ino(&self) -> u32 {
+        self.node.ino()
+    }
+
     /// Whether the file is immutable by now.
     pub(super) fn is_immutable(&self) -> bool {
         is_immutable(&self.node.metadata())
@@ -94,6 +100,7 @@ impl Handle {
         if let Some(file) = place.get() {
             return Ok(file);
         }
+        let first = self.files[Purpose::Plain as usize][0].get();
         let cached = purpose == Purpose::Cached;
         let has = |flag: i32| !cached && self.flags & flag == flag;
         let mut options = self.options.clone().fsetid(!strip);
@@ -108,7 +115,10 @@ impl Handle {
         } else if has(libc::O_DSYNC) {
             options = options.dsync(true);
         }
-        let file = self.node.open(&options)?;
+        let file = match first {
+            Some(first) => first.used_as(&options),
+            None => self.node.open(&options)?,
+        };
         Ok(place.get_or_init(|| file))
     }
 }

@@ -197,6 +197,20 @@ impl OpenOptions {
         })
     }
 
+    fn access_on(&self, mount: &Mount) -> Access {
+        let user = self.user.is_some_and(|user| mount.has_reserve(user));
+        let sync = match (self.sync, self.dsync) {
+            (true, _) => SyncMode::Full,
+            (false, true) => SyncMode::Data,
+            (false, false) => SyncMode::None,
+        };
+        Access {
+            resource: self.access.resource || user,
+            sync,
+            ..self.access
+        }
+    }
+
     /// The handle of an inode that was opened, and maybe `made` for it.
     fn opened(
         &self,
@@ -205,17 +219,7 @@ impl OpenOptions {
         path: &[u8],
         made: bool,
     ) -> Result<File> {
-        let user = self.user.is_some_and(|user| mount.has_reserve(user));
-        let sync = match (self.sync, self.dsync) {
-            (true, _) => SyncMode::Full,
-            (false, true) => SyncMode::Data,
-            (false, false) => SyncMode::None,
-        };
-        let access = Access {
-            resource: self.access.resource || user,
-            sync,
-            ..self.access
-        };
+        let access = self.access_on(mount);
         let mount = mount.clone();
         let file = File {
             mount,
@@ -264,6 +268,19 @@ pub struct File {
 }
 
 impl File {
+    /// The same open file, used as `options` say: in alignment, durability, appending, times and rights. It is for reading and
+    /// writing as far as both say, and what was allowed when it was opened is not judged again, as `F_SETFL` does not.
+    pub fn used_as(&self, options: &OpenOptions) -> File {
+        let access = options.access_on(&self.mount);
+        let mut file = self.clone();
+        file.access = Access {
+            read: access.read && self.access.read,
+            write: access.write && self.access.write,
+            ..access
+        };
+        file
+    }
+
     /// Reads into `buf` from `offset`; returns how many bytes, less than asked only at EOF. Blocks.
     ///
     /// # Errors
@@ -361,15 +378,21 @@ impl File {
     fn write_slices(&self, bufs: &[IoSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         self.access.check_writable()?;
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let room = self.mount.max_bytes_of(&self.inode).checked_sub(offset);
-        if let Some(room @ 1..) = room
-            && len as u64 > room
-            && !self.access.append
-        {
-            return self.write_slices(&clipped(bufs, room), offset, wait);
+        let room = self.room_at(offset, len);
+        if room < len {
+            return self.write_slices(&clipped(bufs, room as u64), offset, wait);
         }
         let request = self.write_request(Memory::of(bufs), len, offset, wait);
         self.mount.call(|| write::write(&request, bufs))
+    }
+
+    /// How much of a write of `len` bytes the largest size leaves; all of one that cannot even begin, and fails.
+    #[inline]
+    pub(crate) fn room_at(&self, offset: u64, len: usize) -> usize {
+        match self.mount.max_bytes_of(&self.inode).checked_sub(offset) {
+            Some(room @ 1..) if (len as u64) > room && !self.access.append => room as usize,
+            _ => len,
+        }
     }
 
     #[inline]

@@ -42,7 +42,8 @@ pub struct Completion {
     pub tag: u64,
     /// The request's buffer.
     pub buf: Buf,
-    /// How many bytes were moved: less than the buffer's length only for a read that met EOF.
+    /// How many bytes were moved: less than the buffer's length only for a read that met EOF, and a write that met the largest size
+    /// of a file.
     pub result: Result<usize, Box<Error>>,
 }
 
@@ -51,9 +52,14 @@ pub struct Completion {
 /// Buffers move in with a request and come back with its completion. The order of completions is
 /// free. Dropping a queue waits for what is in flight.
 ///
+/// A queue may move to another thread before its first request. Afterwards that depends on the device: an io_uring queue is of the
+/// thread that submitted first, and others are refused as [`Error::Unsupported`]. Dropped there it leaves what is in flight to the
+/// device, and whoever would have to wait for that (a truncate of such a file) gets `EDEADLK` until the image is opened again.
+///
 /// Reap what you push: another thread that must have a file to itself (an unaligned write into
 /// unwritten blocks, a truncate) waits until the file's requests in this queue were reaped. The
-/// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead.
+/// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead; also where it would wait for the lock
+/// of who waits for its queue.
 pub struct Queue {
     device: QueueLane,
     core: Core,
@@ -557,6 +563,9 @@ impl Core {
         if len == 0 {
             return Start::Done(buf, Ok(0));
         }
+        if matches!(job, Job::Write) && file.room_at(offset, len) < len {
+            return Start::Punt(buf);
+        }
         let request = write_request(file, offset, &buf, Wait::NoWait, self.slot());
         if let Job::WriteAtomic = job
             && let Err(error) = atomic::check(&request)
@@ -826,7 +835,7 @@ fn segment(piece: &Piece, at: usize) -> Seg {
 fn write_request<'a>(
     file: &'a File,
     offset: u64,
-    buf: &Buf,
+    buf: &[u8],
     wait: Wait,
     slot: Slot,
 ) -> WriteRequest<'a> {
@@ -846,6 +855,11 @@ fn write_request<'a>(
 
 /// A punted write: the same code, allowed to wait.
 fn blocking_write(file: &File, offset: u64, buf: &Buf, job: Job) -> Result<usize> {
+    let len = match job {
+        Job::WriteAtomic => buf.len(),
+        Job::Read | Job::Write => file.room_at(offset, buf.len()),
+    };
+    let buf = &buf[..len];
     let request = write_request(file, offset, buf, Wait::Block, slot::current());
     match job {
         Job::WriteAtomic => atomic::write(&request, buf),

@@ -3,7 +3,7 @@
 use crate::bed::*;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp};
 use dioxide::{
-    Direction, Error, FallocateMode, File, MapKind, MountOptions, OpenOptions, Policy,
+    Buf, Direction, Error, FallocateMode, File, MapKind, MountOptions, OpenOptions, Policy,
     SetAttributes,
 };
 use dioxide_format::inode::InodeFlags;
@@ -70,6 +70,18 @@ fn a1_write_up_to_the_largest_file_is_short() {
     assert_eq!(file.read_at(&mut read, most - 3000).expect("reads"), 3000);
     assert_eq!(read[..3000], data[..3000]);
     assert_eq!(errno(file.write_at(&data, most)), libc::EFBIG);
+    let mut queue = bed.queue();
+    for (offset, tag) in [(most - 512, 1), (most, 2)] {
+        let pushed = queue.write(&file, offset, Buf::copy_of(&data), tag);
+        assert!(pushed.is_ok());
+    }
+    let mut done = Vec::new();
+    queue.wait(2, &mut done).expect("a working queue");
+    done.sort_by_key(|completion| completion.tag);
+    assert!(matches!(done[0].result, Ok(512)), "{done:?}");
+    let refused = done[1].result.as_ref().expect_err("nothing fits");
+    assert_eq!(refused.errno(), libc::EFBIG);
+    drop(queue);
     file.set_len(0).expect("it is cut");
 }
 

@@ -97,7 +97,9 @@ impl Call<'_> {
 
     pub(super) fn setattr(mut self) -> Result<usize> {
         let change = change(&mut self.op)?;
-        let stat = self.server.setattr(self.head.node, &change)?;
+        let stat = self
+            .server
+            .setattr(self.head.caller, self.head.node, &change)?;
         self.stat(&stat)
     }
 
@@ -210,8 +212,11 @@ impl Call<'_> {
             kill_suidgid: flags & abi::WRITE_KILL_SUIDGID != 0,
         };
         let data = self.payload().0.get(..size as usize).ok_or(Errno::INVAL)?;
-        let done = self.server.write(handle, data, offset, flags)?;
-        self.written(done)
+        let done = self.server.write(handle, data, offset, flags);
+        if flags.cached && done == Err(Errno::NOSPC) {
+            self.asker.forget_attributes(self.head.node);
+        }
+        self.written(done?)
     }
 
     pub(super) fn statfs(mut self) -> Result<usize> {

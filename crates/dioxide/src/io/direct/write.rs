@@ -463,11 +463,12 @@ fn carry_out(
         let alone =
             admitted.plan.lock == LockMode::Exclusive && admitted.plan.io_lock == IoLock::Keep;
         let (pos, facts) = (admitted.pos, admitted.facts);
-        let _appending = admitted.appending;
+        let appending = admitted.appending;
         place::prepare(request, pos, &facts)?;
         let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
         let placed = place::write_placing(request, bufs, pos, alone, admitted.cuts)?;
-        drop(held);
+        // Others may add behind it now, and share its commit.
+        drop((held, appending));
         if placed == Placed::Done {
             request.make_durable()?;
         }
