@@ -97,6 +97,17 @@ impl Batches {
     }
 }
 
+/// Many blocks, of one mapping.
+const LONG: usize = 64 << 10;
+
+fn long_queue(fs: &Fs) -> dioxide::Queue {
+    let options = QueueOptions {
+        depth: 1,
+        ..QueueOptions::default()
+    };
+    fs.queue(&options).expect("a queue")
+}
+
 /// Allocations that `load` makes each time. What happens once in a process, such as the start of the
 /// thread that keeps the time, is not a cost of requests.
 fn repeated(mut load: impl FnMut()) -> usize {
@@ -124,7 +135,27 @@ fn requests_on_every_backend_allocate_nothing() {
         assert_eq!(counted, 0, "queued, {}", fs.device().describe());
         let stats = fs.stats();
         assert_eq!((stats.punts, stats.reads_general), (0, 0));
-        drop((batches, file, fs));
+        let mut long = Buf::zeroed(LONG);
+        let counted = repeated(|| {
+            for _ in 0..100 {
+                file.read_at(&mut long, 4096).expect("readable");
+            }
+        });
+        assert_eq!(counted, 0, "long, blocking, {}", fs.device().describe());
+        let mut queue = long_queue(&fs);
+        let mut long = Some(long);
+        let mut done = Vec::with_capacity(1);
+        let mut read = || {
+            let buf = long.take().expect("it came back");
+            queue.read(&file, 4096, buf, 1).expect("room");
+            queue.wait(1, &mut done).expect("a working queue");
+            long = done.pop().map(|completion| completion.buf);
+        };
+        read();
+        let counted = repeated(|| (0..100).for_each(|_| read()));
+        assert_eq!(counted, 0, "long, queued, {}", fs.device().describe());
+        assert!(fs.stats().reads_general >= 600);
+        drop((queue, batches, file, fs));
         e2fsck_clean(image.path());
     }
 }

@@ -784,6 +784,11 @@ impl Core {
 
 /// The pieces of a read as segments of its buffer; holes and unwritten blocks are zeroed here.
 fn read_segments(pieces: &[Piece], buf: &mut Buf) -> Segs {
+    if let [piece] = pieces
+        && piece.kind == MapKind::Mapped
+    {
+        return Segs::One(segment(piece, 0));
+    }
     let mut segs = Vec::with_capacity(pieces.len());
     let mut at = 0;
     for piece in pieces {

@@ -16,6 +16,7 @@ use crate::stats::Count;
 use crate::sync::slot::{self, Slot};
 use crate::{Error, Result};
 use dioxide_block::Buf;
+use smallvec::SmallVec;
 use std::io::IoSliceMut;
 
 /// Longest piece that a read with misaligned edges copies through memory of its own at a time.
@@ -214,13 +215,16 @@ impl InFile {
     }
 }
 
+/// A few pieces, as most reads have, need no memory of their own.
+pub(crate) type PieceList = SmallVec<[Piece; 4]>;
+
 /// All pieces of a read, before any of it is transferred.
 pub(crate) fn collect(
     mount: &Mount,
     inode: &Inode,
     request: &InFile,
     wait: Wait,
-) -> Result<Vec<Piece>> {
+) -> Result<PieceList> {
     Pieces::new(mount, inode, request.start, request.span, wait).collect()
 }
 
