@@ -96,7 +96,7 @@ pub(crate) fn contest(
             if let (Some(sum), Some(now), Some(earlier)) =
                 (&mut stats[index], variant.stats(), earlier)
             {
-                *sum = sum_of(sum, &now.since(&earlier));
+                *sum = sum.plus(&now.since(&earlier));
             }
         }
     }
@@ -161,6 +161,12 @@ impl Variant {
         }
     }
 
+    /// Where completions run: only requests of dioxide's queues have one.
+    pub(crate) fn completion(&self) -> Option<CompletionMode> {
+        let setting = self.on.setting()?;
+        (self.job.engine != Engine::Psync).then_some(setting.completion)
+    }
+
     /// In a few words, for a progress bar.
     pub(crate) fn label(&self) -> String {
         let Job {
@@ -178,7 +184,8 @@ impl Variant {
             None => String::new(),
             Some(s) => {
                 let simple = if s.simple { "" } else { ", simple path off" };
-                format!(" {}, {}{simple}", s.policy, s.completion)
+                let completion = self.completion().map(|mode| format!(", {mode}"));
+                format!(" {}{}{simple}", s.policy, completion.unwrap_or_default())
             }
         };
         format!("{size} × {jobs}{depth} {}{how}", self.on.target())
@@ -192,22 +199,6 @@ pub(crate) fn size_name(bytes: u32) -> String {
         n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{}k", n >> 10),
         n => n.to_string(),
     }
-}
-
-pub(crate) fn sum_of(a: &Stats, b: &Stats) -> Stats {
-    let mut sum = *a;
-    sum.reads_simple += b.reads_simple;
-    sum.reads_general += b.reads_general;
-    sum.writes_shared += b.writes_shared;
-    sum.writes_exclusive += b.writes_exclusive;
-    sum.lock_waits += b.lock_waits;
-    sum.restarts += b.restarts;
-    sum.would_block += b.would_block;
-    sum.punts += b.punts;
-    sum.drains += b.drains;
-    sum.completed_inline += b.completed_inline;
-    sum.completed_deferred += b.completed_deferred;
-    sum
 }
 
 /// The middle one; the mean of the two in the middle of an even count. 0 of nothing.

@@ -40,7 +40,7 @@ fn make_row(
         experiment: case.experiment.to_string(),
         target: variant.on.target().to_string(),
         policy: setting.map(|s| s.policy.to_string()),
-        completion: setting.map(|s| s.completion.to_string()),
+        completion: variant.completion().map(|mode| mode.to_string()),
         simple: setting.map(|s| if s.simple { "on" } else { "off" }.into()),
         engine: job.engine.name().into(),
         rw: plan::rw_name(case.sequential, job.read_percent, side).into(),

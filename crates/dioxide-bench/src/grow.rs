@@ -25,7 +25,7 @@ mod ground;
 mod tests;
 mod work;
 
-use crate::compare::{Rounds, median, ratio, size_name, sum_of, there_and_back};
+use crate::compare::{Rounds, median, ratio, size_name, there_and_back};
 use crate::figures;
 use crate::image::{self, Image, NewFile};
 use crate::load::Outcome;
@@ -547,7 +547,7 @@ fn rounds(entries: &[Entry<'_>], runs: u32, step: impl Fn(&Entry<'_>)) -> Result
             if let (Some(sum), Some(now), Some(earlier)) =
                 (&mut of_entry.stats, entry.on.stats(), earlier)
             {
-                *sum = sum_of(sum, &now.since(&earlier));
+                *sum = sum.plus(&now.since(&earlier));
             }
         }
     }
@@ -581,7 +581,7 @@ fn make_row(entry: &Entry<'_>, rounds: &Rounds, raw: Option<&Rounds>) -> Row {
         experiment: work.name.into(),
         target: entry.on.target().to_string(),
         policy: dioxide.map(|fs| fs.policy().to_string()),
-        completion: dioxide.map(|fs| fs.completion().to_string()),
+        completion: None,
         simple: dioxide.map(|fs| if fs.simple() { "on" } else { "off" }.into()),
         engine: "psync".into(),
         rw: plan::rw_name(!work.random, 0, 1).into(),

@@ -361,6 +361,10 @@ pub(crate) fn short(what: &str, at: u64, got: usize, wanted: usize) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offsets::{Pattern, Run};
+    use dioxide::block::Device;
+    use dioxide::block::mem::MemDevice;
+    use std::sync::Arc;
 
     #[test]
     fn latency_of_fast_requests_is_sampled_sparsely() {
@@ -390,6 +394,66 @@ mod tests {
         let mut dice = Dice::new(&job(50), 0);
         let firsts: Vec<bool> = (0..40).map(|_| (dice.write(), dice.write()).0).collect();
         assert!(firsts.contains(&true) && firsts.contains(&false));
+    }
+
+    /// Every write meets another in flight.
+    struct Refusing;
+
+    impl Checker for Refusing {
+        const ON: bool = true;
+
+        fn claim(&self, _offset: u64, _writer: u32, _buf: &mut [u8]) -> Option<u64> {
+            None
+        }
+
+        fn acknowledge(&self, _offset: u64, _token: u64) {}
+
+        fn known(&self, _offset: u64) -> u64 {
+            0
+        }
+
+        fn check(
+            &self,
+            _offset: u64,
+            _known: u64,
+            _buf: &mut [u8],
+            _reread: impl FnMut(&mut [u8]) -> Result<()>,
+        ) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn writes_that_were_not_made_are_not_counted() {
+        let device: Arc<dyn Device> = Arc::new(MemDevice::new(1 << 16));
+        let target = DeviceTarget {
+            device: &device,
+            by_file: true,
+        };
+        let run = Run {
+            file: 0,
+            device: 0,
+            len: 1 << 16,
+        };
+        let order = Order::new(&[run], 1 << 16, 4096, Pattern::Sequential);
+        let ms = Duration::from_millis(5);
+        let timing = Timing {
+            warm_up: ms,
+            runtime: ms,
+        };
+        let queue = Engine::Queue { depth: 4, batch: 2 };
+        for engine in [Engine::Psync, queue] {
+            let job = Job {
+                engine,
+                read_percent: 0,
+                block_size: 4096,
+                jobs: 2,
+                seed: 1,
+            };
+            let outcome = round(&target, &Refusing, &job, &order, timing).unwrap();
+            assert_eq!(outcome.total_iops(), 0.0, "{engine:?}");
+            assert_eq!(outcome.latencies[1].len(), 0, "{engine:?}");
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub struct BenchOptions {
     pub runs: Option<u32>,
     /// Request sizes in bytes, multiples of 512; empty: those of the experiment.
     pub block_sizes: Vec<u32>,
-    /// Requests in flight per job; empty: those of the experiment.
+    /// Requests in flight per job, at most [`dioxide::QueueOptions::MAX_DEPTH`]; empty: those of the experiment.
     pub iodepths: Vec<u32>,
     /// Threads; `None`: as the experiment has it.
     pub numjobs: Option<u32>,

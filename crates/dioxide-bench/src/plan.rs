@@ -7,8 +7,8 @@ use crate::compare::Setting;
 use crate::load::{Engine, Job, Timing};
 use crate::seeds::{self, MIXED_SIZES};
 use crate::subject::Layer;
-use crate::{BenchOptions, DeviceChoice, Error, Experiment, Result, SimpleChoice};
-use dioxide::{CompletionMode, Policy};
+use crate::{BenchOptions, DeviceChoice, Error, Experiment, Result, SimpleChoice, Target};
+use dioxide::{CompletionMode, Policy, QueueOptions};
 use std::time::Duration;
 
 /// One comparison.
@@ -107,20 +107,31 @@ pub(crate) fn has_own_plan(experiment: Experiment) -> bool {
 /// Refuses what would have no effect: what is asked for and not done should not look done.
 ///
 /// # Errors
-/// [`Error::Setup`], with the options that no experiment of `asked` looks at; for rounds of no time.
+/// [`Error::Setup`], with the options that no experiment of `asked` looks at, on these targets and with these engines; for
+/// rounds of no time.
 pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Result<()> {
     use Experiment::{Grow, Names, Rows};
     let usual = BenchOptions::default();
-    let by = |more: &[Experiment]| {
-        let mut asked = asked.iter();
-        asked.any(|experiment| !has_own_plan(*experiment) || more.contains(experiment))
-    };
+    let any = |uses: &dyn Fn(Experiment) -> bool| asked.iter().any(|experiment| uses(*experiment));
+    let is_load = |experiment| !has_own_plan(experiment);
+    let by = |more: &[Experiment]| any(&|one| is_load(one) || more.contains(&one));
     // Of the table, the rows on disk are measured on a given image.
     let rows = &options.rows;
-    let on_disk =
-        asked.contains(&Rows) && (rows.is_empty() || rows.contains(&3) || rows.contains(&8));
-    let image = by(&[Grow, Names]) || on_disk;
+    let on_disk = rows.is_empty() || rows.contains(&3) || rows.contains(&8);
+    let on_dioxide = options.targets.contains(&Target::Dioxide);
+    let on_image = on_dioxide || options.targets.contains(&Target::Raw);
+    let images = |experiment| match experiment {
+        Rows => on_disk,
+        Names => on_dioxide,
+        _ => on_image,
+    };
+    let queues = |experiment| {
+        let Defaults { queue, depths, .. } = defaults(experiment);
+        let mut depths = or(&options.iodepths, depths).iter();
+        is_load(experiment) && depths.any(|&depth| engine(queue, depth, None) != Engine::Psync)
+    };
     let loads = by(&[]);
+    let image = any(&images);
     let uses = [
         ("--row", !rows.is_empty(), asked.contains(&Rows)),
         (
@@ -132,20 +143,33 @@ pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Res
         ("--image", options.image.is_some(), image),
         ("--file", options.file != usual.file, image),
         ("--img-offset", options.img_offset != 0, image),
-        ("--device", options.device != usual.device, by(&[Grow])),
+        ("--journal", options.journal.is_some(), image),
+        (
+            "--device",
+            options.device != usual.device,
+            by(&[Grow]) && on_image,
+        ),
         (
             "--backend",
             options.backend != usual.backend,
-            by(&[Grow, Names]),
+            any(&|one| one != Rows && images(one)),
         ),
         ("--size", options.size_bytes.is_some(), by(&[Rows, Grow])),
-        ("--policy", !options.policies.is_empty(), loads),
-        ("--completion", !options.completions.is_empty(), loads),
-        ("--simple", options.simple.is_some(), loads),
+        (
+            "--policy",
+            !options.policies.is_empty(),
+            loads && on_dioxide,
+        ),
+        (
+            "--completion",
+            !options.completions.is_empty(),
+            any(&queues) && on_dioxide,
+        ),
+        ("--simple", options.simple.is_some(), loads && on_dioxide),
         ("--runtime", options.runtime.is_some(), by(&[Rows])),
         ("--block-size", !options.block_sizes.is_empty(), loads),
         ("--iodepth", !options.iodepths.is_empty(), loads),
-        ("--batch", options.batch.is_some(), loads),
+        ("--batch", options.batch.is_some(), any(&queues)),
         ("--numjobs", options.numjobs.is_some(), loads),
         ("--mix", options.mix.is_some(), loads),
         ("--seed", options.seed != usual.seed, by(&[Rows, Grow])),
@@ -155,7 +179,7 @@ pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Res
     if !unused.is_empty() {
         let asked: Vec<_> = asked.iter().map(|experiment| experiment.id()).collect();
         return Err(Error::Setup(format!(
-            "{} has no use for {}: leave it out, or name an experiment that has",
+            "{} has no use for {}: leave it out, or name an experiment, a target or a depth that has",
             asked.join(", "),
             unused.join(", ")
         )));
@@ -171,12 +195,12 @@ pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Res
 /// The cases of one experiment.
 pub(crate) fn cases(experiment: Experiment, options: &BenchOptions) -> Result<Vec<Case>> {
     let defaults = defaults(experiment);
-    let settings = settings(&defaults, options);
     let mut cases = Vec::new();
     for &block_size in or(&options.block_sizes, defaults.block_sizes) {
         for &depth in or(&options.iodepths, defaults.depths) {
+            let engine = engine(defaults.queue, depth, options.batch);
             let job = Job {
-                engine: engine(defaults.queue, depth, options.batch),
+                engine,
                 read_percent: options.mix.unwrap_or(defaults.read_percent),
                 block_size,
                 jobs: options.numjobs.unwrap_or(defaults.jobs),
@@ -188,7 +212,7 @@ pub(crate) fn cases(experiment: Experiment, options: &BenchOptions) -> Result<Ve
                 job,
                 sequential: defaults.sequential,
                 layer,
-                settings: settings.clone(),
+                settings: settings(&defaults, options, engine),
             };
             check(&case, options)?;
             cases.push(case);
@@ -202,10 +226,16 @@ fn or<'a, T>(asked: &'a [T], usual: &'a [T]) -> &'a [T] {
     if asked.is_empty() { usual } else { asked }
 }
 
-fn settings(defaults: &Defaults, options: &BenchOptions) -> Vec<Setting> {
+fn settings(defaults: &Defaults, options: &BenchOptions, engine: Engine) -> Vec<Setting> {
     let mut all = Vec::new();
+    let completions = or(&options.completions, defaults.completions);
+    let completions = match engine {
+        Engine::Queue { .. } => completions,
+        // Nothing completes later: all modes are one.
+        Engine::Psync => &completions[..1],
+    };
     for &policy in or(&options.policies, defaults.policies) {
-        for &completion in or(&options.completions, defaults.completions) {
+        for &completion in completions {
             for simple in options.simple.unwrap_or(defaults.simple).settings() {
                 all.push(Setting {
                     policy,
@@ -267,10 +297,11 @@ fn check(case: &Case, options: &BenchOptions) -> Result<()> {
         return bad(format!("a mix of {read_percent} % reads"));
     }
     if let Engine::Queue { depth, batch } = engine
-        && (depth == 0 || depth > 1 << 15 || batch == 0)
+        && (depth == 0 || depth > QueueOptions::MAX_DEPTH || batch == 0)
     {
         return bad(format!(
-            "depth {depth} and batch {batch}: they must be 1 to 32768"
+            "depth {depth} and batch {batch}: a depth is 1 to {}, a batch 1 or more",
+            QueueOptions::MAX_DEPTH
         ));
     }
     if case.layer == Layer::Null && engine == Engine::Psync {
@@ -320,6 +351,7 @@ pub(crate) fn rw_name(case_sequential: bool, read_percent: u8, side: usize) -> &
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dioxide::Backend;
 
     fn plan(experiment: Experiment, options: &BenchOptions) -> Vec<Case> {
         cases(experiment, options).unwrap()
@@ -425,6 +457,88 @@ mod tests {
         assert_eq!(refused(&[Rows], &row(3)), None);
         assert!(refused(&[Rows], &row(1)).is_some_and(|why| why.contains(" --image:")));
         assert!(refused(&[SimpleRead], &row(3)).is_some_and(|why| why.contains(" --row:")));
+    }
+
+    #[test]
+    fn options_that_targets_and_engines_do_not_use_are_refused_by_name() {
+        use Experiment::{Grow, MixedRandrw, Names, SimpleRead};
+        let path = |name: &str| Target::Path(name.into());
+        let refused = |asked, options: &BenchOptions| {
+            let error = refuse_unused(&[asked], options).err()?.to_string();
+            let (_, names) = error.split_once(" for ")?;
+            Some(names.split_once(':')?.0.to_string())
+        };
+        let engine = |targets| BenchOptions {
+            targets,
+            policies: vec![Policy::Xfs],
+            completions: vec![CompletionMode::Deferred],
+            simple: Some(SimpleChoice::Both),
+            ..BenchOptions::default()
+        };
+        let of_engine = Some("--policy, --completion, --simple".to_string());
+        for targets in [vec![path("/a")], vec![Target::Raw, path("/a")]] {
+            assert_eq!(refused(SimpleRead, &engine(targets)), of_engine);
+        }
+        let beside = vec![Target::Dioxide, path("/a")];
+        assert_eq!(refused(SimpleRead, &engine(beside)), None);
+
+        let place = |targets| BenchOptions {
+            targets,
+            image: Some("disk.img".into()),
+            file: "/data".into(),
+            journal: Some("journal".into()),
+            device: DeviceChoice::Image,
+            backend: Backend::Pread,
+            ..BenchOptions::default()
+        };
+        let of_place = "--image, --file, --journal, --device, --backend".to_string();
+        for asked in [SimpleRead, Grow] {
+            let refused = |targets| refused(asked, &place(targets));
+            assert_eq!(refused(vec![path("/a")]), Some(of_place.clone()));
+            assert_eq!(refused(vec![Target::Raw]), None);
+        }
+        let named = BenchOptions {
+            device: DeviceChoice::Auto,
+            ..place(vec![Target::Raw, path("/a")])
+        };
+        let of_names = of_place.replace("--device, ", "");
+        assert_eq!(refused(Names, &named), Some(of_names));
+
+        let queue = |iodepths| BenchOptions {
+            iodepths,
+            batch: Some(2),
+            completions: vec![CompletionMode::Deferred],
+            ..BenchOptions::default()
+        };
+        let of_queues = Some("--completion, --batch".to_string());
+        assert_eq!(refused(MixedRandrw, &queue(vec![])), of_queues);
+        assert_eq!(refused(MixedRandrw, &queue(vec![1, 4])), None);
+        assert_eq!(refused(SimpleRead, &queue(vec![1])), None);
+    }
+
+    #[test]
+    fn blocking_requests_know_one_completion_only() {
+        let options = BenchOptions {
+            iodepths: vec![1, 4],
+            policies: vec![Policy::Xfs],
+            completions: vec![CompletionMode::Deferred, CompletionMode::Inline],
+            block_sizes: vec![4096],
+            ..BenchOptions::default()
+        };
+        let cases = plan(Experiment::MixedRandrw, &options);
+        let settings: Vec<usize> = cases.iter().map(|case| case.settings.len()).collect();
+        assert_eq!(settings, [1, 2]);
+    }
+
+    #[test]
+    fn depth_that_queues_do_not_take_is_refused() {
+        let of = |depth| BenchOptions {
+            iodepths: vec![depth],
+            ..BenchOptions::default()
+        };
+        assert!(cases(Experiment::SimpleRead, &of(4096)).is_ok());
+        let error = cases(Experiment::SimpleRead, &of(4097)).unwrap_err();
+        assert!(error.to_string().contains("1 to 4096"), "{error}");
     }
 
     #[test]

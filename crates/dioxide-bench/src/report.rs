@@ -67,7 +67,7 @@ pub struct Row {
     pub target: String,
     /// Policy of the write lock; none for other targets than dioxide.
     pub policy: Option<String>,
-    /// Completion mode, likewise.
+    /// Completion mode, likewise; none where requests block.
     pub completion: Option<String>,
     /// Simple read path: `on` or `off`, likewise.
     pub simple: Option<String>,

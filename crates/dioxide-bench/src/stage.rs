@@ -104,11 +104,11 @@ impl<'a> Stage<'a> {
             }
             other => other?,
         };
-        let asked = self.options.size_bytes.unwrap_or(0);
-        if subject.size < asked {
+        if self.options.size_bytes.is_some() && subject.size < self.size {
             return Err(Error::Setup(format!(
-                "{name} has {} bytes, {asked} are asked for",
-                subject.size
+                "{name} has {} bytes, {} are asked for",
+                subject.file.len(),
+                self.size
             )));
         }
         Ok(Some(Arc::new(subject)))

@@ -54,7 +54,7 @@ pub(crate) struct Subject {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) fs: Fs,
     pub(crate) file: File,
-    /// Bytes of the file that are used.
+    /// Bytes of the file that are used: whole logical blocks, as direct I/O wants them.
     pub(crate) size: u64,
     /// Where they lie on the device, ascending, neighbours merged.
     pub(crate) runs: Vec<Run>,
@@ -91,7 +91,8 @@ impl Subject {
             .open(&fs, name)
             .map_err(|error| explain_missing(error, name))?;
         file.preload_map()?;
-        let size = file.len().min(limit);
+        let block = device.geometry().logical_block_bytes;
+        let size = file.len().min(limit) & !(u64::from(block) - 1);
         let runs = lay_out(&file, fs.block_size(), name, size)?;
         Ok(Subject {
             device,
@@ -160,7 +161,10 @@ fn lay_out(file: &File, block_size: u32, name: &str, size: u64) -> Result<Vec<Ru
         at += len;
     }
     if size == 0 {
-        return Err(Error::Setup(format!("{name} is empty")));
+        return Err(Error::Setup(format!(
+            "{name} has {} bytes: not one block of the device",
+            file.len()
+        )));
     }
     Ok(runs)
 }

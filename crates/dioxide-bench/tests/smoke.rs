@@ -149,6 +149,23 @@ fn path_target_runs_on_a_plain_file() {
     assert!(report.rows[1].target.starts_with("path:") && report.rows[1].policy.is_none());
 }
 
+#[test]
+fn completion_is_told_of_queues_only() {
+    let completions = |experiment| {
+        let report = run(&BenchOptions {
+            targets: vec![Target::Dioxide],
+            block_sizes: vec![4096],
+            ..tiny(experiment)
+        });
+        let rows = report.rows.into_iter();
+        rows.map(|row| row.completion).collect::<Vec<_>>()
+    };
+    let told = completions(Experiment::AioCompletion);
+    assert_eq!(told, [Some("deferred".into()), Some("inline".into())]);
+    let told = completions(Experiment::MixedRandrw);
+    assert!(told.iter().all(Option::is_none), "{told:?}");
+}
+
 /// A given image with a file of zeros that was really written (`mke2fs -d` would leave it a hole).
 fn given_image(dir: &Path, bytes: &[u8]) -> PathBuf {
     let (tree, image) = (dir.join("tree"), dir.join("image"));
@@ -179,6 +196,14 @@ fn given_image_is_used_as_it_is() {
     let image = given_image(dir.path(), &vec![7; SIZE as usize]);
     run(&on_given(&image, "/data"));
     assert!(image.exists());
+}
+
+/// The last bytes were taken for a part of a block, and refused when everything before them was overwritten.
+#[test]
+fn given_file_that_ends_within_a_sector_is_used_up_to_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = given_image(dir.path(), &vec![7; SIZE as usize - 100]);
+    run(&on_given(&image, "/data"));
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub struct InlineQueue<D: Device> {
 impl<D: Device> InlineQueue<D> {
     /// A queue over `device`. Allocates all it will ever need.
     pub fn new(device: D, options: &QueueOptions) -> Self {
-        let depth = options.depth.clamp(1, 1 << 16).next_power_of_two();
+        let depth = options.real_depth();
         InlineQueue {
             device,
             depth,

@@ -167,7 +167,8 @@ pub struct Completion {
 /// How to open a queue.
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
-    /// How many operations may be in flight; rounded up to a power of two.
+    /// How many operations may be in flight; rounded up to a power of two. 0 is taken for 1, and what is above
+    /// [`QueueOptions::MAX_DEPTH`] for that: [`Queue::depth`] tells what it became.
     pub depth: u32,
     /// Buffers of this pool are registered with the device where it helps. Others work too.
     pub pool: Option<BufPool>,
@@ -175,6 +176,16 @@ pub struct QueueOptions {
     pub iopoll: bool,
     /// Let a kernel thread submit (`IORING_SETUP_SQPOLL`).
     pub sqpoll: bool,
+}
+
+impl QueueOptions {
+    /// The deepest that queues are. A power of two.
+    pub const MAX_DEPTH: u32 = 4096;
+
+    /// The depth that a queue has which is opened so.
+    pub(crate) fn real_depth(&self) -> u32 {
+        self.depth.clamp(1, Self::MAX_DEPTH).next_power_of_two()
+    }
 }
 
 impl Default for QueueOptions {

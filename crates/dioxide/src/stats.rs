@@ -114,6 +114,24 @@ impl Counters {
 }
 
 impl Stats {
+    /// What was counted in both, as of two stretches of time. Every field is named: none can be forgotten.
+    pub fn plus(&self, other: &Stats) -> Stats {
+        Stats {
+            reads_simple: self.reads_simple + other.reads_simple,
+            reads_general: self.reads_general + other.reads_general,
+            writes_shared: self.writes_shared + other.writes_shared,
+            writes_exclusive: self.writes_exclusive + other.writes_exclusive,
+            lock_waits: self.lock_waits + other.lock_waits,
+            restarts: self.restarts + other.restarts,
+            would_block: self.would_block + other.would_block,
+            punts: self.punts + other.punts,
+            drains: self.drains + other.drains,
+            completed_inline: self.completed_inline + other.completed_inline,
+            completed_deferred: self.completed_deferred + other.completed_deferred,
+            journal_commits: self.journal_commits + other.journal_commits,
+        }
+    }
+
     /// What was counted between `earlier` and this snapshot.
     pub fn since(&self, earlier: &Stats) -> Stats {
         Stats {

@@ -86,6 +86,9 @@ fn made_image_in_memory_gives_every_row_for_pread_and_mapping_and_stays_clean() 
     for row in &report.rows {
         assert!(row.iops > 0.0 && row.lat_us.mean > 0.0);
         assert!(row.ratio_to_raw.is_some());
+        let synced = row.experiment == "grow-fsync" && row.target == "dioxide";
+        let commits = row.stats.map_or(0, |stats| stats.journal_commits);
+        assert!(commits > 0 || !synced, "{row:?}");
     }
     let of = |what: &str| {
         let named = |check: &&Check| check.what.starts_with(what);

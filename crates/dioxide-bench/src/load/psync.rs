@@ -43,7 +43,9 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
             let index = self.cursor.next();
             let write = self.dice.write();
             let begin = pace.samples(n).then(Instant::now);
-            self.request(index, write)?;
+            if !self.request(index, write)? {
+                continue;
+            }
             if let Some(begin) = begin {
                 latencies[usize::from(write)].saturating_record(begin.elapsed().as_nanos() as u64);
             }
@@ -54,31 +56,34 @@ impl<'a, T: LoadTarget, C: Checker> Runner<'a, T, C> {
         Ok(Leg { ops: n, latencies })
     }
 
+    /// Whether it was made: a write of a block that another job is writing is not.
     #[inline(always)]
-    fn request(&mut self, index: usize, write: bool) -> Result<()> {
+    fn request(&mut self, index: usize, write: bool) -> Result<bool> {
         let at = self.round.positions[index];
         if C::ON {
             return self.checked_request(index, at, write);
         }
         match write {
-            true => self.target.write(at, &self.buf),
-            false => self.target.read(at, &mut self.buf),
+            true => self.target.write(at, &self.buf)?,
+            false => self.target.read(at, &mut self.buf)?,
         }
+        Ok(true)
     }
 
-    fn checked_request(&mut self, index: usize, at: u64, write: bool) -> Result<()> {
+    fn checked_request(&mut self, index: usize, at: u64, write: bool) -> Result<bool> {
         let offset = self.round.order.file[index];
         if write {
             let Some(token) = self.checker.claim(offset, self.number, &mut self.buf) else {
-                return Ok(());
+                return Ok(false);
             };
             self.target.write(at, &self.buf)?;
             self.checker.acknowledge(offset, token);
-            return Ok(());
+            return Ok(true);
         }
         let known = self.checker.known(offset);
         self.target.read(at, &mut self.buf)?;
         let reread = |buf: &mut [u8]| self.target.read(at, buf);
-        self.checker.check(offset, known, &mut self.buf, reread)
+        self.checker.check(offset, known, &mut self.buf, reread)?;
+        Ok(true)
     }
 }

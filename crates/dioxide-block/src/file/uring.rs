@@ -53,7 +53,6 @@ use std::time::{Duration, Instant};
 const FILE: Fixed = Fixed(0);
 /// `user_data` of the poll that waits for the waker.
 const WAKER: u64 = u64::MAX;
-const MAX_DEPTH: u32 = 4096;
 const ENTER_GETEVENTS: u32 = 1;
 
 /// See the module header.
@@ -100,7 +99,7 @@ impl UringQueue {
 
     fn new(io: Arc<FileIo>, options: &QueueOptions, sink: bool) -> Result<UringQueue> {
         let options = QueueOptions {
-            depth: options.depth.clamp(1, MAX_DEPTH).next_power_of_two(),
+            depth: options.real_depth(),
             ..options.clone()
         };
         let depth = options.depth;

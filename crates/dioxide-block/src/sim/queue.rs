@@ -55,7 +55,7 @@ struct Pushed {
 
 impl SimQueue {
     pub(super) fn new(sim: Arc<Sim>, stream: Stream, options: &QueueOptions) -> SimQueue {
-        let depth = options.depth.clamp(1, 1 << 16).next_power_of_two();
+        let depth = options.real_depth();
         let size = depth as usize;
         let empty = || Slot {
             buf: Buf::empty(),

@@ -17,7 +17,8 @@ are overwritten; nothing else is, except by `grow`: that cuts and grows the file
 to grow.7 beside --file, and beside the FILE of path:FILE, and leaves them empty. In an image they must
 be there. What wrote is checked with e2fsck at the end, if that is there.
 Exits with 1 if that, or --verify, finds damage. A figure that misses its target is marked. An option that
-none of the experiments uses is refused: --verify and those of the engine are not for `rows`, `grow` and `names`.
+none of the experiments uses is refused: --verify and those of the engine are not for `rows`, `grow` and `names`;
+those of the engine need the target dioxide, those of the image it or raw; --batch and --completion need queues.
 
 Examples:
   dioxide bench --quick
@@ -118,7 +119,7 @@ struct Load {
     /// Request sizes; several with commas
     #[arg(long = "block-size", value_name = "BYTES", value_delimiter = ',', value_parser = parse_request_size)]
     block_sizes: Vec<u32>,
-    /// Requests in flight per thread; several with commas
+    /// Requests in flight per thread, 4096 at most; several with commas
     #[arg(long = "iodepth", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     iodepths: Vec<u32>,
     /// Requests per submission in queues
