@@ -60,7 +60,7 @@ const AFTER: &str = "\
 Addresses:
   A file inside an image is written IMG:/path. The first ':/' parts the two; in an image name
   that contains one, write '\\:' for the colon (and '\\\\' for a backslash).
-  The path may be a pattern of *, ?, [a-z] and **, in quotes for the shell's sake: 'IMG:/var/log/*.gz'.
+  The path may be a pattern of *, ?, [a-z], [[:digit:]] and **, in quotes for the shell's sake: 'IMG:/var/log/*.gz'.
   A name that exists just as it is written wins; otherwise '\\' before a character takes it literally.
 
 Sizes:

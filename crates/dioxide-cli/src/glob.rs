@@ -1,4 +1,4 @@
-//! Patterns: `*`, `?`, `[a-z]`, `[!a-z]`, `\` before what is meant literally; and, as a whole name, `**`.
+//! Patterns: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]`, `\` before what is meant literally; and, as a whole name, `**`.
 //!
 //! Names are bytes; `?` and a bracket take a whole character where the name is UTF-8. A name that exists as it
 //! is written wins over the pattern that it would be. As in a shell, a dot at the beginning of a name is only met by a dot,
@@ -104,8 +104,15 @@ fn bracket(pattern: &[u8], name: &[u8], case: Case) -> Option<(usize, bool)> {
     let negated = matches!(pattern.get(1), Some(b'!' | b'^'));
     let first = if negated { 2 } else { 1 };
     let wanted = char_at(name).0;
-    let (mut at, mut found) = (first, false);
+    let (mut at, mut found, mut known) = (first, false, true);
     while pattern.get(at)? != &b']' || at == first {
+        if let Some((class, len)) = class(&pattern[at..]) {
+            let is_of = |char| class.is_some_and(|is_of| char::from_u32(char).is_some_and(is_of));
+            found |= is_any(wanted, is_of, case);
+            known &= class.is_some();
+            at += len;
+            continue;
+        }
         let (low, next) = member(pattern, at)?;
         let is_range = pattern.get(next) == Some(&b'-') && pattern.get(next + 1)? != &b']';
         let (high, next) = if is_range {
@@ -113,10 +120,11 @@ fn bracket(pattern: &[u8], name: &[u8], case: Case) -> Option<(usize, bool)> {
         } else {
             (low, next)
         };
-        found |= in_range(wanted, low, high, case);
+        found |= is_any(wanted, |char| (low..=high).contains(&char), case);
         at = next;
     }
-    Some((at + 1, found != negated))
+    // A class that nobody knows has no complement either.
+    Some((at + 1, known && found != negated))
 }
 
 fn member(pattern: &[u8], at: usize) -> Option<(u32, usize)> {
@@ -129,8 +137,39 @@ fn member(pattern: &[u8], at: usize) -> Option<(u32, usize)> {
     Some((char, at + len))
 }
 
-fn in_range(wanted: u32, low: u32, high: u32, case: Case) -> bool {
-    let within = |char: u32| (low..=high).contains(&char);
+/// Whether a character is of a class.
+type IsOf = fn(char) -> bool;
+
+/// The classes of characters that POSIX names. What is beyond ASCII is as Unicode has it.
+const CLASSES: [(&str, IsOf); 12] = [
+    ("alnum", |char| char.is_alphanumeric()),
+    ("alpha", |char| char.is_alphabetic()),
+    ("blank", |char| char == ' ' || char == '\t'),
+    ("cntrl", |char| char.is_control()),
+    ("digit", |char| char.is_ascii_digit()),
+    ("graph", |char| !char.is_control() && !char.is_whitespace()),
+    ("lower", |char| char.is_lowercase()),
+    ("print", |char| !char.is_control()),
+    ("punct", |char| match char.is_ascii() {
+        true => char.is_ascii_punctuation(),
+        false => !char.is_alphanumeric() && !char.is_control() && !char.is_whitespace(),
+    }),
+    ("space", |char| char.is_whitespace() || char == '\x0b'),
+    ("upper", |char| char.is_uppercase()),
+    ("xdigit", |char| char.is_ascii_hexdigit()),
+];
+
+/// `[:alpha:]` at the front of a bracket's members: the class, none if nobody knows it, and the length.
+fn class(members: &[u8]) -> Option<(Option<IsOf>, usize)> {
+    let rest = members.strip_prefix(b"[:")?;
+    let len = rest.iter().position(|byte| !byte.is_ascii_lowercase())?;
+    let (name, end) = rest.split_at(len);
+    let known = CLASSES.iter().find(|class| class.0.as_bytes() == name);
+    end.starts_with(b":]")
+        .then_some((known.map(|class| class.1), len + 4))
+}
+
+fn is_any(wanted: u32, within: impl Fn(u32) -> bool, case: Case) -> bool {
     let other =
         |swap: fn(&u8) -> u8| u8::try_from(wanted).is_ok_and(|byte| within(swap(&byte).into()));
     within(wanted)
@@ -254,6 +293,13 @@ mod tests {
             ("[", "["),
             (r"\*", "*"),
             (r"[\]]", "]"),
+            ("[[:alpha:]][[:digit:]]", "a7"),
+            ("[![:digit:]_]", "a"),
+            ("[_[:upper:]a-c]", "b"),
+            ("[[:alpha:]]", "é"),
+            ("[[:space:][:punct:]]x", "\u{b}x"),
+            ("[[:xdigit:]]", "f"),
+            ("[[:alpha]", ":"),
             ("*.*", "a.b"),
             ("**", "ab"),
         ] {
@@ -267,6 +313,13 @@ mod tests {
             (r"\*", "a"),
             ("", "a"),
             ("[a-c]", "é"),
+            ("[[:alpha:]]", "7"),
+            ("[[:alpha:]]", ":"),
+            ("[![:digit:]_]", "_"),
+            ("[[:lower:]]", "A"),
+            ("[[:nope:]]", "n]"),
+            ("[![:nope:]]", "a"),
+            ("[[:digit:]]", "٣"),
             ("[ab", "a"),
         ] {
             assert!(!exact(pattern, name), "{pattern} {name}");
@@ -289,6 +342,7 @@ mod tests {
     fn pattern_with_case_ignored_fits_either_case() {
         assert!(fits(b"R[a-e]*.TXT", b"readme.txt", Case::Ignored));
         assert!(fits(b"[A-Z]", b"x", Case::Ignored));
+        assert!(fits(b"[[:upper:]]", b"x", Case::Ignored));
         assert!(!fits(b"x", b"X", Case::Exact));
     }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Changes permissions
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A mode is a number of up to four octal digits, or as in u=rwx,go-w,+X. One that begins with '-' comes after '--'.
+A mode is a number of up to four octal digits, or as in u=rwx,go-w,+X or +4000. One that begins with '-' comes after '--'.
 
 Examples:
   dioxide chmod 755 disk.img:/usr/local/bin/tool

@@ -1,4 +1,4 @@
-//! Modes as chmod takes them: octal, or clauses as in `u+rwX,go=`.
+//! Modes as chmod takes them: octal, or clauses as in `u+rwX,go=` or `+4000`.
 
 /// What becomes of permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ enum Operation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rights {
+    /// These, whatever the umask is. A directory has no others then.
+    Octal(u16),
     /// Bits for everybody, and whether `X` was among them.
     Bits { bits: u16, execute_if: bool },
     /// What this class (a shift) has now.
@@ -51,14 +53,10 @@ impl ModeChange {
         let wrong = || {
             format!("invalid mode: '{word}'; write up to four octal digits, or as in u=rwx,go-w")
         };
-        if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) {
-            let bits = u16::from_str_radix(word, 8)
-                .ok()
-                .filter(|bits| *bits <= ALL);
-            let digits = word.len();
+        if is_number(word) {
             return Ok(ModeChange::Octal {
-                bits: bits.ok_or_else(wrong)?,
-                digits,
+                bits: octal(word).ok_or_else(wrong)?,
+                digits: word.len(),
             });
         }
         let mut clauses = Vec::new();
@@ -67,6 +65,15 @@ impl ModeChange {
         }
         Ok(ModeChange::Clauses(clauses))
     }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn octal(text: &str) -> Option<u16> {
+    let bits = u16::from_str_radix(text, 8).ok();
+    bits.filter(|bits| *bits <= ALL)
 }
 
 /// That of this process. It can only be asked for by setting it.
@@ -96,11 +103,21 @@ fn parse_clauses(text: &str, umask: u16, clauses: &mut Vec<Clause>) -> Option<()
         };
         rest = &rest[1..];
         let end = rest.find(['+', '-', '=']).unwrap_or(rest.len());
+        let rights = parse_rights(&rest[..end])?;
+        let is_octal = matches!(rights, Rights::Octal(_));
+        // A number names all bits: nobody is named before it, and it stands alone.
+        if is_octal && (rest.len() != text.len() - 1 || end != rest.len()) {
+            return None;
+        }
         clauses.push(Clause {
             who: if who == 0 { ALL } else { who },
-            mask: if who == 0 { ALL & !umask } else { who },
+            mask: match who {
+                0 if is_octal => ALL,
+                0 => ALL & !umask,
+                _ => who,
+            },
             operation,
-            rights: parse_rights(&rest[..end])?,
+            rights,
         });
         rest = &rest[end..];
     }
@@ -112,6 +129,7 @@ fn parse_rights(text: &str) -> Option<Rights> {
         "u" => return Some(Rights::CopyOf(6)),
         "g" => return Some(Rights::CopyOf(3)),
         "o" => return Some(Rights::CopyOf(0)),
+        _ if is_number(text) => return octal(text).map(Rights::Octal),
         _ => {}
     }
     let (mut bits, mut execute_if) = (0, false);
@@ -147,6 +165,7 @@ impl ModeChange {
 impl Clause {
     fn apply(&self, mode: u16, is_directory: bool) -> u16 {
         let bits = match self.rights {
+            Rights::Octal(bits) => bits,
             Rights::Bits { bits, execute_if } => {
                 let execute = execute_if && (is_directory || mode & 0o111 != 0);
                 bits | if execute { 0o111 } else { 0 }
@@ -158,7 +177,12 @@ impl Clause {
             Operation::Remove => mode & !bits,
             Operation::Set => {
                 // A directory keeps its set-ID bits unless they are named.
-                let keep = if is_directory { SET_UID | SET_GID } else { 0 };
+                let named = matches!(self.rights, Rights::Octal(_));
+                let keep = if is_directory && !named {
+                    SET_UID | SET_GID
+                } else {
+                    0
+                };
                 mode & !(self.who & !keep) | bits
             }
         }
@@ -205,7 +229,28 @@ mod tests {
     }
 
     #[test]
+    fn mode_in_octal_behind_an_operator_is_of_all_bits_and_of_no_umask() {
+        for (change, before, file, directory) in [
+            ("=755", 0o2644, 0o755, 0o755),
+            ("=0", 0o6700, 0, 0),
+            ("+4000", 0o2644, 0o6644, 0o6644),
+            ("-6000", 0o6755, 0o755, 0o755),
+            ("+022", 0o644, 0o666, 0o666),
+            ("=00755,u+s", 0o2700, 0o4755, 0o4755),
+        ] {
+            assert_eq!(apply(change, before, false), file, "{change} of a file");
+            assert_eq!(apply(change, before, true), directory, "{change}");
+        }
+    }
+
+    #[test]
     fn mode_that_makes_no_sense_is_refused() {
+        let octal = [
+            "=8", "+77777", "u+4000", "a+7", "+4000+u", "u=7", "+u=7", "+7r",
+        ];
+        for word in octal {
+            assert!(ModeChange::parse(word, 0).is_err(), "{word}");
+        }
         for word in ["", "8", "77777", "u", "u+q", "z+x", "u+x,", "rwx"] {
             assert!(ModeChange::parse(word, 0).is_err(), "{word}");
         }

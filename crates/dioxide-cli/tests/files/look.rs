@@ -73,11 +73,12 @@ fn stat_of_each_directive_prints_what_gnu_stat_prints() {
     ] {
         let theirs = linux.theirs("stat", &["-c", form, &linux.mounted(path)]);
         assert_eq!(linux.ours(&["stat", "-c", form, &linux.at(path)]), theirs);
-        let printf = r"%s\t%n\n\101\x";
-        let theirs = linux.theirs("stat", &["--printf", r"%s\t%n\n\101", &linux.mounted(path)]);
+        let printf = r"%s\t%n\n\101\0101\x41\x4g\x\q";
+        let known = r"%s\t%n\n\101\0101\x41\x4g";
+        let theirs = linux.theirs("stat", &["--printf", known, &linux.mounted(path)]);
         assert_eq!(
             linux.ours(&["stat", "--printf", printf, &linux.at(path)]),
-            theirs + "x"
+            theirs + "xq"
         );
     }
     let theirs = linux.theirs("stat", &["-c", "%N", &linux.mounted("/dir/link")]);

@@ -70,15 +70,17 @@ impl Format {
 
 /// One escape of printf, behind its backslash.
 fn escape<'a>(rest: &'a str, plain: &mut Vec<u8>) -> &'a str {
-    let octal = rest
-        .bytes()
-        .take(3)
-        .take_while(|byte| (b'0'..=b'7').contains(byte))
-        .count();
-    if octal > 0 {
-        let value = u32::from_str_radix(&rest[..octal], 8).unwrap_or(0);
-        plain.push(value as u8);
-        return &rest[octal..];
+    // `\ooo`, `\xHH`: as many digits as there are, of what is more than a byte the low bits.
+    for (prefix, radix, most) in [("", 8, 3), ("x", 16, 2)] {
+        let Some(digits) = rest.strip_prefix(prefix) else {
+            continue;
+        };
+        let is_digit = |byte: &u8| char::from(*byte).is_digit(radix);
+        let count = digits.bytes().take(most).take_while(is_digit).count();
+        if let Ok(value) = u32::from_str_radix(&digits[..count], radix) {
+            plain.push(value as u8);
+            return &digits[count..];
+        }
     }
     let Some(letter) = rest.chars().next() else {
         plain.push(b'\\');
