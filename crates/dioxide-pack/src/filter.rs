@@ -1,5 +1,7 @@
 //! What is changed or left out on the way into a tree.
 
+mod ids;
+
 use crate::entry::Entry;
 use crate::error::{Error, Result};
 use dioxide::Timestamp;
@@ -28,17 +30,21 @@ impl Filter {
     }
 
     pub(crate) fn apply(&self, entry: &mut Entry) {
-        let owned_by = |mut id, group| {
-            for rule in &self.owners {
-                if let Some(mapped) = rule.map(id, group) {
-                    id = mapped;
-                    break;
-                }
-            }
-            id
+        let owned_by = |id, group| {
+            let mut rules = self.owners.iter();
+            rules.find_map(|rule| rule.map(id, group)).unwrap_or(id)
         };
         entry.uid = owned_by(entry.uid, false);
         entry.gid = owned_by(entry.gid, true);
+        // Whom a file belongs to, and not who is who.
+        let is_of_all = |rule: &&OwnerRule| matches!(rule, OwnerRule::All(..));
+        let named = |id, group| {
+            let mut rules = self.owners.iter().filter(|rule| !is_of_all(rule));
+            rules.find_map(|rule| rule.map(id, group)).unwrap_or(id)
+        };
+        for xattr in &mut entry.xattrs {
+            ids::map(xattr, named);
+        }
         if let Some(latest) = self.latest {
             entry.mtime = entry.mtime.min(latest);
         }
@@ -139,7 +145,8 @@ fn class(set: &[u8], byte: u8) -> Option<(usize, bool)> {
 /// How owners change. The first rule that knows an owner decides; an owner that no rule knows stays.
 ///
 /// `0:0` gives all files to user 0 and group 0. `u:100000:0:65536` makes users 100000 to 165535 the
-/// users 0 to 65535; `g:` does so with groups, and `b:` with both. The count is 1 if it is left out.
+/// users 0 to 65535; `g:` does so with groups, and `b:` with both. The count is 1 if it is left out. These also change whom
+/// access control lists name, and to whose namespace capabilities belong; the first does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerRule {
     /// All files get this user and group.
@@ -214,6 +221,7 @@ impl FromStr for OwnerRule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dioxide::Xattr;
 
     fn excluded(pattern: &str, path: &str) -> bool {
         let filter = Filter {
@@ -300,6 +308,29 @@ mod tests {
         assert_eq!(owners(&["b:1000:0"], 1000, 1001), (0, 1001));
         assert_eq!(owners(&["g:5:6", "0:0"], 5, 5), (0, 6));
         assert_eq!(owners(&[], 4, 4), (4, 4));
+    }
+
+    #[test]
+    fn owner_map_of_ids_reaches_lists_and_one_of_all_files_does_not() {
+        let list = |id: u8| [2, 0, 0, 0, 2, 0, 6, 0, id, 0, 0, 0].to_vec();
+        for (words, after) in [
+            (&["u:5:9"][..], 9),
+            (&["g:5:9"], 5),
+            (&["0:0"], 5),
+            (&["0:0", "b:5:9"], 9),
+        ] {
+            let filter = Filter {
+                owners: words.iter().map(|word| word.parse().unwrap()).collect(),
+                ..Filter::default()
+            };
+            let mut entry = Entry::default_directory(Vec::new(), Timestamp::default());
+            entry.xattrs = vec![Xattr {
+                name: b"system.posix_acl_default".to_vec(),
+                value: list(5),
+            }];
+            filter.apply(&mut entry);
+            assert_eq!(entry.xattrs[0].value, list(after), "{words:?}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct FilterArgs {
     /// Leave out what matches, with everything below; may be repeated. As with tar, * and ? also stand for slashes, and a pattern may match from behind any slash; one that begins with a slash matches from the root on
     #[arg(long, value_name = "GLOB", value_parser = pattern_parser())]
     pub exclude: Vec<Pattern>,
-    /// Change owners; may be repeated, the first that knows an ID decides. UID:GID for all files; u:FROM:TO or u:FROM:TO:COUNT for users, g: for groups, b: for both. Names never count, numbers do
+    /// Change owners; may be repeated, the first that knows an ID decides. UID:GID for all files; u:FROM:TO or u:FROM:TO:COUNT for users, g: for groups, b: for both: also those that access control lists and capabilities name. Names never count, numbers do
     #[arg(long, value_name = "MAP")]
     pub owner_map: Vec<OwnerRule>,
     /// Let no file be younger than this, in seconds since 1970; without it, than SOURCE_DATE_EPOCH if that is set
@@ -131,8 +131,8 @@ impl FromStr for ReserveWord {
     group = ArgGroup::new("compression").args(["tar", "gzip", "zstd"]),
     after_help = "\
 TARGET is an archive if it is -, if its name ends in .tar, .tar.gz, .tgz, .tar.zst or .tzst and it is
-no folder, or if an option says so; otherwise a folder. Kept are owners (in a folder: by root), modes,
-times, hard links, devices (in a folder: by root; sockets only in a folder), attributes, access control
+no folder, or if an option says so; otherwise a folder. Kept are owners (in a folder: by root), modes
+(set-ID bits in a folder: by root, or of files that are yours), times, hard links, devices (in a folder: by root; sockets only in a folder), attributes, access control
 lists and holes; inode flags and projects only images have. The same tree gives the same bytes of an archive each
 time.
 

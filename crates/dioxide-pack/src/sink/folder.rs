@@ -15,8 +15,8 @@ use dioxide::Timestamp;
 use dioxide::block::file::Replacing;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
-    chmod, chownat, linkat, listxattr, makedev, mkdirat, mknodat, openat, removexattr, setxattr,
-    symlinkat, unlinkat, utimensat,
+    chmod, chownat, fstat, linkat, listxattr, makedev, mkdirat, mknodat, openat, removexattr,
+    setxattr, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -34,7 +34,8 @@ pub struct FolderOptions {
     /// Write into a folder that has something in it: directories keep what the tree has not, other
     /// files are replaced. By default that is refused.
     pub merge: bool,
-    /// Give files to their owners, and make devices. By default if the process is root.
+    /// Give files to their owners, and make devices. By default if the process is root. Otherwise set-ID bits stay where
+    /// the owner and group are those wanted anyway, and others are told.
     pub owners: bool,
 }
 
@@ -59,6 +60,9 @@ pub struct FolderSink {
     /// What could not be made, and its other names.
     left_out: HashSet<Vec<u8>>,
 }
+
+/// Bits by which a file lends the rights of its owner or group.
+const SET_IDS: u16 = 0o6000;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
@@ -200,12 +204,20 @@ impl FolderSink {
             self.clear_acls(path);
         }
         if !is_symlink {
-            let permissions = match self.options.owners {
+            let lent = entry.permissions & SET_IDS;
+            // Rights of this user are not lent where those of another one are meant.
+            let permissions = match lent == 0 || is_owned(entry, fd).map_err(&failed)? {
                 true => entry.permissions,
-                // Rights of another user are not lent to this one.
-                false => entry.permissions & 0o1777,
+                false => entry.permissions & !SET_IDS,
             };
             chmod(path, Mode::from_raw_mode(permissions.into())).map_err(&failed)?;
+            // Of a group that the user is not in, the kernel drops the bit without a word.
+            if lent != 0 && fstat(fd).map_err(&failed)?.st_mode & u32::from(SET_IDS) != lent.into()
+            {
+                let (uid, gid) = (entry.uid, entry.gid);
+                let what = format!("no set-ID bits: they take root, or user {uid} in group {gid}");
+                self.warnings.push(Warning::new(&entry.path, what));
+            }
         }
         for xattr in &entry.xattrs {
             debug_assert!(xattr.value.len() <= XATTR_VALUE_MAX);
@@ -241,6 +253,12 @@ impl FolderSink {
             kind => matches!(kind, Kind::CharDevice(..) | Kind::BlockDevice(..)),
         }
     }
+}
+
+/// Whether a file belongs to whom the entry does.
+fn is_owned(entry: &Entry, fd: &OwnedFd) -> Result<bool, Errno> {
+    let stat = fstat(fd)?;
+    Ok((stat.st_uid, stat.st_gid) == (entry.uid, entry.gid))
 }
 
 fn timespec(time: Timestamp) -> Timespec {

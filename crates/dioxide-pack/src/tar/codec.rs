@@ -3,7 +3,7 @@
 //! All of it is Rust: archives come from anywhere. Rejected: the C library for zstd, several times as
 //! fast both ways, whose memory safety would be ours to vouch for.
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -68,13 +68,63 @@ pub(super) fn detect(start: &[u8]) -> Result<Compression, &'static str> {
 pub(super) fn decoder(compression: Compression, input: impl BufRead + 'static) -> Box<dyn Read> {
     match compression {
         Compression::None => Box::new(input),
-        Compression::Gzip => Box::new(MultiGzDecoder::new(input)),
+        Compression::Gzip => Box::new(GzReader::new(input)),
         Compression::Zstd => Box::new(ZstdReader::new(input)),
         Compression::Xz => Box::new(lzma_rust2::XzReader::new_mem_limit(
             input,
             true,
             XZ_MEMORY_KIB,
         )),
+    }
+}
+
+/// All members of a file in turn. Zeros behind the last one are none, up to the end of the file: tapes are filled up so.
+struct GzReader<R> {
+    /// None at the end.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> GzReader<R> {
+    fn new(input: R) -> GzReader<R> {
+        GzReader {
+            member: Some(GzDecoder::new(input)),
+        }
+    }
+}
+
+impl<R: BufRead> Read for GzReader<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let got = member.read(buf)?;
+            if got > 0 || buf.is_empty() {
+                return Ok(got);
+            }
+            let Some(mut input) = self.member.take().map(GzDecoder::into_inner) else {
+                break;
+            };
+            if skip_zeros(&mut input)? {
+                self.member = Some(GzDecoder::new(input));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Whether something follows; zeros must be all that does.
+fn skip_zeros(input: &mut impl BufRead) -> io::Result<bool> {
+    let mut zeros = false;
+    loop {
+        let bytes = input.fill_buf()?;
+        let len = bytes.len();
+        match bytes.iter().all(|byte| *byte == 0) {
+            true if len == 0 => return Ok(false),
+            true => zeros = true,
+            false if zeros || bytes[0] == 0 => {
+                return Err(io::Error::other("gzip: zeros, and something behind them"));
+            }
+            false => return Ok(true),
+        }
+        input.consume(len);
     }
 }
 

@@ -176,6 +176,31 @@ fn archive_in_many_frames_is_read_to_its_end() {
 }
 
 #[test]
+fn gzip_archive_that_a_tape_filled_up_with_zeros_is_read_and_one_with_more_behind_is_not() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    let archive = dir.path().join("a.tar.gz");
+    run("tar", &["-C", name(&from), "-czf", name(&archive), "."]);
+    let whole = fs::read(&archive).unwrap();
+    for zeros in [1, 10_240, 100_000] {
+        fs::write(&archive, [&whole[..], &vec![0; zeros]].concat()).unwrap();
+        let to = dir.path().join(format!("{zeros}"));
+        to_folder(&mut from_archive(&archive).unwrap(), &to);
+        assert_eq!(fs::read(to.join("d/e/f")).unwrap(), b"content");
+    }
+    for rest in [
+        &b"x"[..],
+        b"\0\0x",
+        b"\x1f",
+        &[&[0; 100_000][..], b"x"].concat(),
+    ] {
+        fs::write(&archive, [&whole[..], rest].concat()).unwrap();
+        assert!(from_archive(&archive).is_err(), "{:?}", &rest[..1]);
+    }
+}
+
+#[test]
 fn directories_that_an_archive_implies_are_made_alike_each_time() {
     let dir = scratch();
     let from = dir.path().join("from");
