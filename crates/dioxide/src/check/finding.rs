@@ -120,6 +120,7 @@ codes! {
     BackupStale "backup-stale" Pass0 Note "A backup of the superblock or descriptors differs from the primary.",
     DeviceTooSmall "device-too-small" Pass0 Error "The device ends before the file system does.",
     FeatureConflict "feature-conflict" Pass0 Error "Features contradict each other.",
+    FeatureUnknown "feature-unknown" Pass0 Note "Compatible features are set that are not known; a mount ignores them.",
     StateError "state-error" Pass0 Note "The superblock says that errors were found.",
     StateNotClean "state-not-clean" Pass0 Note "The file system was not unmounted cleanly.",
     DescriptorChecksum "descriptor-checksum" Pass0 Error "A group descriptor does not match its checksum.",

@@ -13,7 +13,7 @@ use crate::{Error, Place, Result};
 use dioxide_format::inode::{Inode, InodeFlags};
 use dioxide_format::quota::{self, BLOCK, LEVELS, QuotaHeader, QuotaKind, ROOT, Record};
 use dioxide_format::types::{Ino, Lblk};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// Ids of each file that are told.
 const MOST_TOLD: usize = 16;
@@ -89,7 +89,7 @@ impl Checker<'_> {
             ino,
             runs: runs_of(&self.walk_context(ino, inode), inode, MOST_PIECES),
             header: QuotaHeader::zeroed(),
-            seen: HashSet::new(),
+            seen: HashMap::from([(ROOT, 0)]),
             records: Uses::new(),
         };
         let head = reader.block(self, 0)?;
@@ -131,12 +131,13 @@ impl Checker<'_> {
     }
 }
 
-/// Reading the tree of a quota file, each block once.
+/// Reading the tree of a quota file, each block once and at one level.
 struct QuotaReader {
     ino: Ino,
     runs: Vec<Run>,
     header: QuotaHeader,
-    seen: HashSet<u32>,
+    /// Levels by block.
+    seen: HashMap<u32, usize>,
     records: Uses,
 }
 
@@ -169,9 +170,18 @@ impl QuotaReader {
                 let next = u32::from_le_bytes(*next);
                 let judged = self.header.check_block(next, "pointer");
                 judged.map_err(|error| self.damage(error))?;
-                // Ids share blocks of records; a block of pointers that was seen leads in circles.
-                if next != 0 && self.seen.insert(next) {
-                    pending.push((next, level + 1));
+                if next == 0 {
+                    continue;
+                }
+                match self.seen.insert(next, level + 1) {
+                    None => pending.push((next, level + 1)),
+                    // Ids share blocks of records.
+                    Some(LEVELS) if level + 1 == LEVELS => {}
+                    // It would hold ids of two ranges, or lead in circles.
+                    Some(_) => {
+                        let text = format!("two pointers lead to block {next} of the quota file");
+                        return Err(Error::Invalid(text));
+                    }
                 }
             }
         }

@@ -451,13 +451,32 @@ impl Checker<'_> {
         let used = [
             Ino::ROOT.0,
             Ino::RESIZE.0,
-            disk.s_usr_quota_inum,
-            disk.s_grp_quota_inum,
-            disk.s_prj_quota_inum,
             self.sb.orphan_file_inum().map_or(0, Ino::get),
             self.sb.journal_inum().map_or(0, Ino::get),
         ];
-        ino < self.sb.first_ino() && !used.contains(&ino.0)
+        let quotas = [
+            disk.s_usr_quota_inum,
+            disk.s_grp_quota_inum,
+            disk.s_prj_quota_inum,
+        ];
+        // A name in the superblock counts with the feature only.
+        let is_quota = self.has_quota() && quotas.contains(&ino.0);
+        ino < self.sb.first_ino() && !used.contains(&ino.0) && !is_quota
+    }
+
+    /// The project quota has no reserved inode: the one that the superblock names is to be empty without the feature.
+    pub(super) fn judge_left_quota(&mut self, ino: Ino, inode: &Inode) {
+        if !self.has_quota() && self.sb.disk().s_prj_quota_inum == ino.0 {
+            self.judge_emptiness(ino, inode);
+        }
+    }
+
+    fn judge_emptiness(&mut self, ino: Ino, inode: &Inode) {
+        let first = indirect::pointers(inode.i_block()).next();
+        if inode.links_count() != 0 || inode.disk().i_blocks_lo != 0 || first != Some(0) {
+            let text = "reserved for a quota or a journal that is not here, and not empty";
+            self.find(Code::InodeField, At::ino(ino), text);
+        }
     }
 
     /// Pass 1 for the list of bad blocks, and for inodes that are reserved for what is not here.
@@ -478,11 +497,9 @@ impl Checker<'_> {
         const GROUP_QUOTA: Ino = Ino(4);
         const BOOT_LOADER: Ino = Ino(5);
         if [USER_QUOTA, GROUP_QUOTA, Ino::JOURNAL].contains(&ino) {
-            let first = indirect::pointers(inode.i_block()).next();
-            if inode.links_count() != 0 || disk.i_blocks_lo != 0 || first != Some(0) {
-                let text = "reserved for a quota or a journal that is not here, and not empty";
-                self.find(Code::InodeField, place, text);
-            }
+            self.judge_emptiness(ino, inode);
+            // What it has is not free.
+            self.map_blocks(ino, inode);
             return;
         }
         if inode.mode() != 0 && (ino != BOOT_LOADER || inode.is_dir()) {

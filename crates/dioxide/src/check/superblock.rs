@@ -12,6 +12,16 @@ use dioxide_format::types::Group;
 use std::sync::Arc;
 
 /// What the check knows.
+const COMPAT: Compat = Compat::DIR_PREALLOC
+    .union(Compat::IMAGIC_INODES)
+    .union(Compat::HAS_JOURNAL)
+    .union(Compat::EXT_ATTR)
+    .union(Compat::RESIZE_INODE)
+    .union(Compat::DIR_INDEX)
+    .union(Compat::SPARSE_SUPER2)
+    .union(Compat::FAST_COMMIT)
+    .union(Compat::STABLE_INODES)
+    .union(Compat::ORPHAN_FILE);
 const INCOMPAT: Incompat = known::INCOMPAT
     .union(Incompat::NEEDS_RECOVERY)
     .union(Incompat::ENCRYPT)
@@ -181,6 +191,11 @@ impl Checker<'_> {
         let features = self.sb.features();
         let (compat, incompat) = (features.compat, features.incompat);
         let ro = features.ro_compat;
+        let unknown = compat.unsupported(COMPAT);
+        if !unknown.is_empty() {
+            let text = format!("what these features ask for was not looked at: {unknown}");
+            self.find(Code::FeatureUnknown, At::default(), text);
+        }
         let journal = compat.contains(Compat::HAS_JOURNAL);
         let conflicts = [
             (

@@ -1,7 +1,7 @@
 //! Each kind of damage by itself: the code it gets, and what e2fsck makes of it.
 
 use crate::subject::{Subject, codes, e2fsck, modern, plain, report, unsummed};
-use dioxide::check::{Code, Severity};
+use dioxide::check::{Code, Finding, Severity};
 use dioxide::format::extent::{self, ExtentHeader};
 use dioxide::format::features::Compat;
 use dioxide::format::htree::DxRoot;
@@ -594,6 +594,39 @@ fn quota_inode_that_is_a_directory_is_found() {
     one(&Subject { image, sb }, "quota", Code::QuotaInode, Agrees);
 }
 
+/// The superblock names them still, and nobody counts in them.
+#[test]
+fn quota_inodes_without_the_feature_are_told_if_they_hold_something() {
+    let subject = of("quota,project");
+    debugfs(subject.path(), &["feature ^quota"]);
+    one(&subject, "quota left", Code::InodeField, Agrees);
+    let found = report(subject.path());
+    // What they have is not free: nothing else is wrong.
+    let told = codes(&found);
+    let told = told.iter().filter(|code| **code == Code::InodeField);
+    assert_eq!(
+        (told.count(), found.errors),
+        (3, 3),
+        "{:#?}",
+        found.findings
+    );
+}
+
+#[test]
+fn unknown_compatible_features_are_named() {
+    let subject = modern();
+    let compat = subject.sb.features().compat.bits();
+    let request = format!("ssv feature_compat {:#x}", compat | 1 << 17 | 1 << 6);
+    subject.debugfs(&request);
+    let found = report(subject.path());
+    let is_told = |finding: &&Finding| finding.code == Code::FeatureUnknown;
+    let finding = found.findings.iter().find(is_told).expect("a note");
+    assert!(finding.text.ends_with(": lazy_bg FEATURE_C17"), "{finding}");
+    assert_eq!(found.exit_status(), 0);
+    // It does not go on.
+    assert_eq!(e2fsck(subject.path()).0, 12);
+}
+
 #[test]
 fn quota_that_counts_wrongly_is_found() {
     let subject = of("quota,project,ea_inode,^metadata_csum");
@@ -615,8 +648,21 @@ fn quota_that_counts_wrongly_is_found() {
         one(&victim, request, Code::QuotaUsage, Agrees);
     }
     let root = subject.blocks("<4>")[1];
-    let inner = get32(&subject.read(subject.at_block(root), 4), 0);
-    let inner = subject.blocks("<4>")[inner as usize];
+    let first = |block| get32(&subject.read(subject.at_block(block), 4), 0);
+    let inner = subject.blocks("<4>")[first(root) as usize];
+    // Ids of another range lead to pointers of the first one.
+    let why = "it reads records once, whatever leads to them";
+    for (name, to, oracle) in [
+        ("same level", first(root), Silent(why)),
+        ("next level", first(inner), Agrees),
+    ] {
+        let shared = Subject {
+            image: intact.copy(),
+            sb: subject.sb.clone(),
+        };
+        shared.edit_block(root, |bytes| put32(bytes, 4 * 5, to));
+        one(&shared, name, Code::QuotaFile, oracle);
+    }
     subject.edit_block(inner, |bytes| put32(bytes, 0, 1 << 30));
     one(&subject, "pointer", Code::QuotaFile, Agrees);
 }
