@@ -121,10 +121,22 @@ fn crash_test_that_cannot_run_exits_with_2() {
         &["--replay", "1k/fua/single:0:1/0:99"],
         &["--replay", "1k"],
         &["--states", "0"],
-        &["--keep", "x"],
     ] {
         let done = crash_test(args);
         assert_eq!(done.status.code(), Some(2), "{args:?}: {done:?}");
         assert!(!done.stderr.is_empty());
     }
+}
+
+#[test]
+fn crash_test_keeps_the_image_of_the_first_bad_state_of_threads() {
+    let kept = tempfile::NamedTempFile::new().expect("room");
+    let path = kept.path().to_str().expect("a path in UTF-8");
+    let args = ["1k", "--workload", "threads", "--states", "100"];
+    let more = ["--fault", "no-flush", "--keep", path];
+    let done = crash_test(&[&args[..], &more].concat());
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+    assert!(text(&done.stdout).contains("threads:"), "{done:?}");
+    let image = std::fs::read(path).expect("it was kept");
+    assert_eq!(image.len(), 4 << 20);
 }
