@@ -146,11 +146,6 @@ pub(super) fn is_immutable(metadata: &Metadata) -> bool {
     metadata.flags & InodeFlags::IMMUTABLE.0 != 0
 }
 
-/// Set-user-ID, or set-group-ID of who may execute it.
-fn has_privileges(permissions: u16) -> bool {
-    permissions & 0o4000 != 0 || permissions & 0o2010 == 0o2010
-}
-
 fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>) -> Result {
     if let Some(handle) = handle {
         let handle = live.files.get(handle)?;
@@ -191,8 +186,7 @@ impl Server {
     /// `setattr`. A size that changes strips set-user-ID and set-group-ID, if [`Change::kill_suidgid`] wants it.
     ///
     /// # Errors
-    /// As [`dioxide::File::set_len`] and [`dioxide::File::set_attributes`]; `EPERM` for who does not own the file, and would strip
-    /// it by a `chown` to nobody.
+    /// As [`dioxide::File::set_len`] and [`dioxide::File::set_attributes`].
     pub fn setattr(&self, caller: Caller, id: u64, change: &Change) -> Result<Stat> {
         let _timed = self.requests.time(Op::Setattr);
         let live = self.live()?;
@@ -209,14 +203,14 @@ impl Server {
         Ok(self.stat(&node))
     }
 
-    /// What a `chown` takes away, whoever becomes the owner.
+    /// What a `chown` takes away, whoever becomes the owner. Nothing for who does not own the file: the kernel asks the same for
+    /// a write, which takes it away itself, and does not say which it is.
     fn strip(&self, caller: Caller, node: &Node) -> Result {
         let metadata = node.metadata();
         let by = self.acting(caller).uid;
-        let is_others = by != 0 && by != self.attr(metadata.clone()).metadata.uid;
-        match has_privileges(metadata.permissions) && is_others {
-            true => Err(Errno::PERM),
-            false => Ok(node.set_attributes(&SetAttributes::new().uid(metadata.uid))?),
+        match by == 0 || by == self.attr(metadata.clone()).metadata.uid {
+            true => Ok(node.set_attributes(&SetAttributes::new().uid(metadata.uid))?),
+            false => Ok(()),
         }
     }
 
