@@ -75,10 +75,6 @@ const PASSED_OVER: &[&str] = &[
     "nouser_xattr",
     "bsddf",
     "minixdf",
-    "grpid",
-    "bsdgroups",
-    "nogrpid",
-    "sysvgroups",
     "debug",
     "init_itable",
     "noinit_itable",
@@ -256,6 +252,8 @@ impl Options {
             }
             "discard" => self.image = self.image.clone().discard(true),
             "nodiscard" => self.image = self.image.clone().discard(false),
+            "grpid" | "bsdgroups" => self.image = self.image.clone().grpid(true),
+            "nogrpid" | "sysvgroups" => self.image = self.image.clone().grpid(false),
             "barrier" => self.image = self.image.clone().barrier(true),
             "nobarrier" => self.image = self.image.clone().barrier(false),
             "writeback" | "writeback_cache" => self.server.writeback = true,
@@ -377,6 +375,22 @@ mod tests {
         assert!(!options.server.writeback);
         assert!(options.generic.iter().any(|flag| flag == "suid"));
         assert!(!options.generic.iter().any(|flag| flag == "nosuid"));
+    }
+
+    #[test]
+    fn words_for_groups_are_those_of_ext4() {
+        for (words, grpid) in [
+            ("", "None"),
+            ("grpid", "Some(true)"),
+            ("nogrpid,bsdgroups", "Some(true)"),
+            ("grpid,nogrpid", "Some(false)"),
+            ("bsdgroups,sysvgroups", "Some(false)"),
+        ] {
+            let (options, warnings) = Options::parse(words).unwrap();
+            let told = format!("{:?}", options.image);
+            assert!(told.contains(&format!("grpid: {grpid}")), "{words}: {told}");
+            assert!(warnings.is_empty(), "{warnings:?}");
+        }
     }
 
     #[test]

@@ -129,6 +129,8 @@ pub(crate) struct Mount {
     pub(crate) damage: Arc<Damage>,
     /// User and group that the reserved blocks are kept for.
     reserve: (u32, u32),
+    /// New files have the group of their directory.
+    pub(crate) grpid: bool,
     /// Keeps other hosts away, where the file system has that. Given up last.
     mmp: Option<Protection>,
 }

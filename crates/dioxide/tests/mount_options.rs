@@ -9,10 +9,13 @@ use dioxide::block::{Device, Durability};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{
     DataMode, ErrorPolicy, Fs, MountOptions, NewFile, OpenOptions, RenameMode, SetAttributes,
+    Special,
 };
-use dioxide_testkit::{Image, ImageBuilder, debugfs, leaf_extents};
+use dioxide_testkit::{Image, ImageBuilder, Mount, debugfs, have_root, leaf_extents};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -204,6 +207,115 @@ fn resuid_and_resgid_say_who_has_the_reserve() {
             (Ok(_), true) => {}
             (Err(error), false) => assert_eq!(error.errno(), libc::ENOSPC, "{user:?}"),
             (other, _) => panic!("{user:?}: {other:?}"),
+        }
+    }
+}
+
+/// What is made in each of `/plain` and `/setgid`.
+const MADE: [&str; 6] = ["f", "d", "s", "p", "d/d", "d/f"];
+
+/// An image with two directories of other groups, one with the setgid bit, and what its superblock says of new files.
+fn of_groups(bsd_groups: bool) -> Image {
+    let image = made_of(tempfile::tempdir().expect("a folder").path()).build();
+    let mut script = vec![
+        "mkdir /plain",
+        "sif /plain mode 040777",
+        "sif /plain gid 100",
+    ];
+    script.extend([
+        "mkdir /setgid",
+        "sif /setgid mode 042777",
+        "sif /setgid gid 200",
+    ]);
+    if bsd_groups {
+        script.push("ssv default_mount_opts 0xe");
+    }
+    debugfs(image.path(), &script);
+    image
+}
+
+/// Modes and groups of what a user makes on a mount of ours.
+fn made_by_us(image: &Image, options: &MountOptions) -> Vec<(String, u32, u32)> {
+    let fs = open(device(image), options);
+    let new = |permissions| NewFile::new(permissions).owner(1000, 1000);
+    let mut made = Vec::new();
+    for dir in ["/plain", "/setgid"] {
+        for name in MADE {
+            let path = format!("{dir}/{name}");
+            let done = match name.rsplit('/').next() {
+                Some("f") => {
+                    let file = OpenOptions::new().write(true).new_file(&new(0o644));
+                    file.create_new(true).open(&fs, &path).map(drop)
+                }
+                Some("d") => fs.create_dir(&path, &new(0o755)),
+                Some("s") => fs.symlink("target", &path, &new(0o777)),
+                _ => fs.mknod(&path, Special::Fifo, &new(0o644)),
+            };
+            done.expect("room");
+            let metadata = fs.symlink_metadata(&path).expect("it is there");
+            made.push((path, metadata.permissions.into(), metadata.gid));
+        }
+    }
+    fs.close().expect("a clean end");
+    made
+}
+
+/// The same, by Linux.
+fn made_by_linux(image: &Image, options: &str) -> Vec<(String, u32, u32)> {
+    let mount = Mount::ext4(image.path(), options);
+    let script = "umask 022; for d in plain setgid; do
+        touch $d/f; mkdir $d/d; ln -s target $d/s; mkfifo $d/p; mkdir $d/d/d; touch $d/d/f
+    done";
+    let mut user = Command::new("setpriv");
+    user.args([
+        "--reuid=1000",
+        "--regid=1000",
+        "--clear-groups",
+        "sh",
+        "-ec",
+        script,
+    ]);
+    let status = user.current_dir(mount.path()).status();
+    assert!(status.expect("setpriv").success());
+    let mut made = Vec::new();
+    for dir in ["/plain", "/setgid"] {
+        for name in MADE {
+            let path = format!("{dir}/{name}");
+            let metadata = fs::symlink_metadata(mount.path().join(&path[1..]));
+            let metadata = metadata.expect("it is there");
+            made.push((path, metadata.mode() & 0o7777, metadata.gid()));
+        }
+    }
+    mount.unmount();
+    made
+}
+
+#[test]
+fn grpid_gives_new_files_the_group_of_their_directory_as_in_linux() {
+    for (bsd_groups, grpid) in [
+        (false, None),
+        (false, Some(true)),
+        (false, Some(false)),
+        (true, None),
+        (true, Some(false)),
+    ] {
+        let image = of_groups(bsd_groups);
+        let (options, words) = match grpid {
+            None => (MountOptions::new(), ""),
+            Some(true) => (MountOptions::new().grpid(true), "grpid"),
+            Some(false) => (MountOptions::new().grpid(false), "nogrpid"),
+        };
+        let made = made_by_us(&image, &options);
+        let on = grpid.unwrap_or(bsd_groups);
+        let group_of = |path: &str| {
+            let made = made.iter().find(|(made, _, _)| made == path);
+            made.expect("it was made").2
+        };
+        assert_eq!(group_of("/plain/f"), if on { 100 } else { 1000 });
+        assert_eq!(group_of("/plain/d/d"), if on { 100 } else { 1000 });
+        assert_eq!(group_of("/setgid/d/f"), 200);
+        if have_root() {
+            assert_eq!(made, made_by_linux(&image, words), "{bsd_groups} {words}");
         }
     }
 }

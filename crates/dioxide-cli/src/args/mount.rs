@@ -25,7 +25,8 @@ open for reading and writing takes what this program writes, without nowriteback
 
 Options (those of ext4 that only the kernel knows do nothing, and a warning says so):
   ro, noload, errors=, data=, commit=, barrier, nobarrier, discard, nodiscard,
-  dioread_nolock, dioread_lock, sb=, resuid=, resgid=, journal_path=
+  dioread_nolock, dioread_lock, sb=, resuid=, resgid=, grpid, nogrpid, bsdgroups,
+  sysvgroups, journal_path=
                         as for ext4
   img_offset=BYTES      where the file system begins in the image; k, M, G
   dio_policy=POLICY     whose rules decide about locks, see dioxide explain

@@ -2,11 +2,12 @@
 
 use crate::bed::{Bed, Point, dioxide, is_mounted, limited, run, text, transports};
 use crate::need_fuse;
-use dioxide_testkit::{Dir, Image, LoopDevice, e2fsck_clean, pattern};
+use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, pattern};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const M: u64 = 1 << 20;
@@ -299,6 +300,43 @@ fn reserved_blocks_are_for_root_and_who_is_named() {
         fs::remove_file(bed.at("f")).unwrap();
         run(limited("sh").args(["-c", script]).current_dir(bed.root()));
         bed.finish();
+    }
+}
+
+/// What is made in directories of other groups, with and without the setgid bit, is as on a mount of Linux.
+#[test]
+fn groups_of_new_files_are_those_of_linux() {
+    need_fuse!();
+    let script = "umask 022; for d in plain setgid; do
+        touch $d/f; mkdir $d/d; ln -s target $d/s; mkfifo $d/p; mkdir $d/d/d; touch $d/d/f
+    done; find plain setgid -mindepth 1 -printf '%p %m %G\\n' | sort";
+    let made_in = |root: &Path| {
+        run(Command::new("sh")
+            .args([
+                "-ec",
+                "mkdir -m 777 plain setgid; chgrp 100 plain; chgrp 200 setgid; chmod g+s setgid",
+            ])
+            .current_dir(root));
+        let mut nobody = Command::new("setpriv");
+        nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        run(nobody.args(["sh", "-ec", script]).current_dir(root))
+    };
+    let image = || Image::builder().size(16 * M).build();
+    for (options, group) in [
+        ("grpid", 100),
+        ("bsdgroups", 100),
+        ("nogrpid", 65534),
+        ("sysvgroups", 65534),
+    ] {
+        let bed = Bed::with(image(), options);
+        let ours = made_in(bed.root());
+        bed.finish();
+        let file = format!("plain/f 644 {group}");
+        assert!(ours.contains(&file), "{options}: {ours}");
+        let theirs = image();
+        let mount = Mount::ext4(theirs.path(), options);
+        assert_eq!(ours, made_in(mount.path()), "{options}");
+        mount.unmount();
     }
 }
 

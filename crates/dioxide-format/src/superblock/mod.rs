@@ -34,6 +34,7 @@ pub const STATE_ORPHAN: u16 = 4;
 const STRUCTURE: &str = "superblock";
 const CHECKSUM_AT: usize = 0x3FC;
 const FLAG_UNSIGNED_HASH: u32 = 2;
+const DEFAULT_BSD_GROUPS: u32 = 2;
 
 /// What to do when an error is found, `s_errors`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +182,11 @@ impl SuperBlock {
     /// State bits: `STATE_CLEAN`, `STATE_ERROR`, `STATE_ORPHAN`.
     pub fn state(&self) -> u16 {
         self.disk.s_state
+    }
+
+    /// Whether new files have the group of their directory, if a mount does not say otherwise.
+    pub fn has_bsd_groups(&self) -> bool {
+        self.disk.s_default_mount_opts & DEFAULT_BSD_GROUPS != 0
     }
 
     /// What to do when an error is found.

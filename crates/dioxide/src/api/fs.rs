@@ -46,6 +46,7 @@ pub struct MountOptions {
     pub(crate) data: DataMode,
     pub(crate) resuid: Option<u32>,
     pub(crate) resgid: Option<u32>,
+    pub(crate) grpid: Option<bool>,
     pub(crate) journal_path: Option<PathBuf>,
     pub(crate) journal_device: Option<Arc<dyn Device>>,
     pub(crate) on_wait: Option<fn(&str)>,
@@ -94,6 +95,7 @@ impl Default for MountOptions {
             data: DataMode::default(),
             resuid: None,
             resgid: None,
+            grpid: None,
             journal_path: None,
             journal_device: None,
             on_wait: None,
@@ -244,6 +246,14 @@ impl MountOptions {
     /// `resgid=`: the group that may. As [`MountOptions::resuid`].
     pub fn resgid(mut self, gid: u32) -> Self {
         self.resgid = Some(gid);
+        self
+    }
+
+    /// `grpid` or `nogrpid`: new files have the group of their directory, or that of who makes them. Then no directory takes
+    /// the setgid bit of the one that it is made in, as in Linux; without, what is made in a directory with that bit has its group in any case.
+    /// By default what the superblock says.
+    pub fn grpid(mut self, on: bool) -> Self {
+        self.grpid = Some(on);
         self
     }
 

@@ -173,6 +173,7 @@ impl Mount {
                 options.resuid.unwrap_or(sb.disk().s_def_resuid.into()),
                 options.resgid.unwrap_or(sb.disk().s_def_resgid.into()),
             ),
+            grpid: options.grpid.unwrap_or(sb.has_bsd_groups()),
             lane: Lane::of(&device),
             // That of the mount comes when it is open.
             fence: Fence::new(device.clone()),

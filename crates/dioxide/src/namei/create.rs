@@ -563,9 +563,11 @@ impl Mount {
         );
         let mut disk = self.blank_inode(what.file_type(), time)?;
         let parent = dir.node();
-        let in_group = parent.disk.permissions() & libc::S_ISGID as u16 != 0;
+        // With `grpid` all directories are alike, and the bit is not handed on.
+        let is_set_gid = !self.grpid && parent.disk.permissions() & libc::S_ISGID as u16 != 0;
+        let in_group = self.grpid || is_set_gid;
         let gid = if in_group { parent.disk.gid() } else { new.gid };
-        let set_gid = match in_group && what.is_dir() {
+        let set_gid = match is_set_gid && what.is_dir() {
             true => libc::S_ISGID as u16,
             false => 0,
         };
