@@ -698,6 +698,29 @@ fn damaged_superblock_error_names_the_field() {
 }
 
 #[test]
+fn fields_that_no_geometry_rests_on_are_judged_by_themselves() {
+    let image = Image::make("64M", &["-t", "ext4", "-O", "mmp"]);
+    let raw = image.read(SUPERBLOCK_OFFSET, SuperBlock::SIZE);
+    let sb = SuperBlock::parse(&raw).unwrap();
+    let (first, end) = (sb.first_data_block().0, sb.blocks_count());
+    let block = |number: u64| {
+        let mut sb = sb.clone();
+        sb.disk_mut().s_mmp_block = number;
+        sb.mmp_block().map(|block| block.map(|block| block.0))
+    };
+    for wrong in [0, first, end, u64::MAX] {
+        let error = block(wrong).unwrap_err().to_string();
+        assert!(error.contains("s_mmp_block"), "{error}");
+    }
+    assert_eq!(block(first + 1).unwrap(), Some(first + 1));
+    assert_eq!(block(end - 1).unwrap(), Some(end - 1));
+    let mut without = sb.clone();
+    without.disk_mut().s_feature_incompat &= !Incompat::MMP.bits();
+    without.disk_mut().s_mmp_block = 0;
+    assert_eq!(without.mmp_block().unwrap(), None);
+}
+
+#[test]
 fn damaged_descriptor_wild_pointers_are_refused() {
     let image = Image::make("64M", &["-t", "ext4"]);
     let walk = Walk::open(&image);

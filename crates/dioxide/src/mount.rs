@@ -20,7 +20,7 @@ pub(crate) mod groups;
 mod knobs;
 pub(crate) mod log;
 mod meta;
-mod mmp;
+pub(crate) mod mmp;
 mod open;
 mod replay;
 pub(crate) mod span;

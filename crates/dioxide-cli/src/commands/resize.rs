@@ -3,7 +3,7 @@
 use crate::args::ResizeArgs;
 use crate::failure::{Failure, Status, complain};
 use crate::output::Out;
-use crate::progress::Progress;
+use crate::progress::{Progress, waiting};
 use crate::render::bytes_words;
 use dioxide::format::superblock::SuperBlock;
 use dioxide::resize::{self, ResizeOptions, Step};
@@ -56,7 +56,10 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
         false => args.size,
     };
     let mut bar = Progress::of_steps();
-    let mut tell = |step: Step, done, total| bar.set(done, total, step.to_string());
+    let mut tell = |step: Step, done, total| match step {
+        Step::Wait => waiting(&step.to_string()),
+        _ => bar.set(done, total, step.to_string()),
+    };
     let done = resize::resize_telling(&args.image, size, &options, &mut tell).map_err(failed)?;
     drop(bar);
     let (before, after) = (size_bytes(&done.before), size_bytes(&done.after));

@@ -16,7 +16,7 @@ pub use disk::SuperBlockDisk;
 
 use crate::Result;
 use crate::checksum::crc32c;
-use crate::error::ensure_checksum;
+use crate::error::{ensure, ensure_checksum};
 use crate::features::{Compat, Features, Incompat, RoCompat};
 use crate::types::{Ino, Pblk};
 
@@ -303,9 +303,19 @@ impl SuperBlock {
     }
 
     /// Block of multi-mount protection, where the feature is set.
-    pub fn mmp_block(&self) -> Option<Pblk> {
-        (self.has_incompat(Incompat::MMP) && self.disk.s_mmp_block != 0)
-            .then_some(Pblk(self.disk.s_mmp_block))
+    ///
+    /// # Errors
+    /// `Corrupt` if it is set, and there is no such block: nobody can tell who uses the file system.
+    pub fn mmp_block(&self) -> Result<Option<Pblk>> {
+        if !self.has_incompat(Incompat::MMP) {
+            return Ok(None);
+        }
+        let (first, end) = (self.first_data_block().0, self.blocks_count());
+        let block = self.disk.s_mmp_block;
+        let expected = format_args!("more than {first}, less than {end}");
+        let ok = block > first && block < end;
+        ensure(ok, STRUCTURE, "s_mmp_block", block, expected)?;
+        Ok(Some(Pblk(block)))
     }
 
     /// Seconds between two updates of the MMP block.

@@ -137,7 +137,7 @@ impl<'i> Walk<'i> {
     }
 
     fn read_mmp(&mut self) {
-        let Some(block) = self.sb.mmp_block() else {
+        let Some(block) = self.sb.mmp_block().unwrap() else {
             return;
         };
         let raw = self.block(block);

@@ -54,6 +54,8 @@ pub struct MountOptions {
     pub(crate) name_cache: Option<usize>,
     /// The blocks of the journal may be freed: who sets it gives it others.
     pub(crate) moves_journal: bool,
+    /// Other hosts are kept away by who opens it.
+    pub(crate) is_protected: bool,
 }
 
 const METADATA_CACHE_BYTES: usize = 32 << 20;
@@ -102,6 +104,7 @@ impl Default for MountOptions {
             metadata_cache: METADATA_CACHE_BYTES,
             name_cache: None,
             moves_journal: false,
+            is_protected: false,
         }
     }
 }

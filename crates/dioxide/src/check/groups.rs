@@ -163,7 +163,7 @@ impl Checker<'_> {
             self.layout.paint(kind, part.blocks.clone());
         }
         self.groups.fixed = fixed;
-        if let Some(block) = self.sb.mmp_block() {
+        if let Ok(Some(block)) = self.sb.mmp_block() {
             self.claims.fix(block.0..block.0.saturating_add(1));
         }
     }

@@ -102,7 +102,7 @@ impl Checker<'_> {
         while let Some(bit) = bitmap::next_set(used, from, clusters) {
             let start = first + bit as u64 * ratio;
             let Some(fixed) = self.groups.fixed_at(&(start..start + ratio)) else {
-                if self.sb.mmp_block() == Some(Pblk(start)) {
+                if self.sb.mmp_block().ok().flatten() == Some(Pblk(start)) {
                     from = bit + 1;
                     continue;
                 }

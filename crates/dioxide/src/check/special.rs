@@ -198,14 +198,14 @@ impl Checker<'_> {
     }
 
     fn judge_mmp(&mut self) {
-        let Some(block) = self.sb.mmp_block() else {
-            return;
+        let block = match self.sb.mmp_block() {
+            Ok(Some(block)) => block,
+            Ok(None) => return,
+            Err(error) => {
+                return self.find(Code::MmpInvalid, At::default(), error.to_string());
+            }
         };
         let place = At::block(block.0);
-        if !self.physical().contains(&block.0) {
-            let text = "the block of multi-mount protection is outside the file system";
-            return self.find(Code::MmpInvalid, place, text);
-        }
         let read = self.source.block(block.0);
         let Some(bytes) = self.readable(place.clone(), read) else {
             return;

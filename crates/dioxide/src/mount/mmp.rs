@@ -3,6 +3,7 @@
 //! Who wants to write puts a number of its own into the MMP block, waits for longer than any other
 //! user takes to put its next one, and looks whether its number is still there. From then on a thread
 //! counts it up, until the file system is closed. The journal is replayed under this protection too.
+//! Who resizes puts the number of a checker instead, which keeps everybody away and stays as it is.
 //!
 //! A host that crashed leaves its number. It is told from one that lives by waiting the same time.
 //!
@@ -13,7 +14,7 @@ use super::open::mmp_user;
 use super::span::{read_span, write_span};
 use crate::{Error, Place, Result};
 use dioxide_block::Device;
-use dioxide_format::mmp::{Mmp, MmpState, SEQ_CLEAN, SEQ_MAX};
+use dioxide_format::mmp::{Mmp, MmpState, SEQ_CLEAN, SEQ_FSCK, SEQ_MAX};
 use dioxide_format::superblock::SuperBlock;
 use parking_lot::{Condvar, Mutex};
 use std::hash::{BuildHasher, RandomState};
@@ -29,9 +30,18 @@ const MOST_SECS: u16 = 300;
 /// Most seconds that a crashed host is waited for, beyond its own interval.
 const MOST_EXTRA: u64 = 60;
 
+/// What the protection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    /// Counting, from [`Protection::keep`] on.
+    Mount,
+    /// In place of a checker.
+    Resizer,
+}
+
 /// The right to write to a file system with multi-mount protection. Given up when it is dropped.
 #[derive(Debug)]
-pub(super) struct Protection {
+pub(crate) struct Protection {
     block: Arc<Block>,
     keeper: Option<(Arc<Stop>, JoinHandle<()>)>,
 }
@@ -90,44 +100,65 @@ fn pause_of(check: u16) -> Duration {
     Duration::from_secs((2 * check + 1).min(check + MOST_EXTRA))
 }
 
+/// How the protection is kept up: seconds between two numbers, and after which one is late.
+fn intervals(sb: &SuperBlock, found: &Mmp) -> (u16, u16) {
+    let update = sb.mmp_interval_secs().clamp(1, MOST_SECS);
+    let check = found.mmp_check_interval.min(MOST_SECS);
+    (update, check.max(update).max(LEAST_CHECK))
+}
+
+fn wait(pause: Duration, why: &str, tell: &mut dyn FnMut(&str)) {
+    tell(&format!("multi-mount protection: waiting {pause:?}, {why}"));
+    thread::sleep(pause);
+}
+
+/// Looks whether somebody uses the file system. Of who used it last and did not say that it is over, it waits some seconds
+/// for a sign of life, of which `tell` is told before.
+///
+/// # Errors
+/// `EBUSY` if somebody does; the device's; damage in the MMP block.
+pub(crate) fn look(
+    device: &dyn Device,
+    sb: &SuperBlock,
+    block: u64,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Mmp> {
+    let found = read(device, sb, block)?;
+    match found.state() {
+        MmpState::Clean => {}
+        MmpState::Mounted(seq) => {
+            let pause = pause_of(intervals(sb, &found).1);
+            tracing::warn!(
+                "in use by {}: waiting {pause:?} for a sign of life",
+                mmp_user(&found)
+            );
+            let why = "for a sign of life of who used the file system last";
+            wait(pause, why, tell);
+            let now = read(device, sb, block)?;
+            if now.mmp_seq != seq {
+                return Err(in_use(device, &now));
+            }
+        }
+        MmpState::Fsck | MmpState::Unknown(_) => return Err(in_use(device, &found)),
+    }
+    Ok(found)
+}
+
 impl Protection {
-    /// Waits until it is certain that nobody else uses the file system: some seconds, of which `on_wait`
+    /// Waits until it is certain that nobody else uses the file system: some seconds, of which `tell`
     /// is told before.
     ///
     /// # Errors
-    /// `EBUSY` if somebody does; the device's; damage in the MMP block.
-    pub(super) fn take(
+    /// As [`look`].
+    pub(crate) fn take(
         device: &Arc<dyn Device>,
         sb: &SuperBlock,
         block: u64,
-        on_wait: Option<fn(&str)>,
+        user: User,
+        tell: &mut dyn FnMut(&str),
     ) -> Result<Protection> {
-        let found = read(&**device, sb, block)?;
-        let update = sb.mmp_interval_secs().clamp(1, MOST_SECS);
-        let check = found.mmp_check_interval.min(MOST_SECS);
-        let check = check.max(update).max(LEAST_CHECK);
-        let pause = pause_of(check);
-        let wait = |why: &str| {
-            if let Some(tell) = on_wait {
-                tell(&format!("multi-mount protection: waiting {pause:?}, {why}"));
-            }
-            thread::sleep(pause);
-        };
-        match found.state() {
-            MmpState::Clean => {}
-            MmpState::Mounted(seq) => {
-                tracing::warn!(
-                    "in use by {}: waiting {pause:?} for a sign of life",
-                    mmp_user(&found)
-                );
-                wait("for a sign of life of who used the file system last");
-                let now = read(&**device, sb, block)?;
-                if now.mmp_seq != seq {
-                    return Err(in_use(&**device, &now));
-                }
-            }
-            MmpState::Fsck | MmpState::Unknown(_) => return Err(in_use(&**device, &found)),
-        }
+        let found = look(&**device, sb, block, tell)?;
+        let (update, check) = intervals(sb, &found);
         let block = Block {
             number: block,
             sb: sb.clone(),
@@ -138,8 +169,12 @@ impl Protection {
         };
         let random = RandomState::new().hash_one(block.number) as u32;
         block.write(random % SEQ_MAX + 1)?;
-        wait("to see whether another host uses the file system");
+        let why = "to see whether another host uses the file system";
+        wait(pause_of(check), why, tell);
         block.confirm()?;
+        if user == User::Resizer {
+            block.write(SEQ_FSCK)?;
+        }
         Ok(Protection {
             block: Arc::new(block),
             keeper: None,

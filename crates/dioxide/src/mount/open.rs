@@ -11,7 +11,7 @@
 use super::fence::Fence;
 use super::groups::DescTable;
 use super::log::refuse_journal_device;
-use super::mmp::{self, Protection};
+use super::mmp::{self, Protection, User};
 use super::replay::replay;
 use super::span::read_span;
 use super::zone::{Zones, journal_blocks};
@@ -71,7 +71,8 @@ impl Mount {
         let fence = Fence::new(device);
         let device: Arc<dyn Device> = fence.clone();
         let mmp = protect(&device, options, &sb)?;
-        let replayed = replay(device, options, sb, at, mmp.is_some())?;
+        let is_protected = options.is_protected || mmp.is_some();
+        let replayed = replay(device, options, sb, at, is_protected)?;
         // The journal may have had another superblock.
         fits_device(&replayed.sb, &*replayed.device)?;
         let mut mount = Mount::new(replayed.device, options, Arc::new(replayed.sb), at);
@@ -204,7 +205,7 @@ impl Mount {
             );
         } else {
             self.judge_state();
-            self.judge_mmp()?;
+            self.judge_mmp(options.is_protected || self.mmp.is_some())?;
         }
         self.judge_features();
         self.judge_size();
@@ -241,9 +242,15 @@ impl Mount {
     }
 
     /// Another host may use the file system; a mount that writes has made sure that none does.
-    fn judge_mmp(&mut self) -> Result<()> {
-        let Some(block) = self.sb.mmp_block().filter(|_| self.mmp.is_none()) else {
-            return Ok(());
+    fn judge_mmp(&mut self, is_protected: bool) -> Result<()> {
+        let block = match self.sb.mmp_block() {
+            Ok(Some(block)) if !is_protected => block,
+            Ok(_) => return Ok(()),
+            Err(error) => {
+                let error = Error::format(error, Place::default().at(SUPERBLOCK_OFFSET));
+                self.restrict(format!("who uses the file system is not known: {error}"));
+                return Ok(());
+            }
         };
         match mmp::read(&*self.device, &self.sb, block.0) {
             Ok(mmp) if mmp.state() == MmpState::Clean => {}
@@ -328,10 +335,18 @@ fn protect(
 ) -> Result<Option<Protection>> {
     let writes = !options.read_only && options.sb.is_none() && !device.geometry().read_only;
     let unknown = sb.features().ro_compat.unsupported(RO_COMPAT);
-    let Some(block) = sb.mmp_block().filter(|_| writes && unknown.is_empty()) else {
+    if !writes || !unknown.is_empty() || options.is_protected {
+        return Ok(None);
+    }
+    let Ok(Some(block)) = sb.mmp_block() else {
         return Ok(None);
     };
-    match Protection::take(device, sb, block.0, options.on_wait) {
+    let mut tell = |why: &str| {
+        if let Some(tell) = options.on_wait {
+            tell(why);
+        }
+    };
+    match Protection::take(device, sb, block.0, User::Mount, &mut tell) {
         Ok(protection) => Ok(Some(protection)),
         Err(Error::Corrupt { .. } | Error::Checksum { .. }) => Ok(None),
         Err(error) => Err(error),
@@ -344,7 +359,7 @@ pub(super) fn mmp_user(mmp: &Mmp) -> String {
         bytes[..end].escape_ascii().to_string()
     };
     match mmp.state() {
-        MmpState::Fsck => "e2fsck".to_owned(),
+        MmpState::Fsck => "e2fsck, or what resizes it".to_owned(),
         _ => format!(
             "host {} as {}",
             text(&mmp.mmp_nodename),

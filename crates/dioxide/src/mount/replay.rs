@@ -194,7 +194,7 @@ fn is_read_only(
     options.read_only
         || geometry.read_only
         || !sb.features().ro_compat.unsupported(RO_COMPAT).is_empty()
-        || (sb.mmp_block().is_some() && !protected)
+        || (!matches!(sb.mmp_block(), Ok(None)) && !protected)
         || geometry.size_bytes >> sb.block_size_log2() < sb.blocks_count()
 }
 

@@ -32,6 +32,9 @@
 //! before: descriptors and bitmaps of the last groups, and the resize inode, may say too much then, and
 //! no file is touched. Copies of the superblock may be newer than the first meanwhile.
 //!
+//! Other hosts are kept away from before the superblock is read that counts until after the last write, where the file
+//! system has multi-mount protection. Its block is never moved; the mount that files are moved by takes none of its own.
+//!
 //! Not for: what is mounted, needs recovery, or was not found clean: that is refused.
 //!
 //! Rejected: adding and cutting off groups through the journal, as the kernel does. It is there for changes that others
@@ -47,12 +50,15 @@ mod survey;
 mod write;
 
 use crate::mount::log::refuse_journal_device;
+use crate::mount::mmp::{self, Protection, User};
 use crate::mount::span::read_span;
 use crate::{Error, Place, Result, known};
 use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
+use dioxide_format::types::Pblk;
+use std::cmp::Ordering;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
@@ -87,6 +93,8 @@ pub struct Resized {
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Waiting for signs of other hosts, for some seconds: multi-mount protection.
+    Wait,
     /// Looking for damage, before anything is moved.
     Check,
     /// Giving inodes other numbers.
@@ -98,6 +106,9 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Step::Wait => {
+                "multi-mount protection: waiting to see whether another host uses the file system"
+            }
             Step::Check => "checking",
             Step::Inodes => "moving inodes",
             Step::Blocks => "moving blocks",
@@ -115,11 +126,11 @@ pub type OnProgress<'p> = dyn FnMut(Step, u64, u64) + 'p;
 /// groups that were to make room cannot go: as small as it could be made then. Blocks.
 ///
 /// # Errors
-/// Nothing is changed by any of these, but for the length of an image. [`Error::Device`], also for one
-/// that is in use. [`Error::Busy`] if the file system was not closed cleanly. [`Error::Invalid`] for a size
-/// that no file system of this kind can have, or that what is in use has no room in: says which has;
-/// and where something has to be moved and the file system has errors. [`Error::Unsupported`] for features that are not
-/// known, and for what cannot be moved: says what. Damage.
+/// Nothing is changed by any of these, but for the length of an image, and the block of multi-mount protection, which
+/// tells who was the last. [`Error::Device`], also for one that is in use, here or by another host. [`Error::Busy`] if
+/// the file system was not closed cleanly. [`Error::Invalid`] for a size that no file system of this kind can have, or
+/// that what is in use has no room in: says which has; and where something has to be moved and the file system has
+/// errors. [`Error::Unsupported`] for features that are not known, and for what cannot be moved: says what. Damage.
 ///
 /// From the first write on only those of the device: see the module's documentation.
 pub fn resize(path: &Path, size_bytes: Option<u64>, options: &ResizeOptions) -> Result<Resized> {
@@ -136,7 +147,7 @@ pub fn resize_telling(
     options: &ResizeOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<Resized> {
-    let device = open(path, false, options)?;
+    let device = open(path, false, None, options)?;
     let sb = read_superblock(&*device)?;
     let block = u64::from(sb.block_size());
     let own = device.geometry().size_bytes / PAGE_BYTES.max(block) * PAGE_BYTES.max(block);
@@ -153,7 +164,7 @@ pub fn resize_telling(
     if needed > own {
         lengthen(path, options.img_offset.saturating_add(needed))?;
     }
-    let device = open(path, true, options)?;
+    let device = open(path, true, Some(&sb), options)?;
     let resized = resize_on(&device, size / block, progress)?;
     drop(device);
     if options.img_offset == 0 {
@@ -169,7 +180,13 @@ pub fn resize_telling(
 /// # Errors
 /// As [`resize`].
 pub fn minimum(path: &Path, options: &ResizeOptions) -> Result<u64> {
-    let device = open(path, false, options)?;
+    let device = open(path, false, None, options)?;
+    let sb = read_superblock(&*device)?;
+    drop(device);
+    let device = open(path, false, Some(&sb), options)?;
+    if let Some(block) = mmp_block(&sb)? {
+        mmp::look(&*device, &sb, block.0, &mut |_| ())?;
+    }
     let sb = read_superblock(&*device)?;
     let blocks = shrink::least_blocks(&*device, &sb)?;
     Ok(blocks * u64::from(sb.block_size()))
@@ -184,49 +201,92 @@ pub fn resize_on(
     blocks: u64,
     progress: &mut OnProgress<'_>,
 ) -> Result<Resized> {
-    let before = read_superblock(&**device)?;
-    let after = geometry::resized(&before, blocks)?;
-    if after.blocks_count() == before.blocks_count() {
-        let after = before.clone();
-        return Ok(Resized { before, after });
+    let (sb, after) = wanted(&**device, blocks)?;
+    if after.blocks_count() == sb.blocks_count() {
+        let before = sb.clone();
+        return Ok(Resized { before, after: sb });
     }
-    let size = after.blocks_count() * u64::from(after.block_size());
-    if size > device.geometry().size_bytes {
-        return Err(Error::Invalid(format!(
-            "{size} bytes are more than the device has ({})",
-            device.geometry().size_bytes
-        )));
-    }
-    let after = match after.blocks_count() > before.blocks_count() {
-        true => layout::grow(&**device, &before, after)?.write(&**device)?,
-        false => shrink::shrink(device, after, progress)?,
+    let _protection = protect(device, &sb, progress)?;
+    // Until then it may have been another host's.
+    let (before, after) = wanted(&**device, blocks)?;
+    let after = match after.blocks_count().cmp(&before.blocks_count()) {
+        Ordering::Greater => layout::grow(&**device, &before, after)?.write(&**device)?,
+        Ordering::Equal => before.clone(),
+        Ordering::Less => shrink::shrink(device, after, progress)?,
     };
     Ok(Resized { before, after })
 }
 
-fn open(path: &Path, write: bool, options: &ResizeOptions) -> Result<Arc<dyn Device>> {
-    let options = FileOptions {
+/// The superblock as it is, and as it is to be.
+fn wanted(device: &dyn Device, blocks: u64) -> Result<(SuperBlock, SuperBlock)> {
+    let before = read_superblock(device)?;
+    let after = geometry::resized(&before, blocks)?;
+    let size = after.blocks_count() * u64::from(after.block_size());
+    let has = device.geometry().size_bytes;
+    if size > has && after.blocks_count() != before.blocks_count() {
+        let what = format!("{size} bytes are more than the device has ({has})");
+        return Err(Error::Invalid(what));
+    }
+    Ok((before, after))
+}
+
+/// Keeps other hosts away, where the file system has that, until it is dropped.
+fn protect(
+    device: &Arc<dyn Device>,
+    sb: &SuperBlock,
+    progress: &mut OnProgress<'_>,
+) -> Result<Option<Protection>> {
+    let Some(block) = mmp_block(sb)? else {
+        return Ok(None);
+    };
+    let mut tell = |_: &str| progress(Step::Wait, 0, 1);
+    Protection::take(device, sb, block.0, User::Resizer, &mut tell).map(Some)
+}
+
+fn mmp_block(sb: &SuperBlock) -> Result<Option<Pblk>> {
+    sb.mmp_block().map_err(in_superblock)
+}
+
+/// Opens the device of a file system whose superblock is `sb`, as far as that is known.
+fn open(
+    path: &Path,
+    write: bool,
+    sb: Option<&SuperBlock>,
+    options: &ResizeOptions,
+) -> Result<Arc<dyn Device>> {
+    let options = |buffered| FileOptions {
         write,
         img_offset: options.img_offset,
-        buffered: true,
+        buffered,
         ..FileOptions::default()
     };
-    Ok(file::open(path, &options)?)
+    // The page cache does not see what other hosts write.
+    if let Some(sb) = sb.filter(|sb| !matches!(sb.mmp_block(), Ok(None))) {
+        let device = file::open(path, &options(false))?;
+        if device.geometry().logical_block_bytes <= sb.block_size() {
+            return Ok(device);
+        }
+    }
+    Ok(file::open(path, &options(true))?)
+}
+
+fn in_superblock(error: dioxide_format::Error) -> Error {
+    Error::format(error, Place::default().at(SUPERBLOCK_OFFSET))
 }
 
 /// The superblock, if the file system may be resized.
 fn read_superblock(device: &dyn Device) -> Result<SuperBlock> {
     let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock")?;
-    let failed = |error| Error::format(error, Place::default().at(SUPERBLOCK_OFFSET));
-    let sb = SuperBlock::parse(&bytes).map_err(failed)?;
+    let sb = SuperBlock::parse(&bytes).map_err(in_superblock)?;
     refuse_journal_device(device, &sb)?;
-    sb.validate(None).map_err(failed)?;
-    sb.verify_checksum().map_err(failed)?;
-    judge(device, &sb)?;
+    sb.validate(None).map_err(in_superblock)?;
+    sb.verify_checksum().map_err(in_superblock)?;
+    judge(&sb)?;
     Ok(sb)
 }
 
-fn judge(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
+fn judge(sb: &SuperBlock) -> Result<()> {
+    mmp_block(sb)?;
     let features = sb.features();
     if sb.needs_recovery() {
         return Err(Error::Busy(
@@ -252,24 +312,7 @@ fn judge(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
         let what = format!("resizing with the features {}", unknown.join(", "));
         return Err(Error::Unsupported(what));
     }
-    check_mmp(device, sb)
-}
-
-/// That no other host uses it.
-fn check_mmp(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
-    use dioxide_format::mmp::{Mmp, MmpState};
-    let Some(block) = sb.mmp_block() else {
-        return Ok(());
-    };
-    let place = Place::block(block.0);
-    let bytes = groups::read_block(device, sb, block.0)?;
-    let mmp = Mmp::parse(&bytes).map_err(|error| Error::format(error, place))?;
-    mmp.validate()
-        .map_err(|error| Error::format(error, place))?;
-    match mmp.state() {
-        MmpState::Clean => Ok(()),
-        _ => Err(Error::Busy("another host uses it, as its MMP block says")),
-    }
+    Ok(())
 }
 
 fn lengthen(path: &Path, size_bytes: u64) -> Result<()> {

@@ -8,7 +8,7 @@ use super::kept::Kept;
 use super::layout::{Groups, Plan};
 use super::relocate::{Task, relocate};
 use super::survey::Survey;
-use super::{OnProgress, Step, geometry, groups, read_superblock};
+use super::{OnProgress, Step, geometry, groups, mmp_block, read_superblock};
 use crate::check::{CheckOptions, check};
 use crate::{Error, Result};
 use dioxide_block::Device;
@@ -112,7 +112,7 @@ fn movable(device: &dyn Device, old: &SuperBlock, new: &SuperBlock) -> Result<()
     let limit = new.blocks_count();
     let last = Ino(new.inodes_count());
     let refuse = |what: String| Err(Error::Unsupported(what));
-    if let Some(block) = old.mmp_block().filter(|block| block.0 >= limit) {
+    if let Some(block) = mmp_block(old)?.filter(|block| block.0 >= limit) {
         return refuse(format!(
             "moving block {block}, of multi-mount protection: take the feature mmp off first"
         ));

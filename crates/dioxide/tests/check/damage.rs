@@ -5,6 +5,7 @@ use dioxide::check::{Code, Finding, Severity};
 use dioxide::format::extent::{self, ExtentHeader};
 use dioxide::format::features::Compat;
 use dioxide::format::htree::DxRoot;
+use dioxide::format::superblock::SUPERBLOCK_OFFSET;
 use dioxide::format::types::{Group, Ino};
 use dioxide::format::{dir, indirect};
 use dioxide_testkit::{Image, debugfs};
@@ -562,9 +563,21 @@ fn of(features: &str) -> Subject {
 #[test]
 fn damage_to_mmp_block_is_found() {
     let subject = of("mmp,^metadata_csum");
-    let block = subject.sb.mmp_block().expect("a block").0;
+    let block = subject.sb.mmp_block().unwrap().expect("a block").0;
     subject.flip(subject.at_block(block));
     one(&subject, "MMP", Code::MmpInvalid, Agrees);
+}
+
+/// debugfs would wait for the block, and not find it.
+#[test]
+fn mmp_block_that_is_none_is_found() {
+    let subject = of("mmp,^metadata_csum");
+    for block in [0, 1, subject.sb.blocks_count()] {
+        let mut sb = subject.sb.clone();
+        sb.disk_mut().s_mmp_block = block;
+        subject.write(SUPERBLOCK_OFFSET, &sb.encode());
+        one(&subject, &format!("{block}"), Code::MmpInvalid, Agrees);
+    }
 }
 
 #[test]

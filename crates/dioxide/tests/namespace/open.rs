@@ -2,6 +2,7 @@
 
 use dioxide::block::Device;
 use dioxide::block::mem::MemDevice;
+use dioxide::format::features::Incompat;
 use dioxide::format::mmp::{Mmp, MmpState};
 use dioxide::format::superblock::SuperBlock;
 use dioxide::{Error, Fs, MountOptions};
@@ -129,6 +130,17 @@ fn journal_that_is_no_journal_opens_read_only() {
     assert!(read_only_reason(&image).contains("journal"));
 }
 
+/// Of what an image is opened read-only, a resize refuses all that it would hand on.
+fn resize_refuses(image: &Image, field: &str) {
+    let options = dioxide::resize::ResizeOptions::default();
+    let before = std::fs::read(image.path()).expect("the image");
+    let error = dioxide::resize::resize(image.path(), Some(12 << 20), &options);
+    let error = error.expect_err("it is refused");
+    assert_eq!(error.errno(), libc::EUCLEAN, "{error}");
+    assert!(error.to_string().contains(field), "{error}");
+    assert!(std::fs::read(image.path()).expect("the image") == before);
+}
+
 #[test]
 fn orphans_are_left_alone_by_a_reading_mount() {
     let image = small("");
@@ -168,7 +180,7 @@ fn mmp_of(image: &Image) -> (u64, Mmp) {
     let file = File::open(image.path()).expect("the image");
     file.read_exact_at(&mut bytes, 1024).expect("a superblock");
     let sb = SuperBlock::parse(&bytes).expect("1024 bytes");
-    let at = sb.mmp_block().expect("it has one").0 * 1024;
+    let at = sb.mmp_block().unwrap().expect("it has one").0 * 1024;
     file.read_exact_at(&mut bytes, at).expect("a block");
     (at, Mmp::parse(&bytes).expect("1024 bytes"))
 }
@@ -185,6 +197,24 @@ fn put_mmp(image: &Image, seq: u32) {
     mmp.mmp_seq = seq;
     mmp.mmp_nodename[..5].copy_from_slice(b"other");
     poke(image, at, &mmp.encode());
+}
+
+#[test]
+fn mmp_block_that_is_none_opens_read_only() {
+    for block in [0, 1, 16 << 10] {
+        let image = Image::builder().size(16 << 20).block_size(1024);
+        let image = image.features("^metadata_csum").build();
+        debugfs(image.path(), &["mkdir /dir", "symlink /dir/link target"]);
+        let mut bytes = vec![0; 1024];
+        let file = File::open(image.path()).expect("the image");
+        file.read_exact_at(&mut bytes, 1024).expect("a superblock");
+        let mut sb = SuperBlock::parse(&bytes).expect("1024 bytes");
+        sb.disk_mut().s_feature_incompat |= Incompat::MMP.bits();
+        sb.disk_mut().s_mmp_block = block;
+        poke(&image, 1024, &sb.encode());
+        assert!(read_only_reason(&image).contains("s_mmp_block"));
+        resize_refuses(&image, "s_mmp_block");
+    }
 }
 
 static WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -5,14 +5,17 @@ use super::relocate::{compare, each_cut, image, image_of, is_clean, shrink, shri
 use super::tree::{assert_kept, seen};
 use super::{M, PROGRAMS, builder, geometry, resize2fs};
 use crate::walk::assert_same;
+use dioxide::format::mmp::{Mmp, MmpState, SEQ_FSCK};
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
-use dioxide::resize::{ResizeOptions, minimum, resize};
+use dioxide::resize::{ResizeOptions, Step, minimum, resize, resize_telling};
 use dioxide::{Error, Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, need_root, soaks};
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const BEFORE_MIB: u64 = 64;
 const BLOCK: u32 = 1024;
@@ -178,7 +181,7 @@ fn move_mmp(image: &Image, to: u64) {
     file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)
         .expect("it");
     let mut sb = SuperBlock::parse(&bytes).expect("it is whole");
-    let from = sb.mmp_block().expect("it has the feature").0;
+    let from = sb.mmp_block().unwrap().expect("it has the feature").0;
     sb.disk_mut().s_mmp_block = to;
     file.write_all_at(&sb.encode(), SUPERBLOCK_OFFSET)
         .expect("it");
@@ -200,7 +203,13 @@ fn block_of_mmp_that_is_in_the_way_is_named_and_nothing_is_changed() {
         .build();
     let options = ResizeOptions::default();
     move_mmp(&image, 50_001);
-    let before = std::fs::read(image.path()).expect("the image");
+    let seen = || {
+        let mut bytes = std::fs::read(image.path()).expect("the image");
+        // Who was the last is told there.
+        bytes[50_001 * BLOCK as usize..][..BLOCK as usize].fill(0);
+        bytes
+    };
+    let before = seen();
     match resize(image.path(), Some(30 * M), &options) {
         Err(Error::Unsupported(what)) => {
             assert!(
@@ -210,7 +219,116 @@ fn block_of_mmp_that_is_in_the_way_is_named_and_nothing_is_changed() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(std::fs::read(image.path()).expect("the image") == before);
+    assert!(seen() == before);
     resize(image.path(), Some(52 * M), &options).expect("it stays");
     e2fsck_clean(image.path());
+}
+
+/// The block of multi-mount protection: where it is, and what it holds.
+fn mmp_of(path: &Path) -> (u64, Mmp) {
+    let file = std::fs::File::open(path).expect("the image");
+    let read = |at| {
+        let mut bytes = [0; SuperBlock::SIZE];
+        file.read_exact_at(&mut bytes, at).expect("it");
+        bytes
+    };
+    let sb = SuperBlock::parse(&read(SUPERBLOCK_OFFSET)).expect("it is whole");
+    let block = sb.mmp_block().unwrap().expect("it has the feature").0;
+    let at = block * u64::from(BLOCK);
+    (at, Mmp::parse(&read(at)).expect("it is whole"))
+}
+
+fn put_mmp(path: &Path, at: u64, mmp: &Mmp) {
+    let file = std::fs::File::options().write(true).open(path);
+    let written = file.and_then(|file| file.write_all_at(&mmp.encode(), at));
+    written.expect("the image");
+}
+
+fn guarded() -> Image {
+    let image = builder(BEFORE_MIB * M, BLOCK);
+    image.args(&["-O", "mmp,^metadata_csum"]).build()
+}
+
+/// A host that has died is waited for; from then on others are kept away, also while files are moved.
+#[test]
+fn mmp_is_held_from_the_first_look_to_the_last_write() {
+    let image = image("-O mmp,^metadata_csum", BLOCK, BEFORE_MIB, 60, 33);
+    let before = seen(image.path());
+    let (at, mut mmp) = mmp_of(image.path());
+    mmp.mmp_seq = 77;
+    put_mmp(image.path(), at, &mmp);
+    let mut met = Vec::new();
+    let size = least(&image) + 8 * M;
+    let options = ResizeOptions::default();
+    let tell = &mut |step, _, _| {
+        let state = mmp_of(image.path()).1.state();
+        if met.last() != Some(&(step, state)) {
+            met.push((step, state));
+        }
+    };
+    resize_telling(image.path(), Some(size), &options, tell).expect("nobody counts any more");
+    assert_eq!(met[0], (Step::Wait, MmpState::Mounted(77)));
+    assert!(
+        matches!(met[1], (Step::Wait, MmpState::Mounted(seq)) if seq != 77),
+        "{met:?}"
+    );
+    let moving = &met[2..];
+    assert!(moving.iter().any(|(step, _)| *step == Step::Blocks));
+    assert!(
+        moving.iter().all(|(_, state)| *state == MmpState::Fsck),
+        "{met:?}"
+    );
+    assert_eq!(mmp_of(image.path()).1.state(), MmpState::Clean);
+    e2fsck_clean(image.path());
+    compare(&before, &image, BLOCK);
+}
+
+#[test]
+fn mmp_of_others_keeps_a_resize_away() {
+    let image = guarded();
+    let options = ResizeOptions::default();
+    let (at, clean) = mmp_of(image.path());
+    let put = |seq| {
+        let mut mmp = clean.clone();
+        mmp.mmp_seq = seq;
+        mmp.mmp_nodename[..5].copy_from_slice(b"other");
+        put_mmp(image.path(), at, &mmp);
+    };
+    // A checker is not waited for.
+    put(SEQ_FSCK);
+    let before = std::fs::read(image.path()).expect("the image");
+    let began = Instant::now();
+    let refused = [
+        resize(image.path(), Some(52 * M), &options).map(drop),
+        minimum(image.path(), &options).map(drop),
+    ];
+    for refused in refused {
+        assert_eq!(refused.expect_err("it is in use").errno(), libc::EBUSY);
+    }
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(std::fs::read(image.path()).expect("the image") == before);
+    put(77);
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            put(78);
+        });
+        resize(image.path(), Some(52 * M), &options).expect_err("it is in use")
+    });
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert!(error.to_string().contains("other"), "{error}");
+}
+
+#[test]
+fn mmp_block_that_is_damaged_keeps_a_resize_away() {
+    let image = builder(BEFORE_MIB * M, BLOCK).args(&["-O", "mmp"]).build();
+    let (at, mut mmp) = mmp_of(image.path());
+    mmp.mmp_checksum ^= 1;
+    put_mmp(image.path(), at, &mmp);
+    let before = std::fs::read(image.path()).expect("the image");
+    match resize(image.path(), Some(52 * M), &ResizeOptions::default()) {
+        Err(Error::Checksum { structure, .. }) => assert_eq!(structure, "MMP block"),
+        other => panic!("{other:?}"),
+    }
+    assert!(std::fs::read(image.path()).expect("the image") == before);
 }

@@ -63,6 +63,7 @@ pub fn shrink_only(image: &Image, size: u64) -> HashSet<&'static str> {
         &mut |step, done, total| {
             assert!(done <= total);
             steps.insert(match step {
+                Step::Wait => "wait",
                 Step::Check => "check",
                 Step::Inodes => "inodes",
                 Step::Blocks => "blocks",

@@ -110,8 +110,10 @@ fn layout(sb: &SuperBlock, verdict: &Verdict, out: &mut Out) -> io::Result<()> {
     group.line("checksums", checksums)?;
     group.line(
         "MMP block",
-        sb.mmp_block()
-            .map_or_else(String::new, |block| block.to_string()),
+        match sb.mmp_block() {
+            Ok(block) => block.map_or_else(String::new, |block| block.to_string()),
+            Err(_) => format!("{}, where none can be", sb.disk().s_mmp_block),
+        },
     )?;
     group.line(
         "name encoding",

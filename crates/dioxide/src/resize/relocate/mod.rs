@@ -73,6 +73,8 @@ fn on_mount(
     let sb = super::read_superblock(&**device)?;
     let options = MountOptions {
         moves_journal: true,
+        // By the resize.
+        is_protected: true,
         // The journal of another device is not asked for: it is as if there were none.
         noload: noload || sb.journal_dev() != 0,
         ..MountOptions::new()
