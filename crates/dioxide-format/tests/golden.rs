@@ -652,7 +652,7 @@ fn damaged_superblock_error_names_the_field() {
         }
     };
     type Change<'a> = &'a dyn Fn(&mut SuperBlock);
-    let rows: [(&str, Change<'_>); 16] = [
+    let rows: [(&str, Change<'_>); 18] = [
         ("s_magic", &|sb| sb.disk_mut().s_magic = 0),
         ("s_rev_level", &|sb| sb.disk_mut().s_rev_level = 2),
         ("s_log_block_size", &|sb| {
@@ -685,6 +685,12 @@ fn damaged_superblock_error_names_the_field() {
             sb.disk_mut().s_reserved_gdt_blocks = u16::MAX
         }),
         ("s_checksum_type", &|sb| sb.disk_mut().s_checksum_type = 0),
+        ("s_clusters_per_group", &|sb| {
+            sb.disk_mut().s_clusters_per_group -= 8
+        }),
+        ("s_log_groups_per_flex", &|sb| {
+            sb.disk_mut().s_log_groups_per_flex = 32
+        }),
     ];
     for (field, change) in rows {
         assert_eq!(field_after(change), field);
@@ -718,6 +724,26 @@ fn fields_that_no_geometry_rests_on_are_judged_by_themselves() {
     without.disk_mut().s_feature_incompat &= !Incompat::MMP.bits();
     without.disk_mut().s_mmp_block = 0;
     assert_eq!(without.mmp_block().unwrap(), None);
+
+    let both = Incompat::CASEFOLD.union(Incompat::ENCRYPT).bits();
+    for (version, features, ok) in [
+        (5, 0, true),
+        (6, 0, false),
+        (6, both, true),
+        (7, both, false),
+    ] {
+        let mut sb = sb.clone();
+        sb.disk_mut().s_def_hash_version = version;
+        sb.disk_mut().s_feature_incompat |= features;
+        assert_eq!(sb.validate_hash_version().is_ok(), ok, "{version}");
+    }
+    let mut two = sb.clone();
+    two.validate_journal_place().unwrap();
+    two.disk_mut().s_journal_dev = 1;
+    let error = two.validate_journal_place().unwrap_err().to_string();
+    assert!(error.contains("s_journal_dev"), "{error}");
+    two.disk_mut().s_feature_compat &= !Compat::HAS_JOURNAL.bits();
+    two.validate_journal_place().unwrap();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::bed::{Bed, Point, dioxide, is_mounted, limited, run, text, transports};
 use crate::need_fuse;
-use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, pattern};
+use dioxide_testkit::{Dir, Image, LoopDevice, Mount, debugfs, e2fsck_clean, pattern};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -338,6 +338,31 @@ fn groups_of_new_files_are_those_of_linux() {
         assert_eq!(ours, made_in(mount.path()), "{options}");
         mount.unmount();
     }
+}
+
+/// It can be read, and says from the beginning what it lacks.
+#[test]
+fn image_without_its_journal_is_mounted_read_only() {
+    need_fuse!();
+    let image = Image::builder()
+        .size(16 * M)
+        .features("^has_journal")
+        .build();
+    let of_journal = [
+        "ssv journal_uuid 11111111-1111-1111-1111-111111111111",
+        "ssv journal_dev 1",
+        "feature has_journal",
+    ];
+    debugfs(image.path(), &of_journal);
+    let dir = Point::new();
+    let said = mount(image.path(), &dir, "rw");
+    assert!(
+        said.contains("read-only") && said.contains("journal_path="),
+        "{said}"
+    );
+    let error = File::create(dir.path().join("f")).expect_err("nothing is written");
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    umount(&dir);
 }
 
 /// Room that is kept for root is kept from names and attributes of others too, and room for maps from all content.

@@ -124,7 +124,7 @@ impl SuperBlock {
         self.disk().s_first_meta_bg
     }
 
-    /// Log2 of groups per flex group; 0 without `flex_bg`.
+    /// Log2 of groups per flex group; 0 without `flex_bg`, or when the field is out of range.
     pub fn log_groups_per_flex(&self) -> u8 {
         match self.disk().s_log_groups_per_flex {
             log @ 1..=31 if self.has_incompat(Incompat::FLEX_BG) => log,

@@ -4,7 +4,7 @@ use super::geometry::{MAX_LOG_BLOCK_SIZE, MAX_LOG_CLUSTER_SIZE};
 use super::{MAGIC, STRUCTURE, SuperBlock};
 use crate::Result;
 use crate::error::ensure;
-use crate::features::Incompat;
+use crate::features::{Compat, Incompat};
 use std::fmt::Display;
 
 fn check(ok: bool, field: &'static str, found: impl Display, expected: impl Display) -> Result<()> {
@@ -65,6 +65,11 @@ impl SuperBlock {
             "s_blocks_per_group"
         };
         check(ok, field, clusters, expected)?;
+        if !self.has_bigalloc() {
+            // Fragments were its name once, and there are none. Linux and libext2fs refuse another number.
+            let found = self.disk().s_clusters_per_group;
+            check(found == clusters, "s_clusters_per_group", found, clusters)?;
+        }
         let blocks = u64::from(clusters) * u64::from(self.cluster_ratio());
         let found = self.blocks_per_group();
         check(
@@ -132,9 +137,36 @@ impl SuperBlock {
             first,
             format_args!("at most {blocks}"),
         )?;
+        // Also without the feature: libext2fs refuses it then too.
+        let log = self.disk().s_log_groups_per_flex;
+        check(log <= 31, "s_log_groups_per_flex", log, "0 to 31")?;
         let kind = self.disk().s_checksum_type;
         let ok = !self.features().metadata_csum() || kind == 1;
         check(ok, "s_checksum_type", kind, "1 (crc32c)")
+    }
+
+    /// Checks the hash of new indexes, on which nothing rests that is read. Linux mounts nothing with an unknown one.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn validate_hash_version(&self) -> Result<()> {
+        let found = self.def_hash_version();
+        let both = Incompat::CASEFOLD.union(Incompat::ENCRYPT);
+        let most = if self.has_incompat(both) { 6 } else { 5 };
+        let expected = format_args!("0 to {most}");
+        check(found <= most, "s_def_hash_version", found, expected)
+    }
+
+    /// Checks that the journal, where there is one, is at one place. Linux mounts nothing that names two.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn validate_journal_place(&self) -> Result<()> {
+        let has_journal = self.features().compat.contains(Compat::HAS_JOURNAL);
+        let (device, inode) = (self.journal_dev(), self.disk().s_journal_inum);
+        let ok = !has_journal || device == 0 || inode == 0;
+        let expected = format_args!("0, as s_journal_inum is {inode}");
+        check(ok, "s_journal_dev", format_args!("{device:#x}"), expected)
     }
 
     fn validate_device(&self, device_size_bytes: Option<u64>) -> Result<()> {

@@ -261,7 +261,8 @@ impl MountOptions {
     }
 
     /// `journal_path=`: the image or device that holds the journal, for a file system whose journal is
-    /// not in itself. Such a file system can be read, and overwritten, without. For others it is an error.
+    /// not in itself. Without, such a file system opens read-only, but with [`MountOptions::noload`], which does
+    /// without a journal. For others it is an error.
     pub fn journal_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.journal_path = Some(path.into());
         self

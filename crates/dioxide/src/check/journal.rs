@@ -5,7 +5,7 @@
 
 use super::{CheckOptions, Checker, Findings, superblock};
 use crate::mkfs::uuid_string;
-use crate::mount::log::{LIES_ELSEWHERE, alone, journal_device, users};
+use crate::mount::log::{LIES_ELSEWHERE, alone, is_elsewhere, journal_device, users};
 use crate::{Error, Place, Result};
 use dioxide_block::Device;
 use dioxide_format::features::Compat;
@@ -129,7 +129,7 @@ pub fn journal_state(
     if !checker.sb.features().compat.contains(Compat::HAS_JOURNAL) {
         return Err(Error::Unsupported("the file system has no journal".into()));
     }
-    if checker.sb.journal_dev() != 0 && options.journal.is_none() {
+    if is_elsewhere(&checker.sb) && options.journal.is_none() {
         return Err(Error::Unsupported(LIES_ELSEWHERE.into()));
     }
     checker.read_groups();

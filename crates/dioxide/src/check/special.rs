@@ -8,7 +8,7 @@ use super::layout::Layout;
 use super::source::Source;
 use super::superblock;
 use super::walk::runs_of;
-use crate::mount::log::{LIES_ELSEWHERE, external};
+use crate::mount::log::{LIES_ELSEWHERE, external, is_elsewhere};
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_format::features::{Compat, RoCompat};
@@ -69,7 +69,7 @@ impl Checker<'_> {
         if !self.sb.features().compat.contains(Compat::HAS_JOURNAL) {
             return;
         }
-        let elsewhere = self.sb.journal_dev() != 0;
+        let elsewhere = is_elsewhere(&self.sb);
         if elsewhere && self.journal.is_none() {
             return self.find(Code::JournalNotChecked, At::default(), LIES_ELSEWHERE);
         }
@@ -103,6 +103,8 @@ impl Checker<'_> {
 
     /// The journal, in the file system or on the device that was given.
     pub(super) fn journal_log(&self) -> Result<Log, String> {
+        let one_place = self.sb.validate_journal_place();
+        one_place.map_err(|error| error.to_string())?;
         if self.sb.journal_dev() != 0 {
             let device = self.journal.as_ref().ok_or(LIES_ELSEWHERE)?;
             return external(device, &self.sb).map_err(|error| error.to_string());

@@ -279,6 +279,10 @@ impl Checker<'_> {
                 sb.first_ino().0 > sb.inodes_count(),
                 format!("s_first_ino is {}", sb.first_ino()),
             ),
+            (
+                sb.validate_hash_version().is_err(),
+                format!("s_def_hash_version is {}", sb.def_hash_version()),
+            ),
         ]
     }
 

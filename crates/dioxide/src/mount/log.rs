@@ -111,6 +111,11 @@ pub(crate) fn users(journal: &JournalSuperBlock) -> Vec<String> {
     users.map(|uuid| uuid_string(*uuid)).collect()
 }
 
+/// Whether the journal of a file system that has one is on a device of its own, and nowhere else.
+pub(crate) fn is_elsewhere(sb: &SuperBlock) -> bool {
+    sb.journal_dev() != 0 && sb.journal_inum().is_none()
+}
+
 /// What is said of a journal that was not given.
 pub(crate) const LIES_ELSEWHERE: &str =
     "the journal lies on another device: name it (--journal, journal_path=)";
@@ -121,6 +126,9 @@ impl Mount {
     /// # Errors
     /// Damage; [`Error::Unsupported`] if it lies on a device that was not given.
     pub(crate) fn log(&self) -> Result<Log> {
+        let place = Place::default().at(SUPERBLOCK_OFFSET);
+        let one_place = self.sb.validate_journal_place();
+        one_place.map_err(|error| Error::format(error, place))?;
         if self.sb.journal_dev() == 0 {
             let inode = self.journal_inode()?;
             let blocks = journal_blocks(self, &inode)?;

@@ -10,7 +10,7 @@
 
 use super::fence::Fence;
 use super::groups::DescTable;
-use super::log::refuse_journal_device;
+use super::log::{LIES_ELSEWHERE, is_elsewhere, refuse_journal_device};
 use super::mmp::{self, Protection, User};
 use super::replay::replay;
 use super::span::read_span;
@@ -231,6 +231,10 @@ impl Mount {
         if !unknown.is_empty() {
             self.restrict(format!("dioxide cannot write with the features: {unknown}"));
         }
+        if let Err(error) = self.sb.validate_hash_version() {
+            let place = Place::default().at(SUPERBLOCK_OFFSET);
+            self.restrict(Error::format(error, place).to_string());
+        }
     }
 
     fn judge_size(&mut self) {
@@ -271,8 +275,14 @@ impl Mount {
     }
 
     fn judge_journal(&mut self) {
-        let named = self.sb.journal_dev() == 0 || self.journal_device.is_some();
-        if !self.sb.features().compat.contains(Compat::HAS_JOURNAL) || !named {
+        if !self.sb.features().compat.contains(Compat::HAS_JOURNAL) {
+            return;
+        }
+        if is_elsewhere(&self.sb) && self.journal_device.is_none() {
+            // With `noload` it is as if there were none, as in Linux.
+            if self.read_only.is_none() && !self.noload {
+                self.restrict(LIES_ELSEWHERE.into());
+            }
             return;
         }
         match self.look_at_journal() {

@@ -16,7 +16,7 @@
 use super::Mount;
 use super::fast_commit;
 use super::groups::Counts;
-use super::log::LIES_ELSEWHERE;
+use super::log::{LIES_ELSEWHERE, is_elsewhere};
 use super::open::{RO_COMPAT, read_superblock};
 use super::span::write_span;
 use crate::api::fs::MountOptions;
@@ -63,7 +63,7 @@ pub(super) fn replay(
         "the journal needs recovery, which `noload` leaves out".into()
     } else if !sb.features().compat.contains(Compat::HAS_JOURNAL) {
         "it says that a journal needs recovery, and has none: run e2fsck".into()
-    } else if sb.journal_dev() != 0 && options.journal_device.is_none() {
+    } else if is_elsewhere(&sb) && options.journal_device.is_none() {
         format!("it needs recovery, and {LIES_ELSEWHERE}")
     } else {
         match replay_log(&device, options, &sb, at, protected) {
@@ -195,6 +195,7 @@ fn is_read_only(
         || geometry.read_only
         || !sb.features().ro_compat.unsupported(RO_COMPAT).is_empty()
         || (!matches!(sb.mmp_block(), Ok(None)) && !protected)
+        || sb.validate_hash_version().is_err()
         || geometry.size_bytes >> sb.block_size_log2() < sb.blocks_count()
 }
 

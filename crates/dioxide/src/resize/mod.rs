@@ -286,6 +286,8 @@ fn read_superblock(device: &dyn Device) -> Result<SuperBlock> {
 }
 
 fn judge(sb: &SuperBlock) -> Result<()> {
+    sb.validate_hash_version().map_err(in_superblock)?;
+    sb.validate_journal_place().map_err(in_superblock)?;
     mmp_block(sb)?;
     let features = sb.features();
     if sb.needs_recovery() {

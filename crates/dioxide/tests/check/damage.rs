@@ -196,6 +196,27 @@ const BY_DEBUGFS: &[Case] = &[
         Agrees,
         |s| s.debugfs("ssv journal_uuid 11111111-1111-1111-1111-111111111111"),
     ),
+    (
+        "journal at two places",
+        Code::JournalInvalid,
+        Silent("it takes the inode, and Linux mounts no such file system"),
+        |s| s.debugfs("ssv journal_dev 0x801"),
+    ),
+    (
+        "hash of new indexes",
+        Code::SuperblockField,
+        Silent("it makes no index of that kind, and Linux mounts no such file system"),
+        |s| s.debugfs("ssv def_hash_version HASHALG_7"),
+    ),
+    (
+        "clusters of a group",
+        Code::SuperblockInvalid,
+        Agrees,
+        |s| s.debugfs("ssv clusters_per_group 8184"),
+    ),
+    ("groups of a flex", Code::SuperblockInvalid, Agrees, |s| {
+        s.debugfs("ssv log_groups_per_flex 32")
+    }),
     ("attributes of inode 9", Code::XattrInvalid, Agrees, |s| {
         s.debugfs(&format!("sif <9> file_acl {}", s.blocks("file")[0]))
     }),

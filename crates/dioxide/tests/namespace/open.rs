@@ -5,7 +5,7 @@ use dioxide::block::mem::MemDevice;
 use dioxide::format::features::Incompat;
 use dioxide::format::mmp::{Mmp, MmpState};
 use dioxide::format::superblock::SuperBlock;
-use dioxide::{Error, Fs, MountOptions};
+use dioxide::{Error, Fs, MountOptions, NewFile};
 use dioxide_testkit::{Image, debugfs, e2fsck_clean};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -139,6 +139,88 @@ fn resize_refuses(image: &Image, field: &str) {
     assert_eq!(error.errno(), libc::EUCLEAN, "{error}");
     assert!(error.to_string().contains(field), "{error}");
     assert!(std::fs::read(image.path()).expect("the image") == before);
+}
+
+#[test]
+fn fields_that_linux_mounts_nothing_with_open_read_only() {
+    for (command, field) in [
+        ("ssv def_hash_version HASHALG_6", "s_def_hash_version"),
+        ("ssv def_hash_version HASHALG_7", "s_def_hash_version"),
+        ("ssv journal_dev 0x801", "s_journal_dev"),
+    ] {
+        let image = small("");
+        debugfs(image.path(), &[command]);
+        assert!(read_only_reason(&image).contains(field));
+        resize_refuses(&image, field);
+    }
+    // Whatever journal is named, and if it is to be left alone.
+    let image = small("");
+    debugfs(image.path(), &["ssv journal_dev 0x801"]);
+    let journal = Image::builder().size(8 << 20).args(&["-O", "journal_dev"]);
+    let journal = journal.build();
+    let options = MountOptions::new();
+    for options in [
+        options.clone().noload(true),
+        options.journal_path(journal.path()),
+    ] {
+        let fs = Fs::open(image.path(), &options).expect("it opens");
+        let why = fs.read_only().expect("it is read-only");
+        assert!(why.contains("s_journal_dev"), "{why}");
+    }
+}
+
+#[test]
+fn fields_that_libext2fs_opens_nothing_with_are_refused() {
+    for (command, field) in [
+        ("ssv clusters_per_group 8184", "s_clusters_per_group"),
+        ("ssv log_groups_per_flex 32", "s_log_groups_per_flex"),
+    ] {
+        let image = small("");
+        debugfs(image.path(), &[command]);
+        let error = open(&image).expect_err("it is refused");
+        assert_eq!(error.errno(), libc::EUCLEAN, "{error}");
+        assert!(error.to_string().contains(field), "{error}");
+        resize_refuses(&image, field);
+        let fs = Fs::open(image.path(), &MountOptions::new().superblock_at(8193));
+        let fs = fs.expect("the backup opens");
+        assert!(fs.read_only().expect("it is read-only").contains("backup"));
+    }
+}
+
+/// Its journal is on a device that nobody gives.
+#[test]
+fn journal_elsewhere_that_is_not_given_opens_read_only() {
+    let image = small("^has_journal");
+    let of_journal = [
+        "ssv journal_uuid 11111111-1111-1111-1111-111111111111",
+        "ssv journal_dev 1",
+        "feature has_journal",
+    ];
+    debugfs(image.path(), &of_journal);
+    assert!(read_only_reason(&image).contains("journal_path="));
+    let fs = open(&image).expect("it opens");
+    let error = fs.create_dir("/new", &NewFile::new(0o755));
+    let error = error.expect_err("nothing is written");
+    assert_eq!(error.errno(), libc::EROFS);
+    assert!(error.to_string().contains("journal_path="), "{error}");
+    drop(fs);
+    let options = MountOptions::new().read_only(true);
+    let fs = Fs::open(image.path(), &options).expect("it opens");
+    assert_eq!(fs.read_only(), Some("opened read-only"));
+    assert!(fs.warnings().is_empty(), "{:?}", fs.warnings());
+    drop(fs);
+    // As in Linux it is then as without a journal.
+    let fs = Fs::open(image.path(), &MountOptions::new().noload(true)).expect("it opens");
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    fs.create_dir("/new", &NewFile::new(0o755)).expect("room");
+    fs.close().expect("a clean end");
+    let without = [
+        "feature ^has_journal",
+        "ssv journal_dev 0",
+        "ssv journal_uuid clear",
+    ];
+    debugfs(image.path(), &without);
+    e2fsck_clean(image.path());
 }
 
 #[test]
