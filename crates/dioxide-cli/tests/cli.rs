@@ -418,6 +418,22 @@ fn explain_in_words_has_a_line_for_each_policy_or_each_step() {
 }
 
 #[test]
+fn explain_of_a_write_that_nobody_would_serve_says_that_it_is_refused() {
+    let disk = Fixture::new();
+    let outcome = || {
+        let args = ["explain", "--json", "--policy", "best", "--write"];
+        let ran = dioxide([&args[..], &[&disk.at("/large")]].concat());
+        let told: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        told["refused"].clone()
+    };
+    assert!(outcome().is_null());
+    disk.debugfs(&["sif large flags 0x80020"]);
+    assert!(outcome().to_string().contains("append-only"));
+    disk.debugfs(&["sif large flags 0x80000", "feature read-only"]);
+    assert!(outcome().to_string().contains("read"), "{}", outcome());
+}
+
+#[test]
 fn explain_of_hole_fill_tells_that_blocks_are_claimed() {
     let disk = Fixture::new();
     let told = dioxide([

@@ -196,9 +196,13 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     }
     let entry = policy::entry_lock(told.policy, request.entry_facts());
     told.step("entry lock", entry_words(entry, &request));
-    let able = match file.inode.is_append_only() && !request.access.append {
-        true => Err(Error::NotPermitted("the file is append-only".into())),
-        false => request.check_ability(),
+    // Who asks what would be has opened it for reading, as a rule.
+    let able = match &file.mount.restricted {
+        Some(why) => Err(Error::ReadOnly(why.clone())),
+        None if file.inode.is_append_only() && !request.access.append => {
+            Err(Error::NotPermitted("the file is append-only".into()))
+        }
+        None => request.check_ability(),
     };
     let pos = able.and_then(|()| request.position());
     let pos = pos.and_then(|pos| match atomic {

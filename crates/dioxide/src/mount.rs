@@ -73,6 +73,8 @@ pub(crate) struct Mount {
     pub(crate) dioread_nolock: bool,
     /// Why nothing may be written, if so.
     pub(crate) read_only: Option<String>,
+    /// Why it would not be written whoever asked for it.
+    pub(crate) restricted: Option<String>,
     /// What the user should know about this image.
     pub(crate) warnings: Vec<String>,
     pub(crate) presence: &'static Presence,

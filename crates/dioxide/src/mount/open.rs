@@ -131,6 +131,7 @@ impl Mount {
             atomic: atomic::units_of(device.geometry(), &sb),
             dioread_nolock: options.dioread_nolock,
             read_only: options.read_only.then(|| "opened read-only".to_owned()),
+            restricted: None,
             warnings: Vec::new(),
             presence: Presence::of_process(),
             in_flight: InFlightRegistry::default(),
@@ -191,6 +192,7 @@ impl Mount {
     /// Nothing may be written, and the user is told.
     fn restrict(&mut self, why: String) {
         self.read_only.get_or_insert_with(|| why.clone());
+        self.restricted.get_or_insert_with(|| why.clone());
         self.warn(format!("read-only: {why}"));
     }
 
