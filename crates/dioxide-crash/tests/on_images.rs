@@ -25,9 +25,9 @@ fn seed() -> u64 {
     }
 }
 
-/// 5,200 here in each of two campaigns, half as many of names, of attributes and between steps, a quarter with discards and of threads; a million in a soak.
+/// 5,000 here in each of two campaigns, half as many of names, of attributes and between steps, a quarter with discards and of threads; a million in a soak.
 fn states() -> u64 {
-    if soaks() { 1_000_000 } else { 5_200 }
+    if soaks() { 1_000_000 } else { 5_000 }
 }
 
 fn campaign(layouts: &[Layout]) -> Campaign {

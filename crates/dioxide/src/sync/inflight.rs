@@ -28,6 +28,9 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
+/// Of [`InFlight::draining`]: no reader without the lock comes in.
+const CLOSED: u32 = 1 << 31;
+
 /// Entry of a request that is not in flight.
 const NOBODY: u64 = 0;
 
@@ -191,12 +194,11 @@ impl InFlightRegistry {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     id: u64,
-    /// How many threads are in [`InFlight::drain`]; with the lock exclusive, at most one.
+    /// How many threads are in [`InFlight::drain`]; with the lock exclusive, at most one. And [`CLOSED`], while somebody who has
+    /// the lock exclusive keeps out readers without it: in one word, because what comes behind is where readers look.
     draining: AtomicU32,
     /// I/O that has no slot in a table: synchronous without the lock, or in a completion worker.
     counted: AtomicU32,
-    /// 1 while somebody who has the lock exclusive keeps out readers without it.
-    closed: AtomicU32,
     left: Event,
 }
 
@@ -207,7 +209,7 @@ pub(crate) struct Closed<'a>(&'a InFlight);
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        self.0.closed.store(0, Ordering::Release);
+        self.0.draining.fetch_and(!CLOSED, Ordering::Release);
     }
 }
 
@@ -219,7 +221,6 @@ impl InFlight {
             id,
             draining: AtomicU32::new(0),
             counted: AtomicU32::new(0),
-            closed: AtomicU32::new(0),
             left: Event::new(),
         }
     }
@@ -243,7 +244,7 @@ impl InFlight {
         // Pairs with the fence in `close`: either it sees the count, or we see that it is closed.
         full_fence(Ordering::SeqCst);
         // Acquire: who opened it has changed the map before.
-        let open = self.closed.load(Ordering::Acquire) == 0;
+        let open = self.draining.load(Ordering::Acquire) & CLOSED == 0;
         if !open {
             self.lower();
         }
@@ -253,7 +254,7 @@ impl InFlight {
     /// Lets no more readers in that have no lock. The caller has the lock exclusive, keeps it for as long, and waits for
     /// those who are in by [`InFlight::drain`].
     pub(crate) fn close(&self) -> Closed<'_> {
-        self.closed.store(1, Ordering::Relaxed);
+        self.draining.fetch_or(CLOSED, Ordering::Relaxed);
         full_fence(Ordering::SeqCst);
         Closed(self)
     }
@@ -268,7 +269,7 @@ impl InFlight {
 
     /// Wakes a drain that may wait for what has left.
     pub(crate) fn wake(&self) {
-        if self.draining.load(Ordering::Relaxed) != 0 {
+        if self.is_being_drained() {
             self.left.notify();
         }
     }
@@ -286,7 +287,7 @@ impl InFlight {
 
     /// Whether somebody waits for what is in flight.
     pub(crate) fn is_being_drained(&self) -> bool {
-        self.draining.load(Ordering::Relaxed) != 0
+        self.draining.load(Ordering::Relaxed) & !CLOSED != 0
     }
 
     /// Whether the calling thread's own queues have unreaped requests on this inode.

@@ -25,7 +25,7 @@ const SETS: &[(&str, u32, u64, u64)] = &[
     ("-t ext2", 1024, 60, 300),
     ("-t ext3", 4096, 60, 300),
     ("-O orphan_file,quota,project,inline_data", 1024, 60, 300),
-    ("-O mmp,ea_inode,metadata_csum_seed", 4096, 60, 300),
+    ("-O ea_inode,metadata_csum_seed", 4096, 60, 300),
     ("-I 128 -m 10", 1024, 60, 111),
 ];
 
