@@ -362,6 +362,7 @@ pub(crate) fn short(what: &str, at: u64, got: usize, wanted: usize) -> Error {
 mod tests {
     use super::*;
     use crate::offsets::{Pattern, Run};
+    use crate::verify::Ledger;
     use dioxide::block::Device;
     use dioxide::block::mem::MemDevice;
     use std::sync::Arc;
@@ -396,33 +397,6 @@ mod tests {
         assert!(firsts.contains(&true) && firsts.contains(&false));
     }
 
-    /// Every write meets another in flight.
-    struct Refusing;
-
-    impl Checker for Refusing {
-        const ON: bool = true;
-
-        fn claim(&self, _offset: u64, _writer: u32, _buf: &mut [u8]) -> Option<u64> {
-            None
-        }
-
-        fn acknowledge(&self, _offset: u64, _token: u64) {}
-
-        fn known(&self, _offset: u64) -> u64 {
-            0
-        }
-
-        fn check(
-            &self,
-            _offset: u64,
-            _known: u64,
-            _buf: &mut [u8],
-            _reread: impl FnMut(&mut [u8]) -> Result<()>,
-        ) -> Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn writes_that_were_not_made_are_not_counted() {
         let device: Arc<dyn Device> = Arc::new(MemDevice::new(1 << 16));
@@ -436,6 +410,11 @@ mod tests {
             len: 1 << 16,
         };
         let order = Order::new(&[run], 1 << 16, 4096, Pattern::Sequential);
+        // Every write meets another in flight.
+        let ledger = Ledger::new(1 << 16, 4096);
+        for offset in order.file.iter() {
+            assert!(ledger.claim(*offset, 9, &mut [0; 4096]).is_some());
+        }
         let ms = Duration::from_millis(5);
         let timing = Timing {
             warm_up: ms,
@@ -450,7 +429,7 @@ mod tests {
                 jobs: 2,
                 seed: 1,
             };
-            let outcome = round(&target, &Refusing, &job, &order, timing).unwrap();
+            let outcome = round(&target, &ledger, &job, &order, timing).unwrap();
             assert_eq!(outcome.total_iops(), 0.0, "{engine:?}");
             assert_eq!(outcome.latencies[1].len(), 0, "{engine:?}");
         }

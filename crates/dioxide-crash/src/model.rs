@@ -105,8 +105,7 @@ pub(crate) struct History {
 /// All files through all states.
 #[derive(Clone, Debug)]
 pub struct Model {
-    pub(crate) block_bytes: u64,
-    units: Units,
+    pub(crate) units: Units,
     pub(crate) ops: Vec<Op>,
     pub(crate) names: Vec<String>,
     pub(crate) files: Vec<History>,
@@ -124,7 +123,6 @@ impl Model {
     pub fn new(units: Units, specs: &[FileSpec], attributes: &[(u16, i64)]) -> Model {
         let files = specs.iter().enumerate().zip(attributes);
         Model {
-            block_bytes: units.block_bytes,
             units,
             ops: Vec::new(),
             names: specs.iter().map(|spec| spec.name.clone()).collect(),
@@ -197,7 +195,6 @@ impl Model {
             let mut change = Change {
                 state,
                 units: self.units,
-                block_bytes: self.block_bytes,
                 layout: (**history.now()).clone(),
                 spaces: &mut history.spaces,
             };
@@ -281,7 +278,7 @@ impl Model {
             _ => return Vec::new(),
         };
         let layout = &self.files[file].layouts[state as usize];
-        let pieces = blocks(range, self.block_bytes);
+        let pieces = blocks(range, self.units.block_bytes);
         let space = |(block, within): (u64, Range<u64>)| {
             let sectors = within.start / SECTOR..within.end.div_ceil(SECTOR);
             Some((file, layout.slots.get(&block)?.space, sectors))
@@ -366,7 +363,6 @@ fn blocks(range: Range<u64>, block_bytes: u64) -> Vec<(u64, Range<u64>)> {
 struct Change<'a> {
     state: u32,
     units: Units,
-    block_bytes: u64,
     layout: Layout,
     spaces: &'a mut Vec<Versions>,
 }
@@ -392,8 +388,8 @@ impl Change<'_> {
 
     fn write(&mut self, file: FileNo, range: Range<u64>) {
         let old_size = self.layout.size;
-        for (block, within) in blocks(range.clone(), self.block_bytes) {
-            let start = block * self.block_bytes;
+        for (block, within) in blocks(range.clone(), self.units.block_bytes) {
+            let start = block * self.units.block_bytes;
             let mut bytes = self.make_visible(block);
             let part = &mut bytes[within.start as usize..within.end as usize];
             content::fill(file, self.state, start + within.start, part);
@@ -405,7 +401,7 @@ impl Change<'_> {
 
     /// An atomic write may be committed as zeros before its data comes, unless all that it meets is a hole.
     fn fill_early(&mut self, range: Range<u64>) {
-        let all = blocks(range.clone(), self.block_bytes);
+        let all = blocks(range.clone(), self.units.block_bytes);
         if !all
             .iter()
             .any(|(block, _)| self.layout.slots.contains_key(block))
@@ -456,14 +452,14 @@ impl Change<'_> {
     }
 
     fn zeros(&self) -> Box<[u8]> {
-        vec![0; self.block_bytes as usize].into()
+        vec![0; self.units.block_bytes as usize].into()
     }
 
     fn slot(&self, space: usize, written: bool) -> Slot {
         Slot {
             space,
             written,
-            floors: vec![self.state; (self.block_bytes / SECTOR) as usize],
+            floors: vec![self.state; (self.units.block_bytes / SECTOR) as usize],
         }
     }
 
@@ -482,7 +478,7 @@ impl Change<'_> {
         let freed: Vec<_> = self.layout.slots.extract_if(.., is_freed).collect();
         let ghosts = freed.into_iter().map(|(block, slot)| (block, slot.space));
         self.layout.ghosts.extend(ghosts);
-        let count = self.units.cluster_bytes / self.block_bytes;
+        let count = self.units.cluster_bytes / self.units.block_bytes;
         let slots = &self.layout.slots;
         self.layout.ghosts.retain(|block, _| {
             let cluster = block / count * count;
@@ -507,7 +503,7 @@ impl Change<'_> {
         if size <= old {
             return;
         }
-        let (block, within) = (old / self.block_bytes, old % self.block_bytes);
+        let (block, within) = (old / self.units.block_bytes, old % self.units.block_bytes);
         let state = self.state;
         if let Some(slot) = self.layout.slots.get_mut(&block) {
             let floors = slot.floors.iter_mut().skip((within / SECTOR) as usize);
@@ -520,8 +516,8 @@ impl Change<'_> {
         if len > self.layout.size {
             return self.extend(len);
         }
-        self.free(len.div_ceil(self.block_bytes)..u64::MAX);
-        let rest = len..len.next_multiple_of(self.block_bytes);
+        self.free(len.div_ceil(self.units.block_bytes)..u64::MAX);
+        let rest = len..len.next_multiple_of(self.units.block_bytes);
         self.zero_written(rest);
         self.layout.size = len;
     }
@@ -540,7 +536,7 @@ impl Change<'_> {
     }
 
     fn fill_holes(&mut self, range: Range<u64>) {
-        for (block, _) in blocks(range, self.block_bytes) {
+        for (block, _) in blocks(range, self.units.block_bytes) {
             if !self.layout.slots.contains_key(&block) {
                 let space = self.space_for(block);
                 let slot = self.slot(space, false);
@@ -550,12 +546,12 @@ impl Change<'_> {
     }
 
     fn is_whole(&self, within: &Range<u64>) -> bool {
-        *within == (0..self.block_bytes)
+        *within == (0..self.units.block_bytes)
     }
 
     /// Zeros bytes of written blocks.
     fn zero_written(&mut self, range: Range<u64>) {
-        for (block, within) in blocks(range, self.block_bytes) {
+        for (block, within) in blocks(range, self.units.block_bytes) {
             let Some(slot) = self.layout.slots.get(&block).filter(|slot| slot.written) else {
                 continue;
             };
@@ -567,8 +563,8 @@ impl Change<'_> {
     }
 
     fn punch(&mut self, range: Range<u64>) {
-        for (block, within) in blocks(range, self.block_bytes) {
-            let start = block * self.block_bytes;
+        for (block, within) in blocks(range, self.units.block_bytes) {
+            let start = block * self.units.block_bytes;
             match self.is_whole(&within) {
                 true => self.free(block..block + 1),
                 false => self.zero_written(start + within.start..start + within.end),
@@ -579,7 +575,7 @@ impl Change<'_> {
     fn zero(&mut self, range: Range<u64>) {
         self.fill_holes(range.clone());
         self.zero_written(range.clone());
-        for (block, within) in blocks(range, self.block_bytes) {
+        for (block, within) in blocks(range, self.units.block_bytes) {
             let whole = self.is_whole(&within);
             let slot = self.layout.slots.get_mut(&block);
             slot.expect("no hole is left").written &= !whole;
@@ -587,8 +583,8 @@ impl Change<'_> {
     }
 
     fn collapse(&mut self, range: Range<u64>) {
-        let first = range.start / self.block_bytes;
-        let count = (range.end - range.start) / self.block_bytes;
+        let first = range.start / self.units.block_bytes;
+        let count = (range.end - range.start) / self.units.block_bytes;
         self.free(first..first + count);
         shift(&mut self.layout.slots, first, |block| block - count);
         shift(&mut self.layout.ghosts, first, |block| block - count);
@@ -596,8 +592,8 @@ impl Change<'_> {
     }
 
     fn insert(&mut self, range: Range<u64>) {
-        let first = range.start / self.block_bytes;
-        let count = (range.end - range.start) / self.block_bytes;
+        let first = range.start / self.units.block_bytes;
+        let count = (range.end - range.start) / self.units.block_bytes;
         shift(&mut self.layout.slots, first, |block| block + count);
         shift(&mut self.layout.ghosts, first, |block| block + count);
         self.layout.size += range.end - range.start;

@@ -205,7 +205,7 @@ impl Promise {
             .map(|&file| Found {
                 promise: self,
                 history: &model.files[file],
-                block_bytes: model.block_bytes,
+                block_bytes: model.units.block_bytes,
                 file,
                 seen: &seen[file],
             })

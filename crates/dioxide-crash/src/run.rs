@@ -94,8 +94,8 @@ impl Recorded {
         if let ([lane], [promise]) = (&self.lanes[..], promises) {
             return promise.check_all(&lane.model, sight);
         }
-        let each = self.lanes.iter().zip(promises).enumerate();
-        each.into_iter().try_for_each(|(thread, (lane, promise))| {
+        let mut each = self.lanes.iter().zip(promises).enumerate();
+        each.try_for_each(|(thread, (lane, promise))| {
             let (model, files) = (&lane.model, lane.own_files());
             let done = match lane.has_names() {
                 true => promise.check_names(model, sight, &files),
@@ -234,15 +234,16 @@ fn at_once(session: &mut dyn Session, run: &Run, lanes: &[Vec<Op>]) -> Result<Ve
     let sessions: Option<Vec<Box<dyn Session + Send>>> = sessions.collect();
     let sessions = sessions.ok_or("the target is for one thread")?;
     std::thread::scope(|scope| {
-        let begin = |(mut session, ops): (Box<dyn Session + Send>, &'_ Vec<Op>)| {
-            let (run, start) = (run.clone(), &start);
-            let ops = ops.clone();
+        let start = &start;
+        let each = sessions.into_iter().zip(lanes);
+        let begin = each.map(|(mut session, ops)| {
+            let run = run.clone();
             scope.spawn(move || {
                 start.wait();
-                run.all(&mut *session, &ops)
+                run.all(&mut *session, ops)
             })
-        };
-        let threads: Vec<_> = sessions.into_iter().zip(lanes).map(begin).collect();
+        });
+        let threads: Vec<_> = begin.collect();
         let end = |thread: ScopedJoinHandle<'_, Result<Run, String>>| {
             thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         };

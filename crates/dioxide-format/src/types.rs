@@ -52,6 +52,12 @@ impl Ino {
     pub const BAD_BLOCKS: Self = Self(1);
     /// The root directory.
     pub const ROOT: Self = Self(2);
+    /// The quotas of users, where they are kept.
+    pub const USER_QUOTA: Self = Self(3);
+    /// The same of groups.
+    pub const GROUP_QUOTA: Self = Self(4);
+    /// What a boot loader keeps.
+    pub const BOOT_LOADER: Self = Self(5);
     /// The file that holds blocks reserved for growth of the descriptor table.
     pub const RESIZE: Self = Self(7);
     /// The journal.

@@ -114,39 +114,31 @@ impl Counters {
 }
 
 impl Stats {
-    /// What was counted in both, as of two stretches of time. Every field is named: none can be forgotten.
+    /// What was counted in both, as of two stretches of time.
     pub fn plus(&self, other: &Stats) -> Stats {
-        Stats {
-            reads_simple: self.reads_simple + other.reads_simple,
-            reads_general: self.reads_general + other.reads_general,
-            writes_shared: self.writes_shared + other.writes_shared,
-            writes_exclusive: self.writes_exclusive + other.writes_exclusive,
-            lock_waits: self.lock_waits + other.lock_waits,
-            restarts: self.restarts + other.restarts,
-            would_block: self.would_block + other.would_block,
-            punts: self.punts + other.punts,
-            drains: self.drains + other.drains,
-            completed_inline: self.completed_inline + other.completed_inline,
-            completed_deferred: self.completed_deferred + other.completed_deferred,
-            journal_commits: self.journal_commits + other.journal_commits,
-        }
+        self.with(other, |a, b| a + b)
     }
 
     /// What was counted between `earlier` and this snapshot.
     pub fn since(&self, earlier: &Stats) -> Stats {
+        self.with(earlier, |now, then| now - then)
+    }
+
+    /// Field by field. Every one is named: none can be forgotten.
+    fn with(&self, other: &Stats, of: impl Fn(u64, u64) -> u64) -> Stats {
         Stats {
-            reads_simple: self.reads_simple - earlier.reads_simple,
-            reads_general: self.reads_general - earlier.reads_general,
-            writes_shared: self.writes_shared - earlier.writes_shared,
-            writes_exclusive: self.writes_exclusive - earlier.writes_exclusive,
-            lock_waits: self.lock_waits - earlier.lock_waits,
-            restarts: self.restarts - earlier.restarts,
-            would_block: self.would_block - earlier.would_block,
-            punts: self.punts - earlier.punts,
-            drains: self.drains - earlier.drains,
-            completed_inline: self.completed_inline - earlier.completed_inline,
-            completed_deferred: self.completed_deferred - earlier.completed_deferred,
-            journal_commits: self.journal_commits - earlier.journal_commits,
+            reads_simple: of(self.reads_simple, other.reads_simple),
+            reads_general: of(self.reads_general, other.reads_general),
+            writes_shared: of(self.writes_shared, other.writes_shared),
+            writes_exclusive: of(self.writes_exclusive, other.writes_exclusive),
+            lock_waits: of(self.lock_waits, other.lock_waits),
+            restarts: of(self.restarts, other.restarts),
+            would_block: of(self.would_block, other.would_block),
+            punts: of(self.punts, other.punts),
+            drains: of(self.drains, other.drains),
+            completed_inline: of(self.completed_inline, other.completed_inline),
+            completed_deferred: of(self.completed_deferred, other.completed_deferred),
+            journal_commits: of(self.journal_commits, other.journal_commits),
         }
     }
 }

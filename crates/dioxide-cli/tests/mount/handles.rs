@@ -53,7 +53,7 @@ fn open(root: &Path, handle: &Handle) -> io::Result<File> {
             libc::SYS_open_by_handle_at,
             root.as_raw_fd(),
             handle,
-            libc::O_RDONLY,
+            libc::O_RDONLY | libc::O_CLOEXEC,
         )
     };
     match fd {

@@ -222,7 +222,8 @@ fn what_find_sees_of_a_large_tree_it_sees_again() {
 fn unnamed_file_is_made_and_gets_a_name() {
     need_fuse!();
     for bed in each("") {
-        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        // A server that another test starts meanwhile is not to have it.
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file: File = openat(CWD, bed.root(), flags, Mode::RUSR).unwrap().into();
         file.write_all_at(&pattern(1, 0, 5000), 0).unwrap();
         assert_eq!(file.metadata().unwrap().nlink(), 0);

@@ -288,6 +288,17 @@ impl SuperBlock {
         self.disk.s_journal_uuid
     }
 
+    /// Inodes of the quotas, in the order of [`QuotaKind::ALL`](crate::quota::QuotaKind::ALL), 0 for none. They count with the
+    /// feature only.
+    pub fn quota_inums(&self) -> [u32; 3] {
+        let disk = &self.disk;
+        [
+            disk.s_usr_quota_inum,
+            disk.s_grp_quota_inum,
+            disk.s_prj_quota_inum,
+        ]
+    }
+
     /// Head of the legacy orphan list.
     pub fn last_orphan(&self) -> Option<Ino> {
         nonzero(self.disk.s_last_orphan)

@@ -207,11 +207,16 @@ impl Server {
     /// a write, which takes it away itself, and does not say which it is.
     fn strip(&self, caller: Caller, node: &Node) -> Result {
         let metadata = node.metadata();
-        let by = self.acting(caller).uid;
-        match by == 0 || by == self.attr(metadata.clone()).metadata.uid {
+        match self.is_owner(caller, &metadata) {
             true => Ok(node.set_attributes(&SetAttributes::new().uid(metadata.uid))?),
             false => Ok(()),
         }
+    }
+
+    /// Whether a file is the caller's, as the mount shows it. Root's are all.
+    pub(super) fn is_owner(&self, caller: Caller, metadata: &Metadata) -> bool {
+        let by = self.acting(caller).uid;
+        by == 0 || by == self.options.uid.unwrap_or(metadata.uid)
     }
 
     pub(super) fn stat(&self, node: &Node) -> Stat {

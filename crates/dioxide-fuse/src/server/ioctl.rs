@@ -126,10 +126,9 @@ impl Server {
         flags: u32,
         project: Option<u32>,
     ) -> Result<Vec<u8>> {
-        let metadata = self.attr(node.metadata()).metadata;
+        let metadata = node.metadata();
         let fixes = (flags ^ metadata.flags) & (InodeFlags::IMMUTABLE | InodeFlags::APPEND).0 != 0;
-        let by = self.acting(caller).uid;
-        if by != 0 && (fixes || by != metadata.uid) {
+        if fixes && self.acting(caller).uid != 0 || !self.is_owner(caller, &metadata) {
             return Err(Errno::PERM);
         }
         let set = SetAttributes::new().flags(flags);

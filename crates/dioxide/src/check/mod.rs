@@ -379,14 +379,9 @@ impl<'p> Checker<'p> {
 
     /// Inodes that need no name besides the reserved ones.
     fn is_hidden(&self, ino: Ino) -> bool {
-        let disk = self.sb.disk();
-        let hidden = [
-            disk.s_usr_quota_inum,
-            disk.s_grp_quota_inum,
-            disk.s_prj_quota_inum,
-            self.sb.orphan_file_inum().map_or(0, Ino::get),
-        ];
-        ino < self.sb.first_ino() || hidden.contains(&ino.0)
+        ino < self.sb.first_ino()
+            || self.sb.quota_inums().contains(&ino.0)
+            || self.sb.orphan_file_inum() == Some(ino)
     }
 }
 

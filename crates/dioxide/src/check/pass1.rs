@@ -160,7 +160,7 @@ impl Checker<'_> {
         self.contents(ino, inode, raw);
     }
 
-    pub(super) fn judge_fields(&mut self, ino: Ino, inode: &Inode) {
+    fn judge_fields(&mut self, ino: Ino, inode: &Inode) {
         let place = At::ino(ino);
         if let Err(error) = inode.validate(&self.sb)
             && !(ino < self.sb.first_ino() && inode.mode() == 0)

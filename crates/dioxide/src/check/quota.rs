@@ -40,11 +40,11 @@ pub(super) struct QuotaUse {
 
 impl Checker<'_> {
     fn quota_file(&self, kind: QuotaKind) -> Option<Ino> {
-        let disk = self.sb.disk();
+        let [user, group, project] = self.sb.quota_inums();
         let ino = match kind {
-            QuotaKind::User => disk.s_usr_quota_inum,
-            QuotaKind::Group => disk.s_grp_quota_inum,
-            QuotaKind::Project => disk.s_prj_quota_inum,
+            QuotaKind::User => user,
+            QuotaKind::Group => group,
+            QuotaKind::Project => project,
         };
         (self.has_quota() && ino != 0).then_some(Ino(ino))
     }

@@ -232,13 +232,8 @@ impl Checker<'_> {
         if !self.has_quota() {
             return;
         }
-        let disk = self.sb.disk();
-        let inums = [
-            ("user", disk.s_usr_quota_inum),
-            ("group", disk.s_grp_quota_inum),
-            ("project", disk.s_prj_quota_inum),
-        ];
-        for (name, ino) in inums.map(|(name, ino)| (name, Ino(ino))) {
+        let names = ["user", "group", "project"];
+        for (name, ino) in names.into_iter().zip(self.sb.quota_inums().map(Ino)) {
             if ino.0 == 0 {
                 continue;
             }
@@ -426,21 +421,15 @@ impl Checker<'_> {
             let text = format!("i_blocks is {stored}, {sectors} are in use");
             self.find(Code::InodeBlocks, At::ino(Ino::RESIZE), text);
         }
+        if reserved == 0 || backups == 0 {
+            return;
+        }
         // Each reserved block is a block of pointers to its copies, at its number modulo their count.
         let pointers = u64::from(self.sb.block_size() / 4);
-        let table = u64::from(self.sb.descriptor_blocks());
-        let last = match (reserved, table % pointers + reserved > pointers) {
-            (0, _) => return,
-            (_, true) => pointers - 1,
-            (_, false) => (table + reserved - 1) % pointers,
-        };
-        let least = match backups {
-            0 => 0,
-            _ => {
-                (DOUBLE as u64 - 1 + pointers * (1 + last) + backups)
-                    * u64::from(self.sb.block_size())
-            }
-        };
+        let first = u64::from(self.sb.descriptor_blocks()) % pointers;
+        let last = (first + reserved - 1).min(pointers - 1);
+        let blocks = DOUBLE as u64 - 1 + pointers * (1 + last) + backups;
+        let least = blocks * u64::from(self.sb.block_size());
         if inode.size() < least {
             let text = format!("i_size is {}, with blocks up to {least}", inode.size());
             self.find(Code::InodeSize, At::ino(Ino::RESIZE), text);
@@ -449,26 +438,17 @@ impl Checker<'_> {
 
     /// Whether an inode is reserved, and for nothing that this file system has.
     pub(super) fn is_without_use(&self, ino: Ino) -> bool {
-        let disk = self.sb.disk();
-        let used = [
-            Ino::ROOT.0,
-            Ino::RESIZE.0,
-            self.sb.orphan_file_inum().map_or(0, Ino::get),
-            self.sb.journal_inum().map_or(0, Ino::get),
-        ];
-        let quotas = [
-            disk.s_usr_quota_inum,
-            disk.s_grp_quota_inum,
-            disk.s_prj_quota_inum,
-        ];
-        // A name in the superblock counts with the feature only.
-        let is_quota = self.has_quota() && quotas.contains(&ino.0);
-        ino < self.sb.first_ino() && !used.contains(&ino.0) && !is_quota
+        let sb = &self.sb;
+        let is_quota = self.has_quota() && sb.quota_inums().contains(&ino.0);
+        let is_journal = sb.journal_inum() == Some(ino) || sb.orphan_file_inum() == Some(ino);
+        let is_used = [Ino::ROOT, Ino::RESIZE].contains(&ino) || is_quota || is_journal;
+        ino < sb.first_ino() && !is_used
     }
 
     /// The project quota has no reserved inode: the one that the superblock names is to be empty without the feature.
     pub(super) fn judge_left_quota(&mut self, ino: Ino, inode: &Inode) {
-        if !self.has_quota() && self.sb.disk().s_prj_quota_inum == ino.0 {
+        let [.., project] = self.sb.quota_inums();
+        if !self.has_quota() && project == ino.0 {
             self.judge_emptiness(ino, inode);
         }
     }
@@ -495,16 +475,13 @@ impl Checker<'_> {
             self.map_blocks(ino, inode);
             return;
         }
-        const USER_QUOTA: Ino = Ino(3);
-        const GROUP_QUOTA: Ino = Ino(4);
-        const BOOT_LOADER: Ino = Ino(5);
-        if [USER_QUOTA, GROUP_QUOTA, Ino::JOURNAL].contains(&ino) {
+        if [Ino::USER_QUOTA, Ino::GROUP_QUOTA, Ino::JOURNAL].contains(&ino) {
             self.judge_emptiness(ino, inode);
             // What it has is not free.
             self.map_blocks(ino, inode);
             return;
         }
-        if inode.mode() != 0 && (ino != BOOT_LOADER || inode.is_dir()) {
+        if inode.mode() != 0 && (ino != Ino::BOOT_LOADER || inode.is_dir()) {
             let text = format!("reserved, and its mode is {:o}", inode.mode());
             self.find(Code::InodeMode, place, text);
         }

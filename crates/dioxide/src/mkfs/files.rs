@@ -20,8 +20,6 @@ use dioxide_format::mmp::{self, Mmp};
 use dioxide_format::orphan_file;
 use dioxide_format::types::{Group, Ino, Pblk};
 
-const USER_QUOTA: Ino = Ino(3);
-const GROUP_QUOTA: Ino = Ino(4);
 const LOST_AND_FOUND: Ino = Ino(11);
 /// What lost+found is to hold without growing.
 const LOST_AND_FOUND_BYTES: u64 = 16 << 10;
@@ -281,8 +279,8 @@ impl Plan {
         let usages = self.usages();
         for (kind, _) in QuotaKind::ALL.into_iter().zip(kinds).filter(|(_, on)| *on) {
             let ino = match kind {
-                QuotaKind::User => USER_QUOTA,
-                QuotaKind::Group => GROUP_QUOTA,
+                QuotaKind::User => Ino::USER_QUOTA,
+                QuotaKind::Group => Ino::GROUP_QUOTA,
                 QuotaKind::Project => self.next_ino(),
             };
             let contents = quota::contents(kind, usages);

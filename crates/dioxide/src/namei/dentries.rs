@@ -118,14 +118,9 @@ impl Mount {
 
     /// Whether an inode is one of the file system's own, which no name stands for.
     pub(crate) fn is_own_inode(&self, ino: Ino) -> bool {
-        let disk = self.sb.disk();
-        let hidden = [
-            disk.s_usr_quota_inum,
-            disk.s_grp_quota_inum,
-            disk.s_prj_quota_inum,
-            disk.s_orphan_file_inum,
-        ];
-        ino != Ino::ROOT && ino < self.sb.first_ino() || hidden.contains(&ino.0)
+        ino != Ino::ROOT && ino < self.sb.first_ino()
+            || self.sb.quota_inums().contains(&ino.0)
+            || self.sb.disk().s_orphan_file_inum == ino.0
     }
 
     /// The inode of a name.

@@ -101,12 +101,7 @@ impl Quotas {
     /// # Errors
     /// Damage in a head; [`Error::Unsupported`] for a version that is not known; the device's.
     pub(crate) fn open(mount: &Mount) -> Result<Quotas> {
-        let disk = mount.sb.disk();
-        let inums = [
-            disk.s_usr_quota_inum,
-            disk.s_grp_quota_inum,
-            disk.s_prj_quota_inum,
-        ];
+        let inums = mount.sb.quota_inums();
         let mut files = Vec::new();
         if mount.sb.features().ro_compat.contains(RoCompat::QUOTA) {
             for (kind, ino) in QuotaKind::ALL

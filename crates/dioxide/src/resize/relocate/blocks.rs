@@ -147,15 +147,15 @@ pub(super) fn journal(mount: &Mount) -> Option<Ino> {
 
 /// Files whose maps the engine keeps: those of quota and orphans.
 fn engine_files(mount: &Mount) -> Vec<Ino> {
-    let (sb, disk) = (&mount.sb, mount.sb.disk());
+    let sb = &mount.sb;
     let mut files = Vec::new();
     if sb.features().ro_compat.contains(RoCompat::QUOTA) {
-        let quota = [
-            disk.s_usr_quota_inum,
-            disk.s_grp_quota_inum,
-            disk.s_prj_quota_inum,
-        ];
-        files.extend(quota.into_iter().filter(|ino| *ino != 0).map(Ino));
+        files.extend(
+            sb.quota_inums()
+                .into_iter()
+                .filter(|ino| *ino != 0)
+                .map(Ino),
+        );
     }
     files.extend(sb.orphan_file_inum());
     files
