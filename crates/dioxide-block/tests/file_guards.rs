@@ -6,8 +6,10 @@ use dioxide_block::file::{self, Backend, FileOptions, NullSink, Replacing};
 use dioxide_block::mem::MemDevice;
 use dioxide_block::{Buf, Device, Durability, Error, Op, OpKind, QueueOptions, Segs};
 use host::{LoopDevice, MIB, Mount, op, pattern, push, run_one, seg, writable};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use tempfile::NamedTempFile;
 
 fn busy_by(path: &Path, options: &FileOptions) -> String {
     match file::open(path, options) {
@@ -225,6 +227,41 @@ fn file_that_is_replaced_is_kept_from_others_and_refused_if_somebody_has_it() {
     std::os::unix::fs::symlink(&image, dir.path().join("link")).unwrap();
     Replacing::begin(dir.path().join("link")).unwrap();
     Replacing::begin(dir.path()).unwrap();
+}
+
+/// What a process has that was forked a moment ago: copies of our descriptors of a file.
+fn copies_of(file: &Path) -> Vec<OwnedFd> {
+    let this = rustix::process::getpid();
+    let this = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty()).unwrap();
+    let copy = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let is_it = std::fs::read_link(entry.path()).is_ok_and(|to| to == file);
+        let fd = entry.file_name().to_str()?.parse().ok().filter(|_| is_it)?;
+        let flags = rustix::process::PidfdGetfdFlags::empty();
+        Some(rustix::process::pidfd_getfd(&this, fd, flags).unwrap())
+    };
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    open.filter_map(copy).collect()
+}
+
+#[test]
+fn lock_ends_with_its_holder_and_not_with_copies_of_its_descriptors() {
+    let file = NamedTempFile::new_in(host::disk())
+        .unwrap()
+        .into_temp_path();
+    std::fs::write(&file, [0; 4096]).unwrap();
+    let path = file.canonicalize().unwrap();
+    let copied = |holder: Box<dyn std::any::Any>| {
+        let copies = copies_of(&path);
+        assert!(!copies.is_empty());
+        busy_by(&path, &write_anyhow());
+        drop(holder);
+        host::open(&path, &write_anyhow());
+        drop(copies);
+    };
+    copied(Box::new(host::open(&path, &write_anyhow())));
+    copied(Box::new(host::open(&path, &FileOptions::default())));
+    copied(Box::new(Replacing::begin(&path).unwrap()));
 }
 
 #[test]

@@ -15,8 +15,8 @@ use crate::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::ioctl;
-use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::ops::{Deref, Range};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Says which part of the kernel uses an image file or block device: where it is mounted, which
@@ -32,7 +32,7 @@ pub fn in_use_by(path: impl AsRef<Path>) -> Option<String> {
 pub struct Replacing {
     path: PathBuf,
     /// None if there is no regular file of that name.
-    held: Option<OwnedFd>,
+    held: Option<Locked>,
 }
 
 impl Replacing {
@@ -74,7 +74,7 @@ impl Replacing {
     }
 }
 
-fn hold(path: &Path) -> Result<OwnedFd> {
+fn hold(path: &Path) -> Result<Locked> {
     let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let open = |access| fs::open(path, flags | access, Mode::empty());
     let (fd, write) = match open(OFlags::RDWR) {
@@ -86,18 +86,19 @@ fn hold(path: &Path) -> Result<OwnedFd> {
     };
     let fd = fd.map_err(|e| step(path, "open", e))?;
     check_replaced(path, &fd)?;
-    match lock(&fd, &WHOLE, write) {
+    let held = Locked(fd);
+    match held.lock(&WHOLE, write) {
         Err(Errno::AGAIN | Errno::ACCESS) => {
-            let stat = fs::fstat(&fd).map_err(|e| step(path, "stat", e))?;
+            let stat = fs::fstat(&held).map_err(|e| step(path, "stat", e))?;
             let who = lock_holder(&stat).unwrap_or_else(|| "another process".into());
             Err(busy(path, format!("locked by {who}; end it first")))
         }
         // Some file systems have no locks.
-        _ => Ok(fd),
+        _ => Ok(held),
     }
 }
 
-fn check_replaced(path: &Path, fd: &OwnedFd) -> Result<()> {
+fn check_replaced(path: &Path, fd: impl AsFd) -> Result<()> {
     let stat = fs::fstat(fd).map_err(|e| step(path, "stat", e))?;
     match used_by(&stat) {
         Some(by) => Err(busy(path, format!("{by}; unmount or detach it first"))),
@@ -105,47 +106,50 @@ fn check_replaced(path: &Path, fd: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Refuses what is in use; locks the rest. The descriptors of what lies behind it, to be held as long, and unlocked.
+/// Refuses what is in use; locks the rest, and what lies behind it, which is to be held as long.
 pub(super) fn check_and_lock(
     path: &Path,
-    fd: &OwnedFd,
+    fd: OwnedFd,
     stat: &Stat,
     part: Range<u64>,
     write: bool,
-) -> Result<Vec<OwnedFd>> {
+) -> Result<(Locked, Vec<Locked>)> {
     if let Some(by) = used_by(stat).filter(|_| write) {
         return Err(busy(
             path,
             format!("{by}; unmount or detach it first, or open it read-only"),
         ));
     }
-    match lock(fd, &part, write) {
+    let fd = Locked(fd);
+    match fd.lock(&part, write) {
         Ok(()) => {}
         Err(Errno::AGAIN | Errno::ACCESS) => return Err(busy(path, locked_by(stat, write))),
         // Some file systems have no locks. A reader can do without.
         Err(_) if !write => {}
         Err(e) => return Err(step(path, "cannot lock it against other writers", e)),
     }
-    lock_behind(path, fd, stat, part, write)
+    let behind = lock_behind(path, &fd, stat, part, write)?;
+    Ok((fd, behind))
 }
 
 /// Locks the file that is behind a loop device, and the one behind that if it is a loop device again. One that cannot be
 /// opened, or has another name now, is passed over.
 fn lock_behind(
     path: &Path,
-    fd: &OwnedFd,
+    fd: &Locked,
     stat: &Stat,
     mut part: Range<u64>,
     write: bool,
-) -> Result<Vec<OwnedFd>> {
-    let mut behind: Vec<OwnedFd> = Vec::new();
+) -> Result<Vec<Locked>> {
+    let mut behind: Vec<Locked> = Vec::new();
     let mut stat = *stat;
     while let Some(number) = block_number(&stat)
         && let Some((next, next_part)) =
             open_behind(behind.last().unwrap_or(fd), number, part, write)
         && let Ok(next_stat) = fs::fstat(&next)
     {
-        if let Err(Errno::AGAIN | Errno::ACCESS) = lock(&next, &next_part, write) {
+        let next = Locked(next);
+        if let Err(Errno::AGAIN | Errno::ACCESS) = next.lock(&next_part, write) {
             let by = locked_by(&next_stat, write);
             return Err(busy(path, format!("its backing file is {by}")));
         }
@@ -296,7 +300,7 @@ fn same_by_status(device: &str, stat: &Stat) -> bool {
 }
 
 /// None if it is no loop device.
-fn loop_info(fd: &OwnedFd) -> Option<LoopInfo64> {
+fn loop_info(fd: impl AsFd) -> Option<LoopInfo64> {
     // SAFETY: LOOP_GET_STATUS64 fills one `struct loop_info64`, whose size is asserted above and
     // which is valid for any bytes.
     unsafe { ioctl::ioctl(fd, ioctl::Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }.ok()
@@ -305,15 +309,39 @@ fn loop_info(fd: &OwnedFd) -> Option<LoopInfo64> {
 /// All of a file.
 const WHOLE: Range<u64> = 0..u64::MAX;
 
-fn lock(fd: &OwnedFd, part: &Range<u64>, write: bool) -> Result<(), Errno> {
-    set_lock(fd, part, if write { libc::F_WRLCK } else { libc::F_RDLCK })
+/// A descriptor whose lock, if it has one, ends when this is dropped. Closing would do, but not while a process that
+/// another thread has just forked still holds a copy of it.
+#[derive(Debug)]
+pub(super) struct Locked(pub(super) OwnedFd);
+
+impl Locked {
+    fn lock(&self, part: &Range<u64>, write: bool) -> Result<(), Errno> {
+        let kind = if write { libc::F_WRLCK } else { libc::F_RDLCK };
+        set_lock(&self.0, part, kind)
+    }
 }
 
-/// Ends our lock now. Closing would do, but not while a process that another thread has just forked
-/// still holds a copy of the descriptor.
-pub(super) fn unlock(fd: &OwnedFd) {
-    // A file system without locks, say: then there is none.
-    let _ = set_lock(fd, &WHOLE, libc::F_UNLCK);
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // A file system without locks, say: then there is none.
+        let _ = set_lock(&self.0, &WHOLE, libc::F_UNLCK);
+    }
+}
+
+impl AsFd for Locked {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Deref for Locked {
+    type Target = OwnedFd;
+
+    #[inline]
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
 }
 
 fn set_lock(fd: &OwnedFd, part: &Range<u64>, kind: libc::c_int) -> Result<(), Errno> {

@@ -8,13 +8,13 @@
 //! signal, memory that direct I/O would refuse) goes to a cold function.
 #![allow(unsafe_code)]
 
-use super::guard;
+use super::guard::Locked;
 use crate::{Buf, Durability, Error, Geometry, Result};
 use rustix::fs::{self, FallocateFlags};
 use rustix::io::{self as rio, Errno, ReadWriteFlags};
 use rustix::ioctl;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// Unaligned memory is copied through a buffer of at most this size.
 const BOUNCE_BYTES: usize = 1 << 20;
@@ -27,9 +27,9 @@ const BLKZEROOUT: ioctl::Opcode = ioctl::opcode::none(0x12, 127);
 
 #[derive(Debug)]
 pub(super) struct FileIo {
-    pub(super) fd: OwnedFd,
-    /// What lies behind it, which holds our lock as well.
-    pub(super) behind: Vec<OwnedFd>,
+    pub(super) fd: Locked,
+    /// What lies behind it, locked as long.
+    pub(super) _behind: Vec<Locked>,
     /// Byte of the file where the device begins.
     pub(super) base: u64,
     pub(super) geometry: Geometry,
@@ -277,14 +277,6 @@ impl FileIo {
             (false, false) => " (page cache)",
         };
         format!("{backend} on {}{how}", self.name)
-    }
-}
-
-impl Drop for FileIo {
-    fn drop(&mut self) {
-        std::iter::once(&self.fd)
-            .chain(&self.behind)
-            .for_each(guard::unlock);
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         Some(size) => options.img_offset..options.img_offset.saturating_add(size),
         None => options.img_offset..u64::MAX,
     };
-    let behind = guard::check_and_lock(path, &fd, &stat, part, options.write)?;
+    let (fd, behind) = guard::check_and_lock(path, fd, &stat, part, options.write)?;
 
     let alignment = match want_direct {
         true => direct_alignment(&fd, options.img_offset),
@@ -89,7 +89,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         polls: queue_attribute(disk, "io_poll").as_deref() == Some("1"),
         name: short_name(path),
         fd,
-        behind,
+        _behind: behind,
     })
 }
 

@@ -1,5 +1,6 @@
 //! A meter of the software above the device.
 
+use super::guard::Locked;
 use super::io::FileIo;
 use super::probe::step;
 use super::uring::{self, UringQueue};
@@ -37,7 +38,7 @@ impl NullSink {
             ..metadata.geometry().clone()
         };
         let io = Arc::new(FileIo {
-            fd,
+            fd: Locked(fd),
             base: 0,
             geometry,
             direct: false,
@@ -46,7 +47,7 @@ impl NullSink {
             in_memory: false,
             polls: false,
             name: "null".into(),
-            behind: Vec::new(),
+            _behind: Vec::new(),
         });
         Ok(NullSink { metadata, io })
     }

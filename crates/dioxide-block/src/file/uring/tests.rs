@@ -3,6 +3,7 @@
 use super::setup::builders;
 use super::*;
 use crate::BufPool;
+use crate::file::guard::Locked;
 use crate::file::{Backend, FileOptions, probe};
 
 fn polled(file: &tempfile::NamedTempFile) -> UringQueue {
@@ -121,7 +122,7 @@ fn older_rings_read_flush_and_wake() {
 fn short_transfer_is_issued_again_for_the_rest() {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut io = probe::open(sparse().path(), &FileOptions::default()).unwrap();
-    io.fd = reader.into();
+    io.fd = Locked(reader.into());
     let options = QueueOptions {
         depth: 2,
         ..QueueOptions::default()
@@ -156,7 +157,7 @@ fn short_transfer_is_issued_again_for_the_rest() {
 fn on_a_pipe() -> (UringQueue, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut io = probe::open(sparse().path(), &FileOptions::default()).unwrap();
-    io.fd = reader.into();
+    io.fd = Locked(reader.into());
     let queue = UringQueue::new(Arc::new(io), &QueueOptions::default(), false);
     (queue.unwrap(), writer)
 }
