@@ -49,6 +49,9 @@ const FIRST_BIAS_AFTER: u32 = 8;
 #[cfg(loom)]
 const FIRST_BIAS_AFTER: u32 = 1;
 
+/// A writer that would have let readers go on counts as so many: each may have a reader of the underlying lock sleep.
+const BESIDE_COUNTS_AS: u32 = REBIAS_AFTER.div_ceil(8);
+
 /// After so many announcements with a fence a reader spares the next ones theirs: together they cost as much
 /// as an interrupt of each processor that reads.
 #[cfg(not(loom))]
@@ -87,12 +90,20 @@ const NOBODY: u64 = 0;
 const COUNT_BITS: u32 = 16;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// How often a writer looks at readers that are to leave before it sleeps instead: some tens of microseconds,
+/// How often a writer looks at readers that are to leave before it sleeps between two looks: some tens of microseconds,
 /// where a reader that copies from memory takes one.
 #[cfg(not(loom))]
 const GLANCES: u32 = 1000;
 #[cfg(loom)]
 const GLANCES: u32 = 1;
+
+/// How often it then looks, the sleeps doubling from 16 µs: a millisecond in all. A reader that was taken off its processor is
+/// back by then; who keeps readers out instead has them all sleep, and wakes them.
+#[cfg(not(loom))]
+const NAPS: u32 = 6;
+#[cfg(loom)]
+const NAPS: u32 = 0;
+const FIRST_NAP: Duration = Duration::from_micros(16);
 
 impl Presence {
     fn new() -> Presence {
@@ -147,7 +158,7 @@ pub(crate) struct Rwsem {
     presence: &'static Presence,
     /// [`BIASED`], [`FENCED`], [`REVOKING`] or [`UNBIASED`].
     bias: AtomicU32,
-    /// Shared acquisitions of `raw` since the bias was revoked.
+    /// Shared acquisitions of `raw` since the bias was revoked, and writers beside readers.
     unbiased_reads: AtomicU32,
     raw: RwLock<()>,
     /// A writer waits here for announced readers to leave.
@@ -236,21 +247,30 @@ impl<'a> Beside<'a> {
         // before.
         match bias {
             Ok(FENCED) => full_fence(Ordering::SeqCst),
-            Err(UNBIASED) => return true,
+            Err(UNBIASED) => {
+                self.sem
+                    .unbiased_reads
+                    .fetch_add(BESIDE_COUNTS_AS, Ordering::Relaxed);
+                return true;
+            }
             _ => fence::heavy(),
         }
-        let mut glances = GLANCES;
+        let (mut glances, mut naps) = (0, 0);
         self.sem.presence.entries.iter().all(|entry| {
             let first = entry.load(Ordering::Acquire);
             if first >> COUNT_BITS != self.sem.id {
                 return true;
             }
             while entry.load(Ordering::Acquire) == first {
-                if glances == 0 {
+                if glances < GLANCES {
+                    glances += 1;
+                    std::hint::spin_loop();
+                } else if naps < NAPS {
+                    std::thread::sleep(FIRST_NAP * (1 << naps));
+                    naps += 1;
+                } else {
                     return false;
                 }
-                glances -= 1;
-                std::hint::spin_loop();
             }
             true
         })
@@ -497,6 +517,38 @@ mod tests {
         assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
         assert!(matches!(other.shared(Slot::of(3)), Shared::Announced(_)));
         drop(outer);
+    }
+
+    #[test]
+    fn writers_beside_readers_bring_the_bias_back() {
+        let sem = sem();
+        drop(sem.exclusive());
+        let announced = || matches!(sem.shared(Slot::of(3)), Shared::Announced(_));
+        assert!(!announced());
+        for _ in 0..REBIAS_AFTER / BESIDE_COUNTS_AS {
+            assert!(!announced());
+            assert!(sem.beside_readers().all_have_left());
+        }
+        assert!(!announced(), "this one sets it");
+        assert!(announced());
+    }
+
+    /// As a reader that lost its processor does: it is waited for, and not kept out.
+    #[test]
+    fn reader_that_is_late_is_waited_for_beside_others() {
+        let (sem, inside) = (sem(), std::sync::Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _reader = sem.shared(Slot::of(3));
+                inside.wait();
+                thread::sleep(FIRST_NAP);
+            });
+            inside.wait();
+            let writer = sem.beside_readers();
+            // Again, because a sleep may take fifty times as long as it was to.
+            assert!((0..100).any(|_| writer.all_have_left()));
+        });
+        assert!(matches!(sem.shared(Slot::of(3)), Shared::Announced(_)));
     }
 
     #[test]
