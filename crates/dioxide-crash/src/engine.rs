@@ -337,7 +337,7 @@ impl Session for Mounted {
         };
         match done {
             Ok(()) => Ok(Outcome::Done),
-            Err(Error::Unsupported(_)) => Ok(Outcome::Unsupported),
+            Err(Error::Unsupported(why)) => Ok(Outcome::Unsupported(why)),
             Err(error) => Err(words(error)),
         }
     }

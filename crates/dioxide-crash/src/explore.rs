@@ -125,7 +125,7 @@ impl Explorer<'_> {
     pub fn explore(&self, recorded: &Recorded, name: &str, report: &mut Report) {
         report.workloads += 1;
         report.ops += recorded.ops();
-        report.unsupported += recorded.unsupported;
+        report.count_unsupported(&recorded.unsupported);
         report.coverage.add(&coverage(recorded));
         let mut media = media(recorded);
         let mut known = HashSet::new();

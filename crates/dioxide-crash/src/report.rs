@@ -51,6 +51,8 @@ pub struct Report {
     pub ops: u64,
     /// Operations that the target could not do.
     pub unsupported: u64,
+    /// Some of them, and why.
+    pub unsupported_examples: Vec<String>,
     /// States recovered and checked.
     pub states: u64,
     /// States whose contents had been checked under the same promises.
@@ -96,6 +98,14 @@ impl Report {
         self.shapes = self.shapes_seen.len() as u64;
     }
 
+    /// The target could not do these.
+    pub(crate) fn count_unsupported(&mut self, more: &[String]) {
+        self.unsupported += more.len() as u64;
+        let room = KEPT - self.unsupported_examples.len();
+        self.unsupported_examples
+            .extend(more.iter().take(room).cloned());
+    }
+
     /// So many more states were recovered by something else.
     pub(crate) fn count_other(&mut self, name: &str, more: u64) {
         match self.otherwise.iter_mut().find(|(other, _)| other == name) {
@@ -108,7 +118,8 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         self.workloads += other.workloads;
         self.ops += other.ops;
-        self.unsupported += other.unsupported;
+        self.count_unsupported(&other.unsupported_examples);
+        self.unsupported += other.unsupported - other.unsupported_examples.len() as u64;
         self.states += other.states;
         self.duplicates += other.duplicates;
         self.left_out += other.left_out;
@@ -162,6 +173,9 @@ impl fmt::Display for Report {
             "workloads     {} of {} operations ({} not supported)",
             self.workloads, self.ops, self.unsupported
         )?;
+        for what in &self.unsupported_examples {
+            writeln!(f, "not supported {what}")?;
+        }
         writeln!(
             f,
             "states        {} checked, {} the same, {} left out",

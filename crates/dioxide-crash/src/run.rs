@@ -46,8 +46,8 @@ pub struct Recorded {
     pub lanes: Vec<Lane>,
     /// What the device said of its cache.
     pub cache: Cache,
-    /// How many operations the target could not do.
-    pub unsupported: u64,
+    /// Operations that the target could not do, and why.
+    pub unsupported: Vec<String>,
 }
 
 /// What one thread did. Each of several has files of its own, and one of them the names; what is promised of these depends on
@@ -193,7 +193,7 @@ pub fn record(
             model: first_state(&mut *session, start)?,
             times: Vec::new(),
         },
-        unsupported: 0,
+        unsupported: Vec::new(),
         record: record.clone(),
     };
     let mut runs = match lanes {
@@ -205,7 +205,10 @@ pub fn record(
         base: start.image.clone(),
         whole: start.whole.clone(),
         log: record.take_log(),
-        unsupported: runs.iter().map(|run| run.unsupported).sum(),
+        unsupported: runs
+            .iter_mut()
+            .flat_map(|run| std::mem::take(&mut run.unsupported))
+            .collect(),
         lanes: runs.into_iter().map(|run| run.lane).collect(),
         cache: device.cache,
     };
@@ -281,7 +284,7 @@ fn first_state(session: &mut dyn Session, start: &Start) -> Result<Model, String
 struct Run {
     record: RecordDevice,
     lane: Lane,
-    unsupported: u64,
+    unsupported: Vec<String>,
 }
 
 impl Run {
@@ -302,7 +305,7 @@ impl Run {
             .map_err(|e| format!("{op}: {e}"))?;
         match outcome {
             Outcome::Done => self.done_as_flagged(op, began),
-            Outcome::Unsupported => self.unsupported += 1,
+            Outcome::Unsupported(why) => self.unsupported.push(format!("{op}: {why}")),
         }
         Ok(())
     }

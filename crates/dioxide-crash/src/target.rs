@@ -6,12 +6,12 @@ use dioxide::block::Device;
 use std::sync::Arc;
 
 /// How an operation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Done.
     Done,
-    /// The target cannot do this (on such a file, or not yet), and changed nothing.
-    Unsupported,
+    /// The target cannot do this (on such a file, or not yet), says why, and changed nothing.
+    Unsupported(String),
 }
 
 /// A file as it reads.

@@ -255,19 +255,17 @@ impl<'a> Beside<'a> {
             }
             _ => fence::heavy(),
         }
-        let (mut glances, mut naps) = (0, 0);
+        let (mut glances, mut naps) = (0..GLANCES, 0..NAPS);
         self.sem.presence.entries.iter().all(|entry| {
             let first = entry.load(Ordering::Acquire);
             if first >> COUNT_BITS != self.sem.id {
                 return true;
             }
             while entry.load(Ordering::Acquire) == first {
-                if glances < GLANCES {
-                    glances += 1;
+                if glances.next().is_some() {
                     std::hint::spin_loop();
-                } else if naps < NAPS {
-                    std::thread::sleep(FIRST_NAP * (1 << naps));
-                    naps += 1;
+                } else if let Some(nap) = naps.next() {
+                    std::thread::sleep(FIRST_NAP * (1 << nap));
                 } else {
                     return false;
                 }
