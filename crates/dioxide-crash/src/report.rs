@@ -101,9 +101,7 @@ impl Report {
     /// The target could not do these.
     pub(crate) fn count_unsupported(&mut self, more: &[String]) {
         self.unsupported += more.len() as u64;
-        let room = KEPT - self.unsupported_examples.len();
-        self.unsupported_examples
-            .extend(more.iter().take(room).cloned());
+        keep(&mut self.unsupported_examples, more);
     }
 
     /// So many more states were recovered by something else.
@@ -118,8 +116,8 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         self.workloads += other.workloads;
         self.ops += other.ops;
-        self.count_unsupported(&other.unsupported_examples);
-        self.unsupported += other.unsupported - other.unsupported_examples.len() as u64;
+        self.unsupported += other.unsupported;
+        keep(&mut self.unsupported_examples, &other.unsupported_examples);
         self.states += other.states;
         self.duplicates += other.duplicates;
         self.left_out += other.left_out;
@@ -128,9 +126,7 @@ impl Report {
         self.consistent += other.consistent;
         self.bad += other.bad;
         self.first_bad = self.first_bad.take().or_else(|| other.first_bad.clone());
-        let room = KEPT - self.examples.len();
-        self.examples
-            .extend(other.examples.iter().take(room).cloned());
+        keep(&mut self.examples, &other.examples);
         for (name, count) in &other.otherwise {
             self.count_other(name, *count);
         }
@@ -138,6 +134,12 @@ impl Report {
         self.shapes_seen.extend(&other.shapes_seen);
         self.shapes = self.shapes_seen.len() as u64;
     }
+}
+
+/// Keeps some more examples, if there is room.
+fn keep<T: Clone>(examples: &mut Vec<T>, more: &[T]) {
+    let room = KEPT - examples.len();
+    examples.extend(more.iter().take(room).cloned());
 }
 
 impl Coverage {

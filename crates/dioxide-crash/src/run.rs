@@ -201,15 +201,14 @@ pub fn record(
         lanes => at_once(&mut *session, &run, lanes)?,
     };
     close(session, &record, &mut runs)?;
+    let runs = runs.into_iter().map(|run| (run.lane, run.unsupported));
+    let (lanes, unsupported): (_, Vec<_>) = runs.unzip();
     let mut recorded = Recorded {
         base: start.image.clone(),
         whole: start.whole.clone(),
         log: record.take_log(),
-        unsupported: runs
-            .iter_mut()
-            .flat_map(|run| std::mem::take(&mut run.unsupported))
-            .collect(),
-        lanes: runs.into_iter().map(|run| run.lane).collect(),
+        unsupported: unsupported.concat(),
+        lanes,
         cache: device.cache,
     };
     if let Some(Fault::Engine(mutant)) = device.fault {
