@@ -144,6 +144,30 @@ impl UringQueue {
         self.pump_waiting()
     }
 
+    /// As `pump`, before the kernel is waited for, which then has something to complete. The kernel's thread (SQPOLL) tells
+    /// of what it has completed before it tells of the room that was left in the submission ring; so that nothing may be on its
+    /// way while what waits finds the ring full.
+    #[inline]
+    fn pump_before_wait(&mut self) -> Result<()> {
+        self.pump();
+        while self.outstanding() == 0 && !(self.retry.is_empty() && self.backlog.is_empty()) {
+            self.wait_for_room()?;
+            self.pump();
+        }
+        Ok(())
+    }
+
+    /// Waits until the submission ring has room.
+    #[cold]
+    fn wait_for_room(&mut self) -> Result<()> {
+        self.enter(0, None)?;
+        if self.options.sqpoll {
+            // An error is a wake-up that tells nothing; the caller looks again.
+            let _ = self.ring.submitter().squeue_wait();
+        }
+        Ok(())
+    }
+
     #[cold]
     fn pump_waiting(&mut self) -> bool {
         let mut moved = false;
@@ -515,7 +539,7 @@ impl UringQueue {
             .user_data(WAKER);
         // SAFETY: a poll touches no memory of ours; the event lives at least as long as the ring.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
-            self.enter(0, None)?;
+            self.wait_for_room()?;
         }
         self.armed = Some(self.written);
         Ok(())
@@ -525,13 +549,13 @@ impl UringQueue {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
             self.arm()?;
+            self.pump_before_wait()?;
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             self.enter(want as usize, left)?;
             if self.can_reap() {
                 return Ok(());
             }
             self.harvest_ready();
-            self.pump();
             if self.over(left) {
                 return Ok(());
             }
@@ -542,6 +566,7 @@ impl UringQueue {
     fn wait_polling(&mut self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
+            self.pump_before_wait()?;
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             self.enter(0, None)?;
             if self.outstanding() > 0 {
@@ -550,7 +575,6 @@ impl UringQueue {
                 self.sleep_for_event(left);
             }
             self.harvest_ready();
-            self.pump();
             self.woken |= drain(&self.event);
             if self.over(left) {
                 return Ok(());

@@ -7,15 +7,22 @@ use crate::file::guard::Locked;
 use crate::file::{Backend, FileOptions, probe};
 
 fn polled(file: &tempfile::NamedTempFile) -> UringQueue {
+    let options = QueueOptions {
+        iopoll: true,
+        ..QueueOptions::default()
+    };
+    over(file, options)
+}
+
+fn over(file: &tempfile::NamedTempFile, options: QueueOptions) -> UringQueue {
     let open = FileOptions {
         backend: Backend::Uring,
         ..FileOptions::default()
     };
     let io = probe::open(file.path(), &open).expect("opens");
     let options = QueueOptions {
-        iopoll: true,
         depth: 4,
-        ..QueueOptions::default()
+        ..options
     };
     UringQueue::new(Arc::new(io), &options, false).expect("a ring")
 }
@@ -65,6 +72,44 @@ fn polled_ring_wakes_and_times_out() {
     queue.wait(Some(Duration::from_secs(20))).unwrap();
     thread.join().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+/// The kernel's thread completes what needs no device before it says that there is room where the entries were.
+#[test]
+fn ring_with_a_thread_of_the_kernel_does_not_sleep_for_what_it_has_not_got() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let file = sparse();
+    let begun = Instant::now();
+    let rounds = |queue: &mut UringQueue| {
+        let mut done = Vec::new();
+        for _ in 0..10 {
+            for at in 0..4 {
+                let op = Op::whole(OpKind::Read, at * 512, Buf::zeroed(512));
+                queue.push(op).expect("room");
+            }
+            while queue.in_flight() > 0 {
+                queue.wait(Some(PATIENCE)).unwrap();
+                queue.reap(&mut done);
+            }
+            done.drain(..).for_each(|done| done.result.unwrap());
+        }
+    };
+    let rings = || {
+        while begun.elapsed() < Duration::from_secs(3) {
+            let options = QueueOptions {
+                sqpoll: true,
+                ..QueueOptions::default()
+            };
+            rounds(&mut over(&file, options));
+        }
+    };
+    // The kernel's thread loses its processor between the two if there are more threads than processors.
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(rings);
+        }
+    });
+    assert!(begun.elapsed() < PATIENCE);
 }
 
 #[test]
