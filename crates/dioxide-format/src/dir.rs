@@ -145,7 +145,8 @@ impl DirEntry<'_> {
 
 /// Fewest bytes of an entry with a name of `name_len` bytes.
 pub const fn min_rec_len(name_len: usize) -> usize {
-    (DirEntryDisk::SIZE + name_len).next_multiple_of(4)
+    // Without the branch of `next_multiple_of`: every entry that is walked over comes by here.
+    (DirEntryDisk::SIZE + name_len + 3) & !3
 }
 
 /// The 16 bits that stand for a length of up to 65536, a multiple of 4.
@@ -341,6 +342,20 @@ struct Head {
 }
 
 impl Head {
+    /// The room that the entry at a byte gives, if that is `need` bytes.
+    #[inline]
+    fn gap(&self, at: usize, need: usize) -> Option<Gap> {
+        let kept = match self.ino {
+            0 => 0,
+            _ => min_rec_len(self.name_len),
+        };
+        (self.rec_len - kept >= need).then_some(Gap {
+            offset: at,
+            kept,
+            rec_len: self.rec_len,
+        })
+    }
+
     /// Whether the entry passes every check of [`entry_at`].
     #[inline]
     fn is_right(&self, chain: &[u8], at: usize, format: &DirFormat) -> bool {
@@ -377,13 +392,14 @@ fn has_zero_byte(word: u64) -> bool {
 #[inline]
 fn head_at(chain: &[u8], at: usize, format: &DirFormat) -> Result<Head> {
     let raw = chain.get(at..).and_then(<[u8]>::first_chunk::<8>);
-    let Some(&[i0, i1, i2, i3, r0, r1, name_len, kind]) = raw else {
+    // In one load: where the next entry begins is known only when this one has come.
+    let Some(word) = raw.map(|raw| u64::from_le_bytes(*raw)) else {
         return Err(broken(at));
     };
-    let ino = u32::from_le_bytes([i0, i1, i2, i3]);
-    let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), format.block_size);
-    let high = if format.filetype || ino == 0 { 0 } else { kind };
-    let name_len = usize::from(name_len) | usize::from(high) << 8;
+    let ino = word as u32;
+    let rec_len = decode_rec_len((word >> 32) as u16, format.block_size);
+    let is_short = format.filetype || ino == 0;
+    let name_len = (word >> 48) as usize & if is_short { 0xFF } else { 0xFFFF };
     if rec_len < min_rec_len(name_len.max(1)) || rec_len > chain.len() - at {
         return Err(broken(at));
     }
@@ -406,12 +422,32 @@ fn is_name(one: &[u8], other: &[u8]) -> bool {
     one.last_chunk::<4>() == other.last_chunk::<4>() && one == other
 }
 
-/// The entry of a valid chain that has this name.
+/// What a walk over a valid chain found out about a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Search {
+    /// Its entry.
+    Found(Found),
+    /// It has none; the first place where one fits, as [`find_gap`].
+    Absent(Option<Gap>),
+}
+
+impl Search {
+    /// The entry, if there is one.
+    pub fn found(self) -> Option<Found> {
+        match self {
+            Search::Found(found) => Some(found),
+            Search::Absent(_) => None,
+        }
+    }
+}
+
+/// Looks for a name in a valid chain, and for where it could go.
 ///
 /// # Errors
 /// `Corrupt` for a chain that is not valid, if the walk meets that.
-pub fn find(chain: &[u8], format: &DirFormat, name: &[u8]) -> Result<Option<Found>> {
-    let (mut before, mut at) = (None, 0);
+pub fn search(chain: &[u8], format: &DirFormat, name: &[u8]) -> Result<Search> {
+    let need = min_rec_len(name.len());
+    let (mut before, mut gap, mut at) = (None, None, 0);
     while at < chain.len() {
         let head = head_at(chain, at, format)?;
         let (rec_len, start) = (head.rec_len, at + DirEntryDisk::SIZE);
@@ -420,41 +456,43 @@ pub fn find(chain: &[u8], format: &DirFormat, name: &[u8]) -> Result<Option<Foun
             && is_name(&chain[start..start + head.name_len], name)
         {
             let (offset, ino) = (at, Ino(head.ino));
-            return Ok(Some(Found {
+            return Ok(Search::Found(Found {
                 before,
                 offset,
                 rec_len,
                 ino,
             }));
         }
+        if gap.is_none() {
+            gap = head.gap(at, need);
+        }
         before = Some(at);
         at += rec_len;
     }
-    Ok(None)
+    Ok(Search::Absent(gap))
+}
+
+/// The entry of a valid chain that has this name.
+///
+/// # Errors
+/// As [`search`].
+pub fn find(chain: &[u8], format: &DirFormat, name: &[u8]) -> Result<Option<Found>> {
+    Ok(search(chain, format, name)?.found())
 }
 
 /// The first place of a valid chain where an entry with a name of `name_len` bytes fits.
 ///
 /// # Errors
-/// As `find`.
+/// As [`search`].
 pub fn find_gap(chain: &[u8], format: &DirFormat, name_len: usize) -> Result<Option<Gap>> {
     let need = min_rec_len(name_len);
     let mut at = 0;
     while at < chain.len() {
-        let Head {
-            rec_len,
-            ino,
-            name_len,
-        } = head_at(chain, at, format)?;
-        let kept = if ino == 0 { 0 } else { min_rec_len(name_len) };
-        if rec_len - kept >= need {
-            return Ok(Some(Gap {
-                offset: at,
-                kept,
-                rec_len,
-            }));
+        let head = head_at(chain, at, format)?;
+        if let Some(gap) = head.gap(at, need) {
+            return Ok(Some(gap));
         }
-        at += rec_len;
+        at += head.rec_len;
     }
     Ok(None)
 }

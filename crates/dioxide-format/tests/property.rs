@@ -396,6 +396,43 @@ proptest! {
     }
 
     #[test]
+    fn directory_search_finds_the_name_or_the_first_room(
+        names in vec(1..60u8, 1..40),
+        gone in vec(any::<prop::sample::Index>(), 0..8),
+        sought in 1..60usize,
+        checksum in any::<bool>(),
+    ) {
+        let format = format(1024, checksum);
+        let mut block = directory_block(&names, checksum);
+        let chain = &mut block[..dir::room(&format)];
+        let used = |chain: &[u8]| -> Vec<(Vec<u8>, Ino)> {
+            let entries = dir::entries(chain, &format).map(Result::unwrap);
+            entries.map(|entry| (entry.name.to_vec(), entry.ino)).collect()
+        };
+        for index in gone {
+            let there = used(chain);
+            if !there.is_empty() {
+                let found = dir::find(chain, &format, &index.get(&there).0).unwrap();
+                dir::remove(chain, &found.unwrap()).unwrap();
+            }
+        }
+        // Names of another letter at the end, as no entry has them.
+        let absent = vec![b'_'; sought];
+        let room = dir::slots(chain, &format).map(Result::unwrap).find_map(|slot| {
+            let kept = if slot.is_used() { dir::min_rec_len(slot.name.len()) } else { 0 };
+            let (offset, rec_len) = (slot.offset, slot.rec_len);
+            (rec_len - kept >= dir::min_rec_len(sought)).then_some(dir::Gap { offset, kept, rec_len })
+        });
+        prop_assert_eq!(dir::search(chain, &format, &absent).unwrap(), dir::Search::Absent(room));
+        prop_assert_eq!(dir::find_gap(chain, &format, sought).unwrap(), room);
+        for (name, _) in used(chain) {
+            let first = used(chain).into_iter().find(|(other, _)| *other == name).unwrap().1;
+            let found = dir::search(chain, &format, &name).unwrap().found();
+            prop_assert_eq!(found.map(|found| found.ino), Some(first));
+        }
+    }
+
+    #[test]
     fn directory_flipped_bit_is_detected(names in vec(any::<u8>(), 1..40), bit in 0..1024 * 8usize) {
         let mut block = directory_block(&names, true);
         dir::update_checksum(&mut block, 3).unwrap();

@@ -12,6 +12,7 @@ use crate::io::direct::lock::lock;
 use crate::io::direct::policy::LockMode;
 use crate::map::tree::Tree;
 use crate::mount::Mount;
+use crate::namei::dir::block::Room;
 use crate::namei::edit::NewEntry;
 use crate::namei::path::MAX_SYMLINKS;
 use crate::sync::rwsem::Rwsem;
@@ -227,9 +228,9 @@ impl Mount {
         check_new_name(name)?;
         let _names = dir.names.write();
         self.check_dir_holds(dir)?;
-        if self.find_name(dir, name)?.is_some() {
+        let Err(mut room) = self.find_name_or_room(dir, name)? else {
             return Err(Error::Exists(String::from_utf8_lossy(name).into_owned()));
-        }
+        };
         let writer = self.writer()?;
         check_dir_changes(dir)?;
         self.check_target_fits(what)?;
@@ -237,7 +238,9 @@ impl Mount {
             self.check_more_subdirs(dir)?;
         }
         let made = self.with_space(writer, || {
-            self.create_once(writer, dir, Some(name), what, new)
+            // Once: what is undone leaves another place.
+            let name = Some((name, room.take()));
+            self.create_once(writer, dir, name, what, new)
         });
         made.map(then)
     }
@@ -376,10 +379,11 @@ impl Mount {
         &self,
         writer: &Writer,
         dir: &Arc<Inode>,
-        name: Option<&[u8]>,
+        name: Option<(&[u8], Option<Room>)>,
         what: &Blueprint<'_>,
         new: &NewFile,
     ) -> Result<Arc<Inode>> {
+        let (name, room) = name.unzip();
         let permissions = match what {
             Blueprint::Symlink(_) => 0o777,
             _ => new.permissions,
@@ -402,7 +406,8 @@ impl Mount {
                 ino,
                 file_type: what.file_type(),
             };
-            if let Err(error) = self.add_name(writer, &mut handle, dir, &entry) {
+            let added = self.add_name_at(writer, &mut handle, dir, &entry, room.flatten());
+            if let Err(error) = added {
                 return Err(unmake(&mut handle, error));
             }
         }

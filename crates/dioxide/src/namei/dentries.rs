@@ -16,6 +16,7 @@
 mod table;
 
 use super::create::check_lives;
+use super::dir::block::Room;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::{Error, Result};
@@ -108,11 +109,38 @@ impl Mount {
         if let Some(known) = self.dentries.get(dir, name) {
             return Ok(known);
         }
-        let found = self.find_entry(dir, name)?;
-        if let Some(ino) = found.filter(|&ino| self.is_own_inode(ino)) {
-            return Err(bad_entry(dir, name, ino, "which is the file system's own"));
+        let found = self.find_on_disk(dir, name)?.ok();
+        if found.is_none() {
+            self.dentries.put(dir, name, None);
         }
-        self.dentries.put(dir, name, found);
+        Ok(found)
+    }
+
+    /// As [`Mount::find_name`], for who is about to make a name that is not there, and has `names` exclusive: where it
+    /// goes, if that was seen.
+    pub(super) fn find_name_or_room(
+        &self,
+        dir: &Inode,
+        name: &[u8],
+    ) -> Result<std::result::Result<Ino, Option<Room>>> {
+        match self.dentries.get(dir, name) {
+            Some(known) => Ok(known.ok_or(None)),
+            None => self.find_on_disk(dir, name),
+        }
+    }
+
+    fn find_on_disk(
+        &self,
+        dir: &Inode,
+        name: &[u8],
+    ) -> Result<std::result::Result<Ino, Option<Room>>> {
+        let found = self.find_entry_or_room(dir, name)?;
+        if let Ok(ino) = found {
+            if self.is_own_inode(ino) {
+                return Err(bad_entry(dir, name, ino, "which is the file system's own"));
+            }
+            self.dentries.put(dir, name, Some(ino));
+        }
         Ok(found)
     }
 

@@ -24,7 +24,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-use super::dir::block::{Block, Blocks, DirBlock, Role, in_directory};
+use super::dir::block::{Block, Blocks, DirBlock, Role, Room, Sought, in_directory};
 use super::dir::index::Descent;
 use super::dir::index_makes_no_sense;
 use crate::inode::Inode;
@@ -36,7 +36,7 @@ use crate::{Error, Place, Result};
 use dioxide_format::dir::{self, DirEntry, DirFormat, Found};
 use dioxide_format::features::Incompat;
 use dioxide_format::inode::{FileType, InodeFlags};
-use dioxide_format::types::{Ino, Lblk};
+use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
 use grow::Made;
@@ -114,7 +114,23 @@ impl Mount {
         dir: &Inode,
         new: &NewEntry<'_>,
     ) -> Result<()> {
+        self.add_name_at(writer, handle, dir, new, None)
+    }
+
+    /// As [`Mount::add_name`]; `room` is where the name goes, if who looked for it saw that, and nobody changed the
+    /// directory since.
+    pub(super) fn add_name_at(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        new: &NewEntry<'_>,
+        room: Option<Room>,
+    ) -> Result<()> {
         dir.changed_in(handle.tid(), true);
+        if let Some(room) = room {
+            return put_at(handle, dir, &room, new);
+        }
         let placed = match self.place(handle, dir, new) {
             Err(error) if self.may_forget_index(dir, &error) => {
                 tracing::warn!(ino = dir.ino.0, %error, "the directory loses its index");
@@ -286,10 +302,13 @@ impl Mount {
                 },
             );
         }
-        let Some((block, found)) = self.find_in_blocks(dir, name)? else {
+        let Sought::There(block, found) = self.find_in_blocks(dir, name)? else {
             return Ok(false);
         };
-        modify(edit, dir, block, &mut |chain| change(chain, &found))?;
+        let (pblk, kind) = (block.pblk, known_kind(&block));
+        // Changed in place, since nobody has it.
+        drop(block);
+        modify(edit, dir, pblk, &kind, &mut |chain| change(chain, &found))?;
         Ok(true)
     }
 
@@ -377,11 +396,25 @@ fn put_into(
     let Some(gap) = gap else {
         return Ok(Some(leaf));
     };
-    let entry = new.on_disk(&format);
-    modify(edit, dir, leaf, &mut |chain| {
-        dir::insert(chain, &gap, &entry)
-    })?;
+    let room = Room::of(&leaf, gap);
+    // Changed in place, since nobody has it.
+    drop(leaf);
+    put_at(edit, dir, &room, new)?;
     Ok(None)
+}
+
+/// Puts an entry where there is room for it, one credit.
+fn put_at(edit: &mut dyn Edit, dir: &Inode, room: &Room, new: &NewEntry<'_>) -> Result<()> {
+    let format = room.kind.format;
+    let entry = new.on_disk(&format);
+    modify(edit, dir, room.pblk, &room.kind, &mut |chain| {
+        debug_assert_eq!(
+            dir::find_gap(chain, &format, new.name.len()),
+            Ok(Some(room.gap)),
+            "nobody changed it"
+        );
+        dir::insert(chain, &room.gap, &entry)
+    })
 }
 
 /// What a block is that a walk found a name in.
@@ -400,22 +433,21 @@ fn known_kind(block: &Block) -> DirBlock {
     }
 }
 
-/// Changes the entries of a block that was read, and that nobody changed since. In place, since the caller lets it go.
+/// Changes the entries of a block that was read, and that nobody changed since.
 fn modify(
     edit: &mut dyn Edit,
     dir: &Inode,
-    block: Block,
+    pblk: Pblk,
+    kind: &DirBlock,
     change: &mut dyn FnMut(&mut [u8]) -> dioxide_format::Result<()>,
 ) -> Result<()> {
-    let kind = known_kind(&block);
-    let (pblk, len) = (block.pblk, block.chain().len());
-    drop(block);
     let mut apply = |bytes: &mut [u8]| {
-        change(&mut bytes[..len]).map_err(|source| dioxide_journal::Error::Block {
+        let end = kind.chain_end(bytes.len());
+        change(&mut bytes[..end]).map_err(|source| dioxide_journal::Error::Block {
             block: pblk.0,
             source,
         })
     };
-    edit.modify(pblk, &kind, &mut apply)
+    edit.modify(pblk, kind, &mut apply)
         .map_err(|error| in_directory(error.into(), dir))
 }

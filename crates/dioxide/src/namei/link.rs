@@ -1,6 +1,7 @@
 //! Another name for a file.
 
 use super::create::{LINK_MAX, check_dir_changes, check_new_name};
+use super::dir::block::Room;
 use super::edit::NewEntry;
 use crate::inode::Inode;
 use crate::mount::Mount;
@@ -21,9 +22,9 @@ impl Mount {
         let _names = dir.names.write();
         self.check_dir_holds(dir)?;
         let text = || String::from_utf8_lossy(name).into_owned();
-        if self.find_name(dir, name)?.is_some() {
+        let Err(mut room) = self.find_name_or_room(dir, name)? else {
             return Err(Error::Exists(text()));
-        }
+        };
         let writer = self.writer()?;
         check_dir_changes(dir)?;
         if inode.file_type() == FileType::Directory {
@@ -39,7 +40,10 @@ impl Mount {
             )));
         }
         self.check_project_of(inode, dir, &text())?;
-        self.with_space(writer, || self.link_once(writer, inode, dir, name))
+        self.with_space(writer, || {
+            // Once: what is undone leaves another place.
+            self.link_once(writer, inode, dir, name, room.take())
+        })
     }
 
     /// In a directory that hands its project on, all files are of it.
@@ -57,6 +61,7 @@ impl Mount {
         inode: &Arc<Inode>,
         dir: &Arc<Inode>,
         name: &[u8],
+        room: Option<Room>,
     ) -> Result<()> {
         let credits = self.add_name_credits(dir) + 2 * INODE_CREDITS + ORPHAN_CREDITS;
         let mut handle = writer.begin(credits)?;
@@ -80,7 +85,7 @@ impl Mount {
             disk.set_ctime(now);
         })?;
         drop(lock);
-        if let Err(error) = self.add_name(writer, &mut handle, dir, &entry) {
+        if let Err(error) = self.add_name_at(writer, &mut handle, dir, &entry, room) {
             let taken_back =
                 self.change_inode(&mut handle, inode, &inode.map.lock(), &mut |disk| {
                     disk.set_links_count(disk.links_count() - 1);

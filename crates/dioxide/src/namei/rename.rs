@@ -8,6 +8,7 @@ use super::create::{
     Blueprint, add_subdir, check_dir_changes, check_lives, check_new_name, is_in_step,
     remove_subdir,
 };
+use super::dir::block::Room;
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use super::path::At;
 use super::remove::{Fate, Victim, check_removable};
@@ -26,6 +27,7 @@ use dioxide_format::inode::FileType as DiskType;
 use dioxide_format::types::Ino;
 use dioxide_journal::journal::Handle;
 use parking_lot::RwLockWriteGuard;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Directories on the way to the root: more are damage.
@@ -40,6 +42,8 @@ struct Move<'a> {
     inode: Arc<Inode>,
     /// What has the new name now.
     other: Option<Arc<Inode>>,
+    /// Where the new name goes if nothing has it. Good for one try: what is undone leaves another place.
+    room: Cell<Option<Room>>,
     /// Whose the whiteout is that gets the old name.
     whiteout: Option<&'a NewFile>,
 }
@@ -110,15 +114,16 @@ impl Mount {
         let inode = self.child_locked(&from.dir, from.name)?;
         check_new_name(to.name)?;
         self.check_dir_holds(&to.dir)?;
-        let other = match self.find_name(&to.dir, to.name)? {
-            Some(_) => Some(self.child_locked(&to.dir, to.name)?),
-            None => None,
+        let (other, room) = match self.find_name_or_room(&to.dir, to.name)? {
+            Ok(_) => (Some(self.child_locked(&to.dir, to.name)?), None),
+            Err(room) => (None, room),
         };
         let change = Move {
             from,
             to,
             inode,
             other,
+            room: Cell::new(room),
             whiteout,
         };
         self.check_move(&change, mode)?;
@@ -410,7 +415,7 @@ impl Mount {
                 ino,
                 file_type,
             };
-            return self.add_name(writer, handle, &to.dir, &entry);
+            return self.add_name_at(writer, handle, &to.dir, &entry, change.room.take());
         }
         match self.redirect_name(handle, &to.dir, to.name, ino, file_type)? {
             true => Ok(()),

@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::map::{self, MapKind};
 use crate::mount::Mount;
 use crate::{Error, Place, Result};
-use dioxide_format::dir::{self, DirFormat, Found};
+use dioxide_format::dir::{self, DirFormat, Found, Gap, Search};
 use dioxide_format::htree::{self, DxNode, DxRoot};
 use dioxide_format::types::{Lblk, Pblk};
 use dioxide_journal::Kind;
@@ -51,6 +51,14 @@ impl DirBlock {
             _ => Lblk(1),
         };
         htree::is_index_block(bytes, lblk, &self.format)
+    }
+
+    /// How many bytes of a block hold entries.
+    pub(in crate::namei) fn chain_end(&self, block_bytes: usize) -> usize {
+        match self.role {
+            Role::Leaf => dir::room(&self.format),
+            _ => block_bytes,
+        }
     }
 
     fn is_index(&self, bytes: &[u8]) -> bool {
@@ -120,17 +128,41 @@ impl Block {
 
     /// The bytes that hold entries.
     pub(in crate::namei) fn chain(&self) -> &[u8] {
-        match self.kind.role {
-            Role::Leaf => &self.bytes[..dir::room(&self.kind.format)],
-            _ => &self.bytes,
-        }
+        &self.bytes[..self.kind.chain_end(self.bytes.len())]
     }
 
-    /// The entry of this name.
-    pub(super) fn find(&self, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
-        dir::find(self.chain(), &self.kind.format, name)
+    /// The entry of this name, or where one fits.
+    pub(super) fn search(&self, dir: &Inode, name: &[u8]) -> Result<Search> {
+        dir::search(self.chain(), &self.kind.format, name)
             .map_err(|error| Error::format(error, self.place(dir)))
     }
+}
+
+/// Where a name that is not there goes: true for as long as nobody changes the directory, and for that name alone.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::namei) struct Room {
+    pub(in crate::namei) pblk: Pblk,
+    pub(in crate::namei) kind: DirBlock,
+    pub(in crate::namei) gap: Gap,
+}
+
+impl Room {
+    /// A place of a leaf.
+    pub(in crate::namei) fn of(leaf: &Block, gap: Gap) -> Room {
+        Room {
+            pblk: leaf.pblk,
+            kind: leaf.kind,
+            gap,
+        }
+    }
+}
+
+/// What a search through the blocks of a directory came to.
+pub(in crate::namei) enum Sought {
+    /// The entry of the name, and its block.
+    There(Block, Found),
+    /// It is not there. Where it goes, if the walk came by a place.
+    Absent(Option<Room>),
 }
 
 /// One directory whose blocks are read.
@@ -194,17 +226,23 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// The entry of this name, found by looking at every block, and its block.
-    pub(super) fn find_by_walk(&self, name: &[u8]) -> Result<Option<(Block, Found)>> {
+    /// Looks for a name in every block.
+    pub(super) fn find_by_walk(&self, name: &[u8]) -> Result<Sought> {
         // They are in the first block, also in that of an index.
         let end = if is_dot(name) { 1 } else { self.count };
+        let mut room = None;
         for lblk in 0..end {
             let block = self.read(Lblk(lblk), self.role_in_walk(lblk))?;
-            if let Some(found) = block.find(self.dir, name)? {
-                return Ok(Some((block, found)));
+            match block.search(self.dir, name)? {
+                Search::Found(found) => return Ok(Sought::There(block, found)),
+                // Under an index a name goes to the block of its hash.
+                Search::Absent(gap) if block.kind.role == Role::Leaf => {
+                    room = room.or(gap.map(|gap| Room::of(&block, gap)));
+                }
+                Search::Absent(_) => {}
             }
         }
-        Ok(None)
+        Ok(Sought::Absent(room))
     }
 }
 

@@ -229,7 +229,7 @@ impl Blocks<'_> {
 }
 
 fn find_in(block: &Block, dir: &Inode, name: &[u8]) -> Result<Option<Ino>> {
-    Ok(block.find(dir, name)?.map(|found| found.ino))
+    Ok(block.search(dir, name)?.found().map(|found| found.ino))
 }
 
 /// The hash from which on to list.

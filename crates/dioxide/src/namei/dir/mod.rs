@@ -24,8 +24,8 @@ pub(super) mod inline;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::{DirEntry, Error, FileType, Result};
-use block::{Block, Blocks};
-use dioxide_format::dir::{self, Found};
+use block::{Block, Blocks, Room, Sought};
+use dioxide_format::dir::{self, Search};
 use dioxide_format::features::Compat;
 use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::{Ino, Lblk};
@@ -92,14 +92,25 @@ impl Mount {
     /// # Errors
     /// As [`Mount::check_names`]; damage.
     pub(crate) fn find_entry(&self, dir: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+        Ok(self.find_entry_or_room(dir, name)?.ok())
+    }
+
+    /// As [`Mount::find_entry`]; where a name that is not there goes, if that was seen.
+    pub(super) fn find_entry_or_room(
+        &self,
+        dir: &Inode,
+        name: &[u8],
+    ) -> Result<std::result::Result<Ino, Option<Room>>> {
         if !is_dot(name) {
             self.check_names(dir)?;
         }
         if dir.has_inline_data() {
-            return self.find_inline(dir, name);
+            return Ok(self.find_inline(dir, name)?.ok_or(None));
         }
-        let found = self.find_in_blocks(dir, name)?;
-        Ok(found.map(|(_, found)| found.ino))
+        Ok(match self.find_in_blocks(dir, name)? {
+            Sought::There(_, found) => Ok(found.ino),
+            Sought::Absent(room) => Err(room),
+        })
     }
 
     /// Whether the names in a directory are what they are on the disk.
@@ -136,12 +147,8 @@ impl Mount {
         Ok(is_empty)
     }
 
-    /// The entry of a name in a directory that has blocks, and its block.
-    pub(super) fn find_in_blocks(
-        &self,
-        dir: &Inode,
-        name: &[u8],
-    ) -> Result<Option<(Block, Found)>> {
+    /// Looks for a name in a directory that has blocks.
+    pub(super) fn find_in_blocks(&self, dir: &Inode, name: &[u8]) -> Result<Sought> {
         let blocks = Blocks::new(self, dir)?;
         if self.is_indexed(dir) && !is_dot(name) {
             match find_by_index(blocks, name) {
@@ -174,18 +181,23 @@ impl Mount {
     }
 }
 
-fn find_by_index(blocks: Blocks<'_>, name: &[u8]) -> Result<Option<(Block, Found)>> {
+fn find_by_index(blocks: Blocks<'_>, name: &[u8]) -> Result<Sought> {
     let (mut descent, major) = Descent::to_name(blocks, name)?;
-    loop {
+    // A name goes to the first leaf of its hash, or that is split.
+    let mut room = None;
+    for is_first in std::iter::once(true).chain(std::iter::repeat(false)) {
         let leaf = descent.read_leaf()?;
-        if let Some(found) = leaf.find(blocks.dir, name)? {
-            return Ok(Some((leaf, found)));
+        match leaf.search(blocks.dir, name)? {
+            Search::Found(found) => return Ok(Sought::There(leaf, found)),
+            Search::Absent(gap) if is_first => room = gap.map(|gap| Room::of(&leaf, gap)),
+            Search::Absent(_) => {}
         }
         let goes_on = descent.next_hash()? == Some(major | 1);
         if !(goes_on && descent.advance()?) {
-            return Ok(None);
+            break;
         }
     }
+    Ok(Sought::Absent(room))
 }
 
 pub(super) fn index_makes_no_sense(error: &Error) -> bool {
@@ -260,7 +272,10 @@ mod tests {
     fn by_index(mount: &Mount, dir: &Inode, name: &str) -> Option<Ino> {
         let blocks = Blocks::new(mount, dir).expect("whole blocks");
         let found = find_by_index(blocks, name.as_bytes()).expect("the index is intact");
-        found.map(|(_, found)| found.ino)
+        match found {
+            Sought::There(_, found) => Some(found.ino),
+            Sought::Absent(_) => None,
+        }
     }
 
     #[test]
@@ -301,7 +316,8 @@ mod tests {
             let mount = open(&image);
             let dir = mount.lookup(b"/d", true).expect("it is there");
             let blocks = Blocks::new(&mount, &dir).expect("whole blocks");
-            let error = find_by_index(blocks, b"absent").expect_err("the index is damaged");
+            let error = find_by_index(blocks, b"absent").err();
+            let error = error.expect("the index is damaged");
             assert!(index_makes_no_sense(&error), "{error}");
             for number in [0, NAMES - 1] {
                 assert!(
