@@ -433,10 +433,12 @@ fn program_that_writes_until_there_is_no_room_is_told() {
         });
         let refused = refused.map(|error| error.raw_os_error());
         assert_eq!(refused, Some(Some(libc::ENOSPC)), "{transport}");
-        // As soon as there is room, it takes more.
         file.set_len(0).unwrap();
-        let done = file.write_all(&part).and_then(|()| file.sync_data());
-        assert!(done.is_ok(), "{transport}: {done:?}");
+        // Pages that were on their way when the program was told may have failed since: that is told once.
+        let _ = file.sync_data();
+        // As soon as there is room, it takes more.
+        file.write_all(&part).unwrap();
+        file.sync_data().unwrap();
         drop(file);
         bed.finish();
     }
