@@ -64,9 +64,13 @@ impl Server {
             // The pages of a mapping, where each write is to go to the end.
             true if handle.appends => Err(Errno::PERM),
             true => {
-                write_back(handle.cached(flags.kill_suidgid)?, buf, offset).inspect_err(|error| {
+                let file = handle.cached(flags.kill_suidgid)?;
+                let free = || live.fs.statfs().blocks_free;
+                let before = free();
+                write_back(file, buf, offset).inspect_err(|error| {
                     if *error == Errno::NOSPC {
-                        self.full.note(handle.ino(), live.fs.statfs().blocks_free);
+                        // Others may have given back blocks since it found none, or taken some before.
+                        self.full.note(handle.ino(), before.min(free()));
                     }
                 })
             }
