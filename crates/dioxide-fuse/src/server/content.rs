@@ -65,13 +65,18 @@ impl Server {
             true if handle.appends => Err(Errno::PERM),
             true => {
                 let file = handle.cached(flags.kill_suidgid)?;
-                let free = || live.fs.statfs().blocks_free;
-                let before = free();
-                write_back(file, buf, offset).inspect_err(|error| {
-                    if *error == Errno::NOSPC {
-                        // Others may have given back blocks since it found none, or taken some before.
-                        self.full.note(handle.ino(), before.min(free()));
+                write_back(file, buf, offset).or_else(|error| {
+                    if error != Errno::NOSPC {
+                        return Err(error);
                     }
+                    // What is free is counted before a last try, because others may give back blocks after it, or take some.
+                    let free = || live.fs.statfs().blocks_free;
+                    let before = free();
+                    write_back(file, buf, offset).inspect_err(|error| {
+                        if *error == Errno::NOSPC {
+                            self.full.note(handle.ino(), before.min(free()));
+                        }
+                    })
                 })
             }
             false => {
