@@ -9,8 +9,11 @@
 //! close together, in few pages. In pieces of a page, found by way of a list of them, each lookup misses twice. Names that stand for
 //! nothing take no more memory: a search for what is not there would never end to take it.
 //!
-//! Invariants: a bucket is records up to [`Bucket::used`], each with a name of at least one byte; no two are of
-//! one name.
+//! Most names of a bucket are of one directory where that is large, so that a record tells its directory only if the one before it
+//! has another.
+//!
+//! Invariants: a bucket is records up to [`Bucket::used`], each with a name of at least one byte, the first with its
+//! directory; no two are of one name.
 
 use crate::sync::buckets::Buckets;
 use crate::sync::record::Record;
@@ -27,12 +30,21 @@ const BUCKET_WORDS: usize = 1 + WORDS;
 const BUCKET_BYTES: usize = BUCKET_WORDS * size_of::<u64>();
 /// Bytes of a bucket's names; one is how many of them are used.
 const ROOM: usize = WORDS * size_of::<u64>() - 1;
-/// What a record has before the name: length, whether it was asked for, directory, what the name stands for.
-const HEAD: usize = 14;
+/// What a record has before the name: its length, flags, what the name stands for; and the directory with its generation, unless
+/// that is [`SAME_DIR`].
+const HEAD: usize = 6;
+const DIR: usize = 8;
+/// It was asked for since it came.
+const ASKED: u8 = 1;
+/// It is of the directory that the record before it is of.
+const SAME_DIR: u8 = 2;
 /// Buckets of a mount that is new.
 const FIRST: u64 = 64;
 /// A bucket with more than so many bytes of names asks for one more.
 const CROWDED: u8 = ROOM as u8 / 2;
+
+/// What no record is of: the first tells its directory.
+const NO_DIR: (Ino, u32) = (Ino(0), 0);
 
 /// Which name: the directory, its generation, and the name in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,20 +112,19 @@ impl Table {
 
     /// What a name stands for, if that is known: `Some(None)` is known to stand for nothing.
     pub(super) fn get(&self, key: Key<'_>) -> Option<Option<Ino>> {
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hash(key);
         let bucket = Bucket::of(self.record(self.buckets.place(hash)).read()?);
         let found = bucket.find(key)?;
         // Where there is room for more, nothing leaves soon.
         let full = usize::from(bucket.used) > ROOM / 4 * 3;
-        if full && bucket.records[found.start + 1] == 0 {
+        if full && !bucket.has(found, ASKED) {
             self.change(hash, |bucket| bucket.ask_for(key));
         }
-        let ino = bucket.word(found.start + 10);
-        Some((ino != 0).then_some(Ino(ino)))
+        Some(bucket.ino(found))
     }
 
     pub(super) fn put(&self, key: Key<'_>, ino: Option<Ino>) {
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hash(key);
         let used = self.change(hash, |bucket| {
             bucket.put(key, ino);
             bucket.used
@@ -124,7 +135,19 @@ impl Table {
     }
 
     pub(super) fn remove(&self, key: Key<'_>) {
-        self.change(self.hasher.hash_one(key), |bucket| bucket.remove(key));
+        self.change(self.hash(key), |bucket| bucket.remove(key));
+    }
+
+    /// Names that differ in the last byte only lie in neighbouring buckets: such are often asked for one after the other.
+    #[inline]
+    fn hash(&self, key: Key<'_>) -> u64 {
+        let (last, others) = key.name.split_last().unwrap_or((&0, &[]));
+        let others = Key {
+            name: others,
+            ..key
+        };
+        let hash = self.hasher.hash_one(others);
+        hash.wrapping_add(u64::from(*last))
     }
 
     #[inline]
@@ -144,7 +167,7 @@ impl Table {
         let record = |place| self.record(place);
         self.buckets.grow(most as u64, record, |from, to, goes| {
             in_bucket(from, |from| {
-                let goes = |key: Key<'_>| goes(self.hasher.hash_one(key));
+                let goes = |key: Key<'_>| goes(self.hash(key));
                 in_bucket(to, |to| from.split(to, goes));
             });
         });
@@ -164,92 +187,139 @@ impl Bucket {
         u32::from_le_bytes(*bytes.expect("it is inside a record"))
     }
 
-    /// The records' places, the oldest first.
-    fn find(&self, key: Key<'_>) -> Option<Range<usize>> {
-        let mut start = 0;
-        while start < usize::from(self.used) {
-            let end = self.end_of(start);
-            if self.key_at(start) == key {
-                return Some(start..end);
-            }
-            start = end;
-        }
-        None
+    fn has(&self, start: usize, flag: u8) -> bool {
+        self.records[start + 1] & flag != 0
     }
 
-    fn end_of(&self, start: usize) -> usize {
-        start + HEAD + usize::from(self.records[start])
+    fn ino(&self, start: usize) -> Option<Ino> {
+        let ino = self.word(start + 2);
+        (ino != 0).then_some(Ino(ino))
     }
 
-    fn key_at(&self, start: usize) -> Key<'_> {
-        let dir = (Ino(self.word(start + 2)), self.word(start + 6));
-        let name = &self.records[start + HEAD..self.end_of(start)];
+    /// Where the name of a record begins, and where the record ends.
+    fn name_of(&self, start: usize) -> Range<usize> {
+        let own = usize::from(!self.has(start, SAME_DIR));
+        let name = start + HEAD + own * DIR;
+        name..name + usize::from(self.records[start])
+    }
+
+    /// The record at a place, of this directory if it does not tell its own.
+    fn key_at(&self, start: usize, before: (Ino, u32)) -> Key<'_> {
+        let dir = match self.has(start, SAME_DIR) {
+            true => before,
+            false => (Ino(self.word(start + HEAD)), self.word(start + HEAD + 4)),
+        };
+        let name = &self.records[self.name_of(start)];
         Key { dir, name }
     }
 
+    /// The records with their places, the oldest first.
+    fn iter(&self) -> impl Iterator<Item = (usize, Key<'_>)> {
+        let (mut next, mut dir) = (0, NO_DIR);
+        std::iter::from_fn(move || {
+            let start = next;
+            (start < usize::from(self.used)).then(|| {
+                let key = self.key_at(start, dir);
+                (next, dir) = (self.name_of(start).end, key.dir);
+                (start, key)
+            })
+        })
+    }
+
+    fn find(&self, key: Key<'_>) -> Option<usize> {
+        let found = self.iter().find(|(_, other)| *other == key);
+        found.map(|(start, _)| start)
+    }
+
     fn ask_for(&mut self, key: Key<'_>) {
-        if let Some(found) = self.find(key) {
-            self.records[found.start + 1] = 1;
+        if let Some(start) = self.find(key) {
+            self.records[start + 1] |= ASKED;
         }
     }
 
-    fn take_out(&mut self, record: Range<usize>) {
+    fn take_out(&mut self, start: usize) {
         let used = usize::from(self.used);
-        self.used -= record.len() as u8;
-        self.records.copy_within(record.end..used, record.start);
+        let end = self.name_of(start).end;
+        let mut rest = end;
+        if end < used && !self.has(start, SAME_DIR) && self.has(end, SAME_DIR) {
+            // The next one tells the directory now.
+            rest -= DIR;
+            let dir = start + HEAD..start + HEAD + DIR;
+            let moved: [u8; DIR] = std::array::from_fn(|at| self.records[dir.start + at]);
+            self.records.copy_within(end..end + HEAD, rest);
+            self.records[rest + 1] &= !SAME_DIR;
+            self.records[rest + HEAD..rest + HEAD + DIR].copy_from_slice(&moved);
+        }
+        self.records.copy_within(rest..used, start);
+        self.used -= (rest - start) as u8;
     }
 
     fn remove(&mut self, key: Key<'_>) {
-        if let Some(record) = self.find(key) {
-            self.take_out(record);
+        if let Some(start) = self.find(key) {
+            self.take_out(start);
         }
     }
 
     /// Those that go lie in the other, which is empty, in their order.
     fn split(&mut self, to: &mut Bucket, goes: impl Fn(Key<'_>) -> bool) {
-        let mut start = 0;
+        let (mut start, mut dir) = (0, NO_DIR);
         while start < usize::from(self.used) {
-            let end = self.end_of(start);
-            if !goes(self.key_at(start)) {
-                start = end;
+            let key = self.key_at(start, dir);
+            dir = key.dir;
+            if !goes(key) {
+                start = self.name_of(start).end;
                 continue;
             }
-            let room = usize::from(to.used)..usize::from(to.used) + (end - start);
-            to.records[room.clone()].copy_from_slice(&self.records[start..end]);
-            to.used += room.len() as u8;
-            self.take_out(start..end);
+            // There is room: of each directory they need no more than they had.
+            let added = to.push(key, self.ino(start), self.records[start + 1] & ASKED);
+            debug_assert!(added);
+            self.take_out(start);
         }
     }
 
     fn put(&mut self, key: Key<'_>, ino: Option<Ino>) {
         self.remove(key);
-        let needed = HEAD + key.name.len();
-        if needed > ROOM || key.name.is_empty() {
+        if HEAD + DIR + key.name.len() > ROOM || key.name.is_empty() {
             return;
         }
-        while usize::from(self.used) + needed > ROOM {
+        while !self.push(key, ino, 0) {
             self.drop_oldest();
         }
-        let start = usize::from(self.used);
-        let record = &mut self.records[start..start + needed];
-        // Both are at most `ROOM`.
-        self.used += needed as u8;
-        record[0] = key.name.len() as u8;
-        record[1] = 0;
-        record[2..6].copy_from_slice(&key.dir.0.0.to_le_bytes());
-        record[6..10].copy_from_slice(&key.dir.1.to_le_bytes());
-        record[10..14].copy_from_slice(&ino.map_or(0, |ino| ino.0).to_le_bytes());
-        record[HEAD..].copy_from_slice(key.name);
     }
 
-    /// The oldest leaves; but one that was asked for becomes the youngest, and has to be asked for again.
-    fn drop_oldest(&mut self) {
-        let end = self.end_of(0);
-        if self.records[1] == 0 {
-            return self.take_out(0..end);
+    /// Adds the youngest. False if it has no room.
+    fn push(&mut self, key: Key<'_>, ino: Option<Ino>, asked: u8) -> bool {
+        let last = self.iter().last().map(|(_, last)| last.dir);
+        let (same, own) = match last == Some(key.dir) {
+            true => (SAME_DIR, 0),
+            false => (0, DIR),
+        };
+        let start = usize::from(self.used);
+        let end = start + HEAD + own + key.name.len();
+        let Some(record) = self.records.get_mut(start..end) else {
+            return false;
+        };
+        // Both are at most `ROOM`.
+        self.used = end as u8;
+        record[0] = key.name.len() as u8;
+        record[1] = asked | same;
+        record[2..HEAD].copy_from_slice(&ino.map_or(0, |ino| ino.0).to_le_bytes());
+        if own > 0 {
+            record[HEAD..HEAD + 4].copy_from_slice(&key.dir.0.0.to_le_bytes());
+            record[HEAD + 4..HEAD + DIR].copy_from_slice(&key.dir.1.to_le_bytes());
         }
-        self.records[1] = 0;
-        self.records[..usize::from(self.used)].rotate_left(end);
+        record[HEAD + own..].copy_from_slice(key.name);
+        true
+    }
+
+    /// The oldest leaves; but one that was asked for becomes the youngest, if there is room for its directory's number, and has
+    /// to be asked for again.
+    fn drop_oldest(&mut self) {
+        let before = *self;
+        self.take_out(0);
+        if before.has(0, ASKED) {
+            self.push(before.key_at(0, NO_DIR), before.ino(0), 0);
+        }
     }
 }
 
@@ -298,7 +368,7 @@ mod tests {
             table.put(key(2, &name), Some(Ino(11)));
             assert_eq!(
                 table.get(key(2, &name)).is_some(),
-                len <= ROOM - HEAD,
+                len <= ROOM - HEAD - DIR,
                 "{len}"
             );
         }
@@ -324,7 +394,7 @@ mod tests {
             assert!(ino.is_none_or(|ino| ino == Some(Ino(number + 11))));
         }
         let used = table.buckets.count() * BUCKET_BYTES as u64;
-        assert!(used < 100 * u64::from(NAMES), "{used}");
+        assert!(used < 80 * u64::from(NAMES), "{used}");
     }
 
     #[test]
