@@ -92,6 +92,8 @@ pub(super) struct GroupInodes {
     /// The descriptor as this allocator left it; what it says of blocks may be old. All groups of a block of the
     /// table share that block, so it is not asked each time.
     pub(super) desc: Option<GroupDesc>,
+    /// The inodes before this index are in use.
+    pub(super) used_before: u32,
 }
 
 /// Sums over all descriptors.

@@ -140,11 +140,12 @@ impl InodeAllocator {
         let mut state = self.slot(group).inodes.lock();
         let mut view = self.view(&*edit, group, &mut state)?;
         let per_group = self.sb().inodes_per_group();
-        let from = self.first_index(group);
+        let from = self.first_index(group).max(state.used_before);
         let Some(index) = bitmap::next_zero(&view.bits, from as usize, per_group as usize) else {
             return Ok(None);
         };
         let index = index as u32;
+        state.used_before = index;
         let change = Change {
             index,
             used: true,
@@ -312,6 +313,9 @@ impl InodeAllocator {
         change: &Change,
     ) -> Result<()> {
         state.desc = None;
+        if !change.used {
+            state.used_before = state.used_before.min(change.index);
+        }
         let csum = self.write_bitmap(edit, view, change.index, change.used)?;
         let done = self.write_desc(edit, group, change, csum);
         if done.is_err() && !view.fresh {

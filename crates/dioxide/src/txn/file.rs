@@ -13,7 +13,7 @@ use crate::map::tree::{
 use crate::map::{MapGuard, MapKind, Mapping};
 use crate::mount::Mount;
 use crate::{Error, FileType, Result, Shortage};
-use dioxide_format::extent::Extent;
+use dioxide_format::extent::{Extent, ExtentNode};
 use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Lblk, Pblk};
@@ -293,6 +293,8 @@ impl Mount {
         }
         let mut root = *disk.i_block();
         match disk.uses_extents() {
+            // Most that are removed while they are small.
+            true if ExtentNode::parse(&root, None).is_ok_and(|node| node.is_empty()) => Ok(false),
             true => Ok(!Tree::new(&self.owner(inode), &mut root).is_empty(&self.reader())?),
             false => Ok(root.iter().any(|&byte| byte != 0)),
         }
