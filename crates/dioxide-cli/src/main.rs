@@ -36,11 +36,6 @@ mod walk;
 use clap::{ArgMatches, FromArgMatches};
 use std::process::ExitCode;
 
-/// Inodes in memory are aligned to the processor's cache lines and come and go with each file that is opened: of the system's
-/// allocator that is a fifth of the time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let words = match helper::translate(std::env::args_os()) {
         Ok(words) => words,

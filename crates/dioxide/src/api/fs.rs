@@ -289,7 +289,7 @@ impl MountOptions {
     }
 
     /// How many bytes of names that were looked up are kept in memory at most. Memory is taken when there are names for it, some 60 bytes
-    /// for one of 16 bytes, so that a directory of ten million takes 1 GiB. By default a sixteenth
+    /// for one of 13 bytes, so that a directory of ten million takes 0.6 GiB. By default a sixteenth
     /// of the machine's memory, or of what its container may use, but 1 GiB at most. Names of more than 233 bytes are not kept.
     pub fn name_cache(mut self, bytes: usize) -> Self {
         self.name_cache = Some(bytes);

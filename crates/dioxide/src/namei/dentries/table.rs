@@ -349,6 +349,18 @@ mod tests {
     }
 
     #[test]
+    fn names_that_differ_in_the_last_byte_lie_side_by_side() {
+        let table = Table::new(1 << 20);
+        let first = table.hash(key(2, b"file-10"));
+        for (at, name) in [b"file-11", b"file-12", b"file-13"].into_iter().enumerate() {
+            let distance = table.hash(key(2, name)).wrapping_sub(first);
+            assert_eq!(distance, at as u64 + 1);
+        }
+        assert!(table.hash(key(2, b"file-20")).wrapping_sub(first) > 255);
+        assert!(table.hash(key(3, b"file-11")).wrapping_sub(first) > 255);
+    }
+
+    #[test]
     fn name_that_was_asked_for_outlives_those_that_were_not() {
         let table = Table::new(0);
         for number in 0..100_000u32 {
