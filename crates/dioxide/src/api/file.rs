@@ -588,6 +588,7 @@ impl Drop for File {
     fn drop(&mut self) {
         self.mount.closed(&self.inode);
         self.mount.keep_times(&self.inode);
+        self.mount.inodes.let_go(&self.inode);
     }
 }
 

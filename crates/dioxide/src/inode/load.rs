@@ -191,6 +191,21 @@ impl InodeCache {
         inode
     }
 
+    /// Forgets an inode that is about to be let go, if nobody else holds it: its memory can be the next one's at once, and
+    /// does not wait for another thread to sweep.
+    pub(crate) fn let_go(&self, inode: &Arc<Inode>) {
+        if Arc::strong_count(inode) > 1 {
+            return;
+        }
+        let mut shard = self.shard(inode.ino).lock();
+        // Whoever does not hold it gets it under this lock only.
+        let is_last = Arc::strong_count(inode) == 1;
+        let is_this = |entry: &Weak<Inode>| std::ptr::eq(entry.as_ptr(), Arc::as_ptr(inode));
+        if is_last && shard.inodes.get(&inode.ino).is_some_and(is_this) {
+            shard.inodes.remove(&inode.ino);
+        }
+    }
+
     /// How many entries there are, those that nobody holds included.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

@@ -362,6 +362,21 @@ mod tests {
     }
 
     #[test]
+    fn inode_is_let_go_by_its_last_holder_only() {
+        let mount = open(&indexed("metadata_csum", "half_md4", "1"));
+        let path = format!("/d/{}", name(0));
+        let look = || mount.lookup(path.as_bytes(), true).expect("it is there");
+        let (one, two) = (look(), look());
+        let before = mount.inodes.len();
+        mount.inodes.let_go(&one);
+        assert_eq!(mount.inodes.len(), before);
+        assert!(Arc::ptr_eq(&one, &look()));
+        drop(two);
+        mount.inodes.let_go(&one);
+        assert_eq!(mount.inodes.len(), before - 1);
+    }
+
+    #[test]
     fn inodes_that_nobody_holds_are_forgotten() {
         let mount = open(&indexed("metadata_csum", "half_md4", "1"));
         for at in 0..NAMES {
