@@ -49,6 +49,51 @@ const SHARDS: usize = 16;
 const EVICT_STEPS: usize = 8;
 /// What part of the budget fresh blocks have for themselves, once it is used up.
 const FRESH_PART: usize = 16;
+/// What part of the budget memory is kept for beyond it, once it is nobody's.
+const SPARE_PART: usize = 8;
+
+/// Memory of versions that are nobody's any more, for the next that are made. One thread changes a block and another commits
+/// what it was: the allocator would have them meet in a lock, and take its time for pieces of that size.
+struct Spare {
+    most: usize,
+    versions: Mutex<Vec<Arc<[u8]>>>,
+}
+
+impl Spare {
+    /// At most so many versions.
+    fn new(most: usize) -> Spare {
+        Spare {
+            most,
+            versions: Mutex::default(),
+        }
+    }
+
+    /// One that nobody has, with bytes of old.
+    fn take(&self) -> Option<Arc<[u8]>> {
+        self.versions.lock().pop()
+    }
+
+    /// Keeps the memory of a version, unless somebody reads it.
+    fn give(&self, mut bytes: Arc<[u8]>) {
+        if Arc::get_mut(&mut bytes).is_none() {
+            return;
+        }
+        let mut versions = self.versions.lock();
+        if versions.len() < self.most {
+            versions.push(bytes);
+        }
+    }
+
+    /// A version with these bytes, which nobody else has.
+    fn copy_of(&self, bytes: &[u8]) -> Arc<[u8]> {
+        let Some(mut copy) = self.take() else {
+            return bytes.into();
+        };
+        let memory = Arc::get_mut(&mut copy).expect("it is nobody's");
+        memory.copy_from_slice(bytes);
+        copy
+    }
+}
 
 /// A cached metadata block. Whoever holds one pins it in the cache.
 pub(crate) struct Buffer {
@@ -62,6 +107,7 @@ pub(crate) struct Buffer {
     /// The transaction that it is part of, if that is the running one; 0 if it was freed since. Changed under
     /// the journal's state.
     tid: AtomicU64,
+    spare: Arc<Spare>,
 }
 
 /// How often a block was freed while somebody had its buffer: tells whether a change of it is older than
@@ -83,6 +129,8 @@ struct Version {
     kind: &'static str,
     /// Judges it when it is committed: the kind that made it, if that can.
     judge: Option<Arc<dyn Kind>>,
+    /// The judge completes it when its transaction closes.
+    is_incomplete: bool,
 }
 
 impl Version {
@@ -96,8 +144,9 @@ impl Version {
 }
 
 impl Buffer {
-    fn new(block: Pblk) -> Buffer {
+    fn new(block: Pblk, spare: &Arc<Spare>) -> Buffer {
         Buffer {
+            spare: spare.clone(),
             block,
             change: Mutex::new(()),
             slot: Mutex::new(Slot::Loading),
@@ -112,9 +161,11 @@ impl Buffer {
     /// reads what was there.
     fn renewed(mut left: Arc<Buffer>, block: Pblk) -> (Arc<Buffer>, Option<Arc<[u8]>>) {
         let Some(buffer) = Arc::get_mut(&mut left) else {
-            return (Arc::new(Buffer::new(block)), None);
+            let spare = &left.spare;
+            return (Arc::new(Buffer::new(block, spare)), None);
         };
-        let was = std::mem::replace(buffer, Buffer::new(block));
+        let new = Buffer::new(block, &buffer.spare);
+        let was = std::mem::replace(buffer, new);
         let memory = match was.slot.into_inner() {
             Slot::Ready(Version { mut bytes, .. }) => {
                 Arc::get_mut(&mut bytes).is_some().then_some(bytes)
@@ -151,15 +202,57 @@ impl Buffer {
         }
     }
 
-    /// The current version, and who judges it before it is committed.
+    /// Its kind completes it when the transaction closes that it is part of.
+    ///
+    /// # Panics
+    /// If the kind does not keep itself; as [`Buffer::bytes`].
+    pub(crate) fn complete_by(&self, kind: &dyn Kind) {
+        match &mut *self.slot.lock() {
+            Slot::Ready(version) => {
+                version.made_by(kind);
+                assert!(
+                    version.judge.is_some(),
+                    "a kind that completes keeps itself"
+                );
+                version.is_incomplete = true;
+            }
+            _ => unreachable!("a buffer of a transaction was loaded"),
+        }
+    }
+
+    /// The version that a transaction commits, completed, and who judges it before.
     ///
     /// # Panics
     /// As [`Buffer::bytes`].
     pub(crate) fn freeze(&self) -> (Arc<[u8]>, Option<Arc<dyn Kind>>) {
+        if let Some(kind) = self.take_incomplete() {
+            let mut complete = |bytes: &mut [u8]| {
+                kind.complete(self.block, bytes);
+                Ok(())
+            };
+            let completed = self.change(&*kind, &mut complete);
+            completed.expect("completing does not fail");
+        }
         match &*self.slot.lock() {
             Slot::Ready(version) => (version.bytes.clone(), version.judge.clone()),
             _ => unreachable!("a buffer of a transaction was loaded"),
         }
+    }
+
+    /// Who has to complete it.
+    fn take_incomplete(&self) -> Option<Arc<dyn Kind>> {
+        match &mut *self.slot.lock() {
+            Slot::Ready(version) => {
+                let is_incomplete = std::mem::take(&mut version.is_incomplete);
+                version.judge.clone().filter(|_| is_incomplete)
+            }
+            _ => None,
+        }
+    }
+
+    /// A version of it is not needed any more.
+    pub(crate) fn give_back(&self, bytes: Arc<[u8]>) {
+        self.spare.give(bytes);
     }
 
     fn set(&self, slot: Slot) {
@@ -195,8 +288,8 @@ impl Buffer {
             version.made_by(kind);
             return Ok(());
         }
-        let mut bytes = self.bytes();
-        let copy = Arc::make_mut(&mut bytes);
+        let mut bytes = self.spare.copy_of(&self.bytes());
+        let copy = Arc::get_mut(&mut bytes).expect("just made");
         change(copy)?;
         kind.seal(self.block, copy);
         if let Slot::Ready(version) = &mut *self.slot.lock() {
@@ -423,6 +516,7 @@ struct Cache {
     /// Blocks per shard that the budget allows.
     limit: usize,
     shards: [Shard; SHARDS],
+    spare: Arc<Spare>,
 }
 
 impl BufferCache {
@@ -442,6 +536,7 @@ impl BufferCache {
             device,
             block_bytes,
             limit,
+            spare: Arc::new(Spare::new(limit * SHARDS / SPARE_PART)),
             shards: std::array::from_fn(|_| Shard(Mutex::new(Blocks::new(limit)))),
         }))
     }
@@ -525,7 +620,7 @@ impl BufferCache {
 
     /// Makes the block one with these bytes, sealed, whatever it was.
     pub(crate) fn create(&self, block: Pblk, kind: &dyn Kind, bytes: &[u8]) -> Arc<Buffer> {
-        let mut bytes: Arc<[u8]> = Arc::from(bytes);
+        let mut bytes = self.0.spare.copy_of(bytes);
         kind.seal(block, Arc::get_mut(&mut bytes).expect("just made"));
         loop {
             let (buffer, new) = self.find_or_insert(block);
@@ -537,6 +632,7 @@ impl BufferCache {
                 bytes,
                 kind: kind.name(),
                 judge: kind.keep(),
+                is_incomplete: false,
             }));
             drop(one_at_a_time);
             return buffer;
@@ -582,7 +678,10 @@ impl BufferCache {
         }
         let (buffer, memory) = match shard.evict(self.0.limit - 1, EVICT_STEPS) {
             Some(left) => Buffer::renewed(left, block),
-            None => (Arc::new(Buffer::new(block)), None),
+            None => (
+                Arc::new(Buffer::new(block, &self.0.spare)),
+                self.0.spare.take(),
+            ),
         };
         shard.insert(block.0, buffer.clone());
         (buffer, Some(New { memory }))
@@ -597,6 +696,7 @@ impl BufferCache {
             bytes,
             kind: kind.name(),
             judge: None,
+            is_incomplete: false,
         }));
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! block, and each block is sealed (its checksum made right) when the closure returns.
 
 use crate::Result;
+use crate::transaction::Tid;
 use dioxide_format::types::Pblk;
 use std::fmt;
 use std::sync::Arc;
@@ -25,12 +26,20 @@ pub trait Kind: fmt::Debug + Send + Sync {
     /// Brings the block's own checksum up to date after a change.
     fn seal(&self, block: Pblk, bytes: &mut [u8]);
 
+    /// Writes into the block what its owner has in memory only, when a transaction closes that the block was made part of by
+    /// [`Edit::change_at_close`]. No handle is open then. A kind that does so [keeps](Kind::keep) itself.
+    fn complete(&self, _: Pblk, _: &mut [u8]) {}
+
     /// Itself, to [`verify`](Kind::verify) what has become of the block before it goes into the log; nothing for a kind whose
     /// blocks cannot be judged alone.
     fn keep(&self) -> Option<Arc<dyn Kind>> {
         None
     }
 }
+
+/// The transaction in which somebody last asked for [`Edit::change_at_close`].
+#[derive(Debug, Default)]
+pub struct Asked(pub(crate) Tid);
 
 /// Reads and changes metadata blocks, all of one size. What was changed through one `Edit` becomes
 /// durable together or not at all.
@@ -56,6 +65,14 @@ pub trait Edit {
         kind: &dyn Kind,
         change: &mut dyn FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<()>;
+
+    /// Has `kind` [complete](Kind::complete) the block when the transaction closes. What the owner has in memory from now on
+    /// is part of the transaction, as if the block was changed. For a block of which many threads change small parts: only the
+    /// first of them in each transaction goes to the block itself. `asked` is the owner's, for one block and one journal.
+    ///
+    /// # Errors
+    /// As [`Edit::modify`]. The block is no part of the transaction then.
+    fn change_at_close(&mut self, block: Pblk, kind: &dyn Kind, asked: &mut Asked) -> Result<()>;
 
     /// Makes a block that was just allocated a metadata block with these bytes (sealed by `kind`),
     /// without reading it. Cancels an earlier revocation.

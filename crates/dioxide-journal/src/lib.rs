@@ -20,5 +20,5 @@ pub mod log;
 pub mod recovery;
 pub mod transaction;
 
-pub use edit::{Edit, Kind};
+pub use edit::{Asked, Edit, Kind};
 pub use error::{Error, Result};

@@ -125,7 +125,7 @@ impl Running {
                 block,
                 bytes,
                 judge,
-                _pin: buffer,
+                pin: buffer,
             }
         };
         Closed {
@@ -147,7 +147,13 @@ pub(crate) struct Frozen {
     /// What it has to be, if that can be told.
     judge: Option<Arc<dyn Kind>>,
     /// Pins the block in the cache.
-    pub(crate) _pin: Arc<Buffer>,
+    pin: Arc<Buffer>,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.pin.give_back(std::mem::take(&mut self.bytes));
+    }
 }
 
 impl Frozen {

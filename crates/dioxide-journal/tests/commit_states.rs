@@ -15,9 +15,9 @@ use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
 use dioxide_journal::journal::{Handle, Journal};
 use dioxide_journal::transaction::{State, Tid};
-use dioxide_journal::{Edit, Error};
+use dioxide_journal::{Asked, Edit, Error, Kind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 const FORM: Form = Form::V3;
@@ -592,4 +592,82 @@ fn eviction_never_drops_what_is_not_home() {
     let stats = journal.cache().stats();
     assert_eq!(stats.pinned, 0);
     assert!(stats.blocks <= 16, "{stats:?}");
+}
+
+/// Blocks that count in memory, and get the count when a transaction closes.
+#[derive(Clone, Debug, Default)]
+struct Later(Arc<AtomicU64>);
+
+impl Kind for Later {
+    fn name(&self) -> &'static str {
+        Summed.name()
+    }
+
+    fn verify(&self, block: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
+        Summed.verify(block, bytes)
+    }
+
+    fn seal(&self, block: Pblk, bytes: &mut [u8]) {
+        Summed.seal(block, bytes);
+    }
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn complete(&self, _: Pblk, bytes: &mut [u8]) {
+        bytes[16..24].copy_from_slice(&self.0.load(Ordering::Relaxed).to_le_bytes());
+    }
+}
+
+#[test]
+fn change_at_close_commits_what_the_owner_had_when_the_transaction_closed() {
+    let (memory, journal) = journal();
+    let (later, mut asked) = (Later::default(), Asked::default());
+    let mut count = |to: u64, credits: u32| {
+        let mut handle = journal.start(credits).expect("start");
+        let done = handle.change_at_close(Pblk(3), &later, &mut asked);
+        if done.is_ok() {
+            later.0.store(to, Ordering::Relaxed);
+        }
+        handle.stop().expect("stop");
+        done
+    };
+    assert!(count(9, 0).is_err(), "the first one needs a credit");
+    for to in [1, 2] {
+        count(to, 2 - to as u32).expect("the second one needs none");
+    }
+    assert_eq!(version(&journal, 3), 0, "not before the transaction closes");
+    assert_eq!(recovered(&memory, 3), 0);
+    journal.force_commit().expect("commit");
+    assert_eq!(recovered(&memory, 3), 2);
+    assert_eq!(version(&journal, 3), 2);
+    // Nobody asks in the next one.
+    later.0.store(7, Ordering::Relaxed);
+    change(&journal, 4, 1);
+    journal.force_commit().expect("commit");
+    assert_eq!((recovered(&memory, 3), recovered(&memory, 4)), (2, 1));
+    assert!(count(8, 0).is_err(), "it is another transaction");
+    count(8, 1).expect("it asks again");
+    journal.force_commit().expect("commit");
+    assert_eq!(recovered(&memory, 3), 8);
+}
+
+#[test]
+fn versions_of_readers_stay_while_memory_of_others_is_used_again() {
+    let (memory, journal) = journal();
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    let read = journal.cache().read(Pblk(3), &Summed).expect("cached");
+    for round in 2..40 {
+        for block in [3, 4, 5] {
+            change(&journal, block, round);
+        }
+        journal.force_commit().expect("commit");
+    }
+    journal.flush().expect("flush");
+    assert_eq!(read[..], content(3, 1)[..]);
+    for block in [3, 4, 5] {
+        assert_eq!(recovered(&memory, block), 39);
+    }
 }

@@ -3,7 +3,7 @@
 use super::{Core, Journal};
 use crate::buffer::{Buffer, Freed};
 use crate::transaction::{OnCommit, Ordered, Tid};
-use crate::{Edit, Error, Kind, Result};
+use crate::{Asked, Edit, Error, Kind, Result};
 use dioxide_format::types::Pblk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -225,6 +225,19 @@ impl Edit for Handle<'_> {
         let buffer = self.core().cache.pin(block, kind)?;
         buffer.change(kind, change)?;
         self.add(block, buffer);
+        Ok(())
+    }
+
+    fn change_at_close(&mut self, block: Pblk, kind: &dyn Kind, asked: &mut Asked) -> Result<()> {
+        // Who asked first may be open still. The transaction closes after it has ended.
+        if asked.0 == self.tid {
+            return self.core().check_aborted();
+        }
+        self.check(block)?;
+        let buffer = self.core().cache.pin(block, kind)?;
+        buffer.complete_by(kind);
+        self.add(block, buffer);
+        asked.0 = self.tid;
         Ok(())
     }
 

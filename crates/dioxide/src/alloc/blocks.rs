@@ -217,21 +217,21 @@ impl BlockAllocator {
             let kind = BlockBitmap { sb, desc: &desc };
             edit.read(desc.block_bitmap(), &kind).map_err(Error::from)?
         };
-        Ok(View { desc, bits, fresh })
+        Ok(View::new(desc, bits, fresh))
     }
 
     /// The count must be right, and metadata in use.
     fn check_loaded(&self, group: Group, view: &View) -> Result<()> {
         let end = self.sb().clusters_in_group(group) as usize;
         let (free, counted) = (
-            bitmap::count_free(&view.bits, end),
+            bitmap::count_free(view.bits(), end),
             view.desc.free_clusters_count(),
         );
         if free != counted as usize {
             let what = format!("{free} bits are clear, its descriptor counts {counted}");
             return Err(damaged(group, what));
         }
-        let clear = |range: Range<usize>| bitmap::next_zero(&view.bits, range.start, range.end);
+        let clear = |range: Range<usize>| bitmap::next_zero(view.bits(), range.start, range.end);
         let mut metadata = self.groups.metadata_bits(group, &view.desc).into_iter();
         match metadata.find_map(clear) {
             Some(bit) => Err(damaged(group, format!("bit {bit} is clear, and metadata"))),

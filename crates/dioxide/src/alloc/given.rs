@@ -42,7 +42,7 @@ impl InodeAllocator {
         let (group, index) = self.place_of(ino)?;
         let mut state = self.slot(group).inodes.lock();
         let view = self.view(edit, group, &mut state)?;
-        Ok(bitmap::get(&view.bits, index as usize))
+        Ok(bitmap::get(view.bits(), index as usize))
     }
 
     /// Makes a free inode used. Changes [`ALLOCATE_CREDITS`](Self::ALLOCATE_CREDITS) metadata blocks.
@@ -54,7 +54,7 @@ impl InodeAllocator {
         self.blocks.initialise(edit, group)?;
         let mut state = self.slot(group).inodes.lock();
         let view = self.view(&*edit, group, &mut state)?;
-        if bitmap::get(&view.bits, index as usize) {
+        if bitmap::get(view.bits(), index as usize) {
             return Err(wrong(ino, "taken, and in use already"));
         }
         let change = Change {
@@ -63,7 +63,7 @@ impl InodeAllocator {
             directory,
         };
         self.write(edit, group, &mut state, &view, &change)?;
-        match self.alone(&view.bits, index) {
+        match self.alone(view.bits(), index) {
             true => self.clear_table_block(edit, &view.desc, index),
             false => Ok(()),
         }

@@ -8,12 +8,18 @@
 //!   `used_dirs` under that of `inodes`; all four may be read without it, as hints. [`UNKNOWN`]
 //!   until the group is first looked at.
 //! - Block bitmap and inode bitmap of a group have different locks. Both change one descriptor,
-//!   each its own fields of it, inside `Edit::modify`, which makes that one step.
+//!   each its own fields of it, under the lock of [`Slot::desc`].
+//! - A descriptor is here as it is now once it was looked at. All groups of a block of the table share that block, so it is not
+//!   changed each time: it gets the descriptors that changed when the transaction closes ([`Edit::change_at_close`]).
+//!   Whoever reads the block itself finds them as of the last commit.
+//!
+//! Locks: a group's `blocks` or `inodes`, then `desc`, then the cache's. Completing a block takes the `desc` of those groups
+//! that changed, which are in memory, so that nobody reads the block with such a lock.
 //!
 //! Rejected: all groups in one vector. A sparse image may claim billions of them, so slots are made
 //! in chunks, when a group of the chunk is first touched.
 
-use super::kinds::DescBlock;
+use super::kinds::{DescBlock, DescRead};
 use super::pool::GroupBlocks;
 use crate::txn::damage::Damage;
 use crate::{Error, Place, Result};
@@ -22,7 +28,7 @@ use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::system_zone::SystemZone;
 use dioxide_format::types::{Group, Pblk};
-use dioxide_journal::{Edit, Kind};
+use dioxide_journal::{Asked, Edit, Kind};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -66,8 +72,9 @@ impl Default for Hint {
     }
 }
 
-/// One group.
+/// One group. On cache lines of its own: neighbours are changed by different threads.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Slot {
     /// Free clusters, as the descriptor counts them.
     pub(super) free_clusters: Hint,
@@ -81,17 +88,23 @@ pub(super) struct Slot {
     pub(super) inodes: Mutex<GroupInodes>,
     /// Its block bitmap was written; it stays so.
     pub(super) initialised: AtomicBool,
-    /// The descriptor was found right: from then on only this mount changes it.
-    checked: AtomicBool,
+    desc: Mutex<Known>,
+    /// The block of the table does not have the descriptor as it is now. Changed under the lock of `desc`.
+    is_ahead: AtomicBool,
+}
+
+/// A descriptor.
+#[derive(Debug, Default)]
+struct Known {
+    /// Once it was found right: from then on only this mount changes it. Its own checksum may be old.
+    desc: Option<GroupDesc>,
+    asked: Asked,
 }
 
 /// What the inode allocator knows of a group, guarded by its lock.
 #[derive(Debug, Default)]
 pub(super) struct GroupInodes {
     pub(super) load: Load,
-    /// The descriptor as this allocator left it; what it says of blocks may be old. All groups of a block of the
-    /// table share that block, so it is not asked each time.
-    pub(super) desc: Option<GroupDesc>,
     /// The inodes before this index are in use.
     pub(super) used_before: u32,
 }
@@ -118,10 +131,8 @@ impl Totals {
 /// All groups of a file system.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    sb: Arc<SuperBlock>,
+    table: Arc<Table>,
     zone: SystemZone,
-    checksum: GroupChecksum,
-    chunks: Box<[OnceLock<Box<[Slot]>>]>,
     /// Who is told of groups that are passed over.
     damage: Arc<Damage>,
 }
@@ -149,16 +160,27 @@ pub(super) fn contradiction(
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) desc: GroupDesc,
-    pub(super) bits: Arc<[u8]>,
+    /// Until it is given up.
+    bits: Option<Arc<[u8]>>,
     /// The bitmap is computed and was never written.
     pub(super) fresh: bool,
 }
 
 impl View {
+    pub(super) fn new(desc: GroupDesc, bits: Arc<[u8]>, fresh: bool) -> View {
+        let bits = Some(bits);
+        View { desc, bits, fresh }
+    }
+
+    /// The bitmap; nothing once it was given up.
+    pub(super) fn bits(&self) -> &[u8] {
+        self.bits.as_deref().unwrap_or_default()
+    }
+
     /// Gives up the bytes of a bitmap that was read, so that it can be changed in place.
     pub(super) fn let_go(&mut self) {
         if !self.fresh {
-            self.bits = Arc::default();
+            self.bits = None;
         }
     }
 
@@ -171,7 +193,7 @@ impl View {
         change: &mut dyn FnMut(&mut [u8]) -> dioxide_journal::Result<()>,
     ) -> Result<()> {
         let changed = if self.fresh {
-            let mut bytes = self.bits.to_vec();
+            let mut bytes = self.bits().to_vec();
             change(&mut bytes).and_then(|()| edit.create(block, kind, &bytes))
         } else {
             edit.modify(block, kind, change)
@@ -180,16 +202,69 @@ impl View {
     }
 }
 
+/// The slots, and where each group's descriptor lies.
+#[derive(Debug)]
+pub(super) struct Table {
+    sb: Arc<SuperBlock>,
+    checksum: GroupChecksum,
+    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+}
+
+impl Table {
+    fn new(sb: Arc<SuperBlock>) -> Table {
+        let chunks = (sb.group_count() as usize).div_ceil(CHUNK);
+        Table {
+            checksum: GroupChecksum::of(&sb),
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            sb,
+        }
+    }
+
+    fn slot(&self, group: Group) -> &Slot {
+        let (chunk, at) = (group.0 as usize / CHUNK, group.0 as usize % CHUNK);
+        let len = (self.sb.group_count() as usize - chunk * CHUNK).min(CHUNK);
+        &self.chunks[chunk].get_or_init(|| (0..len).map(|_| Slot::default()).collect())[at]
+    }
+
+    /// The groups whose descriptors one block of the table holds.
+    fn groups_of(&self, index: u32) -> Range<u32> {
+        let per_block = self.sb.descs_per_block().max(1);
+        let first = index.saturating_mul(per_block);
+        first..first.saturating_add(per_block).min(self.sb.group_count())
+    }
+
+    /// The index of the block of the table that holds a descriptor, and the byte in it.
+    fn place(&self, group: Group) -> (u32, usize) {
+        let per_block = self.sb.descs_per_block().max(1);
+        let at = (group.0 % per_block) as usize * self.sb.desc_size();
+        (group.0 / per_block, at)
+    }
+
+    /// Brings one block of the table up to date.
+    pub(super) fn complete(&self, index: u32, bytes: &mut [u8]) {
+        for group in self.groups_of(index).map(Group) {
+            let slot = self.slot(group);
+            if !slot.is_ahead.load(Ordering::Acquire) {
+                continue;
+            }
+            let mut known = slot.desc.lock();
+            let desc = known.desc.as_mut().expect("it was changed in memory");
+            desc.update_checksum(group, self.checksum);
+            let (_, at) = self.place(group);
+            let encoded = desc.encode();
+            bytes[at..at + encoded.len()].copy_from_slice(&encoded);
+            slot.is_ahead.store(false, Ordering::Release);
+        }
+    }
+}
+
 impl Groups {
     /// `zone` holds the blocks that are never free: all fixed metadata that is known, and the
     /// journal. A group's own metadata is taken from its descriptor in any case.
     pub(crate) fn new(sb: Arc<SuperBlock>, zone: SystemZone) -> Groups {
-        let chunks = (sb.group_count() as usize).div_ceil(CHUNK);
         Groups {
-            checksum: GroupChecksum::of(&sb),
-            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            table: Arc::new(Table::new(sb)),
             zone,
-            sb,
             damage: Arc::new(Damage::new(None)),
         }
     }
@@ -205,53 +280,60 @@ impl Groups {
     }
 
     pub(crate) fn sb(&self) -> &SuperBlock {
-        &self.sb
+        &self.table.sb
     }
 
     /// Number of groups.
     pub(super) fn count(&self) -> u32 {
-        self.sb.group_count()
+        self.sb().group_count()
     }
 
     /// The group's slot. `group` must be one of the file system's.
     pub(super) fn slot(&self, group: Group) -> &Slot {
-        let (chunk, at) = (group.0 as usize / CHUNK, group.0 as usize % CHUNK);
-        let len = (self.count() as usize - chunk * CHUNK).min(CHUNK);
-        &self.chunks[chunk].get_or_init(|| (0..len).map(|_| Slot::default()).collect())[at]
+        self.table.slot(group)
     }
 
     /// The block of the table that holds a descriptor, and the byte in it.
     fn desc_place(&self, group: Group) -> (Pblk, usize) {
-        let per_block = self.sb.descs_per_block().max(1);
-        let block = self.sb.descriptor_block(group.0 / per_block);
-        (block, (group.0 % per_block) as usize * self.sb.desc_size())
+        let (index, at) = self.table.place(group);
+        (self.sb().descriptor_block(index), at)
     }
 
-    fn parse(&self, group: Group, bytes: &[u8]) -> dioxide_format::Result<GroupDesc> {
-        let desc = GroupDesc::parse(bytes, self.sb.desc_size())?;
-        let slot = self.slot(group);
-        if !slot.checked.load(Ordering::Relaxed) {
-            desc.verify_checksum(group, self.checksum)?;
-            desc.validate(&self.sb, group)?;
-            slot.checked.store(true, Ordering::Relaxed);
-        }
-        Ok(desc)
+    /// The descriptor at byte `at` of a block of the table, checked.
+    fn parse(&self, group: Group, block: Pblk, bytes: &[u8], at: usize) -> Result<GroupDesc> {
+        let sb = self.sb();
+        let desc = || {
+            let desc = GroupDesc::parse(bytes.get(at..).unwrap_or(&[]), sb.desc_size())?;
+            desc.verify_checksum(group, self.table.checksum)?;
+            desc.validate(sb, group)?;
+            Ok(desc)
+        };
+        desc().map_err(|error| Error::format(error, Place::block(block.0).at(at as u64)))
     }
 
-    /// The descriptor of a group, checked. Blocks on the device when it is not cached.
+    /// The descriptor of a group, checked. Blocks on the device when it was not looked at before.
     pub(super) fn desc(&self, edit: &dyn Edit, group: Group) -> Result<GroupDesc> {
-        let (block, at) = self.desc_place(group);
-        let bytes = edit.read(block, &DescBlock).map_err(Error::from)?;
-        self.parse_at(group, block, &bytes, at)
+        let mut known = self.slot(group).desc.lock();
+        self.look(edit, group, &mut known).cloned()
     }
 
-    /// The descriptor at byte `at` of a block of the table.
-    fn parse_at(&self, group: Group, block: Pblk, bytes: &[u8], at: usize) -> Result<GroupDesc> {
-        self.parse(group, bytes.get(at..).unwrap_or(&[]))
-            .map_err(|error| Error::format(error, Place::block(block.0).at(at as u64)))
+    fn look<'a>(
+        &self,
+        edit: &dyn Edit,
+        group: Group,
+        known: &'a mut Known,
+    ) -> Result<&'a mut GroupDesc> {
+        match &mut known.desc {
+            Some(desc) => Ok(desc),
+            none => {
+                let (block, at) = self.desc_place(group);
+                let bytes = edit.read(block, &DescRead).map_err(Error::from)?;
+                Ok(none.insert(self.parse(group, block, &bytes, at)?))
+            }
+        }
     }
 
-    /// Changes a descriptor as it is now, and makes its checksum right. If `change` fails, it stays
+    /// Changes a descriptor as it is now; its checksum is made right when the transaction closes. If `change` fails, it stays
     /// as it was.
     pub(super) fn change_desc(
         &self,
@@ -259,37 +341,34 @@ impl Groups {
         group: Group,
         change: &mut dyn FnMut(Pblk, &mut GroupDesc) -> dioxide_journal::Result<()>,
     ) -> Result<()> {
-        let (block, at) = self.desc_place(group);
-        let fail = |source| dioxide_journal::Error::Block {
-            block: block.0,
-            source,
+        let slot = self.slot(group);
+        let mut known = slot.desc.lock();
+        let mut desc = self.look(&*edit, group, &mut known)?.clone();
+        let (index, _) = self.table.place(group);
+        let block = self.sb().descriptor_block(index);
+        change(block, &mut desc)?;
+        let kind = DescBlock {
+            table: &self.table,
+            index,
         };
-        let mut on_block = |bytes: &mut [u8]| {
-            let mut desc = self
-                .parse(group, bytes.get(at..).unwrap_or(&[]))
-                .map_err(fail)?;
-            change(block, &mut desc)?;
-            desc.update_checksum(group, self.checksum);
-            let encoded = desc.encode();
-            bytes[at..at + encoded.len()].copy_from_slice(&encoded);
-            Ok(())
-        };
-        edit.modify(block, &DescBlock, &mut on_block)
-            .map_err(Error::from)
+        edit.change_at_close(block, &kind, &mut known.asked)?;
+        known.desc = Some(desc);
+        slot.is_ahead.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Whether a group has a flag that counts: without descriptor checksums none does.
     pub(super) fn has_flag(&self, desc: &GroupDesc, flag: u16) -> bool {
-        self.sb.features().group_csum() && desc.flags() & flag != 0
+        self.sb().features().group_csum() && desc.flags() & flag != 0
     }
 
     /// Bits of a group's block bitmap that are metadata: the group's own wherever it lies in it, and
     /// what the zone has there. May overlap and come in any order.
     pub(super) fn metadata_bits(&self, group: Group, desc: &GroupDesc) -> Vec<Range<usize>> {
-        let first = self.sb.group_first_block(group).0;
-        let blocks = first..first + u64::from(self.sb.blocks_in_group(group));
-        let ratio = u64::from(self.sb.cluster_ratio());
-        let own = desc.metadata_ranges(&self.sb, group);
+        let first = self.sb().group_first_block(group).0;
+        let blocks = first..first + u64::from(self.sb().blocks_in_group(group));
+        let ratio = u64::from(self.sb().cluster_ratio());
+        let own = desc.metadata_ranges(self.sb(), group);
         let all = self.zone.ranges();
         let known = &all[all.partition_point(|range| range.end <= blocks.start)..];
         known
@@ -305,14 +384,14 @@ impl Groups {
 
     /// The block bitmap of a group whose bitmap was never written.
     pub(super) fn initial_block_bitmap(&self, group: Group, desc: &GroupDesc) -> Vec<u8> {
-        let mut bytes = vec![0; self.sb.block_size() as usize];
+        let mut bytes = vec![0; self.sb().block_size() as usize];
         for range in self.metadata_bits(group, desc) {
             bitmap::put_range(&mut bytes, range, true);
         }
         let bits = bytes.len() * 8;
         bitmap::put_range(
             &mut bytes,
-            self.sb.clusters_in_group(group) as usize..bits,
+            self.sb().clusters_in_group(group) as usize..bits,
             true,
         );
         bytes
@@ -325,13 +404,13 @@ impl Groups {
     /// The device's; damaged descriptors.
     pub(crate) fn totals(&self, edit: &dyn Edit) -> Result<Totals> {
         let mut totals = Totals::default();
-        let per_block = self.sb.descs_per_block().max(1);
-        for first in (0..self.count()).step_by(per_block as usize) {
-            let end = first.saturating_add(per_block).min(self.count());
-            let block = self.desc_place(Group(first)).0;
-            let bytes = edit.read(block, &DescBlock).map_err(Error::from)?;
-            for (i, group) in (first..end).map(Group).enumerate() {
-                totals.add(&self.parse_at(group, block, &bytes, i * self.sb.desc_size())?);
+        let per_block = self.sb().descs_per_block().max(1);
+        for index in 0..self.count().div_ceil(per_block) {
+            let block = self.sb().descriptor_block(index);
+            let bytes = edit.read(block, &DescRead).map_err(Error::from)?;
+            for group in self.table.groups_of(index).map(Group) {
+                let (_, at) = self.table.place(group);
+                totals.add(&self.parse(group, block, &bytes, at)?);
             }
         }
         Ok(totals)

@@ -19,7 +19,7 @@ use dioxide_format::types::{Group, Ino, Pblk};
 use dioxide_journal::Edit;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// What the inode will be, which decides where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +44,24 @@ pub(crate) struct NewInode {
 pub(crate) struct InodeAllocator {
     pub(super) blocks: Arc<BlockAllocator>,
     pub(super) spread: Spread,
-    /// Changed by all threads, and beside what they only read.
-    free: CachePadded<AtomicU64>,
+    free: ByGroup,
     directories: CachePadded<AtomicU64>,
+}
+
+/// A sum that each group changes in a place of its own, or of few others, so that threads in different groups do not meet.
+#[derive(Debug, Default)]
+struct ByGroup([CachePadded<AtomicI64>; 16]);
+
+impl ByGroup {
+    fn add(&self, group: Group, count: i64) {
+        self.0[group.0 as usize % self.0.len()].fetch_add(count, Relaxed);
+    }
+
+    /// Exact while nobody changes it.
+    fn sum(&self) -> u64 {
+        let sum: i64 = self.0.iter().map(|part| part.load(Relaxed)).sum();
+        sum.max(0) as u64
+    }
 }
 
 /// One bit to change.
@@ -54,6 +69,22 @@ pub(super) struct Change {
     pub(super) index: u32,
     pub(super) used: bool,
     pub(super) directory: bool,
+}
+
+/// What a descriptor counts of inodes.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    free: u32,
+    directories: u32,
+}
+
+impl Counts {
+    fn of(desc: &GroupDesc) -> Counts {
+        Counts {
+            free: desc.free_inodes_count(),
+            directories: desc.used_dirs_count(),
+        }
+    }
 }
 
 impl InodeAllocator {
@@ -65,10 +96,12 @@ impl InodeAllocator {
 
     /// `totals` are those of [`Groups::totals`].
     pub(crate) fn new(blocks: Arc<BlockAllocator>, totals: Totals) -> InodeAllocator {
+        let free = ByGroup::default();
+        free.add(Group(0), totals.free_inodes as i64);
         InodeAllocator {
             blocks,
             spread: Spread::default(),
-            free: AtomicU64::new(totals.free_inodes).into(),
+            free,
             directories: AtomicU64::new(totals.directories).into(),
         }
     }
@@ -87,7 +120,7 @@ impl InodeAllocator {
 
     /// Free inodes; the caller stores it when it writes the superblock.
     pub(crate) fn free_inodes(&self) -> u64 {
-        self.free.load(Relaxed)
+        self.free.sum()
     }
 
     /// Directories.
@@ -141,7 +174,7 @@ impl InodeAllocator {
         let mut view = self.view(&*edit, group, &mut state)?;
         let per_group = self.sb().inodes_per_group();
         let from = self.first_index(group).max(state.used_before);
-        let Some(index) = bitmap::next_zero(&view.bits, from as usize, per_group as usize) else {
+        let Some(index) = bitmap::next_zero(view.bits(), from as usize, per_group as usize) else {
             return Ok(None);
         };
         let index = index as u32;
@@ -151,7 +184,7 @@ impl InodeAllocator {
             used: true,
             directory,
         };
-        let is_alone = self.alone(&view.bits, index);
+        let is_alone = self.alone(view.bits(), index);
         view.let_go();
         self.write(edit, group, &mut state, &view, &change)?;
         if is_alone {
@@ -212,7 +245,7 @@ impl InodeAllocator {
         let (group, index) = location.ok_or_else(|| wrong("freed, and no file's"))?;
         let mut state = self.slot(group).inodes.lock();
         let mut view = self.view(&*edit, group, &mut state)?;
-        if !bitmap::get(&view.bits, index as usize) {
+        if !bitmap::get(view.bits(), index as usize) {
             return Err(wrong("freed, and free already"));
         }
         view.let_go();
@@ -225,19 +258,19 @@ impl InodeAllocator {
     }
 
     /// Free inodes of a group, from memory once it was looked at.
-    pub(super) fn peek(&self, edit: &dyn Edit, group: Group) -> Result<u32> {
+    pub(crate) fn peek(&self, edit: &dyn Edit, group: Group) -> Result<u32> {
         let slot = self.slot(group);
         if slot.free_inodes.get() == UNKNOWN {
             let _state = slot.inodes.lock();
-            self.note(group, &self.groups().desc(edit, group)?);
+            self.note(group, Counts::of(&self.groups().desc(edit, group)?));
         }
         Ok(slot.free_inodes.get())
     }
 
-    fn note(&self, group: Group, desc: &GroupDesc) {
+    fn note(&self, group: Group, counts: Counts) {
         let slot = self.slot(group);
-        slot.used_dirs.set(desc.used_dirs_count());
-        slot.free_inodes.set(desc.free_inodes_count());
+        slot.used_dirs.set(counts.directories);
+        slot.free_inodes.set(counts.free);
     }
 
     pub(super) fn view(
@@ -249,7 +282,7 @@ impl InodeAllocator {
         if state.load == Load::Damaged {
             return Err(damaged(group, "it was found damaged before".into()));
         }
-        let view = self.read(edit, group, state).and_then(|view| {
+        let view = self.read(edit, group).and_then(|view| {
             if state.load == Load::No {
                 self.check_loaded(group, &view)?;
                 state.load = Load::Ready;
@@ -264,11 +297,8 @@ impl InodeAllocator {
         view
     }
 
-    fn read(&self, edit: &dyn Edit, group: Group, state: &GroupInodes) -> Result<View> {
-        let desc = match &state.desc {
-            Some(known) => known.clone(),
-            None => self.groups().desc(edit, group)?,
-        };
+    fn read(&self, edit: &dyn Edit, group: Group) -> Result<View> {
+        let desc = self.groups().desc(edit, group)?;
         let fresh = self.groups().has_flag(&desc, INODE_UNINIT);
         let bits = if fresh {
             self.initial_bitmap()
@@ -277,7 +307,7 @@ impl InodeAllocator {
             let kind = InodeBitmap { sb, desc: &desc };
             edit.read(desc.inode_bitmap(), &kind).map_err(Error::from)?
         };
-        Ok(View { desc, bits, fresh })
+        Ok(View::new(desc, bits, fresh))
     }
 
     /// The bitmap of a group none of whose inodes was ever used.
@@ -293,13 +323,13 @@ impl InodeAllocator {
     }
 
     fn check_loaded(&self, group: Group, view: &View) -> Result<()> {
-        let free = bitmap::count_free(&view.bits, self.sb().inodes_per_group() as usize);
+        let free = bitmap::count_free(view.bits(), self.sb().inodes_per_group() as usize);
         let counted = view.desc.free_inodes_count();
         if free != counted as usize {
             let what = format!("{free} bits are clear, its descriptor counts {counted}");
             return Err(damaged(group, what));
         }
-        self.note(group, &view.desc);
+        self.note(group, Counts::of(&view.desc));
         Ok(())
     }
 
@@ -312,7 +342,6 @@ impl InodeAllocator {
         view: &View,
         change: &Change,
     ) -> Result<()> {
-        state.desc = None;
         if !change.used {
             state.used_before = state.used_before.min(change.index);
         }
@@ -322,17 +351,12 @@ impl InodeAllocator {
             // As for blocks: what is left should be consistent.
             let _ = self.write_bitmap(edit, view, change.index, !change.used);
         }
-        state.desc = done?;
-        let count = |total: &AtomicU64, up: bool| {
-            if up {
-                total.fetch_add(1, Relaxed)
-            } else {
-                total.fetch_sub(1, Relaxed)
-            }
-        };
-        count(&self.free, !change.used);
-        if change.directory {
-            count(&self.directories, change.used);
+        done?;
+        self.free.add(group, if change.used { -1 } else { 1 });
+        match (change.directory, change.used) {
+            (true, true) => _ = self.directories.fetch_add(1, Relaxed),
+            (true, false) => _ = self.directories.fetch_sub(1, Relaxed),
+            (false, _) => {}
         }
         Ok(())
     }
@@ -365,8 +389,8 @@ impl InodeAllocator {
         group: Group,
         change: &Change,
         csum: Option<u32>,
-    ) -> Result<Option<GroupDesc>> {
-        let mut after = None;
+    ) -> Result<()> {
+        let mut counts = Counts::default();
         let mut on_desc = |block: Pblk, desc: &mut GroupDesc| {
             self.count(block, desc, change)?;
             self.shrink_unused(desc, change);
@@ -374,14 +398,12 @@ impl InodeAllocator {
             if let Some(csum) = csum {
                 desc.set_inode_bitmap_csum(csum);
             }
-            after = Some(desc.clone());
+            counts = Counts::of(desc);
             Ok(())
         };
         self.groups().change_desc(edit, group, &mut on_desc)?;
-        if let Some(desc) = &after {
-            self.note(group, desc);
-        }
-        Ok(after)
+        self.note(group, counts);
+        Ok(())
     }
 
     fn count(

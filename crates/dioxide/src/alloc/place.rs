@@ -249,7 +249,7 @@ impl BlockAllocator {
             Ok(view) => view,
             Err(error) => return search.pass_over(error).map(|()| None),
         };
-        let bits = state.open_to(state.settled(&view.bits), search.request.stream);
+        let bits = state.open_to(state.settled(view.bits()), search.request.stream);
         let end = self.sb().clusters_in_group(group);
         let run = search::run_at(&bits, at, end.min(at.saturating_add(search.most())));
         if run.end - run.start < search.least() {
@@ -334,7 +334,7 @@ impl BlockAllocator {
             Err(error) => return search.pass_over(error).map(|()| Tried::Short(0)),
         };
         let stream = search.request.stream;
-        let settled = state.settled(&view.bits);
+        let settled = state.settled(view.bits());
         let bits = if mode.steal {
             settled
         } else {
@@ -401,7 +401,7 @@ impl BlockAllocator {
                 self.write(*edit, group, view, &bits, true)?;
                 self.space.used(len.into());
             }
-            Use::Claim(_) => state.hold(&bits, view.bits.len()),
+            Use::Claim(_) => state.hold(&bits, view.bits().len()),
         }
         search.reservation.spend(len.into());
         state.cut_windows(&bits);
@@ -424,7 +424,7 @@ impl BlockAllocator {
         }
         let len = self.window_wanted(Some(stream));
         let end = self.sb().clusters_in_group(group);
-        let open = state.open_to(state.settled(&view.bits), Some(stream));
+        let open = state.open_to(state.settled(view.bits()), Some(stream));
         let window = search::run_at(&open, at, end.min(at.saturating_add(len)));
         drop(open);
         state.set_window(stream, window);

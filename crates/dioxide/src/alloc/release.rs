@@ -96,7 +96,7 @@ impl BlockAllocator {
 
     fn check_in_use(&self, group: Group, view: &View, bits: &Range<u32>) -> Result<()> {
         let (from, end) = (bits.start as usize, bits.end as usize);
-        if let Some(bit) = bitmap::next_zero(&view.bits, from, end) {
+        if let Some(bit) = bitmap::next_zero(view.bits(), from, end) {
             return Err(damaged(
                 group,
                 format!("bit {bit} is freed, and free already"),
@@ -123,7 +123,7 @@ impl BlockAllocator {
         let mut state = self.slot(group).blocks.lock();
         let mut view = self.view(&*edit, group, &mut state)?;
         self.check_in_use(group, &view, &bits)?;
-        let bytes = view.bits.len();
+        let bytes = view.bits().len();
         view.let_go();
         self.write(edit, group, &view, &bits, false)?;
         let count = bits.end - bits.start;

@@ -68,7 +68,7 @@ impl BlockAllocator {
             return Ok(0);
         }
         let view = self.view(edit, group, &mut state)?;
-        let bits = state.settled(&view.bits);
+        let bits = state.settled(view.bits());
         let mut shown = 0;
         for run in search::runs(&bits, inside.start, inside.end) {
             if run.end - run.start >= min_len {

@@ -95,7 +95,8 @@ impl Mount {
         Ok(counts)
     }
 
-    /// The descriptor of a group, checked. Blocks on metadata.
+    /// The descriptor of a group, checked; of a mount that changes things, as of the last commit: what is free now its
+    /// allocators know. Blocks on metadata.
     ///
     /// # Errors
     /// [`Error::Checksum`], or [`Error::Corrupt`] for one that points outside the file system.

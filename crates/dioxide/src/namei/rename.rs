@@ -140,10 +140,11 @@ impl Mount {
             _ => self.with_space(writer, || self.replace(writer, &change)),
         };
         drop((names, renaming));
-        match (&change.other, moved?) {
-            (Some(other), Some(fate)) => self.settle(writer, other, fate),
-            _ => Ok(()),
+        if let (Some(other), Some(fate)) = (&change.other, moved?) {
+            self.settle(writer, other, fate)?;
         }
+        self.inodes.let_go(&change.inode);
+        Ok(())
     }
 
     fn check_move(&self, change: &Move<'_>, mode: RenameMode) -> Result<()> {

@@ -13,7 +13,7 @@ use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
 use dioxide_journal::journal::{Handle, Journal, JournalOptions};
 use dioxide_journal::transaction::Tid;
-use dioxide_journal::{Edit, Kind};
+use dioxide_journal::{Asked, Edit, Kind};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -376,6 +376,15 @@ impl Edit for Reader<'_> {
         _: Pblk,
         _: &dyn Kind,
         _: &mut dyn FnMut(&mut [u8]) -> dioxide_journal::Result<()>,
+    ) -> dioxide_journal::Result<()> {
+        Self::refuse()
+    }
+
+    fn change_at_close(
+        &mut self,
+        _: Pblk,
+        _: &dyn Kind,
+        _: &mut Asked,
     ) -> dioxide_journal::Result<()> {
         Self::refuse()
     }

@@ -6,7 +6,7 @@ use super::support::{Dump, Fs, Handle, VARIANTS, unless_full};
 use crate::Error;
 use crate::alloc::{Claim, Goal, Release, Request, Right, Run, Stream};
 use dioxide_format::types::{Group, Pblk};
-use dioxide_journal::{Edit, Kind};
+use dioxide_journal::{Asked, Edit, Kind};
 use dioxide_testkit::Image;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -387,6 +387,15 @@ impl Edit for Meddled<'_> {
         _: Pblk,
         _: &dyn Kind,
         _: &mut dyn FnMut(&mut [u8]) -> dioxide_journal::Result<()>,
+    ) -> dioxide_journal::Result<()> {
+        unreachable!("a claim changes nothing")
+    }
+
+    fn change_at_close(
+        &mut self,
+        _: Pblk,
+        _: &dyn Kind,
+        _: &mut Asked,
     ) -> dioxide_journal::Result<()> {
         unreachable!("a claim changes nothing")
     }

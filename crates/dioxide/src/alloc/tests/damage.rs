@@ -142,12 +142,12 @@ fn uninit_flag_without_descriptor_checksums_does_not_count() {
     let fs = Fs::make(VARIANTS[7].builder());
     let near = request(Goal::Near(fs.sb.group_first_block(Group(1))), 4, 4);
     let run = fs.blocks.allocate(&mut fs.for_blocks(), &near).unwrap();
-    let groups = Groups::new(fs.sb.clone(), SystemZone::default());
     let mut set = |_, desc: &mut GroupDesc| {
         desc.disk_mut().bg_flags = BLOCK_UNINIT;
         Ok(())
     };
-    groups
+    fs.blocks
+        .groups
         .change_desc(&mut fs.handle(1), Group(1), &mut set)
         .unwrap();
     let again = request(Goal::Append(run.start), 1, 1);

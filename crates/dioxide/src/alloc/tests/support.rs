@@ -4,7 +4,7 @@ use crate::alloc::{BlockAllocator, Groups, InodeAllocator, Totals};
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::system_zone::SystemZone;
 use dioxide_format::types::{Group, Pblk};
-use dioxide_journal::{Edit, Error, Kind, Result};
+use dioxide_journal::{Asked, Edit, Error, Kind, Result};
 use dioxide_testkit::{Image, ImageBuilder, dumpe2fs, e2fsck_clean};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -19,12 +19,27 @@ pub(super) struct Disk {
     file: File,
     block_bytes: usize,
     changed: Mutex<HashMap<u64, Arc<[u8]>>>,
+    /// Who completes a block, before anybody sees it.
+    incomplete: Mutex<HashMap<u64, Arc<dyn Kind>>>,
 }
 
 impl Disk {
     fn read(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<[u8]>> {
+        self.complete();
         let mut changed = self.changed.lock();
         self.read_locked(&mut changed, block, kind)
+    }
+
+    /// As if the transaction was closed.
+    fn complete(&self) {
+        let incomplete = self.incomplete.lock().clone();
+        for (block, kind) in incomplete {
+            let mut changed = self.changed.lock();
+            let bytes = self.read_locked(&mut changed, Pblk(block), &*kind);
+            let mut bytes = bytes.expect("it was read before").to_vec();
+            kind.complete(Pblk(block), &mut bytes);
+            changed.insert(block, bytes.into());
+        }
     }
 
     fn read_locked(
@@ -93,6 +108,13 @@ impl Edit for Handle<'_> {
         Ok(())
     }
 
+    fn change_at_close(&mut self, block: Pblk, kind: &dyn Kind, _: &mut Asked) -> Result<()> {
+        self.charge(block)?;
+        let kept = kind.keep().expect("a kind that completes keeps itself");
+        self.disk.incomplete.lock().insert(block.0, kept);
+        Ok(())
+    }
+
     fn create(&mut self, block: Pblk, kind: &dyn Kind, bytes: &[u8]) -> Result<()> {
         self.charge(block)?;
         let mut bytes = bytes.to_vec();
@@ -142,6 +164,7 @@ impl Fs {
             file,
             block_bytes: sb.block_size() as usize,
             changed: Mutex::default(),
+            incomplete: Mutex::default(),
         };
         let groups = Groups::new(sb.clone(), SystemZone::default());
         let handle = disk.handle(0);
@@ -173,6 +196,7 @@ impl Fs {
 
     /// Writes everything to the image, with the superblock's totals.
     pub(super) fn write_back(&self) {
+        self.disk.complete();
         for (block, bytes) in self.disk.changed.lock().drain() {
             let at = block * self.disk.block_bytes as u64;
             self.disk.file.write_all_at(&bytes, at).expect("image");
@@ -211,10 +235,12 @@ impl Disk {
 
     /// Blocks that differ from the image, or were changed back to what it has.
     pub(super) fn changes(&self) -> HashMap<u64, Arc<[u8]>> {
+        self.complete();
         self.changed.lock().clone()
     }
 
     pub(super) fn is_unchanged(&self) -> bool {
+        self.complete();
         self.changed.lock().is_empty()
     }
 }

@@ -4,7 +4,7 @@
 use super::blocks::{Blocks, Owner, PhysicalRun};
 use crate::{Error, Result, Shortage};
 use dioxide_format::types::{Ino, Pblk};
-use dioxide_journal::{Edit, Kind};
+use dioxide_journal::{Asked, Edit, Kind};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -61,6 +61,15 @@ impl Edit for Memory {
         let mut bytes = self.read(block, kind)?.to_vec();
         change(&mut bytes)?;
         self.create(block, kind, &bytes)
+    }
+
+    fn change_at_close(
+        &mut self,
+        _: Pblk,
+        _: &dyn Kind,
+        _: &mut Asked,
+    ) -> dioxide_journal::Result<()> {
+        unreachable!("the nodes of a map are changed at once")
     }
 
     fn create(

@@ -168,16 +168,16 @@ impl<'a> FreeInodes<'a> {
     }
 
     fn next(&mut self) -> Result<Option<Ino>> {
-        let per_group = self.mount.sb.inodes_per_group();
+        let (inodes, per_group) = (&self.writer.inodes, self.mount.sb.inodes_per_group());
         while self.at <= self.end {
             let group = (self.at - 1) / per_group;
-            if self.mount.group_desc(Group(group))?.free_inodes_count() == 0 {
+            if inodes.peek(&self.mount.reader(), Group(group))? == 0 {
                 self.at = (group + 1) * per_group + 1;
                 continue;
             }
             let ino = Ino(self.at);
             self.at += 1;
-            if !self.writer.inodes.is_used(&self.mount.reader(), ino)? {
+            if !inodes.is_used(&self.mount.reader(), ino)? {
                 return Ok(Some(ino));
             }
         }
