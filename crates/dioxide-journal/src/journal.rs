@@ -32,7 +32,8 @@
 //! | who commits | `State::committer` under `state`: the others wait on a condition, not on `log`, so that they are all woken by the commit that they need |
 //! | reason of the abort, and who is told of it | written once; set under `state`, read without |
 //!
-//! Handles take `state` only: when they begin and end, and to forget a block; what a handle changes becomes the
+//! A handle begins and ends at the [`gate`], which is one word. It takes `state` only, and only to bring the transaction blocks
+//! that it does not have yet, to forget one, and when it must wait; what a handle changes becomes the
 //! transaction's when it ends. Another handle may have freed such a block meanwhile, since the locks of whoever changed it are gone before its
 //! handle is; so freeing counts in the buffer, and a change that is older than that is left out. Readers of cached blocks take neither.
 //! Ordered closures run with `log` held and `state` free: they may wait for I/O, but not for the
@@ -45,6 +46,7 @@
 
 mod checkpoint;
 mod commit;
+mod gate;
 mod gather;
 mod handle;
 mod ring;
@@ -58,12 +60,12 @@ use crate::transaction::{Running, State as Phase, Tid};
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_format::journal::JournalSuperBlock;
+use gate::Gate;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::Ring;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -117,8 +119,8 @@ struct Core {
     max_transaction: u32,
     log: Mutex<Log>,
     state: Alone<Mutex<State>>,
-    /// Copy of the state's, for those who only ask.
-    newest: AtomicU64,
+    /// How handles begin and end.
+    gate: Gate,
     /// A new transaction may be started.
     can_start: Condvar,
     /// The last handle of a locked transaction stopped.
@@ -175,11 +177,11 @@ impl State {
         self.committed < tid.min(self.newest)
     }
 
-    fn phase(&self, tid: Tid) -> Option<Phase> {
+    fn phase(&self, tid: Tid, gate: &Gate) -> Option<Phase> {
         match (&self.running, self.committing) {
             _ if tid <= self.committed => Some(Phase::Finished),
             (_, Some((committing, phase))) if committing == tid => Some(phase),
-            (Some(running), _) if running.tid == tid => Some(match running.locked {
+            (Some(running), _) if running.tid == tid => Some(match gate.is_closed() {
                 true => Phase::Locked,
                 false => Phase::Running,
             }),
@@ -195,10 +197,11 @@ impl State {
             .expect("a transaction with an open handle is not closed")
     }
 
-    fn begin(&mut self) -> Tid {
+    /// The next transaction.
+    fn begin(&mut self, gate: &Gate) {
         self.newest = Tid(self.newest.0 + 1);
         self.running = Some(Running::new(self.newest));
-        self.newest
+        gate.open(self.newest.0);
     }
 }
 
@@ -256,7 +259,7 @@ impl Journal {
                 committer: false,
                 logged: HashMap::new(),
             })),
-            newest: AtomicU64::new(0),
+            gate: Gate::new(),
             can_start: Condvar::new(),
             idle: Condvar::new(),
             done: Condvar::new(),
@@ -366,12 +369,12 @@ impl Journal {
 
     /// How far a transaction is; `None` for one that never began.
     pub fn state(&self, tid: Tid) -> Option<Phase> {
-        self.core.state.lock().phase(tid)
+        self.core.state.lock().phase(tid, &self.core.gate)
     }
 
     /// The newest transaction that was begun; 0 if there is none.
     pub fn newest(&self) -> Tid {
-        Tid(self.core.newest.load(Ordering::Acquire))
+        Tid(self.core.gate.newest())
     }
 
     /// How many transactions this journal has made durable.

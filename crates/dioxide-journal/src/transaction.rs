@@ -5,7 +5,6 @@
 //!
 //! # Invariants
 //! - A block is in `blocks` or in `forgotten`, never in both; `revoked` is a part of `forgotten`.
-//! - `reserved` is the sum of the credits that its handles have not used; it is 0 without handles.
 //! - A closed transaction holds the versions it commits; nobody changes those.
 //!
 //! # Revocation
@@ -58,10 +57,6 @@ pub type OnCommit = Box<dyn FnOnce() + Send>;
 pub(crate) struct Running {
     pub(crate) tid: Tid,
     pub(crate) started: Instant,
-    pub(crate) locked: bool,
-    /// Handles that are open.
-    pub(crate) updates: u32,
-    reserved: u32,
     blocks: BTreeMap<u64, Arc<Buffer>>,
     revoked: BTreeSet<u64>,
     forgotten: BTreeSet<u64>,
@@ -74,9 +69,6 @@ impl Running {
         Running {
             tid,
             started: Instant::now(),
-            locked: false,
-            updates: 0,
-            reserved: 0,
             blocks: BTreeMap::new(),
             revoked: BTreeSet::new(),
             forgotten: BTreeSet::new(),
@@ -85,40 +77,27 @@ impl Running {
         }
     }
 
-    /// Whether `credits` more fit into a transaction of at most `max` blocks.
-    pub(crate) fn has_room(&self, credits: u32, max: u32) -> bool {
-        let outstanding = self.blocks.len() as u64 + u64::from(self.reserved);
-        !self.locked && outstanding + u64::from(credits) <= u64::from(max)
-    }
-
-    pub(crate) fn reserve(&mut self, credits: u32) {
-        self.reserved += credits;
-    }
-
-    pub(crate) fn unreserve(&mut self, credits: u32) {
-        self.reserved -= credits;
-    }
-
-    /// A block was changed by a handle that ends: it goes into the log, whatever was revoked before.
-    pub(crate) fn add(&mut self, block: u64, buffer: Arc<Buffer>) {
+    /// A block was changed by a handle that ends: it goes into the log, whatever was revoked before. Whether the
+    /// transaction has one block more.
+    pub(crate) fn add(&mut self, block: u64, buffer: Arc<Buffer>) -> bool {
         self.revoked.remove(&block);
         self.forgotten.remove(&block);
         buffer.joined(self.tid);
-        self.blocks.insert(block, buffer);
+        self.blocks.insert(block, buffer).is_none()
     }
 
-    /// A block was freed. `in_log`: the log holds a copy of it that could be replayed.
-    pub(crate) fn forget(&mut self, block: u64, in_log: bool) {
-        self.blocks.remove(&block);
+    /// A block was freed. `in_log`: the log holds a copy of it that could be replayed. Whether the transaction has one
+    /// block less.
+    pub(crate) fn forget(&mut self, block: u64, in_log: bool) -> bool {
         self.forgotten.insert(block);
         if in_log {
             self.revoked.insert(block);
         }
+        self.blocks.remove(&block).is_some()
     }
 
     /// Ends it: the versions of now are what is committed. No handle is open.
     pub(crate) fn close(self) -> Closed {
-        debug_assert!(self.updates == 0 && self.reserved == 0);
         let frozen = |(block, buffer): (u64, Arc<Buffer>)| {
             let (bytes, judge) = buffer.freeze();
             Frozen {

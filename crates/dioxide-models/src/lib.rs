@@ -1,5 +1,5 @@
-//! The inode's lock, the in-flight count, drain, and a region of the extent map under every interleaving of a few
-//! threads.
+//! The inode's lock, the in-flight count, drain, a region of the extent map, and the journal's gate under every interleaving of
+//! a few threads.
 //!
 //! The modules are the engine's own, taken from its folder and compiled with the primitives of the model checker
 //! (`cfg(loom)`) in place of the real ones; the models are at their ends. A crate of its own, because nothing else of the engine has to be
@@ -7,6 +7,8 @@
 #![cfg(test)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
+#[path = "../../dioxide-journal/src/journal/gate.rs"]
+mod gate;
 #[path = "../../dioxide/src/map/mod.rs"]
 mod map;
 #[path = "../../dioxide/src/sync/mod.rs"]

@@ -12,7 +12,8 @@ impl Core {
     pub(super) fn commit_to(&self, tid: Tid) -> Result<bool> {
         self.check_aborted()?;
         let mut state = self.state.lock();
-        let flush_to_come = state.phase(tid) < Some(Phase::Commit) && state.is_pending(tid);
+        let flush_to_come =
+            state.phase(tid, &self.gate) < Some(Phase::Commit) && state.is_pending(tid);
         while state.is_pending(tid) {
             self.check_aborted()?;
             if state.committer {
@@ -57,11 +58,10 @@ impl Core {
         let mut state = self.state.lock();
         loop {
             self.check_aborted()?;
-            let Some(running) = &mut state.running else {
+            if state.running.is_none() {
                 return Ok(None);
-            };
-            running.locked = true;
-            if running.updates == 0 {
+            }
+            if self.gate.close() {
                 break;
             }
             self.idle.wait(&mut state);

@@ -7,7 +7,6 @@ use crate::{Asked, Edit, Error, Kind, Result};
 use dioxide_format::types::Pblk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// One caller's part of the running transaction: what it changes becomes durable together. The
 /// transaction cannot be closed before the handle ends, so handles are short and wait for no commit.
@@ -61,12 +60,8 @@ impl<'j> Handle<'j> {
     pub fn extend(&mut self, more: u32) -> Result<bool> {
         let core = self.core();
         core.check_aborted()?;
-        let mut state = core.state.lock();
-        let running = state.of_handle(self.tid);
-        let fits = running.has_room(more, core.max_transaction);
+        let fits = core.gate.extend(more, core.max_transaction);
         if fits {
-            running.reserve(more);
-            drop(state);
             self.credits += more;
         }
         Ok(fits)
@@ -132,25 +127,27 @@ impl<'j> Handle<'j> {
         }
         let core = self.core();
         let mut changed = std::mem::take(&mut self.changed);
-        // Most blocks are part of it already. That is found out before the lock is taken, which all handles share.
+        // Most blocks are part of it already: then there is nothing to do under the state's lock, which all handles share.
         changed.retain(|_, Changed(buffer)| {
             buffer
                 .as_ref()
                 .is_some_and(|(buffer, _)| !buffer.is_in(self.tid))
         });
-        let mut state = core.state.lock();
-        let running = state.of_handle(self.tid);
-        running.unreserve(self.credits);
-        for (block, Changed(buffer)) in changed {
-            // What another handle has freed since is no part of the transaction any more.
-            if let Some((buffer, freed)) = buffer
-                && buffer.freed() == freed
-            {
-                running.add(block, buffer);
+        let mut brought = 0;
+        if !changed.is_empty() {
+            let mut state = core.state.lock();
+            let running = state.of_handle(self.tid);
+            for (block, Changed(buffer)) in changed {
+                // What another handle has freed since is no part of the transaction any more.
+                if let Some((buffer, freed)) = buffer
+                    && buffer.freed() == freed
+                {
+                    brought += u32::from(running.add(block, buffer));
+                }
             }
         }
-        running.updates -= 1;
-        if running.updates == 0 && running.locked {
+        if core.gate.leave(self.credits - brought) {
+            let _waiter_sees_it = core.state.lock();
             core.idle.notify_all();
         }
     }
@@ -179,29 +176,31 @@ fn join(journal: &Journal, credits: u32) -> Result<Tid> {
     if credits > max {
         return Err(Error::HandleTooLarge { credits, max });
     }
+    core.check_aborted()?;
+    if let Some(tid) = core.gate.enter(credits, max) {
+        return Ok(Tid(tid));
+    }
     let mut state = core.state.lock();
     loop {
         core.check_aborted()?;
-        match &mut state.running {
-            None => core.newest.store(state.begin().0, Ordering::Release),
-            Some(running) if running.has_room(credits, max) => {
-                running.reserve(credits);
-                running.updates += 1;
-                return Ok(running.tid);
+        if state.running.is_none() {
+            state.begin(&core.gate);
+        }
+        if let Some(tid) = core.gate.enter(credits, max) {
+            return Ok(Tid(tid));
+        }
+        // It has no room, or is being closed.
+        let tid = state.newest;
+        if core.has_log {
+            if !core.gate.is_closed() {
+                journal.timer.request(tid);
             }
-            // Without a log nothing is won by going on meanwhile, and one thread alone does the same each time.
-            Some(running) if !core.has_log => {
-                let tid = running.tid;
-                drop(state);
-                core.commit_to(tid)?;
-                state = core.state.lock();
-            }
-            Some(running) => {
-                if !running.locked {
-                    journal.timer.request(running.tid);
-                }
-                core.wait_start(&mut state);
-            }
+            core.wait_start(&mut state);
+        } else {
+            // Nothing is won by going on meanwhile, and one thread alone does the same each time.
+            drop(state);
+            core.commit_to(tid)?;
+            state = core.state.lock();
         }
     }
 }
@@ -258,7 +257,9 @@ impl Edit for Handle<'_> {
         // Handles that changed it and are still open: their change was before this.
         self.core().cache.free(block);
         let in_log = state.logged.contains_key(&block.0);
-        state.of_handle(self.tid).forget(block.0, in_log);
+        if state.of_handle(self.tid).forget(block.0, in_log) {
+            self.core().gate.forget_block();
+        }
         Ok(())
     }
 }

@@ -26,30 +26,6 @@ fn buffer(cache: &BufferCache, block: u64) -> Arc<Buffer> {
 }
 
 #[test]
-fn room_counts_blocks_and_reserved_credits() {
-    let cache = cache();
-    let mut running = Running::new(Tid(1));
-    running.reserve(6);
-    assert!(running.has_room(4, 10) && !running.has_room(5, 10));
-    running.unreserve(1);
-    running.add(7, buffer(&cache, 7));
-    assert!(
-        running.has_room(4, 10) && !running.has_room(5, 10),
-        "used is not freed"
-    );
-    running.unreserve(5);
-    assert!(running.has_room(9, 10) && !running.has_room(10, 10));
-    assert!(!running.has_room(u32::MAX, u32::MAX));
-}
-
-#[test]
-fn room_ends_with_the_lock() {
-    let mut running = Running::new(Tid(1));
-    running.locked = true;
-    assert!(!running.has_room(0, 10));
-}
-
-#[test]
 fn forget_of_a_block_that_was_never_logged_revokes_nothing() {
     let cache = cache();
     let mut running = Running::new(Tid(1));
