@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bitmap;
+pub mod bytes;
 pub mod checksum;
 pub mod dir;
 mod error;

@@ -15,12 +15,16 @@ pub use disk::InodeDisk;
 pub use flags::InodeFlags;
 
 use crate::Result;
+use crate::bytes::Bytes;
 use crate::checksum::{crc32c, inode_seed};
 use crate::error::{corrupt, ensure, ensure_checksum, prefix};
 use crate::superblock::SuperBlock;
 use crate::types::{Ino, Pblk};
 
 const STRUCTURE: &str = "inode";
+/// Bytes of an inode as mke2fs makes them where nobody says.
+pub const USUAL_SIZE: usize = 256;
+const USUAL_TAIL: usize = USUAL_SIZE - InodeDisk::SIZE;
 /// Bytes of an inode without extra fields.
 pub const GOOD_OLD_SIZE: usize = 128;
 const CHECKSUM_LO: std::ops::Range<usize> = 0x7C..0x7E;
@@ -144,7 +148,7 @@ pub struct DeviceNumber {
 pub struct Inode {
     disk: InodeDisk,
     /// Bytes past the layout table.
-    tail: Box<[u8]>,
+    tail: Bytes<USUAL_TAIL>,
     has_extra: bool,
 }
 
@@ -189,11 +193,12 @@ impl Inode {
     }
 
     /// The `inode_size()` bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.inode_size());
+    pub fn encode(&self) -> Bytes<USUAL_SIZE> {
+        let mut bytes = Bytes::zeroed(self.inode_size());
         let fields = self.disk.encode();
-        bytes.extend_from_slice(&fields[..self.inode_size().min(fields.len())]);
-        bytes.extend_from_slice(&self.tail);
+        let (head, tail) = bytes.split_at_mut(self.inode_size().min(fields.len()));
+        head.copy_from_slice(&fields[..head.len()]);
+        tail.copy_from_slice(&self.tail);
         bytes
     }
 

@@ -5,7 +5,7 @@ use crate::buffer::{Buffer, Freed};
 use crate::transaction::{OnCommit, Ordered, Tid};
 use crate::{Asked, Edit, Error, Kind, Result};
 use dioxide_format::types::Pblk;
-use std::collections::BTreeMap;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// One caller's part of the running transaction: what it changes becomes durable together. The
@@ -17,8 +17,9 @@ pub struct Handle<'j> {
     journal: &'j Journal,
     tid: Tid,
     credits: u32,
-    /// The different blocks that it has changed. They become the transaction's when it ends.
-    changed: BTreeMap<u64, Changed>,
+    /// The different blocks that it has changed, by their numbers. They become the transaction's when it ends. Most handles
+    /// change few, and need no memory for that.
+    changed: SmallVec<[(u64, Changed); 6]>,
     sync: bool,
     /// Part of the transaction. Not between the two halves of a restart, and not after `stop`.
     open: bool,
@@ -36,7 +37,7 @@ impl<'j> Handle<'j> {
             journal,
             tid: join(journal, credits)?,
             credits,
-            changed: BTreeMap::new(),
+            changed: SmallVec::new(),
             sync: false,
             open: true,
         })
@@ -128,7 +129,7 @@ impl<'j> Handle<'j> {
         let core = self.core();
         let mut changed = std::mem::take(&mut self.changed);
         // Most blocks are part of it already: then there is nothing to do under the state's lock, which all handles share.
-        changed.retain(|_, Changed(buffer)| {
+        changed.retain(|(_, Changed(buffer))| {
             buffer
                 .as_ref()
                 .is_some_and(|(buffer, _)| !buffer.is_in(self.tid))
@@ -152,10 +153,16 @@ impl<'j> Handle<'j> {
         }
     }
 
+    /// Where a block is among those that it has changed, or would be.
+    fn place(&self, block: Pblk) -> std::result::Result<usize, usize> {
+        self.changed
+            .binary_search_by_key(&block.0, |(number, _)| *number)
+    }
+
     /// Whether it may change this block.
     fn check(&self, block: Pblk) -> Result<()> {
         self.core().check_aborted()?;
-        match self.credits() > 0 || self.changed.contains_key(&block.0) {
+        match self.credits() > 0 || self.place(block).is_ok() {
             true => Ok(()),
             false => Err(Error::OutOfCredits {
                 credits: self.credits,
@@ -165,7 +172,11 @@ impl<'j> Handle<'j> {
 
     fn add(&mut self, block: Pblk, buffer: Arc<Buffer>) {
         let freed = buffer.freed();
-        self.changed.insert(block.0, Changed(Some((buffer, freed))));
+        let changed = Changed(Some((buffer, freed)));
+        match self.place(block) {
+            Ok(at) => self.changed[at].1 = changed,
+            Err(at) => self.changed.insert(at, (block.0, changed)),
+        }
     }
 }
 
@@ -250,8 +261,8 @@ impl Edit for Handle<'_> {
 
     fn forget(&mut self, block: Pblk) -> Result<()> {
         self.core().check_aborted()?;
-        if let Some(changed) = self.changed.get_mut(&block.0) {
-            *changed = Changed(None);
+        if let Ok(at) = self.place(block) {
+            self.changed[at].1 = Changed(None);
         }
         let mut state = self.core().state.lock();
         // Handles that changed it and are still open: their change was before this.

@@ -664,7 +664,7 @@ impl Mount {
             disk.update_checksum(seed, numbered.ino);
         }
         self.count_change(edit, numbered.ino, None, Some(&disk), |_| Ok(1))?;
-        let raw: Box<[u8]> = disk.encode().into();
+        let raw: Box<[u8]> = disk.encode()[..].into();
         let slot = location.offset..location.offset + raw.len();
         edit.modify(location.block, &TableBlock, &mut |block| {
             block[slot.clone()].copy_from_slice(&raw);

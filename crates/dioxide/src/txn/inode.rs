@@ -155,7 +155,7 @@ impl Mount {
         if let Some(seed) = self.checksum_seed() {
             disk.update_checksum(seed, inode.ino);
         }
-        let raw: Box<[u8]> = disk.encode().into();
+        let raw: Box<[u8]> = disk.encode()[..].into();
         let at = inode.location.offset;
         edit.modify(inode.location.block, &TableBlock, &mut |bytes| {
             bytes[at..at + raw.len()].copy_from_slice(&raw);
