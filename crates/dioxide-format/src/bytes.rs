@@ -9,15 +9,20 @@ pub struct Bytes<const N: usize>(Place<N>);
 
 #[derive(Clone)]
 enum Place<const N: usize> {
-    Inside([u8; N], usize),
+    Inside(Aligned<N>, usize),
     Outside(Box<[u8]>),
 }
+
+/// Where checksums go through them by words.
+#[derive(Clone, Copy)]
+#[repr(align(8))]
+struct Aligned<const N: usize>([u8; N]);
 
 impl<const N: usize> Bytes<N> {
     /// So many zeros.
     pub fn zeroed(len: usize) -> Self {
         Self(match len <= N {
-            true => Place::Inside([0; N], len),
+            true => Place::Inside(Aligned([0; N]), len),
             false => Place::Outside(vec![0; len].into()),
         })
     }
@@ -36,7 +41,7 @@ impl<const N: usize> Deref for Bytes<N> {
 
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Place::Inside(bytes, len) => &bytes[..*len],
+            Place::Inside(bytes, len) => &bytes.0[..*len],
             Place::Outside(bytes) => bytes,
         }
     }
@@ -45,7 +50,7 @@ impl<const N: usize> Deref for Bytes<N> {
 impl<const N: usize> DerefMut for Bytes<N> {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
-            Place::Inside(bytes, len) => &mut bytes[..*len],
+            Place::Inside(bytes, len) => &mut bytes.0[..*len],
             Place::Outside(bytes) => bytes,
         }
     }

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 64;
+/// Inodes of a shard that are kept for their memory.
+const SPARE: usize = 4;
 /// How many directories are kept though nobody uses them: of those up to [`SMALL_DIR_BYTES`], and
 /// of larger ones, whose maps may take megabytes.
 const KEPT_SMALL: usize = 64;
@@ -79,6 +81,8 @@ struct Inodes {
     inodes: HashMap<Ino, Weak<Inode>, BuildHasherDefault<Spread>>,
     /// At this many entries those that nobody holds any more are removed.
     sweep_at: usize,
+    /// Inodes that nobody holds any more, for their memory: the allocator has a slow way for what is aligned as they are.
+    spare: Vec<Arc<Inode>>,
 }
 
 impl InodeCache {
@@ -200,10 +204,21 @@ impl InodeCache {
         let mut shard = self.shard(inode.ino).lock();
         // Whoever does not hold it gets it under this lock only.
         let is_last = Arc::strong_count(inode) == 1;
+        if !is_last {
+            return;
+        }
         let is_this = |entry: &Weak<Inode>| std::ptr::eq(entry.as_ptr(), Arc::as_ptr(inode));
-        if is_last && shard.inodes.get(&inode.ino).is_some_and(is_this) {
+        if shard.inodes.get(&inode.ino).is_some_and(is_this) {
             shard.inodes.remove(&inode.ino);
         }
+        if shard.spare.len() < SPARE && inode.is_bare() {
+            shard.spare.push(inode.clone());
+        }
+    }
+
+    /// Memory for an inode of this number, if there is some.
+    pub(crate) fn spare(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.shard(ino).lock().spare.pop()
     }
 
     /// How many entries there are, those that nobody holds included.
@@ -338,6 +353,7 @@ impl Mount {
         self.check_inode(&disk, ino, place)?;
         let nosec = self.nosec(&disk, &raw, ino);
         let inode = Inode::new(
+            self.inodes.spare(ino),
             ino,
             Rwsem::new(new_id(), self.presence),
             location,

@@ -139,8 +139,10 @@ impl Cuts {
 }
 
 impl Inode {
-    /// The lock's name is also that of the inode in the mount's in-flight tables.
+    /// The lock's name is also that of the inode in the mount's in-flight tables. `spare` is memory for it, if nobody has
+    /// that any more.
     pub(crate) fn new(
+        spare: Option<Arc<Inode>>,
         ino: Ino,
         rwsem: Rwsem,
         location: Location,
@@ -148,8 +150,7 @@ impl Inode {
         nosec: Nosec,
     ) -> Arc<Inode> {
         let size = node.disk.size();
-        // Made where it stays: a kilobyte that is moved from caller to caller takes longer than all else here.
-        let inode = Arc::new(Inode {
+        let inode = Inode {
             ino,
             generation: node.disk.generation(),
             location,
@@ -176,9 +177,20 @@ impl Inode {
             cut_short: AtomicBool::new(false),
             cuts: AtomicU32::new(0),
             allocator: OnceLock::new(),
-        });
+        };
         inode.set_size(size);
-        inode
+        if let Some(mut spare) = spare
+            && let Some(place) = Arc::get_mut(&mut spare)
+        {
+            *place = inode;
+            return spare;
+        }
+        Arc::new(inode)
+    }
+
+    /// Whether it has little that would stay in memory with it.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.allocator.get().is_none() && self.map.is_bare()
     }
 
     /// The inode as it is now.

@@ -138,6 +138,11 @@ impl ExtentMap {
         }
     }
 
+    /// Whether it takes no memory beside its own.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.first.node.get().is_none() && self.rest.iter().all(|regions| regions.get().is_none())
+    }
+
     #[inline(always)]
     fn region(&self, number: u32) -> Option<&Region> {
         if number == 0 {

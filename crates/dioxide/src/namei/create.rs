@@ -672,6 +672,7 @@ impl Mount {
         })?;
         let set_id = sets_id(&disk);
         let inode = Inode::new(
+            self.inodes.spare(numbered.ino),
             numbered.ino,
             Rwsem::new(new_id(), self.presence),
             location,

@@ -70,7 +70,9 @@ impl Mount {
         }
         let removed = self.remove(writer, dir, name, &inode);
         drop(names);
-        self.settle(writer, &inode, removed?)
+        self.settle(writer, &inode, removed?)?;
+        self.inodes.let_go(&inode);
+        Ok(())
     }
 
     /// Removes an empty directory. Blocks.

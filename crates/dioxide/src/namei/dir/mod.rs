@@ -377,6 +377,27 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_an_inode_is_used_again_once_nobody_holds_it() {
+        let mount = open(&indexed("metadata_csum", "half_md4", "1"));
+        let look = |at| {
+            let path = format!("/d/{}", name(at));
+            mount.lookup(path.as_bytes(), true).expect("it is there")
+        };
+        let first = look(0);
+        let (ino, place) = (first.ino, Arc::as_ptr(&first));
+        mount.inodes.let_go(&first);
+        // Whoever lets it go has it still.
+        let second = look(1);
+        assert_ne!(Arc::as_ptr(&second), place);
+        assert_eq!(first.ino, ino);
+        mount.inodes.let_go(&first);
+        drop(first);
+        let third = look(2);
+        assert_eq!(Arc::as_ptr(&third), place);
+        assert!(third.ino != ino && third.ino != second.ino);
+    }
+
+    #[test]
     fn inodes_that_nobody_holds_are_forgotten() {
         let mount = open(&indexed("metadata_csum", "half_md4", "1"));
         for at in 0..NAMES {
