@@ -73,14 +73,14 @@ impl Spare {
         self.versions.lock().pop()
     }
 
-    /// Keeps the memory of a version, unless somebody reads it.
-    fn give(&self, mut bytes: Arc<[u8]>) {
-        if Arc::get_mut(&mut bytes).is_none() {
+    /// Keeps the memory of a version, unless somebody else has it.
+    fn give(&self, bytes: &mut Arc<[u8]>) {
+        if Arc::get_mut(bytes).is_none() {
             return;
         }
         let mut versions = self.versions.lock();
         if versions.len() < self.most {
-            versions.push(bytes);
+            versions.push(std::mem::take(bytes));
         }
     }
 
@@ -129,8 +129,8 @@ struct Version {
     kind: &'static str,
     /// Judges it when it is committed: the kind that made it, if that can.
     judge: Option<Arc<dyn Kind>>,
-    /// The judge completes it when its transaction closes.
-    is_incomplete: bool,
+    /// Completes it when its transaction closes.
+    completes: Option<Arc<dyn Kind>>,
 }
 
 impl Version {
@@ -207,15 +207,9 @@ impl Buffer {
     /// # Panics
     /// If the kind does not keep itself; as [`Buffer::bytes`].
     pub(crate) fn complete_by(&self, kind: &dyn Kind) {
+        let kept = kind.keep().expect("a kind that completes keeps itself");
         match &mut *self.slot.lock() {
-            Slot::Ready(version) => {
-                version.made_by(kind);
-                assert!(
-                    version.judge.is_some(),
-                    "a kind that completes keeps itself"
-                );
-                version.is_incomplete = true;
-            }
+            Slot::Ready(version) => version.completes = Some(kept),
             _ => unreachable!("a buffer of a transaction was loaded"),
         }
     }
@@ -225,7 +219,7 @@ impl Buffer {
     /// # Panics
     /// As [`Buffer::bytes`].
     pub(crate) fn freeze(&self) -> (Arc<[u8]>, Option<Arc<dyn Kind>>) {
-        if let Some(kind) = self.take_incomplete() {
+        if let Some(kind) = self.take_completes() {
             let mut complete = |bytes: &mut [u8]| {
                 kind.complete(self.block, bytes);
                 Ok(())
@@ -239,19 +233,15 @@ impl Buffer {
         }
     }
 
-    /// Who has to complete it.
-    fn take_incomplete(&self) -> Option<Arc<dyn Kind>> {
+    fn take_completes(&self) -> Option<Arc<dyn Kind>> {
         match &mut *self.slot.lock() {
-            Slot::Ready(version) => {
-                let is_incomplete = std::mem::take(&mut version.is_incomplete);
-                version.judge.clone().filter(|_| is_incomplete)
-            }
+            Slot::Ready(version) => version.completes.take(),
             _ => None,
         }
     }
 
-    /// A version of it is not needed any more.
-    pub(crate) fn give_back(&self, bytes: Arc<[u8]>) {
+    /// A version of it is not needed any more by who had this.
+    pub(crate) fn give_back(&self, bytes: &mut Arc<[u8]>) {
         self.spare.give(bytes);
     }
 
@@ -632,7 +622,7 @@ impl BufferCache {
                 bytes,
                 kind: kind.name(),
                 judge: kind.keep(),
-                is_incomplete: false,
+                completes: None,
             }));
             drop(one_at_a_time);
             return buffer;
@@ -696,7 +686,7 @@ impl BufferCache {
             bytes,
             kind: kind.name(),
             judge: None,
-            is_incomplete: false,
+            completes: None,
         }));
         Ok(())
     }

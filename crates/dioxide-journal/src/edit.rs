@@ -27,7 +27,7 @@ pub trait Kind: fmt::Debug + Send + Sync {
     fn seal(&self, block: Pblk, bytes: &mut [u8]);
 
     /// Writes into the block what its owner has in memory only, when a transaction closes that the block was made part of by
-    /// [`Edit::change_at_close`]. No handle is open then. A kind that does so [keeps](Kind::keep) itself.
+    /// [`Edit::change_at_close`]. No handle is open then, and the journal's state is held: it neither blocks nor reads blocks. A kind that does so [keeps](Kind::keep) itself.
     fn complete(&self, _: Pblk, _: &mut [u8]) {}
 
     /// Itself, to [`verify`](Kind::verify) what has become of the block before it goes into the log; nothing for a kind whose

@@ -28,11 +28,11 @@
 //! | State | Guarded by |
 //! |---|---|
 //! | position in the log, its superblock, committed versions that are not home yet | `log`, held over device I/O: it serialises commits and checkpoints |
-//! | running transaction, phase of the committing one, newest durable tid, which blocks the log holds a copy of | `state`, held briefly, never over I/O or a caller's closure |
+//! | running transaction, phase of the committing one, newest durable tid, which blocks the log holds a copy of | `state`, held briefly, never over I/O or a caller's closure, but for what completes blocks ([`crate::Kind::complete`]) |
 //! | who commits | `State::committer` under `state`: the others wait on a condition, not on `log`, so that they are all woken by the commit that they need |
 //! | reason of the abort, and who is told of it | written once; set under `state`, read without |
 //!
-//! A handle begins and ends at the gate, which is one word. It takes `state` only, and only to bring the transaction blocks
+//! A handle begins and ends at the gate, which is one word. Of the locks it takes `state` only, to bring the transaction blocks
 //! that it does not have yet, to forget one, and when it must wait; what a handle changes becomes the
 //! transaction's when it ends. Another handle may have freed such a block meanwhile, since the locks of whoever changed it are gone before its
 //! handle is; so freeing counts in the buffer, and a change that is older than that is left out. Readers of cached blocks take neither.

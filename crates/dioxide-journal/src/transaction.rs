@@ -131,7 +131,7 @@ pub(crate) struct Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        self.pin.give_back(std::mem::take(&mut self.bytes));
+        self.pin.give_back(&mut self.bytes);
     }
 }
 

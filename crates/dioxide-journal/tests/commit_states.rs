@@ -653,6 +653,45 @@ fn change_at_close_commits_what_the_owner_had_when_the_transaction_closed() {
     assert_eq!(recovered(&memory, 3), 8);
 }
 
+/// Another name for a block that is sealed alike.
+#[derive(Debug)]
+struct Other;
+
+impl Kind for Other {
+    fn name(&self) -> &'static str {
+        "other block"
+    }
+
+    fn verify(&self, block: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
+        Summed.verify(block, bytes)
+    }
+
+    fn seal(&self, block: Pblk, bytes: &mut [u8]) {
+        Summed.seal(block, bytes);
+    }
+}
+
+#[test]
+fn change_at_close_of_a_block_that_other_kinds_change_is_not_lost() {
+    let (memory, journal) = journal();
+    let (later, mut asked) = (Later::default(), Asked::default());
+    // One of the same name was there before, and one of another name comes behind.
+    change(&journal, 3, 1);
+    journal.force_commit().expect("commit");
+    let mut handle = journal.start(1).expect("start");
+    let done = handle.change_at_close(Pblk(3), &later, &mut asked);
+    done.expect("room for it");
+    later.0.store(5, Ordering::Relaxed);
+    let done = handle.modify(Pblk(3), &Other, &mut |bytes| {
+        bytes[40] ^= 1;
+        Ok(())
+    });
+    done.expect("it has the block");
+    handle.stop().expect("stop");
+    journal.force_commit().expect("commit");
+    assert_eq!(recovered(&memory, 3), 5);
+}
+
 #[test]
 fn versions_of_readers_stay_while_memory_of_others_is_used_again() {
     let (memory, journal) = journal();

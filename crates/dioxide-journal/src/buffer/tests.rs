@@ -198,6 +198,29 @@ fn change_of_a_version_that_nobody_has_is_made_in_place() {
 }
 
 #[test]
+fn version_that_nobody_has_any_more_is_the_memory_of_the_next_copy() {
+    let (_, cache) = cache(64);
+    let kind = Counted::default();
+    let (buffer, _) = cache.get(Pblk(3), &kind).expect("read");
+    let copy = |byte| {
+        let (frozen, _) = buffer.freeze();
+        first_byte(&buffer, &kind, byte).expect("change");
+        assert_ne!(frozen.as_ptr(), buffer.bytes().as_ptr(), "it is copied");
+        frozen
+    };
+    let mut old = copy(1);
+    let place = old.as_ptr();
+    buffer.give_back(&mut old);
+    let mut read = copy(2);
+    assert_eq!(buffer.bytes().as_ptr(), place, "the old one's memory");
+    let reader = read.clone();
+    buffer.give_back(&mut read);
+    copy(3);
+    assert_ne!(buffer.bytes().as_ptr(), reader.as_ptr());
+    assert_eq!((reader[0], buffer.bytes()[0]), (1, 3));
+}
+
+#[test]
 fn create_does_not_read_and_replaces_what_is_cached() {
     let (sim, cache) = cache(64);
     let kind = Counted::default();

@@ -322,7 +322,7 @@ impl Groups {
         edit: &dyn Edit,
         group: Group,
         known: &'a mut Known,
-    ) -> Result<&'a mut GroupDesc> {
+    ) -> Result<&'a GroupDesc> {
         match &mut known.desc {
             Some(desc) => Ok(desc),
             none => {

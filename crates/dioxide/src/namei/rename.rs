@@ -142,6 +142,7 @@ impl Mount {
         drop((names, renaming));
         if let (Some(other), Some(fate)) = (&change.other, moved?) {
             self.settle(writer, other, fate)?;
+            self.inodes.let_go(other);
         }
         self.inodes.let_go(&change.inode);
         Ok(())
