@@ -6,9 +6,11 @@ use dioxide_block::file::{self, Backend, FileOptions, NullSink, Replacing};
 use dioxide_block::mem::MemDevice;
 use dioxide_block::{Buf, Device, Durability, Error, Op, OpKind, QueueOptions, Segs};
 use host::{LoopDevice, MIB, Mount, op, pattern, push, run_one, seg, writable};
+use std::fs::FileTimes;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
 
 fn busy_by(path: &Path, options: &FileOptions) -> String {
@@ -51,6 +53,25 @@ fn auto_on_a_disk_file_is_direct_io_uring() {
     let geometry = device.geometry();
     assert!(!geometry.inline && geometry.volatile_cache && geometry.discard);
     assert_eq!(geometry.logical_block_bytes, 512);
+}
+
+#[test]
+fn reads_leave_the_time_of_access_of_the_image() {
+    for (file, backend) in [
+        (host::shm_file(MIB), Backend::Pread),
+        (host::disk_file(MIB), Backend::Uring),
+    ] {
+        // So long ago that `relatime` has it written at the next access.
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let times = FileTimes::new().set_accessed(long_ago);
+        file.as_file().set_times(times).expect("it is ours");
+        let device = host::open(file.path(), &writable(backend));
+        let mut queue = device.open_queue(&QueueOptions::default()).unwrap();
+        let read = op(OpKind::Read, Buf::zeroed(4096), 0);
+        run_one(&mut *queue, read).result.unwrap();
+        let metadata = file.as_file().metadata().expect("it is open");
+        assert_eq!(metadata.accessed().expect("Linux has it"), long_ago);
+    }
 }
 
 /// Linux opens it for writing, and refuses the writes.

@@ -116,7 +116,11 @@ fn open_fd(path: &Path, write: bool, block_device: bool, direct: bool) -> Result
     if block_device && write {
         flags |= OFlags::EXCL;
     }
-    let open = |flags| fs::open(path, flags, Mode::empty());
+    // Each read would else look whether the file's own time has to be written; only its owner may do without.
+    let open = |flags| match fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {
+        Err(Errno::PERM) => fs::open(path, flags, Mode::empty()),
+        opened => opened,
+    };
     let opened = match direct {
         true => match open(flags | OFlags::DIRECT) {
             Err(Errno::INVAL) => open(flags),

@@ -22,6 +22,8 @@ struct State {
     /// Since the inode is in memory: there may be direct I/O in flight.
     was_opened: bool,
     unlinked: bool,
+    /// Only who makes it may use it yet.
+    being_made: bool,
     /// It was made without a name, and may get one.
     unnamed: bool,
     ended: bool,
@@ -37,14 +39,25 @@ pub(crate) enum End {
 }
 
 impl Inode {
-    /// Somebody has it open from now on. `false` if it has ended.
+    /// Somebody has it open from now on. `false` if it has ended, or is being made: a number can be guessed.
     pub(crate) fn open(&self) -> bool {
         let mut state = self.life.state.lock();
-        if !state.ended {
+        let may = !state.ended && !state.being_made;
+        if may {
             state.opens += 1;
             state.was_opened = true;
         }
-        !state.ended
+        may
+    }
+
+    /// Nobody opens it before it is [`Inode::made`].
+    pub(crate) fn set_being_made(&self) {
+        self.life.state.lock().being_made = true;
+    }
+
+    /// It is as whoever finds it may have it.
+    pub(crate) fn made(&self) {
+        self.life.state.lock().being_made = false;
     }
 
     /// Somebody has closed it. Whether it ended by that: the caller frees what it has.

@@ -290,12 +290,18 @@ impl Mount {
     /// # Errors
     /// As [`Mount::inode`].
     pub(crate) fn numbered(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
-        if let Some(inode) = self.inodes.get(ino) {
-            return Ok(Some(inode));
+        loop {
+            if let Some(inode) = self.inodes.get(ino) {
+                return Ok(Some(inode));
+            }
+            let inode = self.load_any_inode(ino)?;
+            if inode.node().disk.links_count() == 0 {
+                return Ok(None);
+            }
+            if let Some(inode) = self.inodes.put(inode, |inode| self.is_on_disk(inode))? {
+                return Ok(Some(inode));
+            }
         }
-        let inode = self.inode_by(ino, Mount::load_any_inode)?;
-        let links = inode.node().disk.links_count();
-        Ok((links > 0).then_some(inode))
     }
 
     /// Whether the inode table says of an inode what the object does.

@@ -439,6 +439,7 @@ impl Mount {
             }
         }
         inode.changed_in(handle.tid(), true);
+        inode.made();
         self.finish(handle, dir)?;
         Ok(inode)
     }
@@ -652,7 +653,7 @@ impl Mount {
         }
     }
 
-    /// Writes a new inode into its place in the table.
+    /// Writes a new inode into its place in the table. Nobody but the caller opens it before it is [`Inode::made`].
     pub(crate) fn store_new(
         &self,
         edit: &mut dyn Edit,
@@ -665,11 +666,6 @@ impl Mount {
         }
         self.count_change(edit, numbered.ino, None, Some(&disk), |_| Ok(1))?;
         let raw: Box<[u8]> = disk.encode()[..].into();
-        let slot = location.offset..location.offset + raw.len();
-        edit.modify(location.block, &TableBlock, &mut |block| {
-            block[slot.clone()].copy_from_slice(&raw);
-            Ok(())
-        })?;
         let set_id = sets_id(&disk);
         let inode = Inode::new(
             self.inodes.spare(numbered.ino),
@@ -682,7 +678,16 @@ impl Mount {
                 capability: false,
             },
         );
-        Ok(self.inodes.put_new(inode))
+        inode.set_being_made();
+        // Before it is in the table: who looks for its number there would make an object of his own.
+        let inode = self.inodes.put_new(inode);
+        let node = inode.node();
+        let slot = location.offset..location.offset + node.raw.len();
+        edit.modify(location.block, &TableBlock, &mut |block| {
+            block[slot.clone()].copy_from_slice(&node.raw);
+            Ok(())
+        })?;
+        Ok(inode)
     }
 
     /// Gives a new inode what it begins with outside of itself.

@@ -382,7 +382,10 @@ impl Mount {
         let fatal = |error| self.fail(error);
         let whiteout = self.store_planned(handle, planned).map_err(fatal)?;
         let error = match self.store_acls(writer, handle, &whiteout, &plan.acls) {
-            Ok(()) => return Ok(whiteout),
+            Ok(()) => {
+                whiteout.made();
+                return Ok(whiteout);
+            }
             Err(error @ Error::NoSpace(_)) => error,
             Err(error) => return Err(self.fail(error)),
         };

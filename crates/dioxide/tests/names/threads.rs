@@ -11,8 +11,8 @@ use crate::tree::{Answer, Body, Id, ROOT, Tree, empty_dir};
 use dioxide::{Fs, NewFile, Node, OpenOptions, RenameMode, SetAttributes, XattrMode};
 use dioxide_testkit::{Image, e2fsck_clean, seeds, soaks};
 use std::collections::HashSet;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 const THREADS: usize = 4;
@@ -633,6 +633,51 @@ fn walk_beside_directories_that_change_places_finds_no_damage() {
         }
     });
     assert_eq!(fs.damage().count, 0);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+/// A file was found by a guessed number when the inode table had it and the inodes in memory had not: who found it had an
+/// object of his own, whose size and locks were not the file's.
+#[test]
+fn file_that_is_found_by_its_number_while_it_is_made_is_the_one_that_is_made() {
+    let image = Image::builder().size(64 << 20).build();
+    let fs = open_fs(&image);
+    let root = fs.root().expect("a sound root");
+    let create = |name: &str| {
+        let made = root.create(name.as_bytes(), &NewFile::new(0o644));
+        made.expect("room")
+    };
+    let next = AtomicU64::new(u64::from(create("first").ino()) + 1);
+    let found = Mutex::new(Vec::new());
+    let deadline = Instant::now() + Duration::from_secs(if soaks() { 30 } else { 1 });
+    let (mut met, mut others) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < deadline {
+                if let Ok(node) = fs.node_by_number(next.load(Ordering::Relaxed) as u32, None) {
+                    found.lock().expect("no panic").push(node);
+                }
+            }
+        });
+        let numbers = (0..10_000).take_while(|_| Instant::now() < deadline);
+        for name in numbers.map(|number: u32| number.to_string()) {
+            let made = create(&name);
+            let set = SetAttributes::new().mode(0o600);
+            made.set_attributes(&set).expect("room");
+            for node in found.lock().expect("no panic").drain(..) {
+                if node.ino() == made.ino() {
+                    met += 1;
+                    others += u32::from(node.metadata() != made.metadata());
+                }
+            }
+            next.store(u64::from(made.ino()) + 1, Ordering::Relaxed);
+        }
+    });
+    assert!(met > 0);
+    assert_eq!(others, 0, "of {met}");
+    assert_eq!(fs.damage().count, 0);
+    drop((found, root));
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }

@@ -334,7 +334,9 @@ impl Apply<'_> {
             self.writer
                 .inodes
                 .take_given(&mut self.handle, ino, is_dir)?;
-            return mount.store_new(&mut self.handle, &NewInode { ino }, location, disk);
+            let inode = mount.store_new(&mut self.handle, &NewInode { ino }, location, disk)?;
+            inode.made();
+            return Ok(inode);
         }
         let inode = mount.orphan(ino)?;
         let lock = inode.map.lock();
