@@ -1,4 +1,4 @@
-//! Images to begin with: made by mke2fs on a file full of poison, with four files;
+//! Images to begin with: made by mke2fs, one by dioxide, on a device full of poison, with four files;
 //! and the directories, files and a symlink that operations on names begin with.
 //!
 //! | File | What it is |
@@ -15,16 +15,24 @@ use crate::fsck::{E2fsck, program, run};
 use crate::model::{FileSpec, Units};
 use crate::names::{self, Entry, Kind, Names};
 use crate::run::Start;
-use dioxide::block::AtomicUnits;
+use dioxide::block::mem::MemDevice;
 use dioxide::block::record::states::Snapshot;
+use dioxide::block::{AtomicUnits, Device, Durability};
+use dioxide::mkfs::{self, Mkfs, WriteOptions};
+use dioxide::{FallocateMode, Fs, MountOptions, NewFile, OpenOptions, Timestamp};
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fmt, io, str::FromStr};
 use tempfile::TempDir;
 
 const UUID: &str = "d10c1de0-0000-4000-8000-000000000003";
 const JOURNAL_UUID: &str = "d10c1de0-0000-4000-8000-00000000000e";
+const HASH_SEED: &str = "d10c1de0-0000-4000-8000-00000000000a";
+/// When images are made, for e2fsprogs and for dioxide, in seconds.
+const EPOCH: i64 = 1_700_000_000;
 
 /// A journal of 1024 blocks of 1024 bytes, and what its device begins with.
 const JOURNAL_BYTES: usize = 2 << 20;
@@ -58,6 +66,10 @@ pub enum Layout {
     Inline,
     /// Blocks of 1024 bytes; the journal is on another device, which is the end of the image.
     External,
+    /// Blocks of 1024 bytes in groups of 256, whose descriptors lie in two meta groups.
+    MetaGroups,
+    /// Blocks of 1024 bytes, made and filled by dioxide with the features that it sets by itself.
+    Own,
     /// Without a journal: overwrites only.
     NoJournal,
 }
@@ -76,7 +88,7 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 14] = [
+    pub const ALL: [Layout; 16] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -90,6 +102,8 @@ impl Layout {
         Layout::Quota,
         Layout::Inline,
         Layout::External,
+        Layout::MetaGroups,
+        Layout::Own,
         Layout::NoJournal,
     ];
 
@@ -128,12 +142,18 @@ impl Layout {
             Layout::Quota => recipe("quota", 1024, "metadata_csum,ea_inode,^orphan_file"),
             Layout::Inline => recipe("inline", 1024, "metadata_csum,^orphan_file"),
             Layout::External => recipe("external", 1024, "metadata_csum,^has_journal,^orphan_file"),
+            Layout::MetaGroups => Recipe {
+                name: "meta-groups",
+                features: "metadata_csum,meta_bg,^resize_inode,^orphan_file",
+                ..Layout::Groups.recipe()
+            },
+            Layout::Own => recipe("own", 1024, ""),
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
         }
     }
 
     /// All but [`Layout::Groups`], whose images are ten times as large, and [`Layout::Quota`].
-    pub const USUAL: [Layout; 12] = [
+    pub const USUAL: [Layout; 14] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -145,6 +165,8 @@ impl Layout {
         Layout::EaInode,
         Layout::Inline,
         Layout::External,
+        Layout::MetaGroups,
+        Layout::Own,
         Layout::NoJournal,
     ];
 
@@ -162,6 +184,8 @@ impl Layout {
     pub(crate) fn size_bytes(self) -> usize {
         match (self, self.recipe().block_bytes) {
             (Layout::Groups, _) => 48 << 20,
+            // Descriptors of 64 bytes: a meta group has sixteen groups.
+            (Layout::MetaGroups, _) => 8 << 20,
             (_, 4096) => 12 << 20,
             _ => 4 << 20,
         }
@@ -240,9 +264,14 @@ impl Layout {
     pub fn make(self) -> Result<Start, String> {
         let place = Place::new().map_err(|e| format!("temporary directory: {e}"))?;
         let files = self.files();
-        let image = self.write(&place, &files)?;
+        let image = match self {
+            Layout::Own => self.write_own(&files).map_err(|e| e.to_string())?,
+            _ => self.write(&place, &files)?,
+        };
+        let image = Snapshot::new(&image);
+        E2fsck::default().check(&image)?;
         Ok(Start {
-            image: Snapshot::new(&image),
+            image,
             units: self.units(),
             files,
             journal: self != Layout::NoJournal,
@@ -278,7 +307,53 @@ impl Layout {
         }
         let mut bytes = fs::read(&image).map_err(|e| at(&image, e))?;
         bytes.extend(journal);
-        E2fsck::default().check(&Snapshot::new(&bytes))?;
+        Ok(bytes)
+    }
+
+    fn write_own(self, files: &[FileSpec]) -> dioxide::Result<Vec<u8>> {
+        let size = self.size_bytes();
+        let device = Arc::new(MemDevice::new(size as u64));
+        device.write_at(0, &poisoned(size), Durability::Cached)?;
+        let mkfs = Mkfs::new()
+            .block_size(self.recipe().block_bytes as u32)?
+            .reserved_percent(0.0)?
+            .inodes_count(64)
+            .uuid(mkfs::parse_uuid(UUID)?)
+            .hash_seed(mkfs::parse_uuid(HASH_SEED)?)
+            .epoch(EPOCH);
+        mkfs.plan(size as u64)?
+            .write(&*device, &mut WriteOptions::default())?;
+        let options = MountOptions::new().clock(Timestamp {
+            secs: EPOCH,
+            nanos: 0,
+        });
+        let fs = Fs::open_device(device.clone(), &options)?;
+        for dir in names::DIRS {
+            fs.create_dir(dir, &NewFile::new(0o755))?;
+        }
+        let made = OpenOptions::new().write(true).create_new(true);
+        for (path, len) in names::FILES {
+            made.open(&fs, path)?.write_at(&names::fill(path, len), 0)?;
+        }
+        let (path, len) = names::LINK;
+        fs.symlink(names::target(len), path, &NewFile::new(0o777))?;
+        for (number, spec) in files.iter().enumerate() {
+            let (file, contents) = (made.open(&fs, &spec.name)?, spec.contents(number));
+            for Range { start, end } in spec.data.iter().cloned() {
+                file.write_at(&contents[start as usize..end as usize], start)?;
+            }
+            for range in &spec.unwritten {
+                file.allocate(
+                    FallocateMode::KeepSize,
+                    range.start,
+                    range.end - range.start,
+                )?;
+            }
+            file.set_len(spec.size)?;
+        }
+        fs.close()?;
+        let mut bytes = vec![0; size];
+        device.read_at(0, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -290,7 +365,7 @@ impl Layout {
         fs::write(&path, poison).map_err(|e| format!("{}: {e}", path.display()))?;
         let mut mke2fs = program("mke2fs")?;
         mke2fs
-            .env("E2FSPROGS_FAKE_TIME", "1700000000")
+            .env("E2FSPROGS_FAKE_TIME", EPOCH.to_string())
             .args(["-q", "-F", "-O", "journal_dev", "-U", JOURNAL_UUID])
             .args(["-b", &self.recipe().block_bytes.to_string()]);
         run(mke2fs.arg(&path))?;
@@ -304,7 +379,7 @@ impl Layout {
         let recipe = self.recipe();
         let mut mke2fs = program("mke2fs")?;
         mke2fs
-            .env("E2FSPROGS_FAKE_TIME", "1700000000")
+            .env("E2FSPROGS_FAKE_TIME", EPOCH.to_string())
             .args(["-q", "-F", "-t", "ext4", "-m", "0", "-N", "64", "-U", UUID])
             .args(["-b", &recipe.block_bytes.to_string()])
             .args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
@@ -432,6 +507,7 @@ mod tests {
     use super::Layout;
     use crate::names;
     use dioxide::block::record::states::{Cache, CowDevice};
+    use dioxide::format::features::Incompat;
     use dioxide::format::inode::InodeFlags;
     use dioxide::{Fs, MountOptions, NewFile};
     use std::sync::Arc;
@@ -451,6 +527,15 @@ mod tests {
         let fs = opened(Layout::Inline);
         assert!(has(&fs, "/f2", InodeFlags::INLINE_DATA));
         assert!(has(&fs, "/a/e", InodeFlags::INLINE_DATA));
+    }
+
+    #[test]
+    fn meta_groups_has_two_of_them() {
+        let fs = opened(Layout::MetaGroups);
+        let sb = fs.superblock();
+        assert!(sb.features().incompat.contains(Incompat::META_BG));
+        let in_block = sb.block_size() / sb.desc_size() as u32;
+        assert_eq!(sb.group_count().div_ceil(in_block), 2);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Cuts the power, thousands of times, and checks what was promised
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Makes small images with mke2fs, runs workloads on a device that records every write and flush, builds
+Makes small images, most of them with mke2fs, runs workloads on a device that records every write and flush, builds
 what a crash at any time can leave of them, recovers each of these states, checks files against
 what had been promised, and has e2fsck look at the result; one state in a thousand is recovered by e2fsck as
 well, and by the kernel's ext4 where it can be mounted: as root, on a loop device. The report tells how
@@ -20,9 +20,9 @@ many. Nothing is written but temporary files.
 Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc, atomic
 (bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode (values of
 attributes that are inodes), quota (the same, with projects), inline (small files and directories in
-their inodes), external (the journal on another device) and no-journal. Exits with 1 if a state is
-bad, 2 if the test could not be run. Ctrl-C or SIGTERM ends it after the workloads at hand, with the report of
-what was checked and status 130.
+their inodes), external (the journal on another device), meta-groups (two of them), own (made by
+dioxide mkfs) and no-journal. Exits with 1 if a state is bad, 2 if the test could not be run. Ctrl-C or
+SIGTERM ends it after the workloads at hand, with the report of what was checked and status 130.
 
 Examples:
   dioxide crash-test --states 20000
