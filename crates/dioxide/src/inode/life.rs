@@ -1,6 +1,6 @@
 //! How long an inode without links lives: until the last who has it open closes it.
 //!
-//! Invariants: an inode ends once, and nobody opens it after that; who ends it frees what it has. An
+//! Invariants: an inode ends once, and nobody opens it after that, nor before it is made; who ends it frees what it has. An
 //! inode that ended is written by nobody else, because its number may be another file's.
 
 use super::Inode;

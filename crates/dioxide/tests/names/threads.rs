@@ -649,17 +649,19 @@ fn file_that_is_found_by_its_number_while_it_is_made_is_the_one_that_is_made() {
         made.expect("room")
     };
     let next = AtomicU64::new(u64::from(create("first").ino()) + 1);
-    let found = Mutex::new(Vec::new());
+    let (found, begin) = (Mutex::new(Vec::new()), Barrier::new(2));
     let deadline = Instant::now() + Duration::from_secs(if soaks() { 30 } else { 1 });
     let (mut met, mut others) = (0, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            begin.wait();
             while Instant::now() < deadline {
                 if let Ok(node) = fs.node_by_number(next.load(Ordering::Relaxed) as u32, None) {
                     found.lock().expect("no panic").push(node);
                 }
             }
         });
+        begin.wait();
         let numbers = (0..10_000).take_while(|_| Instant::now() < deadline);
         for name in numbers.map(|number: u32| number.to_string()) {
             let made = create(&name);
