@@ -134,9 +134,17 @@ struct Version {
 }
 
 impl Version {
+    /// Whether that kind accepted or made it.
+    #[inline]
+    fn is_of(&self, kind: &dyn Kind) -> bool {
+        // Mostly they are one and the same text.
+        let name = kind.name();
+        std::ptr::eq(self.kind, name) || self.kind == name
+    }
+
     /// As a kind has changed it.
     fn made_by(&mut self, kind: &dyn Kind) {
-        if self.judge.is_none() || self.kind != kind.name() {
+        if self.judge.is_none() || !self.is_of(kind) {
             self.judge = kind.keep();
         }
         self.kind = kind.name();
@@ -260,6 +268,26 @@ impl Buffer {
                 Slot::Failed => return None,
             }
         }
+    }
+
+    /// Looks at it once `kind` has accepted it, now or before; `None` if it could not be loaded.
+    fn accepted<T>(&self, kind: &dyn Kind, look: impl Fn(&Version) -> T) -> Result<Option<T>> {
+        let looked = |version: &Version| {
+            let unknown = (!version.is_of(kind)).then(|| version.bytes.clone());
+            (unknown, look(version))
+        };
+        let Some((unknown, seen)) = self.wait(looked) else {
+            return Ok(None);
+        };
+        if let Some(bytes) = unknown {
+            verify(kind, self.block, &bytes)?;
+        }
+        Ok(Some(seen))
+    }
+
+    /// Whether it is the buffer of this block, loaded and accepted by `kind`: what [`BufferCache::pin`] would find.
+    pub(crate) fn is_pinned(&self, block: Pblk, kind: &dyn Kind) -> Result<bool> {
+        Ok(self.block == block && self.accepted(kind, |_| ())?.is_some())
     }
 
     /// Changes the content and seals it, in place if nobody has this version. `change` fails before it
@@ -590,17 +618,9 @@ impl BufferCache {
             if let Some(New { memory }) = new {
                 self.load(&buffer, memory, kind)?;
             }
-            let looked = |version: &Version| {
-                let is_accepted = version.kind == kind.name();
-                let unknown = (!is_accepted).then(|| version.bytes.clone());
-                (unknown, look(version))
-            };
-            let Some((unknown, seen)) = buffer.wait(looked) else {
+            let Some(seen) = buffer.accepted(kind, &look)? else {
                 continue;
             };
-            if let Some(bytes) = unknown {
-                verify(kind, block, &bytes)?;
-            }
             if !is_new && !buffer.used.load(Ordering::Relaxed) {
                 buffer.used.store(true, Ordering::Relaxed);
             }

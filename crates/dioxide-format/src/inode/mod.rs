@@ -152,6 +152,14 @@ pub struct Inode {
     has_extra: bool,
 }
 
+/// Whether an inode of this size has more than the first 128 bytes.
+fn has_extra(inode_size: usize) -> Result<bool> {
+    let has_extra = inode_size >= InodeDisk::SIZE;
+    let ok = has_extra || inode_size == GOOD_OLD_SIZE;
+    ensure(ok, STRUCTURE, "size", inode_size, "128 or at least 160")?;
+    Ok(has_extra)
+}
+
 /// An extra field by name: zero unless `i_extra_isize` covers it.
 macro_rules! extra {
     ($inode:expr, $field:ident, $end:literal) => {
@@ -169,9 +177,7 @@ impl Inode {
     /// # Errors
     /// `TooShort`; `Corrupt` for an `inode_size` that is neither 128 nor at least 160.
     pub fn parse(bytes: &[u8], inode_size: usize) -> Result<Self> {
-        let has_extra = inode_size >= InodeDisk::SIZE;
-        let ok = has_extra || inode_size == GOOD_OLD_SIZE;
-        ensure(ok, STRUCTURE, "size", inode_size, "128 or at least 160")?;
+        let has_extra = has_extra(inode_size)?;
         let bytes = prefix(bytes, inode_size, STRUCTURE)?;
         let mut head = [0; InodeDisk::SIZE];
         let len = inode_size.min(head.len());
@@ -180,6 +186,18 @@ impl Inode {
             disk: InodeDisk::from_array(&head),
             tail: bytes[len..].into(),
             has_extra,
+        })
+    }
+
+    /// An inode of `inode_size` bytes whose every byte is zero.
+    ///
+    /// # Errors
+    /// `Corrupt`, as [`Inode::parse`].
+    pub fn zeroed(inode_size: usize) -> Result<Self> {
+        Ok(Self {
+            has_extra: has_extra(inode_size)?,
+            disk: InodeDisk::zeroed(),
+            tail: Bytes::zeroed(inode_size.saturating_sub(InodeDisk::SIZE)),
         })
     }
 

@@ -6,6 +6,7 @@ use crate::transaction::{OnCommit, Ordered, Tid};
 use crate::{Asked, Edit, Error, Kind, Result};
 use dioxide_format::types::Pblk;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// One caller's part of the running transaction: what it changes becomes durable together. The
@@ -20,6 +21,8 @@ pub struct Handle<'j> {
     /// The different blocks that it has changed, by their numbers. They become the transaction's when it ends. Most handles
     /// change few, and need no memory for that.
     changed: SmallVec<[(u64, Changed); 6]>,
+    /// What it has read last: likely to be changed next, and then need not be looked for again.
+    last: Cell<Option<Arc<Buffer>>>,
     sync: bool,
     /// Part of the transaction. Not between the two halves of a restart, and not after `stop`.
     open: bool,
@@ -38,6 +41,7 @@ impl<'j> Handle<'j> {
             tid: join(journal, credits)?,
             credits,
             changed: SmallVec::new(),
+            last: Cell::new(None),
             sync: false,
             open: true,
         })
@@ -170,6 +174,14 @@ impl<'j> Handle<'j> {
         }
     }
 
+    /// The buffer of a block to be changed.
+    fn pin(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<Buffer>> {
+        match self.last.take() {
+            Some(buffer) if buffer.is_pinned(block, kind)? => Ok(buffer),
+            _ => self.core().cache.pin(block, kind),
+        }
+    }
+
     fn add(&mut self, block: Pblk, buffer: Arc<Buffer>) {
         let freed = buffer.freed();
         let changed = Changed(Some((buffer, freed)));
@@ -222,7 +234,9 @@ impl Edit for Handle<'_> {
     }
 
     fn read(&self, block: Pblk, kind: &dyn Kind) -> Result<Arc<[u8]>> {
-        self.core().cache.read(block, kind)
+        let (buffer, bytes) = self.core().cache.get(block, kind)?;
+        self.last.set(Some(buffer));
+        Ok(bytes)
     }
 
     fn modify(
@@ -232,7 +246,7 @@ impl Edit for Handle<'_> {
         change: &mut dyn FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         self.check(block)?;
-        let buffer = self.core().cache.pin(block, kind)?;
+        let buffer = self.pin(block, kind)?;
         buffer.change(kind, change)?;
         self.add(block, buffer);
         Ok(())
@@ -244,7 +258,7 @@ impl Edit for Handle<'_> {
             return self.core().check_aborted();
         }
         self.check(block)?;
-        let buffer = self.core().cache.pin(block, kind)?;
+        let buffer = self.pin(block, kind)?;
         buffer.complete_by(kind);
         self.add(block, buffer);
         asked.0 = self.tid;

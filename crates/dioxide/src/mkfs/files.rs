@@ -64,8 +64,7 @@ impl Plan {
     }
 
     fn blank_inode(&self) -> Inode {
-        let size = self.sb.inode_size();
-        Inode::parse(&vec![0; size], size).expect("the size was checked")
+        Inode::zeroed(self.sb.inode_size()).expect("the size was checked")
     }
 
     /// A new inode of some kind that has nothing yet.

@@ -608,13 +608,11 @@ impl Mount {
     /// An inode of a type with times and one link, and nothing else.
     pub(crate) fn blank_inode(&self, file_type: FileType, time: Timestamp) -> Result<DiskInode> {
         let size = self.sb.inode_size();
-        let mut raw = vec![0; size];
+        let disk = DiskInode::zeroed(size);
+        let mut disk = disk.map_err(|error| Error::format(error, Place::default()))?;
         if size > GOOD_OLD_SIZE {
-            let extra = self.extra_isize();
-            raw[GOOD_OLD_SIZE..GOOD_OLD_SIZE + 2].copy_from_slice(&extra.to_le_bytes());
+            disk.disk_mut().i_extra_isize = self.extra_isize();
         }
-        let mut disk =
-            DiskInode::parse(&raw, size).map_err(|error| Error::format(error, Place::default()))?;
         disk.set_mode(file_type, 0);
         disk.set_links_count(1);
         disk.set_atime(time);

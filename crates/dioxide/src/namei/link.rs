@@ -39,7 +39,7 @@ impl Mount {
                 inode.ino
             )));
         }
-        self.check_project_of(inode, dir, &text())?;
+        self.check_project_of(inode, dir, text)?;
         self.with_space(writer, || {
             // Once: what is undone leaves another place.
             self.link_once(writer, inode, dir, name, room.take())
@@ -47,10 +47,15 @@ impl Mount {
     }
 
     /// In a directory that hands its project on, all files are of it.
-    pub(super) fn check_project_of(&self, inode: &Inode, dir: &Inode, name: &str) -> Result<()> {
+    pub(super) fn check_project_of(
+        &self,
+        inode: &Inode,
+        dir: &Inode,
+        name: impl FnOnce() -> String,
+    ) -> Result<()> {
         let hands_on = dir.flags().contains(InodeFlags::PROJINHERIT);
         match hands_on && dir.node().disk.projid() != inode.node().disk.projid() {
-            true => Err(Error::CrossProject(name.into())),
+            true => Err(Error::CrossProject(name())),
             false => Ok(()),
         }
     }

@@ -175,10 +175,10 @@ impl Mount {
         if !one_file {
             check_dir_changes(&from.dir)?;
             check_dir_changes(&to.dir)?;
-            self.check_project_of(inode, &to.dir, &to.text())?;
+            self.check_project_of(inode, &to.dir, || to.text())?;
         }
         if let (RenameMode::Exchange, Some(other)) = (mode, &change.other) {
-            self.check_project_of(other, &from.dir, &from.text())?;
+            self.check_project_of(other, &from.dir, || from.text())?;
         }
         if !one_file {
             check_removable(&from.dir, inode, || from.text())?;
