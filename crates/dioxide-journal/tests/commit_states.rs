@@ -692,6 +692,51 @@ fn change_at_close_of_a_block_that_other_kinds_change_is_not_lost() {
     assert_eq!(recovered(&memory, 3), 5);
 }
 
+/// Accepts no block.
+#[derive(Debug)]
+struct Nothing;
+
+impl Kind for Nothing {
+    fn name(&self) -> &'static str {
+        "nothing"
+    }
+
+    fn verify(&self, _: Pblk, _: &[u8]) -> dioxide_format::Result<()> {
+        Err(dioxide_format::Error::Checksum {
+            structure: self.name(),
+            found: 0,
+            expected: 0,
+        })
+    }
+
+    fn seal(&self, _: Pblk, _: &mut [u8]) {}
+}
+
+#[test]
+fn what_a_handle_read_last_is_changed_if_it_is_that_block_and_of_that_kind() {
+    let (memory, journal) = journal();
+    let mut handle = journal.start(2).expect("start");
+    let mut put = |block: u64, kind: &dyn Kind, version: u64| {
+        // Block 3 is the one that was read last each time.
+        handle.read(Pblk(3), &Summed).expect("it is whole");
+        handle.modify(Pblk(block), kind, &mut |bytes| {
+            bytes.copy_from_slice(&content(block, version));
+            Ok(())
+        })
+    };
+    put(4, &Summed, 1).expect("another block than was read");
+    put(3, &Summed, 2).expect("the block that was read");
+    let refused = put(3, &Nothing, 3).expect_err("no such block");
+    assert!(
+        matches!(refused, Error::Block { block: 3, .. }),
+        "{refused}"
+    );
+    handle.stop().expect("stop");
+    assert_eq!((version(&journal, 3), version(&journal, 4)), (2, 1));
+    journal.force_commit().expect("commit");
+    assert_eq!((recovered(&memory, 3), recovered(&memory, 4)), (2, 1));
+}
+
 #[test]
 fn versions_of_readers_stay_while_memory_of_others_is_used_again() {
     let (memory, journal) = journal();
