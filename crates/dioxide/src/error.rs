@@ -255,6 +255,10 @@ pub enum Error {
     /// Damage was found, and `errors=panic` has nothing be done any more (`EIO`); says what.
     #[error("stopped after damage was found: {0}")]
     Stopped(String),
+    /// A panic ended the work on a request of a queue (`EIO`): in a device that is not dioxide's, or a defect. What was done of it is
+    /// not known.
+    #[error("a panic ended the work on the request")]
+    Panicked,
     /// Waiting would never end (`EDEADLK`).
     #[error("deadlock: {0}")]
     Deadlock(&'static str),
@@ -289,7 +293,7 @@ impl Error {
             Error::NoSpace(_) => libc::ENOSPC,
             Error::Busy(_) => libc::EBUSY,
             Error::WouldBlock(_) => libc::EAGAIN,
-            Error::Stopped(_) => libc::EIO,
+            Error::Stopped(_) | Error::Panicked => libc::EIO,
             Error::Deadlock(_) => libc::EDEADLK,
         }
     }

@@ -729,8 +729,7 @@ impl Core {
         self.mount
             .counters
             .add(self.slot(), Count::CompletedDeferred);
-        self.away += 1;
-        let (give_back, waker) = (self.give_back.clone(), self.waker.clone());
+        let away = self.send_away(tag, buf);
         let fence = self.mount.fence.clone();
         self.mount.ioend.run(move || {
             if write && result.is_ok() {
@@ -738,40 +737,45 @@ impl Core {
             }
             if let Err(error) = &result {
                 fence.look_at(error);
-                tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");
             }
             inode.in_flight.lower();
-            let result = match result {
-                Ok(()) => Ok(bytes as usize),
-                Err(error) => Err(Box::new(Error::from(*error))),
-            };
-            // A queue that is gone does not want it.
-            let _ = give_back.send(Completion { tag, buf, result });
-            waker.wake();
+            let result = result.map(|()| bytes as usize);
+            away.end(result.map_err(|error| {
+                tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");
+                Box::new(Error::from(*error))
+            }));
         });
     }
 
     /// Runs a request in a worker, in blocking mode.
     #[cold]
-    fn punt(&mut self, file: &File, offset: u64, mut buf: Buf, tag: u64, job: Job) {
+    fn punt(&mut self, file: &File, offset: u64, buf: Buf, tag: u64, job: Job) {
         self.mount.counters.add(self.slot(), Count::Punt);
-        self.away += 1;
-        let (file, give_back, waker) = (file.clone(), self.give_back.clone(), self.waker.clone());
+        let (mut away, file) = (self.send_away(tag, buf), file.clone());
         self.mount.workers.run(move || {
-            let result = match job {
-                Job::Read => file.read_at(&mut buf, offset),
-                Job::Write | Job::WriteAtomic => {
-                    let mount = &file.mount;
-                    mount.call(|| blocking_write(&file, offset, &buf, job))
+            let result = {
+                // Goes before the request comes back: who has the completion may close the file system.
+                let file = file;
+                match job {
+                    Job::Read => file.read_at(away.buf(), offset),
+                    Job::Write | Job::WriteAtomic => {
+                        let (mount, buf) = (&file.mount, &*away.buf());
+                        mount.call(|| blocking_write(&file, offset, buf, job))
+                    }
                 }
             };
-            let result = result.map_err(Box::new);
-            // Who has the completion may close the file system.
-            drop(file);
-            // A queue that is gone does not want it.
-            let _ = give_back.send(Completion { tag, buf, result });
-            waker.wake();
+            away.end(result.map_err(Box::new));
         });
+    }
+
+    /// Makes a worker answer for a request.
+    fn send_away(&mut self, tag: u64, buf: Buf) -> Away {
+        self.away += 1;
+        Away {
+            request: Some((tag, buf)),
+            give_back: self.give_back.clone(),
+            waker: self.waker.clone(),
+        }
     }
 
     fn take_returns(&mut self, done: &mut Vec<Completion>) {
@@ -779,6 +783,40 @@ impl Core {
             self.away -= 1;
             done.push(completion);
         }
+    }
+}
+
+/// A request that a worker answers for. It comes back also where a panic ends the work: nobody waits for ever.
+struct Away {
+    /// Its tag and buffer, until it comes back.
+    request: Option<(u64, Buf)>,
+    give_back: Sender<Completion>,
+    waker: Waker,
+}
+
+impl Away {
+    fn buf(&mut self) -> &mut Buf {
+        &mut self.request.as_mut().expect("it comes back at the end").1
+    }
+
+    fn end(mut self, result: Result<usize, Box<Error>>) {
+        self.come_back(|| result);
+    }
+
+    fn come_back(&mut self, result: impl FnOnce() -> Result<usize, Box<Error>>) {
+        let Some((tag, buf)) = self.request.take() else {
+            return;
+        };
+        let result = result();
+        // A queue that is gone does not want it.
+        let _ = self.give_back.send(Completion { tag, buf, result });
+        self.waker.wake();
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.come_back(|| Err(Box::new(Error::Panicked)));
     }
 }
 

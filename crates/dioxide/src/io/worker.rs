@@ -6,6 +6,7 @@
 //! one, jobs run in the thread that has them: slower, and nothing is lost.
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -75,7 +76,8 @@ fn work(inbox: &Receiver<Job>, idle: &AtomicUsize) {
         let job = inbox.recv();
         idle.fetch_sub(1, Ordering::Relaxed);
         match job {
-            Ok(job) => job(),
+            // A panic was told of by its hook, and by what the job drops. The thread is for the next one.
+            Ok(job) => drop(catch_unwind(AssertUnwindSafe(job))),
             // The mount is gone.
             Err(_) => return,
         }
@@ -104,6 +106,15 @@ mod tests {
             .collect();
         got.sort_unstable();
         assert_eq!(got, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn job_that_panics_takes_no_thread_with_it() {
+        let workers = Workers::new("test", 1);
+        let (done, results) = unbounded();
+        workers.run(|| panic!("on purpose"));
+        workers.run(move || done.send(()).expect("the test still listens"));
+        assert!(results.recv_timeout(Duration::from_secs(10)).is_ok());
     }
 
     #[test]

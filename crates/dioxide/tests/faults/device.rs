@@ -11,10 +11,12 @@ use crate::variants::image_with;
 use crate::workload::{Workload, in_time};
 use dioxide::block::file::FileOptions;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
-use dioxide::{Buf, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes};
-use dioxide_testkit::{Image, ImageBuilder, seeds};
+use dioxide::block::{self, Device, Durability, Geometry, Queue};
+use dioxide::{Buf, Error, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes};
+use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean, seeds, shape};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const MOST: u64 = 256 << 10;
@@ -488,4 +490,85 @@ fn check_queued(over: Option<u8>) {
 fn queued_write_that_fails_is_told_its_own_completion_only() {
     check_queued(Some(1));
     check_queued(None);
+}
+
+/// Panics instead of reading while it is armed: a defect.
+#[derive(Debug)]
+struct Panics {
+    device: SimDevice,
+    armed: AtomicBool,
+}
+
+impl Device for Panics {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> block::Result<()> {
+        assert!(!self.armed.load(Ordering::Relaxed), "on purpose");
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> block::Result<()> {
+        self.device.write_at(offset, buf, durability)
+    }
+
+    fn flush(&self) -> block::Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> block::Result<()> {
+        self.device.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> block::Result<()> {
+        self.device.write_zeroes(offset, len)
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> block::Result<Box<dyn Queue>> {
+        self.device.open_queue(options)
+    }
+
+    fn describe(&self) -> String {
+        "a device that panics".into()
+    }
+}
+
+#[test]
+fn request_whose_worker_panics_comes_back_and_the_next_ones_are_served() {
+    let image = small().build();
+    shape::fragmented(&image, "f", 64, 1);
+    let (device, armed) = (sim(&image), AtomicBool::new(false));
+    let device = Arc::new(Panics { device, armed });
+    let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().read(true).direct(true);
+    let file = options.open(&fs, "/f").expect("it is there");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    let mut done = Vec::new();
+    // More than there are workers. Each has to read the file's map, which nobody has in memory.
+    device.armed.store(true, Ordering::Relaxed);
+    in_time("reads whose worker panics", || {
+        for tag in 0..32 {
+            let pushed = queue.read(&file, 0, Buf::zeroed(1024), tag);
+            pushed.expect("there is room");
+            queue.wait(1, &mut done).expect("it comes back");
+        }
+    });
+    for (tag, completion) in (0..).zip(&done) {
+        let error = completion.result.as_ref().expect_err("it was not read");
+        assert!(matches!(**error, Error::Panicked), "{error}");
+        assert_eq!((completion.tag, completion.buf.len()), (tag, 1024));
+    }
+    assert_eq!(done.len(), 32);
+    device.armed.store(false, Ordering::Relaxed);
+    in_time("a read after that", || {
+        let pushed = queue.read(&file, 0, Buf::zeroed(1024), 32);
+        pushed.expect("there is room");
+        queue.wait(1, &mut done).expect("it comes back");
+    });
+    let last = done.pop().expect("one more");
+    assert_eq!((last.tag, last.result.ok()), (32, Some(1024)));
+    drop((queue, file));
+    fs.close().expect("nothing holds it");
+    e2fsck_clean(image.path());
 }
