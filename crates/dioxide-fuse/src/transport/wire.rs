@@ -26,6 +26,7 @@ use crate::server::{Caller, Server};
 use crate::{Errno, Result};
 use abi::opcode;
 use bytes::{In, Out};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Largest write, read and listing.
 pub(super) const PAYLOAD_BYTES: usize = 1 << 20;
@@ -141,22 +142,28 @@ pub(super) fn answer(
     match head.opcode {
         opcode::FORGET => {
             // What cannot be understood is not forgotten.
-            let _ = call.forget();
+            let _ = caught(|| call.forget());
             None
         }
         opcode::BATCH_FORGET => {
-            let _ = call.batch_forget();
+            let _ = caught(|| call.batch_forget());
             None
         }
         opcode::INTERRUPT => {
-            let _ = call.interrupt();
+            let _ = caught(|| call.interrupt());
             None
         }
         _ => {
             let Caller { uid, gid } = server.acting(head.caller);
-            Some(dioxide::as_user(uid, gid, || call.answer()))
+            Some(caught(|| dioxide::as_user(uid, gid, || call.answer())))
         }
     }
+}
+
+/// A panic, of which its hook has told, is an error of this request: whoever waits for it gets an answer, and the thread goes
+/// on to the next. What it may have left undone of a change has aborted the journal.
+fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::IO))
 }
 
 impl Call<'_> {

@@ -23,6 +23,22 @@ impl Asker for Deaf {
     }
 }
 
+/// A kernel that has a defect.
+#[derive(Default)]
+struct Broken(Interrupts);
+
+impl Asker for Broken {
+    fn write_pages(&self, _: u64) -> bool {
+        panic!("on purpose")
+    }
+
+    fn forget_attributes(&self, _: u64) {}
+
+    fn interrupts(&self) -> &Interrupts {
+        &self.0
+    }
+}
+
 /// A server over a new image, and a buffer to talk to it.
 struct Talk {
     image: Image,
@@ -446,6 +462,26 @@ fn lengths_beyond_the_payload_and_names_without_an_end_are_refused() {
     }
     let none = talk.try_ask(opcode::SYMLINK, ROOT_ID, b"", b"name\0endless");
     assert_eq!(none, Err(Errno::INVAL));
+    talk.finish();
+}
+
+#[test]
+fn request_that_panics_is_answered_and_so_is_the_next() {
+    let mut talk = Talk::new();
+    let (node, handle) = talk.create(b"f\0");
+    let head = head(opcode::LSEEK, node);
+    let op = bytes([(handle, 8), (0, 8), (libc::SEEK_HOLE as u64, 4), (0, 4)]);
+    let kernel = Broken::default();
+    let reply = answer(&talk.server, &kernel, &head, &op, &mut talk.buffer, 0);
+    assert_eq!(reply, Some(Err(Errno::IO)));
+    let attributes = talk.ask(opcode::GETATTR, node, &bytes([(0, 8), (0, 8)]), &[]);
+    assert_eq!(u64_at(&attributes, 16), node);
+    talk.ask(
+        opcode::RELEASE,
+        node,
+        &bytes([(handle, 8), (0, 8), (0, 8)]),
+        &[],
+    );
     talk.finish();
 }
 
