@@ -234,6 +234,16 @@ fn journal_outside_of_its_file_system_is_named_read_and_replayed() {
     let checked = dioxide(["check", "--quiet", "--journal", &log, &disk]);
     assert_eq!(checked.text(), "");
 
+    // What would become of a write: nothing, as long as the journal is not named.
+    let there = format!("{disk}:/there");
+    dioxide(["touch", "--journal", &log, &there]).text();
+    let explain = ["explain", "--json", "--policy", "best", "--write", &there];
+    for (more, is_served) in [(&[][..], false), (&["--journal", &log], true)] {
+        let told = dioxide([&explain[..], more].concat());
+        let refused = String::from_utf8_lossy(&told.stdout).contains("(--journal, ");
+        assert!(refused != is_served, "{more:?}: {}", told.stderr);
+    }
+
     let fs = Fs::open(
         image.path(),
         &MountOptions::new().journal_path(journal.path()),

@@ -282,8 +282,13 @@ impl Mount {
         }
         if is_elsewhere(&self.sb) && self.journal_device.is_none() {
             // With `noload` it is as if there were none, as in Linux.
-            if self.read_only.is_none() && !self.noload {
-                self.restrict(LIES_ELSEWHERE.into());
+            match self.read_only {
+                _ if self.noload => {}
+                None => self.restrict(LIES_ELSEWHERE.into()),
+                Some(_) => {
+                    // Nobody has to be told who does not write.
+                    self.restricted.get_or_insert_with(|| LIES_ELSEWHERE.into());
+                }
             }
             return;
         }
