@@ -738,6 +738,18 @@ fn what_a_handle_read_last_is_changed_if_it_is_that_block_and_of_that_kind() {
 }
 
 #[test]
+fn block_that_a_handle_read_last_and_freed_leaves_the_cache_with_the_commit() {
+    let (_memory, journal) = journal();
+    let mut handle = journal.start(1).expect("start");
+    handle.read(Pblk(3), &Summed).expect("it is whole");
+    handle.forget(Pblk(3)).expect("it is freed");
+    assert_eq!(journal.cache().stats().blocks, 1);
+    handle.mark_sync();
+    handle.stop().expect("stop");
+    assert_eq!(journal.cache().stats().blocks, 0);
+}
+
+#[test]
 fn versions_of_readers_stay_while_memory_of_others_is_used_again() {
     let (memory, journal) = journal();
     change(&journal, 3, 1);

@@ -131,6 +131,8 @@ impl<'j> Handle<'j> {
             return;
         }
         let core = self.core();
+        // A block that was freed leaves the cache with the commit, which comes at the earliest now.
+        self.last.set(None);
         let mut changed = std::mem::take(&mut self.changed);
         // Most blocks are part of it already: then there is nothing to do under the state's lock, which all handles share.
         changed.retain(|(_, Changed(buffer))| {
