@@ -282,13 +282,12 @@ impl Mount {
         }
         if is_elsewhere(&self.sb) && self.journal_device.is_none() {
             // With `noload` it is as if there were none, as in Linux.
-            match self.read_only {
-                _ if self.noload => {}
-                None => self.restrict(LIES_ELSEWHERE.into()),
-                Some(_) => {
-                    // Nobody has to be told who does not write.
-                    self.restricted.get_or_insert_with(|| LIES_ELSEWHERE.into());
+            if !self.noload {
+                // Who does not write need not be told.
+                if self.read_only.is_none() {
+                    self.restrict(LIES_ELSEWHERE.into());
                 }
+                self.restricted.get_or_insert_with(|| LIES_ELSEWHERE.into());
             }
             return;
         }
