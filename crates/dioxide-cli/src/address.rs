@@ -65,6 +65,25 @@ impl Address {
     }
 }
 
+/// The path on the host that a word is which names no file in an image: as it was typed, unless it has a `\:/`.
+pub fn host_path(word: &OsStr) -> PathBuf {
+    let bytes = word.as_bytes();
+    if !bytes.windows(3).any(|part| part == br"\:/") {
+        return word.into();
+    }
+    let mut path = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, tail @ ..] = rest {
+        let escaped = match (first, tail) {
+            (b'\\', [next @ (b':' | b'\\'), ..]) => Some(*next),
+            _ => None,
+        };
+        path.push(escaped.unwrap_or(*first));
+        rest = &tail[usize::from(escaped.is_some())..];
+    }
+    OsString::from_vec(path).into()
+}
+
 /// What is wrong with a word that names no file in an image.
 fn no_path(word: &OsStr) -> String {
     let text = word.to_string_lossy();

@@ -61,7 +61,7 @@ Addresses:
   A file inside an image is written IMG:/path. The first ':/' parts the two; in an image name
   that contains one, write '\\:' for the colon (and '\\\\' for a backslash).
   The path may be a pattern of *, ?, [a-z], [[:digit:]] and **, in quotes for the shell's sake: 'IMG:/var/log/*.gz'.
-  A name that exists just as it is written wins; otherwise '\\' before a character takes it literally.
+  Of each name between slashes: one that is there just as it is written wins; in a pattern '\\' before a character takes it literally.
 
 Sizes:
   4096, 4k, 4KiB, 1M, 2G and so on count in powers of 1024; kB, MB, GB in powers of 1000.

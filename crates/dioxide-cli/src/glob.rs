@@ -25,8 +25,19 @@ pub fn is_pattern(path: &[u8]) -> bool {
     path.iter().any(|byte| b"*?[".contains(byte))
 }
 
-/// The name that a pattern is where it is meant as one: without the `\` before what is meant literally.
-pub fn literal(pattern: &[u8]) -> Vec<u8> {
+/// The path that a pattern is where it is meant as one: its names that may be patterns without the `\` before what is meant
+/// literally.
+pub fn literal(path: &[u8]) -> Vec<u8> {
+    let names = path
+        .split(|&byte| byte == b'/')
+        .map(|name| match is_pattern(name) {
+            true => literal_name(name),
+            false => name.to_vec(),
+        });
+    names.collect::<Vec<_>>().join(&b'/')
+}
+
+fn literal_name(pattern: &[u8]) -> Vec<u8> {
     let mut name = Vec::with_capacity(pattern.len());
     let mut bytes = pattern.iter().copied();
     while let Some(byte) = bytes.next() {
@@ -187,12 +198,12 @@ pub fn expand(fs: &Fs, path: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         .collect();
     let mut found = vec![b"/".to_vec()];
     for (index, name) in names.iter().enumerate() {
-        let last = index + 1 == names.len();
+        let last = index + 1 == names.len() && !path.ends_with(b"/");
         let mut next = Vec::new();
         for base in &found {
             match *name {
                 b"**" => below(fs, base, last, &mut next)?,
-                name if is_pattern(name) => inside(fs, base, name, &mut next)?,
+                name if is_pattern(name) => inside(fs, base, name, last, &mut next)?,
                 name => next.push(join(base, name)),
             }
         }
@@ -226,9 +237,18 @@ fn unless_absent<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-fn inside(fs: &Fs, base: &[u8], pattern: &[u8], found: &mut Vec<Vec<u8>>) -> Result<(), Error> {
+/// What is in a directory and fits; the file that has the pattern for its name alone, unless something is to be in it and it
+/// is no directory.
+fn inside(
+    fs: &Fs,
+    base: &[u8],
+    pattern: &[u8],
+    last: bool,
+    found: &mut Vec<Vec<u8>>,
+) -> Result<(), Error> {
     let literal = join(base, pattern);
-    if pattern.len() <= 255 && exists(fs, &literal)? {
+    let within: &[u8] = if last { b"" } else { b"/." };
+    if pattern.len() <= 255 && exists(fs, &[&literal[..], within].concat())? {
         found.push(literal);
         return Ok(());
     }

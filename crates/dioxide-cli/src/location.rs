@@ -103,6 +103,25 @@ impl Location {
         }
     }
 
+    /// What tells the file on the host that holds the image from all others; none on the host, and where that cannot be told.
+    pub fn image_file(&self) -> Option<Identity> {
+        let Location::Image(target) = self else {
+            return None;
+        };
+        let metadata = fs::metadata(&target.address.image).ok()?;
+        Some(Facts::of_host(&metadata).identity)
+    }
+
+    /// Whether both are one entry of one directory, whatever ways lead to it.
+    pub fn is_entry(&self, other: &Location) -> Result<bool, Failure> {
+        if self.name() != other.name() {
+            return Ok(false);
+        }
+        let directory = |of: &Location| of.parent().find(First::Followed);
+        let (a, b) = (directory(self)?, directory(other)?);
+        Ok(a.zip(b).is_some_and(|(a, b)| a.identity == b.identity))
+    }
+
     /// What is there, or that nothing is.
     pub fn find(&self, first: First) -> Result<Option<Facts>, Failure> {
         match self {

@@ -6,7 +6,7 @@
 //!
 //! Invariant: each image is opened once in a session, and [`Session::end`] closes it.
 
-use crate::address::{Address, Operand};
+use crate::address::{Address, Operand, host_path};
 use crate::args::ImageArgs;
 use crate::failure::{Failure, Status};
 use crate::glob;
@@ -306,7 +306,7 @@ pub fn told(result: Result<(), Failure>) -> Result<Status, Failure> {
 
 fn outside(word: &OsStr) -> Result<Place, Failure> {
     let Ok(address) = Address::parse(word) else {
-        return Ok(Place::Host(word.into()));
+        return Ok(Place::Host(host_path(word)));
     };
     let image = word.len() - address.path.len();
     Ok(Place::Image {

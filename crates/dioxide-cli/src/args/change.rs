@@ -67,7 +67,7 @@ pub struct ChownArgs {
     /// The owner and group of this file
     #[arg(long, value_name = "IMG:/PATH", value_parser = Operand::parser())]
     pub reference: Option<Operand>,
-    /// Change symlinks themselves, also those below directories
+    /// Change symlinks themselves, as -R does
     #[arg(short = 'h', long)]
     pub no_dereference: bool,
     /// Print what is changed

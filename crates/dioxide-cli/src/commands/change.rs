@@ -103,7 +103,8 @@ pub fn chown(args: &ChownArgs, session: &mut Session, out: &mut Out) -> Result<S
             verbose: args.verbose,
             json: args.json,
         },
-        links: args.no_dereference,
+        // What is in a tree is not what its links lead to.
+        links: args.no_dereference || args.recursive,
     };
     change.run(&decide, session, out)
 }

@@ -7,7 +7,7 @@
 mod attributes;
 mod content;
 
-use super::destination::Operands;
+use super::destination::{Given, Operands};
 use super::report::{Done, Named, Report, Telling};
 use crate::args::{CpArgs, NewFiles};
 use crate::failure::{Failure, Status, complain};
@@ -87,8 +87,10 @@ pub(super) struct Copier {
     made: Vec<bool>,
     /// Directories that copies go into, which are not copied themselves.
     receiving: HashSet<Identity>,
-    /// Names of the destination that this run has given.
-    given: HashSet<Vec<u8>>,
+    /// Names of the destination that this run has given to operands.
+    pub given: Given,
+    /// The file on the host that holds the image where the copy goes.
+    image: Option<Identity>,
     /// Of what was told and did not end the copy of a file.
     pub worst: Status,
 }
@@ -107,7 +109,8 @@ impl Copier {
             links: HashMap::new(),
             made: Vec::new(),
             receiving: HashSet::new(),
-            given: HashSet::new(),
+            given: Given::default(),
+            image: None,
             worst: Status::Fine,
             options,
         }
@@ -128,6 +131,7 @@ impl Copier {
             self.progress = Progress::none();
         }
         let first = self.first();
+        self.image = place.image_file();
         self.made.clear();
         let prefix = root.shown().len();
         walk(root, first, &mut |visit: &Visited<'_>| {
@@ -220,15 +224,18 @@ impl Copier {
         report: &mut Report<'_>,
     ) -> Result<Next, Failure> {
         let (source, facts) = (visit.target, visit.metadata);
+        if self.image == Some(facts.identity) {
+            let what = "is the image that the copy goes into, and is not copied";
+            return Err(Failure::trouble(source, what));
+        }
         let found = place.find(First::Itself)?;
         if let Some(found) = &found {
             check_replaced(source, facts, place, found)?;
             if self.options.no_clobber {
                 return Ok(Next::Pass);
             }
-            if visit.depth == 0 && self.given.contains(place.shown()) {
-                let what = "was made just now, and is not replaced";
-                return Err(Failure::trouble(place, what));
+            if visit.depth == 0 {
+                self.given.check(place)?;
             }
         } else if place.says_directory() {
             return Err(Failure::trouble(place, "Not a directory"));
@@ -241,7 +248,10 @@ impl Copier {
             let Some(pending) = self.make(source, facts, place)? else {
                 return Ok(Next::Pass);
             };
-            let old = found.filter(|old| old.file_type == FileType::Regular);
+            // Only content is as if it had been written to what is there.
+            let is_content = facts.file_type == FileType::Regular || !self.options.recursive;
+            let is_old = |old: &Facts| is_content && old.file_type == FileType::Regular;
+            let old = found.filter(is_old);
             let old = old.as_ref().map(|old| (place, old));
             self.attributes
                 .set(source, facts, old, &pending.location())?;
@@ -251,7 +261,7 @@ impl Copier {
             }
         }
         if visit.depth == 0 {
-            self.given.insert(place.shown().to_vec());
+            self.given.add(place);
         }
         tell(source, place, report)?;
         Ok(Next::Pass)

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Status};
 use crate::location::Location;
 use crate::session::Session;
 use crate::walk::First;
+use std::collections::HashSet;
 
 /// The operands of such a command, apart.
 pub struct Operands<'a> {
@@ -27,6 +28,27 @@ enum How {
 pub struct Destination {
     pub location: Location,
     pub into: bool,
+}
+
+/// Names that one run has given: what has such a name is not replaced in that run, since it would be lost.
+#[derive(Default)]
+pub struct Given(HashSet<Vec<u8>>);
+
+impl Given {
+    /// Whether a file that is there may be replaced, as far as this run made it.
+    pub fn check(&self, place: &Location) -> Result<(), Failure> {
+        match self.0.contains(place.shown()) {
+            true => {
+                let what = "was made just now, and is not replaced";
+                Err(Failure::trouble(place, what))
+            }
+            false => Ok(()),
+        }
+    }
+
+    pub fn add(&mut self, place: &Location) {
+        self.0.insert(place.shown().to_vec());
+    }
 }
 
 impl<'a> Operands<'a> {

@@ -17,6 +17,9 @@ use parse::Parser;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
+/// In seconds.
+const MINUTE: i64 = 60;
+
 /// What an expression is made of.
 #[derive(Debug)]
 enum Expr {

@@ -1,7 +1,7 @@
 //! `dioxide ln`.
 
 use super::change::begin;
-use super::destination::{Destination, Operands};
+use super::destination::{Destination, Given, Operands};
 use super::report::{Done, Named, Report, Telling};
 use crate::address::Operand;
 use crate::args::LnArgs;
@@ -55,16 +55,35 @@ fn symbolic(
     if operands.sources.len() > 1 && !destination.into {
         return Err(Failure::trouble(&destination.location, "Not a directory"));
     }
-    let mut worst = Status::Fine;
+    let (mut worst, mut given) = (Status::Fine, Given::default());
     for source in operands.sources {
         interrupt::check()?;
         let text = text(session, source, &destination.location)?;
         let place = destination.place(split_path(&text).1);
-        let make = || Pending::symlink(&place, &text, &args.new_files.with(0o777));
-        let made = put(args, &make, Named::Text(&text), &place, report);
+        let make = || {
+            if place.find(First::Itself)?.is_some() && leads_to_itself(&place, &text)? {
+                let what = "would lead to itself, and what is there would be lost";
+                return Err(Failure::trouble(&place, what));
+            }
+            Pending::symlink(&place, &text, &args.new_files.with(0o777))
+        };
+        let made = put(args, &make, Named::Text(&text), &place, &mut given, report);
         worst = worst.max(told(made)?);
     }
     Ok(worst)
+}
+
+/// Whether a symlink at a place would be what it names.
+fn leads_to_itself(place: &Location, text: &[u8]) -> Result<bool, Failure> {
+    let Location::Image(link) = place else {
+        return Ok(false);
+    };
+    let mut end = link.parent();
+    match text {
+        [b'/', ..] => end.address.path = text.to_vec(),
+        text => end = end.child(text),
+    }
+    place.is_entry(&Location::Image(end))
 }
 
 /// What a symbolic link says.
@@ -90,10 +109,11 @@ fn hard(
     report: &mut Report<'_>,
 ) -> Result<Status, Failure> {
     let (sources, mut worst) = operands.find(session, destination)?;
+    let mut given = Given::default();
     for source in &sources {
         interrupt::check()?;
         let place = destination.place(source.name());
-        let made = hard_one(args, source, &place, report);
+        let made = hard_one(args, source, &place, &mut given, report);
         worst = worst.max(told(made)?);
     }
     Ok(worst)
@@ -103,6 +123,7 @@ fn hard_one(
     args: &LnArgs,
     source: &Location,
     place: &Location,
+    given: &mut Given,
     report: &mut Report<'_>,
 ) -> Result<(), Failure> {
     let facts = source.examine(First::Itself)?;
@@ -115,10 +136,13 @@ fn hard_one(
     }
     let found = place.find(First::Itself)?;
     if found.is_some_and(|found| found.identity == facts.identity) && args.force {
-        return Err(super::cp::same_file(source, place));
+        return match source.is_entry(place)? {
+            true => Err(super::cp::same_file(source, place)),
+            false => tell(Named::of(source), place, report),
+        };
     }
     let make = || Pending::link(place, source);
-    put(args, &make, Named::of(source), place, report)
+    put(args, &make, Named::of(source), place, given, report)
 }
 
 /// A link that takes its place at once, whatever is there.
@@ -127,6 +151,7 @@ fn put(
     make: &dyn Fn() -> Result<Pending, Failure>,
     to: Named<'_>,
     place: &Location,
+    given: &mut Given,
     report: &mut Report<'_>,
 ) -> Result<(), Failure> {
     match place.find(First::Itself)? {
@@ -134,12 +159,18 @@ fn put(
             return Err(Failure::trouble(place, "is a directory, and not replaced"));
         }
         Some(_) if !args.force => return Err(Failure::trouble(place, "File exists")),
-        _ => {}
+        Some(_) => given.check(place)?,
+        None => {}
     }
     if place.says_directory() {
         return Err(Failure::trouble(place, "No such file or directory"));
     }
     make()?.place(place)?;
+    given.add(place);
+    tell(to, place, report)
+}
+
+fn tell(to: Named<'_>, place: &Location, report: &mut Report<'_>) -> Result<(), Failure> {
     report.tell(&Done {
         action: "linked",
         words: "",

@@ -68,6 +68,10 @@ fn make_parents(args: &MkdirArgs, target: &Target, report: &mut Report<'_>) -> R
         next = next.parent();
     }
     for directory in missing.iter().rev() {
+        // `.` and `..` are there when what they are in is.
+        if is_directory(directory)? {
+            continue;
+        }
         make_one(args, directory, 0o777, report)?;
         let permissions = directory.metadata()?.permissions;
         if permissions & 0o300 != 0o300 {

@@ -73,10 +73,13 @@ impl Mover<'_> {
                 return Ok(());
             }
             check_replaced(source, &facts, place, found)?;
-            if found.identity == facts.identity {
-                // Two names of one file: rename would leave both.
+            // Two names of one file: rename would leave both. Of a symlink and where it leads, the link to itself.
+            let leads_to = source.find(First::Followed).ok().flatten();
+            let ends = [facts.identity, leads_to.unwrap_or(facts).identity];
+            if ends.contains(&found.identity) {
                 return Err(same_file(source, place));
             }
+            self.copier.given.check(place)?;
         } else if place.says_directory() && !facts.is_directory() {
             return Err(Failure::trouble(place, "Not a directory"));
         }
@@ -90,6 +93,7 @@ impl Mover<'_> {
                     }
                     error => to.failure(&error),
                 })?;
+                self.copier.given.add(place);
                 self.tell("renamed ", source, place)
             }
             _ => self.copy(source, place, found.as_ref()),

@@ -157,8 +157,17 @@ fn symlinks_are_changed_themselves_with_h() {
     dioxide(["touch", "-h", "-d", "@1000", &link]).text();
     assert_eq!(facts(&link, "%u:%g %Y"), "41:42 1000\n");
     assert_eq!(facts(&hello, "%u:%g %Y"), before);
-    dioxide(["chown", "-hR", "51:52", &disk.at("/list")]).text();
-    assert_eq!(facts(&link, "%u:%g"), "51:52\n");
+    // A tree has its links, and not what they lead to.
+    for owner in ["51:52", "53:54"] {
+        let tree = if owner == "51:52" {
+            disk.at("/list")
+        } else {
+            link.clone()
+        };
+        dioxide(["chown", "-R", owner, &tree]).text();
+        assert_eq!(facts(&link, "%u:%g"), format!("{owner}\n"));
+        assert_eq!(facts(&hello, "%u:%g %Y"), before);
+    }
     let missing = dioxide(["touch", "-h", &disk.at("/list/new")]);
     assert_eq!(missing.status, Some(1));
     dioxide(["touch", "-hc", &disk.at("/list/new")]).text();

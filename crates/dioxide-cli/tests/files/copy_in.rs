@@ -81,9 +81,10 @@ fn copies_inside_an_image_are_those_that_gnu_makes() {
             "cp @/to-dir/hard @/plain",
             "cp -r @/log @/log2",
             "cp @/large @/sparse",
+            "cp -r @/pipe @/large",
         ],
         "cp -a dir log hello deep; cp -a sparse null pipe socket dangling log; cp to-dir/hard plain; \
-         cp -r log log2; cp large sparse",
+         cp -r log log2; cp large sparse; cp -r pipe large",
     );
     let told = dioxide(twins.words("stat -c %b @/log/sparse"));
     let blocks: u64 = told.text().trim_end().parse().unwrap();
@@ -161,6 +162,16 @@ fn copy_that_makes_no_sense_is_refused_and_the_rest_is_made() {
     // Beside itself there was something else to copy.
     let told = dioxide(["ls", "-A", &disk.at("/dir/sub")]);
     assert_eq!(told.text(), ".hidden\na b\n");
+    // The image itself is not in it, and what holds the only copy of a file is not removed.
+    let holder = disk.image().parent().unwrap().display().to_string();
+    for command in ["cp -a", "mv"] {
+        let words = command.split(' ').map(str::to_owned);
+        let ran = dioxide(words.chain([holder.clone(), disk.at("/held")]));
+        assert_eq!(ran.status, Some(2), "{command}");
+        assert!(ran.stderr.contains("is the image that"), "{}", ran.stderr);
+        assert!(disk.image().exists());
+        dioxide(["rm", "-r", &disk.at("/held")]).text();
+    }
     // Two of one name: the first stays.
     fs::write(disk.beside("one"), "other").unwrap();
     let one = disk.beside("one").display().to_string();

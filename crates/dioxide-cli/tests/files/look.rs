@@ -59,7 +59,7 @@ fn stat_of_each_directive_prints_what_gnu_stat_prints() {
     dioxide_testkit::need_root!();
     let linux = Linux::new();
     let form = "%a %A %b %B %f %F %g %h %i %n %o %s %t %T %r %R %Hr %Lr %u %w %W %x %X %y %Y %z %.3Z\
-        |%-12s|%012s|%#a|%#f|%5.2F|%%|%.12X";
+        |%-12s|%012s|%+s|% 9s|%+09s|%.Y|%+Z|%#012f|%#a|%#f|%5.2F|%%|%.12X";
     for path in [
         "/hello",
         "/null",
@@ -115,6 +115,12 @@ fn find_of_each_test_finds_what_gnu_find_finds() {
         "-mtime +365",
         "-mtime 0",
         "-mmin -60",
+        "-name a.gz -mmin 2",
+        "-name a.gz -mmin 3",
+        "-name a.gz -mmin +2",
+        "-name a.gz -mmin +3",
+        "-name a.gz -mmin -2",
+        "-name a.gz -mmin -3",
         "-uid 54321",
         "-gid +1000",
         "-links +1 -type f",
@@ -359,6 +365,51 @@ fn pattern_names_the_files_that_fit_it() {
         "{}",
         ran.stderr
     );
+}
+
+/// A file whose name is a pattern stands for itself, and in front of other names only if they can be in it.
+#[test]
+fn name_that_is_a_pattern_does_not_hide_what_fits_it() {
+    let disk = Fixture::new();
+    disk.debugfs(&[
+        "mkdir /q",
+        "mkdir /q/d",
+        "mkdir /q/d/e",
+        "symlink /q/* /hello",
+        r"symlink /q/d/\g /hello",
+    ]);
+    let names = |pattern: &str| {
+        let ran = dioxide(["ls", "-d", &disk.at(pattern)]);
+        ran.text().replace(&format!("{}:", disk.name()), "")
+    };
+    assert_eq!(names("/q/*"), "/q/*\n");
+    assert_eq!(names("/q/*/e"), "/q/d/e\n");
+    assert_eq!(names("/q/*/"), "/q/d/\n");
+    // A backslash is one like other bytes in a name that is no pattern.
+    assert_eq!(names(r"/q/d/\g"), "/q/d/\\g\n");
+    assert_eq!(names(r"/q/*/\g"), "/q/d/\\g\n");
+    dioxide(["mkdir", &disk.at(r"/q/d/\g\*")]).text();
+    assert_eq!(names(r"/q/d/\g?"), "/q/d/g*\n");
+    dioxide_testkit::e2fsck_clean(disk.image());
+}
+
+#[test]
+fn image_whose_name_has_a_colon_and_a_slash_is_named_with_a_backslash() {
+    let disk = Fixture::new();
+    fs::create_dir(disk.beside("odd:")).unwrap();
+    let image = disk.beside("odd:/disk.img");
+    fs::copy(disk.image(), &image).unwrap();
+    fs::write(disk.beside("odd:/small"), "small").unwrap();
+    let word = image.display().to_string().replace(":/", r"\:/");
+    for args in [
+        &["df", &word][..],
+        &["df", &format!("{word}:/")],
+        &["ls", &format!("{word}:/hello")],
+        &["cp", &word.replace("disk.img", "small"), &disk.at("/copy")],
+    ] {
+        dioxide(args).text();
+    }
+    dioxide_testkit::e2fsck_clean(disk.image());
 }
 
 #[test]

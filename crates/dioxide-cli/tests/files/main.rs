@@ -122,6 +122,9 @@ fn populate(root: &Path) {
         rustix::fs::XattrFlags::empty(),
     )
     .unwrap();
+    // For longer than two minutes, and while tests run for less than three.
+    let aged = at("log/a.gz").display().to_string();
+    support::coreutils("touch", &["-d", "130 seconds ago", &aged]);
     support::coreutils(
         "touch",
         &[

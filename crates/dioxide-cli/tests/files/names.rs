@@ -14,6 +14,7 @@ fn mkdir_of_each_form_makes_what_gnu_makes() {
         &[
             "mkdir @/new @/deep/new",
             "mkdir -p @/a/b/c @/deep",
+            "mkdir -p @/s/./t @/u/../v/w @/s/t/.",
             "mkdir -p -m 750 @/p/q/r",
             "mkdir -m u=rwx,go=r @/modes",
             "chmod g+s @/log",
@@ -21,7 +22,7 @@ fn mkdir_of_each_form_makes_what_gnu_makes() {
             "mkdir @/log/sub",
             "mkdir -m 700 @/log/own",
         ],
-        "mkdir new deep/new; mkdir -p a/b/c deep; mkdir -p -m 750 p/q/r; mkdir -m u=rwx,go=r modes; \
+        "mkdir new deep/new; mkdir -p a/b/c deep; mkdir -p s/./t u/../v/w s/t/.; mkdir -p -m 750 p/q/r; mkdir -m u=rwx,go=r modes; \
          chmod g+s log; chown :77 log; mkdir log/sub; mkdir -m 700 log/own",
     );
 }
@@ -181,12 +182,14 @@ fn ln_makes_the_links_that_gnu_makes() {
             "ln -s a/b c/d @/deep",
             "ln -sf hello @/dangling",
             "ln -f @/large @/log/a.gz",
+            "ln -f @/large @/log/a.gz",
+            "ln -sf ../large @/log/a.gz",
             "ln -sfn nowhere @/to-dir",
             "ln -t @/log @/empty @/sparse",
             "ln -sT x @/deep/T",
         ],
         "ln hello again; ln dangling dangling2; ln -s ../some/where link; ln -s a/b c/d deep; \
-         ln -sf hello dangling; ln -f large log/a.gz; ln -sfn nowhere to-dir; \
+         ln -sf hello dangling; ln -f large log/a.gz; ln -f large log/a.gz; ln -sf ../large log/a.gz; ln -sfn nowhere to-dir; \
          ln -t log empty sparse; ln -sT x deep/T",
     );
     // A path in the image of the link is the path.
@@ -200,12 +203,16 @@ fn ln_refuses_what_is_there_directories_and_the_host() {
     let disk = Fixture::new();
     let before = fs::read(disk.image()).unwrap();
     let (hello, large, dir) = (disk.at("/hello"), disk.at("/large"), disk.at("/dir"));
-    let new = disk.at("/new");
+    let (new, slow) = (disk.at("/new"), disk.at("/dir/../hello"));
     for (args, told) in [
         (vec![&*hello, &*large], "File exists"),
         (vec!["-s", "x", &*large], "File exists"),
         (vec![&*dir, &*new], "is a directory"),
         (vec!["-f", &*hello, &*hello], "are the same file"),
+        (vec!["-f", &*hello, &*slow], "are the same file"),
+        (vec!["-sf", &*hello, &*hello], "would lead to itself"),
+        (vec!["-sf", &*slow, &*hello], "would lead to itself"),
+        (vec!["-sf", "../hello", &*slow], "would lead to itself"),
         (vec!["-Tf", &*hello, &*dir], "is a directory"),
         (vec![&*hello, "/tmp/x"], "is on the host"),
         (vec!["/etc/hostname", &*new], "Invalid cross-device link"),
@@ -314,10 +321,12 @@ fn mv_inside_an_image_leaves_what_gnu_leaves() {
          mv -f large sparse; mv dangling dir/link",
     );
     twins.check(false);
+    twins.run(&["ln -s sparse @/to-large"], "ln -s sparse to-large");
     for (line, told) in [
         ("mv @/deep @/deep/er", "cannot be moved into itself"),
         ("mv @/hi @/deep/er/est/../../../hi", "are the same file"),
         ("mv @/dir/hard @/hi", "are the same file"),
+        ("mv @/to-large @/sparse", "are the same file"),
         ("mv -T @/hi @/deep", "is a directory"),
         ("mv @/deep @/hi", "is no directory"),
         ("mv -T @/dir @/deep", "Directory not empty"),
@@ -338,6 +347,33 @@ fn mv_inside_an_image_leaves_what_gnu_leaves() {
     );
     twins.run(&[], "mv hi deep");
     twins.check(false);
+}
+
+/// Of two that come under one name the second would take the first one's place, which has no other.
+#[test]
+fn mv_and_ln_replace_nothing_that_they_made_just_now() {
+    let disk = Fixture::new();
+    let (a, b) = (disk.at("/dir/same"), disk.at("/list/same"));
+    let into = disk.at("/into");
+    dioxide(["mkdir", &into]).text();
+    for (path, text) in [(&a, b"first"), (&b, b"other")] {
+        with_input(["write", "-c", path], text).text();
+    }
+    let ran = dioxide(["ln", "-f", &a, &b, &into]);
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("was made just now"), "{}", ran.stderr);
+    dioxide(["rm", &disk.at("/into/same")]).text();
+    let elsewhere = disk.beside("same");
+    fs::write(&elsewhere, "host").unwrap();
+    let elsewhere = elsewhere.display().to_string();
+    let ran = dioxide(["mv", &a, &b, &elsewhere, &into]);
+    assert_eq!(ran.status, Some(2));
+    let times = ran.stderr.matches("was made just now").count();
+    assert_eq!(times, 2, "{}", ran.stderr);
+    assert_eq!(dioxide(["cat", &disk.at("/into/same")]).text(), "first");
+    assert_eq!(dioxide(["cat", &b]).text(), "other");
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "host");
+    e2fsck_clean(disk.image());
 }
 
 /// A directory that has a name in itself makes a tree of endless depth.

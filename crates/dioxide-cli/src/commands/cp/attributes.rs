@@ -58,7 +58,7 @@ impl Attributes {
                 self.like(source, facts, kept, copy)?;
                 copy.set_times(facts.atime, facts.mtime)
             }
-            Some((place, old)) if !is_link => self.like(place, old, outlives_writing, copy),
+            Some((place, old)) => self.like(place, old, outlives_writing, copy),
             // In an image it was made so.
             _ if is_link || matches!(copy, Location::Image(_)) => Ok(()),
             _ => copy.set_permissions(facts.plain_permissions() & !self.umask),

@@ -1,6 +1,6 @@
 //! Evaluating an expression for one file.
 
-use super::{Action, Count, Expr, Matching, Number, Test, Time};
+use super::{Action, Count, Expr, MINUTE, Matching, Number, Test, Time};
 use crate::failure::Failure;
 use crate::glob::{Case, fits};
 use crate::output::{JsonArray, Out};
@@ -139,7 +139,8 @@ fn number(metadata: &Metadata, which: Number) -> u32 {
     }
 }
 
-/// Whole units of the age count; a file of the future has an age below 0.
+/// Days count when they are over. Of minutes the one under way counts, but for what is to be less than so many. A file of the
+/// future has an age below 0.
 fn has_age(metadata: &Metadata, which: Time, unit_secs: i64, count: Count, now_secs: i64) -> bool {
     let time = match which {
         Time::Access => metadata.atime,
@@ -147,6 +148,8 @@ fn has_age(metadata: &Metadata, which: Time, unit_secs: i64, count: Count, now_s
         Time::Change => metadata.ctime,
     };
     let age = now_secs.saturating_sub(time.secs).div_euclid(unit_secs);
+    let under_way = unit_secs == MINUTE && !matches!(count, Count::LessThan(_));
+    let age = age + i64::from(under_way);
     match u64::try_from(age) {
         Ok(age) => count.meets(age),
         Err(_) => matches!(count, Count::LessThan(_)),

@@ -1,6 +1,6 @@
 //! Understanding find's expressions: `or` of `and` of `not` of tests and actions.
 
-use super::{Action, Count, Expr, Matching, Number, Query, Test, Time};
+use super::{Action, Count, Expr, MINUTE, Matching, Number, Query, Test, Time};
 use crate::address::Operand;
 use crate::args::ModeChange;
 use crate::failure::Failure;
@@ -167,11 +167,11 @@ impl<'a> Parser<'a> {
             "-size" => size(&self.text(word)?)?,
             "-empty" => Test::Empty,
             "-atime" => age(Time::Access, DAY, self.count(word)?),
-            "-amin" => age(Time::Access, 60, self.count(word)?),
+            "-amin" => age(Time::Access, MINUTE, self.count(word)?),
             "-ctime" => age(Time::Change, DAY, self.count(word)?),
-            "-cmin" => age(Time::Change, 60, self.count(word)?),
+            "-cmin" => age(Time::Change, MINUTE, self.count(word)?),
             "-mtime" => age(Time::Modify, DAY, self.count(word)?),
-            "-mmin" => age(Time::Modify, 60, self.count(word)?),
+            "-mmin" => age(Time::Modify, MINUTE, self.count(word)?),
             "-newer" => {
                 let file = Operand(self.argument(word)?.clone());
                 Test::Newer((self.newer)(&file)?)

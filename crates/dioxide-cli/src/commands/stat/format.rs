@@ -118,7 +118,7 @@ impl Directive {
         let (precision, rest) = match rest.strip_prefix('.') {
             Some(rest) => {
                 let (precision, rest) = number(rest);
-                (Some(precision.unwrap_or(0)), rest)
+                (Some(precision), rest)
             }
             None => (None, rest),
         };
@@ -136,6 +136,8 @@ impl Directive {
         if what.0.is_none() && !"aAbBdDfFgGhimnNorRstTuUwWxXyYzZC".contains(what.1) {
             return Err(format!("'%{}' is no directive", what.1));
         }
+        let decimals = if "WXYZ".contains(what.1) { 9 } else { 0 };
+        let precision = precision.map(|precision: Option<usize>| precision.unwrap_or(decimals));
         let directive = Directive {
             flags: flags.to_owned(),
             width: width.unwrap_or(0).min(WIDTH_MOST),
@@ -150,15 +152,33 @@ impl Directive {
         let value = match value {
             Value::Text(text) => {
                 let most = self.precision.unwrap_or(usize::MAX).min(text.len());
-                return self.pad(&text[..most], b' ', out);
+                return self.pad(&text[..most], out);
             }
             Value::Number(number) => number.to_string(),
+            Value::Signed(number) => self.with_sign(number.to_string()),
             Value::Octal(number) => self.with_prefix("0", format!("{number:o}")),
             Value::Hex(number) => self.with_prefix("0x", format!("{number:x}")),
-            Value::Seconds(time) => self.seconds(time),
+            Value::Seconds(time) => self.with_sign(self.seconds(time)),
         };
-        let zero = self.flags.contains('0') && !self.flags.contains('-');
-        self.pad(value.as_bytes(), if zero { b'0' } else { b' ' }, out)
+        if !self.flags.contains('0') || self.flags.contains('-') {
+            return self.pad(value.as_bytes(), out);
+        }
+        // The zeros are between the sign, or the prefix, and the digits.
+        let before = value.find(|c: char| c.is_ascii_digit()).unwrap_or(0);
+        let before = before + 2 * usize::from(value.starts_with("0x"));
+        let zeros = "0".repeat(self.width.saturating_sub(value.len()));
+        out.write_all(format!("{}{zeros}{}", &value[..before], &value[before..]).as_bytes())
+    }
+
+    /// A sign or a space in front of what has no sign, as the flags say.
+    fn with_sign(&self, number: String) -> String {
+        let sign = ['+', ' ']
+            .into_iter()
+            .find(|&flag| self.flags.contains(flag));
+        match sign {
+            Some(sign) if !number.starts_with('-') => format!("{sign}{number}"),
+            _ => number,
+        }
     }
 
     fn with_prefix(&self, prefix: &str, digits: String) -> String {
@@ -189,9 +209,9 @@ impl Directive {
         )
     }
 
-    fn pad(&self, text: &[u8], with: u8, out: &mut Out) -> io::Result<()> {
+    fn pad(&self, text: &[u8], out: &mut Out) -> io::Result<()> {
         let chars = String::from_utf8_lossy(text).chars().count();
-        let padding = vec![with; self.width.saturating_sub(chars)];
+        let padding = vec![b' '; self.width.saturating_sub(chars)];
         match self.flags.contains('-') {
             true => {
                 out.name(text)?;
@@ -233,7 +253,7 @@ impl Directive {
             (_, 'n') => Value::Text(told.shown.to_vec()),
             (_, 'N') => Value::Text(quoted_name(told)),
             (_, 'o') => plain(metadata.block_size),
-            (_, 's') => Value::Number(metadata.size),
+            (_, 's') => Value::Signed(metadata.size),
             (_, 'r') => Value::Number(device),
             (_, 'R') => Value::Hex(device),
             (_, 't') => Value::Hex(major.into()),
@@ -255,6 +275,8 @@ impl Directive {
 enum Value {
     Text(Vec<u8>),
     Number(u64),
+    /// A number of a kind that may be below 0, so that the flags of a sign count.
+    Signed(u64),
     Octal(u64),
     Hex(u64),
     Seconds(Option<Timestamp>),
