@@ -5,6 +5,8 @@
 mod attributes;
 #[path = "names/basic.rs"]
 mod basic;
+#[path = "names/beside.rs"]
+mod beside;
 #[path = "names/calls.rs"]
 mod calls;
 #[path = "names/faults.rs"]

@@ -221,6 +221,7 @@ impl Mount {
     pub(crate) fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
         check_owner([set.uid, set.gid])?;
         let writer = self.writer()?;
+        let names = inode.lock_names_of_dir();
         let exclusive = lock(
             self,
             inode,
@@ -254,7 +255,7 @@ impl Mount {
         changed?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
-        drop((node, exclusive));
+        drop((node, exclusive, names));
         // Of attributes, Linux waits for these, for lists and for extended attributes.
         match set.flags {
             Some(_) => self.keep_in_step(inode),

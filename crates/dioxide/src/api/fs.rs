@@ -461,10 +461,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Xattr>> {
-        self.0.call(|| {
-            let inode = self.0.lookup(path.as_ref(), true)?;
-            self.0.xattrs(&inode)
-        })
+        self.node(path)?.xattrs()
     }
 
     /// Changes attributes of a file; symlinks are followed. Blocks.

@@ -425,7 +425,10 @@ impl Drop for Queue {
         while self.core.outstanding > 0 {
             if self.wait(1, &mut done).is_err() {
                 // The device's queue waits or leaks by itself; workers keep what they need alive.
-                self.core.table.lose();
+                if self.core.table.lose() {
+                    // The table names these objects: others of the same files would be taken for quiet.
+                    std::mem::forget(self.core.files.inodes.clone());
+                }
                 break;
             }
             done.clear();

@@ -23,10 +23,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.0.call(|| {
-            let inode = self.0.lookup(path.as_ref(), true)?;
-            self.0.get_xattr(&inode, name.as_ref())
-        })
+        self.node(path)?.xattr(name)
     }
 
     /// `setxattr`. Symlinks are followed.
@@ -108,6 +105,7 @@ impl Mount {
     ) -> Result<()> {
         let writer = self.writer()?;
         let slot = slot::current();
+        let names = inode.lock_names_of_dir();
         let exclusive = lock(self, inode, LockMode::Exclusive, Wait::Block, slot)?;
         let fixed = InodeFlags::IMMUTABLE.0 | InodeFlags::APPEND.0;
         if inode.flags().0 & fixed != 0 {
@@ -134,7 +132,7 @@ impl Mount {
         changed?;
         let node = inode.node();
         inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
-        drop(exclusive);
+        drop((exclusive, names));
         self.reap_values(writer)?;
         self.keep_in_step(inode)
     }

@@ -15,7 +15,7 @@ use crate::sync::rwsem::Rwsem;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::transaction::Tid;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -282,6 +282,12 @@ impl Inode {
     pub(crate) fn set_goal(&self, goal: Pblk, allocator: &Arc<BlockAllocator>) {
         self.goal.store(goal.0, Ordering::Relaxed);
         self.allocator.get_or_init(|| allocator.clone());
+    }
+
+    /// The lock of its names, if it is a directory: who changes those may write the inode anew from what he has read of it, so that
+    /// who changes anything else of it has them too.
+    pub(crate) fn lock_names_of_dir(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        (self.file_type() == FileType::Directory).then(|| self.names.write())
     }
 
     /// Whether a truncate met an error, so that there are blocks behind the end.

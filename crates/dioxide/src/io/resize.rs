@@ -108,7 +108,7 @@ impl Mount {
             return None;
         }
         Self::begin_or_end_cut(inode, size);
-        let _closed = inode.in_flight.close();
+        let closed = inode.in_flight.close();
         let (mut drained, mut alone) = (Ok(()), None);
         if !beside.all_have_left() || !inode.in_flight.is_quiet(&self.in_flight) {
             alone = Some(beside.exclusive());
@@ -120,6 +120,8 @@ impl Mount {
         };
         // As it was, if nothing has changed.
         Self::begin_or_end_cut(inode, inode.node().disk.size());
+        // While nobody else may close it.
+        drop(closed);
         alone.into_iter().for_each(Exclusive::leave_to_readers);
         Some(shrunk)
     }

@@ -2,14 +2,16 @@
 
 use super::create::{LINK_MAX, check_dir_changes, check_new_name};
 use super::dir::block::Room;
-use super::edit::NewEntry;
+use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use crate::inode::Inode;
+use crate::map::MapGuard;
 use crate::mount::Mount;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, FileType, Result};
 use dioxide_format::inode::InodeFlags;
+use dioxide_journal::journal::Handle;
 use std::sync::Arc;
 
 impl Mount {
@@ -68,41 +70,26 @@ impl Mount {
         name: &[u8],
         room: Option<Room>,
     ) -> Result<()> {
-        let credits = self.add_name_credits(dir) + 2 * INODE_CREDITS + ORPHAN_CREDITS;
-        let mut handle = writer.begin(credits)?;
+        let credits = self.add_name_credits(dir) + REMOVE_NAME_CREDITS;
+        let mut handle = writer.begin(credits + 2 * INODE_CREDITS + ORPHAN_CREDITS)?;
         let entry = NewEntry {
             name,
             ino: inode.ino,
             file_type: self.disk_type(inode)?,
         };
-        // Whoever takes away the last link looks at the count under the same lock.
-        let lock = inode.map.lock();
-        let links = inode.node().disk.links_count();
-        if inode.has_ended() || links == 0 && !inode.is_unnamed() {
-            return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
-        }
-        if links >= LINK_MAX {
-            return Err(Error::TooManyLinks(format!("inode {}", inode.ino)));
-        }
-        let now = self.now();
-        self.change_inode(&mut handle, inode, &lock, &mut |disk| {
-            disk.set_links_count(links + 1);
-            disk.set_ctime(now);
-        })?;
-        drop(lock);
-        if let Err(error) = self.add_name_at(writer, &mut handle, dir, &entry, room) {
-            let taken_back =
-                self.change_inode(&mut handle, inode, &inode.map.lock(), &mut |disk| {
-                    disk.set_links_count(disk.links_count() - 1);
-                });
-            return Err(taken_back.err().map_or(error, |fatal| self.fail(fatal)));
-        }
-        let rest = match links {
-            0 => {
-                inode.named();
-                writer.orphans.remove(self, &mut handle, inode)
+        check_more_links(inode, &inode.map.lock())?;
+        self.add_name_at(writer, &mut handle, dir, &entry, room)?;
+        // Not before: who sees the link may take away another, or give the file a second name, and it is not taken back.
+        let is_first = match self.add_link(&mut handle, inode) {
+            Ok(is_first) => is_first,
+            Err(error) => {
+                let removed = self.remove_name(&mut handle, dir, name);
+                return Err(removed.err().map_or(error, |fatal| self.fail(fatal)));
             }
-            _ => Ok(()),
+        };
+        let rest = match is_first {
+            true => writer.orphans.remove(self, &mut handle, inode),
+            false => Ok(()),
         };
         rest.and_then(|()| self.names_changed(&mut handle, dir, &mut |_| {}))
             .map_err(|error| self.fail(error))?;
@@ -111,9 +98,41 @@ impl Mount {
         self.finish(handle, dir)
     }
 
+    /// Counts one more link. True if it is the first one of a file that was made without a name.
+    fn add_link(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<bool> {
+        // Whoever takes away the last link looks at the count under the same lock.
+        let lock = inode.map.lock();
+        let links = check_more_links(inode, &lock)?;
+        let now = self.now();
+        self.change_inode(handle, inode, &lock, &mut |disk| {
+            disk.set_links_count(links + 1);
+            disk.set_ctime(now);
+        })?;
+        let is_first = inode.is_unnamed();
+        if is_first {
+            inode.named();
+        }
+        Ok(is_first)
+    }
+
     /// What an entry says that an inode is.
     pub(super) fn disk_type(&self, inode: &Inode) -> Result<dioxide_format::inode::FileType> {
         let file_type = inode.node().disk.file_type();
         file_type.ok_or_else(|| inode.corrupt("inode", "its mode names no type".into()))
+    }
+}
+
+/// How many links a file has, which may have one more.
+///
+/// # Errors
+/// [`Error::NotFound`] if it was removed; [`Error::TooManyLinks`].
+fn check_more_links(inode: &Inode, _lock: &MapGuard<'_>) -> Result<u16> {
+    let links = inode.node().disk.links_count();
+    if inode.has_ended() || links == 0 && !inode.is_unnamed() {
+        return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
+    }
+    match links >= LINK_MAX {
+        true => Err(Error::TooManyLinks(format!("inode {}", inode.ino))),
+        false => Ok(links),
     }
 }

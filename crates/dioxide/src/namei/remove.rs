@@ -330,10 +330,12 @@ impl Mount {
     /// Frees those that could not be freed when they ended.
     pub(crate) fn delete_deferred(&self) -> Result<()> {
         let deferred = std::mem::take(&mut *self.deferred.lock());
+        let writer = self.writer()?;
+        let mut deleted = Ok(());
         for inode in deferred {
-            self.delete_or_defer(self.writer()?, &inode)?;
+            deleted = deleted.and(self.delete_or_defer(writer, &inode));
         }
-        Ok(())
+        deleted
     }
 
     /// Somebody closes a file. The last one frees it, if it has no name.

@@ -1,7 +1,8 @@
 //! Moving names.
 //!
 //! Locks: the mount's `renaming` if the directories differ, so that no directory moves while it is found
-//! out which is above which; then `names` of both, of the upper first; then of a directory that is replaced.
+//! out which is above which; then `names` of both, of the upper first; then of a directory that moves to the other, whose `..`
+//! changes, and of one that is replaced.
 
 use super::Inherited;
 use super::create::{
@@ -135,11 +136,16 @@ impl Mount {
             // Two names of one file: nothing happens.
             return Ok(());
         }
+        // Who makes names in them may be about to write a copy of the block that has their `..`.
+        let others = change.other.iter().filter(|_| mode == RenameMode::Exchange);
+        let moving = std::iter::once(&change.inode).chain(others);
+        let moving = moving.filter(|inode| crosses && is_dir(inode));
+        let below: Vec<_> = moving.map(|dir| dir.names.write()).collect();
         let moved = match mode {
             RenameMode::Exchange => self.exchange(writer, &change).map(|()| None),
             _ => self.with_space(writer, || self.replace(writer, &change)),
         };
-        drop((names, renaming));
+        drop((below, names, renaming));
         if let (Some(other), Some(fate)) = (&change.other, moved?) {
             self.settle(writer, other, fate)?;
             self.inodes.let_go(other);

@@ -1,5 +1,6 @@
 //! What `stat` tells of an inode.
 
+use super::create::check_lives;
 use crate::inode::{Inode, Location};
 use crate::mount::Mount;
 use crate::{Error, FileType, Metadata, Place, Result, Timestamp};
@@ -62,6 +63,10 @@ impl Mount {
             }
         }
         let _names = dir.names.read();
+        // What was removed while a walk was in it has nothing, and its blocks may be others' by now.
+        if check_lives(dir).is_err() {
+            return Ok(None);
+        }
         match self.find_name(dir, name)? {
             Some(ino) => self.stat_number(ino),
             None => Ok(None),

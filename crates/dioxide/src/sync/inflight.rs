@@ -113,17 +113,17 @@ impl InFlightTable {
         self.owner.load(Ordering::Relaxed) == thread_id()
     }
 
-    /// The queue goes, and leaves what is in flight to the device: these inodes are never quiet again.
-    pub(crate) fn lose(self: &Arc<Self>) {
-        if self
-            .entries
-            .iter()
-            .any(|entry| entry.inode.load(Ordering::Relaxed) != NOBODY)
-        {
+    /// The queue goes, and leaves what is in flight to the device: these inodes are never quiet again, for as long as they are in
+    /// memory. True if there was something.
+    pub(crate) fn lose(self: &Arc<Self>) -> bool {
+        let is_used = |entry: &Entry| entry.inode.load(Ordering::Relaxed) != NOBODY;
+        let loses = self.entries.iter().any(is_used);
+        if loses {
             self.lost.store(true, Ordering::Release);
             // The registry has no other.
             std::mem::forget(self.clone());
         }
+        loses
     }
 
     /// Counts the request in `slot` as direct I/O on `inode`. Called before the inode's lock is

@@ -89,7 +89,11 @@ impl Mount {
                 self.inodes_counted(edit, inode)
             })
         });
-        let stored = counted.and_then(|()| self.store_inode(edit, inode, disk));
+        let stored = counted.and_then(|counted| {
+            let stored = self.store_inode(edit, inode, disk);
+            // What was counted is of this inode as it was to be.
+            stored.map_err(|error| if counted { self.fail(error) } else { error })
+        });
         if let (Err(_), Some(ns)) = (&stored, modified) {
             inode.set_modified(ns);
         }

@@ -37,10 +37,19 @@ pub(crate) struct Orphans {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where an orphan stands in the file: number of the block, and entry.
-    slots: HashMap<Ino, (usize, usize)>,
+    slots: HashMap<Ino, Slot>,
     /// The list on the disk, its end first.
     list: Vec<Arc<Inode>>,
+}
+
+/// An orphan in the file.
+#[derive(Debug)]
+struct Slot {
+    /// Number of the block, and entry.
+    at: (usize, usize),
+    /// It stays in memory: what it has behind its end is known from there alone. None of what the mount found and has not looked
+    /// at yet.
+    _inode: Option<Arc<Inode>>,
 }
 
 #[derive(Debug)]
@@ -83,7 +92,7 @@ impl Kind for OrphanBlock {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// In the file, with their places.
-    in_file: Vec<(Ino, (usize, usize))>,
+    in_file: Vec<(Ino, Slot)>,
     /// In the list, its end first.
     in_list: Vec<Arc<Inode>>,
 }
@@ -133,14 +142,16 @@ impl Orphans {
             return Ok(());
         }
         if let Some(file) = &self.file
-            && let Some(slot) = file.add(edit, inode.ino)?
+            && let Some(at) = file.add(edit, inode.ino)?
         {
-            state.slots.insert(inode.ino, slot);
+            let _inode = Some(inode.clone());
+            state.slots.insert(inode.ino, Slot { at, _inode });
             return Ok(());
         }
         let next = state.list.last().map_or(0, |inode| inode.ino.0);
         set_next(mount, edit, inode, next)?;
-        superblock::change(mount, edit, &mut |sb| set_first(sb, inode.ino.0))?;
+        superblock::change(mount, edit, &mut |sb| set_first(sb, inode.ino.0))
+            .map_err(|error| mount.fail(error))?;
         state.list.push(inode.clone());
         Ok(())
     }
@@ -151,7 +162,8 @@ impl Orphans {
     /// As [`Orphans::add`].
     pub(crate) fn remove(&self, mount: &Mount, edit: &mut dyn Edit, inode: &Inode) -> Result<()> {
         let mut state = self.state.lock();
-        if let Some(&(block, entry)) = state.slots.get(&inode.ino) {
+        if let Some(&Slot { at, .. }) = state.slots.get(&inode.ino) {
+            let (block, entry) = at;
             let file = self.file.as_ref().expect("slots are of a file");
             file.set(edit, block, entry, 0)?;
             state.slots.remove(&inode.ino);
@@ -165,9 +177,16 @@ impl Orphans {
             Some(neighbour) => set_next(mount, edit, neighbour, next)?,
             None => superblock::change(mount, edit, &mut |sb| set_first(sb, next))?,
         }
-        set_next(mount, edit, inode, 0)?;
+        set_next(mount, edit, inode, 0).map_err(|error| mount.fail(error))?;
         state.list.remove(at);
         Ok(())
+    }
+
+    /// Keeps an orphan that was found in memory.
+    fn hold(&self, inode: &Arc<Inode>) {
+        if let Some(slot) = self.state.lock().slots.get_mut(&inode.ino) {
+            slot._inode = Some(inode.clone());
+        }
     }
 }
 
@@ -243,9 +262,10 @@ impl Mount {
             let bytes = self.cache.read(block, kind)?;
             let orphans = orphan_file::orphans(&bytes, self.sb.inodes_count())
                 .map_err(|error| Error::format(error, Place::block(block.0)))?;
-            let placed = orphans
-                .into_iter()
-                .map(|(entry, ino)| (ino, (number, entry)));
+            let placed = orphans.into_iter().map(|(entry, ino)| {
+                let at = (number, entry);
+                (ino, Slot { at, _inode: None })
+            });
             found.in_file.extend(placed);
         }
         Ok(found)
@@ -282,6 +302,7 @@ impl Mount {
         let orphans = writer.orphans.all();
         for &ino in &orphans {
             let inode = self.orphan(ino)?;
+            writer.orphans.hold(&inode);
             if inode.node().disk.links_count() == 0 {
                 self.delete(writer, &inode)?;
                 continue;
@@ -328,10 +349,10 @@ impl Mount {
             handle = writer.begin(credits)?;
         }
         writer.orphans.remove(self, &mut handle, inode)?;
-        let lock = inode.map.lock();
-        self.write_ended(&mut handle, inode, &lock)?;
-        drop(lock);
-        self.free_inode(writer, &mut handle, inode)?;
+        // From here on nobody else would free it.
+        let ended = self.write_ended(&mut handle, inode, &inode.map.lock());
+        let freed = ended.and_then(|()| self.free_inode(writer, &mut handle, inode));
+        freed.map_err(|error| self.fail(error))?;
         handle.stop()?;
         Ok(())
     }

@@ -502,7 +502,7 @@ impl Mount {
     }
 
     /// An inode changes from one state to another; none is one that is not there. `inodes` is how many
-    /// it counts as, if not as 1: it is asked where that matters.
+    /// it counts as, if not as 1: it is asked where that matters. True if that changed what is counted.
     ///
     /// # Errors
     /// As [`Mount::prepare_quota`].
@@ -513,14 +513,14 @@ impl Mount {
         before: Option<&DiskInode>,
         after: Option<&DiskInode>,
         inodes: impl FnOnce(&dyn Edit) -> Result<u64>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Some(writer) = self.counting() else {
-            return Ok(());
+            return Ok(false);
         };
         let usage = |disk: Option<&DiskInode>| disk.and_then(|disk| self.usage(ino, disk));
         let (old, new) = (usage(before), usage(after));
         if old == new {
-            return Ok(());
+            return Ok(false);
         }
         let moves = old.map(|old| old.ids) != new.map(|new| new.ids);
         if let (true, Some(after)) = (moves, after) {
@@ -534,7 +534,7 @@ impl Mount {
             self.count_in(writer, file, edit, old, new, inodes)
                 .map_err(|error| self.fail(error))?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn count_in(

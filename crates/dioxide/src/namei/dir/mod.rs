@@ -21,6 +21,7 @@ mod cookie;
 pub(super) mod index;
 pub(super) mod inline;
 
+use super::create::check_lives;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::{DirEntry, Error, FileType, Result};
@@ -54,6 +55,8 @@ impl Mount {
             ));
         }
         let _names = dir.names.read();
+        // It may have been removed since it was found, and its blocks be others' by now.
+        check_lives(dir)?;
         let mut entries = Vec::new();
         self.for_each_entry(dir, &mut |entry| {
             entries.push(DirEntry {
