@@ -12,8 +12,8 @@ use crate::workload::{Workload, in_time};
 use dioxide::block::file::FileOptions;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::block::{self, Device, Durability, Geometry, Queue};
-use dioxide::{Buf, Error, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes};
-use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean, seeds, shape};
+use dioxide::{Backend, Buf, Error, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes};
+use dioxide_testkit::{Dir, Image, ImageBuilder, dumpe2fs, e2fsck_clean, seeds, shape};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -441,6 +441,116 @@ fn truncate_that_cannot_read_the_map_leaves_the_data() {
         }
         assert!(failed > 2, "{features}: {failed} reads failed");
     }
+}
+
+/// What was cut off goes before the file grows over it, also where the file was closed and forgotten meanwhile.
+#[test]
+fn truncate_that_fails_between_its_transactions_is_finished_before_the_file_grows() {
+    const LEN: u64 = 1200 * 8192;
+    let options = OpenOptions::new().read(true).write(true);
+    for features in ["^orphan_file", "orphan_file"] {
+        let image = Image::builder().size(64 << 20).features(features);
+        let image = image.args(&["-J", "size=4"]).build();
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let file = options.clone().create(true).open(&fs, "/f").expect("room");
+        for at in (0..LEN).step_by(8192) {
+            file.write_at(&[7; 4096], at).expect("room");
+        }
+        drop(file);
+        fs.close().expect("a close");
+        let mut cut_short = 0;
+        for skip in 0.. {
+            let copy = image.copy();
+            let device = sim(&copy);
+            let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new());
+            let fs = fs.expect("it opens");
+            let file = options.open(&fs, "/f").expect("it exists");
+            let fault = Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO));
+            let armed = device.inject(Fault { skip, ..fault });
+            let cut = file.set_len(4096);
+            if device.hits(armed) == Some(0) {
+                break;
+            }
+            if cut.is_ok() || file.len() != 4096 || fs.failure().is_some() {
+                continue;
+            }
+            drop(file);
+            let file = options.open(&fs, "/f").expect("it exists");
+            file.set_len(LEN).expect("a size");
+            let mut found = vec![0xff; LEN as usize - 4096];
+            file.read_at(&mut found, 4096).expect("the device answers");
+            let old = found.iter().position(|&byte| byte != 0);
+            assert_eq!(old, None, "{features}, read {skip}");
+            drop(file);
+            fs.close().expect("a close");
+            e2fsck_clean(copy.path());
+            cut_short += 1;
+        }
+        assert!(cut_short > 0, "{features}");
+    }
+}
+
+/// What stops in the middle, when the file is no orphan any more, is not committed.
+#[test]
+fn removed_file_whose_number_cannot_be_given_back_is_given_back_by_the_next_mount() {
+    for features in ["^orphan_file", "orphan_file"] {
+        let image = small().features(features).build();
+        let write = OpenOptions::new().write(true).create(true);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        drop(write.open(&fs, "/f").expect("room"));
+        let free = fs.statfs().files_free;
+        fs.close().expect("a clean end");
+        let groups = dumpe2fs(image.path());
+        let bitmap = groups.split_once("Inode bitmap at ").expect("a group").1;
+        let end = bitmap.find(|c: char| !c.is_ascii_digit()).expect("more");
+        let bitmap: u64 = bitmap[..end].parse().expect("digits");
+        let device = sim(&image);
+        let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+        let file = write.open(&fs, "/f").expect("it exists");
+        fs.remove_file("/f").expect("it goes");
+        fs.sync().expect("a sync");
+        let fault = Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO));
+        let armed = device.inject(Fault {
+            range: Some(bitmap * 1024..(bitmap + 1) * 1024),
+            ..fault
+        });
+        drop(file);
+        assert_eq!(device.hits(armed), Some(1), "{features}");
+        assert!(fs.failure().is_some(), "{features}");
+        assert_eq!(fs.sync().expect_err("it stopped").errno(), libc::EROFS);
+        drop((fs, device));
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        assert_eq!(fs.statfs().files_free, free + 1, "{features}");
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}
+
+/// A ring serves the thread that made it. What another drops is in flight for ever, also for who opens the file again.
+#[test]
+fn file_of_a_queue_that_another_thread_dropped_is_never_quiet_again() {
+    let image = Image::builder().size(16 << 20).dir(Dir::Disk).build();
+    let options = MountOptions::new().backend(Backend::Uring);
+    let fs = match Fs::open(image.path(), &options) {
+        Ok(fs) => fs,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let read_write = OpenOptions::new().read(true).write(true);
+    let file = read_write.clone().create(true).open(&fs, "/f");
+    let file = file.expect("room");
+    file.write_at(&[1; 8192], 0).expect("room");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a ring");
+    let pushed = queue.write(&file, 0, Buf::zeroed(4096), 1);
+    pushed.expect("room");
+    queue.submit().expect("a ring");
+    drop(file);
+    fs.sync().expect("a sync");
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(queue));
+    });
+    let file = read_write.open(&fs, "/f").expect("it exists");
+    let error = file.set_len(0).expect_err("it may still be written");
+    assert_eq!(error.errno(), libc::EDEADLK, "{error}");
 }
 
 /// Sixteen queued writes, the sixth of which fails, over written blocks or into a hole.
