@@ -295,8 +295,8 @@ impl Options {
             "journal_path" => self.image = image.journal_path(value),
             "metadata_cache" => self.image = image.metadata_cache(bytes(name, value)?),
             "name_cache" => self.image = image.name_cache(bytes(name, value)?),
-            "uid" => server.uid = Some(number(name, value)?),
-            "gid" => server.gid = Some(number(name, value)?),
+            "uid" => server.uid = Some(owner(name, value)?),
+            "gid" => server.gid = Some(owner(name, value)?),
             "umask" => server.umask = Some(octal(name, value)?),
             "entry_timeout" => server.entry_timeout = seconds(name, value)?,
             "attr_timeout" => server.attr_timeout = seconds(name, value)?,
@@ -316,6 +316,14 @@ fn bad(name: &str, value: &str, why: impl Display) -> Error {
 
 fn number<T: FromStr<Err: Display>>(name: &str, value: &str) -> Result<T, Error> {
     value.parse().map_err(|why| bad(name, value, why))
+}
+
+/// A user or a group: not the number that leaves an owner alone.
+fn owner(name: &str, value: &str) -> Result<u32, Error> {
+    match number(name, value)? {
+        u32::MAX => Err(bad(name, value, "no user or group")),
+        id => Ok(id),
+    }
 }
 
 /// A number of bytes, with k, M or G behind it.
@@ -444,6 +452,8 @@ mod tests {
             "frobnicate=1",
             "errors=maybe",
             "sb=x",
+            "uid=4294967295",
+            "gid=-1",
             "umask=1777",
             "ro=1",
             "attr_timeout=-1",

@@ -165,18 +165,17 @@ impl Server {
     ///
     /// # Errors
     /// `ESTALE` for a file that the kernel does not know. For a handle that can only be for writing, because the page cache would
-    /// take what is written: `EPERM` for a file that has become immutable, `ENOSPC` for one whose pages found no room.
+    /// take what is written: `EPERM` for a file that has become immutable, `ENOSPC`, once, for one whose pages found no room.
     pub fn getattr(&self, id: u64, handle: Option<u64>) -> Result<Stat> {
         let _timed = self.requests.time(Op::Getattr);
         let live = self.live()?;
         let node = live.node(id)?;
-        if let Some(handle) = handle
-            && live.files.get(handle)?.is_for_writing_only()
-        {
+        let handle = handle.map(|handle| live.files.get(handle)).transpose()?;
+        if let Some(handle) = handle.filter(|handle| handle.is_for_writing_only()) {
             if is_immutable(&node.metadata()) {
                 return Err(Errno::PERM);
             }
-            if self.full.has(node.ino(), || live.fs.statfs().blocks_free) {
+            if self.full.tell(node.ino(), || handle.no_room(&live.fs)) {
                 return Err(Errno::NOSPC);
             }
         }

@@ -1,5 +1,6 @@
 //! Reading and writing, and what else is done with an open file.
 
+use super::full::NoRoom;
 use super::handle::Handle;
 use super::{Caller, Server};
 use crate::stats::Op;
@@ -70,11 +71,11 @@ impl Server {
                         return Err(error);
                     }
                     // What is free is counted before a last try, because others may give back blocks after it, or take some.
-                    let free = || live.fs.statfs().blocks_free;
-                    let before = free();
+                    let before = handle.no_room(&live.fs);
                     write_back(file, buf, offset).inspect_err(|error| {
                         if *error == Errno::NOSPC {
-                            self.full.note(handle.ino(), before.min(free()));
+                            let free = before.free.min(handle.no_room(&live.fs).free);
+                            self.full.note(handle.ino(), NoRoom { free, ..before });
                         }
                     })
                 })

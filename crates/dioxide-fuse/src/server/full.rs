@@ -11,21 +11,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Files that are remembered at once. To forget one costs a program another error at the end.
 const MOST: usize = 1024;
 
-/// By inode number: how many blocks were free when a page found no room.
+/// By inode number: what was noted last.
 #[derive(Debug, Default)]
 pub(super) struct Full {
     any: AtomicBool,
-    files: Mutex<HashMap<u32, u64>>,
+    files: Mutex<HashMap<u32, NoRoom>>,
+}
+
+/// A page of a file found no room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoRoom {
+    /// The file's, whose number may be another's by now.
+    pub(super) generation: u32,
+    /// How many blocks were free.
+    pub(super) free: u64,
+    /// Whether those that are reserved were to be had.
+    pub(super) resource: bool,
 }
 
 impl Full {
-    /// A page of a file found no room.
-    pub(super) fn note(&self, ino: u32, free: u64) {
+    pub(super) fn note(&self, ino: u32, no_room: NoRoom) {
         let mut files = self.files.lock();
         if files.len() >= MOST {
             files.clear();
         }
-        files.insert(ino, free);
+        files.insert(ino, no_room);
         self.any.store(true, Ordering::Release);
     }
 
@@ -34,8 +44,12 @@ impl Full {
         self.any.load(Ordering::Acquire) && self.files.lock().contains_key(&ino)
     }
 
-    /// Whether a page of the file found no room, and nothing has become free since. `free` tells how many blocks are.
-    pub(super) fn has(&self, ino: u32, free: impl FnOnce() -> u64) -> bool {
+    /// Whether somebody is to be told that a page of the file found no room, because nothing has become free since. `now` is how that
+    /// would be noted now.
+    ///
+    /// That is told once: what is written then may be for blocks that the file has. If it is not, the next page that finds no room
+    /// tells so again.
+    pub(super) fn tell(&self, ino: u32, now: impl FnOnce() -> NoRoom) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
@@ -43,12 +57,14 @@ impl Full {
         let Some(&then) = files.get(&ino) else {
             return false;
         };
-        let is_full = free() <= then;
-        if !is_full {
-            files.remove(&ino);
-            self.any.store(!files.is_empty(), Ordering::Release);
+        let now = now();
+        if now.generation == then.generation && now.resource && !then.resource {
+            // Another one's want.
+            return false;
         }
-        is_full
+        files.remove(&ino);
+        self.any.store(!files.is_empty(), Ordering::Release);
+        now.generation == then.generation && now.free <= then.free
     }
 }
 
@@ -56,14 +72,38 @@ impl Full {
 mod tests {
     use super::*;
 
+    const NO_ROOM: NoRoom = NoRoom {
+        generation: 7,
+        free: 3,
+        resource: false,
+    };
+
     #[test]
-    fn file_is_full_until_something_becomes_free() {
+    fn want_of_room_is_told_once_and_only_while_there_is_none() {
         let full = Full::default();
-        assert!(!full.has(12, || unreachable!("nobody asked")));
-        full.note(12, 3);
-        assert!(full.has(12, || 3) && full.has(12, || 2) && full.is_noted(12));
-        assert!(!full.has(13, || 3));
-        assert!(!full.has(12, || 4));
-        assert!(!full.has(12, || 3) && !full.is_noted(12));
+        assert!(!full.tell(12, || unreachable!("nothing was noted")));
+        full.note(12, NO_ROOM);
+        assert!(!full.tell(13, || NO_ROOM) && full.is_noted(12));
+        assert!(full.tell(12, || NO_ROOM) && !full.is_noted(12));
+        assert!(!full.tell(12, || unreachable!("it was told")));
+        full.note(12, NO_ROOM);
+        let more = NoRoom { free: 4, ..NO_ROOM };
+        assert!(!full.tell(12, || more) && !full.is_noted(12));
+    }
+
+    #[test]
+    fn want_of_room_of_another_file_or_of_a_user_is_none() {
+        let full = Full::default();
+        full.note(12, NO_ROOM);
+        let root = NoRoom {
+            resource: true,
+            ..NO_ROOM
+        };
+        assert!(!full.tell(12, || root) && full.is_noted(12));
+        let next = NoRoom {
+            generation: 8,
+            ..NO_ROOM
+        };
+        assert!(!full.tell(12, || next) && !full.is_noted(12));
     }
 }

@@ -1,11 +1,12 @@
 //! Open regular files.
 
 use super::attributes::is_immutable;
+use super::full::NoRoom;
 use super::{Caller, Server, Told};
 use crate::Result;
 use crate::stats::Op;
 use dioxide::format::inode::InodeFlags;
-use dioxide::{File, Node, OpenOptions};
+use dioxide::{File, Fs, Node, OpenOptions};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -25,6 +26,8 @@ pub(super) struct Handle {
     node: Arc<Node>,
     options: OpenOptions,
     flags: i32,
+    /// Reserved blocks are to be had.
+    resource: bool,
     /// Every write goes to the end of the file, which was append-only when it was opened.
     pub(super) appends: bool,
     /// The kernel keeps the times, and tells them.
@@ -90,6 +93,15 @@ impl Handle {
         self.node.ino()
     }
 
+    /// What is to be noted if a page of the file finds no room now.
+    pub(super) fn no_room(&self, fs: &Fs) -> NoRoom {
+        NoRoom {
+            generation: self.node.generation(),
+            free: fs.statfs().blocks_free,
+            resource: self.resource,
+        }
+    }
+
     /// Whether the file is immutable by now.
     pub(super) fn is_immutable(&self) -> bool {
         is_immutable(&self.node.metadata())
@@ -153,16 +165,18 @@ impl Server {
         let append_only = metadata.flags & InodeFlags::APPEND.0 != 0;
         let appends = append_only && flags & libc::O_APPEND != 0;
         let caller = self.acting(caller);
+        let resource = caller.uid == 0;
         let options = OpenOptions::new()
             // The page cache fills up pages that are written in part.
             .read(true)
             .write(writes)
-            .resource(caller.uid == 0)
+            .resource(resource)
             .user(caller.uid, caller.gid);
         let handle = Handle {
             node,
             options,
             flags,
+            resource,
             appends: writes && appends,
             writeback: self.options.writeback,
             blocks: AtomicU64::new(metadata.blocks),
