@@ -2,10 +2,11 @@
 
 mod support;
 
-use dioxide_testkit::e2fsck_clean;
+use dioxide_testkit::{e2fsck_clean, need_root};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::{Fixture, command, coreutils, dioxide};
@@ -399,4 +400,207 @@ fn times_that_small_inodes_do_not_keep_are_told_once() {
     };
     assert_eq!(pack("256"), (Some(0), 0));
     assert_eq!(pack("128"), (Some(1), 1));
+}
+
+/// A list that files get from where they are put would give rights that the image knows nothing of.
+#[test]
+fn unpack_leaves_no_lists_of_the_folder_that_it_writes_into() {
+    need_root!();
+    let disk = Fixture::new();
+    for (folder, merge) in [("new", false), ("old", true)] {
+        let out = disk.beside(folder);
+        fs::create_dir(&out).unwrap();
+        if merge {
+            fs::write(out.join("one"), "old").unwrap();
+        }
+        let out = out.display().to_string();
+        let list = [
+            &b"\x02\0\0\0"[..],
+            &acl_entry(1, 7, u32::MAX),
+            &acl_entry(2, 7, 1234),
+        ];
+        let rest = [
+            acl_entry(4, 0, u32::MAX),
+            acl_entry(16, 7, u32::MAX),
+            acl_entry(32, 0, u32::MAX),
+        ];
+        let list = [list.concat(), rest.concat()].concat();
+        let name = "system.posix_acl_default";
+        rustix::fs::setxattr(&*out, name, &list, rustix::fs::XattrFlags::empty()).unwrap();
+        let flags: &[&str] = if merge { &["--merge"] } else { &[] };
+        let words = ["unpack", &disk.name(), &out];
+        dioxide(words.iter().chain(flags)).text();
+        let told = coreutils("find", &[&out, "-exec", "ls", "-ldb", "{}", ";"]);
+        let with_list = told.lines().find(|line| line.as_bytes()[10] == b'+');
+        assert_eq!(with_list, None, "{folder}");
+    }
+}
+
+/// As the kernel has it: a tag, rights, and a number.
+fn acl_entry(tag: u16, rights: u16, id: u32) -> Vec<u8> {
+    [
+        &tag.to_le_bytes()[..],
+        &rights.to_le_bytes(),
+        &id.to_le_bytes(),
+    ]
+    .concat()
+}
+
+#[test]
+fn attributes_of_what_its_owner_may_not_write_are_unpacked_without_root() {
+    need_root!();
+    let disk = Fixture::new();
+    let [from, to] = ["from", "to"].map(|name| disk.beside(name));
+    fs::create_dir_all(from.join("dir")).unwrap();
+    fs::write(from.join("file"), "x").unwrap();
+    for name in ["dir", "file"] {
+        let path = from.join(name);
+        rustix::fs::setxattr(&path, "user.k", b"v", rustix::fs::XattrFlags::empty()).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o555)).unwrap();
+        chown(&path, Some(1234), Some(1234)).unwrap();
+    }
+    let image = disk.beside("made.img");
+    dioxide([
+        OsStr::new("pack"),
+        OsStr::new("-q"),
+        from.as_os_str(),
+        image.as_os_str(),
+    ])
+    .text();
+    fs::create_dir(&to).unwrap();
+    chown(&to, Some(1234), Some(1234)).unwrap();
+    for path in [disk.image().parent().unwrap(), &image] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let unpack = [
+        "--reuid=1234",
+        "--regid=1234",
+        "--clear-groups",
+        env!("CARGO_BIN_EXE_dioxide"),
+        "unpack",
+        "--exclude",
+        "/lost+found",
+        image.to_str().unwrap(),
+        to.to_str().unwrap(),
+    ];
+    assert_eq!(coreutils("setpriv", &unpack), "");
+    for name in ["dir", "file"] {
+        let mut value = [0; 8];
+        let len = rustix::fs::getxattr(to.join(name), "user.k", &mut value[..]).unwrap();
+        assert_eq!(&value[..len], b"v", "{name}");
+    }
+}
+
+/// Whoever has only a part of an archive is not told that it is all.
+#[test]
+fn unpack_into_a_pipe_that_is_closed_fails() {
+    let disk = Fixture::new();
+    let mut child = command()
+        .args(["unpack", &disk.name(), "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ran = child.wait_with_output().unwrap();
+    let told = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(2), "{told}");
+    assert!(told.contains("Broken pipe"), "{told}");
+}
+
+#[test]
+fn interrupted_pack_leaves_nothing_behind() {
+    let disk = Fixture::new();
+    let from = disk.beside("from");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("large"), vec![7; 128 << 20]).unwrap();
+    let made = disk.beside("made.img");
+    let unfinished = || {
+        let entries = fs::read_dir(disk.beside("")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_string_lossy().starts_with(".dioxide-"))
+            .count()
+    };
+    let stopped = (0..10).any(|_| {
+        let mut child = command()
+            .args([OsStr::new("pack"), from.as_os_str(), made.as_os_str()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        while unfinished() == 0 && child.try_wait().unwrap().is_none() {
+            std::hint::spin_loop();
+        }
+        let pid = rustix::process::Pid::from_child(&child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let status = child.wait().unwrap().code();
+        assert_eq!(unfinished(), 0);
+        assert_eq!(made.exists(), status == Some(0));
+        let _ = fs::remove_file(&made);
+        status == Some(130)
+    });
+    assert!(stopped, "each came to its end before it was told");
+}
+
+/// What is compressed may have any bytes where an image has its magic.
+#[test]
+fn compressed_archive_that_looks_like_an_image_is_read_as_an_archive() {
+    let disk = Fixture::new();
+    fs::write(disk.beside("file"), "x").unwrap();
+    let plain = disk.beside("plain.tar.gz");
+    let beside = disk.beside("").display().to_string();
+    let args = ["-C", &beside, "-czf", plain.to_str().unwrap(), "file"];
+    coreutils("tar", &args);
+    let plain = fs::read(&plain).unwrap();
+    // With a comment in the header, which ends at a NUL.
+    let mut gzip = plain[..10].to_vec();
+    gzip[3] = 0x10;
+    gzip.resize(1024 + 56, b'x');
+    gzip.extend([0x53, 0xEF, 0]);
+    gzip.extend(&plain[10..]);
+    let archive = disk.beside("odd.tar.gz");
+    fs::write(&archive, gzip).unwrap();
+    let image = disk.beside("made.img");
+    dioxide([
+        OsStr::new("pack"),
+        OsStr::new("-q"),
+        archive.as_os_str(),
+        image.as_os_str(),
+    ])
+    .text();
+    let told = dioxide(["cat", &format!("{}:/file", image.display())]);
+    assert_eq!(told.text(), "x");
+    e2fsck_clean(&image);
+}
+
+/// Each group has a number of inodes that eight divides.
+#[test]
+fn tree_of_as_many_files_as_round_badly_has_room_in_an_image_of_a_given_size() {
+    let disk = Fixture::new();
+    let from = disk.beside("from");
+    fs::create_dir(&from).unwrap();
+    let mut sizes = Vec::new();
+    for files in 2040..2060 {
+        while fs::read_dir(&from).unwrap().count() < files {
+            let number = fs::read_dir(&from).unwrap().count();
+            fs::write(from.join(number.to_string()), "").unwrap();
+        }
+        let image = disk.beside("made.img");
+        let words = |size: &'static [&'static str]| {
+            let first = ["pack", "-q", "-b", "1k"]
+                .iter()
+                .chain(size)
+                .map(OsStr::new);
+            first
+                .chain([from.as_os_str(), image.as_os_str()])
+                .collect::<Vec<_>>()
+        };
+        dioxide(words(&["--size", "20M"])).text();
+        dioxide(words(&[])).text();
+        sizes.push(image.metadata().unwrap().len());
+    }
+    let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+    assert!(most - least < least / 4, "{sizes:?}");
+    e2fsck_clean(&disk.beside("made.img"));
 }

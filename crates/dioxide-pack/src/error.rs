@@ -62,6 +62,10 @@ pub enum Error {
         /// What there is for files.
         free: Free,
     },
+    /// Who looks on asked for the end ([`crate::Watch::stops`]). What a sink was given is incomplete; an image or an archive that was
+    /// being made is gone.
+    #[error("stopped before the end")]
+    Stopped,
     /// A word of a filter that makes no sense, or wishes for an image that do not go together.
     #[error("{0}")]
     Invalid(String),

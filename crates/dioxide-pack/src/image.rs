@@ -207,10 +207,7 @@ pub fn write(
                 tries += 1;
                 let larger = packed.size_bytes() + packed.size_bytes() / GROWTH + (64 << 10);
                 let sizing = Sizing { tree, options };
-                packed.plan = sizing
-                    .mkfs(packed.need, true)
-                    .plan(larger)
-                    .map_err(in_plan)?;
+                packed.plan = sizing.exact(packed.need, larger).map_err(in_plan)?;
             }
             Err(error) => return Err(error),
         }
@@ -295,21 +292,29 @@ impl Sizing<'_> {
         need(self.tree.entries(), &Layout::of(plan.superblock()))
     }
 
-    /// The wishes, with as many inodes as are needed if `exact`, and it is not said how many.
-    fn mkfs(&self, need: Need, exact: bool) -> Mkfs {
-        let mkfs = self.options.mkfs.clone();
-        let count = u32::try_from(need.inodes + FIRST_INODES);
-        match count {
-            Ok(count) if exact && !self.options.keep_inodes => mkfs.inodes_count(count),
-            _ => mkfs,
+    /// A file system with as many inodes as are needed, unless it is said how many.
+    fn exact(&self, need: Need, bytes: u64) -> dioxide::Result<Plan> {
+        let with = |inodes: u64| {
+            let mkfs = self.options.mkfs.clone();
+            match u32::try_from(inodes + FIRST_INODES) {
+                Ok(count) if !self.options.keep_inodes => mkfs.inodes_count(count),
+                _ => mkfs,
+            }
+        };
+        let plan = with(need.inodes).plan(bytes)?;
+        if free(&plan).inodes >= need.inodes {
+            return Ok(plan);
         }
+        // Each group has a number of them that eight divides, and that is rounded down.
+        let lost = 8 * u64::from(plan.superblock().group_count());
+        with(need.inodes + lost).plan(bytes)
     }
 
     fn of_bytes(&self, bytes: u64) -> Result<(Plan, Need)> {
         let mut plan = self.options.mkfs.plan(bytes).map_err(in_plan)?;
         let need = self.need(&plan)?;
         if free(&plan).inodes < need.inodes {
-            plan = self.mkfs(need, true).plan(bytes).map_err(in_plan)?;
+            plan = self.exact(need, bytes).map_err(in_plan)?;
         }
         let free = free(&plan);
         if free.inodes < need.inodes || free.blocks < need.blocks {
@@ -338,8 +343,7 @@ impl Sizing<'_> {
         let block_bytes = sample.superblock().block_size();
         let need = reserve.on(self.need(&sample)?, block_bytes);
         self.check_inodes(&sample, need)?;
-        let mkfs = self.mkfs(need, true);
-        let sized = |blocks: u64| mkfs.plan(blocks * u64::from(block_bytes));
+        let sized = |blocks: u64| self.exact(need, blocks * u64::from(block_bytes));
         let most = MOST_BYTES / u64::from(block_bytes);
         let found = smallest(need, most, |blocks| sized(blocks).ok().as_ref().map(free));
         let blocks = found.ok_or_else(|| {

@@ -45,6 +45,19 @@ pub trait Watch {
     fn expect(&mut self, bytes: u64);
     /// So many more are done.
     fn done(&mut self, bytes: u64);
+    /// Whether that is to end early, with [`Error::Stopped`]: asked again and again.
+    fn stops(&self) -> bool {
+        false
+    }
+}
+
+/// # Errors
+/// [`Error::Stopped`] if somebody asked for it.
+pub(crate) fn go_on(watch: &dyn Watch) -> Result<()> {
+    match watch.stops() {
+        true => Err(Error::Stopped),
+        false => Ok(()),
+    }
 }
 
 /// Nobody.
@@ -188,6 +201,7 @@ fn write(
         while let Some(directory) = above.pop_if(|directory| !is_in(directory, entry)) {
             sink.end(directory)?;
         }
+        go_on(watch)?;
         sink.begin(entry)?;
         match &entry.kind {
             Kind::Directory => {
@@ -196,6 +210,7 @@ fn write(
             }
             Kind::File(data) => contents.read(entry, data, &mut |offset, bytes| {
                 watch.done(bytes.len() as u64);
+                go_on(watch)?;
                 sink.data(offset, bytes)
             })?,
             _ => {}

@@ -23,6 +23,23 @@ struct Told {
     report: Report,
 }
 
+/// An image of which there is no report.
+#[derive(Serialize)]
+struct Unchecked {
+    #[serde(flatten)]
+    image: Text,
+    clean: bool,
+    exit_status: u8,
+    error: String,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Element {
+    Told(Box<Told>),
+    Unchecked(Unchecked),
+}
+
 pub fn run(args: &CheckArgs, out: &mut Out) -> Result<Status, Failure> {
     if args.list_codes {
         return list_codes(args.json, out);
@@ -35,13 +52,20 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<Status, Failure> {
             Ok(report) => {
                 bits |= report.exit_status();
                 match args.json {
-                    true => all.push(told(image, report)),
+                    true => all.push(Element::Told(Box::new(told(image, report)))),
                     false => print(args, image, &report, out)?,
                 }
             }
             Err(error) => {
                 bits |= dioxide::check::EXIT_OPERATIONAL;
-                Failure::engine(image.display(), b"", &error).tell();
+                let failure = Failure::engine(image.display(), b"", &error);
+                failure.tell();
+                all.push(Element::Unchecked(Unchecked {
+                    image: Text::path("image", image),
+                    clean: false,
+                    exit_status: dioxide::check::EXIT_OPERATIONAL,
+                    error: failure.words(),
+                }));
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::address::Address;
 use crate::args::{ImageArgs, PackArgs};
 use crate::failure::{Failure, Status, complain, io_words};
 use crate::images::Images;
+use crate::interrupt;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{Text, bytes_words, count_words};
@@ -17,9 +18,9 @@ use dioxide_pack::tar::ReadOptions;
 use dioxide_pack::{Error, Totals, Tree, Warning, Watch, source, tar};
 use serde::Serialize;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// What was made, or would be.
@@ -42,6 +43,7 @@ struct Summary<'a> {
 }
 
 pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
+    interrupt::watch();
     let target = match args.dry_run {
         true => None,
         false => Some(target(args)?),
@@ -209,8 +211,14 @@ fn image_address(word: &OsStr) -> Option<Address> {
     }
 }
 
-/// Whether a file has a superblock's magic, and none of an archive.
+/// Whether a file has a superblock's magic, and none of an archive, plain or compressed.
 fn is_image(path: &Path) -> bool {
+    // A pipe is opened once, by who reads all of it.
+    let is_seekable =
+        |metadata: Metadata| metadata.is_file() || metadata.file_type().is_block_device();
+    if !path.metadata().is_ok_and(is_seekable) {
+        return false;
+    }
     let read = |offset, magic: &[u8]| {
         let mut buf = vec![0; magic.len()];
         let file = File::open(path);
@@ -218,7 +226,9 @@ fn is_image(path: &Path) -> bool {
             .is_ok()
             && buf == magic
     };
-    read(1024 + 56, &[0x53, 0xEF]) && !read(257, b"ustar")
+    let compressed: [&[u8]; 4] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"BZh"];
+    let is_archive = read(257, b"ustar") || compressed.iter().any(|magic| read(0, magic));
+    read(1024 + 56, &[0x53, 0xEF]) && !is_archive
 }
 
 /// A bar for whatever the library is at.
@@ -237,6 +247,10 @@ impl Watch for Bar {
 
     fn done(&mut self, bytes: u64) {
         self.0.advance(bytes);
+    }
+
+    fn stops(&self) -> bool {
+        interrupt::asked()
     }
 }
 
@@ -257,6 +271,7 @@ pub fn failure(error: Error) -> Failure {
         Error::Host { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe => {
             Failure::PipeClosed
         }
+        Error::Stopped => Failure::Interrupted,
         Error::Image { name, source } => Failure::engine(&name, name.as_bytes(), &source),
         Error::Host { name, source } => {
             // Of a file under another name meanwhile, which the system's words would name.

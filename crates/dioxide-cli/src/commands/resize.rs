@@ -2,6 +2,7 @@
 
 use crate::args::ResizeArgs;
 use crate::failure::{Failure, Status, complain};
+use crate::interrupt;
 use crate::output::Out;
 use crate::progress::{Progress, waiting};
 use crate::render::bytes_words;
@@ -55,6 +56,8 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
         true => Some(resize::minimum(&args.image, &options).map_err(failed)?),
         false => args.size,
     };
+    // What has begun is finished: what is left in the middle has to be recovered.
+    interrupt::watch();
     let mut bar = Progress::of_steps();
     let mut tell = |step: Step, done, total| match step {
         Step::Wait => waiting(&step.to_string()),
@@ -80,6 +83,7 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
         let (before, after) = (bytes_words(before), bytes_words(after));
         writeln!(out, "{about}: {after}, was {before}")?;
     }
+    interrupt::check()?;
     match size {
         Some(size) if !args.shrink && after < before && after > size => {
             let words = bytes_words(size);

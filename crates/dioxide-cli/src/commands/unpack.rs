@@ -4,6 +4,7 @@ use super::pack::{Bar, failure, warn};
 use crate::args::UnpackArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Images;
+use crate::interrupt;
 use crate::output::Out;
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::tar::Compression;
@@ -23,6 +24,7 @@ struct Summary<'a> {
 }
 
 pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
+    interrupt::watch();
     let to_stdout = args.target.as_os_str() == "-";
     if to_stdout && args.json {
         return Err(Failure::trouble(
@@ -73,7 +75,11 @@ fn in_image(args: &UnpackArgs, error: Error) -> Failure {
             let image = args.source.image.display();
             Failure::engine(format_args!("{image}:{name}"), name.as_bytes(), &source)
         }
-        error => failure(error),
+        error => match failure(error) {
+            // Of an archive a part is worth nothing, which whoever waits for it may not see.
+            Failure::PipeClosed => Failure::trouble("standard output", "Broken pipe"),
+            failure => failure,
+        },
     }
 }
 

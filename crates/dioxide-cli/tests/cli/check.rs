@@ -47,6 +47,19 @@ fn check_without_image_exits_16_and_of_missing_image_8() {
     let ran = dioxide(["check", "/nowhere.img"]);
     assert_eq!(ran.status, Some(8));
     assert!(ran.stderr.contains("/nowhere.img"), "{}", ran.stderr);
+    // Programs are told of each image.
+    let disk = Fixture::new();
+    let ran = dioxide(["check", "--json", "/nowhere.img", &disk.name()]);
+    assert_eq!(ran.status, Some(8));
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(told[0]["image"], "/nowhere.img");
+    assert_eq!(
+        (&told[0]["clean"], &told[0]["exit_status"]),
+        (&false.into(), &8.into())
+    );
+    let error = told[0]["error"].as_str().unwrap();
+    assert!(error.contains("No such file"), "{error}");
+    assert_eq!(told[1]["clean"], true);
 }
 
 #[test]

@@ -215,6 +215,12 @@ impl JournalSuperBlock {
             .map_or(0, |_| wanted)
     }
 
+    /// Whether it is to have fast commits, and is too small for them.
+    pub fn has_no_fast_commit_room(&self) -> bool {
+        let wanted = self.incompat().contains(JournalIncompat::FAST_COMMIT);
+        wanted && self.fast_commit_blocks() == 0
+    }
+
     /// Checks the checksum, where the journal has one.
     ///
     /// # Errors

@@ -11,8 +11,8 @@ use crate::entry::{Entry, Kind, XATTR_VALUE_MAX, split};
 use crate::error::{Error, Result, shown};
 use crate::sink::Sink;
 use crate::tree::Warning;
-use dioxide::Timestamp;
 use dioxide::block::file::Replacing;
+use dioxide::{Timestamp, Xattr};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
     chmod, chownat, fstat, linkat, listxattr, makedev, mkdirat, mknodat, openat, removexattr,
@@ -200,10 +200,14 @@ impl FolderSink {
             let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
             chownat(fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).map_err(&failed)?;
         }
-        if self.options.merge && entry.is_directory() {
-            self.clear_acls(path);
-        }
+        // What its owner may not write takes these no more once it has its mode; lists come after that, since they are part of it.
+        let (before, after): (Vec<_>, Vec<_>) = entry
+            .xattrs
+            .iter()
+            .partition(|xattr| xattr.name.starts_with(b"user."));
+        self.set_xattrs(entry, path, &before);
         if !is_symlink {
+            self.clear_acls(path);
             let lent = entry.permissions & SET_IDS;
             // Rights of this user are not lent where those of another one are meant.
             let permissions = match lent == 0 || is_owned(entry, fd).map_err(&failed)? {
@@ -219,14 +223,7 @@ impl FolderSink {
                 self.warnings.push(Warning::new(&entry.path, what));
             }
         }
-        for xattr in &entry.xattrs {
-            debug_assert!(xattr.value.len() <= XATTR_VALUE_MAX);
-            let name = OsStr::from_bytes(&xattr.name);
-            if let Err(error) = setxattr(path, name, &xattr.value, XattrFlags::empty()) {
-                let what = format!("no attribute {}: {error}", shown(&xattr.name));
-                self.warnings.push(Warning::new(&entry.path, what));
-            }
-        }
+        self.set_xattrs(entry, path, &after);
         let times = Timestamps {
             last_access: Timespec {
                 tv_sec: 0,
@@ -237,7 +234,18 @@ impl FolderSink {
         utimensat(CWD, path, &times, AtFlags::empty()).map_err(failed)
     }
 
-    /// The lists that a directory had before it was merged into would change what its mode means.
+    fn set_xattrs(&mut self, entry: &Entry, path: &Path, xattrs: &[&Xattr]) {
+        for xattr in xattrs {
+            debug_assert!(xattr.value.len() <= XATTR_VALUE_MAX);
+            let name = OsStr::from_bytes(&xattr.name);
+            if let Err(error) = setxattr(path, name, &xattr.value, XattrFlags::empty()) {
+                let what = format!("no attribute {}: {error}", shown(&xattr.name));
+                self.warnings.push(Warning::new(&entry.path, what));
+            }
+        }
+    }
+
+    /// The lists that it got from the directory that it is in, or had before it was merged into, would change what its mode means.
     fn clear_acls(&self, path: &Path) {
         let mut names = vec![0; XATTR_VALUE_MAX];
         let len = listxattr(path, &mut names[..]).unwrap_or(0);

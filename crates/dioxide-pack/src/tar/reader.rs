@@ -13,7 +13,7 @@ use crate::entry::{Entry, FileData, Kind};
 use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
 use crate::source::CHUNK_BYTES;
-use crate::tree::{Builder, Contents, Tree, Watch, clean_path};
+use crate::tree::{Builder, Contents, Tree, Watch, clean_path, go_on};
 use dioxide::{Timestamp, Xattr};
 use std::cell::Cell;
 use std::fs::File;
@@ -99,6 +99,7 @@ pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Resu
     while reader.next_entry()? {
         let now = reader.consumed(&consumed);
         watch.done(now - done);
+        go_on(watch)?;
         done = now;
     }
     reader.finish()
@@ -645,6 +646,10 @@ impl Records<'_> {
             if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
                 add(pax::unescape(name), value.clone(), true);
             }
+        }
+        // As GNU tar has it.
+        if let Some(label) = self.last(b"RHT.security.selinux") {
+            add(b"security.selinux".to_vec(), label.to_vec(), false);
         }
         for (key, value) in self.0 {
             if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {

@@ -23,8 +23,8 @@ pub(super) struct SharedXattrs {
 
 #[derive(Debug)]
 struct SharedBlock {
-    /// References that it counts.
-    stored: u32,
+    /// References that it counts; none if that cannot be told.
+    stored: Option<u32>,
     /// References that were found.
     found: u32,
     /// What it and its values in other inodes take, which each reference counts.
@@ -159,10 +159,14 @@ impl Checker<'_> {
         let read = self.source.block(block.0);
         let bytes = self.readable(place.clone(), read);
         let shared = bytes.and_then(|bytes| self.judge_block(&place, block, &bytes));
-        let taken = shared.as_ref().map_or(alone, |shared| shared.taken);
-        if let Some(shared) = shared {
-            self.shared_xattrs.blocks.insert(block.0, shared);
-        }
+        // One that cannot be read is shared, too.
+        let shared = shared.unwrap_or(SharedBlock {
+            stored: None,
+            found: 1,
+            taken: alone,
+        });
+        let taken = shared.taken;
+        self.shared_xattrs.blocks.insert(block.0, shared);
         taken
     }
 
@@ -177,7 +181,7 @@ impl Checker<'_> {
             Ok(parsed) => {
                 let values = self.judge_entries(place, &parsed.entries, true);
                 Some(SharedBlock {
-                    stored: parsed.header.h_refcount,
+                    stored: Some(parsed.header.h_refcount),
                     found: 1,
                     taken: values
                         + Taken {
@@ -221,7 +225,7 @@ impl Checker<'_> {
     pub(super) fn judge_shared_xattrs(&mut self) {
         for (block, shared) in std::mem::take(&mut self.shared_xattrs.blocks) {
             let SharedBlock { stored, found, .. } = shared;
-            if stored != found {
+            if let Some(stored) = stored.filter(|stored| *stored != found) {
                 let text = format!("h_refcount is {stored}, {found} inodes have the block");
                 self.find(Code::XattrRefcount, At::block(block), text);
             }

@@ -195,7 +195,9 @@ impl Checker<'_> {
         if size < least && !is_verity {
             return Some(format!("i_size is {size}, with data up to {least}"));
         }
-        if size > most {
+        // A block has the number before the last one at most.
+        let beyond = size > most || size == most && inode.uses_extents();
+        if beyond {
             return Some(format!("i_size is {size}, the map ends at {most}"));
         }
         (size >= 1 << 31 && !large).then(|| format!("i_size is {size}, without large_file"))

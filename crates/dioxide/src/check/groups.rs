@@ -109,7 +109,11 @@ impl Checker<'_> {
             self.find(Code::DescriptorFlags, place.clone(), text);
         }
         let usable = self.is_usable(&desc, group);
-        if let Err(error) = desc.validate(&self.sb, group) {
+        let mut counting = desc.clone();
+        if !summing {
+            counting.set_itable_unused(0);
+        }
+        if let Err(error) = counting.validate(&self.sb, group) {
             self.find(Code::DescriptorInvalid, place, error.to_string());
         } else if !usable {
             let what = "a bitmap or the inode table is where the superblock is";
@@ -118,12 +122,13 @@ impl Checker<'_> {
         self.groups.all.push(GroupState {
             desc,
             usable,
-            summed: summed.is_ok() && summing,
+            // A backup is of when the file system was made, and says of what has been used since that it never was.
+            summed: summed.is_ok() && summing && self.primary,
         });
     }
 
     /// Whether bitmaps and inode table are inside the file system, and not zero.
-    fn is_usable(&self, desc: &GroupDesc, group: Group) -> bool {
+    pub(super) fn is_usable(&self, desc: &GroupDesc, group: Group) -> bool {
         let range = self.sb.group_metadata_range(group);
         let first = self.sb.first_data_block().0;
         let places = &desc.metadata_ranges(&self.sb, group)[1..];

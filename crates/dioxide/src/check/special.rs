@@ -55,8 +55,7 @@ impl Checker<'_> {
         let bytes = self.source.block(self.sb_block + 1).ok()?;
         let at = group.0 as usize * self.sb.desc_size();
         let desc = GroupDesc::parse(bytes.get(at..)?, self.sb.desc_size()).ok()?;
-        desc.validate(&self.sb, group).ok()?;
-        Some(desc)
+        self.is_usable(&desc, group).then_some(desc)
     }
 
     fn journal_invalid(&mut self, text: impl Into<String>) {
@@ -81,6 +80,16 @@ impl Checker<'_> {
             Ok(journal) => journal,
             Err(error) => return self.journal_invalid(error.to_string()),
         };
+        if journal.has_no_fast_commit_room() {
+            self.journal_invalid("it has fast commits, and no room for them");
+        }
+        if !elsewhere && journal.s_nr_users > 1 {
+            let text = format!(
+                "it lies in the file system, and has {} users",
+                journal.s_nr_users
+            );
+            self.journal_invalid(text);
+        }
         if journal.s_errno != 0 {
             let text = format!("the journal was aborted, s_errno is {}", journal.s_errno);
             self.find(Code::JournalAborted, At::default(), text);
@@ -408,6 +417,12 @@ impl Checker<'_> {
         let large = self.sb.features().ro_compat.contains(RoCompat::LARGE_FILE);
         if inode.size() >= 1 << 31 && !large {
             let text = format!("i_size is {}, without large_file", inode.size());
+            self.find(Code::InodeSize, At::ino(Ino::RESIZE), text);
+        }
+        let most = (u64::from(indirect::max_lblk(self.sb.block_size()).0) + 1)
+            * u64::from(self.sb.block_size());
+        if inode.size() > most {
+            let text = format!("i_size is {}, the map ends at {most}", inode.size());
             self.find(Code::InodeSize, At::ino(Ino::RESIZE), text);
         }
         let backups = self.sb.backup_groups().count() as u64;

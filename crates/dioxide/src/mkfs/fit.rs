@@ -330,11 +330,16 @@ fn reserve_descriptors(sb: &mut SuperBlock, wishes: &Wishes<'_>) -> Result<()> {
         if blocks > 0 && features.incompat.contains(Incompat::META_BG) {
             return Err(invalid("resize: not with meta_bg"));
         }
+        if blocks > 0 && !features.ro_compat.contains(RoCompat::SPARSE_SUPER) {
+            return Err(invalid("resize: not without sparse_super"));
+        }
         if blocks > 0 {
             let disk = sb.disk_mut();
             disk.s_feature_compat |= resize.bits();
         }
-    } else if sb.features().compat.contains(resize) {
+    }
+    // What the first descriptors reach to anyhow asks for nothing.
+    if blocks == 0 && sb.features().compat.contains(resize) {
         let most = sb.blocks_count().saturating_mul(1024).min(u32::MAX.into());
         let most = if sb.blocks_count() < u64::from(u32::MAX / 1024) {
             most

@@ -293,7 +293,9 @@ impl Mkfs {
             self.one_journal(name, value)
                 .map_err(|error| in_option("journal option", name, error))?;
         }
-        self.feature_words.push("has_journal".into());
+        if self.journal.mib.is_some() {
+            self.feature_words.push("has_journal".into());
+        }
         Ok(self)
     }
 
@@ -328,6 +330,13 @@ impl Mkfs {
         }
         if features.metadata_csum() {
             features.ro_compat = features.ro_compat.unsupported(RoCompat::GDT_CSUM);
+        }
+        if self
+            .extended
+            .quota_types
+            .is_some_and(|[.., project]| project)
+        {
+            features.ro_compat = features.ro_compat | RoCompat::PROJECT;
         }
         agree(&features)?;
         Ok(features)

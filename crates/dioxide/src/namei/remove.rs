@@ -330,10 +330,10 @@ impl Mount {
     /// Frees those that could not be freed when they ended.
     pub(crate) fn delete_deferred(&self) -> Result<()> {
         let deferred = std::mem::take(&mut *self.deferred.lock());
-        let writer = self.writer()?;
         let mut deleted = Ok(());
         for inode in deferred {
-            deleted = deleted.and(self.delete_or_defer(writer, &inode));
+            let writer = self.writer();
+            deleted = deleted.and(writer.and_then(|writer| self.delete_or_defer(writer, &inode)));
         }
         deleted
     }

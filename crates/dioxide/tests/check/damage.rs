@@ -1,9 +1,10 @@
 //! Each kind of damage by itself: the code it gets, and what e2fsck makes of it.
 
 use crate::subject::{Subject, codes, e2fsck, modern, plain, report, unsummed};
-use dioxide::check::{Code, Finding, Severity};
+use dioxide::check::{CheckOptions, Code, Finding, Severity, check_path};
 use dioxide::format::extent::{self, ExtentHeader};
 use dioxide::format::features::Compat;
+use dioxide::format::group_desc::{GroupChecksum, GroupDesc};
 use dioxide::format::htree::DxRoot;
 use dioxide::format::superblock::SUPERBLOCK_OFFSET;
 use dioxide::format::types::{Group, Ino};
@@ -244,6 +245,29 @@ const BY_DEBUGFS: &[Case] = &[
     ("extents of inode 7", Code::ResizeInode, Agrees, |s| {
         s.debugfs("sif <7> flags 0x80000")
     }),
+    ("map of inode 7 ends before", Code::InodeSize, Agrees, |s| {
+        s.debugfs("sif <7> size 0x500000000000")
+    }),
+    ("one block too many", Code::InodeSize, Agrees, |s| {
+        s.debugfs(&format!("sif file size {}", s.block_bytes() << 32))
+    }),
+    ("last group uninitialised", Code::GroupUninit, Agrees, |s| {
+        set_bg_of(s, s.sb.group_count() - 1, "flags 7")
+    }),
+    ("users of the journal", Code::JournalInvalid, Agrees, |s| {
+        s.write(s.at_block(s.blocks("<8>")[0]) + 0x40, &[0, 0, 0, 2]);
+    }),
+    (
+        "fast commits without room",
+        Code::JournalInvalid,
+        Agrees,
+        |s| {
+            let journal = s.at_block(s.blocks("<8>")[0]);
+            s.write(journal + 0x28, &[0, 0, 0, 0x20]);
+            let blocks = s.read(journal + 0x10, 4);
+            s.write(journal + 0x54, &blocks);
+        },
+    ),
     (
         "two kinds of checksums",
         Code::FeatureConflict,
@@ -268,9 +292,13 @@ fn flags_of_groups_without_their_feature_are_told() {
 }
 
 fn set_bg(subject: &Subject, what: &str) {
+    set_bg_of(subject, 0, what);
+}
+
+fn set_bg_of(subject: &Subject, group: u32, what: &str) {
     let requests = [
-        format!("set_bg 0 {what}"),
-        "set_bg 0 checksum calc".to_owned(),
+        format!("set_bg {group} {what}"),
+        format!("set_bg {group} checksum calc"),
     ];
     debugfs(subject.path(), &requests);
 }
@@ -278,6 +306,48 @@ fn set_bg(subject: &Subject, what: &str) {
 #[test]
 fn damage_by_debugfs_is_found_by_its_code_and_by_e2fsck() {
     run(&modern(), BY_DEBUGFS);
+}
+
+/// What is wrong with a group's counts has nothing to do with the inodes in its table, the journal's among them.
+#[test]
+fn counts_of_a_group_that_cannot_be_are_told_without_what_does_not_follow() {
+    let summed = modern();
+    set_bg(&summed, "free_inodes_count 60000");
+    let plain = of("^metadata_csum,^uninit_bg");
+    plain.debugfs("set_bg 0 itable_unused 5000");
+    for (subject, status) in [(summed, 4), (plain, 0)] {
+        let found = report(subject.path());
+        assert!(!codes(&found).contains(&Code::JournalInvalid), "{found:#?}");
+        assert_eq!(i32::from(found.exit_status()), status, "{found:#?}");
+        assert_eq!(e2fsck(subject.path()).0, status);
+    }
+}
+
+/// Backups say of groups that they were never used, since they are of when the file system was made.
+#[test]
+fn files_are_found_by_a_backup_that_is_older_than_they() {
+    let subject = modern();
+    let options = CheckOptions {
+        superblock_at: Some(8193),
+        ..CheckOptions::default()
+    };
+    for group in 0..subject.sb.group_count() {
+        let backup = subject.at_block(8193 + 1) + u64::from(group) * subject.sb.desc_size() as u64;
+        let mut bytes = subject.desc(group).encode();
+        // Neither its inodes nor its bitmap.
+        bytes[0x12] |= 3;
+        let mut desc = GroupDesc::parse(&bytes, bytes.len()).expect("a descriptor");
+        desc.set_itable_unused(subject.sb.inodes_per_group());
+        desc.update_checksum(Group(group), GroupChecksum::of(&subject.sb));
+        subject.write(backup, &desc.encode());
+    }
+    let found = check_path(subject.path(), &options, &mut |_| {}).expect("a check");
+    let errors: Vec<_> = found
+        .findings
+        .iter()
+        .filter(|finding| finding.code.severity() == Severity::Error)
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}");
 }
 
 /// Bytes that do not match their checksum.
