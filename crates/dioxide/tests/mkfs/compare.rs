@@ -203,6 +203,10 @@ fn layout_with_each_number_is_that_of_mke2fs() {
         "-E stride=16,stripe_width=32",
         "-E packed_meta_blocks=1",
         "-E resize=1G",
+        // Not more than what one block of descriptors reaches to.
+        "-b 4096 -E resize=1G",
+        "-b 4096 -E quotatype=prjquota",
+        "-O ^has_journal -J location=5000",
         "-E root_owner=1000:1001",
         "-E lazy_itable_init=0,lazy_journal_init=1",
         "-O ^flex_bg -E stride=16",

@@ -36,7 +36,7 @@ fn size_of_every_block_count_makes_a_plan_or_a_refusal() {
 
 #[test]
 fn wishes_that_contradict_each_other_name_what_is_wrong() {
-    let wrong: [(Mkfs, &str); 8] = [
+    let wrong: [(Mkfs, &str); 9] = [
         (from_words("-C 65536"), "bigalloc"),
         (from_words("-G 4 -O ^flex_bg"), "flex_bg"),
         (from_words("-N 4000000"), "inodes"),
@@ -44,6 +44,10 @@ fn wishes_that_contradict_each_other_name_what_is_wrong() {
         (from_words("-I 4096 -b 1024"), "inode size 4096"),
         (from_words("-J size=60"), "journal"),
         (from_words("-E resize=1000"), "resize"),
+        (
+            from_words("-O ^resize_inode,^sparse_super -E resize=1T"),
+            "sparse_super",
+        ),
         (
             from_words("-E packed_meta_blocks=1 -O ^flex_bg"),
             "packed_meta_blocks",
