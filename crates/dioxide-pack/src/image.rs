@@ -272,6 +272,8 @@ fn mount_options(plan: &Plan) -> MountOptions {
     MountOptions::new()
         .noload(true)
         .clock(clock)
+        // Nobody else knows of the file.
+        .protected(true)
         .workers(1)
         .commit_interval(Duration::from_secs(3600))
 }

@@ -224,6 +224,13 @@ impl MountOptions {
         self
     }
 
+    /// Whether the caller keeps everybody else away from the device, which has no name yet, say. Multi-mount protection is then
+    /// neither asked nor waited for, and its block stays as it is. By default not.
+    pub fn protected(mut self, protected: bool) -> Self {
+        self.is_protected = protected;
+        self
+    }
+
     /// `errors=`: what to do when metadata turns out damaged. By default what the superblock says.
     /// [`ErrorPolicy::Panic`] fails every call from there on with [`Error::Stopped`](crate::Error::Stopped), reads too; it never
     /// ends the process. What was found is recorded in the superblock, unless the mount is read-only from the
