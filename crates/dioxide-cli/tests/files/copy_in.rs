@@ -163,15 +163,19 @@ fn copy_that_makes_no_sense_is_refused_and_the_rest_is_made() {
     let told = dioxide(["ls", "-A", &disk.at("/dir/sub")]);
     assert_eq!(told.text(), ".hidden\na b\n");
     // The image itself is not in it, and what holds the only copy of a file is not removed.
-    let holder = disk.image().parent().unwrap().display().to_string();
-    for command in ["cp -a", "mv"] {
-        let words = command.split(' ').map(str::to_owned);
-        let ran = dioxide(words.chain([holder.clone(), disk.at("/held")]));
-        assert_eq!(ran.status, Some(2), "{command}");
+    let holder = disk.beside("holder");
+    fs::create_dir(&holder).unwrap();
+    let image = holder.join("disk.img");
+    fs::copy(disk.image(), &image).unwrap();
+    let (held, holder) = (at(&image, "/held"), holder.display().to_string());
+    for command in [&["cp", "-a"][..], &["mv"]] {
+        let words = command.iter().copied().chain([&*holder, &*held]);
+        let ran = dioxide(words);
+        assert_eq!(ran.status, Some(2), "{command:?}");
         assert!(ran.stderr.contains("is the image that"), "{}", ran.stderr);
-        assert!(disk.image().exists());
-        dioxide(["rm", "-r", &disk.at("/held")]).text();
+        dioxide(["rm", "-r", &held]).text();
     }
+    e2fsck_clean(&image);
     // Two of one name: the first stays.
     fs::write(disk.beside("one"), "other").unwrap();
     let one = disk.beside("one").display().to_string();
