@@ -129,13 +129,16 @@ fn wanted_inodes(
     cluster_bytes: u32,
     blocks: u64,
 ) -> Result<u32> {
-    if let Some(count) = mkfs.inodes {
+    if let Some(count) = mkfs.inodes.filter(|&count| count > 0) {
         return Ok(count);
     }
     let block_size = u64::from(mkfs.block_size.unwrap_or(usage(size_bytes).0));
     let by_default = usage(size_bytes).1.max(u64::from(cluster_bytes));
     let ratio = mkfs.bytes_per_inode.unwrap_or(by_default);
     let count = u128::from(blocks) * u128::from(block_size) / u128::from(ratio);
+    // One for each of less than a file system is none, and so many are asked for where nobody asks.
+    let unasked = u128::from(blocks / 4096_u64.div_ceil(block_size));
+    let count = if count == 0 { unasked } else { count };
     match u32::try_from(count) {
         Ok(count) => Ok(count),
         Err(_) if features.incompat.contains(Incompat::BIT64) => Ok(u32::MAX),

@@ -181,6 +181,8 @@ fn layout_with_each_number_is_that_of_mke2fs() {
         "-I 128",
         "-I 1024",
         "-N 3000",
+        "-N 0",
+        "-i 67108864 -b 4096",
         "-i 65536",
         "-i 1024",
         "-m 0",
@@ -221,6 +223,8 @@ fn layout_of_odd_sizes_is_that_of_mke2fs() {
         same(Bytes, kib << 10, "-t ext4");
         same(Bytes, kib << 10, "-t ext2");
     }
+    same(Bytes, 24 * M, "-t ext4 -b 1024 -i 67108864");
+    same(Bytes, 24 * M, "-t ext2 -b 2048 -i 67108864");
 }
 
 #[test]
