@@ -133,6 +133,11 @@ fn class(set: &[u8], byte: u8) -> Option<(usize, bool)> {
     let mut at = first;
     let mut found = false;
     while at == first || *set.get(at)? != b']' {
+        if let Some((is_of, len)) = named(&set[at..]) {
+            found |= is_of(&byte);
+            at += len;
+            continue;
+        }
         let low = *set.get(at)?;
         let is_range = set.get(at + 1) == Some(&b'-') && *set.get(at + 2)? != b']';
         let high = if is_range { set[at + 2] } else { low };
@@ -140,6 +145,31 @@ fn class(set: &[u8], byte: u8) -> Option<(usize, bool)> {
         at += if is_range { 3 } else { 1 };
     }
     Some((at + 1, found != negated))
+}
+
+/// Whether a byte is of a class.
+type IsOf = fn(&u8) -> bool;
+
+/// `[:alpha:]` at the front of a set's members: the class that POSIX names, of ASCII, and the length; none of no known name.
+fn named(members: &[u8]) -> Option<(IsOf, usize)> {
+    let rest = members.strip_prefix(b"[:")?;
+    let len = rest.windows(2).position(|end| end == b":]")?;
+    let is_of: IsOf = match &rest[..len] {
+        b"alnum" => u8::is_ascii_alphanumeric,
+        b"alpha" => u8::is_ascii_alphabetic,
+        b"blank" => |byte| b" \t".contains(byte),
+        b"cntrl" => u8::is_ascii_control,
+        b"digit" => u8::is_ascii_digit,
+        b"graph" => u8::is_ascii_graphic,
+        b"lower" => u8::is_ascii_lowercase,
+        b"print" => |byte| (b' '..=b'~').contains(byte),
+        b"punct" => u8::is_ascii_punctuation,
+        b"space" => |byte| byte.is_ascii_whitespace() || *byte == 0x0b,
+        b"upper" => u8::is_ascii_uppercase,
+        b"xdigit" => u8::is_ascii_hexdigit,
+        _ => return None,
+    };
+    Some((is_of, len + 4))
 }
 
 /// How owners change. The first rule that knows an owner decides; an owner that no rule knows stays.
@@ -196,14 +226,22 @@ impl FromStr for OwnerRule {
         };
         let parts: Vec<&str> = word.split(':').collect();
         let number = |at: usize| parts[at].parse::<u32>().map_err(|_| bad());
+        let owner = |at| match number(at)? {
+            u32::MAX => Err(Error::Invalid(format!(
+                "'{word}': {} is no user or group",
+                u32::MAX
+            ))),
+            id => Ok(id),
+        };
         match parts[..] {
-            [_, _] => Ok(OwnerRule::All(number(0)?, number(1)?)),
+            [_, _] => Ok(OwnerRule::All(owner(0)?, owner(1)?)),
             [which @ ("u" | "g" | "b"), _, _] | [which @ ("u" | "g" | "b"), _, _, _] => {
                 let count = if parts.len() == 4 { number(3)? } else { 1 };
-                let (from, to) = (number(1)?, number(2)?);
+                let (from, to) = (number(1)?, owner(2)?);
                 let last = count.checked_sub(1).ok_or_else(bad)?;
                 from.checked_add(last)
                     .and(to.checked_add(last))
+                    .filter(|&last| last != u32::MAX)
                     .ok_or_else(bad)?;
                 Ok(OwnerRule::Range {
                     users: which != "g",
@@ -255,6 +293,12 @@ mod tests {
     fn pattern_elements_stand_for_what_they_say() {
         for (pattern, text, is) in [
             ("a?c", "abc", true),
+            ("[[:digit:]]x", "1x", true),
+            ("[[:digit:]]x", "ax", false),
+            ("[![:digit:]_]x", "_x", false),
+            ("[a[:upper:]-]x", "-x", true),
+            ("[[:space:]]x", "\u{b}x", true),
+            ("[[:nope:]]", "n]", true),
             ("a?c", "ac", false),
             ("a*c", "a/b/c", true),
             ("*a*b*", "xxaxxbxx", true),
