@@ -36,22 +36,14 @@ impl Address {
     pub fn parse(word: &OsStr) -> Result<Address, String> {
         let mut image = Vec::new();
         let mut rest = word.as_bytes();
-        loop {
-            match rest {
-                [] => return Err(no_path(word)),
-                [b'\\', escaped @ (b':' | b'\\'), tail @ ..] => {
-                    image.push(*escaped);
-                    rest = tail;
-                }
-                [b':', path @ ..] if path.first() == Some(&b'/') => {
-                    return Address::new(image, path);
-                }
-                [byte, tail @ ..] => {
-                    image.push(*byte);
-                    rest = tail;
-                }
+        while let Some((byte, tail)) = first_byte(rest) {
+            if rest.starts_with(b":/") {
+                return Address::new(image, tail);
             }
+            image.push(byte);
+            rest = tail;
         }
+        Err(no_path(word))
     }
 
     fn new(image: Vec<u8>, path: &[u8]) -> Result<Address, String> {
@@ -73,15 +65,19 @@ pub fn host_path(word: &OsStr) -> PathBuf {
     }
     let mut path = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
-    while let [first, tail @ ..] = rest {
-        let escaped = match (first, tail) {
-            (b'\\', [next @ (b':' | b'\\'), ..]) => Some(*next),
-            _ => None,
-        };
-        path.push(escaped.unwrap_or(*first));
-        rest = &tail[usize::from(escaped.is_some())..];
+    while let Some((byte, tail)) = first_byte(rest) {
+        path.push(byte);
+        rest = tail;
     }
     OsString::from_vec(path).into()
+}
+
+/// What the front of a word stands for, and what is behind it.
+fn first_byte(word: &[u8]) -> Option<(u8, &[u8])> {
+    match word {
+        [b'\\', byte @ (b':' | b'\\'), rest @ ..] | [byte, rest @ ..] => Some((*byte, rest)),
+        [] => None,
+    }
 }
 
 /// What is wrong with a word that names no file in an image.

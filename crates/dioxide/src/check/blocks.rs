@@ -183,13 +183,19 @@ impl Checker<'_> {
         }
     }
 
+    /// Where indirect blocks end, in bytes.
+    pub(super) fn indirect_end(&self) -> u64 {
+        let block_size = self.sb.block_size();
+        (u64::from(indirect::max_lblk(block_size).0) + 1) * u64::from(block_size)
+    }
+
     fn wrong_file_size(&self, inode: &Inode, size: u64, tally: &Tally) -> Option<String> {
         let block_bytes = u64::from(self.sb.block_size());
         let is_verity = inode.flags().contains(InodeFlags::VERITY);
         let least = tally.written_end.saturating_sub(1) * block_bytes;
         let most = match inode.uses_extents() {
             true => block_bytes << 32,
-            false => (u64::from(indirect::max_lblk(self.sb.block_size()).0) + 1) * block_bytes,
+            false => self.indirect_end(),
         };
         let large = self.sb.features().ro_compat.contains(RoCompat::LARGE_FILE);
         if size < least && !is_verity {

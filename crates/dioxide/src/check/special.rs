@@ -419,8 +419,7 @@ impl Checker<'_> {
             let text = format!("i_size is {}, without large_file", inode.size());
             self.find(Code::InodeSize, At::ino(Ino::RESIZE), text);
         }
-        let most = (u64::from(indirect::max_lblk(self.sb.block_size()).0) + 1)
-            * u64::from(self.sb.block_size());
+        let most = self.indirect_end();
         if inode.size() > most {
             let text = format!("i_size is {}, the map ends at {most}", inode.size());
             self.find(Code::InodeSize, At::ino(Ino::RESIZE), text);
