@@ -81,6 +81,14 @@ pub(super) fn shrink(
         };
         relocate(device, &mut task)?;
         let old = read_superblock(&**device)?;
+        let survey = Survey::new(&**device, &old)?;
+        if survey.in_the_way(reached)? != (0, 0) {
+            let (ino, block) = survey.last();
+            let what = format!(
+                "moving all that is in the way of {reached} blocks (inode {ino} or block {block} is still in use)"
+            );
+            return Err(Error::Unsupported(what));
+        }
         cut(&**device, &old, geometry::resized(&old, reached)?)?.write(&**device)?;
         if reached == target {
             return read_superblock(&**device);

@@ -1,7 +1,7 @@
 //! Files that are in the way of a smaller size are moved, and are the same after it.
 
 use super::tree::{assert_kept, fill, of, seen, seen_by_kernel};
-use super::{M, builder};
+use super::{M, PROGRAMS, builder};
 use crate::walk::{Tree, assert_same};
 use dioxide::block::Device;
 use dioxide::block::record::RecordDevice;
@@ -11,6 +11,7 @@ use dioxide::resize::{ResizeOptions, Step, minimum, resize, resize_on, resize_te
 use dioxide::{Error, Fs, MountOptions, NewFile};
 use dioxide_testkit::{Image, debugfs, e2fsck_clean, have_root, soaks};
 use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -327,4 +328,64 @@ fn names_of_a_large_directory_that_moves_are_found() {
     let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
     shrink(&image, least);
     assert_same(&before, &seen(image.path()));
+}
+
+/// Linux leaves a tree as high as it was when a file gets shorter: what is left would fit in the inode.
+#[test]
+fn leaf_at_the_end_of_a_file_that_would_do_without_moves() {
+    let image = builder(64 * M, 1024).build();
+    let block = |at: u64| vec![at as u8 + 1; 1024];
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let file = dioxide::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(&fs, "/short")
+        .expect("a file");
+    for at in (0..12).step_by(2) {
+        file.write_at(&block(at), at * 1024).expect("room");
+    }
+    drop(file);
+    fs.close().expect("it closes");
+    debugfs(image.path(), &["punch /short 4"]);
+    let leaf = leaf_of(&debugfs(image.path(), &["ex /short"]));
+    let last = 64 * 1024 - 1;
+    let bytes = std::fs::read(image.path()).expect("the image");
+    let bytes = &bytes[leaf as usize * 1024..][..1024];
+    let device = std::fs::File::options().write(true).open(image.path());
+    let device = device.expect("the image");
+    device.write_all_at(bytes, last * 1024).expect("it writes");
+    drop(device);
+    let commands = [
+        format!("sif /short block[4] {last}"),
+        format!("setb {last}"),
+        format!("freeb {leaf}"),
+    ];
+    debugfs(image.path(), &commands);
+    // The counts of the two groups.
+    let mut e2fsck = Command::new("e2fsck");
+    e2fsck.env("PATH", PROGRAMS).arg("-fy");
+    e2fsck.args(["-E", "no_optimize_extents"]).arg(image.path());
+    e2fsck.output().expect("e2fsck");
+    e2fsck_clean(image.path());
+    assert_eq!(leaf_of(&debugfs(image.path(), &["ex /short"])), last);
+    shrink(&image, 48 * M);
+    let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).expect("it opens");
+    let mut read = vec![0; 3 * 1024];
+    let file = dioxide::OpenOptions::new().read(true).open(&fs, "/short");
+    file.expect("it is there")
+        .read_at(&mut read, 0)
+        .expect("it reads");
+    assert!(read == [block(0), vec![0; 1024], block(2)].concat());
+}
+
+/// The block of the only leaf, from debugfs's list of a file's extents.
+fn leaf_of(listing: &str) -> u64 {
+    let root = listing
+        .lines()
+        .find(|line| line.trim_start().starts_with("0/ 1"));
+    let words = root.expect("a tree of two levels").split_whitespace();
+    // The line ends with the range of the file, the block, and how many blocks of the file it is for.
+    let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+    numbers[numbers.len() - 2]
 }

@@ -235,7 +235,8 @@ impl Mover<'_, '_, '_> {
             }
             return Ok(None);
         }
-        let moves = !prepared.takes.is_empty() || prepared.xattrs.is_some();
+        // A tree that fits in the inode now takes nothing, and its leaf goes all the same.
+        let moves = !prepared.frees.is_empty() || prepared.xattrs.is_some();
         self.batch_blocks += prepared
             .takes
             .iter()
