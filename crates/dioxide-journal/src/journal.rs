@@ -88,6 +88,10 @@ pub struct JournalOptions {
     pub checksum_v3: bool,
     /// Use block numbers of 64 bits. Linux does so if the file system has `64bit`.
     pub wide: bool,
+    /// The log is followed by fast commits, whose changes are to be one transaction, the only one: it may have seven
+    /// eighths of the log. Without, what the log says of fast commits is forgotten: none are written, and a log
+    /// with them means something else to `e2fsck`.
+    pub replays_fast_commits: bool,
 }
 
 impl Default for JournalOptions {
@@ -99,6 +103,7 @@ impl Default for JournalOptions {
             max_transaction: u32::MAX,
             checksum_v3: false,
             wide: false,
+            replays_fast_commits: false,
         }
     }
 }
@@ -222,7 +227,11 @@ impl Journal {
         options: &JournalOptions,
     ) -> Result<Journal> {
         let ring = Ring::open(device, map, superblock, &cache, options)?;
-        let max = options.max_transaction.min(ring.usable() / 4);
+        let most = match options.replays_fast_commits {
+            true => ring.usable() - ring.usable() / 8,
+            false => ring.usable() / 4,
+        };
+        let max = options.max_transaction.min(most);
         Ok(Journal::new(cache, Some(ring), max, options))
     }
 

@@ -198,6 +198,7 @@ impl<'l> Recovery<'l> {
     pub fn reset(mut self) -> Result<Recovered> {
         if !self.superblock.is_empty() || self.superblock.s_errno != 0 {
             self.superblock.s_errno = 0;
+            self.superblock.forget_fast_commits();
             self.superblock.s_start = 0;
             self.superblock.s_sequence = self.recovered.next_sequence.0;
             self.log

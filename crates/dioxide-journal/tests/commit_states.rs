@@ -4,8 +4,8 @@ mod commit_support;
 
 use commit_support::reader::replay;
 use commit_support::{
-    BLOCK, DEVICE_BYTES, Form, LOG, LOG_BLOCKS, Summed, content, fresh, log_map, open, options,
-    superblock, version_of,
+    BLOCK, DEVICE_BYTES, Form, HOME, LOG, LOG_BLOCKS, Summed, content, fresh, log_map, open,
+    open_with, options, superblock, version_of,
 };
 use dioxide_block::Device;
 use dioxide_block::mem::MemDevice;
@@ -13,7 +13,7 @@ use dioxide_block::record::{Action, RecordDevice};
 use dioxide_block::sim::{FaultOp, SimDevice, SimSpec};
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
-use dioxide_journal::journal::{Handle, Journal};
+use dioxide_journal::journal::{Handle, Journal, JournalOptions};
 use dioxide_journal::transaction::{State, Tid};
 use dioxide_journal::{Asked, Edit, Error, Kind};
 use std::sync::Arc;
@@ -766,4 +766,26 @@ fn versions_of_readers_stay_while_memory_of_others_is_used_again() {
     for block in [3, 4, 5] {
         assert_eq!(recovered(&memory, block), 39);
     }
+}
+
+#[test]
+fn replay_of_fast_commits_may_have_more_of_the_log_than_others() {
+    let credits = |replays_fast_commits| {
+        let (device, _) = fresh(Form::V3, 1);
+        let options = JournalOptions {
+            replays_fast_commits,
+            ..options()
+        };
+        let journal = open_with(Arc::new(device), Form::V3, 1, &options);
+        let max = journal.max_credits();
+        let mut handle = journal.start(max).expect("start");
+        for block in 0..u64::from(max).min(HOME) {
+            set(&mut handle, block, 1).expect("modify");
+        }
+        handle.stop().expect("stop");
+        journal.force_commit().expect("it fits");
+        max
+    };
+    let (one, all) = (credits(false), credits(true));
+    assert!(all > 3 * one, "{all}, others {one}");
 }

@@ -215,6 +215,11 @@ impl JournalSuperBlock {
             .map_or(0, |_| wanted)
     }
 
+    /// Nothing is set apart for fast commits any more. The log is empty.
+    pub fn forget_fast_commits(&mut self) {
+        self.s_feature_incompat &= !JournalIncompat::FAST_COMMIT.bits();
+    }
+
     /// Whether it is to have fast commits, and is too small for them.
     pub fn has_no_fast_commit_room(&self) -> bool {
         let wanted = self.incompat().contains(JournalIncompat::FAST_COMMIT);

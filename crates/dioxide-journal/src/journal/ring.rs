@@ -321,6 +321,9 @@ fn add_features(superblock: &mut JournalSuperBlock, options: &JournalOptions) ->
         return Err(Error::Unsupported(what));
     }
     superblock.s_feature_incompat |= JournalIncompat::REVOKE.bits();
+    if !options.replays_fast_commits {
+        superblock.forget_fast_commits();
+    }
     if options.wide {
         superblock.s_feature_incompat |= JournalIncompat::BIT64.bits();
     }

@@ -74,9 +74,7 @@ pub fn with_quota_from_before(image: &Image) {
     }
     fs::write(image.path(), &before).expect("room");
     debugfs_write(image.path(), "feature quota");
-    let fixed = Command::new("e2fsck").arg("-fy").arg(image.path()).output();
-    let fixed = fixed.expect("e2fsck of e2fsprogs").status;
-    assert!(fixed.code().is_some_and(|code| code < 4), "{fixed}");
+    fixed(image);
     let file = File::options().write(true).open(image.path()).expect("it");
     for &at in &area {
         let block = &bytes[at as usize..at as usize + BLOCK];
@@ -93,6 +91,14 @@ pub fn with_quota_from_before(image: &Image) {
     let mut block = vec![0; BLOCK];
     log.device().read_at(at, &mut block).expect("it is there");
     file.write_all_at(&block, at).expect("room");
+}
+
+/// Has `e2fsck` replay the journal and mend what is wrong.
+pub fn fixed(image: &Image) {
+    let mut tool = Command::new("e2fsck");
+    let done = tool.arg("-fy").arg(image.path()).output();
+    let status = done.expect("e2fsck of e2fsprogs").status;
+    assert!(status.code().is_some_and(|code| code < 4), "{status}");
 }
 
 fn debugfs_write(image: &Path, command: &str) {

@@ -1,11 +1,11 @@
 //! A replay that is cut short.
 
 use super::a_little_of_everything;
-use super::area::{crashed, loaded, records, unloaded};
+use super::area::{crashed, fixed, loaded, records, replayed, unloaded};
 use super::walk::{Tree, assert_same, by_dioxide};
 use dioxide::block::record::RecordDevice;
-use dioxide::{Fs, MountOptions};
-use dioxide_testkit::{e2fsck_clean, need_root, one_in};
+use dioxide::{Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, one_in};
 use std::fs;
 use std::sync::Arc;
 
@@ -46,4 +46,40 @@ fn replay_cut_after_any_write_is_finished_by_the_next_open() {
         fs::write(image.path(), unloaded(&*device)).expect("room");
         e2fsck_clean(image.path());
     }
+}
+
+/// What is synced after a replay is in a log without fast commits: with their mark, `e2fsck` would not replay it.
+#[test]
+fn what_follows_a_replay_is_replayed_by_everybody() {
+    need_root!();
+    let (before, during) = a_little_of_everything();
+    let image = crashed("", before, during);
+    let (commits, _) = records(&image);
+    let fs = replayed(&image, commits);
+    let options = OpenOptions::new().write(true).create(true);
+    let file = options.open(&fs, "/later").expect("a file");
+    file.write_at(&[5; 9000], 0).expect("room");
+    file.sync_all().expect("a sync");
+    let left = image.copy();
+    drop((file, fs));
+    let has_later = |image: &Image| {
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let mut bytes = vec![0; 9000];
+        let file = OpenOptions::new().read(true).open(&fs, "/later");
+        file.expect("it is there")
+            .read_at(&mut bytes, 0)
+            .expect("it reads");
+        assert!(bytes == [5; 9000]);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    };
+    has_later(&left.copy());
+    let by_e2fsck = left.copy();
+    fixed(&by_e2fsck);
+    has_later(&by_e2fsck);
+    let mount = Mount::ext4(left.path(), "");
+    let read = fs::read(mount.path().join("later")).expect("it is there");
+    assert!(read == [5; 9000]);
+    mount.unmount();
+    e2fsck_clean(left.path());
 }

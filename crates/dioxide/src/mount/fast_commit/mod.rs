@@ -88,6 +88,7 @@ pub(super) fn replay(
             commit_interval: NEVER,
             checksum_v3: sb.features().metadata_csum(),
             wide: sb.is_64bit(),
+            replays_fast_commits: true,
             ..JournalOptions::default()
         },
     )?;
