@@ -39,17 +39,31 @@ mod window;
 
 use crate::Result;
 use crate::log::{Log, Ring, fast_commit_area, log_error};
-use dioxide_block::Durability;
+use dioxide_block::{Device, Durability};
 use dioxide_format::journal::fast_commit::{self, Next, Record};
 use dioxide_format::journal::{JournalFormat, JournalIncompat, JournalSuperBlock, Tag, Tid};
+use dioxide_format::superblock::SuperBlock;
 
 /// What recovery must know of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// Its size in blocks.
+    /// Its size in blocks, as it was before the log.
     pub blocks: u64,
+    /// Blocks of its device. A log in which the file system grows has copies of blocks behind what was its end.
+    pub device_blocks: u64,
     /// Size of an inode in bytes.
     pub inode_bytes: usize,
+}
+
+impl FileSystem {
+    /// The file system with this superblock on a device.
+    pub fn of(sb: &SuperBlock, device: &dyn Device) -> FileSystem {
+        FileSystem {
+            blocks: sb.blocks_count(),
+            device_blocks: device.geometry().size_bytes >> sb.block_size_log2(),
+            inode_bytes: sb.inode_size(),
+        }
+    }
 }
 
 /// What was found in the log.
@@ -148,7 +162,7 @@ impl<'l> Recovery<'l> {
         };
         let first = Tid(self.superblock.s_sequence);
         let found = scan::scan(&context, self.superblock.s_start, first)?;
-        let kept = passes::collect(&context, &found.span, fs.blocks)?;
+        let kept = passes::collect(&context, &found.span, &fs)?;
         passes::verify(&context, &kept.copies)?;
         self.recovered = Recovered {
             transactions: found.span.end.0.wrapping_sub(first.0),

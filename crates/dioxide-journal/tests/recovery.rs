@@ -14,7 +14,7 @@ use dioxide_format::journal::fast_commit::{Name, Record};
 use dioxide_format::journal::{BlockHeader, BlockType, Checksums, JournalIncompat, Tid};
 use dioxide_format::types::{Ino, Lblk};
 use dioxide_journal::log::{Log, LogMap, fast_commit_area};
-use dioxide_journal::recovery::Recovery;
+use dioxide_journal::recovery::{FileSystem, Recovery};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -372,6 +372,28 @@ fn copy_of_a_block_that_must_not_be_written_is_refused() {
 }
 
 #[test]
+fn log_of_a_growth_is_replayed_as_far_as_its_superblock_goes() {
+    let fs = FileSystem { blocks: 400, ..FS };
+    for (grown, is_kept) in [(None, false), (Some(450), true), (Some(300), false)] {
+        let mut journal = Journal::new(V3);
+        journal.transaction(440, filled(2));
+        journal.transaction(460, filled(3));
+        journal.transaction(5, filled(4));
+        if let Some(blocks) = grown {
+            let mut superblock = filled(0);
+            superblock[4..8].copy_from_slice(&u32::to_le_bytes(blocks));
+            superblock[0x38..0x3a].copy_from_slice(&[0x53, 0xef]);
+            journal.transaction(1, superblock);
+        }
+        let recovery = Recovery::plan(&journal.log, fs).unwrap();
+        recovery.replay(&*journal.device).unwrap();
+        let kept = if is_kept { filled(2) } else { home(440) };
+        assert_eq!(journal.read(440), kept, "{grown:?}");
+        assert_eq!((journal.read(460), journal.read(5)), (home(460), filled(4)));
+    }
+}
+
+#[test]
 fn descriptor_without_last_tag_is_read_to_its_end() {
     let spec = Spec {
         checksums: Checksums::None,
@@ -549,8 +571,9 @@ fn fast_commits_after_the_log_are_handed_out() {
     log.write_superblock(&mut sb, Durability::Cached).unwrap();
     let area = fast_commit_area(&sb);
     assert_eq!(area, 1081..1100);
-    let fs = dioxide_journal::recovery::FileSystem {
+    let fs = FileSystem {
         blocks: 4096,
+        device_blocks: 4096,
         inode_bytes: 256,
     };
     let write = |tid: Tid, blocks: &[Vec<u8>]| {

@@ -25,6 +25,7 @@ fn full_journal(blocks: u32) -> (Arc<MemDevice>, Log, FileSystem) {
     let format = sb.format().unwrap();
     let fs = FileSystem {
         blocks: 4 * u64::from(blocks),
+        device_blocks: 4 * u64::from(blocks),
         inode_bytes: 256,
     };
     let device = Arc::new(MemDevice::new(fs.blocks * SIZE as u64));

@@ -28,10 +28,7 @@ fn log_of(image: &Image) -> (Log, FileSystem) {
         .map(|e| e.physical..e.physical + e.len)
         .collect();
     let (device, sb) = open(image);
-    let fs = FileSystem {
-        blocks: sb.blocks_count(),
-        inode_bytes: sb.inode_size(),
-    };
+    let fs = FileSystem::of(&sb, &*device);
     let map = LogMap::internal(runs).unwrap();
     (Log::new(device, map, sb.block_size() as usize), fs)
 }

@@ -199,10 +199,7 @@ impl Dirty {
     fn recover(&self) -> Recovered {
         let (device, log) = self.open();
         let sb = superblock(&*device);
-        let fs = FileSystem {
-            blocks: sb.blocks_count(),
-            inode_bytes: sb.inode_size(),
-        };
+        let fs = FileSystem::of(&sb, &*device);
         let recovery = Recovery::plan(&log, fs).unwrap();
         recovery.replay(&*device).unwrap();
         recovery.reset().unwrap()

@@ -1,10 +1,11 @@
 //! The passes over committed transactions that decide what is replayed.
 
 use super::window::Window;
-use super::{Context, Copy, Span, damaged};
+use super::{Context, Copy, FileSystem, Span, damaged};
 use crate::Result;
 use crate::log::log_error;
 use dioxide_format::journal::{BlockHeader, BlockType, Tag, Tid, revokes, tags};
+use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use std::collections::HashMap;
 
 /// What is left to be replayed.
@@ -14,17 +15,17 @@ pub(super) struct Kept {
     pub(super) revoked: u64,
 }
 
-/// The last copy of each block that no transaction revoked. `blocks` is the size of the file system.
+/// The last copy of each block that no transaction revoked.
 ///
 /// # Errors
 /// The device's; [`crate::Error::Log`] for a copy of a block that must not be written.
-pub(super) fn collect(context: &Context<'_>, span: &Span, blocks: u64) -> Result<Kept> {
+pub(super) fn collect(context: &Context<'_>, span: &Span, fs: &FileSystem) -> Result<Kept> {
     let mut last = HashMap::new();
     walk(context, span, |seen| {
         if let Seen::Descriptor { at, tid, block } = seen {
             for (index, tag) in (1..).zip(tags(block, &context.format)) {
                 let at = context.ring.advance(at, index);
-                check_target(context, &tag, at, blocks)?;
+                check_target(context, &tag, at, fs)?;
                 last.insert(tag.block, Copy { tag, tid, at });
             }
         }
@@ -46,16 +47,39 @@ pub(super) fn collect(context: &Context<'_>, span: &Span, blocks: u64) -> Result
         Ok(())
     })?;
     let revoked = (held - last.len()) as u64;
+    if last.keys().any(|block| *block >= fs.blocks) {
+        let blocks = grown(context, &last, fs)?;
+        last.retain(|block, _| *block < blocks);
+    }
     let mut copies: Vec<Copy> = last.into_values().collect();
     let start = span.start;
     copies.sort_unstable_by_key(|copy| context.ring.distance(start, copy.at));
     Ok(Kept { copies, revoked })
 }
 
-fn check_target(context: &Context<'_>, tag: &Tag, at: u32, blocks: u64) -> Result<()> {
+/// The size of a file system that grows in the log: as the copy of its superblock says. New groups are written before it
+/// is; without a copy they are nobody's yet.
+fn grown(context: &Context<'_>, last: &HashMap<u64, Copy>, fs: &FileSystem) -> Result<u64> {
+    let block_bytes = context.log.block_bytes() as u64;
+    let block = SUPERBLOCK_OFFSET / block_bytes;
+    let Some(copy) = last.get(&block) else {
+        return Ok(fs.blocks);
+    };
+    let mut bytes = vec![0; block_bytes as usize];
+    context.log.read(copy.at, &mut bytes)?;
+    // What an escape takes away is none of its size.
+    let at = (SUPERBLOCK_OFFSET % block_bytes) as usize;
+    let sb = SuperBlock::parse(&bytes[at..]).map_err(|error| damaged(copy.at, error))?;
+    Ok(sb.blocks_count().max(fs.blocks))
+}
+
+fn check_target(context: &Context<'_>, tag: &Tag, at: u32, fs: &FileSystem) -> Result<()> {
     let block = tag.block;
-    if block >= blocks {
-        let what = format!("a copy of block {block} of a file system of {blocks} blocks");
+    if block >= fs.blocks.max(fs.device_blocks) {
+        let what = format!(
+            "a copy of block {block} of a file system of {} blocks",
+            fs.blocks
+        );
         return Err(log_error(at, &what));
     }
     if context.log.map().holds(block) {

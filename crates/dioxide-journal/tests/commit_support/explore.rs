@@ -225,6 +225,7 @@ fn recover(device: Arc<dyn Device>) -> dioxide_journal::Result<Recovered> {
     let log = dioxide_journal::log::Log::new(device.clone(), log_map(), BLOCK);
     let file_system = FileSystem {
         blocks: DEVICE_BYTES / BLOCK as u64,
+        device_blocks: DEVICE_BYTES / BLOCK as u64,
         inode_bytes: 256,
     };
     let recovery = Recovery::plan(&log, file_system)?;

@@ -19,6 +19,7 @@ const RUNS: [std::ops::Range<u64>; 2] = [300..340, 200..224];
 pub const JOURNAL_BLOCKS: u32 = 64;
 pub const FS: FileSystem = FileSystem {
     blocks: FS_BLOCKS,
+    device_blocks: FS_BLOCKS,
     inode_bytes: 256,
 };
 

@@ -118,6 +118,7 @@ pub fn journal_state(
     if let Some(sb) = journal_device(&*device) {
         let fs = FileSystem {
             blocks: u64::MAX,
+            device_blocks: u64::MAX,
             inode_bytes: usize::from(u16::MAX),
         };
         return Look::at(&alone(&device, &sb)?, fs, &|_| None)?.state(0, None, list);
@@ -140,10 +141,7 @@ pub fn journal_state(
         place: ino.map_or(in_superblock, Place::ino),
         what,
     })?;
-    let fs = FileSystem {
-        blocks: checker.sb.blocks_count(),
-        inode_bytes: checker.sb.inode_size(),
-    };
+    let fs = FileSystem::of(&checker.sb, &**checker.source.device());
     let kind = |block: u64| {
         let fixed = checker.groups.fixed_at(&(block..block.saturating_add(1)));
         fixed.map(|fixed| fixed.kind)

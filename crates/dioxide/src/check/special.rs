@@ -154,12 +154,8 @@ impl Checker<'_> {
     }
 
     fn read_through(&mut self, log: &Log) -> Result<()> {
-        let fs = FileSystem {
-            blocks: self.sb.blocks_count(),
-            inode_bytes: self.sb.inode_size(),
-        };
-        let recovery = Recovery::plan(log, fs)?;
         let device = self.source.device();
+        let recovery = Recovery::plan(log, FileSystem::of(&self.sb, &**device))?;
         if self.sb.block_size() < device.geometry().logical_block_bytes {
             return Err(Error::Unsupported("small blocks on this device".into()));
         }

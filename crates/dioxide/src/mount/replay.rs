@@ -131,11 +131,7 @@ fn replay_log(
     protected: bool,
 ) -> Result<Replayed> {
     let log = Mount::new(device.clone(), options, Arc::new(sb.clone()), at).log()?;
-    let fs = FileSystem {
-        blocks: sb.blocks_count(),
-        inode_bytes: sb.inode_size(),
-    };
-    let recovery = Recovery::plan(&log, fs)?;
+    let recovery = Recovery::plan(&log, FileSystem::of(sb, &**device))?;
     let waiting = recovery.recovered().fast_commits;
     if is_read_only(device, options, sb, protected) {
         let reason = match waiting {

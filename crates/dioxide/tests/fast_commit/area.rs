@@ -20,6 +20,7 @@ pub const BLOCK: usize = 4096;
 const SIZE: u64 = 32 << 20;
 const FILE_SYSTEM: FileSystem = FileSystem {
     blocks: SIZE / BLOCK as u64,
+    device_blocks: SIZE / BLOCK as u64,
     inode_bytes: 256,
 };
 
