@@ -1,5 +1,7 @@
 //! What `file::open` refuses, chooses and measures.
 
+#![allow(unsafe_code)]
+
 mod host;
 
 use dioxide_block::file::{self, Backend, FileOptions, NullSink, Replacing};
@@ -7,7 +9,7 @@ use dioxide_block::mem::MemDevice;
 use dioxide_block::{Buf, Device, Durability, Error, Op, OpKind, QueueOptions, Segs};
 use host::{LoopDevice, MIB, Mount, op, pattern, push, run_one, seg, writable};
 use std::fs::FileTimes;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -373,6 +375,37 @@ fn ranges_that_do_not_meet_are_open_at_once_by_file_and_by_loop_device() {
     busy_by(&attached.path, &write_anyhow());
     drop(third);
     drop(host::open(&nested.path, &write_anyhow()));
+}
+
+/// QEMU locks bytes at the beginning, whatever it uses of the image.
+#[test]
+fn partition_of_an_image_that_qemu_has_is_refused_to_a_writer() {
+    let file = host::disk_file(4 * MIB);
+    let partition = FileOptions {
+        img_offset: MIB,
+        size_bytes: Some(MIB),
+        ..write_anyhow()
+    };
+    let qemu = std::fs::File::open(file.path()).expect("the image");
+    let lock = |byte| {
+        // SAFETY: all zeros is a valid `struct flock`.
+        let mut request: libc::flock = unsafe { std::mem::zeroed() };
+        (request.l_type, request.l_whence) = (libc::F_RDLCK as _, libc::SEEK_SET as _);
+        (request.l_start, request.l_len) = (byte, 1);
+        // SAFETY: the descriptor is open, and the struct is read during the call only.
+        let done = unsafe { libc::fcntl(qemu.as_raw_fd(), libc::F_OFD_SETLK, &request) };
+        assert_eq!(done, 0);
+    };
+    [100, 101, 103, 201, 203].into_iter().for_each(lock);
+    let by = busy_by(file.path(), &partition);
+    assert!(by.starts_with("locked by"), "{by}");
+    let reader = FileOptions {
+        write: false,
+        ..partition.clone()
+    };
+    drop(host::open(file.path(), &reader));
+    drop(qemu);
+    drop(host::open(file.path(), &partition));
 }
 
 #[test]

@@ -306,6 +306,10 @@ fn loop_info(fd: impl AsFd) -> Option<LoopInfo64> {
     unsafe { ioctl::ioctl(fd, ioctl::Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }.ok()
 }
 
+/// The byte that QEMU has locked for reading while nobody else may write the image, and the first of those that it locks.
+const BY_QEMU: Range<u64> = 201..202;
+const FIRST_BY_QEMU: libc::off_t = 100;
+
 /// All of a file.
 const WHOLE: Range<u64> = 0..u64::MAX;
 
@@ -317,7 +321,12 @@ pub(super) struct Locked(pub(super) OwnedFd);
 impl Locked {
     fn lock(&self, part: &Range<u64>, write: bool) -> Result<(), Errno> {
         let kind = if write { libc::F_WRLCK } else { libc::F_RDLCK };
-        set_lock(&self.0, part, kind)
+        set_lock(&self.0, part, kind)?;
+        // A virtual machine has the whole image, of which this may be a part behind what it locks.
+        match write && part.start >= BY_QEMU.end && is_held_by_qemu(&self.0) {
+            true => Err(Errno::AGAIN),
+            false => Ok(()),
+        }
     }
 }
 
@@ -345,6 +354,22 @@ impl Deref for Locked {
 }
 
 fn set_lock(fd: &OwnedFd, part: &Range<u64>, kind: libc::c_int) -> Result<(), Errno> {
+    lock_call(fd, libc::F_OFD_SETLK, part, kind).map(drop)
+}
+
+/// Whether QEMU has the image. Our own locks on its beginning are longer.
+fn is_held_by_qemu(fd: &OwnedFd) -> bool {
+    let found = lock_call(fd, libc::F_OFD_GETLK, &BY_QEMU, libc::F_WRLCK);
+    found.is_ok_and(|lock| i32::from(lock.l_type) == libc::F_RDLCK && lock.l_start >= FIRST_BY_QEMU)
+}
+
+/// Asks for a lock, or about one; the answer.
+fn lock_call(
+    fd: &OwnedFd,
+    command: libc::c_int,
+    part: &Range<u64>,
+    kind: libc::c_int,
+) -> Result<libc::flock, Errno> {
     // SAFETY: all zeros is a valid `struct flock`: the whole file, no process.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = kind as libc::c_short;
@@ -355,9 +380,9 @@ fn set_lock(fd: &OwnedFd, part: &Range<u64>, kind: libc::c_int) -> Result<(), Er
         Ok(end) => end - request.l_start,
         Err(_) => 0,
     };
-    // SAFETY: the descriptor is open, and F_OFD_SETLK reads the struct during the call only.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &request) } {
-        0 => Ok(()),
+    // SAFETY: the descriptor is open, and the two commands use the struct during the call only.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), command, &mut request) } {
+        0 => Ok(request),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }

@@ -80,8 +80,8 @@ impl Server {
         let mut out = match command {
             GETFLAGS => padded(node.metadata().flags, 8),
             GETFLAGS32 => padded(node.metadata().flags, 4),
-            GETVERSION => padded(node.generation(), 8),
-            GETVERSION32 => padded(node.generation(), 4),
+            // An `int`, whatever the number says of it: callers have no room for more.
+            GETVERSION | GETVERSION32 => padded(node.generation(), 4),
             SETFLAGS => self.set_flags(caller, &node, word(argument, 0)?, None)?,
             FSGETXATTR => fsxattr(&node),
             FSSETXATTR => {

@@ -23,16 +23,6 @@ impl From<DiskTime> for Timestamp {
     }
 }
 
-impl Timestamp {
-    fn from_ns(ns: i64) -> Timestamp {
-        Timestamp {
-            secs: ns.div_euclid(NANOS),
-            // Below 10^9, so it fits.
-            nanos: ns.rem_euclid(NANOS) as u32,
-        }
-    }
-}
-
 impl Mount {
     /// The metadata of the file at a path; a symlink at the end is followed if `follow`. Blocks on
     /// metadata.
@@ -112,23 +102,19 @@ impl Mount {
 
     /// The metadata of an inode. Does not block.
     pub(crate) fn metadata(&self, inode: &Inode) -> Metadata {
-        let modified = inode.modified_ns().map(|ns| self.as_written(ns));
+        let modified = inode.modified_ns();
         self.tell(&inode.node().disk, inode.ino, inode.i_size(), modified)
     }
 
-    /// A time that is kept in memory, as the inode will have it: a time that is told must not change when it is
-    /// written.
-    fn as_written(&self, ns: i64) -> Timestamp {
-        const NANOS: i64 = 1_000_000_000;
-        let ns = self.clock.unwrap_or(ns);
-        Timestamp::from_ns(match self.sb.inode_size() {
-            0..=128 => ns.div_euclid(NANOS) * NANOS,
-            _ => ns,
-        })
-    }
-
-    fn tell(&self, disk: &DiskInode, ino: Ino, size: u64, modified: Option<Timestamp>) -> Metadata {
-        let changed = |time: DiskTime| modified.map_or(time.into(), |ours| ours.max(time.into()));
+    /// `modified` is the time of an overwrite that is kept in memory. It is told as the inode will have it: a time that is
+    /// told must not change when it is written.
+    fn tell(&self, disk: &DiskInode, ino: Ino, size: u64, modified: Option<i64>) -> Metadata {
+        let has_nanos = self.sb.inode_size() > 128;
+        let changed = |time: DiskTime| {
+            let mut time = modified.map_or(time, |ns| self.overwritten(time, ns));
+            time.nsec *= u32::from(has_nanos);
+            Timestamp::from(time)
+        };
         Metadata {
             ino: ino.0,
             file_type: disk.file_type().into(),
@@ -166,28 +152,5 @@ impl Mount {
             return sectors + size.div_ceil(512);
         }
         sectors
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_before_1970_has_positive_nanoseconds() {
-        assert_eq!(
-            Timestamp::from_ns(-1),
-            Timestamp {
-                secs: -1,
-                nanos: 999_999_999
-            }
-        );
-        assert_eq!(
-            Timestamp::from_ns(1_500_000_000),
-            Timestamp {
-                secs: 1,
-                nanos: 500_000_000
-            }
-        );
     }
 }

@@ -280,9 +280,10 @@ impl InFlight {
     }
 
     fn is_quiet_in(&self, tables: &[Arc<InFlightTable>]) -> bool {
-        // The tables first: a completion that is handed to a worker is counted before it leaves its entry.
-        let named = tables.iter().any(|table| table.names(self.id));
-        !named && self.counted.load(Ordering::Acquire) == 0
+        // The count on both sides of the tables: a reader without the lock is counted until it has its entry, a
+        // completion that is handed to a worker before it leaves its.
+        let is_uncounted = || self.counted.load(Ordering::Acquire) == 0;
+        is_uncounted() && !tables.iter().any(|table| table.names(self.id)) && is_uncounted()
     }
 
     /// Whether somebody waits for what is in flight.
@@ -521,6 +522,28 @@ mod loom_tests {
             let reader = {
                 let shared = shared.clone();
                 thread::spawn(move || shared.read_unlocked())
+            };
+            shared.free();
+            reader.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn loom_queued_reader_without_the_lock_is_drained() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let shared = Block::new();
+            let reader = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    if shared.io.raise_unlocked() {
+                        shared.table.raise(0, &shared.io, [0; 3]);
+                        shared.io.lower();
+                        shared.look();
+                        shared.finish();
+                    }
+                })
             };
             shared.free();
             reader.join().expect("no panic");

@@ -52,6 +52,16 @@ impl Mount {
         self.clock.unwrap_or_else(coarse_now_ns)
     }
 
+    /// What a time of an inode becomes by an overwrite at `ns`, which is kept in memory: that, but for what is newer since, and
+    /// has come.
+    pub(crate) fn overwritten(&self, time: Timestamp, ns: i64) -> Timestamp {
+        let written = disk_time(self.clock.unwrap_or(ns));
+        match time > written && time <= self.now() {
+            true => time,
+            false => written,
+        }
+    }
+
     /// Changes an inode: [`INODE_CREDITS`]. The times of overwrites that were kept in memory go with
     /// it.
     ///
@@ -70,10 +80,10 @@ impl Mount {
         }
         let before = inode.node();
         let mut disk = before.disk.clone();
-        let modified = inode.take_modified_ns().map(|ns| self.clock.unwrap_or(ns));
+        let modified = inode.take_modified_ns();
         if let Some(ns) = modified {
-            disk.set_mtime(disk.mtime().max(disk_time(ns)));
-            disk.set_ctime(disk.ctime().max(disk_time(ns)));
+            disk.set_mtime(self.overwritten(disk.mtime(), ns));
+            disk.set_ctime(self.overwritten(disk.ctime(), ns));
         }
         change(&mut disk);
         if disk == before.disk {
@@ -168,5 +178,17 @@ impl Mount {
         .map_err(Error::from)?;
         inode.set_node(Node { disk, raw });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_before_1970_has_positive_nanoseconds() {
+        let parts = |ns| (disk_time(ns).secs, disk_time(ns).nsec);
+        assert_eq!(parts(-1), (-1, 999_999_999));
+        assert_eq!(parts(1_500_000_000), (1, 500_000_000));
     }
 }

@@ -494,6 +494,32 @@ fn time_of_a_write_does_not_change_when_it_is_written() {
     assert_eq!(told.nanos, 0);
 }
 
+/// An overwrite is now, also where the file has a time that is yet to come.
+#[test]
+fn overwrite_replaces_a_time_that_is_yet_to_come() {
+    for inode_bytes in [128, 256] {
+        let (image, fs) = with_file(inode_bytes);
+        let file = OpenOptions::new().read(true).write(true).open(&fs, "/file");
+        let file = file.expect("it exists");
+        file.write_at(&[1; 4096], 0).expect("room");
+        let (secs, nanos) = ((1 << 31) - 1, 0);
+        let far = Timestamp { secs, nanos };
+        let set = SetAttributes::new().mtime(far);
+        fs.set_attributes("/file", &set).expect("own file");
+        assert_eq!(file.metadata().mtime, far);
+        file.write_at(&[2; 4096], 0).expect("it is there");
+        let told = file.metadata().mtime;
+        assert!(told < far, "{told:?}");
+        file.sync_all().expect("a sync");
+        assert_eq!(file.metadata().mtime, told);
+        drop(file);
+        fs.close().expect("it closes");
+        e2fsck_clean(image.path());
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        assert_eq!(fs.metadata("/file").expect("it exists").mtime, told);
+    }
+}
+
 /// Linux sets `large_file` with the first file of 2 GiB, and `ext_attr` with the first block of attributes;
 /// e2fsck finds such files and blocks wrong without them.
 #[test]
