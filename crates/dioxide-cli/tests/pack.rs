@@ -329,6 +329,33 @@ fn pack_of_an_image_onto_itself_is_refused() {
 }
 
 #[test]
+fn image_in_the_folder_that_it_is_made_of_is_left_out() {
+    let disk = Fixture::new();
+    let source = disk.tree("");
+    let image = source.join("own.img");
+    // The second time one is there.
+    for _ in 0..2 {
+        dioxide([Path::new("pack"), Path::new("-q"), &source, &image]).text();
+        let listed = dioxide([
+            "ls".to_owned(),
+            "-a".into(),
+            format!("{}:/", image.display()),
+        ]);
+        let mut names: Vec<_> = listed.text().lines().map(str::to_owned).collect();
+        names.retain(|name| ![".", "..", "lost+found"].contains(&name.as_str()));
+        let mut wanted: Vec<_> = fs::read_dir(&source)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "own.img")
+            .collect();
+        wanted.sort();
+        names.sort();
+        assert_eq!(names, wanted);
+        e2fsck_clean(&image);
+    }
+}
+
+#[test]
 fn pack_with_too_few_inodes_is_refused_and_says_how_many_are_needed() {
     let disk = Fixture::new();
     let (source, image) = (disk.tree(""), disk.beside("few.img"));

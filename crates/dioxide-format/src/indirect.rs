@@ -44,6 +44,23 @@ pub fn max_lblk(block_size: u32) -> Lblk {
     Lblk((blocks - 1).min(u64::from(u32::MAX) - 1) as u32)
 }
 
+/// Blocks of the largest file for which `most` blocks are counted, those of its map among them: as Linux reckons, which
+/// has as many files as such a map holds.
+pub fn most_of(block_size: u32, most: u64) -> u64 {
+    let per = u64::from(pointers_per_block(block_size));
+    let all = u64::from(max_lblk(block_size).0) + 1;
+    let whole_map = 3 + 2 * per + per * per;
+    if all + whole_map <= most {
+        return all;
+    }
+    let rest = most.saturating_sub(u64::from(DIRECT) + per);
+    let map = match rest.checked_sub(per * per) {
+        None => 2 + rest.div_ceil(per),
+        Some(rest) => 3 + per + rest.div_ceil(per) + rest.div_ceil(per * per),
+    };
+    most.saturating_sub(map)
+}
+
 /// The path to `lblk`; none past the largest block. `block_size` in bytes, 1024 to 65536.
 pub fn path(lblk: Lblk, block_size: u32) -> Option<Path> {
     let per = u64::from(pointers_per_block(block_size));

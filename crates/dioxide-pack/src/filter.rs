@@ -12,6 +12,8 @@ use std::str::FromStr;
 pub struct Filter {
     /// Left out, with everything below.
     pub exclude: Vec<Pattern>,
+    /// A file of the host that is left out, by the numbers of its device and inode: the one that is made.
+    pub exclude_file: Option<(u64, u64)>,
     /// Owners and groups.
     pub owners: Vec<OwnerRule>,
     /// No time is later than this.

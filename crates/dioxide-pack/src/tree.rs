@@ -302,6 +302,11 @@ impl Builder {
         self.filter.excludes(path)
     }
 
+    /// Whether the filter leaves out this file of the host.
+    pub(crate) fn leaves_out(&self, id: (u64, u64)) -> bool {
+        self.filter.exclude_file == Some(id)
+    }
+
     /// Adds an entry, whose path must be clean, unless the filter leaves it out.
     ///
     /// A path may come twice only for directories that are alike in everything.

@@ -38,6 +38,7 @@ impl FilterArgs {
         };
         Ok(Filter {
             exclude: self.exclude.clone(),
+            exclude_file: None,
             owners: self.owner_map.clone(),
             latest: latest.map(|secs| Timestamp { secs, nanos: 0 }),
         })

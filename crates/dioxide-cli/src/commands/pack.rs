@@ -15,7 +15,7 @@ use dioxide::mkfs::uuid_string;
 use dioxide_pack::image::{self, ImageOptions, ImageSize, Reserve};
 use dioxide_pack::size::Need;
 use dioxide_pack::tar::ReadOptions;
-use dioxide_pack::{Error, Totals, Tree, Warning, Watch, source, tar};
+use dioxide_pack::{Error, Filter, Totals, Tree, Warning, Watch, source, tar};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -159,6 +159,12 @@ fn tree(args: &PackArgs) -> Result<Tree, Failure> {
         refuse_image_options(args)?;
     }
     if path.is_dir() {
+        // It may lie in there, of an earlier time.
+        let image = args.image.metadata().ok();
+        let filter = Filter {
+            exclude_file: image.map(|image| (image.dev(), image.ino())),
+            ..filter
+        };
         return source::folder::read(path, filter).map_err(failure);
     }
     if let Some(address) = address {

@@ -128,6 +128,9 @@ impl Scan<'_> {
         let stat = lstat(&host).map_err(failed(&host))?;
         let file_type = FileType::from_raw_mode(stat.st_mode);
         let id = (stat.st_dev, stat.st_ino);
+        if self.builder.leaves_out(id) {
+            return Ok(false);
+        }
         let linked = file_type != FileType::Directory && stat.st_nlink > 1;
         let kind = match self.links.get(&id).filter(|_| linked) {
             Some(first) => Kind::HardLink(first.clone()),

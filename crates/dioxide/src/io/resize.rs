@@ -21,6 +21,8 @@ use crate::txn::inode::INODE_CREDITS;
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, Result};
 use dioxide_block::{Buf, Durability};
+use dioxide_format::features::RoCompat;
+use dioxide_format::indirect;
 use dioxide_format::inode::{Inode as DiskInode, Timestamp};
 use dioxide_format::types::Lblk;
 use std::ops::Range;
@@ -431,8 +433,20 @@ impl Mount {
         )
     }
 
-    /// The largest size of a file, in bytes.
+    /// The largest size of a file, in bytes. Without `huge_file` an inode counts 2^32 sectors less one, and Linux reads no file
+    /// that could need more.
     pub(crate) fn max_bytes_of(&self, inode: &Inode) -> u64 {
-        (self.map_end(inode) << self.block_bits).min(self.max_file_bytes())
+        let end = self.map_end(inode);
+        let blocks = match self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE) {
+            true => end,
+            false => {
+                let most = u64::from(u32::MAX) >> (self.block_bits - 9);
+                match inode.is_extent_mapped() {
+                    true => end.min(most),
+                    false => end.min(indirect::most_of(self.sb.block_size(), most)),
+                }
+            }
+        };
+        blocks << self.block_bits
     }
 }

@@ -494,6 +494,53 @@ fn time_of_a_write_does_not_change_when_it_is_written() {
     assert_eq!(told.nanos, 0);
 }
 
+/// Without `huge_file` inodes count up to 2 TiB, and what could need more Linux neither reads nor removes.
+#[test]
+fn largest_sizes_are_those_of_linux() {
+    need_root!();
+    for (block_size, features) in [
+        (4096, "^huge_file"),
+        (1024, "^huge_file"),
+        (4096, "^huge_file,^extent,^64bit"),
+        (2048, "^huge_file,^extent,^64bit"),
+        (1024, "^huge_file,^extent,^64bit"),
+        (4096, "^extent,^64bit"),
+        (4096, "huge_file"),
+    ] {
+        let image = Image::builder().block_size(block_size).features(features);
+        let image = image.build();
+        let mount = Mount::ext4(image.path(), "");
+        let file = std::fs::File::create(mount.path().join("file")).expect("room");
+        // The largest that it takes.
+        let (mut taken, mut refused) = (0, 1 << 62);
+        while refused - taken > 1 {
+            let size = (taken + refused) / 2;
+            match file.set_len(size) {
+                Ok(()) => taken = size,
+                Err(_) => refused = size,
+            }
+        }
+        file.set_len(0).expect("its size");
+        drop(file);
+        mount.unmount();
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let file = OpenOptions::new().read(true).write(true).open(&fs, "/file");
+        let file = file.expect("it exists");
+        let about = format!("{block_size} {features}: {taken}");
+        let error = file.set_len(refused).expect_err(&about);
+        assert!(matches!(error, Error::TooLarge(_)), "{about}: {error}");
+        file.set_len(taken).expect(&about);
+        drop(file);
+        fs.close().expect("it closes");
+        e2fsck_clean(image.path());
+        let mount = Mount::ext4(image.path(), "");
+        let path = mount.path().join("file");
+        assert_eq!(path.metadata().expect("it is there").len(), taken);
+        std::fs::remove_file(path).expect("it goes");
+        mount.unmount();
+    }
+}
+
 /// An overwrite is now, also where the file has a time that is yet to come.
 #[test]
 fn overwrite_replaces_a_time_that_is_yet_to_come() {
