@@ -338,9 +338,12 @@ pub enum Unmounted {
     Closed,
     /// Its server had died: the image is as after a crash.
     Dead,
+    /// Mounted elsewhere too, and served on.
+    Elsewhere,
 }
 
-/// Unmounts a file system of ours, which another process serves, and returns when its image is closed. One whose server has died is
+/// Unmounts a file system of ours, which another process serves, and returns when its image is closed, unless it is mounted
+/// elsewhere too. One whose server has died is
 /// taken away from its directory though files are open.
 ///
 /// # Errors
@@ -353,7 +356,9 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
     };
     let absolute = place(dir).map_err(kernel)?;
     let Some(Mounted {
-        source, writable, ..
+        source,
+        writable,
+        connection,
     }) = mounted(&absolute)
     else {
         return Err(Error::NotMounted(dir.to_owned()));
@@ -372,9 +377,17 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
     if dead {
         return Ok(Unmounted::Dead);
     }
+    if table::is_mounted(&connection) {
+        return Ok(Unmounted::Elsewhere);
+    }
     // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
     let until = Instant::now() + PATIENCE;
+    // It ends with the last mount, those of other namespaces included.
+    let live = Path::new("/sys/fs/fuse/connections").join(&connection);
     while is_locked(&image, &begin) && (writable || Instant::now() < until) {
+        if Instant::now() >= until && live.exists() {
+            return Ok(Unmounted::Elsewhere);
+        }
         std::thread::sleep(PAUSE);
     }
     Ok(Unmounted::Closed)

@@ -23,10 +23,16 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
     }
     if args.lazy {
         dioxide_fuse::unmount_lazily(&args.dir).map_err(super::mount::failed)?;
-    } else if dioxide_fuse::unmount(&args.dir).map_err(super::mount::failed)? == Unmounted::Dead {
-        let what = "its server had died: detached. What was not synced is lost, and the next mount recovers the image";
-        complain(format_args!("{}: warning: {what}", args.dir.display()));
+        return Ok(Status::Fine);
     }
+    let what = match dioxide_fuse::unmount(&args.dir).map_err(super::mount::failed)? {
+        Unmounted::Closed => return Ok(Status::Fine),
+        Unmounted::Dead => {
+            "its server had died: detached. What was not synced is lost, and the next mount recovers the image"
+        }
+        Unmounted::Elsewhere => "it is mounted elsewhere too: the image stays in use",
+    };
+    complain(format_args!("{}: warning: {what}", args.dir.display()));
     Ok(Status::Fine)
 }
 

@@ -38,6 +38,25 @@ fn mount_in_the_background_serves_when_it_returns_and_umount_waits() {
 }
 
 #[test]
+fn umount_of_one_mount_of_several_does_not_wait_for_the_others() {
+    need_fuse!();
+    let image = Image::builder().size(32 << 20).build();
+    let (dir, other) = (Point::new(), Point::new());
+    run(dioxide().arg("mount").args([image.path(), dir.path()]));
+    run(limited("mount")
+        .arg("--bind")
+        .args([dir.path(), other.path()]));
+    let done = dioxide().arg("umount").arg(dir.path()).output().unwrap();
+    assert!(done.status.success());
+    let said = text(done.stderr);
+    assert!(said.contains("mounted elsewhere too"), "{said}");
+    fs::write(other.path().join("f"), "still served").unwrap();
+    run(dioxide().arg("umount").arg(other.path()));
+    assert!(!is_mounted(other.path()));
+    e2fsck_clean(image.path());
+}
+
+#[test]
 fn detached_mount_that_is_terminated_keeps_what_was_written() {
     need_fuse!();
     let bed = Bed::new("");

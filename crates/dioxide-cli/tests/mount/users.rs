@@ -4,7 +4,7 @@ use crate::bed::{Bed, RINGS, Rings, dioxide, each, is_mounted, limited, run, tex
 use crate::need_fuse;
 use dioxide_testkit::{Image, Mount, e2fsck_clean};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -398,6 +398,15 @@ fn access_control_lists_are_kept_inherited_and_obeyed() {
                 .args(["-n", "--absolute-names"])
                 .arg(bed.at(name)));
             assert!(list.contains("user:65534:rwx"), "{name}: {list}");
+        }
+        // By an owner who is not of the group.
+        let group = bed.at("group");
+        fs::create_dir(&group).unwrap();
+        chown(&group, Some(65534), Some(5)).unwrap();
+        fs::set_permissions(&group, Permissions::from_mode(0o2775)).unwrap();
+        for (how, mode) in [("-d ", 0o2775), ("", 0o775)] {
+            run(nobody(&format!("setfacl {how}-m u:1:rwx group")).current_dir(bed.root()));
+            assert_eq!(fs::metadata(&group).unwrap().mode() & 0o7777, mode, "{how}");
         }
         bed.finish();
     }

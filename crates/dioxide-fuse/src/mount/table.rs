@@ -25,6 +25,13 @@ pub(super) fn mounted(dir: &Path) -> Option<Mounted> {
     parse(line)
 }
 
+/// Whether a connection is mounted on any directory that can be seen.
+pub(super) fn is_mounted(connection: &str) -> bool {
+    let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut mounts = list.split(|&byte| byte == b'\n').filter_map(parse);
+    mounts.any(|mounted| mounted.connection == connection)
+}
+
 fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ')
 }

@@ -261,7 +261,8 @@ impl Call<'_> {
         let name = payload.name()?;
         let value = payload.0.get(..size as usize).ok_or(Errno::INVAL)?;
         self.server.setxattr(self.head.node, name, value, flags)?;
-        if more & abi::SETXATTR_ACL_KILL_SGID != 0 {
+        // The kernel asks for it with the list for what will be made in there too, which is none of the directory's own.
+        if more & abi::SETXATTR_ACL_KILL_SGID != 0 && name == b"system.posix_acl_access" {
             self.server.kill_sgid(self.head.node)?;
         }
         Ok(0)
