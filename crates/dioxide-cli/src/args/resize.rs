@@ -29,7 +29,7 @@ pub struct ResizeArgs {
     /// Image file or block device
     #[arg(value_name = "IMG")]
     pub image: PathBuf,
-    /// The size that it is to have
+    /// The size that it is to have; without it, that of IMG. With --img-offset it must be said
     #[arg(value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// Only print the smallest size that is possible, in bytes

@@ -237,6 +237,10 @@ fn project_is_set_by_the_owner_and_inherited() {
         listed.trim_start().starts_with("42 ") && listed.contains('P'),
         "{listed}"
     );
+    // Its reader has room for an `int`.
+    let listed = run(limited("lsattr").arg("-vd").arg(bed.at("dir")));
+    let generation = listed.split_whitespace().next().map(str::parse::<u32>);
+    assert!(matches!(generation, Some(Ok(_))), "{listed}");
     let image = bed.finish();
     for (name, project) in [("nobodys", 7), ("roots", 0), ("dir", 42), ("dir/file", 42)] {
         let told = debugfs_query(image.path(), &format!("stat /{name}"));

@@ -119,7 +119,7 @@ impl fmt::Display for Step {
 /// Called as it goes on: with how much of a step is done, and how much there is. A step may come several times.
 pub type OnProgress<'p> = dyn FnMut(Step, u64, u64) + 'p;
 
-/// Gives the file system in an image or on a block device `size_bytes`, or all that the device has. An
+/// Gives the file system in an image or on a block device `size_bytes`, or all that the device has, if it begins there. An
 /// image that is too short is made longer; one that holds the file system and nothing else is made shorter
 /// with it. The size that comes of it may be less: whole clusters, and no last group without room for its
 /// own metadata. What is in the way of a smaller one is moved. It may be more than a smaller size that was asked for, if
@@ -147,6 +147,11 @@ pub fn resize_telling(
     options: &ResizeOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<Resized> {
+    if size_bytes.is_none() && options.img_offset > 0 {
+        return Err(Error::Invalid(
+            "behind a file system that begins inside an image there may be another: the size has to be said".into(),
+        ));
+    }
     let device = open(path, false, None, options)?;
     let sb = read_superblock(&*device)?;
     let block = u64::from(sb.block_size());

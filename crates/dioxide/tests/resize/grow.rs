@@ -1,6 +1,7 @@
 //! Larger.
 
 use super::{M, geometry, image, kernel_reads, resize2fs, set_len};
+use dioxide::Error;
 use dioxide::resize::{ResizeOptions, resize};
 use dioxide_testkit::e2fsck_clean;
 
@@ -108,4 +109,26 @@ fn kernel_may_read(args: &str, image: &dioxide_testkit::Image) {
         kernel_reads(image);
         e2fsck_clean(image.path());
     }
+}
+
+/// What lies behind a partition is somebody's.
+#[test]
+fn size_of_a_file_system_inside_an_image_has_to_be_said() {
+    let alone = image(32 * M, 1024, "");
+    let bytes = std::fs::read(alone.path()).expect("the image");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let whole = [vec![0; M as usize], bytes, vec![9; 16 * M as usize]].concat();
+    std::fs::write(file.path(), &whole).expect("room");
+    let options = ResizeOptions { img_offset: M };
+    match resize(file.path(), None, &options) {
+        Err(Error::Invalid(what)) => assert!(what.contains("has to be said"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(std::fs::read(file.path()).expect("it") == whole);
+    let done = resize(file.path(), Some(24 * M), &options).expect("it shrinks");
+    assert_eq!(done.after.blocks_count(), 24 * 1024);
+    let after = std::fs::read(file.path()).expect("it");
+    assert!(after[33 * M as usize..] == whole[33 * M as usize..]);
+    std::fs::write(alone.path(), &after[M as usize..25 * M as usize]).expect("room");
+    e2fsck_clean(alone.path());
 }
