@@ -69,7 +69,7 @@ pub struct Queue {
 struct Core {
     mount: Arc<Mount>,
     depth: usize,
-    /// Pushed and not yet reaped, wherever they are.
+    /// Pushed and not yet reaped, wherever they are. Counted behind the push: a device that panics there has it not.
     outstanding: usize,
     /// How many of them are with a worker.
     away: usize,
@@ -131,17 +131,18 @@ impl Request {
 }
 
 /// The inodes that requests in flight need, each held once.
-#[derive(Default)]
 struct Files {
     inodes: Vec<Arc<Inode>>,
     index: HashMap<u64, u32>,
     last: u32,
+    /// So many are remembered before those of finished requests are forgotten.
+    most: usize,
 }
 
 const NO_ROOM: &str = "the device's queue is as deep as this one";
 
-/// Files that a queue remembers before it forgets those of finished requests.
-const REMEMBERED_FILES: usize = 4096;
+/// The least of [`Files::most`].
+const REMEMBERED_FILES: usize = if cfg!(test) { 16 } else { 4096 };
 
 impl Files {
     #[inline]
@@ -162,15 +163,42 @@ impl Files {
         index
     }
 
-    fn forget_if_many(&mut self, mount: &Mount) {
-        if self.inodes.len() > REMEMBERED_FILES {
-            self.forget(mount);
+    /// Forgets those without a request in the table, if there are many.
+    fn forget_if_many(&mut self, mount: &Mount, table: &InFlightTable) {
+        if self.inodes.len() > self.most {
+            self.forget_finished(mount, table);
         }
+    }
+
+    #[cold]
+    fn forget_finished(&mut self, mount: &Mount, table: &InFlightTable) {
+        let old = std::mem::take(self);
+        for slot in table.used() {
+            let request = Request::unpack(table.note(slot));
+            let file = self.search(&old.inodes[request.file as usize]);
+            table.renote(slot, Request { file, ..request }.pack());
+        }
+        self.most = REMEMBERED_FILES.max(2 * self.inodes.len());
+        let finished = old.inodes.iter();
+        finished
+            .filter(|inode| !self.index.contains_key(&inode.in_flight.id()))
+            .for_each(|inode| mount.keep_times(inode));
     }
 
     fn forget(&mut self, mount: &Mount) {
         self.inodes.iter().for_each(|inode| mount.keep_times(inode));
         *self = Files::default();
+    }
+}
+
+impl Default for Files {
+    fn default() -> Files {
+        Files {
+            inodes: Vec::new(),
+            index: HashMap::new(),
+            last: 0,
+            most: REMEMBERED_FILES,
+        }
     }
 }
 
@@ -228,6 +256,12 @@ impl Queue {
         self.core.outstanding
     }
 
+    /// How many files it remembers.
+    #[cfg(test)]
+    pub(crate) fn remembered(&self) -> usize {
+        self.core.files.inodes.len()
+    }
+
     /// Pushes a read of `buf.len()` bytes at `offset`. It starts now or at the next
     /// [`Queue::submit`]. Errors come with the completion.
     ///
@@ -239,7 +273,6 @@ impl Queue {
         if core.outstanding == core.depth {
             return Err(buf);
         }
-        core.outstanding += 1;
         let (mount, inode, slot) = (&*file.mount, &file.inode, core.slot());
         if core.is_of(mount)
             && let Some(short) =
@@ -249,6 +282,7 @@ impl Queue {
             let request = core.whole(inode, tag, buf.len(), false);
             let at = short.device_offset;
             core.push_whole(&mut self.device, inode, OpKind::Read, at, buf, request);
+            core.outstanding += 1;
             return Ok(());
         }
         self.read_slowly(file, offset, buf, tag);
@@ -264,6 +298,7 @@ impl Queue {
             Ok(()) => core.start_read(&mut self.device, file, offset, buf, tag),
         };
         core.settle(start, file, offset, tag, Job::Read);
+        core.outstanding += 1;
     }
 
     /// Pushes a write of all of `buf` at `offset`. As [`Queue::read`].
@@ -276,7 +311,6 @@ impl Queue {
         if core.outstanding == core.depth {
             return Err(buf);
         }
-        core.outstanding += 1;
         let (mount, inode, slot) = (&*file.mount, &file.inode, core.slot());
         let (memory, access) = (Memory::of_one(&buf), file.access);
         if core.is_of(mount)
@@ -287,6 +321,7 @@ impl Queue {
             let request = core.whole(inode, tag, buf.len(), true);
             let at = short.device_offset;
             core.push_whole(&mut self.device, inode, OpKind::Write, at, buf, request);
+            core.outstanding += 1;
             return Ok(());
         }
         self.write_slowly(file, offset, buf, tag);
@@ -302,6 +337,7 @@ impl Queue {
             Ok(()) => core.start_write(&mut self.device, file, offset, buf, tag, Job::Write),
         };
         core.settle(start, file, offset, tag, Job::Write);
+        core.outstanding += 1;
     }
 
     /// Pushes a write of all of `buf` at `offset`, as [`File::write_at_atomic`].
@@ -319,7 +355,6 @@ impl Queue {
         if core.outstanding == core.depth {
             return Err(buf);
         }
-        core.outstanding += 1;
         let start = match core.check(file, file.access.check_writable()) {
             Err(error) => Start::Done(buf, Err(error)),
             Ok(()) => {
@@ -328,6 +363,7 @@ impl Queue {
             }
         };
         core.settle(start, file, offset, tag, Job::WriteAtomic);
+        core.outstanding += 1;
         Ok(())
     }
 
@@ -371,10 +407,8 @@ impl Queue {
         }
         let count = done.len() - before;
         self.core.outstanding -= count;
-        if self.core.outstanding == 0 {
-            let core = &mut self.core;
-            core.files.forget_if_many(&core.mount);
-        }
+        let core = &mut self.core;
+        core.files.forget_if_many(&core.mount, &core.table);
         count
     }
 

@@ -116,8 +116,7 @@ impl InFlightTable {
     /// The queue goes, and leaves what is in flight to the device: these inodes are never quiet again, for as long as they are in
     /// memory. True if there was something.
     pub(crate) fn lose(self: &Arc<Self>) -> bool {
-        let is_used = |entry: &Entry| entry.inode.load(Ordering::Relaxed) != NOBODY;
-        let loses = self.entries.iter().any(is_used);
+        let loses = self.used().next().is_some();
         if loses {
             self.lost.store(true, Ordering::Release);
             // The registry has no other.
@@ -130,11 +129,8 @@ impl InFlightTable {
     /// released, whose release makes the entry visible to the next exclusive holder.
     #[inline(always)]
     pub(crate) fn raise(&self, slot: usize, inode: &InFlight, note: Note) {
-        let entry = &self.entries[slot];
-        for (place, word) in entry.note.iter().zip(note) {
-            place.store(word, Ordering::Relaxed);
-        }
-        entry.inode.store(inode.id, Ordering::Relaxed);
+        self.renote(slot, note);
+        self.entries[slot].inode.store(inode.id, Ordering::Relaxed);
     }
 
     /// What was noted with the request in `slot`.
@@ -142,6 +138,21 @@ impl InFlightTable {
     pub(crate) fn note(&self, slot: usize) -> Note {
         let [a, b, c] = &self.entries[slot].note;
         [a, b, c].map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// Notes something else with the request in `slot`. By the queue alone.
+    #[inline(always)]
+    pub(crate) fn renote(&self, slot: usize, note: Note) {
+        for (place, word) in self.entries[slot].note.iter().zip(note) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The slots of requests in flight. By the queue alone.
+    pub(crate) fn used(&self) -> impl Iterator<Item = usize> + '_ {
+        let entries = self.entries.iter().enumerate();
+        let used = entries.filter(|(_, entry)| entry.inode.load(Ordering::Relaxed) != NOBODY);
+        used.map(|(slot, _)| slot)
     }
 
     /// Ends what [`InFlightTable::raise`] began. Once all that came back together has been ended,

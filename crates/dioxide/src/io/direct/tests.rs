@@ -329,6 +329,34 @@ fn reader_without_the_lock_waits_for_a_truncate_under_way() {
     assert!(matches!(read.recv_timeout(SOON), Ok(Ok(0))));
 }
 
+#[test]
+fn queue_that_is_never_empty_forgets_the_files_of_what_has_finished() {
+    let bed = Bed::new(Policy::Parallel);
+    let slow = bed.open("/data");
+    let first = slow.map(0, 1).expect("a block").pblk.0 * BLOCK as u64;
+    let mut queue = bed.queue();
+    let hold = bed
+        .sim
+        .hold(Some(first..first + BLOCK as u64), FaultOp::Read);
+    queue.read(&slow, 0, block(0), 1000).expect("room");
+    queue.submit().expect("a working queue");
+    for n in 0..100 {
+        let options = OpenOptions::new().read(true).write(true).create_new(true);
+        let file = options.open(&bed.fs, format!("/{n}")).expect("a new file");
+        file.write_at(&block(n), 0).expect("room");
+        let tag = u64::from(n);
+        queue.read(&file, 0, block(0), tag).expect("room");
+        let done = reap_one(&mut queue);
+        assert_eq!((done.tag, done.result.ok()), (tag, Some(BLOCK)));
+        assert!(done.buf[..] == block(n)[..]);
+        assert!(queue.remembered() <= 16, "{n}");
+    }
+    hold.release();
+    let done = reap_one(&mut queue);
+    assert_eq!((done.tag, done.result.ok()), (1000, Some(BLOCK)));
+    assert!(done.buf[..] == content()[..BLOCK]);
+}
+
 // The same write through the queue goes to a worker, and comes through.
 #[test]
 fn queued_exclusive_write_is_punted_and_completes() {
