@@ -81,7 +81,7 @@ pub struct JournalOptions {
     /// Flush the device's cache where durability needs it. Without, a power cut may lose or destroy
     /// what was committed.
     pub barrier: bool,
-    /// Largest transaction in blocks; at most, and by default, a quarter of the log.
+    /// Largest transaction in blocks; at most, and by default, a quarter of the log, if it need not be the only one.
     pub max_transaction: u32,
     /// Use checksums of version 3 in a log that has none. Linux does so if the file system has
     /// `metadata_csum`.

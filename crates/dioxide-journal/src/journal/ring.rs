@@ -121,7 +121,7 @@ impl Ring {
 
     /// Writes all of a transaction but its commit block, without a flush.
     pub(super) fn write_body(&mut self, closed: &Closed) -> Result<()> {
-        // A transaction takes at most a quarter of the log, what the log can have revoked a little.
+        // A transaction takes at most a quarter of the log, or is the only one and leaves an eighth; what the log can have revoked a little.
         let need = self.need(closed.blocks.len(), closed.revoked.len());
         assert!(need <= self.free, "{need} blocks in {} free", self.free);
         if self.superblock.is_empty() {

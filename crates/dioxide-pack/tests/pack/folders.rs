@@ -105,6 +105,7 @@ fn filter_leaves_out_maps_owners_and_clamps_times() {
         exclude: vec![Pattern::new(b"*.o"), Pattern::new(b"/build")],
         owners: vec!["17:18".parse().unwrap()],
         latest: Some(latest),
+        exclude_file: None,
     };
     let tree = source::folder::read(dir.path(), filter).unwrap();
     let of = |entry: &Entry| {
