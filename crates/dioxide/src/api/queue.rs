@@ -22,14 +22,15 @@ use crate::io::ioend::{CompletionMode, EndFacts, defers};
 use crate::map::MapKind;
 use crate::mount::Mount;
 use crate::stats::Count;
-use crate::sync::inflight::{InFlightTable, Note};
+use crate::sync::errand::Errand;
+use crate::sync::inflight::{Endless, InFlightTable, Note};
 use crate::sync::slot::{self, Claim, Slot};
 use crate::{Error, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dioxide_block::{self as block, Buf, Op, OpKind, QueueLane, Seg, Segs, Waker, push_in_place};
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How to open a queue: depth, buffer pool, polling.
@@ -50,7 +51,8 @@ pub struct Completion {
 /// A queue of asynchronous requests on the files of one mount, used by one thread at a time.
 ///
 /// Buffers move in with a request and come back with its completion. The order of completions is
-/// free. Dropping a queue waits for what is in flight.
+/// free. Dropping a queue waits for what is in flight, but not for what can only go on once its thread has reaped another queue:
+/// a worker carries that out then.
 ///
 /// A queue may move to another thread before its first request. Afterwards that depends on the device: an io_uring queue is of the
 /// thread that submitted first, and others are refused as [`Error::Unsupported`]. Dropped there it leaves what is in flight to the
@@ -59,7 +61,8 @@ pub struct Completion {
 /// Reap what you push: another thread that must have a file to itself (an unaligned write into
 /// unwritten blocks, a truncate) waits until the file's requests in this queue were reaped. The
 /// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead; also where it would wait for the lock
-/// of who waits for its queue.
+/// of who waits for its queue, or in [`Queue::wait`] for requests that wait for another queue of its own. A queue is the
+/// thread's that used it last.
 pub struct Queue {
     device: QueueLane,
     core: Core,
@@ -73,6 +76,8 @@ struct Core {
     outstanding: usize,
     /// How many of them are with a worker.
     away: usize,
+    /// Those of them that were punted; some may have come back.
+    punted: Vec<Punted>,
     /// How many are reads that end inside a logical block.
     tails: usize,
     table: Arc<InFlightTable>,
@@ -202,6 +207,36 @@ impl Default for Files {
     }
 }
 
+/// A request that a worker carries out from the beginning.
+struct Punted {
+    /// Held until it comes back.
+    errand: Weak<Errand>,
+    inode: Arc<Inode>,
+}
+
+impl Punted {
+    fn is_back(&self) -> bool {
+        self.errand.strong_count() == 0
+    }
+
+    /// Whether it waits for a file that is drained of requests in these tables.
+    fn stands_for(&self, tables: &[Arc<InFlightTable>]) -> bool {
+        // In this order: who stood there before the drain began does so no more.
+        self.inode.in_flight.is_awaited_in(tables) && self.errand().is_some_and(|it| it.stands())
+    }
+
+    fn is_not_begun(&self) -> bool {
+        self.errand().is_some_and(|it| it.waits())
+    }
+
+    fn errand(&self) -> Option<Arc<Errand>> {
+        self.errand.upgrade()
+    }
+}
+
+/// After how long without a completion a queue that waits for workers looks whether these wait for the queue's own thread.
+const LOOK_AFTER: Duration = Duration::from_millis(20);
+
 /// What a request is to do, for a worker.
 #[derive(Clone, Copy)]
 enum Job {
@@ -233,6 +268,7 @@ impl Queue {
             depth,
             outstanding: 0,
             away: 0,
+            punted: Vec::new(),
             tails: 0,
             table,
             files: Files::default(),
@@ -416,7 +452,8 @@ impl Queue {
     /// have, and appends them to `done`; returns how many.
     ///
     /// # Errors
-    /// If the device's queue is broken.
+    /// If the device's queue is broken. `EDEADLK` if so many cannot complete before this thread has reaped another of its queues:
+    /// what has completed is in `done`, the others stay pushed and can be waited for once that is done.
     pub fn wait(&mut self, min: usize, done: &mut Vec<Completion>) -> Result<usize> {
         self.wait_timeout(min, done, None)
     }
@@ -424,7 +461,7 @@ impl Queue {
     /// As [`Queue::wait`], but returns after `timeout` with what there is.
     ///
     /// # Errors
-    /// If the device's queue is broken.
+    /// As [`Queue::wait`]; `EDEADLK` is found out after 20 ms, so not with a `timeout` up to that.
     pub fn wait_timeout(
         &mut self,
         min: usize,
@@ -443,10 +480,16 @@ impl Queue {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             // A worker's completion may be one of those that are waited for.
             let want = if self.core.away > 0 { 1 } else { min - count };
-            self.device.wait_for(want as u32, left)?;
-            count += self.reap(done);
+            let looks = !self.core.punted.is_empty() && left.is_none_or(|left| left > LOOK_AFTER);
+            let pause = if looks { Some(LOOK_AFTER) } else { left };
+            self.device.wait_for(want as u32, pause)?;
+            let reaped = self.reap(done);
+            count += reaped;
             if left.is_some_and(|left| left.is_zero()) {
                 break;
+            }
+            if looks && reaped == 0 && self.core.waits_for_own_thread(min - count) {
+                return Err(Endless::OwnQueue.into());
             }
         }
         Ok(count)
@@ -458,7 +501,8 @@ impl Drop for Queue {
         let mut done = Vec::new();
         while self.core.outstanding > 0 {
             if self.wait(1, &mut done).is_err() {
-                // The device's queue waits or leaks by itself; workers keep what they need alive.
+                // The device's queue waits or leaks by itself; workers keep what they need alive. Where these wait for another
+                // queue of this thread, nothing is left in the device.
                 if self.core.table.lose() {
                     // The table names these objects: others of the same files would be taken for quiet.
                     std::mem::forget(self.core.files.inodes.clone());
@@ -789,8 +833,10 @@ impl Core {
     fn punt(&mut self, file: &File, offset: u64, buf: Buf, tag: u64, job: Job) {
         self.mount.counters.add(self.slot(), Count::Punt);
         let (mut away, file) = (self.send_away(tag, buf), file.clone());
+        let errand = self.punted_on(&file.inode);
         self.mount.workers.run(move || {
             let result = {
+                let _begun = errand.begin();
                 // Goes before the request comes back: who has the completion may close the file system.
                 let file = file;
                 match job {
@@ -803,6 +849,35 @@ impl Core {
             };
             away.end(result.map_err(Box::new));
         });
+    }
+
+    /// Remembers a request that is punted.
+    fn punted_on(&mut self, inode: &Arc<Inode>) -> Arc<Errand> {
+        if self.punted.len() >= 2 * self.away {
+            self.punted.retain(|punted| !punted.is_back());
+        }
+        let errand = Arc::new(Errand::new(inode.in_flight.id()));
+        self.punted.push(Punted {
+            errand: Arc::downgrade(&errand),
+            inode: inode.clone(),
+        });
+        errand
+    }
+
+    /// Whether less than `count` requests can complete before the calling thread reaps another of its queues.
+    #[cold]
+    fn waits_for_own_thread(&self, count: usize) -> bool {
+        let tables = self.mount.in_flight.others_of_this_thread(&self.table);
+        if tables.is_empty() {
+            return false;
+        }
+        let stand = |punted: &&Punted| punted.stands_for(&tables);
+        let standing = self.punted.iter().filter(stand).count();
+        let unserved = match standing >= self.mount.workers.limit() {
+            true => self.punted.iter().filter(|it| it.is_not_begun()).count(),
+            false => 0,
+        };
+        self.outstanding - standing - unserved < count
     }
 
     /// Makes a worker answer for a request.
@@ -819,6 +894,9 @@ impl Core {
         while let Ok(completion) = self.returns.try_recv() {
             self.away -= 1;
             done.push(completion);
+        }
+        if self.away == 0 {
+            self.punted.clear();
         }
     }
 }

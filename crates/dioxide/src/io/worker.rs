@@ -37,6 +37,11 @@ impl Workers {
         }
     }
 
+    /// How many jobs run at once at most.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Runs `job` in a worker, as soon as one is free. Jobs start in the order they came.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let served = self.start_one_if_needed();

@@ -20,6 +20,7 @@
 //! therefore closes the inode to them first ([`InFlight::close`]); a reader that finds it closed once
 //! it has raised its count takes the lock like everybody else.
 
+use super::errand;
 use super::fence;
 use super::prim::{AtomicU32, AtomicU64, Event, Ordering, full_fence};
 use super::slot::thread_id;
@@ -192,6 +193,16 @@ impl InFlightRegistry {
         tables.push(Arc::downgrade(table));
     }
 
+    /// The tables of the calling thread's queues, but for `table`. A queue is of the thread that used it last.
+    pub(crate) fn others_of_this_thread(
+        &self,
+        table: &Arc<InFlightTable>,
+    ) -> Vec<Arc<InFlightTable>> {
+        let mut tables = self.live();
+        tables.retain(|other| other.is_own() && !Arc::ptr_eq(other, table));
+        tables
+    }
+
     fn live(&self) -> Vec<Arc<InFlightTable>> {
         self.tables
             .lock()
@@ -302,6 +313,13 @@ impl InFlight {
         self.draining.load(Ordering::Relaxed) & !CLOSED != 0
     }
 
+    /// Whether somebody waits for requests on this inode that are in these tables.
+    pub(crate) fn is_awaited_in(&self, tables: &[Arc<InFlightTable>]) -> bool {
+        // Acquire: who drains has the lock, and is seen after all that those did who had it before.
+        let drained = self.draining.load(Ordering::Acquire) & !CLOSED != 0;
+        drained && tables.iter().any(|table| table.names(self.id))
+    }
+
     /// Whether the calling thread's own queues have unreaped requests on this inode.
     pub(crate) fn is_awaited_by_self(&self, registry: &InFlightRegistry) -> bool {
         let tables = registry.live();
@@ -334,10 +352,11 @@ impl InFlight {
     }
 
     fn drain_tables(&self, tables: &[Arc<InFlightTable>]) -> bool {
+        let _standing = errand::stand(self.id);
         let drains = tables.iter().map(|table| &table.drains);
         let announced = drains.chain([&self.draining]);
         announced.clone().for_each(|count| {
-            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(1, Ordering::Release);
         });
         fence::heavy();
         let waited = self.left.wait_while(|| !self.is_quiet_in(tables));

@@ -5,6 +5,7 @@ use super::policy::LockMode;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::stats::Count;
+use crate::sync::errand;
 use crate::sync::inflight::Endless;
 use crate::sync::rwsem::{Exclusive, Shared};
 use crate::sync::slot::Slot;
@@ -59,6 +60,7 @@ fn contended<'a>(
     if inode.in_flight.is_awaited_by_self(&mount.in_flight) {
         return wait_with_requests_in_flight(inode, mode, slot);
     }
+    let _standing = errand::stand(inode.in_flight.id());
     Ok(match mode {
         LockMode::None => Guard::None,
         LockMode::Shared => Guard::Shared(inode.rwsem.shared(slot)),

@@ -100,13 +100,16 @@ impl Bed {
     }
 
     fn queue(&self) -> Queue {
-        self.fs
-            .queue(&QueueOptions {
-                depth: 8,
-                ..QueueOptions::default()
-            })
-            .expect("a queue")
+        queue_of(&self.fs)
     }
+}
+
+fn queue_of(fs: &Fs) -> Queue {
+    fs.queue(&QueueOptions {
+        depth: 8,
+        ..QueueOptions::default()
+    })
+    .expect("a queue")
 }
 
 impl Drop for Bed {
@@ -301,6 +304,182 @@ fn request_for_the_lock_of_who_drains_the_own_queue_is_a_deadlock_error() {
     let cut = cut.recv_timeout(SOON).expect("it goes on");
     cut.expect("a size");
     file.read_at(&mut block(0), 0).expect("reaped now");
+}
+
+/// Gives up on what hangs: a thread of its own that is not waited for.
+fn in_time<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+    start(job).recv_timeout(SOON).expect("it hangs, or failed")
+}
+
+fn check_deadlock(result: crate::Result<usize>) {
+    let error = result.expect_err("it would wait for itself");
+    assert!(matches!(error, Error::Deadlock(_)), "{error}");
+    assert_eq!(error.errno(), libc::EDEADLK);
+}
+
+// A worker drained a file of requests in one queue, while the thread that had to reap them waited for the worker in another.
+#[test]
+fn wait_for_a_worker_that_waits_for_another_queue_of_the_thread_is_a_deadlock_error() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, file, hole) = (bed.fs.clone(), bed.open("/data"), bed.open("/hole"));
+    in_time(move || {
+        let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
+        let mut done = Vec::new();
+        one.write(&file, 0, block(1), 1).expect("room");
+        other.write(&file, BLOCK as u64, half(2), 2).expect("room");
+        // This one comes back by itself.
+        other.read(&hole, 0, block(0), 3).expect("room");
+        check_deadlock(other.wait(2, &mut done));
+        check_deadlock(other.wait_timeout(1, &mut done, Some(SOON)));
+        assert_eq!((done.len(), done[0].tag, other.outstanding()), (1, 3, 1));
+        // A short wait ends anyhow.
+        let short = Some(Duration::from_millis(1));
+        let waited = other.wait_timeout(1, &mut done, short);
+        assert_eq!(waited.expect("a working queue"), 0);
+        assert_eq!(reap_one(&mut one).tag, 1);
+        let last = reap_one(&mut other);
+        assert_eq!((last.tag, last.result.ok()), (2, Some(BLOCK / 2)));
+    });
+}
+
+// As above, where the worker waits for the lock of who drains.
+#[test]
+fn wait_for_a_worker_that_waits_for_the_lock_of_who_drains_an_own_queue_is_a_deadlock_error() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, file) = (bed.fs.clone(), bed.open("/data"));
+    in_time(move || {
+        let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
+        one.write(&file, 0, block(1), 1).expect("room");
+        one.submit().expect("a working queue");
+        let cut = {
+            let file = file.clone();
+            start(move || file.set_len(10 * BLOCK as u64 + 1))
+        };
+        while !file.inode.in_flight.is_being_drained() {
+            thread::yield_now();
+        }
+        other.read(&file, 0, block(0), 2).expect("room");
+        check_deadlock(other.wait(1, &mut Vec::new()));
+        assert_eq!(reap_one(&mut one).tag, 1);
+        assert_eq!(reap_one(&mut other).result.ok(), Some(BLOCK));
+        let cut = cut.recv_timeout(SOON).expect("it goes on");
+        cut.expect("a size");
+    });
+}
+
+// What no worker has taken up yet comes no sooner than a worker comes free.
+#[test]
+fn wait_while_every_worker_waits_for_another_queue_of_the_thread_is_a_deadlock_error() {
+    let bed = Bed::with(MountOptions::new().policy(Policy::V56).workers(1));
+    let (fs, file, second) = (bed.fs.clone(), bed.open("/data"), bed.open("/setuid"));
+    in_time(move || {
+        let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
+        one.write(&file, 0, block(1), 1).expect("room");
+        other.write(&file, BLOCK as u64, half(2), 2).expect("room");
+        let at = BLOCK as u64;
+        other.write(&second, at, half(3), 3).expect("room");
+        let mut done = Vec::new();
+        check_deadlock(other.wait(1, &mut done));
+        assert_eq!(reap_one(&mut one).tag, 1);
+        let waited = other.wait(2, &mut done);
+        assert_eq!(waited.expect("a working queue"), 2);
+    });
+}
+
+// None of these waits is for what only the waiting thread can end.
+#[test]
+fn wait_for_a_worker_that_others_let_go_on_is_no_deadlock() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, file) = (bed.fs.clone(), bed.open("/data"));
+    let first = file.map(0, 1).expect("a block").pblk.0 * BLOCK as u64;
+    let hold = bed
+        .sim
+        .hold(Some(first..first + BLOCK as u64), FaultOp::Write);
+    let (drained, goes_on) = channel();
+    let other = {
+        let (fs, file) = (fs.clone(), file.clone());
+        start(move || {
+            let mut queue = queue_of(&fs);
+            queue.write(&file, 0, block(1), 1).expect("room");
+            queue.submit().expect("a working queue");
+            drained.send(()).expect("it is waited for");
+            reap_one(&mut queue).tag
+        })
+    };
+    goes_on.recv_timeout(SOON).expect("it is pushed");
+    let (pushed, waits) = channel();
+    let own = start(move || {
+        let (mut unrelated, mut queue) = (queue_of(&fs), queue_of(&fs));
+        let elsewhere = OpenOptions::new().read(true).open(&fs, "/hole");
+        let elsewhere = elsewhere.expect("it exists");
+        unrelated.read(&elsewhere, 0, block(0), 1).expect("room");
+        queue.write(&file, BLOCK as u64, half(2), 2).expect("room");
+        // Behind the other thread's request, or what waits for it.
+        queue.read(&file, 0, half(0), 3).expect("room");
+        pushed.send(()).expect("it is waited for");
+        let mut done = Vec::new();
+        let waited = queue.wait(2, &mut done);
+        waited.map(|count| (count, reap_one(&mut unrelated).tag))
+    });
+    waits.recv_timeout(SOON).expect("it is pushed");
+    thread::sleep(3 * A_WHILE);
+    assert!(own.try_recv().is_err(), "it did not wait");
+    hold.release();
+    assert_eq!(other.recv_timeout(SOON), Ok(1));
+    let own = own.recv_timeout(SOON).expect("it goes on");
+    assert_eq!(own.expect("no deadlock"), (2, 1));
+}
+
+// A worker that is slow in the device stands for nobody, even where the file has requests in another queue.
+#[test]
+fn wait_for_a_worker_in_the_device_is_no_deadlock() {
+    let bed = Bed::new(Policy::V64);
+    let (fs, file) = (bed.fs.clone(), bed.open("/data"));
+    let second = file.map(1, 1).expect("a block").pblk.0 * BLOCK as u64;
+    let hold = bed
+        .sim
+        .hold(Some(second..second + BLOCK as u64), FaultOp::Read);
+    let own = start(move || {
+        let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
+        one.write(&file, 0, block(1), 1).expect("room");
+        let bytes = Buf::copy_of(&[0; 100]);
+        other.read(&file, BLOCK as u64 + 1, bytes, 2).expect("room");
+        let waited = other.wait(1, &mut Vec::new());
+        waited.map(|count| (count, reap_one(&mut one).tag))
+    });
+    hold.wait_for(1);
+    thread::sleep(A_WHILE);
+    assert!(own.try_recv().is_err(), "it did not wait");
+    assert_eq!(bed.fs.stats().punts, 1);
+    hold.release();
+    let own = own.recv_timeout(SOON).expect("it goes on");
+    assert_eq!(own.expect("no deadlock"), (1, 1));
+}
+
+// Queues of one thread are dropped one after the other.
+#[test]
+fn dropped_queue_does_not_wait_for_another_queue_of_the_thread() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, file) = (bed.fs.clone(), bed.open("/data"));
+    let reader = file.clone();
+    in_time(move || {
+        let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
+        one.write(&file, 0, block(1), 1).expect("room");
+        other.write(&file, BLOCK as u64, half(2), 2).expect("room");
+        other.write(&file, 0, block(3), 3).expect("room");
+        drop(other);
+        drop(one);
+    });
+    // What was pushed is carried out all the same.
+    in_time(move || {
+        let mut now = block(0);
+        while now[0] != 2 {
+            reader.read_at(&mut now, BLOCK as u64).expect("readable");
+        }
+        while Arc::strong_count(&reader.mount) > 2 {
+            thread::yield_now();
+        }
+    });
 }
 
 // Policies that read without the lock: a truncate closes the file to them before it looks who is in.
