@@ -26,9 +26,9 @@ mod replay;
 pub(crate) mod span;
 pub(crate) mod zone;
 
-use crate::inode::{Inode, InodeCache};
+use crate::inode::InodeCache;
 use crate::io::worker::Workers;
-use crate::namei::{Dentries, Ways};
+use crate::namei::{Deferred, Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
@@ -87,7 +87,7 @@ pub(crate) struct Mount {
     /// Held while a name moves from one directory to another.
     pub(crate) renaming: Mutex<()>,
     /// Files that ended, and could not be freed then.
-    pub(crate) deferred: Mutex<Vec<Arc<Inode>>>,
+    pub(crate) deferred: Deferred,
     /// Of the next inode that is made.
     pub(crate) next_generation: CachePadded<AtomicU32>,
     /// For requests that would block a queue.

@@ -54,6 +54,9 @@ pub struct Completion {
 /// free. Dropping a queue waits for what is in flight, but not for what can only go on once its thread has reaped another queue:
 /// a worker carries that out then.
 ///
+/// A file that was removed and closed with requests in flight is freed when they were reaped: by the next wait for a queue, or when
+/// one is dropped.
+///
 /// A queue may move to another thread before its first request. Afterwards that depends on the device: an io_uring queue is of the
 /// thread that submitted first, and others are refused as [`Error::Unsupported`]. Dropped there it leaves what is in flight to the
 /// device, and whoever would have to wait for that (a truncate of such a file) gets `EDEADLK` until the image is opened again.
@@ -468,6 +471,18 @@ impl Queue {
         done: &mut Vec<Completion>,
         timeout: Option<Duration>,
     ) -> Result<usize> {
+        let waited = self.wait_until(min, done, timeout);
+        self.core.mount.free_deferred();
+        waited
+    }
+
+    #[inline]
+    fn wait_until(
+        &mut self,
+        min: usize,
+        done: &mut Vec<Completion>,
+        timeout: Option<Duration>,
+    ) -> Result<usize> {
         let min = min.min(self.core.outstanding);
         let mut count = self.reap(done);
         if count >= min {
@@ -513,6 +528,7 @@ impl Drop for Queue {
         }
         let core = &mut self.core;
         core.files.forget(&core.mount);
+        core.mount.free_deferred();
     }
 }
 

@@ -20,7 +20,7 @@ use crate::api::fs::{DataMode, MountOptions};
 use crate::inode::{Inode, InodeCache};
 use crate::io::direct::atomic;
 use crate::io::worker::Workers;
-use crate::namei::{Dentries, Ways};
+use crate::namei::{Deferred, Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
@@ -140,7 +140,7 @@ impl Mount {
             dentries: Dentries::new(options.name_cache),
             ways: Ways::new(),
             renaming: Mutex::new(()),
-            deferred: Mutex::default(),
+            deferred: Deferred::default(),
             next_generation: AtomicU32::new(first_generation(options)).into(),
             workers: Workers::new("dioxide-worker", options.workers),
             ioend: Workers::new("dioxide-ioend", options.workers),

@@ -28,5 +28,6 @@ pub(crate) use acl::Inherited;
 pub(crate) use create::Blueprint;
 pub(crate) use dentries::Dentries;
 pub(crate) use path::At;
+pub(crate) use remove::Deferred;
 pub(crate) use rename::check_mode;
 pub(crate) use ways::Ways;

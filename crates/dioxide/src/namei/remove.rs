@@ -1,7 +1,8 @@
 //! Names that go, and files that go with their last name.
 //!
 //! A file that nobody has open and that has little goes in the transaction that takes its name. Any other is an
-//! orphan until it is gone: until its last user closes it, or its blocks are freed.
+//! orphan until it is gone: until its last user closes it, or its blocks are freed. With requests in flight on it that comes once
+//! they were reaped: whoever waits for a queue then, drops one, syncs or closes the file system frees it.
 
 use super::create::{check_dir_changes, remove_subdir};
 use super::edit::REMOVE_NAME_CREDITS;
@@ -15,10 +16,13 @@ use crate::txn::file::Credits;
 use crate::txn::inode::INODE_CREDITS;
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, FileType, Result};
+use crossbeam_utils::CachePadded;
 use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inode::Inode as DiskInode;
 use dioxide_journal::journal::Handle;
+use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What becomes of a file that lost a name.
 pub(super) enum Fate<'a> {
@@ -28,6 +32,33 @@ pub(super) enum Fate<'a> {
     Orphan,
     /// It went in the same transaction; nobody was in it meanwhile.
     Gone(#[allow(dead_code)] Option<Exclusive<'a>>),
+}
+
+/// Files that ended with requests in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Deferred {
+    /// Whether there are some; asked by every wait for completions.
+    some: CachePadded<AtomicBool>,
+    files: Mutex<Vec<Arc<Inode>>>,
+}
+
+impl Deferred {
+    fn put(&self, inode: Arc<Inode>) {
+        let mut files = self.files.lock();
+        files.push(inode);
+        self.some.store(true, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Vec<Arc<Inode>> {
+        let mut files = self.files.lock();
+        self.some.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *files)
+    }
+
+    #[inline]
+    fn may_have_some(&self) -> bool {
+        self.some.load(Ordering::Relaxed)
+    }
 }
 
 /// A file that is about to lose a name, and what was found out about it before the transaction.
@@ -315,21 +346,42 @@ impl Mount {
         writer.inodes.free(handle, inode.ino, was_dir)
     }
 
-    /// Frees an orphan that has ended; later, if this thread's own queue is in it.
+    /// Frees an orphan that has ended; later, if requests are in flight on it: who has to reap them may be this thread, or may
+    /// wait for it.
     pub(crate) fn delete_or_defer(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
+        // Nobody opens it any more: without its lock too it stays quiet.
+        let (_, was_open) = inode.opens();
+        if was_open && !inode.in_flight.is_quiet(&self.in_flight) {
+            self.deferred.put(inode.clone());
+            return Ok(());
+        }
         let _ending = writer.ending();
-        match self.delete(writer, inode) {
-            Err(Error::Deadlock(_)) => {
-                self.deferred.lock().push(inode.clone());
-                Ok(())
-            }
-            result => result,
+        self.delete(writer, inode)
+    }
+
+    /// Frees what was removed and closed while it had requests in flight, if these were reaped since. To be called where a
+    /// thread may wait; does nothing, at no cost, where there is no such file.
+    #[inline]
+    pub(crate) fn free_deferred(&self) {
+        if self.deferred.may_have_some() {
+            self.free_deferred_now();
         }
     }
 
-    /// Frees those that could not be freed when they ended.
+    #[cold]
+    fn free_deferred_now(&self) {
+        if self.why_read_only().is_some() {
+            return;
+        }
+        let deleted = self.delete_deferred();
+        if let Err(error) = self.judged(deleted) {
+            tracing::warn!(%error, "a removed file waits for the next mount to be freed");
+        }
+    }
+
+    /// Frees those that could not be freed when they ended, but for those that have requests in flight still.
     pub(crate) fn delete_deferred(&self) -> Result<()> {
-        let deferred = std::mem::take(&mut *self.deferred.lock());
+        let deferred = self.deferred.take();
         let mut deleted = Ok(());
         for inode in deferred {
             let writer = self.writer();

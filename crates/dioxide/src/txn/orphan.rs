@@ -329,10 +329,10 @@ impl Mount {
         Ok(())
     }
 
-    /// Frees an inode without links, and all that it has. Nobody opens it any more.
+    /// Frees an inode without links, and all that it has. Nobody opens it any more, and no requests are in flight on it.
     ///
     /// # Errors
-    /// [`Error::Deadlock`] if this thread's own queue has requests in flight on it.
+    /// Damage; those of the journal.
     pub(crate) fn delete(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
         let _alone = match inode.opens() {
             (_, true) => Some(self.alone(inode)?),

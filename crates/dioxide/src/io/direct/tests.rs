@@ -482,6 +482,130 @@ fn dropped_queue_does_not_wait_for_another_queue_of_the_thread() {
     });
 }
 
+/// Blocks and inodes that are free.
+fn free(fs: &Fs) -> (u64, u64) {
+    let free = fs.statfs();
+    (free.blocks_free, free.files_free)
+}
+
+/// What is free once `/data` and its blocks are.
+fn free_without_data(fs: &Fs) -> (u64, u64) {
+    let (blocks, files) = free(fs);
+    (blocks + BLOCKS as u64, files + 1)
+}
+
+/// Who closes a removed file last, and when.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    completion: CompletionMode,
+    /// Another thread than the queue's.
+    by_another: bool,
+    /// Before its name goes.
+    named: bool,
+}
+
+fn check_removed_with_requests_in_flight(last: Last) {
+    let bed = Bed::with(MountOptions::new().completion(last.completion));
+    let file = bed.open("/data");
+    let (before, after) = (free(&bed.fs), free_without_data(&bed.fs));
+    let first = file.map(0, 1).expect("a block").pblk.0 * BLOCK as u64;
+    let hold = bed
+        .sim
+        .hold(Some(first..first + BLOCK as u64), FaultOp::Write);
+    let mut queue = bed.queue();
+    queue.write(&file, 0, block(1), 1).expect("room");
+    queue.submit().expect("a working queue");
+    let fs = bed.fs.clone();
+    let close = move || {
+        let mut file = Some(file);
+        if last.named {
+            drop(file.take());
+        }
+        fs.remove_file("/data").expect("it exists");
+        drop(file);
+    };
+    match last.by_another {
+        true => in_time(close),
+        false => close(),
+    }
+    assert_eq!(free(&bed.fs), before, "{last:?}");
+    hold.release();
+    let fs = bed.fs.clone();
+    in_time(move || fs.sync()).expect("a sync");
+    assert_eq!(free(&bed.fs), before, "{last:?}");
+    assert_eq!(reap_one(&mut queue).tag, 1);
+    assert_eq!(free(&bed.fs), after, "{last:?}");
+}
+
+// The last handle goes while a request is in flight: the file's blocks stay until it was reaped, and nobody waits.
+#[test]
+fn removed_file_that_is_closed_with_requests_in_flight_is_freed_when_they_were_reaped() {
+    for completion in [CompletionMode::Inline, CompletionMode::Deferred] {
+        for (by_another, named) in [(false, false), (false, true), (true, false), (true, true)] {
+            check_removed_with_requests_in_flight(Last {
+                completion,
+                by_another,
+                named,
+            });
+        }
+    }
+}
+
+// What is only reaped, and not waited for, is freed with the queue, or with the next sync.
+#[test]
+fn removed_file_whose_requests_are_reaped_without_a_wait_is_freed_later() {
+    for by_sync in [false, true] {
+        let bed = Bed::new(Policy::Best);
+        let file = bed.open("/data");
+        let (before, after) = (free(&bed.fs), free_without_data(&bed.fs));
+        let mut queue = bed.queue();
+        queue.write(&file, 0, block(1), 1).expect("room");
+        queue.submit().expect("a working queue");
+        bed.fs.remove_file("/data").expect("it exists");
+        drop(file);
+        let mut done = Vec::new();
+        while queue.reap(&mut done) == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(free(&bed.fs), before);
+        match by_sync {
+            true => bed.fs.sync().expect("a sync"),
+            false => drop(queue),
+        }
+        assert_eq!(free(&bed.fs), after);
+    }
+}
+
+// A worker had the last handle, and drained the file while the thread that had to reap waited for the worker.
+#[test]
+fn removed_file_that_a_worker_closes_last_is_freed_when_its_requests_were_reaped() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let (before, after) = (free(&bed.fs), free_without_data(&bed.fs));
+    let second = file.map(1, 1).expect("a block").pblk.0 * BLOCK as u64;
+    let hold = bed
+        .sim
+        .hold(Some(second..second + BLOCK as u64), FaultOp::Read);
+    let fs = bed.fs.clone();
+    let (closed, goes_on) = channel();
+    let reaped = start(move || {
+        let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
+        one.write(&file, 0, block(1), 1).expect("room");
+        let bytes = Buf::copy_of(&[0; 100]);
+        other.read(&file, BLOCK as u64 + 1, bytes, 2).expect("room");
+        fs.remove_file("/data").expect("it exists");
+        drop(file);
+        closed.send(()).expect("it is waited for");
+        let read = reap_one(&mut other).result.ok();
+        (read, free(&fs), reap_one(&mut one).tag, free(&fs))
+    });
+    goes_on.recv_timeout(SOON).expect("it is closed");
+    hold.wait_for(1);
+    hold.release();
+    let reaped = reaped.recv_timeout(SOON).expect("it goes on");
+    assert_eq!(reaped, (Some(100), before, 1, after));
+}
+
 // Policies that read without the lock: a truncate closes the file to them before it looks who is in.
 #[test]
 fn reader_without_the_lock_waits_for_a_truncate_under_way() {
