@@ -11,8 +11,10 @@ use crate::variants::image_with;
 use crate::workload::{Workload, in_time};
 use dioxide::block::file::FileOptions;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
-use dioxide::block::{self, Device, Durability, Geometry, Queue};
-use dioxide::{Backend, Buf, Error, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes};
+use dioxide::block::{self, Device, Durability, Geometry, Op, Queue, SlotId, Waker};
+use dioxide::{
+    Backend, Buf, Error, File, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes,
+};
 use dioxide_testkit::{Dir, Image, ImageBuilder, dumpe2fs, e2fsck_clean, seeds, shape};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -602,11 +604,55 @@ fn queued_write_that_fails_is_told_its_own_completion_only() {
     check_queued(None);
 }
 
-/// Panics instead of reading while it is armed: a defect.
+/// Panics instead of reading or taking an operation while it is armed: a defect.
 #[derive(Debug)]
 struct Panics {
     device: SimDevice,
-    armed: AtomicBool,
+    armed: Arc<AtomicBool>,
+}
+
+impl Panics {
+    fn new(image: &Image) -> Arc<Panics> {
+        let (device, armed) = (sim(image), Arc::default());
+        Arc::new(Panics { device, armed })
+    }
+}
+
+/// A queue of [`Panics`].
+struct PanicsOnPush {
+    queue: Box<dyn Queue>,
+    armed: Arc<AtomicBool>,
+}
+
+impl Queue for PanicsOnPush {
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    fn push(&mut self, op: Op) -> Result<SlotId, Op> {
+        assert!(!self.armed.load(Ordering::Relaxed), "on purpose");
+        self.queue.push(op)
+    }
+
+    fn submit(&mut self) -> block::Result<()> {
+        self.queue.submit()
+    }
+
+    fn reap(&mut self, done: &mut Vec<block::Completion>) -> usize {
+        self.queue.reap(done)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> block::Result<()> {
+        self.queue.wait(timeout)
+    }
+
+    fn waker(&self) -> Waker {
+        self.queue.waker()
+    }
 }
 
 impl Device for Panics {
@@ -636,7 +682,9 @@ impl Device for Panics {
     }
 
     fn open_queue(&self, options: &QueueOptions) -> block::Result<Box<dyn Queue>> {
-        self.device.open_queue(options)
+        let queue = self.device.open_queue(options)?;
+        let armed = self.armed.clone();
+        Ok(Box::new(PanicsOnPush { queue, armed }))
     }
 
     fn describe(&self) -> String {
@@ -648,8 +696,7 @@ impl Device for Panics {
 fn request_whose_worker_panics_comes_back_and_the_next_ones_are_served() {
     let image = small().build();
     shape::fragmented(&image, "f", 64, 1);
-    let (device, armed) = (sim(&image), AtomicBool::new(false));
-    let device = Arc::new(Panics { device, armed });
+    let device = Panics::new(&image);
     let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
     let options = OpenOptions::new().read(true).direct(true);
     let file = options.open(&fs, "/f").expect("it is there");
@@ -679,6 +726,63 @@ fn request_whose_worker_panics_comes_back_and_the_next_ones_are_served() {
     let last = done.pop().expect("one more");
     assert_eq!((last.tag, last.result.ok()), (32, Some(1024)));
     drop((queue, file));
+    fs.close().expect("nothing holds it");
+    e2fsck_clean(image.path());
+}
+
+/// Pushes one block, several, and the end of a file of 7700 bytes to a device that panics.
+fn push_in_vain(queue: &mut dioxide::Queue, file: &File) {
+    for (offset, len) in [(0, 1024), (1024, 4096), (7168, 1024)] {
+        for write in [false, true] {
+            let buf = Buf::zeroed(len);
+            // An append is for a worker.
+            if write && offset + len as u64 > 7700 {
+                continue;
+            }
+            let pushed = catch_unwind(AssertUnwindSafe(|| match write {
+                true => queue.write(file, offset, buf, 1),
+                false => queue.read(file, offset, buf, 1),
+            }));
+            assert!(pushed.is_err(), "{offset}, {len}, {write}");
+        }
+    }
+}
+
+#[test]
+fn device_that_panics_when_it_is_pushed_to_leaves_nothing_to_wait_for() {
+    let image = small().build();
+    let device = Panics::new(&image);
+    let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let file = options.open(&fs, "/f").expect("room");
+    file.write_at(&[7; 7700], 0).expect("room");
+    file.preload_map().expect("a sound tree");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    let mut done = Vec::new();
+    fs.sync().expect("a sync");
+    // The long way to the device, and, after some readers, the short one.
+    for readers in [0, 2000] {
+        for _ in 0..readers {
+            file.read_at(&mut [0; 1024], 0).expect("readable");
+        }
+        device.armed.store(true, Ordering::Relaxed);
+        push_in_vain(&mut queue, &file);
+        device.armed.store(false, Ordering::Relaxed);
+    }
+    in_time("a wait for nothing", || queue.wait(1, &mut done)).expect("a queue");
+    assert_eq!((done.len(), queue.outstanding()), (0, 0));
+    // It would be a deadlock if the file had requests in flight.
+    in_time("a truncate", || file.set_len(5000)).expect("a size");
+    in_time("a read", || {
+        let pushed = queue.read(&file, 4096, Buf::zeroed(1024), 2);
+        pushed.expect("room");
+        queue.wait(1, &mut done).expect("a queue");
+    });
+    let last = done.pop().expect("one");
+    assert_eq!((last.tag, last.result.ok()), (2, Some(5000 - 4096)));
+    assert!(last.buf[..904] == [7; 904] && last.buf[904..] == [0; 120]);
+    in_time("a queue that goes", || drop(queue));
+    drop(file);
     fs.close().expect("nothing holds it");
     e2fsck_clean(image.path());
 }
