@@ -17,6 +17,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ use table::{Mounted, mounted};
 
 /// How long a mount that is to end waits for files that others have open, and who waits for a server's end.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long who waits for a server's end does so where nothing tells whether others have its file system mounted.
+const UNTOLD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often whoever waits for an image to be closed looks.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -340,11 +344,12 @@ pub enum Unmounted {
     Dead,
     /// Mounted elsewhere too, and served on.
     Elsewhere,
+    /// Its image stays in use, and nothing tells whether it is mounted elsewhere or its server takes long.
+    InUse,
 }
 
 /// Unmounts a file system of ours, which another process serves, and returns when its image is closed, unless it is mounted
-/// elsewhere too. One whose server has died is
-/// taken away from its directory though files are open.
+/// elsewhere too, be it in another namespace. One whose server has died is taken away from its directory though files are open.
 ///
 /// # Errors
 /// [`Error::NotMounted`]; [`Error::Kernel`] with `EBUSY` while files are open.
@@ -373,6 +378,7 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         write: !writable,
         ..FileOptions::default()
     };
+    let device = Device::of(&connection);
     detach(&absolute, dead).map_err(kernel)?;
     if dead {
         return Ok(Unmounted::Dead);
@@ -380,17 +386,40 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
     if table::is_mounted(&connection) {
         return Ok(Unmounted::Elsewhere);
     }
+    let began = Instant::now();
     // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
-    let until = Instant::now() + PATIENCE;
-    // It ends with the last mount, those of other namespaces included.
-    let live = Path::new("/sys/fs/fuse/connections").join(&connection);
-    while is_locked(&image, &begin) && (writable || Instant::now() < until) {
-        if Instant::now() >= until && live.exists() {
-            return Ok(Unmounted::Elsewhere);
+    while is_locked(&image, &begin) && (writable || began.elapsed() < PATIENCE) {
+        match &device {
+            Some(device) if began.elapsed() >= PATIENCE && device.is_there() => {
+                return Ok(Unmounted::Elsewhere);
+            }
+            None if began.elapsed() >= UNTOLD_PATIENCE => return Ok(Unmounted::InUse),
+            _ => std::thread::sleep(PAUSE),
         }
-        std::thread::sleep(PAUSE);
     }
     Ok(Unmounted::Closed)
+}
+
+/// The kernel's device for the pages of a file system that FUSE mounts. It ends with the last mount, those of other namespaces
+/// included. The list of connections would tell the same, but that is a file system of its own, which need not be mounted.
+struct Device {
+    dir: PathBuf,
+    /// Another file system may get the number.
+    ino: u64,
+}
+
+impl Device {
+    /// None without sysfs.
+    fn of(connection: &str) -> Option<Device> {
+        let dir = Path::new("/sys/class/bdi").join(format!("0:{connection}"));
+        let ino = dir.metadata().ok()?.ino();
+        Some(Device { dir, ino })
+    }
+
+    fn is_there(&self) -> bool {
+        let now = self.dir.metadata();
+        now.is_ok_and(|now| now.ino() == self.ino)
+    }
 }
 
 /// What the server says of itself. The kernel's list shows another source, if that was asked for.

@@ -31,6 +31,9 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
             "its server had died: detached. What was not synced is lost, and the next mount recovers the image"
         }
         Unmounted::Elsewhere => "it is mounted elsewhere too: the image stays in use",
+        Unmounted::InUse => {
+            "its server has not ended, and without /sys nothing tells whether it is mounted elsewhere too: the image stays in use"
+        }
     };
     complain(format_args!("{}: warning: {what}", args.dir.display()));
     Ok(Status::Fine)

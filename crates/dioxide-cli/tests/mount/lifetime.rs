@@ -56,6 +56,30 @@ fn umount_of_one_mount_of_several_does_not_wait_for_the_others() {
     e2fsck_clean(image.path());
 }
 
+/// The namespace of the test keeps its mount, and the other one has no list of connections, or no sysfs at all.
+#[test]
+fn umount_does_not_wait_for_a_mount_of_another_namespace() {
+    need_fuse!();
+    for (hidden, why) in [
+        ("/sys/fs/fuse/connections", "mounted elsewhere too"),
+        ("/sys", "without /sys nothing tells"),
+    ] {
+        let image = Image::builder().size(32 << 20).build();
+        let dir = Point::new();
+        run(dioxide().arg("mount").args([image.path(), dir.path()]));
+        let script = r#"umount -lR "$1" 2>/dev/null; exec timeout -k 5 60 "$2" umount "$3""#;
+        let mut apart = limited("unshare");
+        apart.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        apart.args([script, "sh", hidden, env!("CARGO_BIN_EXE_dioxide")]);
+        let done = apart.arg(dir.path()).output().unwrap();
+        let said = text(done.stderr);
+        assert!(done.status.success() && said.contains(why), "{said}");
+        fs::write(dir.path().join("f"), "still served").unwrap();
+        run(dioxide().arg("umount").arg(dir.path()));
+        e2fsck_clean(image.path());
+    }
+}
+
 #[test]
 fn detached_mount_that_is_terminated_keeps_what_was_written() {
     need_fuse!();
