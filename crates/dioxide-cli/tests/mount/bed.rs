@@ -1,6 +1,7 @@
 //! An image that is mounted, and ended in a failing test too.
 
 use dioxide_testkit::{Image, e2fsck_clean};
+use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -121,6 +122,12 @@ pub fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("UTF-8")
 }
 
+/// What the server of a mount has counted.
+pub fn asked(dir: &Path) -> Value {
+    let json = run(dioxide().args(["stats", "--json"]).arg(dir));
+    serde_json::from_str(&json).expect("JSON")
+}
+
 /// Whether something is mounted on a directory.
 pub fn is_mounted(dir: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
@@ -181,6 +188,19 @@ impl Bed {
         let names = fs::read_dir(tasks).expect("its threads").flatten();
         let mut names = names.flat_map(|task| fs::read_to_string(task.path().join("comm")));
         names.any(|name| name.starts_with("fuse-ring"))
+    }
+
+    /// Makes the kernel give up names, files and pages of this mount, of which nothing is open: a remount drops what no one uses.
+    pub fn forget(&self) {
+        run(limited("mount")
+            .args(["-i", "-o", "remount"])
+            .arg(self.root()));
+        let until = Instant::now() + Duration::from_secs(20);
+        // The server is told a moment later.
+        while asked(self.root())["known_files"] != 0 {
+            assert!(Instant::now() < until, "the kernel still has files");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// The root of the mount.

@@ -1,17 +1,12 @@
 //! What a mount counts, and what it takes.
 
-use crate::bed::{Bed, dioxide, run, text};
+use crate::bed::{Bed, asked, dioxide, run, text};
 use crate::need_fuse;
 use dioxide_testkit::Image;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-fn asked(dir: &Path) -> Value {
-    let json = run(dioxide().args(["stats", "--json"]).arg(dir));
-    serde_json::from_str(&json).expect("JSON")
-}
 
 #[test]
 fn stats_tell_of_each_request_that_came() {
