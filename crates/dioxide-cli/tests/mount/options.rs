@@ -424,6 +424,37 @@ fn written_back_pages_take_the_room_that_there_is() {
     }
 }
 
+/// Both were open when it was found out; who opens the file later was not concerned.
+#[test]
+fn want_of_room_is_told_once_to_each_descriptor_that_reads_and_writes() {
+    need_fuse!();
+    for transport in transports() {
+        let image = Image::builder().size(64 * M).args(&["-m", "0"]).build();
+        let bed = Bed::with(image, transport);
+        let keep = File::create(bed.at("keep")).unwrap();
+        let mode = rustix::fs::FallocateFlags::empty();
+        let most = free_bytes(bed.root()) - (256 << 10);
+        rustix::fs::fallocate(&keep, mode, 0, most).unwrap();
+        File::create(bed.at("f")).unwrap();
+        let open = || {
+            let both = OpenOptions::new().read(true).write(true).clone();
+            both.open(bed.at("f")).unwrap()
+        };
+        let files = [open(), open()];
+        files[0]
+            .write_all_at(&pattern(1, 0, M as usize), 0)
+            .unwrap();
+        for file in &files {
+            let refused = file.sync_all().map_err(|error| error.raw_os_error());
+            assert_eq!(refused, Err(Some(libc::ENOSPC)));
+            file.sync_all().unwrap();
+        }
+        open().sync_all().unwrap();
+        drop((keep, files));
+        bed.finish();
+    }
+}
+
 /// The page cache takes what finds no room; once some of it was to be written, whoever goes on is told.
 #[test]
 fn program_that_writes_until_there_is_no_room_is_told() {
