@@ -411,6 +411,20 @@ fn unnamed_file_is_there_until_it_is_forgotten() {
     talk.finish();
 }
 
+/// No kernel sends it for a mount of ours yet.
+#[test]
+fn syncfs_makes_everything_durable() {
+    let mut talk = Talk::new();
+    talk.create(b"name\0");
+    talk.ask(opcode::SYNCFS, ROOT_ID, &[0; 8], b"");
+    // As a crash leaves it.
+    let copy = talk.image.copy();
+    let left = Fs::open(copy.path(), &MountOptions::new()).unwrap();
+    left.metadata("/name").unwrap();
+    drop(left);
+    talk.finish();
+}
+
 #[test]
 fn structure_that_is_too_short_is_refused() {
     let mut talk = Talk::new();
