@@ -386,26 +386,28 @@ fn partition_of_an_image_that_qemu_has_is_refused_to_a_writer() {
         size_bytes: Some(MIB),
         ..write_anyhow()
     };
-    let qemu = std::fs::File::open(file.path()).expect("the image");
-    let lock = |byte| {
-        // SAFETY: all zeros is a valid `struct flock`.
-        let mut request: libc::flock = unsafe { std::mem::zeroed() };
-        (request.l_type, request.l_whence) = (libc::F_RDLCK as _, libc::SEEK_SET as _);
-        (request.l_start, request.l_len) = (byte, 1);
-        // SAFETY: the descriptor is open, and the struct is read during the call only.
-        let done = unsafe { libc::fcntl(qemu.as_raw_fd(), libc::F_OFD_SETLK, &request) };
-        assert_eq!(done, 0);
-    };
-    [100, 101, 103, 201, 203].into_iter().for_each(lock);
-    let by = busy_by(file.path(), &partition);
-    assert!(by.starts_with("locked by"), "{by}");
     let reader = FileOptions {
         write: false,
         ..partition.clone()
     };
-    drop(host::open(file.path(), &reader));
-    drop(qemu);
-    drop(host::open(file.path(), &partition));
+    // Of a disk that nobody else may write, and of one that its guest writes and others may (`share-rw=on`).
+    for locked in [[100, 101, 103, 201, 203].as_slice(), &[100, 101, 103]] {
+        let qemu = std::fs::File::open(file.path()).expect("the image");
+        for &byte in locked {
+            // SAFETY: all zeros is a valid `struct flock`.
+            let mut request: libc::flock = unsafe { std::mem::zeroed() };
+            (request.l_type, request.l_whence) = (libc::F_RDLCK as _, libc::SEEK_SET as _);
+            (request.l_start, request.l_len) = (byte, 1);
+            // SAFETY: the descriptor is open, and the struct is read during the call only.
+            let done = unsafe { libc::fcntl(qemu.as_raw_fd(), libc::F_OFD_SETLK, &request) };
+            assert_eq!(done, 0);
+        }
+        let by = busy_by(file.path(), &partition);
+        assert!(by.starts_with("locked by"), "{locked:?}: {by}");
+        drop(host::open(file.path(), &reader));
+        drop(qemu);
+        drop(host::open(file.path(), &partition));
+    }
 }
 
 #[test]

@@ -182,10 +182,26 @@ fn commit_interval_is_how_long_a_change_stays_in_memory() {
 
 #[test]
 fn resuid_and_resgid_say_who_has_the_reserve() {
-    let image = image(1);
     let options = MountOptions::new().resuid(1234).resgid(4321);
-    let fs = open(device(&image), &options);
-    let file = create(&fs, "/filler").expect("room");
+    has_reserve(&open(device(&image(1)), &options), (1234, 4321));
+}
+
+/// Both have 32 bits there.
+#[test]
+fn superblock_says_who_has_the_reserve() {
+    let tree = tempfile::tempdir().expect("a folder");
+    let image = made_of(tree.path()).features("^metadata_csum").build();
+    let mut bytes = fs::read(image.path()).expect("the image");
+    for (at, half) in [(0x50, 2_u16), (0x284, 1), (0x52, 4), (0x286, 3)] {
+        bytes[1024 + at..][..2].copy_from_slice(&half.to_le_bytes());
+    }
+    let who = (1 << 16 | 2, 3 << 16 | 4);
+    has_reserve(&open(load(&bytes), &MountOptions::new()), who);
+}
+
+/// This user and this group have it, root has it, and nobody else.
+fn has_reserve(fs: &Fs, (uid, gid): (u32, u32)) {
+    let file = create(fs, "/filler").expect("room");
     let piece = vec![1; 64 << 10];
     let mut at = 0;
     while file.write_at(&piece, at).is_ok() {
@@ -193,14 +209,15 @@ fn resuid_and_resgid_say_who_has_the_reserve() {
     }
     let mut at = 1 << 30;
     for (user, may) in [
-        ((1234, 1), true),
-        ((1, 4321), true),
+        ((uid, 1), true),
+        ((1, gid), true),
         ((0, 1), true),
         ((1, 1), false),
-        ((4321, 1234), false),
+        ((gid, uid), false),
+        ((uid & 0xffff, gid & 0xffff), uid <= 0xffff),
     ] {
         let file = OpenOptions::new().write(true).user(user.0, user.1);
-        let file = file.open(&fs, "/filler").expect("a file");
+        let file = file.open(fs, "/filler").expect("a file");
         let written = file.write_at(&piece, at);
         at += piece.len() as u64;
         match (written, may) {

@@ -306,8 +306,9 @@ fn loop_info(fd: impl AsFd) -> Option<LoopInfo64> {
     unsafe { ioctl::ioctl(fd, ioctl::Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }.ok()
 }
 
-/// The byte that QEMU has locked for reading while nobody else may write the image, and the first of those that it locks.
-const BY_QEMU: Range<u64> = 201..202;
+/// The bytes that QEMU has locked for reading while it may write the image, and while nobody else may; and the first of
+/// those that it locks.
+const BY_QEMU: [u64; 2] = [101, 201];
 const FIRST_BY_QEMU: libc::off_t = 100;
 
 /// All of a file.
@@ -323,7 +324,7 @@ impl Locked {
         let kind = if write { libc::F_WRLCK } else { libc::F_RDLCK };
         set_lock(&self.0, part, kind)?;
         // A virtual machine has the whole image, of which this may be a part behind what it locks.
-        match write && part.start >= BY_QEMU.end && is_held_by_qemu(&self.0) {
+        match write && part.start > BY_QEMU[0] && is_held_by_qemu(&self.0) {
             true => Err(Errno::AGAIN),
             false => Ok(()),
         }
@@ -359,8 +360,12 @@ fn set_lock(fd: &OwnedFd, part: &Range<u64>, kind: libc::c_int) -> Result<(), Er
 
 /// Whether QEMU has the image. Our own locks on its beginning are longer.
 fn is_held_by_qemu(fd: &OwnedFd) -> bool {
-    let found = lock_call(fd, libc::F_OFD_GETLK, &BY_QEMU, libc::F_WRLCK);
-    found.is_ok_and(|lock| i32::from(lock.l_type) == libc::F_RDLCK && lock.l_start >= FIRST_BY_QEMU)
+    BY_QEMU.into_iter().any(|byte| {
+        let found = lock_call(fd, libc::F_OFD_GETLK, &(byte..byte + 1), libc::F_WRLCK);
+        found.is_ok_and(|lock| {
+            i32::from(lock.l_type) == libc::F_RDLCK && lock.l_start >= FIRST_BY_QEMU
+        })
+    })
 }
 
 /// Asks for a lock, or about one; the answer.

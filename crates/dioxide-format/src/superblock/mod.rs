@@ -189,6 +189,16 @@ impl SuperBlock {
         self.disk.s_default_mount_opts & DEFAULT_BSD_GROUPS != 0
     }
 
+    /// The user and the group that the reserved blocks are kept for, if a mount does not say otherwise.
+    pub fn default_reserve(&self) -> (u32, u32) {
+        let disk = &self.disk;
+        let joined = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
+        (
+            joined(disk.s_def_resuid_hi, disk.s_def_resuid),
+            joined(disk.s_def_resgid_hi, disk.s_def_resgid),
+        )
+    }
+
     /// What to do when an error is found.
     pub fn errors(&self) -> ErrorPolicy {
         match self.disk.s_errors {

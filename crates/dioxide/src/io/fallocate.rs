@@ -414,6 +414,7 @@ impl Mount {
         }
         let delta = (len >> self.block_bits) as i64;
         let shifting = span.whole.start..self.map_end(inode) - delta as u64;
+        self.check_unmapped(inode, shifting.end..self.map_end(inode))?;
         let credits = Credits::shift(self, inode).max(writer.ample_credits());
         let mut handle = writer.begin(credits + INODE_CREDITS)?;
         let (now, lock) = (self.now(), inode.map.lock());
@@ -435,6 +436,25 @@ impl Mount {
         drop(lock);
         handle.stop()?;
         self.shift(writer, inode, left, delta, None)
+    }
+
+    /// What is preallocated in the last `blocks` that a file can have cannot be moved on. (Linux finds that out when the
+    /// file is longer already.)
+    fn check_unmapped(&self, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let want = (blocks.end - at) as u32;
+            let mapping = map::load::lookup_or_load(self, inode, Lblk(at as u32), want)?;
+            if mapping.kind != MapKind::Hole {
+                let what = format!(
+                    "block {at}, which is allocated, moved on by {}",
+                    blocks.end - blocks.start
+                );
+                return Err(self.too_large(inode, &what));
+            }
+            at += u64::from(mapping.len);
+        }
+        Ok(())
     }
 
     /// `size` is what the file has once all is moved, if that is another.

@@ -124,6 +124,7 @@ impl Mount {
         sb_at: u64,
     ) -> Mount {
         let block_bytes = sb.block_size();
+        let (resuid, resgid) = sb.default_reserve();
         Mount {
             block_bits: sb.block_size_log2(),
             block_mask: u64::from(block_bytes) - 1,
@@ -172,8 +173,8 @@ impl Mount {
             stopped: AtomicBool::new(false),
             damage: Arc::new(Damage::new(options.clock)),
             reserve: (
-                options.resuid.unwrap_or(sb.disk().s_def_resuid.into()),
-                options.resgid.unwrap_or(sb.disk().s_def_resgid.into()),
+                options.resuid.unwrap_or(resuid),
+                options.resgid.unwrap_or(resgid),
             ),
             grpid: options.grpid.unwrap_or(sb.has_bsd_groups()),
             lane: Lane::of(&device),

@@ -85,6 +85,24 @@ fn a1_write_up_to_the_largest_file_is_short() {
     file.set_len(0).expect("it is cut");
 }
 
+#[test]
+fn what_lies_at_the_end_of_all_files_cannot_be_moved_on() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let block = u64::from(bed.block_size());
+    let end = u64::from(u32::MAX) * block;
+    let keep = |at| file.allocate(FallocateMode::KeepSize, at, 5 * block);
+    keep(end - 20 * block).expect("room");
+    let insert = |blocks: u64| file.allocate(FallocateMode::InsertRange, 0, blocks * block);
+    assert_eq!(errno(insert(16)), libc::EFBIG);
+    assert_eq!(file.len(), SIZE as u64);
+    assert_eq!(read_all(&file), content());
+    insert(15).expect("there is room for that much");
+    assert_eq!(read_all(&file)[15 * block as usize..], content());
+    assert_eq!(errno(insert(1)), libc::EFBIG);
+    file.set_len(0).expect("it is cut");
+}
+
 // As in Linux, where A1.4 asks only whether the file has direct I/O, and the mapping how a request is aligned: what the
 // file allows comes first.
 #[test]
