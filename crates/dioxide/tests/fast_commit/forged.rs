@@ -2,11 +2,14 @@
 
 use super::area::{Tlv, area, crashed, fsync, records, replayed, seal, tlvs};
 use super::walk::by_dioxide;
+use dioxide::format::journal::fast_commit::Record;
 use dioxide::{Fs, MountOptions};
 use dioxide_testkit::{Image, e2fsck_clean, need_root};
+use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
+const ADD_RANGE: u16 = 1;
 const CREAT: u16 = 3;
 const LINK: u16 = 4;
 const UNLINK: u16 = 5;
@@ -87,6 +90,45 @@ fn directory_that_gets_into_itself_is_refused_with_nothing_written() {
     assert!(why.contains("fast commits"), "{why}");
     drop(fs);
     assert_eq!(records(&image).0, commits, "they are still there");
+}
+
+#[test]
+fn block_that_two_ranges_of_a_file_have_is_refused_with_nothing_written() {
+    need_root!();
+    for features in ["", "bigalloc"] {
+        let image = crashed(
+            features,
+            |root| fs::write(root.join("file"), b"").expect("room"),
+            |root| {
+                let file = fs::File::options().write(true).open(root.join("file"));
+                let file = file.expect("it is there");
+                for at in [0, 64 << 14] {
+                    file.write_all_at(&[at as u8 + 1; 4096], at).expect("room");
+                }
+                fsync(&root.join("file"));
+            },
+        );
+        let first = Cell::new(None);
+        // The number of its first block is what a range ends with.
+        forge(&image, |bytes, tlv| {
+            if tlv.tag == ADD_RANGE {
+                let at = tlv.value + tlv.len - 4;
+                let block = first.take().unwrap_or_else(|| word(bytes, at));
+                first.set(Some(block));
+                bytes[at..at + 4].copy_from_slice(&block.to_le_bytes());
+            }
+        });
+        let (commits, ranges) = records(&image);
+        let ranges = ranges
+            .iter()
+            .filter(|record| matches!(record, Record::AddRange { .. }));
+        assert_eq!(ranges.count(), 2, "two ranges of one block");
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let why = fs.read_only().expect("read-only").to_owned();
+        assert!(why.contains("is mapped twice"), "{why}");
+        drop(fs);
+        assert_eq!(records(&image).0, commits, "they are still there");
+    }
 }
 
 #[test]

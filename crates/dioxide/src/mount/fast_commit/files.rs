@@ -6,6 +6,7 @@
 use super::apply::{Apply, Old};
 use super::plan::{File, wrong};
 use super::ranges::Backing;
+use super::set::Set;
 use crate::alloc::{NewInode, Run};
 use crate::inode::Inode;
 use crate::map::tree::{Progress, State, Tree};
@@ -17,7 +18,6 @@ use dioxide_format::extent::{Extent, LBLK_END};
 use dioxide_format::features::Incompat;
 use dioxide_format::inode::{FileType, GOOD_OLD_SIZE, Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -133,32 +133,29 @@ impl Apply<'_> {
             }
             steps.add(&pieces, range, backing);
         }
-        self.take_clusters(&mut steps, &pieces)?;
+        self.take_clusters(ino, &mut steps, &pieces)?;
         Ok(steps)
     }
 
     /// Takes the clusters that are new to a file, and finds those that are only lost by the way.
-    fn take_clusters(&mut self, steps: &mut Steps, pieces: &[Piece]) -> Result<()> {
+    fn take_clusters(&mut self, ino: Ino, steps: &mut Steps, pieces: &[Piece]) -> Result<()> {
         let ratio = u64::from(self.mount.sb.cluster_ratio());
-        let had = clusters(pieces, ratio);
-        let mut left = pieces.to_vec();
-        for range in &steps.remove {
-            left = left.iter().flat_map(|piece| piece.without(range)).collect();
-        }
-        let left = clusters(&left, ratio);
+        let removed: Set = steps.remove.iter().cloned().collect();
+        let left: Vec<Piece> = pieces
+            .iter()
+            .flat_map(|piece| piece.without(&removed))
+            .collect();
         let inserted: Vec<Piece> = steps.insert.iter().map(Piece::of).collect();
-        for cluster in clusters(&inserted, ratio) {
-            let run = Run {
-                start: Pblk(cluster),
-                len: 1,
-            };
-            if !had.contains(&cluster) {
-                self.writer.blocks.take_given(&mut self.handle, run)?;
-                steps.taken += 1;
-            } else if !left.contains(&cluster) {
-                steps.retake.push(run);
-            }
+        check_mapped_once(ino, left.iter().chain(&inserted))?;
+        let had = clusters(pieces, ratio);
+        let inserted = clusters(&inserted, ratio);
+        let new = inserted.without(&had);
+        for run in runs(&new, ratio) {
+            self.writer.blocks.take_given(&mut self.handle, run)?;
+            steps.taken += run.len;
         }
+        let lost = inserted.without(&new).without(&clusters(&left, ratio));
+        steps.retake.extend(runs(&lost, ratio));
         Ok(())
     }
 
@@ -384,16 +381,38 @@ fn remove(map: &mut MapChange<'_, '_>, mut range: Range<u64>) -> Result<()> {
     }
 }
 
-/// The first blocks of the clusters that pieces lie in.
-fn clusters(pieces: &[Piece], ratio: u64) -> BTreeSet<u64> {
-    let of = |piece: &Piece| match piece.backing {
-        Backing::Hole => 0..0,
-        Backing::Blocks { start, .. } => {
-            start.0 / ratio..(start.0 + piece.range.end - piece.range.start).div_ceil(ratio)
-        }
-    };
-    let all = pieces.iter().flat_map(of);
-    all.map(|cluster| cluster * ratio).collect()
+/// The clusters that pieces lie in.
+fn clusters(pieces: &[Piece], ratio: u64) -> Set {
+    let blocks = pieces.iter().map(Piece::blocks);
+    let of = |blocks: Range<u64>| blocks.start / ratio..blocks.end.div_ceil(ratio);
+    blocks.map(of).collect()
+}
+
+/// Clusters as runs.
+fn runs(clusters: &Set, ratio: u64) -> impl Iterator<Item = Run> {
+    const MOST: u64 = 1 << 30;
+    let parts = clusters.iter().flat_map(|Range { start, end }| {
+        let starts = (start..end).step_by(MOST as usize);
+        starts.map(move |start| (start, (end - start).min(MOST)))
+    });
+    parts.map(move |(cluster, len)| Run {
+        start: Pblk(cluster * ratio),
+        len: len as u32,
+    })
+}
+
+/// # Errors
+/// A block that two pieces of a file have.
+fn check_mapped_once<'a>(ino: Ino, pieces: impl Iterator<Item = &'a Piece>) -> Result<()> {
+    let mut blocks: Vec<Range<u64>> = pieces.map(Piece::blocks).collect();
+    blocks.sort_unstable_by_key(|blocks| blocks.start);
+    match blocks.windows(2).find(|pair| pair[1].start < pair[0].end) {
+        Some(pair) => Err(wrong(
+            ino,
+            &format!("block {} is mapped twice", pair[1].start),
+        )),
+        None => Ok(()),
+    }
 }
 
 impl Piece {
@@ -407,18 +426,24 @@ impl Piece {
         }
     }
 
+    /// Where it lies.
+    fn blocks(&self) -> Range<u64> {
+        match self.backing {
+            Backing::Hole => 0..0,
+            Backing::Blocks { start, .. } => start.0..start.0 + self.range.end - self.range.start,
+        }
+    }
+
     /// What is left of it.
-    fn without(&self, gone: &Range<u64>) -> Vec<Piece> {
+    fn without(&self, gone: &Set) -> Vec<Piece> {
         let part = |range: Range<u64>| Piece {
-            backing: self
-                .backing
-                .after(range.start.saturating_sub(self.range.start)),
+            backing: self.backing.after(range.start - self.range.start),
             range,
         };
-        let before = self.range.start..gone.start.clamp(self.range.start, self.range.end);
-        let behind = gone.end.clamp(self.range.start, self.range.end)..self.range.end;
-        let parts = [before, behind].into_iter();
-        parts.filter(|range| !range.is_empty()).map(part).collect()
+        gone.outside(self.range.clone())
+            .into_iter()
+            .map(part)
+            .collect()
     }
 }
 

@@ -31,6 +31,7 @@ mod gate;
 mod names;
 mod plan;
 mod ranges;
+mod set;
 
 use super::Mount;
 use super::groups::Counts;

@@ -80,19 +80,16 @@ impl Links {
 
     /// Finds the new directories that have a name in a directory that is there.
     fn reach(&mut self, apply: &Apply<'_>, plan: &Plan) {
-        loop {
-            let found: Vec<Ino> = plan
-                .names
-                .iter()
-                .filter(|((dir, _), _)| self.is_there(apply, *dir))
-                .filter_map(|(_, binding)| binding.after)
-                .filter(|&ino| apply.known(ino).is_new && apply.known(ino).is_dir())
-                .filter(|ino| !self.reached.contains(ino))
-                .collect();
-            if found.is_empty() {
-                return;
+        let mut dirs: Vec<Ino> = plan.names.keys().map(|(dir, _)| *dir).collect();
+        dirs.dedup();
+        dirs.retain(|&dir| self.is_there(apply, dir));
+        while let Some(dir) = dirs.pop() {
+            for ino in plan.named_in(dir).filter_map(|binding| binding.after) {
+                let known = apply.known(ino);
+                if known.is_new && known.is_dir() && self.reached.insert(ino) {
+                    dirs.push(ino);
+                }
             }
-            self.reached.extend(found);
         }
     }
 
@@ -192,21 +189,25 @@ impl Apply<'_> {
             let known = self.known(ino);
             (known.is_dir() && known.same().is_some()).then_some((ino, *dir))
         });
-        for (ino, parent) in named.collect::<Vec<_>>() {
+        let moved: Vec<(Ino, Ino)> = named.collect();
+        for &(ino, parent) in &moved {
             let inode = self.mount.inode(ino)?;
             if self.mount.find_entry(&inode, b"..")? != Some(parent) {
                 let (handle, to) = (&mut self.handle, FileType::Directory);
                 self.mount
                     .redirect_name(handle, &inode, b"..", parent, to)?;
             }
-            self.leads_to_the_root(ino)?;
         }
-        Ok(())
+        let mut rooted = BTreeSet::from([Ino::ROOT]);
+        moved
+            .iter()
+            .try_for_each(|&(ino, _)| self.leads_to_the_root(ino, &mut rooted))
     }
 
-    fn leads_to_the_root(&self, ino: Ino) -> Result<()> {
+    /// `rooted` are directories that do.
+    fn leads_to_the_root(&self, ino: Ino, rooted: &mut BTreeSet<Ino>) -> Result<()> {
         let (mut at, mut seen) = (ino, BTreeSet::new());
-        while at != Ino::ROOT {
+        while !rooted.contains(&at) {
             if !seen.insert(at) {
                 return Err(wrong(ino, "the directory gets into itself"));
             }
@@ -214,6 +215,7 @@ impl Apply<'_> {
             let parent = self.mount.find_entry(&inode, b"..")?;
             at = parent.ok_or_else(|| wrong(at, "the directory has no parent"))?;
         }
+        rooted.append(&mut seen);
         Ok(())
     }
 

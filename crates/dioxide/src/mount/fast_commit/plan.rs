@@ -46,6 +46,8 @@ pub(super) struct Plan {
     pub(super) files: BTreeMap<Ino, File>,
     /// By directory and name.
     pub(super) names: BTreeMap<(Ino, Vec<u8>), Binding>,
+    /// The directory that names a file first.
+    parents: BTreeMap<Ino, Ino>,
 }
 
 impl Plan {
@@ -86,14 +88,24 @@ impl Plan {
         for file in plan.files.values_mut() {
             file.ranges.append(&mut file.later);
         }
+        for ((dir, _), binding) in &plan.names {
+            if let Some(ino) = binding.after {
+                plan.parents.entry(ino).or_insert(*dir);
+            }
+        }
         Ok(plan)
     }
 
     /// The directory that names a new directory.
     pub(super) fn parent_of(&self, ino: Ino) -> Option<Ino> {
-        let mut names = self.names.iter();
-        let named = names.find(|(_, binding)| binding.after == Some(ino));
-        named.map(|((dir, _), _)| *dir)
+        self.parents.get(&ino).copied()
+    }
+
+    /// What names of a directory stand for.
+    pub(super) fn named_in(&self, dir: Ino) -> impl Iterator<Item = &Binding> {
+        let of = |ino: u32| (Ino(ino), Vec::new());
+        let (first, end) = (of(dir.0), of(dir.0.saturating_add(1)));
+        self.names.range(first..end).map(|(_, binding)| binding)
     }
 
     fn file_number(&self, mount: &Mount, ino: Ino) -> Result<()> {
