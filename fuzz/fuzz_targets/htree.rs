@@ -32,6 +32,7 @@ fuzz_target!(|data: &[u8]| {
         checksum: options & 1 != 0,
         max_ino: u32::MAX,
         large_dir: options & 2 != 0,
+        encrypted: false,
     };
     for version in 0..8 {
         if let Ok(version) = HashVersion::from_disk(version, options & 4 != 0) {

@@ -21,6 +21,7 @@ fuzz_target!(|data: &[u8]| {
         checksum: options & 4 != 0,
         max_ino: u32::MAX,
         large_dir: false,
+        encrypted: options & 8 != 0,
     };
     let entries = xattr::parse_in_inode(inode.in_inode_xattrs(&data[..size])).unwrap_or_default();
     let rest = &data[size..];

@@ -64,10 +64,12 @@ pub struct DirFormat {
     pub max_ino: u32,
     /// Indexes may have three levels (`large_dir`).
     pub large_dir: bool,
+    /// Names are encrypted, and so any bytes: `/` and NUL are among them.
+    pub encrypted: bool,
 }
 
 impl DirFormat {
-    /// That of a file system.
+    /// That of a file system, for directories that are not encrypted.
     pub fn of(sb: &SuperBlock) -> Self {
         let features = sb.features();
         Self {
@@ -76,6 +78,15 @@ impl DirFormat {
             checksum: features.metadata_csum(),
             max_ino: sb.inodes_count(),
             large_dir: features.incompat.contains(Incompat::LARGE_DIR),
+            encrypted: false,
+        }
+    }
+
+    /// That of a directory with these flags.
+    pub fn with_flags(self, flags: InodeFlags) -> Self {
+        Self {
+            encrypted: flags.contains(InodeFlags::ENCRYPT),
+            ..self
         }
     }
 }
@@ -112,7 +123,7 @@ pub struct DirEntry<'a> {
     pub file_type: Option<FileType>,
     /// The byte that holds the type.
     pub type_byte: u8,
-    /// Name: in a used entry 1 to 255 bytes, without `/` and NUL.
+    /// Name: in a used entry 1 to 255 bytes, without `/` and NUL unless it is encrypted.
     pub name: &'a [u8],
 }
 
@@ -234,7 +245,10 @@ pub fn entry_at<'a>(bytes: &'a [u8], at: usize, format: &DirFormat) -> Result<Di
     let expected = format_args!("at most {most}");
     ensure(head.inode <= most, STRUCTURE, "inode", head.inode, expected)?;
     if head.inode != 0 {
-        validate_name(name)?;
+        match format.encrypted {
+            true => validate_name_len(name)?,
+            false => validate_name(name)?,
+        }
     }
     Ok(DirEntry {
         offset: at,
@@ -266,13 +280,12 @@ fn validate_rec_len(rec_len: usize, room: usize) -> Result<()> {
     Err(corrupt(STRUCTURE, "rec_len", rec_len, expected))
 }
 
-/// Checks a name as an entry may hold it: 1 to 255 bytes, no `/`, no NUL.
+/// Checks a name as an entry may hold it, unless it is encrypted: 1 to 255 bytes, no `/`, no NUL.
 ///
 /// # Errors
 /// `Corrupt`.
 pub fn validate_name(name: &[u8]) -> Result<()> {
-    let ok = (1..=NAME_MAX).contains(&name.len());
-    ensure(ok, STRUCTURE, "name_len", name.len(), "1 to 255")?;
+    validate_name_len(name)?;
     let ok = !has_slash_or_nul(name);
     ensure(
         ok,
@@ -281,6 +294,11 @@ pub fn validate_name(name: &[u8]) -> Result<()> {
         name.escape_ascii(),
         "no `/` and no NUL",
     )
+}
+
+fn validate_name_len(name: &[u8]) -> Result<()> {
+    let ok = (1..=NAME_MAX).contains(&name.len());
+    ensure(ok, STRUCTURE, "name_len", name.len(), "1 to 255")
 }
 
 /// Checks the chain of entries of a block to its end.
@@ -362,7 +380,8 @@ impl Head {
         let left = chain.len() - at - self.rec_len;
         let fits = self.rec_len.is_multiple_of(4) && (left == 0 || left >= min_rec_len(1));
         let name = &chain[at + DirEntryDisk::SIZE..][..self.name_len];
-        let is_named = (1..=NAME_MAX).contains(&name.len()) && !has_slash_or_nul(name);
+        let is_named =
+            (1..=NAME_MAX).contains(&name.len()) && (!has_slash_or_nul(name) || format.encrypted);
         fits && self.ino <= format.max_ino && is_named
     }
 }

@@ -7,7 +7,7 @@ use dioxide_format::features::Incompat;
 use dioxide_format::group_desc::{self, GroupChecksum, GroupDesc};
 use dioxide_format::htree::{self, DxNode, DxRoot, HashVersion};
 use dioxide_format::inline_data::{self, InlineDir};
-use dioxide_format::inode::{Inode, Timestamp};
+use dioxide_format::inode::{Inode, InodeFlags, Timestamp};
 use dioxide_format::journal::fast_commit::{Next, Scan};
 use dioxide_format::journal::{
     self, Checksums, CommitBlock, DescriptorWriter, JournalFormat, JournalSuperBlock, RevokeWriter,
@@ -29,6 +29,7 @@ fn format(block_size: u32, checksum: bool) -> DirFormat {
         checksum,
         max_ino: u32::MAX,
         large_dir: true,
+        encrypted: false,
     }
 }
 
@@ -987,6 +988,29 @@ fn directory_damage_names_the_field() {
     assert!(error(&|b| b[8] = b'/').contains("name is /aa"));
     assert!(error(&|b| b[8] = 0).contains("name is"));
     assert!(error(&|b| b[3] = 1).contains("inode is"));
+}
+
+#[test]
+fn directory_with_encrypted_names_has_any_bytes_in_them() {
+    let plain = format(1024, false);
+    let encrypted = plain.with_flags(InodeFlags::ENCRYPT);
+    let mut block = directory_block(&[3, 4, 5], false);
+    block[8..11].copy_from_slice(b"/\0a");
+    assert!(dir::validate(&block, &plain).is_err());
+    assert!(dir::entries(&block, &plain).next().unwrap().is_err());
+    dir::validate(&block, &encrypted).unwrap();
+    let names: Vec<_> = dir::entries(&block, &encrypted)
+        .map(|entry| entry.unwrap().name.to_vec())
+        .collect();
+    assert_eq!((names.len(), &names[0][..]), (3, &b"/\0a"[..]));
+    // Their length is judged as before.
+    for (at, damage) in [(4, 13), (6, 0), (6, 200)] {
+        let mut block = block.clone();
+        block[at] = damage;
+        assert!(dir::validate(&block, &encrypted).is_err());
+        assert!(dir::entries(&block, &encrypted).any(|entry| entry.is_err()));
+    }
+    assert_eq!(encrypted.with_flags(InodeFlags::INDEX), plain);
 }
 
 #[test]

@@ -12,6 +12,7 @@ fn format(block_size: u32, checksum: bool) -> DirFormat {
         checksum,
         max_ino: 1000,
         large_dir: false,
+        encrypted: false,
     }
 }
 
