@@ -4,6 +4,8 @@
 mod clean;
 #[path = "check/damage.rs"]
 mod damage;
+#[path = "check/encrypted.rs"]
+mod encrypted;
 #[path = "check/flips.rs"]
 mod flips;
 #[path = "check/subject.rs"]

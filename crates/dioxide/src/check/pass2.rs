@@ -120,8 +120,9 @@ impl Checker<'_> {
     }
 
     fn entries(&mut self, dir: &mut Dir, lblk: Lblk, bytes: &[u8], at: &At) {
+        let format = self.dir_format.with_flags(dir.inode.flags());
         let mut dots = 0;
-        for (position, slot) in (0..).zip(dir::slots(bytes, &self.dir_format)) {
+        for (position, slot) in (0..).zip(dir::slots(bytes, &format)) {
             let entry = match slot {
                 Ok(entry) => entry,
                 Err(error) => {
@@ -250,7 +251,8 @@ impl Checker<'_> {
     fn inline_directory(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) {
         let entries = xattr::parse_in_inode(inode.in_inode_xattrs(raw)).unwrap_or_default();
         let data = inline_data::system_data(&entries).unwrap_or(&[]);
-        let Ok(inline) = InlineDir::parse(inode, data, &self.dir_format) else {
+        let format = self.dir_format.with_flags(inode.flags());
+        let Ok(inline) = InlineDir::parse(inode, data, &format) else {
             return;
         };
         let mut dir = Dir {
@@ -265,7 +267,7 @@ impl Checker<'_> {
         self.dirs.set_dotdot(ino, inline.parent);
         self.count(ino);
         self.count(inline.parent);
-        for entry in inline.entries(&self.dir_format) {
+        for entry in inline.entries(&format) {
             match entry {
                 Ok(entry) => {
                     let at = At::ino(ino).offset(entry.offset as u64);

@@ -73,7 +73,7 @@ impl Checker<'_> {
         let Some((inode, raw)) = self.read_inode(dir) else {
             return;
         };
-        let format = self.dir_format;
+        let format = self.dir_format.with_flags(inode.flags());
         let mut take = |entry: dioxide_format::Result<dir::DirEntry<'_>>| {
             let Ok(entry) = entry else { return };
             if wanted.contains(&entry.ino) && entry.name != b"." && entry.name != b".." {

@@ -225,7 +225,7 @@ fn own_blocks(mount: &Mount, ino: Ino, inode: &Inode) -> Result<Vec<Own>> {
 
 /// Tells whom a directory names, and where.
 fn names(mount: &Mount, ino: Ino, inode: &Inode, add: &mut dyn FnMut(Ino, Holder)) -> Result<()> {
-    let format = mount.dir_format;
+    let format = mount.dir_format.with_flags(inode.flags());
     if inode.has_inline_data() {
         let raw = inode.encode();
         let entries = xattr::parse_in_inode(inode.in_inode_xattrs(&raw)).map_err(failed(ino))?;
@@ -365,7 +365,7 @@ impl Renumber<'_> {
 
     /// What named the inode names it by its new number.
     fn rename(&mut self, edit: &mut dyn Edit, one: &Moving, holders: &[Holder]) -> Result<()> {
-        let (mount, format) = (self.mount, self.format);
+        let mount = self.mount;
         let [from, to] = [one.from, one.to].map(|ino| ino.0);
         let fs_seed = mount.checksum_seed();
         for holder in holders {
@@ -373,6 +373,7 @@ impl Renumber<'_> {
                 Holder::Names { dir, lblk, block } => {
                     let dir = self.now.get(&dir).copied().unwrap_or(dir);
                     let inode = load(mount, dir)?;
+                    let format = self.format.with_flags(inode.flags());
                     let seed = fs_seed.map(|seed| inode.seed(seed, dir));
                     change(edit, block, &mut |bytes| {
                         replace_names(bytes, &format, from, to)?;
@@ -430,6 +431,7 @@ impl Renumber<'_> {
 
     /// An inode with another number in its inline directory and its attributes.
     fn replaced(&self, inode: &Inode, from: u32, to: u32) -> dioxide_format::Result<Inode> {
+        let format = self.format.with_flags(inode.flags());
         let mut raw = inode.encode();
         if inode.is_dir() && inode.has_inline_data() {
             let parent = I_BLOCK..I_BLOCK + PARENT_SIZE;
@@ -437,10 +439,10 @@ impl Renumber<'_> {
                 raw[parent.clone()].copy_from_slice(&to.to_le_bytes());
             }
             let end = I_BLOCK + inode.i_block().len();
-            replace_names(&mut raw[parent.end..end], &self.format, from, to)?;
+            replace_names(&mut raw[parent.end..end], &format, from, to)?;
             if let Some(data) = SystemData::find(inode, &raw)? {
                 let mut value = raw[data.value.clone()].to_vec();
-                replace_names(&mut value, &self.format, from, to)?;
+                replace_names(&mut value, &format, from, to)?;
                 data.replace(&mut raw, &value);
             }
         }
