@@ -114,6 +114,49 @@ fn encrypted_files_are_refused_by_name_and_others_are_used() {
 }
 
 #[test]
+fn names_that_are_encrypted_may_have_any_bytes() {
+    let tree = tempfile::tempdir().expect("a folder");
+    for name in ["hidden", "dir"] {
+        std::fs::create_dir(tree.path().join(name)).expect("a new folder");
+    }
+    std::fs::write(tree.path().join("hidden/inside"), "in").expect("room");
+    // Without checksums names can be changed in the image.
+    let image = Image::builder().features("encrypt,^metadata_csum");
+    let image = image.source(tree.path()).build();
+    let rename = |from: &[u8], to: &[u8]| {
+        let mut bytes = std::fs::read(image.path()).expect("it is readable");
+        let places: Vec<usize> = (0..bytes.len() - from.len())
+            .filter(|&at| bytes[at..].starts_with(from))
+            .collect();
+        assert!(!places.is_empty());
+        // The journal has the block too.
+        for at in places {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+        std::fs::write(image.path(), bytes).expect("room");
+    };
+    let (plain, secret) = (b"inside", b"i/\0id/");
+    rename(plain, secret);
+    set_flags(&image, &[("/hidden", "0x80800")]);
+    let fs = open(&image);
+    for error in [
+        fs.read_dir("/hidden").map(drop).expect_err("names"),
+        fs.metadata("/hidden/inside").map(drop).expect_err("a name"),
+        fs.remove_dir("/hidden").expect_err("whether it is empty"),
+    ] {
+        assert!(matches!(error, Error::Unsupported(_)), "{error}");
+    }
+    // '..' is in the block of such names.
+    let how = RenameMode::default();
+    fs.rename("/hidden", "/dir/hidden", how).expect("a rename");
+    fs.metadata("/dir/hidden/..").expect("it is plain");
+    fs.close().expect("a clean end");
+    set_flags(&image, &[("/dir/hidden", "0x80000")]);
+    rename(secret, plain);
+    e2fsck_clean(image.path());
+}
+
+#[test]
 fn files_under_verity_are_read_and_not_opened_for_writing() {
     let image = with("verity", &[("/secret", "0x180000")]);
     let fs = open(&image);

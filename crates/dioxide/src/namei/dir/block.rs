@@ -170,6 +170,7 @@ pub(in crate::namei) enum Sought {
 pub(in crate::namei) struct Blocks<'a> {
     pub(in crate::namei) mount: &'a Mount,
     pub(in crate::namei) dir: &'a Inode,
+    format: DirFormat,
     seed: Option<u32>,
     pub(in crate::namei) count: u32,
 }
@@ -181,6 +182,7 @@ impl<'a> Blocks<'a> {
         Ok(Blocks {
             mount,
             dir,
+            format: mount.dir_format.with_flags(dir.flags()),
             seed: mount.dir_seed(dir),
             count: mount.dir_blocks(dir)?,
         })
@@ -190,7 +192,7 @@ impl<'a> Blocks<'a> {
     pub(in crate::namei) fn kind(&self, role: Role) -> DirBlock {
         DirBlock {
             role,
-            format: self.mount.dir_format,
+            format: self.format,
             seed: self.seed,
         }
     }
