@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The journal on a device of its own, if it is that of the file system.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a device that holds no journal, or another file system's; the device's.
+/// [`Error::Invalid`] for a device that holds no journal, another file system's, or that of several; the device's.
 pub(crate) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log> {
     let wrong = |what: String| Error::Invalid(format!("{}: {what}", device.describe()));
     let bytes = read_span(&**device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock")?;
@@ -38,7 +38,15 @@ pub(crate) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log>
             "its logical blocks are of {logical} bytes, and those of the file system of {bytes}"
         )));
     }
-    alone(device, &theirs)
+    let log = alone(device, &theirs)?;
+    // What one of them has logged would be replayed on the other. Damage is told when the log is used.
+    match log.read_superblock() {
+        Ok(journal) if journal.s_nr_users > 1 => {
+            let what = "file systems share it, and their logs would be mixed; each needs a journal of its own";
+            Err(wrong(format!("{} {what}", journal.s_nr_users)))
+        }
+        _ => Ok(log),
+    }
 }
 
 /// The log on a device that has this superblock and is a journal.

@@ -38,8 +38,27 @@ pub(crate) struct Orphans {
 #[derive(Debug, Default)]
 struct State {
     slots: HashMap<Ino, Slot>,
-    /// The list on the disk, its end first.
-    list: Vec<Arc<Inode>>,
+    /// Free entries of each block of the file.
+    free: Vec<usize>,
+    list: List,
+}
+
+/// The list on the disk.
+#[derive(Debug, Default)]
+struct List {
+    links: HashMap<Ino, Link>,
+    /// That which the superblock names.
+    first: Option<Ino>,
+}
+
+/// An orphan in the list.
+#[derive(Debug)]
+struct Link {
+    inode: Arc<Inode>,
+    /// That which it names.
+    next: Option<Ino>,
+    /// That which names it.
+    previous: Option<Ino>,
 }
 
 /// An orphan in the file.
@@ -92,9 +111,48 @@ impl Kind for OrphanBlock {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// In the file, with their places.
-    in_file: Vec<(Ino, Slot)>,
-    /// In the list, its end first.
-    in_list: Vec<Arc<Inode>>,
+    in_file: HashMap<Ino, Slot>,
+    /// Free entries of each block of the file.
+    free: Vec<usize>,
+    in_list: List,
+}
+
+impl List {
+    /// An inode comes before all others.
+    fn push(&mut self, inode: Arc<Inode>) {
+        let (ino, next) = (inode.ino, self.first.replace(inode.ino));
+        if let Some(next) = next {
+            self.link(next).previous = Some(ino);
+        }
+        let previous = None;
+        let link = Link {
+            inode,
+            next,
+            previous,
+        };
+        self.links.insert(ino, link);
+    }
+
+    fn remove(&mut self, ino: Ino) {
+        let Some(Link { next, previous, .. }) = self.links.remove(&ino) else {
+            return;
+        };
+        match previous {
+            Some(previous) => self.link(previous).next = next,
+            None => self.first = next,
+        }
+        if let Some(next) = next {
+            self.link(next).previous = previous;
+        }
+    }
+
+    fn link(&mut self, ino: Ino) -> &mut Link {
+        self.links.get_mut(&ino).expect("its neighbour is listed")
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Ino> + '_ {
+        std::iter::successors(self.first, |ino| self.links[ino].next)
+    }
 }
 
 impl Orphans {
@@ -107,7 +165,8 @@ impl Orphans {
         let found = mount.find_orphans(file.as_ref())?;
         Ok(Orphans {
             state: Mutex::new(State {
-                slots: found.in_file.into_iter().collect(),
+                slots: found.in_file,
+                free: found.free,
                 list: found.in_list,
             }),
             file,
@@ -121,14 +180,14 @@ impl Orphans {
 
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state.lock();
-        state.slots.is_empty() && state.list.is_empty()
+        state.slots.is_empty() && state.list.first.is_none()
     }
 
     /// Those that there are.
     pub(crate) fn all(&self) -> Vec<Ino> {
         let state = self.state.lock();
-        let listed = state.list.iter().map(|inode| inode.ino);
-        state.slots.keys().copied().chain(listed).collect()
+        let in_file = state.slots.keys().copied();
+        in_file.chain(state.list.iter()).collect()
     }
 
     /// Makes an inode an orphan, unless it is: [`ORPHAN_CREDITS`]. Its map's lock is free.
@@ -137,19 +196,19 @@ impl Orphans {
     /// Those of the journal; damage in the orphan file.
     pub(crate) fn add(&self, mount: &Mount, edit: &mut dyn Edit, inode: &Arc<Inode>) -> Result<()> {
         let mut state = self.state.lock();
-        let listed = state.list.iter().any(|other| other.ino == inode.ino);
-        if listed || state.slots.contains_key(&inode.ino) {
+        if state.slots.contains_key(&inode.ino) || state.list.links.contains_key(&inode.ino) {
             return Ok(());
         }
         if let Some(file) = &self.file
-            && let Some(at) = file.add(edit, inode.ino)?
+            && let Some(block) = state.free.iter().position(|&free| free > 0)
         {
+            let at = (block, file.add(edit, block, inode.ino)?);
             let _inode = Some(inode.clone());
+            state.free[block] -= 1;
             state.slots.insert(inode.ino, Slot { at, _inode });
             return Ok(());
         }
-        let next = state.list.last().map_or(0, |inode| inode.ino.0);
-        set_next(mount, edit, inode, next)?;
+        set_next(mount, edit, inode, number(state.list.first))?;
         superblock::change(mount, edit, &mut |sb| set_first(sb, inode.ino.0))
             .map_err(|error| mount.fail(error))?;
         state.list.push(inode.clone());
@@ -166,19 +225,22 @@ impl Orphans {
             let (block, entry) = at;
             let file = self.file.as_ref().expect("slots are of a file");
             file.set(edit, block, entry, 0)?;
+            state.free[block] += 1;
             state.slots.remove(&inode.ino);
             return Ok(());
         }
-        let Some(at) = state.list.iter().position(|one| one.ino == inode.ino) else {
+        let Some(&Link { next, previous, .. }) = state.list.links.get(&inode.ino) else {
             return Ok(());
         };
-        let next = at.checked_sub(1).map_or(0, |at| state.list[at].ino.0);
-        match state.list.get(at + 1) {
-            Some(neighbour) => set_next(mount, edit, neighbour, next)?,
-            None => superblock::change(mount, edit, &mut |sb| set_first(sb, next))?,
+        match previous {
+            Some(previous) => {
+                let previous = &state.list.links[&previous].inode;
+                set_next(mount, edit, previous, number(next))?;
+            }
+            None => superblock::change(mount, edit, &mut |sb| set_first(sb, number(next)))?,
         }
         set_next(mount, edit, inode, 0).map_err(|error| mount.fail(error))?;
-        state.list.remove(at);
+        state.list.remove(inode.ino);
         Ok(())
     }
 
@@ -188,6 +250,11 @@ impl Orphans {
             slot._inode = Some(inode.clone());
         }
     }
+}
+
+/// As the disk has it.
+fn number(ino: Option<Ino>) -> u32 {
+    ino.map_or(0, |ino| ino.0)
 }
 
 fn set_first(sb: &mut SuperBlock, ino: u32) {
@@ -227,18 +294,20 @@ impl OrphanFile {
         Ok(Some(OrphanFile { blocks, kind }))
     }
 
-    /// Puts an inode into a free entry; none if it is full.
-    fn add(&self, edit: &mut dyn Edit, ino: Ino) -> Result<Option<(usize, usize)>> {
-        for (number, &block) in self.blocks.iter().enumerate() {
-            let bytes = edit.read(block, &self.kind).map_err(Error::from)?;
-            let entries = orphan_file::entries_per_block(bytes.len() as u32) as usize;
-            let numbers = bytes.chunks_exact(4).take(entries);
-            if let Some(entry) = numbers.into_iter().position(|entry| entry == [0; 4]) {
-                self.set(edit, number, entry, ino.0)?;
-                return Ok(Some((number, entry)));
-            }
-        }
-        Ok(None)
+    /// Puts an inode into a free entry of a block, which has one.
+    fn add(&self, edit: &mut dyn Edit, number: usize, ino: Ino) -> Result<usize> {
+        let block = self.blocks[number];
+        let bytes = edit.read(block, &self.kind).map_err(Error::from)?;
+        let entries = orphan_file::entries_per_block(bytes.len() as u32) as usize;
+        let numbers = bytes.chunks_exact(4).take(entries);
+        let free = numbers.into_iter().position(|entry| entry == [0; 4]);
+        let entry = free.ok_or_else(|| Error::Corrupt {
+            structure: "orphan file",
+            place: Place::block(block.0),
+            what: "a block has more orphans than were counted".into(),
+        })?;
+        self.set(edit, number, entry, ino.0)?;
+        Ok(entry)
     }
 
     fn set(&self, edit: &mut dyn Edit, block: usize, entry: usize, ino: u32) -> Result<()> {
@@ -262,6 +331,8 @@ impl Mount {
             let bytes = self.cache.read(block, kind)?;
             let orphans = orphan_file::orphans(&bytes, self.sb.inodes_count())
                 .map_err(|error| Error::format(error, Place::block(block.0)))?;
+            let entries = orphan_file::entries_per_block(self.sb.block_size()) as usize;
+            found.free.push(entries - orphans.len());
             let placed = orphans.into_iter().map(|(entry, ino)| {
                 let at = (number, entry);
                 (ino, Slot { at, _inode: None })
@@ -271,9 +342,8 @@ impl Mount {
         Ok(found)
     }
 
-    /// The list, its end first.
-    fn orphan_list(&self) -> Result<Vec<Arc<Inode>>> {
-        let mut list = Vec::new();
+    fn orphan_list(&self) -> Result<List> {
+        let mut listed = Vec::new();
         let mut seen = HashSet::new();
         let mut next = self.sb.last_orphan();
         while let Some(ino) = next {
@@ -286,10 +356,11 @@ impl Mount {
             }
             let inode = self.orphan(ino)?;
             let after = inode.node().disk.dtime();
-            list.push(inode);
+            listed.push(inode);
             next = (after != 0).then_some(Ino(after));
         }
-        list.reverse();
+        let mut list = List::default();
+        listed.into_iter().rev().for_each(|inode| list.push(inode));
         Ok(list)
     }
 

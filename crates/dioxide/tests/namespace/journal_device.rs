@@ -26,22 +26,31 @@ fn tool(name: &str) -> Command {
 
 impl Pair {
     fn new(block: &str) -> Pair {
+        let pair = Pair::unused(block);
+        pair.mounted(|dir| std::fs::write(dir.join("file"), b"").expect("room"));
+        pair
+    }
+
+    fn unused(block: &str) -> Pair {
         let image = Image::blank(Dir::Tmpfs, 32 << 20);
         let journal = Image::blank(Dir::Tmpfs, 8 << 20);
         run(tool("mke2fs")
             .args(["-q", "-F", "-b", block, "-O", "journal_dev"])
             .arg(journal.path()));
-        let on = LoopDevice::attach(journal.path());
+        let pair = Pair { image, journal };
+        pair.format(&pair.image, block);
+        pair
+    }
+
+    /// Makes a file system whose journal this is.
+    fn format(&self, image: &Image, block: &str) {
+        let on = LoopDevice::attach(self.journal.path());
         let mut device = std::ffi::OsString::from("device=");
         device.push(on.path());
         run(tool("mke2fs")
             .args(["-q", "-F", "-t", "ext4", "-b", block, "-J"])
             .arg(device)
             .arg(image.path()));
-        drop(on);
-        let pair = Pair { image, journal };
-        pair.mounted(|dir| std::fs::write(dir.join("file"), b"").expect("room"));
-        pair
     }
 
     /// Lets `work` use the kernel's mount.
@@ -136,4 +145,31 @@ fn journal_device_that_is_not_named_or_not_ours_changes_nothing() {
     assert!(why.contains("another file system's journal"), "{why}");
     drop(fs);
     pair.check();
+}
+
+// Linux refuses it as well: what one file system logged would be replayed on the other.
+#[test]
+fn journal_device_of_two_file_systems_is_refused_to_both() {
+    need_root!();
+    let pair = Pair::unused("4096");
+    let other = Image::blank(Dir::Tmpfs, 32 << 20);
+    pair.format(&other, "4096");
+    let (before, log) = (contents(&other), contents(&pair.journal));
+    let options = MountOptions::new().journal_path(pair.journal.path());
+    for image in [&other, &pair.image] {
+        let fs = Fs::open(image.path(), &options).expect("it opens");
+        let why = fs.read_only().expect("it must not be written");
+        assert!(why.contains("2 file systems share it"), "{why}");
+        drop(fs);
+    }
+    assert!(
+        contents(&other) == before && contents(&pair.journal) == log,
+        "it was written"
+    );
+    let noload = options.clone().noload(true);
+    Fs::open(pair.image.path(), &noload).expect("it can be read");
+}
+
+fn contents(image: &Image) -> Vec<u8> {
+    std::fs::read(image.path()).expect("an image")
 }

@@ -1,6 +1,6 @@
 //! Orphans that a crash left: what a writing mount makes of them.
 
-use dioxide::{Fs, MountOptions};
+use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Image, Mount, debugfs, e2fsck_clean, need_root};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -49,6 +49,43 @@ fn deleted_open_files_of_a_crashed_kernel_are_freed() {
         assert_eq!(fs.read_dir("/").expect("the root").len(), 5, "{features}");
         fs.close().expect("a clean end");
         e2fsck_clean(image.path());
+    }
+}
+
+// More than the orphan file holds, so that the others stand in the list; they end in no order.
+#[test]
+fn many_removed_files_that_are_open_are_freed_by_whom_they_are_left_to() {
+    const FILES: u32 = 9000;
+    for features in FEATURES {
+        let image = Image::builder().block_size(1024).features(features);
+        let image = image.args(&["-N", "10000"]).build();
+        let fs = open(&image);
+        let free = fs.statfs().files_free;
+        let new = OpenOptions::new().write(true).create_new(true).clone();
+        let mut files: Vec<_> = (0..FILES)
+            .map(|number| Some(new.open(&fs, format!("/{number}")).expect("room")))
+            .collect();
+        for number in 0..FILES {
+            fs.remove_file(format!("/{number}")).expect("it is there");
+        }
+        let mut order = (0..FILES).map(|at| (at * 7919 % FILES) as usize);
+        for at in order.by_ref().take(FILES as usize / 2) {
+            drop(files[at].take());
+        }
+        fs.sync().expect("a sync");
+        let copy = image.copy();
+        for at in order {
+            drop(files[at].take());
+        }
+        assert_eq!(fs.statfs().files_free, free, "{features}");
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+        let fs = open(&copy);
+        let told = fs.warnings().join("; ");
+        assert!(told.contains(&format!("{} orphans", FILES / 2)), "{told}");
+        assert_eq!(fs.statfs().files_free, free, "{features}");
+        fs.close().expect("a clean end");
+        e2fsck_clean(copy.path());
     }
 }
 
