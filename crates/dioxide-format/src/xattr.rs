@@ -130,6 +130,12 @@ pub fn name_prefix(index: u8) -> Option<&'static str> {
     })
 }
 
+/// Whether attributes of this `e_name_index` are listed, as Linux does: not the engine's own (inline data, 7), nor those of
+/// encryption (9).
+pub fn is_listed(index: u8) -> bool {
+    matches!(index, 1..=4 | 6 | 10)
+}
+
 /// The hash of an entry. `unsigned` says how bytes of the name are taken; new entries are unsigned.
 pub fn entry_hash(name: &[u8], value: &[u8], unsigned: bool) -> u32 {
     let hash = name.iter().fold(0u32, |hash, &b| {

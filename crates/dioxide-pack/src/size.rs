@@ -242,13 +242,20 @@ impl Sum<'_> {
         }
         let mut in_block = block_bytes - 32 - 4;
         let whole_block = in_block;
+        // Where a value may have an inode of its own, large ones do, and the others leave room for names in the block.
+        let (mut for_values, largest) = match self.layout.ea_inode {
+            true => (block_bytes - (block_bytes / 8).min(1024), block_bytes - 56),
+            false => (block_bytes, block_bytes),
+        };
         for xattr in &entry.xattrs {
             let (head, value) = on_disk(xattr);
-            let taken = head + value.next_multiple_of(4);
-            if taken <= in_inode {
+            let padded = value.next_multiple_of(4);
+            let taken = head + padded;
+            if taken <= in_inode && padded <= largest {
                 in_inode -= taken;
-            } else if taken <= in_block {
+            } else if taken <= in_block && padded <= for_values.min(largest) {
                 in_block -= taken;
+                for_values -= padded;
             } else if self.layout.ea_inode && head <= in_block {
                 in_block -= head;
                 self.inodes += 1;

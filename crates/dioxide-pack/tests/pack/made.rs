@@ -1,5 +1,6 @@
 //! Images that are made, as the kernel and e2fsprogs see them.
 
+use crate::refusals::{archive, file, pax};
 use crate::support::*;
 use dioxide::format::inode::InodeFlags;
 use dioxide::mkfs::FsType;
@@ -104,6 +105,47 @@ fn image_of_an_archive_and_of_that_image_hold_the_same() {
     let mut tree = source::image::read(&fs, b"/", Filter::default()).unwrap();
     pack(&mut tree, &second, &wishes);
     assert_same(&mounted(&second), &mounted(&first));
+}
+
+/// The values that have inodes of their own were not counted: there were too few inodes, or no room was said to be.
+#[test]
+fn values_have_inodes_of_their_own_where_the_block_has_no_room() {
+    let dir = scratch();
+    let (source, image) = (dir.path().join("a.tar"), dir.path().join("a.img"));
+    let one = |number: usize| -> Vec<Vec<u8>> {
+        let value = vec![b'v'; 3706];
+        let name = format!("f{number}");
+        vec![
+            pax(&[("SCHILY.xattr.user.a", &value)]),
+            file(name.as_bytes()),
+        ]
+    };
+    let several = {
+        let (large, middle, small) = (vec![1; 4000], vec![2; 3000], vec![3; 900]);
+        let [second, third] =
+            ["q", "s"].map(|name| format!("SCHILY.xattr.user.{name}{}", "n".repeat(240)));
+        vec![
+            pax(&[
+                ("SCHILY.xattr.user.q", &large[..]),
+                (&second, &middle),
+                (&third, &small),
+            ]),
+            file(b"one"),
+        ]
+    };
+    for parts in [(0..100).flat_map(one).collect(), several] {
+        fs::write(&source, archive(&parts)).unwrap();
+        let mut tree = from_archive(&source).unwrap();
+        let options = options(&tree, |mkfs| mkfs.features("ea_inode").unwrap());
+        assert_eq!(pack(&mut tree, &image, &options), [""; 0]);
+        let packed = Fs::open(&image, &MountOptions::new().read_only(true)).unwrap();
+        for (at, part) in parts.iter().enumerate().filter(|(at, _)| at % 2 == 1) {
+            let path = part[..100].split(|&byte| byte == 0).next().unwrap();
+            let listed = packed.xattrs(path).unwrap().len();
+            assert_eq!(listed, if path == b"one" { 3 } else { 1 }, "{at}");
+        }
+        fs::remove_file(&image).unwrap();
+    }
 }
 
 /// A tree for anybody, made in one order or the other.

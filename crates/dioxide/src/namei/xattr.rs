@@ -39,7 +39,7 @@ use crate::{Error, FileType, Place, Result, Xattr};
 use dioxide_format::checksum::crc32c;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
-use dioxide_format::xattr::{self, INDEX_SYSTEM, XattrBlock, XattrEntry, XattrValue};
+use dioxide_format::xattr::{self, XattrBlock, XattrEntry, XattrValue};
 use key::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SECURITY, Key};
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ const VALUE_MAX: u32 = 65536;
 const TOTAL_MAX: usize = 16 << 20;
 
 impl Mount {
-    /// All extended attributes of a file, those in the inode first. Takes the file's lock shared, and
+    /// All extended attributes of a file that Linux lists, those in the inode first. Takes the file's lock shared, and
     /// blocks on metadata.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Mount {
         let _unchanged = lock(self, inode, LockMode::Shared, Wait::Block, slot::current())?;
         let node = inode.node();
         self.for_each_xattr(&node.disk, &node.raw, inode.ino, &mut |entry| {
-            if entry.head.e_name_index == INDEX_SYSTEM && entry.name == b"data" {
+            if !xattr::is_listed(entry.head.e_name_index) {
                 return Ok(());
             }
             let xattr = self.whole_xattr(inode, entry)?;

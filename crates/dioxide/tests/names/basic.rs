@@ -4,7 +4,7 @@ use dioxide::{
     Error, FallocateMode, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
     SetAttributes, Special, Timestamp, XattrMode,
 };
-use dioxide_testkit::{Image, e2fsck_clean};
+use dioxide_testkit::{Image, debugfs, e2fsck_clean};
 
 fn image() -> Image {
     Image::builder().size(64 << 20).build()
@@ -331,6 +331,57 @@ fn owner_that_changes_takes_capabilities_from_all_but_directories() {
             set(SetAttributes::new().gid(7));
             assert_eq!(has(), stays, "{path}: chown");
         }
+    });
+}
+
+/// As in Linux, to which the contexts of encryption are such: they were taken for damage.
+#[test]
+fn attribute_of_an_unknown_kind_is_not_listed() {
+    let image = Image::builder().features("^metadata_csum").build();
+    on_image(&image, |fs| {
+        write(fs, "/file", b"");
+        for name in ["user.shown", "user.hidden"] {
+            fs.set_xattr("/file", name, b"value", XattrMode::Create)
+                .expect("room");
+        }
+    });
+    let mut bytes = std::fs::read(image.path()).expect("an image");
+    // In the journal too.
+    let names: Vec<usize> = (16..bytes.len() - 6)
+        .filter(|&at| bytes[at..at + 6] == *b"hidden")
+        .collect();
+    assert!(!names.is_empty(), "its name");
+    for head in names.into_iter().map(|name| name - 16) {
+        assert_eq!(bytes[head..head + 2], [6, 1], "length and index");
+        bytes[head + 1] = 9;
+    }
+    std::fs::write(image.path(), &bytes).expect("room");
+    on_image(&image, |fs| {
+        let listed = fs.xattrs("/file").expect("no damage");
+        let listed: Vec<_> = listed.iter().map(|xattr| &xattr.name[..]).collect();
+        assert_eq!(listed, [b"user.shown"]);
+        assert!(fs.damage().failed.is_empty(), "{:?}", fs.damage());
+    });
+}
+
+/// As in Linux: a full block keeps no room for names from a value that lies in an inode of its own.
+#[test]
+fn value_gets_an_inode_where_values_have_filled_the_block() {
+    let image = Image::builder()
+        .block_size(4096)
+        .args(&["-I", "128"])
+        .build();
+    on_image(&image, |fs| {
+        write(fs, "/file", b"");
+        fs.set_xattr("/file", "user.big", &[1; 3900], XattrMode::Create)
+            .expect("room");
+    });
+    debugfs(image.path(), &["feature ea_inode"]);
+    on_image(&image, |fs| {
+        fs.set_xattr("/file", "user.s", &[2; 50], XattrMode::Create)
+            .expect("an inode for it");
+        let value = fs.xattr("/file", "user.s").expect("it reads");
+        assert_eq!(value.as_deref(), Some(&[2; 50][..]));
     });
 }
 

@@ -130,6 +130,11 @@ impl<'a> Entries<'a> {
     /// Puts an attribute that is not there into the inode if it fits, else into the block; whether it
     /// fits.
     pub(super) fn add(&mut self, new: XattrEntry<'a>, room: &Room, touched: &mut Touched) -> bool {
+        // Room for names is kept from values that lie here, and not from one that has an inode.
+        let reserve = match new.bytes() {
+            Some(value) if !value.is_empty() => room.reserve,
+            _ => 0,
+        };
         self.in_inode.push(new);
         if xattr::build_in_inode(&self.in_inode, room.area).is_some() {
             touched.inode = true;
@@ -137,7 +142,7 @@ impl<'a> Entries<'a> {
         }
         self.in_block.extend(self.in_inode.pop());
         touched.block = true;
-        xattr::build_block(&self.in_block, room.block, room.reserve).is_some()
+        xattr::build_block(&self.in_block, room.block, reserve).is_some()
     }
 
     /// How many values have inodes of their own.
