@@ -133,7 +133,7 @@ fn values_have_inodes_of_their_own_where_the_block_has_no_room() {
             file(b"one"),
         ]
     };
-    for parts in [(0..100).flat_map(one).collect(), several] {
+    for parts in [(0..30).flat_map(one).collect(), several] {
         fs::write(&source, archive(&parts)).unwrap();
         let mut tree = from_archive(&source).unwrap();
         let options = options(&tree, |mkfs| mkfs.features("ea_inode").unwrap());
