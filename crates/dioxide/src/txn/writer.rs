@@ -310,12 +310,20 @@ pub(crate) struct Discarder {
     device: Arc<dyn dioxide_block::Device>,
     block_bits: u32,
     cluster_ratio: u32,
+    blocks_count: u64,
 }
 
 impl Discarder {
-    fn run(&self, start: Pblk, clusters: u32) {
+    /// Where a run of clusters begins on the device, and how long it is. The last cluster may end behind the file system, where
+    /// somebody else's bytes are.
+    fn bytes(&self, start: Pblk, clusters: u32) -> (u64, u64) {
         let blocks = u64::from(clusters) * u64::from(self.cluster_ratio);
-        let (at, len) = (start.0 << self.block_bits, blocks << self.block_bits);
+        let blocks = blocks.min(self.blocks_count.saturating_sub(start.0));
+        (start.0 << self.block_bits, blocks << self.block_bits)
+    }
+
+    fn run(&self, start: Pblk, clusters: u32) {
+        let (at, len) = self.bytes(start, clusters);
         if let Err(error) = self.device.discard(at, len) {
             tracing::debug!(%error, at, len, "discard failed");
         }
@@ -333,8 +341,9 @@ impl Mount {
         let start = bytes.start.div_ceil(self.block_bytes());
         let end = (bytes.end >> self.block_bits).max(start);
         let least = min_len.div_ceil(cluster).clamp(1, u32::MAX.into()) as u32;
+        let discarder = self.discarder();
         let mut discard = |run: crate::alloc::Run| {
-            let (at, len) = (run.start.0 << self.block_bits, u64::from(run.len) * cluster);
+            let (at, len) = discarder.bytes(run.start, run.len);
             Ok(self.device.discard(at, len)?)
         };
         let blocks = Pblk(start)..Pblk(end);
@@ -349,6 +358,7 @@ impl Mount {
             device: self.device.clone(),
             block_bits: self.block_bits,
             cluster_ratio: self.sb.cluster_ratio(),
+            blocks_count: self.sb.blocks_count(),
         }
     }
 }
@@ -395,5 +405,23 @@ impl Edit for Reader<'_> {
 
     fn forget(&mut self, _: Pblk) -> dioxide_journal::Result<()> {
         Self::refuse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dioxide_block::mem::MemDevice;
+
+    #[test]
+    fn discard_ends_with_the_file_system() {
+        let discarder = Discarder {
+            device: Arc::new(MemDevice::new(1 << 20)),
+            block_bits: 10,
+            cluster_ratio: 16,
+            blocks_count: 1000,
+        };
+        assert_eq!(discarder.bytes(Pblk(960), 2), (960 << 10, 32 << 10));
+        assert_eq!(discarder.bytes(Pblk(976), 2), (976 << 10, 24 << 10));
     }
 }
