@@ -12,6 +12,7 @@ mod codec;
 mod header;
 mod pax;
 mod reader;
+mod records;
 mod sparse;
 pub mod write;
 
@@ -20,6 +21,11 @@ pub use reader::{ReadOptions, read};
 
 /// What everything in an archive is a multiple of.
 const BLOCK: usize = 512;
+
+/// Longest extended header, and most of all global ones that is kept: attributes make them long.
+const EXTENDED_MAX: u64 = 16 << 20;
+/// Longest name or link target of GNU's form.
+const LONG_NAME_MAX: u64 = 1 << 16;
 
 /// How many bytes fill the last block.
 fn padding(bytes: u64) -> u64 {

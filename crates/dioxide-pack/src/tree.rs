@@ -15,6 +15,7 @@ use crate::entry::{Entry, FileData, Kind, NAME_MAX, XATTR_VALUE_MAX, split};
 use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
 use crate::sink::Sink;
+use dioxide::Xattr;
 use dioxide::format::inode::InodeFlags;
 use std::collections::HashMap;
 
@@ -24,6 +25,13 @@ const TARGET_MAX: usize = 4095;
 const DEPTH_MAX: usize = 900;
 /// Longest path, as Linux has it: longer ones could not be opened at their target.
 const PATH_MAX: usize = 4095;
+/// What an attribute takes in memory beside its bytes.
+pub(crate) const XATTR_BYTES: u64 = 64;
+/// Most that attributes take in memory of which the source has no bytes for each entry: those of
+/// further names of a file, and of global headers.
+const COPIES_MAX: u64 = 256 << 20;
+/// Of what an entry has so much is not counted: no more than the entry itself.
+const COPY_FREE: u64 = 256;
 
 /// Where the bytes of a tree's files are.
 pub trait Contents: Send {
@@ -276,12 +284,20 @@ pub(crate) fn clean_path(name: &[u8]) -> Result<Vec<u8>, String> {
     Ok(path)
 }
 
+/// What attributes take in memory.
+pub(crate) fn weight(xattrs: &[Xattr]) -> u64 {
+    let of_one = |xattr: &Xattr| XATTR_BYTES + (xattr.name.len() + xattr.value.len()) as u64;
+    xattrs.iter().map(of_one).sum()
+}
+
 /// Gathers entries in any order, and makes a tree of them.
 pub(crate) struct Builder {
     filter: Filter,
     entries: Vec<Entry>,
     by_path: HashMap<Vec<u8>, usize>,
     warnings: Vec<Warning>,
+    /// What counts of [`COPIES_MAX`].
+    copied: u64,
 }
 
 impl Builder {
@@ -291,6 +307,7 @@ impl Builder {
             entries: Vec::new(),
             by_path: HashMap::new(),
             warnings: Vec::new(),
+            copied: 0,
         }
     }
 
@@ -305,6 +322,24 @@ impl Builder {
     /// Whether the filter leaves out this file of the host.
     pub(crate) fn leaves_out(&self, id: (u64, u64)) -> bool {
         self.filter.exclude_file == Some(id)
+    }
+
+    /// Counts `copies` of attributes that take so many bytes each, before they are made.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for more than memory should hold.
+    pub(crate) fn copy(&mut self, name: &[u8], bytes: u64, copies: u64) -> Result<()> {
+        let counted = bytes.saturating_sub(COPY_FREE).saturating_mul(copies);
+        self.copied = self.copied.saturating_add(counted);
+        match self.copied <= COPIES_MAX {
+            true => Ok(()),
+            false => Err(Error::refused(
+                name,
+                format!(
+                    "attributes of many entries at once, with which all copies take over {COPIES_MAX} bytes of memory"
+                ),
+            )),
+        }
     }
 
     /// Adds an entry, whose path must be clean, unless the filter leaves it out.
@@ -361,7 +396,7 @@ impl Builder {
     /// [`Error::Refused`] for an entry below what is no directory.
     pub(crate) fn finish(mut self, contents: Box<dyn Contents>) -> Result<Tree> {
         self.make_parents()?;
-        let links = self.take_links();
+        let links = self.take_links()?;
         self.entries.sort_by(|a, b| in_order(&a.path, &b.path));
         self.give_links(links);
         Ok(Tree {
@@ -405,7 +440,10 @@ impl Builder {
     }
 
     /// All names of files that have several, by the name that has the file.
-    fn take_links(&self) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if these have too many attributes together.
+    fn take_links(&mut self) -> Result<HashMap<Vec<u8>, Vec<Vec<u8>>>> {
         let mut names: HashMap<Vec<u8>, Vec<Vec<u8>>> = HashMap::new();
         for entry in &self.entries {
             if let Kind::HardLink(target) = &entry.kind {
@@ -413,7 +451,14 @@ impl Builder {
                 of.push(entry.path.clone());
             }
         }
-        names
+        for at in 0..self.entries.len() {
+            let entry = &self.entries[at];
+            if let Some(others) = names.get(&entry.path) {
+                let path = entry.path.clone();
+                self.copy(&path, weight(&entry.xattrs), others.len() as u64)?;
+            }
+        }
+        Ok(names)
     }
 
     /// Moves each file to the first of its names.

@@ -5,12 +5,11 @@ use dioxide::Timestamp;
 /// One record.
 pub(super) type Record = (Vec<u8>, Vec<u8>);
 
-/// Splits an extended header into records.
+/// Splits an extended header into records, and passes the key and value of each to `take`.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn parse(mut rest: &[u8]) -> Result<Vec<Record>, String> {
-    let mut records = Vec::new();
+pub(super) fn parse(mut rest: &[u8], mut take: impl FnMut(&[u8], &[u8])) -> Result<(), String> {
     // Some programs fill the block up.
     while !rest.iter().all(|&byte| byte == 0) {
         let space = rest.iter().take(20).position(|&byte| byte == b' ');
@@ -27,10 +26,10 @@ pub(super) fn parse(mut rest: &[u8]) -> Result<Vec<Record>, String> {
         let record = record.ok_or("an extended header's record without an end")?;
         let equals = record.iter().position(|&byte| byte == b'=');
         let equals = equals.ok_or("an extended header's record without '='")?;
-        records.push((record[..equals].to_vec(), record[equals + 1..].to_vec()));
+        take(&record[..equals], &record[equals + 1..]);
         rest = after;
     }
-    Ok(records)
+    Ok(())
 }
 
 /// Appends a record.
@@ -165,6 +164,12 @@ pub(super) fn base64(text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
+    fn records(header: &[u8]) -> Result<Vec<Record>, String> {
+        let mut records = Vec::new();
+        let take = |key: &[u8], value: &[u8]| records.push((key.to_vec(), value.to_vec()));
+        parse(header, take).map(|()| records)
+    }
+
     #[test]
     fn record_whose_length_gains_a_digit_by_itself_is_read_back() {
         for len in [
@@ -175,7 +180,7 @@ mod tests {
             push(&mut header, b"path", &value);
             push(&mut header, b"b", b"");
             let expected = vec![(b"path".to_vec(), value), (b"b".to_vec(), vec![])];
-            assert_eq!(parse(&header), Ok(expected), "{len}");
+            assert_eq!(records(&header), Ok(expected), "{len}");
         }
     }
 
@@ -193,7 +198,7 @@ mod tests {
             b"99999999999999999999 a=b\n",
             b"+6 a=b\n",
         ] {
-            assert!(parse(header).is_err(), "{}", header.escape_ascii());
+            assert!(records(header).is_err(), "{}", header.escape_ascii());
         }
     }
 

@@ -6,15 +6,15 @@
 
 use super::codec::{Compression, decoder, detect};
 use super::header::{self, Header};
-use super::pax::{self, Record};
+use super::pax;
+use super::records::{Records, Table};
 use super::sparse::Map;
-use super::{BLOCK, acl, padding};
+use super::{BLOCK, EXTENDED_MAX, LONG_NAME_MAX, padding};
 use crate::entry::{Entry, FileData, Kind};
 use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
 use crate::source::CHUNK_BYTES;
-use crate::tree::{Builder, Contents, Tree, Watch, clean_path, go_on};
-use dioxide::{Timestamp, Xattr};
+use crate::tree::{Builder, Contents, Tree, Watch, clean_path, go_on, weight};
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -23,10 +23,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Longest extended header: attributes make them long.
-const EXTENDED_MAX: u64 = 16 << 20;
-/// Longest name or link target of GNU's form.
-const LONG_NAME_MAX: u64 = 1 << 16;
+/// Most that the attributes of all entries take in memory, of which each was in the archive.
+const XATTRS_ALL_MAX: u64 = 1 << 30;
 
 /// How to read an archive.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +90,8 @@ pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Resu
         input,
         pos: 0,
         builder: Builder::new(options.filter),
-        global: Vec::new(),
+        global: Table::default(),
+        xattr_bytes: 0,
         buf: vec![0; 1 << 16],
     };
     let mut done = 0;
@@ -148,8 +147,10 @@ struct Reader {
     /// In the archive, uncompressed.
     pos: u64,
     builder: Builder,
-    /// Records of global headers, the latest last.
-    global: Vec<Record>,
+    /// Records of global headers.
+    global: Table,
+    /// What the attributes of entries take that are not global.
+    xattr_bytes: u64,
     buf: Vec<u8>,
 }
 
@@ -158,7 +159,7 @@ struct Reader {
 struct Extension {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
-    records: Vec<Record>,
+    records: Table,
 }
 
 impl Reader {
@@ -252,12 +253,16 @@ impl Reader {
             };
             extended = true;
             match header.kind() {
-                b'x' | b'X' => extension.records = self.records(&header)?,
+                b'x' | b'X' => {
+                    let data = self.small(&header, EXTENDED_MAX)?;
+                    extension.records = Table::default();
+                    let read = extension.records.read(&data);
+                    read.map_err(|what| self.damaged(what))?;
+                }
                 b'g' => {
-                    let records = self.records(&header)?;
-                    self.global
-                        .retain(|old| !records.iter().any(|new| new.0 == old.0));
-                    self.global.extend(records);
+                    let data = self.small(&header, EXTENDED_MAX)?;
+                    let read = self.global.read_global(&data);
+                    read.map_err(|what| self.damaged(what))?;
                     extended = false;
                 }
                 b'L' => extension.path = Some(self.long_name(&header)?),
@@ -287,11 +292,6 @@ impl Reader {
         }
     }
 
-    fn records(&mut self, header: &Header) -> Result<Vec<Record>> {
-        let data = self.small(header, EXTENDED_MAX)?;
-        pax::parse(&data).map_err(|what| self.damaged(what))
-    }
-
     fn long_name(&mut self, header: &Header) -> Result<Vec<u8>> {
         let mut name = self.small(header, LONG_NAME_MAX)?;
         if name.last() == Some(&0) {
@@ -317,8 +317,10 @@ impl Reader {
     }
 
     fn entry(&mut self, header: &Header, extension: Extension) -> Result<()> {
-        let records: Vec<&Record> = self.global.iter().chain(&extension.records).collect();
-        let info = Records(&records);
+        let info = Records {
+            global: &self.global,
+            own: &extension.records,
+        };
         let raw = info
             .last(b"GNU.sparse.name")
             .or(info.last(b"path"))
@@ -332,7 +334,7 @@ impl Reader {
             .or(extension.link);
         let link = link.unwrap_or_else(|| header.text(header::LINK).to_vec());
         let mut entry = info.attributes(header).map_err(refused)?;
-        let map = Map::of_records(&records).map_err(refused)?;
+        let map = info.map().map_err(refused)?;
         let stored = match info.number(b"size").map_err(refused)? {
             Some(size) if size > i64::MAX as u64 / 2 => {
                 return Err(refused(format!("a size of {size} bytes")));
@@ -350,6 +352,16 @@ impl Reader {
             in_data: info.last(b"GNU.sparse.major") == Some(b"1"),
         };
         let keep = !self.builder.excludes(&path);
+        if keep {
+            let (all, own) = (weight(&entry.xattrs), extension.records.weight());
+            self.builder.copy(&raw, all.saturating_sub(own), 1)?;
+            self.xattr_bytes += all.min(own);
+            if self.xattr_bytes > XATTRS_ALL_MAX {
+                return Err(refused(format!(
+                    "the attributes up to here take over {XATTRS_ALL_MAX} bytes of memory"
+                )));
+            }
+        }
         let device = || device(header).map_err(refused);
         // What is no regular file has no data, whatever its size says: some programs put there the
         // size of the file that a hard link leads to.
@@ -583,96 +595,6 @@ struct Sparse {
     size: Option<u64>,
     map: Option<Map>,
     in_data: bool,
-}
-
-/// Records of global and own headers, in this order.
-struct Records<'a>(&'a [&'a Record]);
-
-impl Records<'_> {
-    /// The value of the last record with this key; an empty one takes back those before.
-    fn last(&self, key: &[u8]) -> Option<&[u8]> {
-        let last = self.0.iter().rev().find(|record| record.0 == key)?;
-        Some(&last.1[..]).filter(|value| !value.is_empty())
-    }
-
-    fn number(&self, key: &[u8]) -> Result<Option<u64>, String> {
-        let Some(value) = self.last(key) else {
-            return Ok(None);
-        };
-        match pax::decimal(value) {
-            Some(number) => Ok(Some(number)),
-            None => Err(format!("{} is '{}'", shown(key), shown(value))),
-        }
-    }
-
-    /// An entry with all but its path and kind.
-    fn attributes(&self, header: &Header) -> Result<Entry, String> {
-        let id = |key: &[u8], field| {
-            let number = match self.number(key)? {
-                Some(number) => i128::from(number),
-                None => header.number(field)?,
-            };
-            u32::try_from(number).map_err(|_| format!("{} is {number}", shown(key)))
-        };
-        let mtime = match self.last(b"mtime") {
-            Some(text) => pax::time(text).ok_or_else(|| format!("mtime is '{}'", shown(text)))?,
-            None => {
-                let secs = header.number(header::MTIME)?;
-                let secs = i64::try_from(secs).map_err(|_| format!("mtime is {secs}"))?;
-                Timestamp { secs, nanos: 0 }
-            }
-        };
-        Ok(Entry {
-            permissions: (header.number(header::MODE)? & 0o7777) as u16,
-            uid: id(b"uid", header::UID)?,
-            gid: id(b"gid", header::GID)?,
-            xattrs: self.xattrs()?,
-            ..Entry::default_directory(Vec::new(), mtime)
-        })
-    }
-
-    /// Archives of libarchive have attributes twice, those of GNU tar lists twice.
-    fn xattrs(&self) -> Result<Vec<Xattr>, String> {
-        let mut xattrs: Vec<Xattr> = Vec::new();
-        let mut add = |name: Vec<u8>, value: Vec<u8>, again: bool| {
-            let before = xattrs.iter_mut().find(|xattr| xattr.name == name);
-            match before {
-                Some(xattr) if again => xattr.value = value,
-                Some(_) => {}
-                None => xattrs.push(Xattr { name, value }),
-            }
-        };
-        for (key, value) in self.0 {
-            if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                add(pax::unescape(name), value.clone(), true);
-            }
-        }
-        // As GNU tar has it.
-        if let Some(label) = self.last(b"RHT.security.selinux") {
-            add(b"security.selinux".to_vec(), label.to_vec(), false);
-        }
-        for (key, value) in self.0 {
-            if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-                let value =
-                    pax::base64(value).ok_or_else(|| format!("{} is no base 64", shown(key)))?;
-                add(pax::unescape(name), value, false);
-            }
-        }
-        for (key, name) in [
-            (&b"SCHILY.acl.access"[..], &b"system.posix_acl_access"[..]),
-            (b"SCHILY.acl.default", b"system.posix_acl_default"),
-        ] {
-            if xattrs.iter().any(|xattr| xattr.name == name) {
-                continue;
-            }
-            let list = self.last(key).map(acl::from_text).transpose()?;
-            xattrs.extend(list.flatten().map(|value| Xattr {
-                name: name.to_vec(),
-                value,
-            }));
-        }
-        Ok(xattrs)
-    }
 }
 
 /// Data that lies in one file, each file's segments one behind the other.

@@ -37,8 +37,19 @@ impl Map {
         Ok(())
     }
 
+    /// Whether a record with this key is part of a map.
+    pub(super) fn has_key(key: &[u8]) -> bool {
+        let keys = [
+            &b"GNU.sparse.map"[..],
+            b"GNU.sparse.offset",
+            b"GNU.sparse.numbytes",
+            b"GNU.sparse.numblocks",
+        ];
+        keys.contains(&key)
+    }
+
     /// PAX 0.0 (a record for each number) and 0.1 (one record for all); none if it is neither.
-    pub(super) fn of_records(records: &[&Record]) -> Result<Option<Map>, String> {
+    pub(super) fn of_records(records: &[Record]) -> Result<Option<Map>, String> {
         let bad = || "a sparse file's map that is none".to_owned();
         let mut numbers = Vec::new();
         let mut found = false;

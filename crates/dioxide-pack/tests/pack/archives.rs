@@ -2,10 +2,22 @@
 
 use crate::support::*;
 use dioxide_pack::tar::{self, ReadOptions};
-use dioxide_pack::{Filter, Pattern};
+use dioxide_pack::{Filter, Pattern, source};
 use dioxide_testkit::need_root;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
+
+/// What Python reads of an archive: path, size and a sum of the bytes of each file.
+const BY_PYTHON: &str = "
+import sys, tarfile, zlib
+with tarfile.open(sys.argv[1]) as archive:
+    for member in archive:
+        if member.isreg():
+            data = archive.extractfile(member).read()
+            print(member.name, len(data), zlib.crc32(data))
+";
 
 /// What a format does not keep.
 #[derive(Clone, Copy, PartialEq)]
@@ -257,4 +269,43 @@ fn what_is_excluded_from_an_archive_is_neither_kept_nor_spooled() {
         fs::read(to.join("d/g")).unwrap(),
         dioxide_testkit::pattern(3, 0, 5000)
     );
+}
+
+#[test]
+fn sparse_file_with_a_long_name_has_it_for_every_program() {
+    let dir = scratch();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    let long = "n".repeat(200);
+    // The name in the header ends with a slash where it is cut.
+    let directory = "d".repeat(97);
+    fs::create_dir_all(from.join(&directory)).unwrap();
+    let content = dioxide_testkit::pattern(5, 0, 4096);
+    let paths = [long.clone(), format!("{directory}/{long}")];
+    for path in &paths {
+        let file = fs::File::create(from.join(path)).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(&content, 1 << 19).unwrap();
+    }
+    let archive = dir.path().join("a.tar");
+    let mut tree = source::folder::read(&from, Filter::default()).unwrap();
+    to_archive(&mut tree, &archive);
+    fs::create_dir(&to).unwrap();
+    run("tar", &["-C", name(&to), "-xf", name(&archive)]);
+    assert_same(&walk(&to), &walk(&from));
+    let ours = dir.path().join("ours");
+    to_folder(&mut from_archive(&archive).unwrap(), &ours);
+    assert_same(&walk(&ours), &walk(&from));
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("skipped: needs python3");
+        return;
+    }
+    let seen = run("python3", &["-c", BY_PYTHON, name(&archive)]);
+    let whole = fs::read(from.join(&long)).unwrap();
+    let mut crc = flate2::Crc::new();
+    crc.update(&whole);
+    let mut expected = paths.map(|path| format!("./{path} {} {}", whole.len(), crc.sum()));
+    expected.sort();
+    let mut seen: Vec<_> = seen.lines().collect();
+    seen.sort();
+    assert_eq!(seen, expected);
 }

@@ -1,11 +1,13 @@
 //! Any bytes: never a panic, never more memory than bytes ask for.
 
-use crate::refusals::{archive, directory, entry, file, pax, sum};
+use crate::refusals::{archive, directory, entry, extended, file, pax, sum};
 use crate::support::{from_archive, name, run, scratch};
+use dioxide_pack::{Result, Tree};
 use dioxide_testkit::memory::peak_of;
 use proptest::prelude::*;
 use std::fs;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// What reading may take beside the buffers, for an archive of a few KiB.
 const MOST_BYTES: usize = 4 << 20;
@@ -34,6 +36,7 @@ fn seeds() -> Vec<Vec<u8>> {
         ("mtime", b"12.5"),
     ];
     vec![archive(&[
+        extended(b'g', &[("uid", b"7"), ("SCHILY.xattr.user.a", b"c")]),
         directory(b"d/"),
         pax(&xattrs),
         file(b"d/f"),
@@ -86,6 +89,134 @@ fn read(bytes: &[u8]) -> usize {
         bytes.len()
     );
     all
+}
+
+/// For how long this thread has run: others may take the processors.
+fn busy() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Reads an archive that says much of its entries, which is soon done; the tree, and the most memory it took.
+#[track_caller]
+fn soon(parts: &[Vec<u8>]) -> (Result<Tree>, usize) {
+    let dir = scratch();
+    let path = dir.path().join("a");
+    fs::write(&path, archive(parts)).unwrap();
+    let started = busy();
+    let mut tree = None;
+    let peak = peak_of(|| tree = Some(from_archive(&path)));
+    let took = busy() - started;
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    (tree.unwrap(), peak)
+}
+
+#[track_caller]
+fn soon_refused(parts: &[Vec<u8>], why: &str) -> usize {
+    let (tree, peak) = soon(parts);
+    let error = tree.expect_err("to be refused").to_string();
+    assert!(error.contains(why), "{error}");
+    peak
+}
+
+fn keys(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("{prefix}{i:06}")).collect()
+}
+
+/// A record for each key, all with this value.
+fn with_value<'a>(keys: &'a [String], value: &'a [u8]) -> Vec<(&'a str, &'a [u8])> {
+    keys.iter().map(|key| (&key[..], value)).collect()
+}
+
+#[test]
+fn many_records_of_an_entry_take_time_in_proportion() {
+    let names = keys("SCHILY.xattr.user.", 8000);
+    let mut records = with_value(&names, b"1");
+    let again = records[7999].0;
+    records.extend((0..500_000).map(|_| (again, &b"2"[..])));
+    records.push((again, b"last"));
+    let (tree, _) = soon(&[pax(&records), file(b"f")]);
+    let tree = tree.unwrap();
+    let xattrs = &tree.entries()[1].xattrs;
+    assert_eq!(xattrs.len(), 8000);
+    assert!(xattrs[..7999].iter().all(|xattr| xattr.value == b"1"));
+    assert_eq!(xattrs[7999].name, b"user.007999");
+    assert_eq!(xattrs[7999].value, b"last");
+}
+
+#[test]
+fn many_global_records_take_time_in_proportion_and_the_last_counts() {
+    let others = keys("COMMENT.", 200_000);
+    let others = extended(b'g', &with_value(&others, b"1"));
+    let global = |records: &[(&str, &[u8])]| extended(b'g', records);
+    let (tree, _) = soon(&[
+        others.clone(),
+        global(&[("uid", b"1"), ("gid", b"2"), ("SCHILY.xattr.user.a", b"1")]),
+        others,
+        global(&[("gid", b""), ("SCHILY.xattr.user.a", b"2")]),
+        file(b"f"),
+        pax(&[("uid", b"3"), ("SCHILY.xattr.user.a", b"3")]),
+        file(b"g"),
+        pax(&[("uid", b"")]),
+        file(b"h"),
+    ]);
+    let tree = tree.unwrap();
+    let rows: Vec<_> = tree.entries()[1..]
+        .iter()
+        .map(|entry| (entry.uid, entry.gid, &entry.xattrs[0].value[..]))
+        .collect();
+    let expected: [(u32, u32, &[u8]); 3] = [(1, 0, b"2"), (3, 0, b"3"), (0, 0, b"2")];
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn more_attributes_than_ext4_has_are_refused() {
+    let names = keys("SCHILY.xattr.user.", 100_000);
+    let records = with_value(&names, b"");
+    soon_refused(&[pax(&records), file(b"f")], "f: over 8192 attributes");
+    let global = extended(b'g', &records);
+    soon_refused(&[global, file(b"f")], "f: over 8192 attributes");
+    let (own, both) = records[..8192 + 1].split_at(4096);
+    let parts = [extended(b'g', both), pax(own), file(b"f")];
+    soon_refused(&parts, "f: over 8192 attributes");
+    let (tree, _) = soon(&[extended(b'g', both), pax(&own[1..]), file(b"f")]);
+    assert_eq!(tree.unwrap().entries()[1].xattrs.len(), 8192);
+}
+
+#[test]
+fn global_records_are_bounded_together_and_where_each_entry_has_them() {
+    let value = vec![b'v'; 60_000];
+    let names = keys("SCHILY.xattr.user.", 300);
+    let records = with_value(&names, &value);
+    let global = |range| extended(b'g', &records[range]);
+    // What takes the place of another counts once.
+    let parts = [global(0..200), global(0..200), file(b"f")];
+    assert_eq!(soon(&parts).0.unwrap().entries()[1].xattrs.len(), 200);
+    let parts = [global(0..200), global(200..300), file(b"f")];
+    soon_refused(
+        &parts,
+        "global headers of 18007200 bytes together; 16777216",
+    );
+    let both = [global(0..200), pax(&records[200..300]), file(b"f")];
+    soon_refused(&both, "f: 18003300 bytes of attributes; 16777216");
+    let map = [("GNU.sparse.map", &b"0,1"[..])];
+    soon_refused(&[extended(b'g', &map), file(b"f")], "in a global header");
+    let long = vec![b'/'; 70_000];
+    let path = extended(b'g', &[("path", &long)]);
+    soon_refused(&[path, file(b"f")], "a global path of over 65536 bytes");
+    // Attributes of 6 MB, of a hundred entries.
+    let files = keys("f", 100);
+    let entries = files.iter().map(|name| file(name.as_bytes()));
+    let parts: Vec<_> = [global(0..100)].into_iter().chain(entries).collect();
+    let peak = soon_refused(&parts, "all copies take over 268435456 bytes");
+    assert!(peak < 320 << 20, "{peak} bytes of memory");
+    let links = files[1..]
+        .iter()
+        .map(|name| entry(name.as_bytes(), b'1', b"f000000", b""));
+    let first = [pax(&records[..100]), file(b"f000000")];
+    let parts: Vec<_> = first.into_iter().chain(links).collect();
+    let peak = soon_refused(&parts, "f000000: attributes of many entries at once");
+    assert!(peak < 64 << 20, "{peak} bytes of memory");
 }
 
 #[test]

@@ -44,6 +44,11 @@ pub fn directory(name: &[u8]) -> Vec<u8> {
 }
 
 pub fn pax(records: &[(&str, &[u8])]) -> Vec<u8> {
+    extended(b'x', records)
+}
+
+/// An extended header of either kind.
+pub fn extended(kind: u8, records: &[(&str, &[u8])]) -> Vec<u8> {
     let mut data = Vec::new();
     for (key, value) in records {
         let rest = key.len() + value.len() + 3;
@@ -53,7 +58,7 @@ pub fn pax(records: &[(&str, &[u8])]) -> Vec<u8> {
         data.extend(*value);
         data.push(b'\n');
     }
-    entry(b"pax", b'x', b"", &data)
+    entry(b"pax", kind, b"", &data)
 }
 
 pub fn archive(parts: &[Vec<u8>]) -> Vec<u8> {
