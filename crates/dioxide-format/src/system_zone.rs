@@ -34,10 +34,8 @@ impl SystemZone {
                 .map(|(group, desc)| group_ranges(sb, group, desc)),
         );
         ranges.extend(others);
-        ranges.retain(|range| !range.is_empty());
-        ranges.sort_unstable_by_key(|range| range.start);
         Self {
-            ranges: merge(ranges),
+            ranges: joined(ranges),
         }
     }
 
@@ -94,9 +92,12 @@ fn runs(groups: impl Iterator<Item = [Range<u64>; KINDS]>) -> Vec<Range<u64>> {
     ranges
 }
 
-fn merge(sorted: Vec<Range<u64>>) -> Vec<Range<u64>> {
+/// What ranges in any order hold, as ranges in order that are not empty, and neither overlap nor touch.
+pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();
-    for range in sorted {
+    for range in ranges {
         match merged.last_mut() {
             Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
             _ => merged.push(range),

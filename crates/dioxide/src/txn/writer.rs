@@ -322,10 +322,14 @@ impl Discarder {
         (start.0 << self.block_bits, blocks << self.block_bits)
     }
 
-    fn run(&self, start: Pblk, clusters: u32) {
+    fn discard(&self, start: Pblk, clusters: u32) -> Result<()> {
         let (at, len) = self.bytes(start, clusters);
-        if let Err(error) = self.device.discard(at, len) {
-            tracing::debug!(%error, at, len, "discard failed");
+        Ok(self.device.discard(at, len)?)
+    }
+
+    fn run(&self, start: Pblk, clusters: u32) {
+        if let Err(error) = self.discard(start, clusters) {
+            tracing::debug!(%error, block = start.0, clusters, "discard failed");
         }
     }
 }
@@ -342,10 +346,7 @@ impl Mount {
         let end = (bytes.end >> self.block_bits).max(start);
         let least = min_len.div_ceil(cluster).clamp(1, u32::MAX.into()) as u32;
         let discarder = self.discarder();
-        let mut discard = |run: crate::alloc::Run| {
-            let (at, len) = discarder.bytes(run.start, run.len);
-            Ok(self.device.discard(at, len)?)
-        };
+        let mut discard = |run: crate::alloc::Run| discarder.discard(run.start, run.len);
         let blocks = Pblk(start)..Pblk(end);
         let clusters = writer
             .blocks

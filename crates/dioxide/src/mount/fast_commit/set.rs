@@ -1,5 +1,6 @@
 //! Sets of numbers, by the ranges that they make up: a file can have a billion clusters.
 
+use dioxide_format::system_zone::joined;
 use std::ops::Range;
 
 /// Ranges in order, which neither overlap nor touch.
@@ -8,17 +9,7 @@ pub(super) struct Set(Vec<Range<u64>>);
 
 impl FromIterator<Range<u64>> for Set {
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Set {
-        let some = ranges.into_iter().filter(|range| !range.is_empty());
-        let mut sorted: Vec<Range<u64>> = some.collect();
-        sorted.sort_unstable_by_key(|range| range.start);
-        let mut merged: Vec<Range<u64>> = Vec::new();
-        for range in sorted {
-            match merged.last_mut() {
-                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => merged.push(range),
-            }
-        }
-        Set(merged)
+        Set(joined(ranges.into_iter().collect()))
     }
 }
 
