@@ -51,9 +51,19 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use zone::Zones;
 
-/// What [`crate::Fs`] points to.
+/// What [`crate::Fs`] points to. What the short paths look at comes first, in one line of the processor's cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Mount {
+    /// The file-system block in bytes, less 1.
+    pub(crate) block_mask: u64,
+    /// The device's logical block in bytes, less 1.
+    pub(crate) logical_mask: u64,
+    /// log2 of the file-system block in bytes.
+    pub(crate) block_bits: u32,
+    pub(crate) knobs: Knobs,
+    /// Files that ended, and could not be freed then.
+    pub(crate) deferred: Deferred,
     pub(crate) device: Arc<dyn Device>,
     /// The same, to be shown errors that did not come through it.
     pub(crate) fence: Arc<Fence>,
@@ -61,12 +71,6 @@ pub(crate) struct Mount {
     pub(crate) lane: Lane,
     /// As it was when the file system was opened.
     pub(crate) sb: Arc<SuperBlock>,
-    /// log2 of the file-system block in bytes.
-    pub(crate) block_bits: u32,
-    /// The file-system block in bytes, less 1.
-    pub(crate) block_mask: u64,
-    /// The device's logical block in bytes, less 1.
-    pub(crate) logical_mask: u64,
     /// What files can have written atomically, if anything.
     pub(crate) atomic: Option<AtomicUnits>,
     /// Option dioread_nolock.
@@ -86,15 +90,12 @@ pub(crate) struct Mount {
     pub(crate) ways: Ways,
     /// Held while a name moves from one directory to another.
     pub(crate) renaming: Mutex<()>,
-    /// Files that ended, and could not be freed then.
-    pub(crate) deferred: Deferred,
     /// Of the next inode that is made.
     pub(crate) next_generation: CachePadded<AtomicU32>,
     /// For requests that would block a queue.
     pub(crate) workers: Workers,
     /// For deferred completions.
     pub(crate) ioend: Workers,
-    pub(crate) knobs: Knobs,
     /// For what refuses writes later.
     me: Weak<Mount>,
     /// What reading directories needs of the superblock.

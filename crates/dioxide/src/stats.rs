@@ -8,7 +8,7 @@ use crate::sync::slot::{SLOTS, Slot};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One thing that is counted.
+/// One thing that is counted. What requests count comes first, in one line of the processor's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Count {
@@ -16,12 +16,12 @@ pub(crate) enum Count {
     ReadGeneral,
     WriteShared,
     WriteExclusive,
+    CompletedInline,
     LockWait,
     Restart,
     WouldBlock,
     Punt,
     Drain,
-    CompletedInline,
     CompletedDeferred,
 }
 

@@ -66,31 +66,34 @@ pub struct Completion {
 /// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead; also where it would wait for the lock
 /// of who waits for its queue, or in [`Queue::wait`] for requests that wait for another queue of its own. A queue is the
 /// thread's that used it last.
+#[repr(C, align(64))]
 pub struct Queue {
     device: QueueLane,
     core: Core,
 }
 
-/// Everything but the device's queue, so that the two can be borrowed apart.
+/// Everything but the device's queue, so that the two can be borrowed apart. What every request looks at comes first: a thread
+/// that slept for a completion finds none of it in the processor's cache.
+#[repr(C)]
 struct Core {
     mount: Arc<Mount>,
+    table: Arc<InFlightTable>,
+    /// The number that this queue owns, in `_claim`, if one was free.
+    slot: Slot,
     depth: usize,
     /// Pushed and not yet reaped, wherever they are. Counted behind the push: a device that panics there has it not.
     outstanding: usize,
     /// How many of them are with a worker.
     away: usize,
-    /// Those of them that were punted; some may have come back.
-    punted: Vec<Punted>,
     /// How many are reads that end inside a logical block.
     tails: usize,
-    table: Arc<InFlightTable>,
     files: Files,
     ready: VecDeque<Completion>,
+    /// Those requests away that were punted; some may have come back.
+    punted: Vec<Punted>,
     returns: Receiver<Completion>,
     give_back: Sender<Completion>,
     waker: Waker,
-    /// The number that this queue owns, in `_claim`, if one was free.
-    slot: Slot,
     _claim: Option<Claim>,
 }
 
@@ -139,12 +142,13 @@ impl Request {
 }
 
 /// The inodes that requests in flight need, each held once.
+#[repr(C)]
 struct Files {
     inodes: Vec<Arc<Inode>>,
-    index: HashMap<u64, u32>,
     last: u32,
     /// So many are remembered before those of finished requests are forgotten.
     most: usize,
+    index: HashMap<u64, u32>,
 }
 
 const NO_ROOM: &str = "the device's queue is as deep as this one";
@@ -154,14 +158,22 @@ const REMEMBERED_FILES: usize = if cfg!(test) { 16 } else { 4096 };
 
 impl Files {
     #[inline]
-    fn index_of(&mut self, inode: &Arc<Inode>) -> u32 {
+    fn index_of(&mut self, inode: &Arc<Inode>, mount: &Mount, table: &InFlightTable) -> u32 {
         match self.inodes.get(self.last as usize) {
             Some(last) if Arc::ptr_eq(last, inode) => self.last,
-            _ => self.search(inode),
+            _ => self.search(inode, mount, table),
         }
     }
 
-    fn search(&mut self, inode: &Arc<Inode>) -> u32 {
+    fn search(&mut self, inode: &Arc<Inode>, mount: &Mount, table: &InFlightTable) -> u32 {
+        let is_full = self.inodes.len() >= self.most;
+        if is_full && !self.index.contains_key(&inode.in_flight.id()) {
+            self.forget_finished(mount, table);
+        }
+        self.remember(inode)
+    }
+
+    fn remember(&mut self, inode: &Arc<Inode>) -> u32 {
         let next = self.inodes.len() as u32;
         let index = *self.index.entry(inode.in_flight.id()).or_insert(next);
         if index == next {
@@ -171,19 +183,13 @@ impl Files {
         index
     }
 
-    /// Forgets those without a request in the table, if there are many.
-    fn forget_if_many(&mut self, mount: &Mount, table: &InFlightTable) {
-        if self.inodes.len() > self.most {
-            self.forget_finished(mount, table);
-        }
-    }
-
+    /// Forgets those without a request in the table.
     #[cold]
     fn forget_finished(&mut self, mount: &Mount, table: &InFlightTable) {
         let old = std::mem::take(self);
         for slot in table.used() {
             let request = Request::unpack(table.note(slot));
-            let file = self.search(&old.inodes[request.file as usize]);
+            let file = self.remember(&old.inodes[request.file as usize]);
             table.renote(slot, Request { file, ..request }.pack());
         }
         self.most = REMEMBERED_FILES.max(2 * self.inodes.len());
@@ -417,7 +423,9 @@ impl Queue {
     /// Appends what has completed to `done`, without waiting; returns how many.
     pub fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
         let before = done.len();
-        done.extend(self.core.ready.drain(..));
+        if !self.core.ready.is_empty() {
+            self.core.take_ready(done);
+        }
         let finished = done.len();
         let (core, mut now) = (&mut self.core, None);
         core.table.set_owner();
@@ -446,8 +454,6 @@ impl Queue {
         }
         let count = done.len() - before;
         self.core.outstanding -= count;
-        let core = &mut self.core;
-        core.files.forget_if_many(&core.mount, &core.table);
         count
     }
 
@@ -495,7 +501,8 @@ impl Queue {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             // A worker's completion may be one of those that are waited for.
             let want = if self.core.away > 0 { 1 } else { min - count };
-            let looks = !self.core.punted.is_empty() && left.is_none_or(|left| left > LOOK_AFTER);
+            let is_punted = self.core.away > 0 && !self.core.punted.is_empty();
+            let looks = is_punted && left.is_none_or(|left| left > LOOK_AFTER);
             let pause = if looks { Some(LOOK_AFTER) } else { left };
             self.device.wait_for(want as u32, pause)?;
             let reaped = self.reap(done);
@@ -712,7 +719,7 @@ impl Core {
             tag,
             bytes: span as u32,
             span: span as u32,
-            file: self.files.index_of(inode),
+            file: self.files.index_of(inode, &self.mount, &self.table),
             write,
         }
     }
@@ -752,6 +759,12 @@ impl Core {
     #[inline(always)]
     fn request(&self, slot: block::SlotId) -> Request {
         Request::unpack(self.table.note(slot as usize))
+    }
+
+    /// By itself: a queue whose requests are all with the device has none, and the way through an empty deque is long.
+    #[cold]
+    fn take_ready(&mut self, done: &mut Vec<Completion>) {
+        done.extend(self.ready.drain(..));
     }
 
     /// Some of what was reaped may be what a drain waits for.

@@ -16,7 +16,6 @@ use crate::txn::file::Credits;
 use crate::txn::inode::INODE_CREDITS;
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, FileType, Result};
-use crossbeam_utils::CachePadded;
 use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inode::Inode as DiskInode;
 use dioxide_journal::journal::Handle;
@@ -36,9 +35,10 @@ pub(super) enum Fate<'a> {
 
 /// Files that ended with requests in flight.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Deferred {
     /// Whether there are some; asked by every wait for completions.
-    some: CachePadded<AtomicBool>,
+    some: AtomicBool,
     files: Mutex<Vec<Arc<Inode>>>,
 }
 

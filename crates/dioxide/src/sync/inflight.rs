@@ -58,6 +58,8 @@ pub(crate) struct InFlightTable {
     lost: AtomicBool,
     /// How many drains look at this table.
     drains: AtomicU32,
+    /// [`fence::init`], beside what is looked at with it.
+    asymmetric: bool,
 }
 
 impl Entry {
@@ -98,6 +100,7 @@ impl InFlightTable {
             owner: AtomicU64::new(0),
             lost: AtomicBool::new(false),
             drains: AtomicU32::new(0),
+            asymmetric: fence::init(),
         }
     }
 
@@ -168,7 +171,10 @@ impl InFlightTable {
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         // Pairs with the heavy fence in `drain`: either it sees the entries free, or we see it.
-        fence::light();
+        match self.asymmetric {
+            true => fence::light_only(),
+            false => full_fence(Ordering::SeqCst),
+        }
         self.drains.load(Ordering::Relaxed) != 0
     }
 
