@@ -10,9 +10,9 @@ use crate::server::{Server, ServerOptions};
 use crate::stats::{IMAGE_XATTR, OFFSET_XATTR};
 use crate::transport::{self, ConnectOptions, Transport};
 use crate::{Error, Options, sandbox};
-use dioxide::Fs;
-use dioxide::block::file::FileOptions;
+use dioxide::block::{self, file::FileOptions};
 use dioxide::format::features::Incompat;
+use dioxide::{Fs, MountOptions};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -55,7 +55,8 @@ enum End {
 
 impl MountPoint {
     /// Opens an image, replaying its journal, and mounts it on a directory. Returns when the kernel knows that it is served. What cannot be
-    /// written is mounted read-only, and a warning says so. What a server of ours that died left on the directory is detached. Blocks.
+    /// written is mounted read-only, and a warning says so. What a server of ours that died left on the directory is detached. An
+    /// image that is in use is waited for, up to three seconds: a server whose mount is gone may still be closing it. Blocks.
     ///
     /// # Errors
     /// Those of [`Fs::open`]: who else has the image, too; [`Error::Kernel`].
@@ -537,10 +538,10 @@ fn open_alone(image: &Path, options: &Options) -> Result<(Fs, Vec<String>), Erro
 fn open(image: &Path, options: &Options) -> Result<(Fs, Vec<String>), Error> {
     let mut warnings = Vec::new();
     let mount = options.image.clone().read_only(options.read_only);
-    let fs = match Fs::open(image, &mount) {
+    let fs = match open_patiently(image, &mount) {
         Err(error) if !options.read_only && may_not_write(&error) => {
             warnings.push(format!("{error}; mounted read-only"));
-            Fs::open(image, &mount.read_only(true))?
+            open_patiently(image, &mount.read_only(true))?
         }
         opened => opened?,
     };
@@ -552,6 +553,21 @@ fn open(image: &Path, options: &Options) -> Result<(Fs, Vec<String>), Error> {
     }
     warnings.extend(fs.warnings().iter().cloned());
     Ok((fs, warnings))
+}
+
+/// `umount` of the system returns before the server has closed the image, and who mounts it again is refused for as long.
+fn open_patiently(image: &Path, mount: &MountOptions) -> dioxide::Result<Fs> {
+    let began = Instant::now();
+    loop {
+        match Fs::open(image, mount) {
+            Err(dioxide::Error::Device(block::Error::Busy { .. }))
+                if began.elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(PAUSE)
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn may_not_write(error: &dioxide::Error) -> bool {

@@ -37,6 +37,25 @@ fn mount_in_the_background_serves_when_it_returns_and_umount_waits() {
     }
 }
 
+/// The system's own `umount` does not wait for the server, which has much to write.
+#[test]
+fn image_is_mounted_again_while_its_last_server_closes_it() {
+    need_fuse!();
+    let image = Image::builder().size(64 << 20).build();
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..5 {
+        run(dioxide().arg("mount").args([image.path(), dir.path()]));
+        for n in 0..1000 {
+            fs::write(dir.path().join(format!("{round}.{n}")), "few").unwrap();
+        }
+        run(limited("umount").arg("-i").arg(dir.path()));
+    }
+    run(dioxide().arg("mount").args([image.path(), dir.path()]));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5001);
+    run(dioxide().arg("umount").arg(dir.path()));
+    e2fsck_clean(image.path());
+}
+
 #[test]
 fn umount_of_one_mount_of_several_does_not_wait_for_the_others() {
     need_fuse!();
