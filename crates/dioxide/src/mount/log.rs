@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// The journal on a device of its own, if it is that of the file system.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a device that holds no journal, another file system's, or that of several; the device's.
+/// [`Error::Invalid`] for a device that holds no journal, another file system's, or that of several, or whose superblock is damaged;
+/// the device's.
 pub(crate) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log> {
     let wrong = |what: String| Error::Invalid(format!("{}: {what}", device.describe()));
     let bytes = read_span(&**device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock")?;
@@ -25,6 +26,8 @@ pub(crate) fn external(device: &Arc<dyn Device>, sb: &SuperBlock) -> Result<Log>
     if !is_journal_device(&theirs) {
         return Err(wrong("it is no journal device".into()));
     }
+    let intact = theirs.verify_checksum();
+    intact.map_err(|error| wrong(Error::format(error, place).to_string()))?;
     if theirs.uuid() != sb.journal_uuid() {
         return Err(wrong("it is another file system's journal".into()));
     }

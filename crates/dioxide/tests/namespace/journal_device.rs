@@ -3,6 +3,7 @@
 use dioxide::mkfs::uuid_string;
 use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, need_root};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -168,6 +169,33 @@ fn journal_device_of_two_file_systems_is_refused_to_both() {
     );
     let noload = options.clone().noload(true);
     Fs::open(pair.image.path(), &noload).expect("it can be read");
+}
+
+/// Where it has a checksum, as on Linux.
+#[test]
+fn journal_device_with_a_damaged_superblock_is_refused() {
+    need_root!();
+    let pair = Pair::unused("4096");
+    let options = MountOptions::new().journal_path(pair.journal.path());
+    const RO_COMPAT: u64 = 1024 + 0x64;
+    const LABEL: u64 = 1024 + 0x78;
+    let journal = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(pair.journal.path())
+        .expect("an image");
+    // Without the feature nothing tells; with it the checksum that is not there is wrong.
+    journal.write_all_at(b"changed", LABEL).expect("room");
+    let fs = Fs::open(pair.image.path(), &options).expect("it opens");
+    assert_eq!(fs.read_only(), None);
+    fs.close().expect("a clean end");
+    const METADATA_CSUM: [u8; 4] = 0x400u32.to_le_bytes();
+    journal
+        .write_all_at(&METADATA_CSUM, RO_COMPAT)
+        .expect("room");
+    let fs = Fs::open(pair.image.path(), &options).expect("it opens");
+    let why = fs.read_only().expect("it must not be written");
+    assert!(why.contains("superblock") && why.contains("checksum"), "{why}");
 }
 
 fn contents(image: &Image) -> Vec<u8> {
