@@ -526,6 +526,7 @@ impl Drop for Queue {
                 // The device's queue waits or leaks by itself; workers keep what they need alive. Where these wait for another
                 // queue of this thread, nothing is left in the device.
                 if self.core.table.lose() {
+                    self.core.wake_drains();
                     // The table names these objects: others of the same files would be taken for quiet.
                     std::mem::forget(self.core.files.inodes.clone());
                 }

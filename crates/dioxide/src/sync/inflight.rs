@@ -118,11 +118,13 @@ impl InFlightTable {
     }
 
     /// The queue goes, and leaves what is in flight to the device: these inodes are never quiet again, for as long as they are in
-    /// memory. True if there was something.
+    /// memory. True if there was something: then the queue wakes the drains of its inodes by [`InFlight::wake`].
     pub(crate) fn lose(self: &Arc<Self>) -> bool {
         let loses = self.used().next().is_some();
         if loses {
             self.lost.store(true, Ordering::Release);
+            // Pairs with the heavy fence in `drain`: either it sees that, or we see it.
+            full_fence(Ordering::SeqCst);
             // The registry has no other.
             std::mem::forget(self.clone());
         }
@@ -346,15 +348,23 @@ impl InFlight {
         if self.is_quiet_in(&tables) {
             return Ok(false);
         }
-        let mut naming = tables.iter().filter(|table| table.names(self.id));
-        let endless = naming.find_map(|table| match table.lost.load(Ordering::Acquire) {
-            true => Some(Endless::LostQueue),
-            false => table.is_own().then_some(Endless::OwnQueue),
-        });
-        if let Some(why) = endless {
-            return Err(why);
+        let mut own = tables.iter().filter(|table| table.is_own());
+        if !self.is_lost_in(&tables) && own.any(|table| table.names(self.id)) {
+            return Err(Endless::OwnQueue);
         }
-        Ok(self.drain_tables(&tables))
+        let waited = self.drain_tables(&tables);
+        match self.is_lost_in(&tables) {
+            true => Err(Endless::LostQueue),
+            false => Ok(waited),
+        }
+    }
+
+    /// Whether a queue that is gone has left requests on this inode.
+    fn is_lost_in(&self, tables: &[Arc<InFlightTable>]) -> bool {
+        let mut lost = tables
+            .iter()
+            .filter(|table| table.lost.load(Ordering::Acquire));
+        lost.any(|table| table.names(self.id))
     }
 
     fn drain_tables(&self, tables: &[Arc<InFlightTable>]) -> bool {
@@ -365,7 +375,9 @@ impl InFlight {
             count.fetch_add(1, Ordering::Release);
         });
         fence::heavy();
-        let waited = self.left.wait_while(|| !self.is_quiet_in(tables));
+        let waited = self
+            .left
+            .wait_while(|| !self.is_quiet_in(tables) && !self.is_lost_in(tables));
         announced.for_each(|count| {
             count.fetch_sub(1, Ordering::Relaxed);
         });
@@ -444,6 +456,25 @@ mod tests {
         assert!(!inode.is_quiet(&registry));
         assert_eq!(inode.drain(&registry), Err(Endless::LostQueue));
         assert_eq!(InFlight::new(2).drain(&registry), Ok(false));
+    }
+
+    #[test]
+    fn drain_ends_when_the_queue_that_it_waits_for_is_lost() {
+        let registry = InFlightRegistry::default();
+        let table = Arc::new(InFlightTable::new(4));
+        registry.register(&table);
+        let inode = Arc::new(InFlight::new(1));
+        table.raise(0, &inode, [0; 3]);
+        let (done, drained) = std::sync::mpsc::channel();
+        {
+            let inode = inode.clone();
+            std::thread::spawn(move || done.send(inode.drain(&registry)))
+        };
+        assert!(drained.recv_timeout(Duration::from_millis(50)).is_err());
+        assert!(table.lose());
+        inode.wake();
+        let ended = drained.recv_timeout(Duration::from_secs(10));
+        assert_eq!(ended, Ok(Err(Endless::LostQueue)));
     }
 }
 
