@@ -388,12 +388,12 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         return Ok(Unmounted::Elsewhere);
     }
     let began = Instant::now();
-    // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
-    while is_locked(&image, &begin) && (writable || began.elapsed() < PATIENCE) {
+    while is_locked(&image, &begin) {
+        let is_late = began.elapsed() >= PATIENCE;
         match &device {
-            Some(device) if began.elapsed() >= PATIENCE && device.is_there() => {
-                return Ok(Unmounted::Elsewhere);
-            }
+            Some(device) if is_late && device.is_there() => return Ok(Unmounted::Elsewhere),
+            // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
+            _ if is_late && !writable => break,
             None if began.elapsed() >= UNTOLD_PATIENCE => return Ok(Unmounted::InUse),
             _ => std::thread::sleep(PAUSE),
         }

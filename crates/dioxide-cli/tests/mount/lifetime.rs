@@ -79,13 +79,16 @@ fn umount_of_one_mount_of_several_does_not_wait_for_the_others() {
 #[test]
 fn umount_does_not_wait_for_a_mount_of_another_namespace() {
     need_fuse!();
-    for (hidden, why) in [
-        ("/sys/fs/fuse/connections", "mounted elsewhere too"),
-        ("/sys", "without /sys nothing tells"),
+    for (access, hidden, why) in [
+        ("rw", "/sys/fs/fuse/connections", "mounted elsewhere too"),
+        ("ro", "/sys/fs/fuse/connections", "mounted elsewhere too"),
+        ("rw", "/sys", "without /sys nothing tells"),
     ] {
         let image = Image::builder().size(32 << 20).build();
         let dir = Point::new();
-        run(dioxide().arg("mount").args([image.path(), dir.path()]));
+        run(dioxide()
+            .args(["mount", "-o", access])
+            .args([image.path(), dir.path()]));
         let script = r#"umount -lR "$1" 2>/dev/null; exec timeout -k 5 60 "$2" umount "$3""#;
         let mut apart = limited("unshare");
         apart.args(["--mount", "--propagation", "private", "sh", "-c"]);
@@ -93,7 +96,8 @@ fn umount_does_not_wait_for_a_mount_of_another_namespace() {
         let done = apart.arg(dir.path()).output().unwrap();
         let said = text(done.stderr);
         assert!(done.status.success() && said.contains(why), "{said}");
-        fs::write(dir.path().join("f"), "still served").unwrap();
+        let found = fs::read_dir(dir.path().join("lost+found")).map(drop);
+        assert!(found.is_ok(), "still served");
         run(dioxide().arg("umount").arg(dir.path()));
         e2fsck_clean(image.path());
     }

@@ -195,7 +195,10 @@ fn journal_device_with_a_damaged_superblock_is_refused() {
         .expect("room");
     let fs = Fs::open(pair.image.path(), &options).expect("it opens");
     let why = fs.read_only().expect("it must not be written");
-    assert!(why.contains("superblock") && why.contains("checksum"), "{why}");
+    assert!(
+        why.contains("superblock") && why.contains("checksum"),
+        "{why}"
+    );
 }
 
 fn contents(image: &Image) -> Vec<u8> {
