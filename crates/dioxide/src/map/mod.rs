@@ -221,7 +221,8 @@ impl ExtentMap {
             if !continues {
                 break;
             }
-            len += next.len;
+            // All blocks together are one more than a length can say.
+            len = len.saturating_add(next.len);
         }
         len.min(want)
     }
@@ -357,6 +358,19 @@ mod tests {
         );
         assert!(map.first.node.get().is_none());
         assert_eq!(lookup(&map, &source, 1000, 7).kind, MapKind::Hole);
+    }
+
+    #[test]
+    fn hole_of_all_blocks_is_as_long_as_a_length_can_be() {
+        let map = ExtentMap::new();
+        for number in 0..1 << (32 - REGION_BITS) {
+            map.load(Lblk(number << REGION_BITS), &Listed(Vec::new()))
+                .expect("the list has no damage");
+        }
+        for (lblk, len) in [(0, u32::MAX), (1, u32::MAX - 1), (u32::MAX - 1, 1)] {
+            let mapping = map.lookup(Lblk(lblk), u32::MAX).expect("it was loaded");
+            assert_eq!((mapping.kind, mapping.len), (MapKind::Hole, len));
+        }
     }
 
     #[test]
