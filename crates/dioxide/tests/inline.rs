@@ -56,6 +56,31 @@ fn read_all(fs: &Fs, number: usize) -> Vec<u8> {
     all
 }
 
+/// As of one whose content lies in blocks: who keeps the times sets them afterwards.
+#[test]
+fn write_that_leaves_the_times_leaves_those_of_inline_content() {
+    let image = Image::builder().features("inline_data").build();
+    let fs = open(&image);
+    let options = OpenOptions::new().read(true).write(true);
+    let file = options.clone().create(true).open(&fs, "f").expect("room");
+    let kept = options.keep_times(true).open(&fs, "f").expect("it exists");
+    let times = || {
+        let metadata = file.metadata();
+        (metadata.mtime, metadata.ctime)
+    };
+    let before = times();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    for len in [1, 100, 1000] {
+        kept.write_at(&vec![1; len], 0).expect("room");
+        assert_eq!(times(), before, "{len}");
+    }
+    file.write_at(&[2], 0).expect("room");
+    assert!(times() > before);
+    drop((file, kept));
+    fs.close().expect("clean");
+    e2fsck_clean(image.path());
+}
+
 /// xorshift64*.
 struct Rng(u64);
 

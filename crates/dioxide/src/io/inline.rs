@@ -18,6 +18,7 @@ use crate::alloc::{BlockAllocator, Claim, Goal, Request, Right};
 use crate::inode::Inode;
 use crate::io::direct::Wait;
 use crate::io::direct::write::WriteRequest;
+use crate::io::resize::stamp;
 use crate::map::tree::{Tree, credits_for_insert};
 use crate::map::{Run, indirect};
 use crate::mount::Mount;
@@ -113,7 +114,7 @@ fn write_alone(
         content[at..at + buf.len()].copy_from_slice(buf);
         at += buf.len();
     }
-    mount.store_inline(writer, inode, &content)?;
+    mount.store_inline(writer, inode, &content, !request.access.keep_times)?;
     Ok(Inlined::Done)
 }
 
@@ -127,8 +128,14 @@ impl Mount {
         Ok(self.area_with_content(inode, Some(&behind))?.is_some())
     }
 
-    /// Gives a file a content that fits, in one transaction. The file is alone.
-    fn store_inline(&self, writer: &Writer, inode: &Inode, content: &[u8]) -> Result<()> {
+    /// Gives a file a content that fits, and the time that it is if `stamped`, in one transaction. The file is alone.
+    fn store_inline(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        content: &[u8],
+        stamped: bool,
+    ) -> Result<()> {
         let (head, behind) = content.split_at(content.len().min(HEAD_BYTES));
         let area = self
             .area_with_content(inode, Some(behind))?
@@ -141,9 +148,9 @@ impl Mount {
             disk.set_i_block(&i_block);
             put_area(disk, &area);
             disk.set_size(content.len() as u64);
-            let now = self.now();
-            disk.set_mtime(now);
-            disk.set_ctime(now);
+            if stamped {
+                stamp(disk, self.now());
+            }
         })?;
         inode.changed_in(handle.tid(), true);
         drop(lock);
@@ -164,7 +171,7 @@ impl Mount {
         }
         let mut content = self.inline_data(inode)?;
         content.resize(size as usize, 0);
-        self.store_inline(writer, inode, &content)?;
+        self.store_inline(writer, inode, &content, true)?;
         Ok(true)
     }
 
