@@ -14,7 +14,7 @@
 //! to the FUSE descriptor.
 
 use crate::Errno;
-use dioxide::{Fs, Node};
+use dioxide::{Fs, Node, Timestamp};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -81,6 +81,8 @@ struct Files {
     known: HashMap<u32, Known, BuildHasherDefault<Spread>>,
     /// Those without names.
     nameless: HashMap<u32, Arc<Node>, BuildHasherDefault<Spread>>,
+    /// Of those that were written past the kernel's cache: the last change of the content that the kernel knows of.
+    seen: HashMap<u32, Timestamp, BuildHasherDefault<Spread>>,
     /// Those that were used last, each in the only place where it may be.
     recent: [Option<Arc<Node>>; RECENT],
 }
@@ -209,6 +211,21 @@ impl Nodes {
         drop(held);
     }
 
+    /// A file is about to be written past the kernel's cache, for which it stays as it is.
+    pub(crate) fn note_unseen(&self, node: &Node) {
+        let mut shard = self.shard(node.ino()).write();
+        let seen = || node.metadata().mtime;
+        shard.seen.entry(node.ino()).or_insert_with(seen);
+    }
+
+    /// The kernel tells when a file's content has changed last, or is told. Returns what it knew of before, if there are changes that
+    /// it has not seen.
+    pub(crate) fn see(&self, ino: u32, told: Timestamp) -> Option<Timestamp> {
+        let mut shard = self.shard(ino).write();
+        let seen = shard.seen.get_mut(&ino)?;
+        Some(std::mem::replace(seen, told))
+    }
+
     /// The kernel forgets so many lookups.
     pub(crate) fn forget(&self, id: u64, lookups: u64) {
         let Ok(ino) = number(id) else { return };
@@ -225,6 +242,7 @@ impl Nodes {
             return;
         }
         known.remove();
+        shard.seen.remove(&ino);
         let recent = shard.place(ino).take_if(|node| node.ino() == ino);
         let nameless = shard.nameless.remove(&ino);
         drop(shard);

@@ -538,6 +538,59 @@ fn times_stay_when_the_kernel_forgets_a_file() {
     }
 }
 
+/// The kernel keeps the times of files, and does not see writes that go past its cache.
+#[test]
+fn time_of_a_direct_write_is_kept_whatever_the_kernel_tells() {
+    need_fuse!();
+    const OLD: i64 = 1_000_000_000;
+    let bed = Bed::new("");
+    let touch = |name: &str, secs: i64| {
+        run(limited("touch")
+            .args(["-m", "-d", &format!("@{secs}")])
+            .arg(bed.at(name)));
+    };
+    let write = |name: &str, flags: i32| {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).custom_flags(flags).open(bed.at(name));
+        let file = file.unwrap();
+        file.write_all_at(&[7; 4096], 0).unwrap();
+        file
+    };
+    let names = ["left", "renamed", "linked", "open", "set", "cached"];
+    for name in names {
+        fs::write(bed.at(name), [0; 8192]).unwrap();
+        touch(name, OLD);
+    }
+    for name in names {
+        let file = write(name, libc::O_DIRECT);
+        match name {
+            "renamed" => fs::rename(bed.at(name), bed.at("other")).unwrap(),
+            "linked" => fs::hard_link(bed.at(name), bed.at("another")).unwrap(),
+            "open" => {
+                fs::hard_link(bed.at(name), bed.at("third")).unwrap();
+                file.sync_all().unwrap();
+            }
+            "set" => touch(name, OLD - 1),
+            "cached" => {
+                touch(name, OLD - 2);
+                write(name, 0).sync_all().unwrap();
+            }
+            _ => {}
+        }
+    }
+    fs::rename(bed.at("other"), bed.at("renamed")).unwrap();
+    sync(&bed);
+    bed.forget();
+    for name in names {
+        let told = fs::metadata(bed.at(name)).unwrap().mtime();
+        match name {
+            "set" => assert_eq!(told, OLD - 1),
+            _ => assert!(told > OLD, "{name}: {told}"),
+        }
+    }
+    bed.finish();
+}
+
 #[test]
 fn symlinks_are_not_followed_if_that_was_asked_for() {
     need_fuse!();

@@ -70,6 +70,11 @@ pub struct Change {
 impl Change {
     /// Times of writes, which the kernel tells with the handle of an open file, and nobody else does without a size.
     fn comes_from_page_cache(&self) -> bool {
+        self.handle.is_some() && self.is_of_last_change()
+    }
+
+    /// When the file has changed last, and nothing else: as the kernel keeps it, or as somebody sets it.
+    fn is_of_last_change(&self) -> bool {
         let times_alone = Change {
             mtime: self.mtime,
             ctime: self.ctime,
@@ -77,7 +82,7 @@ impl Change {
             kill_suidgid: self.kill_suidgid,
             ..Change::default()
         };
-        self.handle.is_some() && self.ctime.is_some() && *self == times_alone
+        self.ctime.is_some() && *self == times_alone
     }
 
     /// A `chown` that names neither user nor group: of what it is, the kernel tells at most a time.
@@ -160,6 +165,26 @@ fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>)
     Ok(file.set_len(size)?)
 }
 
+/// A change without those times that the kernel keeps and that are older than writes that it has not seen. With a change of
+/// another kind (of a name, say) it tells all times, and those of an open file late.
+fn unless_older(live: &Live, node: &Node, change: &Change) -> Change {
+    let mut change = change.clone();
+    let told = change.mtime;
+    let before = told.and_then(|told| live.nodes.see(node.ino(), told));
+    if before.is_none() || !change.is_of_last_change() {
+        return change;
+    }
+    let (has, now) = (node.metadata(), now());
+    let is_older = |told: Option<Timestamp>, has| told.is_some_and(|told| told < has && has <= now);
+    if told == before || change.handle.is_some() && is_older(told, has.mtime) {
+        change.mtime = None;
+    }
+    if is_older(change.ctime, has.ctime) {
+        change.ctime = Some(has.ctime);
+    }
+    change
+}
+
 impl Server {
     /// `getattr`, by a handle if the kernel is about to use that.
     ///
@@ -193,7 +218,7 @@ impl Server {
         if let Some(size) = change.size {
             resize(&live, change.kill_suidgid, &node, size, change.handle)?;
         }
-        if let Some(set) = change.attributes() {
+        if let Some(set) = unless_older(&live, &node, change).attributes() {
             node.set_attributes(&set)?;
         }
         if change.is_chown_to_nobody() && node.file_type() != FileType::Directory {

@@ -82,6 +82,7 @@ impl Server {
             }
             false => {
                 let file = handle.for_transfer(flags.direct, flags.kill_suidgid)?;
+                handle.note_unseen(&live.nodes);
                 Ok(file.write_at(buf, offset)?)
             }
         }

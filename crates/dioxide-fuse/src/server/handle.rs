@@ -5,9 +5,10 @@ use super::full::NoRoom;
 use super::{Caller, Server, Told};
 use crate::Result;
 use crate::stats::Op;
+use crate::table::Nodes;
 use dioxide::format::inode::InodeFlags;
 use dioxide::{File, Fs, Node, OpenOptions};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What `open` tells the kernel.
@@ -32,6 +33,8 @@ pub(super) struct Handle {
     pub(super) appends: bool,
     /// The kernel keeps the times, and tells them.
     writeback: bool,
+    /// It was noted that the kernel does not see its writes.
+    unseen: AtomicBool,
     /// How many the kernel may believe that there are.
     blocks: AtomicU64,
     /// By purpose, and whether privileges are stripped.
@@ -85,6 +88,14 @@ impl Handle {
         match self.blocks.swap(blocks, Ordering::Relaxed) == blocks {
             true => Told::Well,
             false => Told::Stale,
+        }
+    }
+
+    /// Notes that the file is about to be written past the kernel's cache, if that keeps the times.
+    pub(super) fn note_unseen(&self, nodes: &Nodes) {
+        if self.writeback && !self.unseen.load(Ordering::Relaxed) {
+            nodes.note_unseen(&self.node);
+            self.unseen.store(true, Ordering::Relaxed);
         }
     }
 
@@ -179,6 +190,7 @@ impl Server {
             resource,
             appends: writes && appends,
             writeback: self.options.writeback,
+            unseen: AtomicBool::new(false),
             blocks: AtomicU64::new(metadata.blocks),
             files: Default::default(),
         };
