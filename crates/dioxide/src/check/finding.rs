@@ -174,7 +174,7 @@ codes! {
 
     DirChecksum "dir-checksum" Pass2 Error "A directory block does not match its checksum.",
     DirBlock "dir-block" Pass2 Error "The entries of a directory block are damaged.",
-    DirHole "dir-hole" Pass2 Error "A directory has a hole.",
+    DirHole "dir-hole" Pass2 Error "A directory has a hole, or a block that is unwritten.",
     DirDot "dir-dot" Pass2 Error "`.` or `..` is missing or wrong.",
     EntryName "entry-name" Pass2 Error "A directory entry has an impossible name.",
     EntryInode "entry-inode" Pass2 Error "A directory entry names an inode that it cannot.",

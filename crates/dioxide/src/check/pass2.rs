@@ -4,7 +4,7 @@ use super::Checker;
 use super::finding::{At, Code, Pass};
 use super::htree::Index;
 use super::inodes::EA_INODE;
-use super::walk::{Run, place_of, runs_of};
+use super::walk::{Run, place_of, run_of, runs_of};
 use dioxide_format::dir::{self, DirEntry};
 use dioxide_format::htree::{self, DxRoot};
 use dioxide_format::inline_data::{self, InlineDir};
@@ -90,11 +90,16 @@ impl Checker<'_> {
     }
 
     fn directory_block(&mut self, dir: &mut Dir, lblk: Lblk) {
-        let Some(place) = place_of(&dir.runs, lblk) else {
+        let Some(run) = run_of(&dir.runs, lblk) else {
             let text = format!("block {lblk} of the directory is a hole");
             return self.find(Code::DirHole, dir.place(), text);
         };
+        let place = run.pblk + u64::from(lblk.0) - run.lblk;
         let at = dir.place().in_block(place);
+        if run.unwritten {
+            let text = format!("block {lblk} of the directory lies in an unwritten extent");
+            self.find(Code::DirHole, at.clone(), text);
+        }
         let read = self.source.block(place);
         let Some(bytes) = self.readable(at.clone(), read) else {
             return;

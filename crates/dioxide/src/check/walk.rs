@@ -349,9 +349,13 @@ pub(super) fn runs_of(context: &WalkContext, inode: &Inode, most: usize) -> Vec<
 
 /// Where a block of a file lies.
 pub(super) fn place_of(runs: &[Run], lblk: Lblk) -> Option<u64> {
+    run_of(runs, lblk).map(|run| run.pblk + u64::from(lblk.0) - run.lblk)
+}
+
+/// The run that holds a block of a file.
+pub(super) fn run_of(runs: &[Run], lblk: Lblk) -> Option<&Run> {
     let lblk = u64::from(lblk.0);
     let after = runs.partition_point(|run| run.lblk <= lblk);
     let run = runs[..after].last()?;
-    let skip = lblk - run.lblk;
-    (skip < run.len).then(|| run.pblk + skip)
+    (lblk - run.lblk < run.len).then_some(run)
 }

@@ -622,6 +622,12 @@ const EXTENTS: &[Case] = &[
     ("length", Code::ExtentOrder, Agrees, |s| {
         s.edit_block(node_of(s, "pieces"), |node| node[16] = 9);
     }),
+    (
+        "unwritten block of a directory",
+        Code::DirHole,
+        Agrees,
+        |s| edit_root(s, "dir", |root| root[17] = 0x80),
+    ),
     ("start", Code::ExtentRange, Agrees, |s| {
         edit_root(s, "file", |root| root[23] = 0x7F)
     }),
