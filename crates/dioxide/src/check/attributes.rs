@@ -107,6 +107,11 @@ impl Checker<'_> {
             self.find(Code::XattrInvalid, place.clone(), text);
         }
         for entry in entries {
+            if in_block && entry.head.e_name_index == 0 {
+                let name = entry.name.escape_ascii();
+                let text = format!("the name {name} has no prefix");
+                self.find(Code::XattrInvalid, place.clone(), text);
+            }
             match entry.value {
                 XattrValue::Inode { ino, size } => {
                     taken.values += 1;

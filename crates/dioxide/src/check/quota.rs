@@ -98,6 +98,11 @@ impl Checker<'_> {
             Ok(header)
         });
         reader.header = header.map_err(|error| reader.damage(error))?;
+        let (blocks, size) = (reader.header.dqi_blocks, inode.size());
+        if u64::from(blocks) * BLOCK as u64 > size {
+            let text = format!("dqi_blocks is {blocks}, i_size is {size}");
+            return Err(Error::Invalid(text));
+        }
         reader.tree(self)?;
         Ok(reader.records)
     }

@@ -295,6 +295,11 @@ impl Checker<'_> {
             let text = "the orphan file is no regular file";
             return self.find(Code::OrphanFile, At::ino(ino), text);
         };
+        let size = inode.size();
+        if !size.is_multiple_of(self.sb.block_size().into()) {
+            let text = format!("i_size is {size}, no whole blocks");
+            self.find(Code::OrphanFile, At::ino(ino), text);
+        }
         let ranges = match self.whole_file(ino, &inode) {
             Ok(ranges) => ranges,
             Err(text) => return self.find(Code::OrphanFile, At::ino(ino), text),
@@ -493,7 +498,11 @@ impl Checker<'_> {
         }
         if inode.mode() != 0 && (ino != Ino::BOOT_LOADER || inode.is_dir()) {
             let text = format!("reserved, and its mode is {:o}", inode.mode());
-            self.find(Code::InodeMode, place, text);
+            self.find(Code::InodeMode, place.clone(), text);
+        }
+        if inode.disk().i_size_high != 0 {
+            let text = format!("reserved, and i_size is {}", inode.size());
+            self.find(Code::InodeSize, place, text);
         }
         self.judge_flags(ino, inode);
         self.contents(ino, inode, raw);

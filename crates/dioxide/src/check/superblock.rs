@@ -248,6 +248,11 @@ impl Checker<'_> {
                 format!("s_r_blocks_count is {reserved} of {blocks} blocks"),
             ),
             (sb.uuid() == [0; 16], "the UUID is zero".into()),
+            // Nothing rests on it without 64bit. libext2fs refuses it all the same.
+            (
+                !sb.is_64bit() && odd_desc_size(disk.s_desc_size),
+                format!("s_desc_size is {} without 64bit", disk.s_desc_size),
+            ),
             (
                 is_odd(disk.s_min_extra_isize),
                 extra("s_min_extra_isize", disk.s_min_extra_isize),
@@ -311,6 +316,11 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+/// A power of two up to 1024, or 0 for the size without 64bit.
+fn odd_desc_size(size: u16) -> bool {
+    size != 0 && !(size.is_power_of_two() && size <= 1024)
 }
 
 /// The fields in which a backup should be like the superblock and is not.

@@ -230,6 +230,9 @@ const BY_DEBUGFS: &[Case] = &[
     ("mode of inode 9", Code::InodeMode, Agrees, |s| {
         s.debugfs("sif <9> mode 0100644")
     }),
+    ("size of inode 10", Code::InodeSize, Agrees, |s| {
+        s.debugfs("sif <10> size 0x8000000000000")
+    }),
     ("blocks of inode 5", Code::InodeBlocks, Agrees, |s| {
         s.debugfs("sif <5> blocks 2")
     }),
@@ -526,6 +529,22 @@ const PLAIN: &[Case] = &[
     ("attribute's place", Code::XattrInvalid, Agrees, |s| {
         s.edit_block(xattr_block(s), |block| block[0x22] = 0xFF);
     }),
+    (
+        "attribute without a prefix",
+        Code::XattrInvalid,
+        Agrees,
+        |s| {
+            s.edit_block(xattr_block(s), |block| block[0x21] = 0);
+        },
+    ),
+    (
+        "size of descriptors without 64bit",
+        Code::SuperblockField,
+        Agrees,
+        |s| {
+            s.write(SUPERBLOCK_OFFSET + 0xFE, &[3]);
+        },
+    ),
     ("attributes counted", Code::XattrRefcount, Agrees, |s| {
         s.edit_block(xattr_block(s), |block| block[4] = 9);
     }),
@@ -681,6 +700,12 @@ fn mmp_block_that_is_none_is_found() {
 fn damage_to_orphan_file_is_found() {
     let subject = of("orphan_file");
     let ino = subject.sb.orphan_file_inum().expect("a file").0;
+    let cut = Subject {
+        image: subject.image.copy(),
+        sb: subject.sb.clone(),
+    };
+    cut.edit_inode(Ino(ino), |raw| put32(raw, 4, get32(raw, 4) - 1));
+    one(&cut, "size of the orphan file", Code::OrphanFile, Agrees);
     let block = subject.blocks(&format!("<{ino}>"))[0];
     subject.flip(subject.at_block(block + 1) - 8);
     one(&subject, "orphan file", Code::OrphanFile, Agrees);
@@ -775,6 +800,13 @@ fn quota_that_counts_wrongly_is_found() {
     }
     subject.edit_block(inner, |bytes| put32(bytes, 0, 1 << 30));
     one(&subject, "pointer", Code::QuotaFile, Agrees);
+    let longer = Subject {
+        image: intact,
+        sb: subject.sb.clone(),
+    };
+    let head = longer.blocks("<4>")[0];
+    longer.edit_block(head, |bytes| put32(bytes, 0x14, 263));
+    one(&longer, "blocks of the file", Code::QuotaFile, Agrees);
 }
 
 #[test]
