@@ -60,8 +60,9 @@ use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, Su
 use dioxide_format::types::Pblk;
 use std::cmp::Ordering;
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileTypeExt;
+use std::fs::{self, File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -120,8 +121,8 @@ impl fmt::Display for Step {
 pub type OnProgress<'p> = dyn FnMut(Step, u64, u64) + 'p;
 
 /// Gives the file system in an image or on a block device `size_bytes`, or all that the device has, if it begins there. An
-/// image that is too short is made longer; one that holds the file system and nothing else is made shorter
-/// with it. The size that comes of it may be less: whole clusters, and no last group without room for its
+/// image that is too short is made longer; one that holds the file system and nothing else, or behind it zeros that it had
+/// no use for, is made shorter with it. The size that comes of it may be less: whole clusters, and no last group without room for its
 /// own metadata. What is in the way of a smaller one is moved. It may be more than a smaller size that was asked for, if
 /// groups that were to make room cannot go: as small as it could be made then. Blocks.
 ///
@@ -155,7 +156,7 @@ pub fn resize_telling(
     let device = open(path, false, None, options)?;
     let sb = read_superblock(&*device)?;
     let block = u64::from(sb.block_size());
-    let own = device.geometry().size_bytes / PAGE_BYTES.max(block) * PAGE_BYTES.max(block);
+    let own = whole(device.geometry().size_bytes, block);
     let size = size_bytes.unwrap_or(own);
     let after = geometry::resized(&sb, size / block)?;
     let is_same = after.blocks_count() == sb.blocks_count();
@@ -174,7 +175,7 @@ pub fn resize_telling(
     drop(device);
     if options.img_offset == 0 {
         let has = resized.after.blocks_count() * block;
-        shorten(path, sb.blocks_count() * block, has.max(needed))?;
+        shorten(path, &sb, has.max(needed))?;
     }
     Ok(resized)
 }
@@ -326,10 +327,38 @@ fn lengthen(path: &Path, size_bytes: u64) -> Result<()> {
     change_len(path, |len| (len < size_bytes).then_some(size_bytes))
 }
 
-/// Makes an image shorter that ended where its file system did. What else is behind one is somebody's.
-fn shorten(path: &Path, had_bytes: u64, size_bytes: u64) -> Result<()> {
-    let ended = |len| len == had_bytes && len > size_bytes;
+/// What a file system with blocks of `block` bytes has of so many, by default.
+fn whole(size_bytes: u64, block: u64) -> u64 {
+    let unit = PAGE_BYTES.max(block);
+    size_bytes / unit * unit
+}
+
+/// Makes an image shorter that ended where its file system did, or with zeros that this had no use for: less than a
+/// page, a cluster, or a last group with room for its own metadata. What else is behind one is somebody's.
+fn shorten(path: &Path, before: &SuperBlock, size_bytes: u64) -> Result<()> {
+    let block = u64::from(before.block_size());
+    let had = before.blocks_count() * block;
+    let is_rest = |len: u64| {
+        let most = geometry::resized(before, whole(len, block) / block);
+        let most = most.map_or(0, |most| most.blocks_count());
+        len > had && most == before.blocks_count() && are_zeros(path, had..len)
+    };
+    let ended = |len| len > size_bytes && (len == had || is_rest(len));
     change_len(path, |len| ended(len).then_some(size_bytes))
+}
+
+/// Whether a part of an image can be read, and is zeros.
+fn are_zeros(path: &Path, bytes: Range<u64>) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    let mut buf = vec![0; 64 << 10];
+    let mut parts = bytes.clone().step_by(buf.len());
+    parts.all(|at| {
+        let part = (bytes.end - at).min(buf.len() as u64) as usize;
+        let read = file.read_exact_at(&mut buf[..part], at);
+        read.is_ok() && buf[..part].iter().all(|byte| *byte == 0)
+    })
 }
 
 /// Gives an image file the length that `wanted` makes of its own.

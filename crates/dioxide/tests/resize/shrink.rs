@@ -4,6 +4,7 @@ use super::{M, image, kernel_reads};
 use dioxide::resize::{ResizeOptions, minimum, resize};
 use dioxide::{Error, Fs, MountOptions, NewFile};
 use dioxide_testkit::e2fsck_clean;
+use std::os::unix::fs::FileExt;
 
 /// Options of `mke2fs`, block size, and the size before in MiB.
 const SETS: &[(&str, u32, u64)] = &[
@@ -81,4 +82,28 @@ fn shrinking_below_what_is_in_use_says_how_far_that_goes() {
     let said = refused.expect_err("it has no room").to_string();
     assert!(said.contains(&format!("inode {last} ")), "{said}");
     e2fsck_clean(image.path());
+}
+
+/// The length of an image may be no multiple of what its file system is made of.
+#[test]
+fn image_is_made_shorter_with_what_its_file_system_left_over() {
+    let options = ResizeOptions::default();
+    for (args, block, before) in [
+        ("", 1024, 20 * M + 3000),
+        ("", 1024, 16 * M + 100_000),
+        ("-O bigalloc -C 65536", 4096, 64 * M + 40_000),
+    ] {
+        for behind in [0, 7] {
+            let image = image(before, block, args);
+            let file = std::fs::OpenOptions::new().write(true).open(image.path());
+            file.and_then(|file| file.write_all_at(&[behind], before - 1))
+                .expect("the last byte");
+            let least = minimum(image.path(), &options).expect("there is one");
+            resize(image.path(), Some(least), &options).expect("it shrinks");
+            let expected = if behind == 0 { least } else { before };
+            let len = std::fs::metadata(image.path()).expect("it").len();
+            assert_eq!(len, expected, "{args}, {before} bytes");
+            e2fsck_clean(image.path());
+        }
+    }
 }
