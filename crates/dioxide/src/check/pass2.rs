@@ -126,7 +126,7 @@ impl Checker<'_> {
 
     fn entries(&mut self, dir: &mut Dir, lblk: Lblk, bytes: &[u8], at: &At) {
         let format = self.dir_format.with_flags(dir.inode.flags());
-        let mut dots = 0;
+        let (mut dots, mut last) = (0, 0);
         for (position, slot) in (0..).zip(dir::slots(bytes, &format)) {
             let entry = match slot {
                 Ok(entry) => entry,
@@ -145,6 +145,7 @@ impl Checker<'_> {
                     return self.find(code, at.clone(), error.to_string());
                 }
             };
+            last = entry.offset;
             let place = at.clone().offset(entry.offset as u64);
             if lblk.0 == 0 && position < 2 {
                 dots += 1;
@@ -156,6 +157,11 @@ impl Checker<'_> {
         }
         if lblk.0 == 0 && dots < 2 {
             self.find(Code::DirDot, at.clone(), "`.` or `..` is missing");
+        }
+        let is_index = dir.index.as_ref().is_some_and(|index| index.is_node(lblk));
+        if format.checksum && !is_index && last != dir::room(&format) {
+            let place = at.clone().offset(last as u64);
+            self.find(Code::DirChecksum, place, "an entry covers the checksum");
         }
     }
 

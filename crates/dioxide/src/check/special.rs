@@ -290,7 +290,8 @@ impl Checker<'_> {
         let present = features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
         let ino = Ino(self.sb.disk().s_orphan_file_inum);
         let inode = self.read_inode(ino).map(|(inode, _)| inode);
-        let is_file = |inode: &Inode| inode.file_type() == Some(FileType::Regular);
+        let is_file =
+            |inode: &Inode| inode.file_type() == Some(FileType::Regular) && inode.links_count() > 0;
         let Some(inode) = inode.filter(is_file) else {
             let text = "the orphan file is no regular file";
             return self.find(Code::OrphanFile, At::ino(ino), text);

@@ -6,6 +6,7 @@ use dioxide::format::extent::{self, ExtentHeader};
 use dioxide::format::features::Compat;
 use dioxide::format::group_desc::{GroupChecksum, GroupDesc};
 use dioxide::format::htree::DxRoot;
+use dioxide::format::inode::Inode;
 use dioxide::format::superblock::SUPERBLOCK_OFFSET;
 use dioxide::format::types::{Group, Ino};
 use dioxide::format::{dir, indirect};
@@ -696,16 +697,39 @@ fn mmp_block_that_is_none_is_found() {
     }
 }
 
+/// The checksum of the block is right, but no entry of its own.
+#[test]
+fn entry_that_covers_the_checksum_of_a_directory_block_is_found() {
+    let subject = modern();
+    let ino = subject.ino("dir/sub");
+    let inode = subject.read(subject.at_inode(ino), subject.sb.inode_size());
+    let inode = Inode::parse(&inode, subject.sb.inode_size()).expect("an inode");
+    let seed = inode.seed(subject.sb.checksum_seed(), ino);
+    subject.edit_block(subject.blocks("dir/sub")[0], |block| {
+        let rest = (block.len() - 12) as u16;
+        block[16..18].copy_from_slice(&rest.to_le_bytes());
+        dir::update_checksum(block, seed).expect("a checksum");
+    });
+    one(&subject, "tail", Code::DirChecksum, Agrees);
+}
+
 #[test]
 fn damage_to_orphan_file_is_found() {
     let subject = of("orphan_file");
     let ino = subject.sb.orphan_file_inum().expect("a file").0;
-    let cut = Subject {
-        image: subject.image.copy(),
-        sb: subject.sb.clone(),
-    };
-    cut.edit_inode(Ino(ino), |raw| put32(raw, 4, get32(raw, 4) - 1));
-    one(&cut, "size of the orphan file", Code::OrphanFile, Agrees);
+    type Edit = fn(&mut [u8]);
+    let edits: [(&str, Edit); 2] = [
+        ("size", |raw| put32(raw, 4, get32(raw, 4) - 1)),
+        ("links", |raw| raw[0x1A] = 0),
+    ];
+    for (name, edit) in edits {
+        let victim = Subject {
+            image: subject.image.copy(),
+            sb: subject.sb.clone(),
+        };
+        victim.edit_inode(Ino(ino), edit);
+        one(&victim, name, Code::OrphanFile, Agrees);
+    }
     let block = subject.blocks(&format!("<{ino}>"))[0];
     subject.flip(subject.at_block(block + 1) - 8);
     one(&subject, "orphan file", Code::OrphanFile, Agrees);
