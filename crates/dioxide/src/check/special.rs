@@ -293,7 +293,7 @@ impl Checker<'_> {
         let is_file =
             |inode: &Inode| inode.file_type() == Some(FileType::Regular) && inode.links_count() > 0;
         let Some(inode) = inode.filter(is_file) else {
-            let text = "the orphan file is no regular file";
+            let text = "the orphan file is no regular file with links";
             return self.find(Code::OrphanFile, At::ino(ino), text);
         };
         let size = inode.size();
