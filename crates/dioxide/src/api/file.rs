@@ -440,7 +440,7 @@ impl File {
     ///
     /// # Errors
     /// `EBADF`, `EROFS`, `EFBIG`; `EDEADLK` if this thread's own queue has requests in flight on the
-    /// file; `EPERM` for an immutable or append-only file; damage.
+    /// file, or on one that somebody waits for who has requests in flight on this one; `EPERM` for an immutable or append-only file; damage.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.access.check_writable()?;
         let (mount, inode) = (&self.mount, &self.inode);

@@ -64,8 +64,8 @@ pub struct Completion {
 /// Reap what you push: another thread that must have a file to itself (an unaligned write into
 /// unwritten blocks, a truncate) waits until the file's requests in this queue were reaped. The
 /// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead; also where it would wait for the lock
-/// of who waits for its queue, or in [`Queue::wait`] for requests that wait for another queue of its own. A queue is the
-/// thread's that used it last.
+/// of who waits for its queue, for requests in the queue of who does, or in [`Queue::wait`] for requests that wait for another queue
+/// of its own. A queue is the thread's that used it last.
 #[repr(C, align(64))]
 pub struct Queue {
     device: QueueLane,

@@ -13,7 +13,8 @@
 //!
 //! A request is in flight until its completion was reaped from its queue. A thread that drains a
 //! file must therefore not be the one that has unreaped requests on it; that is found out and
-//! refused as a deadlock. So is a drain of what nobody can reap any more: the table of a queue that
+//! refused as a deadlock. So is a drain that would make a circle of threads, each of which drains what
+//! the next one has to reap, and a drain of what nobody can reap any more: the table of a queue that
 //! was dropped before its requests had ended stays for ever.
 //!
 //! Old policies read without the lock, so holding it keeps no such reader out. Who frees blocks
@@ -76,6 +77,8 @@ impl Entry {
 pub(crate) enum Endless {
     /// It would wait for requests in a queue of the calling thread's own.
     OwnQueue,
+    /// It would wait for a thread that waits for requests in a queue of the calling thread's own, be it through others.
+    Circle,
     /// It would wait for requests that nobody can reap.
     LostQueue,
 }
@@ -85,6 +88,9 @@ impl From<Endless> for Error {
         Error::Deadlock(match why {
             Endless::OwnQueue => {
                 "the file has requests in this thread's own queue; reap them first"
+            }
+            Endless::Circle => {
+                "the file has requests in the queue of a thread that waits for those in this thread's own queue; reap these first"
             }
             Endless::LostQueue => {
                 "the file has requests in a queue that was dropped before they had ended; mount again"
@@ -113,8 +119,12 @@ impl InFlightTable {
         }
     }
 
+    fn owner(&self) -> u64 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
     fn is_own(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == thread_id()
+        self.owner() == thread_id()
     }
 
     /// The queue goes, and leaves what is in flight to the device: these inodes are never quiet again, for as long as they are in
@@ -191,6 +201,24 @@ impl InFlightTable {
 #[derive(Debug, Default)]
 pub(crate) struct InFlightRegistry {
     tables: Mutex<Vec<Weak<InFlightTable>>>,
+    /// Drains that wait. Few, and a thread has one at most.
+    waiting: Mutex<Vec<Waiting>>,
+}
+
+/// A thread that waits for what is in flight on an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    thread: u64,
+    inode: u64,
+}
+
+/// The calling thread's drain waits until this is dropped.
+struct Noted<'a>(&'a InFlightRegistry, Waiting);
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.lock().retain(|waiting| *waiting != self.1);
+    }
 }
 
 impl InFlightRegistry {
@@ -209,6 +237,36 @@ impl InFlightRegistry {
         let mut tables = self.live();
         tables.retain(|other| other.is_own() && !Arc::ptr_eq(other, table));
         tables
+    }
+
+    /// Notes that the calling thread is about to wait for what is in flight on an inode. None if it would wait for itself through
+    /// others: what it waits for is in tables of threads that wait themselves, and so on to a table of its own. Who closes such a
+    /// circle is the last to come, and nothing of it changes while they wait.
+    fn note(&self, inode: u64, tables: &[Arc<InFlightTable>]) -> Option<Noted<'_>> {
+        let mut waiting = self.waiting.lock();
+        let own = Waiting {
+            thread: thread_id(),
+            inode,
+        };
+        let mut awaited = vec![inode];
+        let mut next = 0;
+        while let Some(&inode) = awaited.get(next) {
+            next += 1;
+            for table in tables.iter().filter(|table| table.names(inode)) {
+                let owner = table.owner();
+                if owner == own.thread {
+                    return None;
+                }
+                let of_owner = waiting.iter().filter(|waiting| waiting.thread == owner);
+                for Waiting { inode, .. } in of_owner {
+                    if !awaited.contains(inode) {
+                        awaited.push(*inode);
+                    }
+                }
+            }
+        }
+        waiting.push(own);
+        Some(Noted(self, own))
     }
 
     fn live(&self) -> Vec<Arc<InFlightTable>> {
@@ -348,22 +406,26 @@ impl InFlight {
         if self.is_quiet_in(&tables) {
             return Ok(false);
         }
+        let not_lost = || match self.is_lost_in(&tables) {
+            true => Err(Endless::LostQueue),
+            false => Ok(()),
+        };
+        not_lost()?;
         let mut own = tables.iter().filter(|table| table.is_own());
-        if !self.is_lost_in(&tables) && own.any(|table| table.names(self.id)) {
+        if own.any(|table| table.names(self.id)) {
             return Err(Endless::OwnQueue);
         }
+        let noted = registry.note(self.id, &tables).ok_or(Endless::Circle)?;
         let waited = self.drain_tables(&tables);
-        match self.is_lost_in(&tables) {
-            true => Err(Endless::LostQueue),
-            false => Ok(waited),
-        }
+        drop(noted);
+        not_lost()?;
+        Ok(waited)
     }
 
     /// Whether a queue that is gone has left requests on this inode.
     fn is_lost_in(&self, tables: &[Arc<InFlightTable>]) -> bool {
-        let mut lost = tables
-            .iter()
-            .filter(|table| table.lost.load(Ordering::Acquire));
+        let is_lost = |table: &&Arc<InFlightTable>| table.lost.load(Ordering::Acquire);
+        let mut lost = tables.iter().filter(is_lost);
         lost.any(|table| table.names(self.id))
     }
 
@@ -442,6 +504,46 @@ mod tests {
         assert!(!elsewhere);
         table.drop_last(0);
         assert_eq!(inode.drain(&registry), Ok(false));
+    }
+
+    // Each waited for the other for ever.
+    #[test]
+    fn drain_that_closes_a_circle_of_threads_is_a_deadlock() {
+        let registry = InFlightRegistry::default();
+        let tables = [1, 2, 3].map(|_| Arc::new(InFlightTable::new(4)));
+        tables.iter().for_each(|table| registry.register(table));
+        let inodes = [1, 2, 3].map(InFlight::new);
+        // Each has requests on an inode that the one before drains.
+        let (registry, tables, inodes) = (&registry, &tables, &inodes);
+        let wait_for = |at: usize| {
+            while !inodes[at].is_being_drained() {
+                std::thread::yield_now();
+            }
+        };
+        tables[0].set_owner();
+        tables[0].raise(0, &inodes[0], [0; 3]);
+        std::thread::scope(|scope| {
+            let others = [1, 2].map(|at| {
+                let drain = scope.spawn(move || {
+                    tables[at].set_owner();
+                    tables[at].raise(0, &inodes[at], [0; 3]);
+                    let drained = inodes[at - 1].drain(registry);
+                    tables[at].drop_last(0);
+                    inodes[at].wake();
+                    drained
+                });
+                wait_for(at - 1);
+                drain
+            });
+            assert_eq!(inodes[2].drain(registry), Err(Endless::Circle));
+            tables[0].drop_last(0);
+            inodes[0].wake();
+            for drain in others {
+                assert_eq!(drain.join().expect("no panic"), Ok(true));
+            }
+        });
+        assert_eq!(inodes[2].drain(registry), Ok(false));
+        assert!(registry.waiting.lock().is_empty());
     }
 
     #[test]

@@ -306,6 +306,38 @@ fn request_for_the_lock_of_who_drains_the_own_queue_is_a_deadlock_error() {
     file.read_at(&mut block(0), 0).expect("reaped now");
 }
 
+// Two threads that each had requests in flight on the file that the other one cut off waited for each other for ever.
+#[test]
+fn threads_that_drain_what_the_other_has_in_flight_do_not_wait_for_each_other() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, one, other) = (bed.fs.clone(), bed.open("/data"), bed.open("/setuid"));
+    in_time(move || {
+        let mut queue = queue_of(&fs);
+        queue.read(&one, 0, block(0), 1).expect("room");
+        queue.submit().expect("a working queue");
+        let cut = {
+            let (one, other) = (one.clone(), other.clone());
+            start(move || {
+                let mut queue = queue_of(&fs);
+                queue.read(&other, 0, block(0), 1).expect("room");
+                queue.submit().expect("a working queue");
+                let cut = one.set_len(1);
+                assert_eq!(reap_one(&mut queue).tag, 1);
+                cut
+            })
+        };
+        while !one.inode.in_flight.is_being_drained() {
+            thread::yield_now();
+        }
+        check_deadlock(other.set_len(1).map(|()| 0));
+        check_deadlock(other.write_at(&half(1), other.len() + 1));
+        assert_eq!(reap_one(&mut queue).tag, 1);
+        let cut = cut.recv_timeout(SOON).expect("it goes on");
+        cut.expect("a size");
+        other.set_len(1).expect("nothing is in flight");
+    });
+}
+
 /// Gives up on what hangs: a thread of its own that is not waited for.
 fn in_time<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     start(job).recv_timeout(SOON).expect("it hangs, or failed")
