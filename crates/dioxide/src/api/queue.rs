@@ -886,7 +886,10 @@ impl Core {
         if self.punted.len() >= 2 * self.away {
             self.punted.retain(|punted| !punted.is_back());
         }
-        let errand = Arc::new(Errand::new(inode.in_flight.id()));
+        let errand = Arc::new(Errand::new(
+            inode.in_flight.id(),
+            self.mount.in_flight.standing(),
+        ));
         self.punted.push(Punted {
             errand: Arc::downgrade(&errand),
             inode: inode.clone(),
@@ -903,7 +906,9 @@ impl Core {
         }
         let stand = |punted: &&Punted| punted.stands_for(&tables);
         let standing = self.punted.iter().filter(stand).count();
-        let unserved = match standing >= self.mount.workers.limit() {
+        // Others' requests may be among those that occupy the workers.
+        let occupied = self.mount.in_flight.stand_for(&tables);
+        let unserved = match occupied >= self.mount.workers.limit() {
             true => self.punted.iter().filter(|it| it.is_not_begun()).count(),
             false => 0,
         };

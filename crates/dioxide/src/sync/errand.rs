@@ -2,8 +2,10 @@
 //!
 //! A queue that waits for its requests in workers asks whether one of them stands at a file that is drained of requests which
 //! only the queue's own thread can reap: that wait would not end. Who drains, or waits for the lock of who drains, says so
-//! here; only threads on an errand do, and only where they sleep anyhow.
+//! here; only threads on an errand do, and only where they sleep anyhow. It is also told in one list for all queues, since the
+//! workers that a request waits for may all be at what others have punted.
 
+use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,7 +28,12 @@ pub(crate) struct Errand {
     /// The file's name in the in-flight tables.
     inode: u64,
     state: AtomicU8,
+    /// Where it is told that it stands.
+    all: Arc<AllStanding>,
 }
+
+/// For each worker that stands, the name of the file.
+pub(crate) type AllStanding = Mutex<Vec<u64>>;
 
 /// The calling thread is on an errand until this is dropped.
 #[derive(Debug)]
@@ -40,10 +47,11 @@ pub(crate) struct Standing(Option<Arc<Errand>>);
 
 impl Errand {
     /// One on the file that the in-flight tables name so.
-    pub(crate) fn new(inode: u64) -> Errand {
+    pub(crate) fn new(inode: u64, all: Arc<AllStanding>) -> Errand {
         Errand {
             inode,
             state: AtomicU8::new(WAITS),
+            all,
         }
     }
 
@@ -77,6 +85,9 @@ impl Drop for Begun {
 impl Drop for Standing {
     fn drop(&mut self) {
         if let Some(errand) = &self.0 {
+            let mut all = errand.all.lock();
+            let at = all.iter().position(|inode| *inode == errand.inode);
+            at.map(|at| all.swap_remove(at));
             errand.state.store(RUNS, Ordering::Release);
         }
     }
@@ -89,6 +100,7 @@ pub(crate) fn stand(inode: u64) -> Standing {
     let errand = current.ok().flatten();
     let errand = errand.filter(|errand| errand.inode == inode);
     if let Some(errand) = &errand {
+        errand.all.lock().push(errand.inode);
         errand.state.store(STANDS, Ordering::Release);
     }
     Standing(errand)
@@ -100,7 +112,8 @@ mod tests {
 
     #[test]
     fn errand_stands_only_at_its_own_file_and_while_it_is_under_way() {
-        let errand = Arc::new(Errand::new(7));
+        let all = Arc::new(AllStanding::default());
+        let errand = Arc::new(Errand::new(7, all.clone()));
         assert!(errand.waits() && !errand.stands());
         drop(stand(7));
         assert!(errand.waits(), "it is nobody's yet");
@@ -110,9 +123,9 @@ mod tests {
         assert!(!errand.stands());
         drop(elsewhere);
         let here = stand(7);
-        assert!(errand.stands());
+        assert!(errand.stands() && *all.lock() == [7]);
         drop(here);
-        assert!(!errand.stands());
+        assert!(!errand.stands() && all.lock().is_empty());
         drop(begun);
         let _late = stand(7);
         assert!(!errand.stands());

@@ -21,7 +21,7 @@
 //! therefore closes the inode to them first ([`InFlight::close`]); a reader that finds it closed once
 //! it has raised its count takes the lock like everybody else.
 
-use super::errand;
+use super::errand::{self, AllStanding};
 use super::fence;
 use super::prim::{AtomicU32, AtomicU64, Event, Ordering, full_fence};
 use super::slot::thread_id;
@@ -203,6 +203,7 @@ pub(crate) struct InFlightRegistry {
     tables: Mutex<Vec<Weak<InFlightTable>>>,
     /// Drains that wait. Few, and a thread has one at most.
     waiting: Mutex<Vec<Waiting>>,
+    standing: Arc<AllStanding>,
 }
 
 /// A thread that waits for what is in flight on an inode.
@@ -267,6 +268,22 @@ impl InFlightRegistry {
         }
         waiting.push(own);
         Some(Noted(self, own))
+    }
+
+    /// Where errands tell that they stand.
+    pub(crate) fn standing(&self) -> Arc<AllStanding> {
+        self.standing.clone()
+    }
+
+    /// How many workers stand at files that are drained of requests in these tables.
+    pub(crate) fn stand_for(&self, tables: &[Arc<InFlightTable>]) -> usize {
+        let mut awaited: Vec<u64> = self.waiting.lock().iter().map(|it| it.inode).collect();
+        awaited.retain(|inode| tables.iter().any(|table| table.names(*inode)));
+        let standing = self.standing.lock();
+        standing
+            .iter()
+            .filter(|inode| awaited.contains(inode))
+            .count()
     }
 
     fn live(&self) -> Vec<Arc<InFlightTable>> {

@@ -338,6 +338,36 @@ fn threads_that_drain_what_the_other_has_in_flight_do_not_wait_for_each_other() 
     });
 }
 
+// What another thread had punted occupied the workers, and stood at a file of which this thread had to reap.
+#[test]
+fn wait_while_every_worker_is_at_what_another_thread_has_punted_is_a_deadlock_error() {
+    let options = MountOptions::new().policy(Policy::V56).workers(1);
+    let bed = Bed::with(options);
+    let (fs, file, hole) = (bed.fs.clone(), bed.open("/data"), bed.open("/hole"));
+    in_time(move || {
+        let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
+        let mut done = Vec::new();
+        one.write(&file, 0, block(1), 1).expect("room");
+        one.submit().expect("a working queue");
+        let punted = {
+            let file = file.clone();
+            start(move || {
+                let mut queue = queue_of(&fs);
+                queue.write(&file, BLOCK as u64, half(2), 2).expect("room");
+                reap_one(&mut queue).tag
+            })
+        };
+        while !file.inode.in_flight.is_being_drained() {
+            thread::yield_now();
+        }
+        other.write(&hole, 0, half(3), 3).expect("room");
+        check_deadlock(other.wait(1, &mut done));
+        assert_eq!(reap_one(&mut one).tag, 1);
+        assert_eq!(punted.recv_timeout(SOON), Ok(2));
+        assert_eq!(reap_one(&mut other).tag, 3);
+    });
+}
+
 /// Gives up on what hangs: a thread of its own that is not waited for.
 fn in_time<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     start(job).recv_timeout(SOON).expect("it hangs, or failed")
