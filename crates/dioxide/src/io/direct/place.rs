@@ -31,6 +31,7 @@ use crate::{Error, Result, Shortage};
 use dioxide_block::{Buf, Durability};
 use dioxide_format::extent::Extent;
 use dioxide_format::types::{Lblk, Pblk};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::Range;
@@ -88,6 +89,8 @@ struct Placing<'a, 'b> {
     inode: &'a Inode,
     writer: &'a Writer,
     bufs: &'a [IoSlice<'b>],
+    /// The buffer that was asked for last, and the bytes before it: the next is it, or comes soon.
+    last: Cell<(usize, usize)>,
     right: Right,
     pos: u64,
     end: u64,
@@ -151,6 +154,7 @@ fn placing<'a, 'b>(
         inode,
         writer,
         bufs,
+        last: Cell::default(),
         right: request.access.right(),
         pos,
         end: pos + request.len as u64,
@@ -284,6 +288,7 @@ impl Placing<'_, '_> {
             let bufs = [IoSlice::new(&zeros[..(bytes.end - bytes.start) as usize])];
             let part = Placing {
                 bufs: &bufs,
+                last: Cell::default(),
                 pos: bytes.start,
                 end: bytes.end,
                 old_size: self.inode.i_size(),
@@ -518,9 +523,13 @@ impl Placing<'_, '_> {
 
     /// The request's bytes from `at` on, as far as one buffer has them and `end` goes.
     fn slice(&self, at: usize, end: usize) -> &[u8] {
-        let mut before = 0;
-        for buf in self.bufs {
+        let (first, mut before) = match self.last.get() {
+            last if last.1 <= at => last,
+            _ => (0, 0),
+        };
+        for (index, buf) in self.bufs.iter().enumerate().skip(first) {
             if at < before + buf.len() {
+                self.last.set((index, before));
                 return &buf[at - before..buf.len().min(end - before)];
             }
             before += buf.len();

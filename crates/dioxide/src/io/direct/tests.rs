@@ -10,12 +10,13 @@ use crate::{
 use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
 use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use std::io::IoSlice;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Long enough for anything that does not wait for a held request.
 const SOON: Duration = Duration::from_secs(20);
@@ -263,6 +264,21 @@ fn deferred_completion_while_every_worker_drains_goes_through() {
         let _ = done.send(through);
     });
     assert_eq!(reaped.recv_timeout(2 * SOON), Ok((true, 2)));
+}
+
+// Each buffer was looked for from the first one on: half a minute.
+#[test]
+fn write_of_very_many_buffers_takes_time_in_proportion() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/hole");
+    let bytes: Vec<u8> = (0..200_000u32).map(|at| (at % 251) as u8).collect();
+    let bufs: Vec<IoSlice<'_>> = bytes.chunks(2).map(IoSlice::new).collect();
+    let begun = Instant::now();
+    let written = file.write_vectored_at(&bufs, 1).expect("room");
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let mut found = vec![0; bytes.len()];
+    file.read_at(&mut found, 1).expect("a sound file");
+    assert!(written == bytes.len() && found == bytes);
 }
 
 // A thread that drains what it must reap itself would wait for ever.
