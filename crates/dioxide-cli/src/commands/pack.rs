@@ -43,12 +43,13 @@ struct Summary<'a> {
 }
 
 pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
-    interrupt::watch();
     let target = match args.dry_run {
         true => None,
         false => Some(target(args)?),
     };
     let mut tree = tree(args)?;
+    // Nothing was made before this, and a signal ends the waiting for an archive from a pipe at once.
+    interrupt::watch();
     let options = options(args, &tree)?;
     let about = |error| match error {
         Error::TooSmall { .. } | Error::Invalid(_) => Failure::trouble(args.image.display(), error),

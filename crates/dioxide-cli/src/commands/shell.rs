@@ -7,6 +7,7 @@ mod edit;
 mod words;
 
 use super::NOT_IN_SHELL;
+use super::write::Input;
 use crate::address::Operand;
 use crate::args::{self, Cli, ShellArgs};
 use crate::failure::{Failure, Status, set_command};
@@ -17,7 +18,7 @@ use crate::session::{Session, Shell, Target};
 use clap::{CommandFactory, FromArgMatches};
 use dioxide::{FileType, Fs};
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 
 /// What only a shell has.
@@ -81,22 +82,9 @@ impl Runner<'_> {
             return self.script(lines.map(|line| Ok(line.as_bytes().to_vec())));
         }
         match &args.script {
-            Some(path) => {
-                let told = |error: &io::Error| Failure::host(path.display(), error);
-                let file = std::fs::File::open(path).map_err(|error| told(&error))?;
-                let lines = BufReader::new(file).split(b'\n');
-                self.script(lines.map(|line| line.map_err(|error| told(&error))))
-            }
+            Some(path) => self.script(Input::of_file(path)?.lines()),
             None if io::stdin().is_terminal() => edit::run(self, fs),
-            None => {
-                let told = |error: io::Error| Failure::host("standard input", &error);
-                self.script(
-                    io::stdin()
-                        .lock()
-                        .split(b'\n')
-                        .map(|line| line.map_err(told)),
-                )
-            }
+            None => self.script(Input::standard()?.lines()),
         }
     }
 

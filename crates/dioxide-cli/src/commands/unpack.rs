@@ -24,8 +24,11 @@ struct Summary<'a> {
 }
 
 pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
-    interrupt::watch();
     let to_stdout = args.target.as_os_str() == "-";
+    // Nothing is left of an archive that goes to a pipe, whose reader may make it wait.
+    if !to_stdout {
+        interrupt::watch();
+    }
     if to_stdout && args.json {
         return Err(Failure::trouble(
             "--json",

@@ -12,7 +12,7 @@ use dioxide::{Buf, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -52,7 +52,7 @@ pub fn run(args: &WriteArgs, session: &mut Session, out: &mut Out) -> Result<Sta
     Ok(Status::Fine)
 }
 
-/// Where bytes come from.
+/// Where bytes come from. Ctrl-C and SIGTERM end the waiting for them.
 pub(super) struct Input {
     file: File,
     name: String,
@@ -65,7 +65,7 @@ impl Input {
         Input::new(path.display().to_string(), File::open(path))
     }
 
-    fn standard() -> Result<Input, Failure> {
+    pub(super) fn standard() -> Result<Input, Failure> {
         let stdin = io::stdin().as_fd().try_clone_to_owned();
         Input::new("standard input".to_owned(), stdin.map(File::from))
     }
@@ -97,6 +97,18 @@ impl Input {
         Ok(filled)
     }
 
+    /// The lines, as they come.
+    pub(super) fn lines(self) -> impl Iterator<Item = Result<Vec<u8>, Failure>> {
+        let name = self.name.clone();
+        let lines = BufReader::new(self).split(b'\n');
+        lines.map(move |line| {
+            line.map_err(|error| match interrupt::check() {
+                Err(interrupted) => interrupted,
+                Ok(()) => Failure::host(&name, &error),
+            })
+        })
+    }
+
     /// Waits until there is something to read, and looks for Ctrl-C meanwhile: it does not end a read.
     fn wait(&self) -> Result<(), Failure> {
         const PATIENCE: Timespec = Timespec {
@@ -112,6 +124,14 @@ impl Input {
                 Ok(_) | Err(_) => return Ok(()),
             }
         }
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        // Not as what is tried again.
+        self.wait().map_err(|_| io::Error::other("interrupted"))?;
+        self.file.read(buf)
     }
 }
 

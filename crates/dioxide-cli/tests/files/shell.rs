@@ -4,6 +4,9 @@ use super::support::{Fixture, Ran, command, dioxide};
 use super::with_input;
 use dioxide_testkit::e2fsck_clean;
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
 
 #[test]
 fn shell_runs_a_script_with_paths_from_its_directory() {
@@ -199,4 +202,43 @@ fn shell_makes_copies_moves_and_removes_with_paths_from_its_directory() {
     let ran = dioxide(["shell", "-r", "-c", "rm /empty", &disk.name()]);
     assert_eq!(ran.status, Some(2));
     assert!(ran.stderr.contains("read-only"), "{}", ran.stderr);
+}
+
+// A signal was only noticed when the next command came, which may be never.
+#[test]
+fn shell_that_waits_for_a_command_ends_when_it_is_told_to() {
+    for words in [&["shell"][..], &["xattr", "restore", "--into"]] {
+        let disk = Fixture::new();
+        let operand = match words {
+            ["shell"] => disk.name(),
+            _ => disk.at("/"),
+        };
+        let mut child = command()
+            .args(words)
+            .arg(operand)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let line: &[u8] = match words {
+            ["shell"] => b"touch /made\n",
+            _ => b"# file: hello\nuser.made=\"1\"\n",
+        };
+        input.write_all(line).unwrap();
+        let begun = |_| {
+            std::thread::sleep(Duration::from_millis(20));
+            dioxide_testkit::dumpe2fs(disk.image()).contains("needs_recovery")
+        };
+        assert!((0..500).any(begun), "{words:?} changes nothing");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let ended = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            child.try_wait().unwrap().is_some()
+        });
+        drop(input);
+        assert!(ended, "{words:?} waits");
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        e2fsck_clean(disk.image());
+    }
 }

@@ -3,6 +3,7 @@
 use crate::address::Operand;
 use crate::args::{Value, XattrRemoveArgs, XattrRestoreArgs, XattrSetArgs, unescape};
 use crate::commands::change::begin;
+use crate::commands::write::Input;
 use crate::failure::{Failure, Status};
 use crate::interrupt;
 use crate::output::{JsonArray, Out};
@@ -11,8 +12,6 @@ use crate::session::{JsonFile, Place, Session, Target, told};
 use dioxide::{Error, Node, XattrMode};
 use serde::Serialize;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 
 /// What was done, for programs.
@@ -120,18 +119,17 @@ pub(super) fn restore(
     begin(session, &args.open);
     let name = args.file.as_ref().map(|path| path.display().to_string());
     let name = name.unwrap_or_else(|| "standard input".into());
-    let unreadable = |error: io::Error| Failure::host(&name, &error);
-    let input: Box<dyn BufRead> = match &args.file {
-        Some(path) => Box::new(BufReader::new(File::open(path).map_err(unreadable)?)),
-        None => Box::new(io::stdin().lock()),
+    let input = match &args.file {
+        Some(path) => Input::of_file(path)?,
+        None => Input::standard()?,
     };
     let mut worst = Status::Fine;
     let mut teller = Teller::new(args.json, out);
     // None inside if it could not be found.
     let mut file: Option<Option<(Target, Node)>> = None;
-    for (index, line) in input.split(b'\n').enumerate() {
+    for (index, line) in input.lines().enumerate() {
         interrupt::check()?;
-        let line = line.map_err(unreadable)?;
+        let line = line?;
         let wrong =
             |what: String| Failure::trouble(format_args!("{name}: line {}", index + 1), what);
         if let Some(named) = line.strip_prefix(FILE) {
