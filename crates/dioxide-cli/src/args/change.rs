@@ -95,7 +95,7 @@ impl ChownArgs {
 #[command(
     disable_help_flag = true,
     after_help = "\
-A file that is not there is made. A date is now, @SECONDS, or as in 2026-11-21, 2026-11-21 10:02:37.5, 2026-11-21T10:02:37Z or 2026-11-21T10:02+01:00;
+A file that is not there is made. A date is now, @SECONDS, or as in 2026-11-21, 2026-11-21 10:02:37.5, 2026-11-21T10:02:37Z, 2026-11-21T10:02+01:00 or 2026-11-21 10:02:37 +0100;
 without an offset it is in the local time zone.
 
 Examples:

@@ -29,9 +29,14 @@ fn seconds_since_1970(text: &str) -> Option<jiff::Timestamp> {
         .filter(|_| digits)
 }
 
-/// With an offset.
+/// With an offset, before which `stat` has a space.
 fn exact(word: &str) -> Option<jiff::Timestamp> {
-    word.parse().ok()
+    let apart = word.rsplit_once(' ');
+    let apart = apart.filter(|(_, offset)| offset.starts_with(['+', '-']));
+    match apart {
+        Some((time, offset)) => format!("{time}{offset}").parse().ok(),
+        None => word.parse().ok(),
+    }
 }
 
 /// In the local time zone.
@@ -106,6 +111,9 @@ mod tests {
         assert_eq!(time("@-0.5"), Ok((-1, 500_000_000)));
         assert_eq!(time("1970-01-01T00:00:01Z"), Ok((1, 0)));
         assert_eq!(time("1970-01-01 02:00:00+01:00"), Ok((3600, 0)));
+        // As stat tells it.
+        assert_eq!(time("1970-01-01 02:00:00.000000007 +0100"), Ok((3600, 7)));
+        assert_eq!(time("1969-12-31 23:00:00 -0030"), Ok((-1800, 0)));
         assert!(time("2026-11-21").is_ok() && time("2026-11-21 10:02").is_ok());
         assert!(time("now").is_ok());
         for word in ["", "yesterday-ish", "@", "@x", "@1.x", "2026-13-01"] {
