@@ -208,7 +208,7 @@ impl ExtentMap {
     /// How far the mapping that begins with `piece` goes, up to `want`.
     #[cold]
     fn extend(&self, lblk: u32, piece: Piece, want: u32) -> u32 {
-        let want = want.min(u32::MAX - lblk);
+        let want = want.min((u32::MAX - lblk).max(1));
         let mut len = piece.len;
         while len < want {
             let at = lblk + len;
@@ -367,7 +367,12 @@ mod tests {
             map.load(Lblk(number << REGION_BITS), &Listed(Vec::new()))
                 .expect("the list has no damage");
         }
-        for (lblk, len) in [(0, u32::MAX), (1, u32::MAX - 1), (u32::MAX - 1, 1)] {
+        for (lblk, len) in [
+            (0, u32::MAX),
+            (1, u32::MAX - 1),
+            (u32::MAX - 1, 1),
+            (u32::MAX, 1),
+        ] {
             let mapping = map.lookup(Lblk(lblk), u32::MAX).expect("it was loaded");
             assert_eq!((mapping.kind, mapping.len), (MapKind::Hole, len));
         }
