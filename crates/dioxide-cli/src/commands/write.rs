@@ -97,6 +97,11 @@ impl Input {
         Ok(filled)
     }
 
+    /// As errors have it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The lines, as they come.
     pub(super) fn lines(self) -> impl Iterator<Item = Result<Vec<u8>, Failure>> {
         let name = self.name.clone();

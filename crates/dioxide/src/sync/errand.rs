@@ -86,8 +86,9 @@ impl Drop for Standing {
     fn drop(&mut self) {
         if let Some(errand) = &self.0 {
             let mut all = errand.all.lock();
-            let at = all.iter().position(|inode| *inode == errand.inode);
-            at.map(|at| all.swap_remove(at));
+            if let Some(at) = all.iter().position(|inode| *inode == errand.inode) {
+                all.swap_remove(at);
+            }
             errand.state.store(RUNS, Ordering::Release);
         }
     }

@@ -10,10 +10,10 @@
 //! about as much as the whole lock does with this one.
 
 #[cfg(not(loom))]
-pub(crate) use real::{heavy, init, light, light_only};
+pub(crate) use real::{heavy, init, light, light_as, light_only};
 
 #[cfg(loom)]
-pub(crate) use model::{heavy, init, light, light_only};
+pub(crate) use model::{heavy, init, light, light_as, light_only};
 
 #[cfg(loom)]
 mod model {
@@ -24,6 +24,10 @@ mod model {
     }
 
     pub(crate) fn light() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn light_as(_: bool) {
         fence(Ordering::SeqCst);
     }
 
@@ -65,7 +69,13 @@ mod real {
     /// that runs [`heavy`] in between.
     #[inline(always)]
     pub(crate) fn light() {
-        if EXPEDITED.load(Ordering::Relaxed) {
+        light_as(EXPEDITED.load(Ordering::Relaxed));
+    }
+
+    /// As [`light`], for who keeps what [`init`] returned beside what else it looks at.
+    #[inline(always)]
+    pub(crate) fn light_as(asymmetric: bool) {
+        if asymmetric {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);

@@ -183,10 +183,7 @@ impl InFlightTable {
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         // Pairs with the heavy fence in `drain`: either it sees the entries free, or we see it.
-        match self.asymmetric {
-            true => fence::light_only(),
-            false => full_fence(Ordering::SeqCst),
-        }
+        fence::light_as(self.asymmetric);
         self.drains.load(Ordering::Relaxed) != 0
     }
 
@@ -203,6 +200,7 @@ pub(crate) struct InFlightRegistry {
     tables: Mutex<Vec<Weak<InFlightTable>>>,
     /// Drains that wait. Few, and a thread has one at most.
     waiting: Mutex<Vec<Waiting>>,
+    /// Where workers stand, whichever queue sent them.
     standing: Arc<AllStanding>,
 }
 

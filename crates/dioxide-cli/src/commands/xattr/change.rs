@@ -117,12 +117,11 @@ pub(super) fn restore(
     out: &mut Out,
 ) -> Result<Status, Failure> {
     begin(session, &args.open);
-    let name = args.file.as_ref().map(|path| path.display().to_string());
-    let name = name.unwrap_or_else(|| "standard input".into());
     let input = match &args.file {
         Some(path) => Input::of_file(path)?,
         None => Input::standard()?,
     };
+    let name = input.name().to_owned();
     let mut worst = Status::Fine;
     let mut teller = Teller::new(args.json, out);
     // None inside if it could not be found.
