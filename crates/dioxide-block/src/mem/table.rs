@@ -1,12 +1,13 @@
 //! Tables that are looked into at random places, in large pages.
 //!
 //! A look at a random place of 4 KiB pages misses the processor's cache of addresses too, which takes as long again as
-//! fetching the line. Tables of [`HALF`] bytes therefore lie two to a large page of 2 MiB; others are plain boxes.
+//! fetching the line. Tables of [`HALF`] bytes therefore lie two to a large page of 2 MiB, and those of [`SEVENTH`] bytes seven;
+//! others are plain boxes.
 //!
-//! Invariant: a half belongs to one table, or is the spare one.
+//! Invariant: a part of a page belongs to one table, or is a spare one.
 
 use super::Region;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{self, Advice};
 use std::fmt;
 use std::ops::Deref;
@@ -16,13 +17,16 @@ use std::sync::Arc;
 /// Bytes of a table that lies in half a large page.
 pub const HALF: usize = PAGE / 2;
 
+/// Bytes of one that lies in a seventh, rounded to small pages.
+pub const SEVENTH: usize = PAGE / 7 / 4096 * 4096;
+
 const PAGE: usize = 2 << 20;
 
 /// A boxed slice, which lies in a large page where that helps.
 pub struct Table<T> {
     items: NonNull<[T]>,
     /// Where they lie, if not in a box.
-    half: Option<Half>,
+    part: Option<Part>,
 }
 
 // SAFETY: a table owns its items, as a box does.
@@ -30,27 +34,36 @@ unsafe impl<T: Send> Send for Table<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Table<T> {}
 
-/// Half of a large page. Nobody else uses these bytes.
-struct Half {
+/// Part of a large page. Nobody else uses these bytes.
+struct Part {
     begin: NonNull<u8>,
-    /// Keeps the page; its other half has the same.
+    bytes: usize,
+    /// Keeps the page; its other parts have the same.
     page: Arc<Region>,
 }
 
 // SAFETY: a range of addresses that its owner alone uses.
-unsafe impl Send for Half {}
+unsafe impl Send for Part {}
 // SAFETY: as above; a shared reference gives nothing but the address.
-unsafe impl Sync for Half {}
+unsafe impl Sync for Part {}
 
-/// A half that is free. More than one is not kept.
-static SPARE: Mutex<Option<Half>> = Mutex::new(None);
+/// Parts that are free, of each size: fewer than a page has.
+static SPARE: [(usize, Mutex<Vec<Part>>); 2] = [
+    (HALF, Mutex::new(Vec::new())),
+    (SEVENTH, Mutex::new(Vec::new())),
+];
 
-impl Half {
-    /// `None`: there is no memory.
-    fn take() -> Option<Half> {
-        let mut spare = SPARE.lock();
-        if let Some(half) = spare.take() {
-            return Some(half);
+fn spare(bytes: usize) -> Option<MutexGuard<'static, Vec<Part>>> {
+    let (_, parts) = SPARE.iter().find(|(size, _)| *size == bytes)?;
+    Some(parts.lock())
+}
+
+impl Part {
+    /// `None`: there are no parts of this size, or there is no memory.
+    fn take(bytes: usize) -> Option<Part> {
+        let mut spare = spare(bytes)?;
+        if let Some(part) = spare.pop() {
+            return Some(part);
         }
         // Twice as large, so that there is a whole page in it.
         let region = Region::anonymous(2 * PAGE).ok()?;
@@ -59,33 +72,38 @@ impl Half {
         // SAFETY: the range is in the region, which is our own and empty. Without large pages it is slower.
         let _ = unsafe { mm::madvise(page.cast(), PAGE, Advice::LinuxHugepage) };
         let region = Arc::new(region);
-        let half = |at: usize| {
-            let begin = NonNull::new(page.wrapping_add(at))?;
+        let parts = (0..PAGE / bytes).filter_map(|number| {
+            let begin = NonNull::new(page.wrapping_add(number * bytes))?;
             let page = region.clone();
-            Some(Half { begin, page })
-        };
-        *spare = half(HALF);
-        half(0)
+            Some(Part { begin, bytes, page })
+        });
+        spare.extend(parts);
+        spare.pop()
     }
 
     fn give_back(self) {
-        let mut spare = SPARE.lock();
-        if spare.is_none() {
-            *spare = Some(self);
+        let Some(mut spare) = spare(self.bytes) else {
+            return;
+        };
+        if spare.len() + 1 < PAGE / self.bytes {
+            spare.push(self);
         } else if Arc::strong_count(&self.page) > 1 {
+            let begin = self.begin.as_ptr().cast();
             // SAFETY: nobody uses these bytes any more, whole pages of a region that is private and anonymous.
-            let _ = unsafe { mm::madvise(self.begin.as_ptr().cast(), HALF, Advice::LinuxDontNeed) };
+            let _ = unsafe { mm::madvise(begin, self.bytes, Advice::LinuxDontNeed) };
         }
     }
 }
 
 impl<T> From<Vec<T>> for Table<T> {
     fn from(mut items: Vec<T>) -> Table<T> {
-        let fits = size_of_val(items.as_slice()) == HALF && align_of::<T>() <= HALF;
-        if let Some(half) = fits.then(Half::take).flatten() {
-            let begin = half.begin.cast::<T>();
+        let bytes = size_of_val(items.as_slice());
+        // Parts begin at small pages.
+        let fits = align_of::<T>() <= 4096;
+        if let Some(part) = fits.then(|| Part::take(bytes)).flatten() {
+            let begin = part.begin.cast::<T>();
             let len = items.len();
-            // SAFETY: the half is of as many bytes as the items, aligned to as much as it is large, writable, and nobody
+            // SAFETY: the part is of as many bytes as the items, aligned to a small page, writable, and nobody
             // else's. The items are moved: the vector forgets them before anything can fail.
             unsafe {
                 items.set_len(0);
@@ -93,12 +111,12 @@ impl<T> From<Vec<T>> for Table<T> {
             }
             return Table {
                 items: NonNull::slice_from_raw_parts(begin, len),
-                half: Some(half),
+                part: Some(part),
             };
         }
         Table {
             items: NonNull::from(Box::leak(items.into_boxed_slice())),
-            half: None,
+            part: None,
         }
     }
 }
@@ -115,11 +133,11 @@ impl<T> Deref for Table<T> {
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
-        match self.half.take() {
-            Some(half) => {
+        match self.part.take() {
+            Some(part) => {
                 // SAFETY: initialised, and nobody looks at them any more.
                 unsafe { ptr::drop_in_place(self.items.as_ptr()) };
-                half.give_back();
+                part.give_back();
             }
             // SAFETY: a box that was leaked when the table was made.
             None => drop(unsafe { Box::from_raw(self.items.as_ptr()) }),
@@ -140,17 +158,20 @@ mod tests {
 
     #[test]
     fn items_are_what_the_vector_held() {
-        for len in [0, 1, 1000, HALF / 8 - 1, HALF / 8, HALF / 8 + 1] {
+        let around = [HALF, SEVENTH]
+            .into_iter()
+            .flat_map(|bytes| [bytes / 8 - 1, bytes / 8, bytes / 8 + 1]);
+        for len in around.chain([0, 1, 1000]) {
             let table = Table::from((0..len as u64).collect::<Vec<_>>());
             assert!(table.iter().copied().eq(0..len as u64));
-            assert_eq!(table.half.is_some(), len == HALF / 8);
-            assert!(table.half.is_none() || table.as_ptr().addr().is_multiple_of(HALF));
+            assert_eq!(table.part.is_some(), [HALF / 8, SEVENTH / 8].contains(&len));
+            assert!(table.part.is_none() || table.as_ptr().addr().is_multiple_of(4096));
         }
     }
 
     #[test]
     fn tables_do_not_share_bytes_while_they_come_and_go() {
-        let table = |value: u64| Table::from(vec![value; HALF / 8]);
+        let table = |value: u64| Table::from(vec![value; [HALF, SEVENTH][value as usize % 2] / 8]);
         let mut tables: Vec<_> = (0..9).map(|value| (value, table(value))).collect();
         for step in 0..60 {
             let value = 100 + step as u64;
@@ -175,7 +196,7 @@ mod tests {
                 LEFT.fetch_sub(usize::from(self.0[0]), Ordering::Relaxed);
             }
         }
-        for len in [3, HALF / 1024] {
+        for len in [3, HALF / 1024, SEVENTH / 1024] {
             LEFT.store(len, Ordering::Relaxed);
             let items: Vec<_> = (0..len).map(|_| Counted([1; 1024])).collect();
             let table = Table::from(items);

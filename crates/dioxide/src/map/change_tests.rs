@@ -433,11 +433,69 @@ fn region_in_many_runs_that_lists_hold_is_lists_until_it_changes() {
 
 #[cfg_attr(not(loom), test)]
 fn region_with_one_span_of_more_runs_than_a_list_holds_is_no_lists() {
-    let dense = (0..40).map(|i| run(i * 4, 2, 9000 - u64::from(i) * 3, false));
-    let sparse = (5..30).map(|i| run(i * 100, 50, 20_000 - u64::from(i) * 51, false));
+    let dense = (0..40).map(|i| run(i * 4, 2, 90_000 - u64::from(i) * 300, false));
+    let sparse = (8..60).map(|i| run(i * 50, 25, 60_000 - u64::from(i) * 500, false));
     let pair = Pair::loaded(&dense.chain(sparse).collect::<Vec<_>>());
     assert_eq!(pair.region_word().tag(), Word::NODE);
     assert_eq!(pair.span_word(0).tag(), Word::NARROW);
+    pair.check_all();
+}
+
+/// Most blocks lie near their neighbours. The third span has some that do not, the fourth is a hole, the fifth has unwritten
+/// blocks, and a run of the sixth goes on into the seventh.
+fn mostly_near() -> Vec<Run> {
+    let pair = |i: u32, at: u64| run(i * 4, 3, at - u64::from(i % 2) * 30, false);
+    let near = |range: Range<u32>| range.map(move |i| pair(i, 9000 + u64::from(i) * 5));
+    let far = (256..300).map(|i| pair(i, 1_000_000 + u64::from(i) * 100));
+    let unwritten = (600..640).map(|i| Run {
+        unwritten: i % 5 == 0,
+        ..pair(i, 20_000 + u64::from(i) * 5)
+    });
+    let long = run(640 * 4, 900, 40_000, false);
+    let end = (870..1100).map(|i| pair(i, 50_000 + u64::from(i) * 17));
+    near(0..256)
+        .chain(far)
+        .chain(near(300..384))
+        .chain(unwritten)
+        .chain([long])
+        .chain(end)
+        .collect()
+}
+
+#[cfg_attr(not(loom), test)]
+fn region_of_blocks_near_each_other_has_bytes_for_them_until_it_changes() {
+    let runs = mostly_near();
+    let is_as_written = |pair: &Pair| {
+        for block in 0..10 * SPAN_BLOCKS {
+            let written = pair.model.0[block as usize].written();
+            assert_eq!(pair.map.written_block(block), written, "block {block}");
+        }
+    };
+    let mut pair = Pair::loaded(&runs);
+    assert_eq!(pair.region_word().tag(), Word::NEAR);
+    let tags = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|span| pair.span_word(span).tag());
+    let (near, narrow) = (Word::NEAR, Word::NARROW);
+    let expected = [near, near, narrow, near, narrow, near, near, near, near];
+    assert_eq!(tags, expected);
+    pair.check_all();
+    is_as_written(&pair);
+    // All of a run that goes on into the next span is told at once.
+    assert_eq!(pair.map.written_run(2561, 898), Some(40_001));
+    assert_eq!(pair.map.written_run(2561, 899), None);
+    for (lblk, len) in [(1500, 300), (0, 1), (SPAN_BLOCKS, SPAN_BLOCKS), (1030, 2)] {
+        pair.set_run(run(lblk, len, 77_000 + u64::from(lblk), false));
+        assert_eq!(pair.region_word().tag(), Word::NODE);
+        pair.check_all();
+        is_as_written(&pair);
+    }
+    let mut pair = Pair::loaded(&runs);
+    pair.set_hole(5..700);
+    assert_eq!(pair.region_word().tag(), Word::NODE);
+    pair.check_all();
+    is_as_written(&pair);
+    let mut pair = Pair::loaded(&runs);
+    pair.set_hole(0..1 << 32);
+    assert_eq!(pair.region_word(), Word::HOLE);
     pair.check_all();
 }
 
@@ -447,7 +505,8 @@ fn whole_regions_that_are_flat_hold_what_they_are_told_while_others_come_and_go(
     let of = |by: u64| {
         let mut pair = Pair::empty(2);
         for block in 0..2 * REGION_BLOCKS {
-            let one = run(block, 1, by + u64::from(block ^ 5), false);
+            // No two neighbours lie near each other.
+            let one = run(block, 1, by + u64::from(block.reverse_bits() >> 13), false);
             pair.model.set_run(&one);
         }
         pair.load(0);

@@ -15,9 +15,10 @@
 //! A region with more runs than such lists hold is **flat** when it is read: block by block from its start to its
 //! end, in one array, so that a lookup does without the span, whose word is in no near cache either.
 //! Such arrays lie in large pages ([`Table`](dioxide_block::mem::Table)). One with four runs and more in each span, on average, is
-//! **lists**: one for each span. A change makes either a node of spans.
+//! **near** if most of its blocks lie near their neighbours: a byte per block, and leaves beside for what that cannot say. Otherwise
+//! it is **lists**, one for each span, as long as they hold the runs. A change makes a node of spans of any of them.
 //!
-//! A fully fragmented file so costs 4.1 bytes per block, a contiguous one next to nothing. Regions
+//! A fully fragmented file so costs at most 4.1 bytes per block, a contiguous one next to nothing. Regions
 //! are read from the disk at their first use, by [`load`]; until then a lookup answers that the
 //! mapping is not cached, which no-wait callers turn into EAGAIN. Whoever changes the tree on the disk
 //! changes what is cached of it as well, under the map's lock ([`change`]).
@@ -26,7 +27,7 @@
 //! |---|---|
 //! | [`word`] | words and entries |
 //! | [`region`], [`node`] | the two levels, and finding a block in them |
-//! | [`leaf`], [`live`] | leaves made from the disk's runs, and by changes |
+//! | [`leaf`], [`near`], [`live`] | leaves made from the disk's runs, and by changes |
 //! | [`change`] | the lock, and every transition |
 //!
 //! Invariants: everything that a word leads to was filled in before the word was stored, and is not
@@ -47,6 +48,7 @@ mod leaf;
 mod live;
 #[cfg(not(loom))]
 pub(crate) mod load;
+mod near;
 mod node;
 mod region;
 #[cfg(not(loom))]

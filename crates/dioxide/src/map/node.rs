@@ -8,6 +8,7 @@
 
 use super::leaf::{FEW, Few, SpanBlocks};
 use super::live::Leaves;
+use super::near::Near;
 use super::word::{Narrow, Piece, UNWRITTEN, Wide, Word, base_between, kind_of};
 use super::{MapKind, NODE_BITS, Run, SPAN_BITS, SPAN_BLOCKS};
 #[cfg(not(loom))]
@@ -24,6 +25,8 @@ type Table<T> = Box<[T]>;
 pub(super) struct Node {
     pub(super) spans: Box<[AtomicU64; 1 << NODE_BITS]>,
     few: Vec<Few>,
+    /// Of all spans or none; of a whole region in a large page.
+    near: Table<Near>,
     /// A MiB, in a large page, where the whole region is flat.
     pub(super) narrow: Table<Narrow>,
     pub(super) wide: Vec<Wide>,
@@ -35,14 +38,10 @@ impl Node {
     /// And the word of its region.
     pub(super) fn of_runs(runs: &[Run]) -> (Box<Node>, Word) {
         let mut leaves = Made::default();
-        let whole = leaves.add_whole(runs);
-        let words: Vec<Word> = match whole {
-            // Both kinds have the same tag in the word of a span.
-            Some(whole) => (0..spans_of(runs).len())
-                .map(|span| Word::leaf(whole.tag(), span, whole.base()))
-                .collect(),
-            None => spans_of(runs).map(|span| leaves.add_span(&span)).collect(),
-        };
+        let (word, words) = leaves.add_whole(runs).unwrap_or_else(|| {
+            let words = spans_of(runs).map(|span| leaves.add_span(&span)).collect();
+            (Word::new(Word::NODE, 0), words)
+        });
         let spans = Box::new(std::array::from_fn(|span| {
             AtomicU64::new(words.get(span).unwrap_or(&Word::HOLE).0)
         }));
@@ -51,12 +50,13 @@ impl Node {
         let node = Box::new(Node {
             spans,
             few: leaves.few,
+            near: leaves.near.into(),
             narrow: leaves.narrow.into(),
             wide: leaves.wide,
             live: Leaves::new(),
             live_wide: Leaves::new(),
         });
-        (node, whole.unwrap_or(Word::new(Word::NODE, 0)))
+        (node, word)
     }
 
     #[inline(always)]
@@ -76,6 +76,16 @@ impl Node {
     pub(super) fn written_in_lists(&self, lists: Word, within: u32) -> Option<u64> {
         let few = self.few.get((within >> SPAN_BITS) as usize)?;
         written(lists.base(), few.entry(within % SPAN_BLOCKS))
+    }
+
+    /// [`Node::written_block`] where the region's word is `near`.
+    #[inline(always)]
+    pub(super) fn written_in_near(&self, near: Word, within: u32) -> Option<u64> {
+        let leaf = self.near.get((within >> SPAN_BITS) as usize)?;
+        match leaf.entry(within % SPAN_BLOCKS) {
+            0 => self.written_elsewhere(self.span(within), within % SPAN_BLOCKS),
+            entry => Some(near.base() + u64::from(entry) - 1),
+        }
     }
 
     #[inline(always)]
@@ -111,8 +121,11 @@ impl Node {
     pub(super) fn run(&self, within: u32) -> Piece {
         let (word, block) = (self.span(within), within % SPAN_BLOCKS);
         let piece = self.piece_of(word, block);
-        let leaf = self.leaf(word);
-        let more = leaf.map_or(0, |leaf| leaf.continuing(block, piece.word()));
+        let more = match self.leaf(word) {
+            Some(leaf) => leaf.continuing(block, piece.word()),
+            None if word.tag() == Word::NEAR => self.near[word.leaf_number()].continuing(block),
+            None => 0,
+        };
         let len = piece.len + more;
         Piece { len, ..piece }
     }
@@ -129,6 +142,7 @@ impl Node {
             },
             Word::FEW => self.few[number].piece(word.base(), block),
             Word::NARROW => Piece::of_narrow(&self.narrow[number], word.base(), block),
+            Word::NEAR => Piece::of_entry(word.base(), self.near[number].entry(block), 0, 1),
             Word::LIVE => Piece::of_narrow(self.live.leaf(number), word.base(), block),
             Word::WIDE => Piece::of_wide(&self.wide[number], block),
             Word::LIVE_WIDE => Piece::of_wide(self.live_wide.leaf(number), block),
@@ -145,27 +159,61 @@ const MANY: usize = 4;
 #[derive(Default)]
 struct Made {
     few: Vec<Few>,
+    near: Vec<Near>,
     narrow: Vec<Narrow>,
     wide: Vec<Wide>,
 }
 
 impl Made {
     /// Leaves of one kind for all spans, which are found without the words of the spans, if there are so many runs that hardly a
-    /// span is one, and one base serves all. The word of the region.
-    fn add_whole(&mut self, runs: &[Run]) -> Option<Word> {
+    /// span is one, and one base serves all. The word of the region, and those of the spans.
+    fn add_whole(&mut self, runs: &[Run]) -> Option<(Word, Vec<Word>)> {
         let spans = spans_of(runs);
-        if runs.len() < MANY * spans.len() {
+        let count = spans.len();
+        if runs.len() < MANY * count {
             return None;
         }
         let lowest = runs.iter().map(|run| run.pblk.0).min()?;
         let highest = runs.iter().map(Run::last_address).max()?;
         let base = base_between(lowest, highest)?;
-        if runs.len() > FEW * spans.len() {
-            self.narrow = spans.map(|span| span.narrow(base)).collect();
-            return Some(Word::leaf(Word::FLAT, 0, base));
+        if let Some(words) = self.add_near(runs, base) {
+            return Some((Word::leaf(Word::NEAR, 0, base), words));
         }
-        self.few = spans.map(|span| span.few(base)).collect::<Option<_>>()?;
-        Some(Word::leaf(Word::LISTS, 0, base))
+        let tag = if runs.len() <= FEW * count {
+            self.few = spans.map(|span| span.few(base)).collect::<Option<_>>()?;
+            Word::LISTS
+        } else {
+            self.narrow = spans.map(|span| span.narrow(base)).collect();
+            Word::FLAT
+        };
+        // Both have the same tag in the word of a span.
+        let words = (0..count).map(|span| Word::leaf(tag, span, base)).collect();
+        Some((Word::leaf(tag, 0, base), words))
+    }
+
+    /// Leaves of a byte per block for all spans, and beside them others for spans of which those do not say all, if these are no
+    /// more than every second. The words of the spans.
+    fn add_near(&mut self, runs: &[Run], base: u64) -> Option<Vec<Word>> {
+        let mut others = Vec::new();
+        let mut near = Vec::new();
+        let spans = spans_of(runs);
+        let most = spans.len() / 2;
+        let mut words = Vec::with_capacity(spans.len());
+        for (number, span) in spans.enumerate() {
+            let leaf = span.narrow(base);
+            let one = Near::of(&leaf);
+            if one.says_all(&leaf) {
+                words.push(Word::leaf(Word::NEAR, number, base));
+            } else if others.len() < most {
+                words.push(Word::leaf(Word::NARROW, others.len(), base));
+                others.push(leaf);
+            } else {
+                return None;
+            }
+            near.push(one);
+        }
+        (self.near, self.narrow) = (near, others);
+        Some(words)
     }
 
     /// The word of a span, whose leaf is added if it needs one.

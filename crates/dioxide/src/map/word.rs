@@ -6,10 +6,13 @@ use super::{MapKind, NODE_BITS, Run, SPAN_BLOCKS};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// One word of the map: three bits of tag, nine of leaf number, 52 of block address (addresses
+/// One word of the map: four bits of tag, nine of leaf number, 51 of block address (addresses
 /// have 48 bits). Written blocks have tag 0, so that the lookup that matters most needs no masking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word(pub(super) u64);
+
+const TAG_SHIFT: u32 = 60;
+const NUMBER_SHIFT: u32 = TAG_SHIFT - NODE_BITS;
 
 impl Word {
     pub(super) const MAPPED: u64 = 0;
@@ -32,37 +35,40 @@ impl Word {
     /// Written blocks at the beginning of the span, and hole behind them: the number is how many, which is 0 for a span or
     /// region that is hole. What a file that grows ends with.
     pub(super) const BEGUN: u64 = 6;
-    pub(super) const HOLE: Word = Word(Word::BEGUN << 61);
-    pub(super) const UNREAD: Word = Word(7 << 61);
+    /// As `NARROW`, in a byte per block. Of a region: all spans have such leaves, and those of which they do not say all
+    /// have others beside.
+    pub(super) const NEAR: u64 = 8;
+    pub(super) const HOLE: Word = Word(Word::BEGUN << TAG_SHIFT);
+    pub(super) const UNREAD: Word = Word(7 << TAG_SHIFT);
 
     pub(super) fn leaf(tag: u64, number: usize, base: u64) -> Word {
-        debug_assert!(number < 1 << NODE_BITS && base < 1 << 52);
-        Word(tag << 61 | (number as u64) << 52 | base)
+        debug_assert!(number < 1 << NODE_BITS && base < 1 << NUMBER_SHIFT);
+        Word(tag << TAG_SHIFT | (number as u64) << NUMBER_SHIFT | base)
     }
 
     #[inline(always)]
     pub(super) fn leaf_number(self) -> usize {
-        (self.0 >> 52) as usize % (1 << NODE_BITS)
+        (self.0 >> NUMBER_SHIFT) as usize % (1 << NODE_BITS)
     }
 
     #[inline(always)]
     pub(super) fn base(self) -> u64 {
-        self.0 & ((1 << 52) - 1)
+        self.0 & ((1 << NUMBER_SHIFT) - 1)
     }
 
     pub(super) fn new(tag: u64, address: u64) -> Word {
-        debug_assert!(address < 1 << 61);
-        Word(tag << 61 | address)
+        debug_assert!(address < 1 << TAG_SHIFT);
+        Word(tag << TAG_SHIFT | address)
     }
 
     #[inline]
     pub(super) fn tag(self) -> u64 {
-        self.0 >> 61
+        self.0 >> TAG_SHIFT
     }
 
     #[inline]
     pub(super) fn address(self) -> u64 {
-        self.0 & ((1 << 61) - 1)
+        self.0 & ((1 << TAG_SHIFT) - 1)
     }
 
     pub(super) fn of_run(run: &Run) -> Word {
