@@ -5,6 +5,7 @@
 
 use crate::tools::{output, run, sync, tool};
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -34,9 +35,25 @@ impl LoopDevice {
         let mut losetup = tool("losetup");
         losetup.args(["--find", "--show"]).args(args).arg(file);
         let name = run(&mut losetup);
-        LoopDevice {
+        let device = LoopDevice {
             path: name.trim_end().into(),
+        };
+        // Who had it before may hold it a moment longer than it was attached.
+        if !patiently(|| device.is_free()) {
+            eprintln!("{} is in use", device.path.display());
         }
+        device
+    }
+
+    /// Whether nobody has it exclusively.
+    fn is_free(&self) -> bool {
+        let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
+        let mut options = fs::File::options();
+        let opened = options
+            .read(true)
+            .custom_flags(exclusively)
+            .open(&self.path);
+        opened.is_ok()
     }
 
     /// The device: `/dev/loop0`.
