@@ -17,7 +17,7 @@ mod stream;
 mod table;
 
 pub use stream::Streamed;
-pub use table::Table;
+pub use table::{SEVENTH, Table};
 
 use crate::inline::InlineQueue;
 use crate::{Device, Durability, Geometry, Queue, QueueOptions, Result};

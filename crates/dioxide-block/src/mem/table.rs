@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// Bytes of a table that lies in half a large page.
 pub const HALF: usize = PAGE / 2;
 
-/// Bytes of one that lies in a seventh, rounded to small pages.
-pub const SEVENTH: usize = PAGE / 7 / 4096 * 4096;
+/// Bytes of one of which seven lie in a large page, with 32 KiB left.
+pub const SEVENTH: usize = 288 << 10;
 
 const PAGE: usize = 2 << 20;
 

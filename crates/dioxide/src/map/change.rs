@@ -250,7 +250,7 @@ impl Node {
         self.spans[span as usize].store(word.0, Ordering::Release);
     }
 
-    /// The leaf that the word of a span leads to, if it has an entry for each block.
+    /// The leaf that the word of a span leads to, if its entries can be changed.
     pub(super) fn leaf(&self, word: Word) -> Option<Leaf<'_>> {
         let number = word.leaf_number();
         match word.tag() {

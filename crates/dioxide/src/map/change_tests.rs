@@ -168,6 +168,14 @@ impl Pair {
         self.check(0..self.model.0.len() as u32);
     }
 
+    /// That the short way to each of the first `blocks` blocks finds them.
+    fn check_written_blocks(&self, blocks: u32) {
+        for block in 0..blocks {
+            let written = self.model.0[block as usize].written();
+            assert_eq!(self.map.written_block(block), written, "block {block}");
+        }
+    }
+
     fn region_word(&self) -> Word {
         Word(self.map.first.word.load(Ordering::Relaxed))
     }
@@ -389,10 +397,7 @@ fn region_in_more_runs_than_lists_hold_is_flat_until_it_changes() {
     let mut pair = Pair::loaded(&runs);
     assert_eq!(pair.region_word().tag(), Word::FLAT);
     pair.check_all();
-    for block in 0..1 << 11 {
-        let written = pair.model.0[block as usize].written();
-        assert_eq!(pair.map.written_block(block), written, "block {block}");
-    }
+    pair.check_written_blocks(1 << 11);
     pair.set_run(run(3, 2, 77, false));
     assert_eq!(pair.region_word().tag(), Word::NODE);
     pair.check_all();
@@ -414,17 +419,11 @@ fn region_in_many_runs_that_lists_hold_is_lists_until_it_changes() {
     let mut pair = Pair::loaded(&runs);
     assert_eq!(pair.region_word().tag(), Word::LISTS);
     pair.check_all();
-    let is_as_written = |pair: &Pair| {
-        for block in 0..10 * SPAN_BLOCKS {
-            let written = pair.model.0[block as usize].written();
-            assert_eq!(pair.map.written_block(block), written, "block {block}");
-        }
-    };
-    is_as_written(&pair);
+    pair.check_written_blocks(10 * SPAN_BLOCKS);
     pair.set_run(run(1500, 300, 77, false));
     assert_eq!(pair.region_word().tag(), Word::NODE);
     pair.check_all();
-    is_as_written(&pair);
+    pair.check_written_blocks(10 * SPAN_BLOCKS);
     let mut pair = Pair::loaded(&runs);
     pair.set_hole(0..1 << 32);
     assert_eq!(pair.region_word(), Word::HOLE);
@@ -465,12 +464,6 @@ fn mostly_near() -> Vec<Run> {
 #[cfg_attr(not(loom), test)]
 fn region_of_blocks_near_each_other_has_bytes_for_them_until_it_changes() {
     let runs = mostly_near();
-    let is_as_written = |pair: &Pair| {
-        for block in 0..10 * SPAN_BLOCKS {
-            let written = pair.model.0[block as usize].written();
-            assert_eq!(pair.map.written_block(block), written, "block {block}");
-        }
-    };
     let mut pair = Pair::loaded(&runs);
     assert_eq!(pair.region_word().tag(), Word::NEAR);
     let tags = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|span| pair.span_word(span).tag());
@@ -478,7 +471,7 @@ fn region_of_blocks_near_each_other_has_bytes_for_them_until_it_changes() {
     let expected = [near, near, narrow, near, narrow, near, near, near, near];
     assert_eq!(tags, expected);
     pair.check_all();
-    is_as_written(&pair);
+    pair.check_written_blocks(10 * SPAN_BLOCKS);
     // All of a run that goes on into the next span is told at once.
     assert_eq!(pair.map.written_run(2561, 898), Some(40_001));
     assert_eq!(pair.map.written_run(2561, 899), None);
@@ -486,13 +479,13 @@ fn region_of_blocks_near_each_other_has_bytes_for_them_until_it_changes() {
         pair.set_run(run(lblk, len, 77_000 + u64::from(lblk), false));
         assert_eq!(pair.region_word().tag(), Word::NODE);
         pair.check_all();
-        is_as_written(&pair);
+        pair.check_written_blocks(10 * SPAN_BLOCKS);
     }
     let mut pair = Pair::loaded(&runs);
     pair.set_hole(5..700);
     assert_eq!(pair.region_word().tag(), Word::NODE);
     pair.check_all();
-    is_as_written(&pair);
+    pair.check_written_blocks(10 * SPAN_BLOCKS);
     let mut pair = Pair::loaded(&runs);
     pair.set_hole(0..1 << 32);
     assert_eq!(pair.region_word(), Word::HOLE);

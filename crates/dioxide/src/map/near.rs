@@ -5,8 +5,12 @@
 //! A file that was put into the small gaps of a nearly full file system has a run per block or two, but they lie in a row.
 //! Four bytes per block (4 MiB for a file of 4 GiB) are in no cache when data passes by; a quarter of that more often is.
 
+#[cfg(not(loom))]
+use super::NODE_BITS;
 use super::SPAN_BLOCKS;
-use super::word::{Narrow, UNWRITTEN};
+use super::word::{Narrow, is_written};
+#[cfg(not(loom))]
+use dioxide_block::mem::SEVENTH;
 use std::sync::atomic::Ordering;
 
 /// What is told of the blocks of one cache line.
@@ -28,6 +32,10 @@ const _: () = assert!(size_of::<Group>() == 64);
 #[derive(Debug)]
 pub(super) struct Near([Group; GROUPS]);
 
+/// Those of a whole region lie in a large page.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<[Near; 1 << NODE_BITS]>() == SEVENTH);
+
 impl Near {
     /// What a byte each can say of a leaf's blocks.
     pub(super) fn of(leaf: &Narrow) -> Near {
@@ -37,12 +45,12 @@ impl Near {
         }; GROUPS];
         for (group, blocks) in groups.iter_mut().zip(leaf.chunks(GROUP_BLOCKS)) {
             let entries = || blocks.iter().map(|block| block.load(Ordering::Relaxed));
-            let Some(lowest) = entries().filter(is_written).min() else {
+            let Some(lowest) = entries().filter(|&entry| is_written(entry)).min() else {
                 continue;
             };
             group.base = lowest - 1;
             for (near, entry) in group.near.iter_mut().zip(entries()) {
-                if is_written(&entry) {
+                if is_written(entry) {
                     *near = u8::try_from(entry - group.base).unwrap_or(0);
                 }
             }
@@ -76,8 +84,4 @@ impl Near {
         let continues = |&more: &u32| self.entry(block + more) == entry + step * more;
         (1..SPAN_BLOCKS - block).take_while(continues).count() as u32
     }
-}
-
-fn is_written(entry: &u32) -> bool {
-    *entry != 0 && entry & UNWRITTEN == 0
 }

@@ -9,7 +9,7 @@
 use super::leaf::{FEW, Few, SpanBlocks};
 use super::live::Leaves;
 use super::near::Near;
-use super::word::{Narrow, Piece, UNWRITTEN, Wide, Word, base_between, kind_of};
+use super::word::{Narrow, Piece, Wide, Word, base_between, is_written, kind_of};
 use super::{MapKind, NODE_BITS, Run, SPAN_BITS, SPAN_BLOCKS};
 #[cfg(not(loom))]
 use dioxide_block::mem::Table;
@@ -264,8 +264,7 @@ fn spans_of(mut runs: &[Run]) -> impl ExactSizeIterator<Item = SpanBlocks<'_>> {
 /// The address that an entry says, if the block is written.
 #[inline(always)]
 fn written(base: u64, entry: u32) -> Option<u64> {
-    let written = entry != 0 && entry & UNWRITTEN == 0;
-    written.then(|| base + u64::from(entry) - 1)
+    is_written(entry).then(|| base + u64::from(entry) - 1)
 }
 
 impl Piece {

@@ -129,6 +129,12 @@ pub(super) type Wide = [AtomicU64; SPAN_BLOCKS as usize];
 /// 1, with this bit for unwritten.
 pub(super) const UNWRITTEN: u32 = 1 << 31;
 
+/// Whether an entry says that its block is written.
+#[inline(always)]
+pub(super) fn is_written(entry: u32) -> bool {
+    entry != 0 && entry & UNWRITTEN == 0
+}
+
 /// Whether an address that far from the base fits an entry.
 pub(super) fn is_near(distance: u64) -> bool {
     distance <= FARTHEST
