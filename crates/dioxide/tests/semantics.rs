@@ -44,5 +44,7 @@ mod entry;
 mod invariants;
 #[path = "semantics/kernel.rs"]
 mod kernel;
+#[path = "semantics/queued_sync.rs"]
+mod queued_sync;
 #[path = "semantics/xfs.rs"]
 mod xfs;

@@ -3,7 +3,7 @@
 //! A request is first tried in no-wait mode, in the caller's thread: lock, checks, mapping, and the
 //! device operation pushed. Whatever would block answers EAGAIN and goes to a worker, which runs
 //! the same code in blocking mode. A request that needs no device (an error, EOF, a hole) completes
-//! at once.
+//! at once. A sync always may block, so it goes to a worker at once.
 //!
 //! Where a request is, from push to reap:
 //! - `device`: pushed to the device's queue; its slot there is its slot in `requests` and in the
@@ -41,12 +41,17 @@ pub use dioxide_block::QueueOptions;
 pub struct Completion {
     /// The tag that the request was pushed with.
     pub tag: u64,
-    /// The request's buffer.
+    /// The request's buffer; an empty one for a sync.
     pub buf: Buf,
     /// How many bytes were moved: less than the buffer's length only for a read that met EOF, and a write that met the largest size
-    /// of a file.
+    /// of a file; none for a sync.
     pub result: Result<usize, Box<Error>>,
 }
+
+/// No more requests fit: reap some first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the queue is full: reap completions first")]
+pub struct QueueFull;
 
 /// A queue of asynchronous requests on the files of one mount, used by one thread at a time.
 ///
@@ -252,6 +257,8 @@ enum Job {
     Read,
     Write,
     WriteAtomic,
+    SyncData,
+    SyncAll,
 }
 
 /// How a request went in.
@@ -408,6 +415,39 @@ impl Queue {
             }
         };
         core.settle(start, file, offset, tag, Job::WriteAtomic);
+        core.outstanding += 1;
+        Ok(())
+    }
+
+    /// Pushes an `fdatasync`, as [`File::sync_data`]: once it has completed, all writes of the file that had been reaped before it was
+    /// pushed, by whichever queue, are durable. It waits for nothing that is in flight; of those requests each may be durable or not. A
+    /// worker carries it out, beginning now, and shares a commit with those that come at the same time.
+    ///
+    /// # Errors
+    /// If the queue is full.
+    pub fn sync_data(&mut self, file: &File, tag: u64) -> Result<(), QueueFull> {
+        self.sync(file, tag, Job::SyncData)
+    }
+
+    /// Pushes an `fsync`: as [`Queue::sync_data`], and the times and other attributes.
+    ///
+    /// # Errors
+    /// If the queue is full.
+    pub fn sync_all(&mut self, file: &File, tag: u64) -> Result<(), QueueFull> {
+        self.sync(file, tag, Job::SyncAll)
+    }
+
+    fn sync(&mut self, file: &File, tag: u64, job: Job) -> Result<(), QueueFull> {
+        let core = &mut self.core;
+        if core.outstanding == core.depth {
+            return Err(QueueFull);
+        }
+        let nothing = Buf::zeroed(0);
+        let start = match core.check(file, Ok(())) {
+            Err(error) => Start::Done(nothing, Err(error)),
+            Ok(()) => Start::Punt(nothing),
+        };
+        core.settle(start, file, 0, tag, job);
         core.outstanding += 1;
         Ok(())
     }
@@ -869,12 +909,15 @@ impl Core {
                 let _begun = errand.begin();
                 // Goes before the request comes back: who has the completion may close the file system.
                 let file = file;
+                let mount = &file.mount;
                 match job {
                     Job::Read => file.read_at(away.buf(), offset),
-                    Job::Write | Job::WriteAtomic => {
-                        let (mount, buf) = (&file.mount, &*away.buf());
-                        mount.call(|| blocking_write(&file, offset, buf, job))
+                    Job::Write => mount.call(|| blocking_write(&file, offset, away.buf())),
+                    Job::WriteAtomic => {
+                        mount.call(|| blocking_write_atomic(&file, offset, away.buf()))
                     }
+                    Job::SyncData => file.sync_data().map(|()| 0),
+                    Job::SyncAll => file.sync_all().map(|()| 0),
                 }
             };
             away.end(result.map_err(Box::new));
@@ -1047,15 +1090,14 @@ fn write_request<'a>(
 }
 
 /// A punted write: the same code, allowed to wait.
-fn blocking_write(file: &File, offset: u64, buf: &Buf, job: Job) -> Result<usize> {
-    let len = match job {
-        Job::WriteAtomic => buf.len(),
-        Job::Read | Job::Write => file.room_at(offset, buf.len()),
-    };
-    let buf = &buf[..len];
+fn blocking_write(file: &File, offset: u64, buf: &Buf) -> Result<usize> {
+    let buf = &buf[..file.room_at(offset, buf.len())];
     let request = write_request(file, offset, buf, Wait::Block, slot::current());
-    match job {
-        Job::WriteAtomic => atomic::write(&request, buf),
-        Job::Read | Job::Write => write::write(&request, &[IoSlice::new(buf)]),
-    }
+    write::write(&request, &[IoSlice::new(buf)])
+}
+
+/// A punted atomic write.
+fn blocking_write_atomic(file: &File, offset: u64, buf: &Buf) -> Result<usize> {
+    let request = write_request(file, offset, buf, Wait::Block, slot::current());
+    atomic::write(&request, buf)
 }

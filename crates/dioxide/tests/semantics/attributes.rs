@@ -207,6 +207,20 @@ fn lazytime_queued_overwrite_reaches_the_disk_by_sync_all() {
     }
 }
 
+// And by a queued sync.
+#[test]
+fn lazytime_overwrite_reaches_the_disk_by_queued_sync_all() {
+    let bed = Bed::new(Policy::Best);
+    let now = overwritten(&bed);
+    let (file, mut queue) = (bed.open("/data"), bed.queue());
+    queue.sync_data(&file, 1).expect("room");
+    reap_all_ok(&mut queue, 1);
+    assert_eq!(after_crash(&bed, "/data").mtime, LONG_AGO);
+    queue.sync_all(&file, 2).expect("room");
+    reap_all_ok(&mut queue, 1);
+    assert_eq!(after_crash(&bed, "/data").mtime, now);
+}
+
 // A change of something else does not undo what an overwrite did to the times.
 #[test]
 fn lazytime_overwrite_is_kept_by_a_chmod() {

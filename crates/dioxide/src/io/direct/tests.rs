@@ -1216,13 +1216,27 @@ fn vectored_requests_are_one_request() {
 // After a failed flush nothing is written any more, by whichever way a request comes.
 #[test]
 fn failed_flush_refuses_blocking_and_queued_overwrites() {
+    refused_after_failed_flush(|file, _| file.sync_data().map_err(Box::new));
+}
+
+#[test]
+fn failed_flush_of_a_queue_refuses_blocking_and_queued_overwrites() {
+    refused_after_failed_flush(|file, queue| {
+        queue.sync_data(file, 1).expect("room");
+        reap_one(queue).result.map(drop)
+    });
+}
+
+fn refused_after_failed_flush(sync: impl Fn(&File, &mut Queue) -> Result<(), Box<Error>>) {
     let mut bed = Bed::new(Policy::Best);
     let file = bed.open("/data");
     let mut queue = bed.queue();
     bed.sim
         .inject(Fault::once(FaultOp::Flush, FaultKind::Io(libc::EIO)));
-    let error = file.sync_data().expect_err("the flush fails");
-    assert_eq!(error.errno(), libc::EIO);
+    for expected in [libc::EIO, libc::EROFS] {
+        let error = sync(&file, &mut queue).expect_err("the flush fails");
+        assert_eq!(error.errno(), expected);
+    }
     let error = file.write_at(&block(7), 0).expect_err("it is latched");
     assert_eq!(error.errno(), libc::EROFS);
     queue.write(&file, 0, block(7), 1).expect("room");

@@ -1,0 +1,99 @@
+//! Syncs by queue: what is on the media when one completes, what it waits for, and what it does not.
+
+use crate::bed::*;
+use dioxide::block::sim::FaultOp;
+use dioxide::{File, Policy, Queue, QueueFull};
+
+type Push = fn(&mut Queue, &File, u64) -> Result<(), QueueFull>;
+
+const BOTH: [(&str, Push); 2] = [("fdatasync", Queue::sync_data), ("fsync", Queue::sync_all)];
+
+#[test]
+fn queued_sync_makes_what_was_reaped_durable() {
+    for policy in Policy::ALL {
+        for (path, block) in [("/data", 0), ("/data", 70), ("/hole", 4), ("/unwritten", 4)] {
+            for (name, sync) in BOTH {
+                let bed = Bed::new(policy);
+                let file = bed.open(path);
+                let (mut writer, mut syncer) = (bed.queue(), bed.queue());
+                let at = block * BLOCK;
+                let pushed = writer.write(&file, at as u64, blocks(0xB1, 1), 1);
+                pushed.expect("room");
+                reap_all_ok(&mut writer, 1);
+                sync(&mut syncer, &file, 2).expect("room");
+                let done = reap(&mut syncer, 1).pop().expect("one");
+                assert_eq!((done.tag, done.buf.len()), (2, 0));
+                assert_eq!(done.result.expect("a sync"), 0);
+                recover(&bed.crash_now(), |fs| {
+                    let file = open_rw(fs, path);
+                    assert!(file.len() as usize >= at + BLOCK, "{policy}, {name}");
+                    assert_all(&read(&file, at..at + BLOCK), 0xB1);
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn queued_sync_completes_with_the_flush_and_not_before() {
+    for (_, sync) in BOTH {
+        let bed = Bed::new(Policy::Best);
+        let (file, mut queue) = (bed.open("/data"), bed.queue());
+        let hold = bed.sim.hold(None, FaultOp::Flush);
+        sync(&mut queue, &file, 1).expect("room");
+        hold.wait_for(1);
+        let mut done = Vec::new();
+        let early = queue.wait_timeout(1, &mut done, Some(A_WHILE));
+        assert_eq!(
+            (early.expect("a working queue"), queue.outstanding()),
+            (0, 1)
+        );
+        // The queue goes on meanwhile.
+        queue.read(&file, 0, blocks(0, 1), 2).expect("room");
+        assert_eq!(reap(&mut queue, 1)[0].tag, 2);
+        hold.release();
+        reap_all_ok(&mut queue, 1);
+    }
+}
+
+#[test]
+fn queued_sync_waits_for_nothing_in_flight() {
+    let bed = Bed::new(Policy::Best);
+    let (file, mut queue) = (bed.open("/data"), bed.queue());
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    queue.write(&file, 0, blocks(1, 1), 1).expect("room");
+    queue.submit().expect("a working queue");
+    queue.sync_data(&file, 2).expect("room");
+    assert_eq!(reap(&mut queue, 1)[0].tag, 2);
+    hold.release();
+    reap_all_ok(&mut queue, 1);
+}
+
+#[test]
+fn queued_sync_takes_a_place_in_the_queue() {
+    let bed = Bed::new(Policy::Best);
+    let (file, mut queue) = (bed.open("/data"), bed.queue());
+    let hold = bed.sim.hold(None, FaultOp::Flush);
+    let depth = queue.depth();
+    for tag in 0..depth as u64 {
+        queue.sync_data(&file, tag).expect("room");
+    }
+    assert_eq!(queue.sync_data(&file, 99), Err(QueueFull));
+    assert_eq!(queue.sync_all(&file, 99), Err(QueueFull));
+    assert!(queue.read(&file, 0, blocks(0, 1), 99).is_err(), "no room");
+    hold.release();
+    let mut tags: Vec<u64> = reap(&mut queue, depth).iter().map(|it| it.tag).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, (0..depth as u64).collect::<Vec<_>>());
+    assert_eq!(queue.outstanding(), 0);
+}
+
+#[test]
+fn queued_sync_of_another_mounts_file_is_refused() {
+    let (bed, other) = (Bed::new(Policy::Best), Bed::new(Policy::Best));
+    let (file, mut queue) = (other.open("/data"), bed.queue());
+    queue.sync_all(&file, 1).expect("room");
+    let done = reap(&mut queue, 1).pop().expect("one");
+    let error = done.result.expect_err("another mount");
+    assert_eq!(error.errno(), libc::EINVAL);
+}
