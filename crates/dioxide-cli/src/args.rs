@@ -76,7 +76,7 @@ Exit status:
   0  all is well
   1  a file is missing from an image, or a check says no
   2  bad usage, or an image or file that cannot be read or written
-  130  ended by Ctrl-C, after the operation under way; images are closed cleanly
+  130  ended by Ctrl-C, SIGTERM or a closed terminal, after the operation under way; images are closed cleanly
 
 Examples:
   dioxide info disk.img

@@ -1,8 +1,8 @@
-//! Ctrl-C and SIGTERM: while something is being changed or copied they ask for an end after the current operation, so that
+//! Ctrl-C, SIGTERM and a terminal that is closed (SIGHUP): while something is being changed or copied they ask for an end after the current operation, so that
 //! an image is closed cleanly and nothing half-made stays. A second one ends the process at once; the journal is there for that.
 
 use crate::failure::Failure;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,12 +13,29 @@ static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 pub fn watch() {
     ASKED.get_or_init(|| {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in signals() {
             let second = flag::register_conditional_shutdown(signal, 128 + signal, asked.clone());
             let _ = second.and_then(|_| flag::register(signal, asked.clone()));
         }
         asked
     });
+}
+
+/// Those that ask for an end. Who started the command under `nohup` wants it to outlive the terminal.
+pub fn signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut signals = vec![SIGINT, SIGTERM];
+    signals.extend((!ignores(&status, SIGHUP)).then_some(SIGHUP));
+    signals
+}
+
+/// Whether a process with this `/proc/PID/status` ignores a signal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
 /// Whether somebody asked since [`forget`].

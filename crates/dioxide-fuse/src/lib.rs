@@ -40,7 +40,8 @@ pub use errno::{Errno, Result};
 pub use error::Error;
 pub use inherited::close_inherited;
 pub use mount::{
-    Connection, MountPoint, Unmounted, Unmounter, is_dead, unmount, unmount_dead, unmount_lazily,
+    Connection, MountPoint, Serving, Unmounted, Unmounter, is_dead, unmount, unmount_dead,
+    unmount_lazily,
 };
 pub use options::Options;
 pub use table::ROOT_ID;

@@ -13,6 +13,7 @@ use crate::{Error, Options, sandbox};
 use dioxide::block::{self, file::FileOptions};
 use dioxide::format::features::Incompat;
 use dioxide::{Fs, MountOptions};
+use report::Reporter;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -142,16 +143,50 @@ impl MountPoint {
     /// # Errors
     /// [`Error::Connection`]; those of [`Fs::close`].
     pub fn serve(self) -> Result<(), Error> {
+        self.start()?.wait()
+    }
+
+    /// Begins to answer requests. Returns once it has the threads for that; files are not opened.
+    ///
+    /// # Errors
+    /// [`Error::Connection`]; it is unmounted then, and the image closed.
+    pub fn start(self) -> Result<Serving, Error> {
         let (ends, ended) = self.ends;
-        let transport = self.transport;
-        std::thread::Builder::new()
-            .name("fuse".into())
-            .spawn(move || ends.send(End::Connection(transport.serve())))
-            .map_err(Error::Connection)?;
+        let started = self.transport.start().and_then(|connection| {
+            std::thread::Builder::new()
+                .name("fuse".into())
+                .spawn(move || ends.send(End::Connection(connection.wait())))
+        });
+        if let Err(error) = started {
+            self.server.close()?;
+            return Err(Error::Connection(error));
+        }
         let keep = |path: &PathBuf| report::keep(&self.server, path.clone());
-        let reporter = self.stats.as_ref().map(keep);
-        let connection = wait_for_end(&ended);
-        let reported = reporter.map_or(Ok(()), |reporter| reporter?.end());
+        Ok(Serving {
+            reporter: self.stats.as_ref().map(keep),
+            server: self.server,
+            stats: self.stats,
+            ended,
+        })
+    }
+}
+
+/// A file system that is mounted, and whose requests are answered. Dropped, it is so until the process ends.
+pub struct Serving {
+    server: Arc<Server>,
+    stats: Option<PathBuf>,
+    reporter: Option<io::Result<Reporter>>,
+    ended: Receiver<End>,
+}
+
+impl Serving {
+    /// Returns when the file system was unmounted and the image is closed. Blocks.
+    ///
+    /// # Errors
+    /// As [`MountPoint::serve`].
+    pub fn wait(self) -> Result<(), Error> {
+        let connection = wait_for_end(&self.ended);
+        let reported = self.reporter.map_or(Ok(()), |reporter| reporter?.end());
         self.server.close()?;
         connection.map_err(Error::Connection)?;
         match (self.stats, reported) {

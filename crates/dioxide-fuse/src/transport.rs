@@ -11,7 +11,7 @@ use device::Device;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use uring::{Rings, Uring};
 use wire::Offer;
 
@@ -37,15 +37,15 @@ pub struct ConnectOptions {
 /// A connection to the kernel: by `read` and `write` of `/dev/fuse`, or by rings. Both turn what they find into calls of the
 /// same [`Server`].
 pub trait Transport: Send {
-    /// Answers requests until the file system is unmounted.
+    /// Begins to answer requests, and goes on until the file system is unmounted. Returns once it has all that it needs for that.
     ///
     /// # Errors
-    /// If the connection breaks in another way.
-    fn serve(self: Box<Self>) -> io::Result<()>;
+    /// Those of the system, which has no threads or descriptors left.
+    fn start(self: Box<Self>) -> io::Result<Serving>;
 }
 
 /// Mounts, through rings if they are wanted and the kernel has them, and returns when the kernel knows that it is served. Requests
-/// wait until [`Transport::serve`], which opens no files.
+/// wait until [`Transport::start`], which opens no files.
 ///
 /// # Errors
 /// What the kernel or `fusermount3` says.
@@ -76,18 +76,70 @@ pub fn connect(
     })
 }
 
-/// What a thread does, and its name.
-type Thread = (String, Box<dyn FnOnce() -> io::Result<()> + Send>);
+/// What a thread does, and its name. It calls what it is given once it has all that it needs.
+type Thread = (String, Box<dyn FnOnce(&dyn Fn()) -> io::Result<()> + Send>);
 
-/// Returns when all threads have ended, or one with an error.
-fn run(threads: impl Iterator<Item = Thread>) -> io::Result<()> {
-    let (ends, ended) = channel();
+/// What a thread tells.
+enum Event {
+    Up,
+    Ended(io::Result<()>),
+}
+
+/// A connection whose requests are answered.
+pub struct Serving {
+    events: Receiver<Event>,
+    device: Arc<Device>,
+}
+
+impl Serving {
+    /// Starts threads, and returns when all are up.
+    fn start(threads: impl Iterator<Item = Thread>, device: Arc<Device>) -> io::Result<Serving> {
+        let serving = start(threads).map(|events| (events, device.clone()));
+        let (events, device) = serving.inspect_err(|_| device.detach())?;
+        Ok(Serving { events, device })
+    }
+
+    /// Returns when all threads have ended, or one with an error.
+    ///
+    /// # Errors
+    /// If the connection breaks in another way than by being unmounted.
+    pub fn wait(self) -> io::Result<()> {
+        let failed = self.events.iter().find_map(|event| match event {
+            Event::Ended(Err(error)) => Some(error),
+            Event::Ended(Ok(())) | Event::Up => None,
+        });
+        match failed {
+            None => Ok(()),
+            Some(error) => {
+                self.device.detach();
+                Err(error)
+            }
+        }
+    }
+}
+
+fn start(threads: impl Iterator<Item = Thread>) -> io::Result<Receiver<Event>> {
+    let (tell, events) = channel();
+    let mut starting = 0_usize;
     for (name, work) in threads {
-        let ends = ends.clone();
+        let tell = tell.clone();
         let thread = std::thread::Builder::new().name(name);
         // Whoever waited does no more if another end was an error.
-        thread.spawn(move || drop(ends.send(work())))?;
+        thread.spawn(move || {
+            let end = work(&|| drop(tell.send(Event::Up)));
+            let _ = tell.send(Event::Ended(end));
+        })?;
+        starting += 1;
     }
-    drop(ends);
-    ended.iter().find(Result::is_err).unwrap_or(Ok(()))
+    drop(tell);
+    while starting > 0 {
+        match events.recv() {
+            Ok(Event::Up) => starting -= 1,
+            Ok(Event::Ended(Err(error))) => return Err(error),
+            // It was up.
+            Ok(Event::Ended(Ok(()))) => {}
+            Err(_) => break,
+        }
+    }
+    Ok(events)
 }

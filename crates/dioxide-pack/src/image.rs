@@ -27,7 +27,7 @@ use dioxide::block::file::{self, FileOptions, Replacing};
 use dioxide::format::features::Incompat;
 use dioxide::format::superblock::SuperBlock;
 use dioxide::mkfs::{Plan, WriteOptions};
-use dioxide::{Fs, Mkfs, MountOptions, Timestamp};
+use dioxide::{Fs, Mkfs, MountOptions, Policy, Timestamp};
 use sink::ImageSink;
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -272,6 +272,9 @@ fn mount_options(plan: &Plan) -> MountOptions {
     MountOptions::new()
         .noload(true)
         .clock(clock)
+        // Each write alone: what may run beside others is tried so first where memory is aligned too, gives back the blocks that it has
+        // claimed where it may not, and claims others. Where contents lie in memory is not always the same.
+        .policy(Policy::Pre49)
         // Nobody else knows of the file.
         .protected(true)
         .workers(1)

@@ -424,6 +424,31 @@ fn project_of_a_directory_that_hands_it_on_is_that_of_new_files() {
     assert!(said.contains("Flags: 0x80000\n"), "{said}");
 }
 
+// As Linux: with the feature, the ids that inodes have lose their meaning.
+#[test]
+fn project_from_before_the_feature_was_cleared_is_none() {
+    let image = Image::builder().features("project").build();
+    on_image(&image, |fs| {
+        for (dir, project) in [("/p", 11), ("/q", 22)] {
+            fs.create_dir(dir, &NewFile::new(0o755))
+                .expect("a directory");
+            let set = SetAttributes::new().project(project);
+            fs.set_attributes(dir, &set.flags(0x80000 | PROJINHERIT))
+                .expect("it is changed");
+        }
+        make(fs, "/p/f", &NewFile::new(0o644));
+    });
+    debugfs(image.path(), &["feature -project"]);
+    on_image(&image, |fs| {
+        fs.rename("/p/f", "/q/f", RenameMode::Replace)
+            .expect("projects are off");
+        fs.hard_link("/q/f", "/p/g").expect("they are");
+        make(fs, "/q/new", &NewFile::new(0o644));
+    });
+    let said = debugfs_query(image.path(), "stat /q/new");
+    assert!(said.contains("Project:     0"), "{said}");
+}
+
 #[test]
 fn project_without_the_feature_or_room_is_refused() {
     let image = Image::builder().build();

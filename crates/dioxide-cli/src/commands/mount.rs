@@ -9,10 +9,10 @@
 
 use crate::args::MountArgs;
 use crate::failure::{Failure, Status, complain, without_number};
+use crate::interrupt;
 use crate::progress::waiting;
 use dioxide_fuse::{Error, MountPoint, Options, Unmounter};
 use rustix::stdio;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::fs::File;
@@ -96,8 +96,8 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
     tell(args, &warnings);
     end_at_a_bug();
     // Before the mount, so that none that comes after it is missed.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| Failure::trouble("signals", error))?;
+    let signals =
+        Signals::new(interrupt::signals()).map_err(|error| Failure::trouble("signals", error))?;
     let mounted =
         MountPoint::mount(&args.image, &args.dir, &options).map_err(failed_with(&args.image))?;
     tell(args, mounted.warnings());
@@ -116,10 +116,15 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
         })?;
     }
     unmount_at_a_signal(signals, mounted.unmounter(), outside)?;
+    let unmounter = mounted.unmounter();
+    let serving = mounted.start().map_err(failed_with(&args.image))?;
     if let Some(null) = leaving {
-        leave(&null).map_err(background)?;
+        leave(&null).map_err(|error| {
+            unmounter.unmount();
+            background(error)
+        })?;
     }
-    mounted.serve().map_err(failed_with(&args.image))?;
+    serving.wait().map_err(failed_with(&args.image))?;
     Ok(Status::Fine)
 }
 

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// A tree on the host with a file of each kind, and access control lists.
@@ -228,9 +229,22 @@ fn copy_into_a_full_image_leaves_the_old_file_and_nothing_else() {
 
 /// Ends a copy that has written a part of a file, by a signal.
 fn end_copy(disk: &Fixture, signal: Signal) -> Option<i32> {
+    let (mut child, _writer) = begin_copy(disk, "--default-signal");
+    send(&child, signal);
+    child.wait().unwrap().code()
+}
+
+fn send(child: &Child, signal: Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// A copy from a pipe that has written a part of a file. `signals` is how it is started, as `env` takes it.
+fn begin_copy(disk: &Fixture, signals: &str) -> (Child, fs::File) {
     let pipe = disk.beside("pipe").display().to_string();
     coreutils("mkfifo", &[&pipe]);
-    let mut child = command()
+    let child = Command::new("env")
+        .args([signals, env!("CARGO_BIN_EXE_dioxide")])
         .args(["cp", &pipe, &disk.at("/hello")])
         .spawn()
         .unwrap();
@@ -243,9 +257,7 @@ fn end_copy(disk: &Fixture, signal: Signal) -> Option<i32> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, signal).unwrap();
-    child.wait().unwrap().code()
+    (child, writer)
 }
 
 /// What was there before the copy, and no more.
@@ -261,10 +273,25 @@ fn check_ended_copy(disk: &Fixture, names: &str) {
 
 #[test]
 fn interrupted_copy_leaves_the_old_file_and_a_clean_image() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let disk = Fixture::new();
+        let names = dioxide(["ls", "-A", &disk.at("/")]);
+        assert_eq!(end_copy(&disk, signal), Some(130));
+        check_ended_copy(&disk, names.text());
+    }
+}
+
+// As under `nohup`.
+#[test]
+fn copy_that_ignores_a_closed_terminal_goes_on() {
     let disk = Fixture::new();
-    let names = dioxide(["ls", "-A", &disk.at("/")]);
-    assert_eq!(end_copy(&disk, Signal::INT), Some(130));
-    check_ended_copy(&disk, names.text());
+    let (mut child, writer) = begin_copy(&disk, "--ignore-signal=HUP");
+    send(&child, Signal::HUP);
+    drop(writer);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let copied = dioxide(["cat", &disk.at("/hello")]);
+    assert!(copied.stdout == pattern(5, 0, 3 << 19));
+    e2fsck_clean(disk.image());
 }
 
 #[test]

@@ -52,6 +52,20 @@ impl Server {
         Ok(handle.for_transfer(direct, false)?.read_at(buf, offset)?)
     }
 
+    /// Whether the file may be longer than the file system knows, since what lies behind its end may be in the kernel's page cache alone:
+    /// a read that bypasses that, and came to the end, is to be tried again once the kernel has written its pages.
+    ///
+    /// # Errors
+    /// If there is no such handle.
+    pub fn may_be_longer(&self, handle: u64) -> Result<bool> {
+        if !self.options.writeback {
+            return Ok(false);
+        }
+        let live = self.live()?;
+        let asked = live.files.get(handle)?;
+        Ok(live.files.any(|other| other.may_have_dirtied(&asked)))
+    }
+
     /// `write`. Where pages that are written back find no room, the kernel is to forget the file's attributes: it asks for them
     /// before it takes more, and is told then.
     ///

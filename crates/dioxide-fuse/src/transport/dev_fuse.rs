@@ -1,8 +1,8 @@
 //! Requests through `read` and `write` of `/dev/fuse`: one thread and, where there are enough, one descriptor for each that is
 //! answered at the same time.
 
-use super::Transport;
 use super::device::{Device, Spare};
+use super::{Serving, Transport};
 use crate::server::Server;
 use std::io;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ impl DevFuse {
 }
 
 impl Transport for DevFuse {
-    fn serve(self: Box<Self>) -> io::Result<()> {
+    fn start(self: Box<Self>) -> io::Result<Serving> {
         let spare = Arc::new(Spare::of(self.threads));
         let threads = (0..self.threads)
             .map(|thread| Device::reader(&self.device, thread, self.server.clone(), spare.clone()));
-        super::run(threads).inspect_err(|_| self.device.detach())
+        Serving::start(threads, self.device.clone())
     }
 }

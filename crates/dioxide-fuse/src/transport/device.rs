@@ -172,18 +172,27 @@ impl Device {
     ) -> Thread {
         let device = device.clone();
         let file = thread % device.files.len();
-        let serve = move || device.serve(&device.files[file], &server, &spare);
+        let serve = move |up: &dyn Fn()| {
+            let mut message = Message::new();
+            up();
+            device.serve(&device.files[file], &mut message, &server, &spare)
+        };
         (format!("fuse-{thread}"), Box::new(serve))
     }
 
     /// Answers requests until the file system is unmounted. Any number of threads may.
-    fn serve(&self, file: &File, server: &Server, spare: &Spare) -> io::Result<()> {
-        let mut message = Message::new();
+    fn serve(
+        &self,
+        file: &File,
+        message: &mut Message,
+        server: &Server,
+        spare: &Spare,
+    ) -> io::Result<()> {
         let asker = Kernel {
             device: self,
             spare,
         };
-        while let Some(len) = read(file, &mut message)? {
+        while let Some(len) = read(file, message)? {
             let Ok((head, op, payload)) = message.part(len, &self.agreed) else {
                 // Whom to answer is not known.
                 continue;

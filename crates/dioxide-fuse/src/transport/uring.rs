@@ -18,7 +18,7 @@ mod memory;
 mod worker;
 
 use super::device::{Device, Spare};
-use super::{Thread, Transport};
+use super::{Serving, Thread, Transport};
 use crate::server::Server;
 use std::io;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Uring {
 }
 
 impl Transport for Uring {
-    fn serve(self: Box<Self>) -> io::Result<()> {
+    fn start(self: Box<Self>) -> io::Result<Serving> {
         let Uring {
             server,
             device,
@@ -111,11 +111,11 @@ impl Transport for Uring {
             let (server, device) = (server.clone(), device.clone());
             let spare = spare[usize::from(worker.queue())].clone();
             let name = format!("fuse-ring-{}", worker.queue());
-            let run = move || worker.run(&server, &device, &spare);
+            let run = move |up: &dyn Fn()| worker.run(&server, &device, &spare, up);
             (name, Box::new(run))
         });
         let reader = Device::reader(&device, 0, server.clone(), Arc::new(Spare::of(1)));
-        super::run(workers.chain([reader])).inspect_err(|_| device.detach())
+        Serving::start(workers.chain([reader]), device.clone())
     }
 }
 

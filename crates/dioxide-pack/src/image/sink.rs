@@ -266,3 +266,89 @@ impl Sink for ImageSink<'_> {
         &self.warnings
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::mount_options;
+    use super::*;
+    use crate::entry::FileData;
+    use dioxide::block::mem::MemDevice;
+    use dioxide::block::{Buf, Device};
+    use dioxide::mkfs::{Plan, WriteOptions};
+    use dioxide::{FallocateMode, Mkfs};
+    use std::sync::Arc;
+
+    const IMAGE_BYTES: u64 = 8 << 20;
+
+    fn file(number: usize, size: usize) -> Entry {
+        Entry {
+            path: number.to_string().into_bytes(),
+            kind: Kind::File(FileData::whole(size as u64, 0)),
+            permissions: 0o644,
+            uid: 0,
+            gid: 0,
+            mtime: Timestamp { secs: 2, nanos: 0 },
+            flags: 0,
+            project: 0,
+            xattrs: Vec::new(),
+        }
+    }
+
+    /// A file system whose free space is in pieces of seven blocks.
+    fn scattered() -> (MemDevice, Plan) {
+        let mkfs = Mkfs::new().block_size(1024).expect("a size");
+        let plan = mkfs.epoch(1).uuid([1; 16]).hash_seed([2; 16]);
+        let plan = plan.plan(IMAGE_BYTES).expect("a plan");
+        let device = MemDevice::new(IMAGE_BYTES);
+        let mut fresh = WriteOptions {
+            reads_zero: true,
+            progress: None,
+        };
+        plan.write(&device, &mut fresh).expect("room");
+        let fs = Fs::open_device(Arc::new(device.clone()), &mount_options(&plan));
+        let fs = fs.expect("it is new");
+        let all = OpenOptions::new().write(true).create_new(true);
+        let all = all.open(&fs, "/all").expect("a new file");
+        let mut end = 0;
+        while let Ok(wrote) = all.write_at(&[1; 64 << 10], end) {
+            end += wrote as u64;
+        }
+        for at in (0..end).step_by(16 << 10) {
+            all.allocate(FallocateMode::PunchHole, at, 7 << 10)
+                .expect("it is allocated");
+        }
+        drop(all);
+        fs.close().expect("a clean end");
+        (device, plan)
+    }
+
+    /// An image of files whose contents lie so many bytes behind the begin of a page.
+    fn image(behind: usize) -> Vec<u8> {
+        let (device, plan) = scattered();
+        let fs = Fs::open_device(Arc::new(device.clone()), &mount_options(&plan));
+        let fs = fs.expect("it was closed cleanly");
+        let mut sink = ImageSink::new(&fs).expect("it has a root");
+        let mut buf = Buf::zeroed(128 << 10);
+        for number in 0..20 {
+            let entry = file(number, 64 << 10);
+            let bytes = &mut buf[behind..behind + (64 << 10)];
+            bytes.fill(number as u8);
+            sink.begin(&entry).expect("a new file");
+            sink.data(0, bytes).expect("room");
+            sink.end(&entry).expect("its attributes");
+        }
+        drop(sink);
+        fs.close().expect("a clean end");
+        let mut all = vec![0; IMAGE_BYTES as usize];
+        device.read_at(0, &mut all).expect("all of it");
+        all
+    }
+
+    #[test]
+    fn bytes_of_an_image_do_not_depend_on_where_contents_lie_in_memory() {
+        let aligned = image(0);
+        for behind in [16, 512] {
+            assert!(image(behind) == aligned, "{behind}");
+        }
+    }
+}

@@ -282,7 +282,7 @@ impl Mount {
         let has_owner = set.permissions.is_some() || set.uid.is_some() || set.gid.is_some();
         let project = set
             .project
-            .is_some_and(|project| project != inode.node().disk.projid());
+            .is_some_and(|project| project != self.project_of(&inode.node().disk));
         let is = |flag: InodeFlags| flags & flag.0 != 0;
         if is(InodeFlags::IMMUTABLE) && (has_times || has_owner || project || changed != 0) {
             return refused("immutable");

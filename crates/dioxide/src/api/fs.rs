@@ -217,7 +217,8 @@ impl MountOptions {
     }
 
     /// Stamps this time on all that changes, instead of the time that it is: for images that are to be the
-    /// same whenever they are made. From 1901 to 2262.
+    /// same whenever they are made. From 1901 to 2262. Blocks that are freed are used again only when there are no others, since when the
+    /// change that freed them is committed depends on what else the machine does.
     pub fn clock(mut self, time: Timestamp) -> Self {
         let ns = i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
         self.clock = Some(ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64);

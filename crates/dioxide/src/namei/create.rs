@@ -368,7 +368,7 @@ impl Mount {
     ) -> Result<T> {
         for _ in 0..3 {
             match try_once() {
-                Err(Error::NoSpace(_)) if writer.commit_for_space()? => {}
+                Err(Error::NoSpace(_)) if writer.commit_for_space(self)? => {}
                 result => return result,
             }
         }
@@ -585,7 +585,7 @@ impl Mount {
         let flags = inherited_flags(parent.disk.flags(), what.file_type());
         disk.disk_mut().i_flags |= flags;
         if parent.disk.flags().contains(InodeFlags::PROJINHERIT) {
-            disk.set_projid(parent.disk.projid());
+            disk.set_projid(self.project_of(&parent.disk));
         }
         disk.disk_mut().i_generation = new
             .generation

@@ -128,6 +128,10 @@ impl Mount {
         room: Option<Room>,
     ) -> Result<()> {
         dir.changed_in(handle.tid(), true);
+        if !self.has_dir_index() && dir.flags().contains(InodeFlags::INDEX) {
+            // From when the file system kept them. A name lies where there is room now.
+            self.forget_index(handle, dir)?;
+        }
         if let Some(room) = room {
             return put_at(handle, dir, &room, new);
         }

@@ -56,7 +56,7 @@ impl Mount {
         name: impl FnOnce() -> String,
     ) -> Result<()> {
         let hands_on = dir.flags().contains(InodeFlags::PROJINHERIT);
-        match hands_on && dir.node().disk.projid() != inode.node().disk.projid() {
+        match hands_on && self.project_of(&dir.node().disk) != self.project_of(&inode.node().disk) {
             true => Err(Error::CrossProject(name())),
             false => Ok(()),
         }

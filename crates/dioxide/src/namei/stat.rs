@@ -106,6 +106,18 @@ impl Mount {
         self.tell(&inode.node().disk, inode.ino, inode.i_size(), modified)
     }
 
+    /// The project of an inode: the default one where the file system has none, whatever stays in the inode from earlier.
+    pub(crate) fn project_of(&self, disk: &DiskInode) -> u32 {
+        match self.has_projects() {
+            true => disk.projid(),
+            false => 0,
+        }
+    }
+
+    fn has_projects(&self) -> bool {
+        self.has_ro_compat(RoCompat::PROJECT)
+    }
+
     /// `modified` is the time of an overwrite that is kept in memory. It is told as the inode will have it: a time that is
     /// told must not change when it is written.
     fn tell(&self, disk: &DiskInode, ino: Ino, size: u64, modified: Option<i64>) -> Metadata {
@@ -122,7 +134,7 @@ impl Mount {
             nlink: disk.links_count().into(),
             uid: disk.uid(),
             gid: disk.gid(),
-            project: self.has_ro_compat(RoCompat::PROJECT).then(|| disk.projid()),
+            project: self.has_projects().then(|| disk.projid()),
             size,
             blocks: self.sectors(disk, size),
             block_size: self.sb.block_size(),

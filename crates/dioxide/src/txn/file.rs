@@ -616,7 +616,7 @@ impl Mount {
         let reader = self.reader();
         for _ in 0..COMMITS_FOR_SPACE {
             match writer.blocks.claim(&reader, request) {
-                Err(Error::NoSpace(_)) if writer.commit_for_space()? => {}
+                Err(Error::NoSpace(_)) if writer.commit_for_space(self)? => {}
                 result => return result,
             }
         }
@@ -632,7 +632,7 @@ impl Mount {
     ) -> Result<Reservation<'w>> {
         for _ in 0..COMMITS_FOR_SPACE {
             match writer.blocks.reserve(count, right) {
-                Err(Error::NoSpace(_)) if writer.commit_for_space()? => {}
+                Err(Error::NoSpace(_)) if writer.commit_for_space(self)? => {}
                 result => return result,
             }
         }

@@ -34,6 +34,8 @@ pub(crate) struct Writer {
     has_journal: bool,
     /// Freed blocks are discarded once that is committed.
     discard: bool,
+    /// Where what is written must not depend on when a transaction was committed: those that were, and have freed blocks.
+    kept_back: Option<Arc<Mutex<Vec<u32>>>>,
     /// Files that are being freed now.
     ending: AtomicUsize,
 }
@@ -192,6 +194,7 @@ impl Writer {
             has_journal,
             ending: AtomicUsize::new(0),
             discard: mount.discard,
+            kept_back: mount.clock.map(|_| Arc::default()),
         })
     }
 
@@ -231,17 +234,31 @@ impl Writer {
         crate::alloc::Release::After(handle.tid().0 as u32)
     }
 
-    /// Has the blocks that `handle` frees become allocatable when it is durable.
+    /// Has the blocks that `handle` frees become allocatable when it is durable, or from then on when there are no others.
     pub(crate) fn release_on_commit(&self, mount: &Mount, handle: &mut Handle<'_>) {
-        let (blocks, tid) = (self.blocks.clone(), handle.tid());
-        let discard = self.discard.then(|| mount.discarder());
-        handle.on_commit(Box::new(move || {
-            blocks.committed(tid.0 as u32, &mut |run| {
-                if let Some(discard) = &discard {
-                    discard.run(run.start, run.len);
-                }
-            });
-        }));
+        let tid = handle.tid().0 as u32;
+        handle.on_commit(match &self.kept_back {
+            None => {
+                let releaser = self.releaser(mount);
+                Box::new(move || releaser.release(tid))
+            }
+            Some(kept_back) => {
+                let kept_back = kept_back.clone();
+                Box::new(move || {
+                    let mut kept_back = kept_back.lock();
+                    if kept_back.last() != Some(&tid) {
+                        kept_back.push(tid);
+                    }
+                })
+            }
+        });
+    }
+
+    fn releaser(&self, mount: &Mount) -> Releaser {
+        Releaser {
+            blocks: self.blocks.clone(),
+            discarder: self.discard.then(|| mount.discarder()),
+        }
     }
 
     /// To be held while a file is freed.
@@ -252,11 +269,15 @@ impl Writer {
 
     /// Commits what is pending if that sets free blocks that can be had, or waits until others have freed some. Whether
     /// there can be more now. No handle is open.
-    pub(crate) fn commit_for_space(&self) -> Result<bool> {
+    pub(crate) fn commit_for_space(&self, mount: &Mount) -> Result<bool> {
         if self.blocks.pending_clusters() == 0 && !self.wait_for_endings() {
             return Ok(false);
         }
         self.journal.force_commit()?;
+        if let Some(kept_back) = &self.kept_back {
+            let (releaser, all) = (self.releaser(mount), std::mem::take(&mut *kept_back.lock()));
+            all.into_iter().for_each(|tid| releaser.release(tid));
+        }
         Ok(true)
     }
 
@@ -361,6 +382,23 @@ impl Mount {
             cluster_ratio: self.sb.cluster_ratio(),
             blocks_count: self.sb.blocks_count(),
         }
+    }
+}
+
+/// Makes freed blocks allocatable.
+struct Releaser {
+    blocks: Arc<BlockAllocator>,
+    discarder: Option<Discarder>,
+}
+
+impl Releaser {
+    /// What this transaction has freed. It is durable.
+    fn release(&self, tid: u32) {
+        self.blocks.committed(tid, &mut |run| {
+            if let Some(discarder) = &self.discarder {
+                discarder.run(run.start, run.len);
+            }
+        });
     }
 }
 

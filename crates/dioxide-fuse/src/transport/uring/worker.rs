@@ -5,9 +5,11 @@
 //! kernel is called again, by one call.
 //!
 //! Who has several entries must not wait for what comes through them: the kernel puts requests into entries that it holds, whatever
-//! their thread does. So such a thread has helpers for requests that wait for long or for others ([`may_wait`]). They get the
+//! their thread does. So such a thread has helpers for requests that wait for long ([`may_wait`]), and for those that turn out to need
+//! the kernel to write its pages. They get the
 //! memory, and give it back with the answer in it. One entry always stays with the kernel and the worker, for what a helper
-//! waits for: what would be the last is answered by the worker, who has the kernel write no pages.
+//! waits for: what would be the last is answered by the worker, who has the kernel write no pages. Since that answer is a poorer one
+//! (a file without holes, a read that ends early), all else leaves two more entries.
 //!
 //! Invariants
 //! - A worker with helpers waits for no request of this mount: it has the kernel write no pages, and a helper that has holds no
@@ -19,14 +21,16 @@
 #![allow(unsafe_code)]
 
 use super::memory::Memory;
-use crate::Errno;
 use crate::server::Server;
 use crate::transport::device::{Device, Kernel, Spare};
-use crate::transport::wire::{self, Asker, Head, abi};
+use crate::transport::wire::abi::opcode::LSEEK;
+use crate::transport::wire::{self, Asker, Head, Interrupts, abi};
+use crate::{Errno, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::cell::Cell;
 use std::io;
 use std::mem;
 use std::ops::Range;
@@ -52,6 +56,10 @@ const SQE_LEN_AT: usize = 24;
 
 /// What is completed when helpers have answered; other completions are numbers of entries.
 const HELPED: u64 = u64::MAX;
+/// So many entries are not with helpers when a request has gone to one, where it cannot be answered well without.
+const LEFT: usize = 1;
+/// The same for what is answered as well by the worker.
+const LEFT_BY_OTHERS: usize = 3;
 /// An answer or a request with so much data is not kept back for others: copying it takes longer than a call.
 const MUCH: usize = 64 << 10;
 
@@ -141,15 +149,19 @@ impl<'a> Request<'a> {
         u64::from_ne_bytes(self.front[COMMIT_ID].try_into().expect("eight bytes"))
     }
 
-    /// Answers it in its place. Returns how much data went to and fro.
-    fn answer(self, server: &Server, asker: &dyn Asker) -> usize {
-        let Request { head, .. } = self;
+    /// Has it answered; the payload is there then.
+    fn reply(&mut self, server: &Server, asker: &dyn Asker) -> Result<usize> {
         let told = self.payload_len();
-        let op = &self.front[OP_AT..][..abi::op_bytes(head.opcode)];
-        let reply = wire::answer(server, asker, &head, op, self.payload, told);
+        let op = &self.front[OP_AT..][..abi::op_bytes(self.head.opcode)];
+        let reply = wire::answer(server, asker, &self.head, op, self.payload, told);
         // Those that nobody waits for do not come this way.
-        let reply = reply.unwrap_or(Err(Errno::NOSYS));
-        let header = wire::out_header(head.unique, reply);
+        reply.unwrap_or(Err(Errno::NOSYS))
+    }
+
+    /// Puts the answer in its place. Returns how much data went to and fro.
+    fn finish(self, reply: Result<usize>) -> usize {
+        let told = self.payload_len();
+        let header = wire::out_header(self.head.unique, reply);
         self.front[..header.len()].copy_from_slice(&header);
         let len = reply.unwrap_or(0);
         self.front[PAYLOAD_LEN].copy_from_slice(&(len as u32).to_ne_bytes());
@@ -157,7 +169,29 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Whether a request may wait for long, or for another request of its queue.
+/// The kernel, as a worker with helpers asks it: never for pages. What needs them is a helper's.
+struct WithoutPages<'a> {
+    kernel: Kernel<'a>,
+    /// A request needs them.
+    wanted: Cell<bool>,
+}
+
+impl Asker for WithoutPages<'_> {
+    fn write_pages(&self, _: u64) -> bool {
+        self.wanted.set(true);
+        false
+    }
+
+    fn forget_attributes(&self, node: u64) {
+        self.kernel.forget_attributes(node);
+    }
+
+    fn interrupts(&self) -> &Interrupts {
+        self.kernel.interrupts()
+    }
+}
+
+/// Whether a request may wait for long.
 fn may_wait(opcode: u32) -> bool {
     use abi::opcode::*;
     matches!(
@@ -202,17 +236,21 @@ impl Worker {
         self.helpers
     }
 
-    /// Registers with the kernel, and answers requests until it ends the connection.
-    pub(super) fn run(self, server: &Server, device: &Device, spare: &Spare) -> io::Result<()> {
+    /// Registers with the kernel, and answers requests until it ends the connection. Calls `up` once nothing but the kernel's end of
+    /// it can keep it from that.
+    pub(super) fn run(
+        self,
+        server: &Server,
+        device: &Device,
+        spare: &Spare,
+        up: &dyn Fn(),
+    ) -> io::Result<()> {
         let asker = Kernel { device, spare };
         if self.helpers == 0 {
-            return self.serve(server, &asker, device, None);
+            return self.serve(server, &asker, device, None, up);
         }
-        let alone = Spare::of(1);
-        let waits_for_none = Kernel {
-            device,
-            spare: &alone,
-        };
+        let (kernel, wanted) = (Kernel { device, spare }, Cell::new(false));
+        let without_pages = WithoutPages { kernel, wanted };
         let (asked, jobs) = unbounded::<Job>();
         let (answers, answered) = unbounded::<Job>();
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -226,7 +264,9 @@ impl Worker {
                 let (jobs, answers, event, asker) = (&jobs, &answers, &event, &asker);
                 let help = move || {
                     for mut job in jobs {
-                        Request::of(&mut job.memory).answer(server, asker);
+                        let mut request = Request::of(&mut job.memory);
+                        let reply = request.reply(server, asker);
+                        request.finish(reply);
                         // The worker may have ended; so has the connection then.
                         let _ = answers.send(job);
                         let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
@@ -238,25 +278,29 @@ impl Worker {
                     .spawn_scoped(scope, help)?;
             }
             // Its end is that of `asked`, and so of the helpers.
-            self.serve(server, &waits_for_none, device, Some(help))
+            let help = Some((help, &without_pages.wanted));
+            self.serve(server, &without_pages, device, help, up)
         })
     }
 
+    /// `help` is with whether a request needed pages, which the worker does not get.
     fn serve(
         mut self,
         server: &Server,
         asker: &dyn Asker,
         device: &Device,
-        help: Option<Help>,
+        help: Option<(Help, &Cell<bool>)>,
+        up: &dyn Fn(),
     ) -> io::Result<()> {
         stay_on(self.queue);
         let submitter = self.ring.submitter();
         submitter.register_enable_rings()?;
         submitter.register_files(&[device.file().as_raw_fd()])?;
+        up();
         for (entry, memory) in mem::take(&mut self.new).into_iter().enumerate() {
             self.give(entry, memory, REGISTER, 0);
         }
-        if let Some(help) = &help {
+        if let Some((help, _)) = &help {
             self.listen(help);
         }
         let mut goes_on = true;
@@ -273,7 +317,8 @@ impl Worker {
                     break;
                 };
                 if done.user_data() == HELPED {
-                    self.commit_helped(help.as_ref().expect("it was listened to"));
+                    let (help, _) = help.as_ref().expect("it was listened to");
+                    self.commit_helped(help);
                     continue;
                 }
                 let entry = done.user_data() as usize;
@@ -288,10 +333,25 @@ impl Worker {
                     _ if device.has_ended() => return Ok(()),
                     error => return Err(io::Error::from_raw_os_error(error)),
                 }
-                let request = Request::of(&mut memory);
+                let mut request = Request::of(&mut memory);
                 let (commit, opcode) = (request.commit(), request.head.opcode);
-                let leaves_one = self.helped + 1 < self.entries.len();
-                if let Some(help) = help.as_ref().filter(|_| leaves_one && may_wait(opcode)) {
+                let left = self.entries.len() - 1 - self.helped;
+                let mut goes = may_wait(opcode)
+                    && left
+                        >= if opcode == LSEEK {
+                            LEFT
+                        } else {
+                            LEFT_BY_OTHERS
+                        };
+                let mut much = false;
+                if help.is_none() || !goes {
+                    let reply = request.reply(server, asker);
+                    goes = help.as_ref().is_some_and(|(_, wanted)| wanted.take()) && left >= LEFT;
+                    if !goes {
+                        much = request.finish(reply) >= MUCH;
+                    }
+                }
+                if let Some((help, _)) = help.as_ref().filter(|_| goes) {
                     self.helped += 1;
                     let job = Job {
                         entry,
@@ -301,7 +361,6 @@ impl Worker {
                     help.asked.send(job).expect("helpers wait for it");
                     continue;
                 }
-                let much = request.answer(server, asker) >= MUCH;
                 self.give(entry, memory, COMMIT_AND_FETCH, commit);
                 if much && !self.ring.completion().is_empty() {
                     // Whoever asked for much goes on while the others are answered. If it fails, so does the next call.

@@ -200,7 +200,14 @@ impl Call<'_> {
         let (size, _) = (self.op.u32()?, self.op.u32()?);
         let direct = self.direct()?;
         let buffer = self.buffer.get_mut(..size as usize).ok_or(Errno::INVAL)?;
-        self.server.read(handle, buffer, offset, direct)
+        let bytes = self.server.read(handle, buffer, offset, direct)?;
+        // Of the pages, the kernel has written only those that are read.
+        let is_short = direct && bytes < buffer.len();
+        if is_short && self.server.may_be_longer(handle)? && self.asker.write_pages(self.head.node)
+        {
+            return self.server.read(handle, buffer, offset, direct);
+        }
+        Ok(bytes)
     }
 
     pub(super) fn write(mut self) -> Result<usize> {

@@ -206,6 +206,29 @@ fn index_that_makes_no_sense_is_given_up_without_checksums_only() {
     }
 }
 
+// As Linux: what the index said is not kept up, so it says nothing any more.
+#[test]
+fn index_is_given_up_by_a_new_name_once_the_feature_is_cleared() {
+    for (count, len) in [(60, 40), (61, 40), (80, 200)] {
+        let mut bed = Bed::new(small().features("^metadata_csum"));
+        let dir = bed.dir("/d");
+        let mut names: Vec<Vec<u8>> = (0..count).map(|at| name(at, len)).collect();
+        bed.add_all(&dir, &names).expect("there is space");
+        assert!(bed.mount().is_indexed(&dir));
+        drop(dir);
+        let image = bed.close();
+        debugfs(image.path(), &["feature -dir_index"]);
+        let mut bed = Bed::on(image);
+        let dir = bed.dir("/d");
+        names.push(name(count, len));
+        bed.add(&dir, &names[count]).expect("there is space");
+        assert!(!dir.flags().contains(InodeFlags::INDEX));
+        bed.check(&dir, &set(&names));
+        drop(dir);
+        bed.close();
+    }
+}
+
 #[test]
 fn new_directory_is_inline_where_that_is_possible() {
     let mut bed = Bed::new(small().features("inline_data"));
