@@ -39,6 +39,9 @@ pub enum Error {
     /// An earlier failure stopped the journal; nothing more can be changed.
     #[error("the journal was aborted: {0}")]
     Aborted(String),
+    /// The system gives no thread that commits what nobody waits for. Nothing was changed.
+    #[error("no thread for the journal: {0}")]
+    NoThread(std::io::Error),
     /// The handle was started for fewer changes than it makes.
     #[error("a handle of {credits} credits changes more blocks")]
     OutOfCredits {

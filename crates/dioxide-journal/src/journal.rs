@@ -232,12 +232,15 @@ impl Journal {
             false => ring.usable() / 4,
         };
         let max = options.max_transaction.min(most);
-        Ok(Journal::new(cache, Some(ring), max, options))
+        Journal::new(cache, Some(ring), max, options)
     }
 
     /// For a file system without a journal: [`Journal::flush`] and every commit write changed blocks
     /// home, ordered data first, and not atomically.
-    pub fn none(cache: BufferCache, options: &JournalOptions) -> Journal {
+    ///
+    /// # Errors
+    /// [`Error::NoThread`].
+    pub fn none(cache: BufferCache, options: &JournalOptions) -> Result<Journal> {
         let max = options.max_transaction.min(MAX_WITHOUT_LOG);
         Journal::new(cache, None, max, options)
     }
@@ -247,7 +250,7 @@ impl Journal {
         ring: Option<Ring>,
         max_transaction: u32,
         options: &JournalOptions,
-    ) -> Journal {
+    ) -> Result<Journal> {
         let core = Arc::new(Core {
             cache,
             barrier: options.barrier,
@@ -276,8 +279,8 @@ impl Journal {
             untold: Mutex::new(None),
             on_abort: Mutex::new(None),
         });
-        let timer = timer::Timer::start(core.clone(), options.commit_interval);
-        Journal { core, timer }
+        let timer = timer::Timer::start(core.clone(), options.commit_interval)?;
+        Ok(Journal { core, timer })
     }
 
     /// Begins a part of the running transaction that changes at most `credits` different blocks.

@@ -266,7 +266,8 @@ fn commit_interval_commits_by_itself() {
 fn none_writes_home_at_a_commit() {
     let (memory, _) = fresh(FORM, 1);
     let device: Arc<dyn Device> = Arc::new(memory.clone());
-    let journal = Journal::none(BufferCache::new(device, BLOCK, 16 * BLOCK), &options());
+    let journal =
+        Journal::none(BufferCache::new(device, BLOCK, 16 * BLOCK), &options()).expect("a thread");
     set(&journal, &[0, 5], 1).expect("set");
     assert_eq!(version_of(&image(&memory)), 0, "not before");
     journal.force_commit().expect("commit");
@@ -282,7 +283,8 @@ fn none_write_fault_latches() {
     let (memory, _) = fresh(FORM, 1);
     let sim = SimDevice::new(Arc::new(memory), SimSpec::default());
     let device: Arc<dyn Device> = Arc::new(sim.clone());
-    let journal = Journal::none(BufferCache::new(device, BLOCK, 16 * BLOCK), &options());
+    let journal =
+        Journal::none(BufferCache::new(device, BLOCK, 16 * BLOCK), &options()).expect("a thread");
     sim.inject(Fault::once(FaultOp::Write, FaultKind::Io(EIO)));
     set(&journal, &[0], 1).expect("set");
     journal.force_commit().expect_err("write fails");

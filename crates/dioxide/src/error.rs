@@ -252,6 +252,9 @@ pub enum Error {
     /// No-wait mode, and the request would have to wait (`EAGAIN`).
     #[error("would block: {0}")]
     WouldBlock(&'static str),
+    /// The system gives no thread for this (`EAGAIN`, mostly). Nothing was changed.
+    #[error("no thread for {0}: {1}")]
+    NoThread(&'static str, std::io::Error),
     /// Damage was found, and `errors=panic` has nothing be done any more (`EIO`); says what.
     #[error("stopped after damage was found: {0}")]
     Stopped(String),
@@ -293,6 +296,7 @@ impl Error {
             Error::NoSpace(_) => libc::ENOSPC,
             Error::Busy(_) => libc::EBUSY,
             Error::WouldBlock(_) => libc::EAGAIN,
+            Error::NoThread(_, error) => error.raw_os_error().unwrap_or(libc::EAGAIN),
             Error::Stopped(_) | Error::Panicked => libc::EIO,
             Error::Deadlock(_) => libc::EDEADLK,
         }
@@ -348,6 +352,7 @@ impl From<dioxide_journal::Error> for Error {
                 what,
             },
             J::Unsupported(what) => Error::Unsupported(what),
+            J::NoThread(error) => Error::NoThread("the journal", error),
             J::Aborted(_) => Error::ReadOnly(error.to_string()),
             other => Error::Invalid(other.to_string()),
         }

@@ -709,7 +709,10 @@ impl Drop for UringQueue {
             // The device may still write into these buffers: they are lost, and so is their pool.
             tracing::warn!(image = %self.io.name, "io_uring queue dropped with operations in flight");
             std::mem::forget(std::mem::take(&mut self.slots));
+            return;
         }
+        // The kernel takes a ring apart some time after it was closed, and until then whoever has the device to itself has it still.
+        let _ = self.ring.submitter().unregister_files();
     }
 }
 

@@ -42,6 +42,7 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "img_offset 1073741824 is past the end at byte",
     ),
+    ("ls --img-offset 1M =/", 2, " at byte 1024 (s_magic is 0x"),
     ("sync @cut", 2, "@cut: read-only: the device has"),
     ("check @nope", 8, "@nope: No such file or directory"),
     (

@@ -1,6 +1,6 @@
 //! cp and mv into images, inside them and between them, compared with GNU's programs on the same image mounted.
 
-use super::support::{Fixture, at, command, coreutils, dioxide};
+use super::support::{Fixture, at, coreutils, dioxide};
 use super::twins::Twins;
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, pattern};
 use rustix::process::Signal;

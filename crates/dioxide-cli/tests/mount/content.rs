@@ -373,6 +373,36 @@ fn ranges_are_allocated_punched_sought_and_copied() {
     }
 }
 
+// Of its pages the kernel writes those that a direct read asks for; the one that makes the file longer may be another.
+#[test]
+fn direct_read_knows_of_the_end_that_is_in_the_page_cache() {
+    need_fuse!();
+    for bed in each("") {
+        let path = bed.at("grown");
+        let file = File::create_new(&path).unwrap();
+        let mut direct = File::options();
+        let direct = direct.read(true).custom_flags(libc::O_DIRECT);
+        let direct = direct.open(&path).unwrap();
+        file.write_all_at(&pattern(1, 0, 4096), 0).unwrap();
+        file.sync_all().unwrap();
+        let end = (1 << 20) + 100;
+        file.write_all_at(&pattern(1, 1 << 20, 100), 1 << 20)
+            .unwrap();
+        let mut buf = Buf::zeroed(64 << 10);
+        assert_eq!(direct.read_at(&mut buf, 8192).unwrap(), 64 << 10);
+        check_zero(8192, &buf);
+        assert_eq!(direct.read_at(&mut buf, 0).unwrap(), 64 << 10);
+        check_pattern(1, 0, &buf[..4096]);
+        // Made longer once more, and read where that is.
+        file.write_all_at(&pattern(1, end, 100), end).unwrap();
+        assert_eq!(direct.read_at(&mut buf, 1 << 20).unwrap(), 200);
+        check_pattern(1, 1 << 20, &buf[..200]);
+        assert_eq!(direct.read_at(&mut buf, 2 << 20).unwrap(), 0);
+        drop((file, direct));
+        bed.finish();
+    }
+}
+
 /// Copies 64 MiB, the most of one request, while a signal comes every millisecond; prints how much that was. On a busy machine a copy can
 /// end before the server hears of the signal: there are several.
 const COPY: &str = "

@@ -1,6 +1,6 @@
 //! What each option of the mount does, as programs see it.
 
-use crate::bed::{Bed, Point, dioxide, is_mounted, limited, run, text, transports};
+use crate::bed::{Bed, Point, RINGS, Rings, dioxide, is_mounted, limited, run, text, transports};
 use crate::need_fuse;
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, debugfs, e2fsck_clean, pattern};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -86,6 +86,32 @@ fn fitrim_of_the_mount_gives_back_what_is_free() {
     });
     assert!(given >= 30 * M, "{given} bytes");
     bed.finish();
+}
+
+// It said that it was mounted, and then had no descriptors left to serve with.
+#[test]
+fn mount_that_finds_too_few_descriptors_says_so() {
+    need_fuse!();
+    for options in transports() {
+        let (image, dir) = (Image::builder().size(16 * M).build(), Point::new());
+        let _rings = (*options == RINGS).then(|| Rings::set("Y"));
+        let mut mounted = 0;
+        for limit in 7..40 {
+            let mut command = Command::new("sh");
+            let script = format!("ulimit -n {limit}; exec \"$0\" mount -o \"$1\" \"$2\" \"$3\"");
+            command.args(["-c", &script, env!("CARGO_BIN_EXE_dioxide"), options]);
+            let output = command.args([image.path(), dir.path()]).output().unwrap();
+            let is_there = is_mounted(dir.path());
+            let expected = if is_there { Some(0) } else { Some(2) };
+            assert_eq!(output.status.code(), expected, "{limit}: {output:?}");
+            if is_there {
+                umount(&dir);
+                mounted += 1;
+            }
+        }
+        assert!(mounted > 0, "{options}");
+        e2fsck_clean(image.path());
+    }
 }
 
 #[test]

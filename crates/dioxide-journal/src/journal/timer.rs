@@ -4,8 +4,8 @@
 //! due: nobody has to wake it when a transaction begins.
 
 use super::Core;
-use crate::Error;
 use crate::transaction::Tid;
+use crate::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -29,7 +29,7 @@ struct What {
 }
 
 impl Timer {
-    pub(super) fn start(core: Arc<Core>, interval: Duration) -> Timer {
+    pub(super) fn start(core: Arc<Core>, interval: Duration) -> Result<Timer> {
         // The last change has nobody behind it who commits it.
         const AFTER_THE_LAST: Duration = Duration::from_secs(5);
         let interval = match interval.is_zero() {
@@ -41,11 +41,11 @@ impl Timer {
         let thread = thread::Builder::new()
             .name("dioxide-commit".into())
             .spawn(move || run(&core, &theirs, interval))
-            .expect("a thread for the journal");
-        Timer {
+            .map_err(Error::NoThread)?;
+        Ok(Timer {
             asked,
             thread: Some(thread),
-        }
+        })
     }
 
     /// Has a transaction committed soon.

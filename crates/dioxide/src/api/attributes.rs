@@ -192,9 +192,9 @@ fn new_flags(before: u32, asked: u32, file_type: FileType) -> std::result::Resul
 
 /// As Linux: what lies outside of the times that there are is cut to their ends, and there are no nanoseconds at
 /// the ends.
-fn to_disk(time: Timestamp, disk: &DiskInode) -> DiskTime {
+pub(crate) fn to_disk(time: Timestamp, inode_size: usize) -> DiskTime {
     let least = i64::from(i32::MIN);
-    let most = match disk.inode_size() {
+    let most = match inode_size {
         0..=128 => i64::from(i32::MAX),
         _ => least + (4 << 32) - 1,
     };
@@ -202,6 +202,16 @@ fn to_disk(time: Timestamp, disk: &DiskInode) -> DiskTime {
     let is_end = secs == least || secs == most;
     let nsec = if is_end { 0 } else { time.nanos };
     DiskTime { secs, nsec }
+}
+
+/// # Errors
+/// [`Error::Invalid`] if a time has a second or more of nanoseconds.
+pub(crate) fn check_times(times: &[Option<Timestamp>]) -> Result<()> {
+    let is_bad = |time: &Timestamp| time.nanos >= 1_000_000_000;
+    match times.iter().flatten().any(is_bad) {
+        true => Err(Error::Invalid("a time of over 999,999,999 ns".into())),
+        false => Ok(()),
+    }
 }
 
 /// # Errors
@@ -242,11 +252,7 @@ impl Mount {
             flags: set.flags.map(|_| after),
             ..set.clone()
         };
-        let bad_nanos =
-            |time: &Option<Timestamp>| time.is_some_and(|time| time.nanos >= 1_000_000_000);
-        if [set.atime, set.mtime, set.ctime].iter().any(bad_nanos) {
-            return Err(Error::Invalid("a time of over 999,999,999 ns".into()));
-        }
+        check_times(&[set.atime, set.mtime, set.ctime])?;
         self.check_project(inode, set)?;
         let changed = self.with_space(writer, || {
             self.strip_capability(writer, inode, set)?;
@@ -404,10 +410,10 @@ fn apply(disk: &mut DiskInode, set: &SetAttributes, now: DiskTime) {
         disk.set_permissions(permissions);
     }
     if let Some(time) = set.atime {
-        disk.set_atime(to_disk(time, disk));
+        disk.set_atime(to_disk(time, disk.inode_size()));
     }
     if let Some(time) = set.mtime {
-        disk.set_mtime(to_disk(time, disk));
+        disk.set_mtime(to_disk(time, disk.inode_size()));
     }
     if let Some(flags) = set.flags {
         disk.disk_mut().i_flags = flags;
@@ -416,5 +422,8 @@ fn apply(disk: &mut DiskInode, set: &SetAttributes, now: DiskTime) {
         // Without room it is 0, and stays so.
         let _ = disk.set_projid(project);
     }
-    disk.set_ctime(set.ctime.map_or(now, |time| to_disk(time, disk)));
+    disk.set_ctime(
+        set.ctime
+            .map_or(now, |time| to_disk(time, disk.inode_size())),
+    );
 }

@@ -347,6 +347,8 @@ fn told_bytes(path: &Path, img_offset: u64) -> Option<u64> {
     file.read_exact_at(&mut bytes, img_offset.checked_add(SUPERBLOCK_OFFSET)?)
         .ok()?;
     let sb = SuperBlock::parse(&bytes).ok()?;
+    // Where there is none, what is said of it is that.
+    sb.has_magic().then_some(())?;
     let told = sb.blocks_count().checked_mul(sb.block_size().into())?;
     let whole = file.seek(SeekFrom::End(0)).ok()?;
     (img_offset.checked_add(told)? <= whole).then_some(told)

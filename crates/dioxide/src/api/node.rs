@@ -77,7 +77,7 @@ impl Fs {
         };
         // A number that somebody made up is no damage: nothing is recorded.
         self.0.check_running()?;
-        if self.0.is_own_inode(Ino(ino)) {
+        if ino > self.0.sb.inodes_count() || self.0.is_own_inode(Ino(ino)) {
             return Err(gone());
         }
         let inode = self.0.numbered(Ino(ino))?.ok_or_else(gone)?;
@@ -349,6 +349,9 @@ impl Node {
     /// The caller has the directory's `names`.
     fn entries(&self, dir: &Inode, from: u64, most: usize) -> Result<Vec<(DirEntry, u64)>> {
         let mut entries = Vec::new();
+        if most == 0 {
+            return Ok(entries);
+        }
         self.mount.read_dir_from(dir, from, &mut |entry, next| {
             let entry = DirEntry {
                 ino: entry.ino,

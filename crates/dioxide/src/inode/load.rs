@@ -285,7 +285,7 @@ impl Mount {
     }
 
     /// The inode that has a number, if it is in use: one that somebody holds, or one that has a name. Blocks on
-    /// metadata unless somebody holds it.
+    /// metadata unless somebody holds it. A number that was never used is none.
     ///
     /// # Errors
     /// As [`Mount::inode`].
@@ -293,6 +293,14 @@ impl Mount {
         loop {
             if let Some(inode) = self.inodes.get(ino) {
                 return Ok(Some(inode));
+            }
+            let Location { block, offset } = self.locate_inode(ino)?;
+            let size = self.sb.inode_size();
+            if self.read_meta(block)?[offset..offset + size]
+                .iter()
+                .all(|&byte| byte == 0)
+            {
+                return Ok(None);
             }
             let inode = self.load_any_inode(ino)?;
             if inode.node().disk.links_count() == 0 {

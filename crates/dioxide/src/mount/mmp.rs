@@ -18,6 +18,7 @@ use dioxide_format::mmp::{Mmp, MmpState, SEQ_CLEAN, SEQ_FSCK, SEQ_MAX};
 use dioxide_format::superblock::SuperBlock;
 use parking_lot::{Condvar, Mutex};
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -182,14 +183,17 @@ impl Protection {
     }
 
     /// Keeps the number counting. If another one turns up, `mount` writes no more.
-    pub(super) fn keep(&mut self, mount: Weak<Mount>) {
+    ///
+    /// # Errors
+    /// If the system gives no thread for it.
+    pub(super) fn keep(&mut self, mount: Weak<Mount>) -> io::Result<()> {
         let (block, stop) = (self.block.clone(), Arc::new(Stop::default()));
         let theirs = stop.clone();
         let thread = thread::Builder::new()
             .name("dioxide-mmp".into())
-            .spawn(move || count(&block, &theirs, &mount))
-            .expect("a thread for multi-mount protection");
+            .spawn(move || count(&block, &theirs, &mount))?;
         self.keeper = Some((stop, thread));
+        Ok(())
     }
 }
 

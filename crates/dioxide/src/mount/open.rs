@@ -93,8 +93,10 @@ impl Mount {
         Ok(Arc::new_cyclic(|weak| {
             mount.me = weak.clone();
             mount.fence.guard(weak);
-            if let Some(mmp) = &mut mount.mmp {
-                mmp.keep(weak.clone());
+            if let Some(mmp) = &mut mount.mmp
+                && let Err(error) = mmp.keep(weak.clone())
+            {
+                mount.restrict(format!("no thread for multi-mount protection: {error}"));
             }
             mount
         }))

@@ -4,7 +4,7 @@
 //! undone step by step; what fails for the disk comes before anything is changed, or aborts the journal.
 
 use crate::alloc::{InodeAllocator, InodeKind, NewInode};
-use crate::api::attributes::check_owner;
+use crate::api::attributes::{check_owner, check_times, to_disk};
 use crate::api::names::NewFile;
 use crate::inode::{Inode, Location, Node, Nosec, new_id, sets_id};
 use crate::io::direct::Wait;
@@ -502,6 +502,7 @@ impl Mount {
         acls: &super::Inherited,
     ) -> Result<Planned> {
         check_owner([Some(new.uid), Some(new.gid)])?;
+        check_times(&[new.time])?;
         let kind = self.inode_kind(dir, what);
         let numbered = writer.inodes.allocate(handle, dir.ino, kind)?;
         let ino = numbered.ino;
@@ -560,13 +561,9 @@ impl Mount {
     ) -> Result<(Location, DiskInode)> {
         let location = self.locate_inode(numbered.ino)?;
         handle.read(location.block, &TableBlock)?;
-        let time = new.time.map_or_else(
-            || self.now(),
-            |time| Timestamp {
-                secs: time.secs,
-                nsec: time.nanos,
-            },
-        );
+        let time = new
+            .time
+            .map_or_else(|| self.now(), |time| to_disk(time, self.sb.inode_size()));
         let mut disk = self.blank_inode(what.file_type(), time)?;
         let parent = dir.node();
         // With `grpid` all directories are alike, and the bit is not handed on.

@@ -160,7 +160,7 @@ impl Writer {
             mark_in_use(mount, has_journal, orphans.in_file())?;
             let cache = mount.cache.clone();
             let Some(log) = log else {
-                return Ok(Journal::none(cache, &options));
+                return Ok(Journal::none(cache, &options)?);
             };
             let super_block = log.read_superblock()?;
             let (device, map) = (log.device().clone(), log.map().clone());

@@ -300,9 +300,12 @@ fn entry_of_what_is_hidden_is_corrupt_for_who_asks_a_directory() {
         let told = dir.lookup_metadata(name.as_bytes(), |_| ());
         assert_corrupt(&told.expect_err("the same"), "directory entry", name);
     }
-    for ino in [8, 3, number.parse().expect("a number")] {
+    let own = [8, 3, number.parse().expect("a number")];
+    // And those that nobody ever had.
+    let last = fs.superblock().inodes_count();
+    for ino in own.into_iter().chain([0, last, last + 1, u32::MAX]) {
         let found = fs.node_by_number(ino, None).map(|_| ());
-        assert_eq!(found.expect_err("the same").errno(), libc::ENOENT);
+        assert_eq!(found.expect_err("the same").errno(), libc::ENOENT, "{ino}");
     }
 }
 

@@ -49,6 +49,8 @@ fn beside<T>(mut again: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
 fn is_there(dir: &Node, names: u32) {
     let listed = dir.read_dir(0, usize::MAX).expect("it can be read");
     assert_eq!(listed.len() as u32, names + 2, "all that was made");
+    let none = dir.read_dir(0, 0).expect("it can be read");
+    assert_eq!(none.len(), 0);
 }
 
 /// Names that fill some blocks, so that the directory gets an index; and names for which one must leave its inode.

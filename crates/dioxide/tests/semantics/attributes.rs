@@ -2,7 +2,7 @@
 
 use crate::bed::*;
 use dioxide::{
-    Error, FallocateMode, Fs, Metadata, MountOptions, OpenOptions, Policy, SetAttributes,
+    Error, FallocateMode, Fs, Metadata, MountOptions, NewFile, OpenOptions, Policy, SetAttributes,
     Timestamp, XattrMode,
 };
 use dioxide_format::inode::InodeFlags;
@@ -187,6 +187,26 @@ fn lazytime_overwrite_of_a_closed_file_reaches_the_disk_by_close() {
     let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
     assert_eq!(fs.metadata("/data").expect("it exists").mtime, now);
     fs.close().expect("a clean end");
+}
+
+#[test]
+fn time_of_a_new_file_is_judged_as_one_that_is_set() {
+    let bed = Bed::new(Policy::Best);
+    let make = |name: &str, time| bed.create_dir(name, &NewFile::new(0o755).time(time));
+    for nanos in [1_000_000_000, u32::MAX] {
+        let refused = make("/bad", Timestamp { secs: 1, nanos });
+        let errno = refused.map_err(|error| error.errno());
+        assert_eq!(errno, Err(libc::EINVAL), "{nanos}");
+    }
+    let latest = (4 << 32) + i64::from(i32::MIN) - 1;
+    for (name, secs, has_nanos) in [("/early", latest - 1, true), ("/late", latest + 9, false)] {
+        make(name, Timestamp { secs, nanos: 7 }).expect("room");
+        let expected = Timestamp {
+            secs: secs.min(latest),
+            nanos: 7 * u32::from(has_nanos),
+        };
+        assert_eq!(bed.metadata(name).expect("it exists").mtime, expected);
+    }
 }
 
 // Of a queued write, too.
