@@ -9,9 +9,10 @@ use dioxide::block::{Device, Durability};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{
     DataMode, ErrorPolicy, Fs, MountOptions, NewFile, OpenOptions, RenameMode, SetAttributes,
-    Special,
+    Special, Timestamp,
 };
-use dioxide_testkit::{Image, ImageBuilder, Mount, debugfs, have_root, leaf_extents};
+use dioxide_testkit::{Image, ImageBuilder, Mount, debugfs, e2fsck_clean, have_root, leaf_extents};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -384,5 +385,53 @@ fn names_in_directories_that_are_in_step_are_durable_at_once() {
             !durable,
             "{option} {flag:?}"
         );
+    }
+}
+
+/// Blocks of the device that a file has.
+fn blocks_of(image: &Path, file: &str) -> BTreeSet<u64> {
+    let extents = leaf_extents(image, file).into_iter();
+    extents
+        .flat_map(|extent| extent.physical..extent.physical + u64::from(extent.len))
+        .collect()
+}
+
+// When a change is committed depends on what else the machine does, and what is written then must not.
+#[test]
+fn clock_keeps_freed_blocks_until_there_are_no_others() {
+    let time = Timestamp { secs: 1, nanos: 0 };
+    let options = MountOptions::new().clock(time);
+    for until_full in [false, true] {
+        let image = image(256);
+        let freed = blocks_of(image.path(), "/data");
+        let fs = Fs::open(image.path(), &options).expect("it opens");
+        OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&fs, "/data")
+            .expect("it exists");
+        fs.sync().expect("a sync");
+        let new = OpenOptions::new().write(true).create(true).resource(true);
+        let new = new.open(&fs, "/new").expect("room");
+        let piece = vec![8; 64 << 10];
+        let mut end = 0;
+        while until_full || end < 1 << 20 {
+            match new.write_at(&piece, end) {
+                Ok(wrote) => end += wrote as u64,
+                Err(error) => {
+                    assert!(until_full && error.errno() == libc::ENOSPC, "{error}");
+                    break;
+                }
+            }
+        }
+        drop(new);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+        let new = blocks_of(image.path(), "/new");
+        match until_full {
+            // Some are kept aside.
+            true => assert!(!freed.is_disjoint(&new), "none was used again"),
+            false => assert!(freed.is_disjoint(&new), "one was used again"),
+        }
     }
 }

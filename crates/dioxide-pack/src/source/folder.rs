@@ -173,7 +173,8 @@ impl Scan<'_> {
         })
     }
 
-    /// Asks for holes only where there must be one.
+    /// Asks for holes unless there are as many blocks as the size needs: those beyond may be of attributes, or have nothing written in
+    /// them, and hide as many holes.
     fn data(&mut self, host: &Path, stat: &rustix::fs::Stat) -> Result<FileData> {
         let size = stat.st_size as u64;
         self.stamps.push(Stamp {
@@ -183,7 +184,8 @@ impl Scan<'_> {
             mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
         });
         let whole = FileData::whole(size, self.stamps.len() as u64 - 1);
-        if stat.st_blocks as u64 >= size.div_ceil(512) {
+        let needed = size..=size.next_multiple_of((stat.st_blksize as u64).max(512));
+        if needed.contains(&(stat.st_blocks as u64).saturating_mul(512)) {
             return Ok(whole);
         }
         let file = open_file(host)?;

@@ -6,10 +6,29 @@ use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::{Entry, Error, Filter, Kind, Pattern, source};
 use dioxide_testkit::need_root;
 use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 fn read(folder: &Path) -> dioxide_pack::Tree {
     source::folder::read(folder, Filter::default()).unwrap()
+}
+
+#[test]
+fn hole_is_found_though_the_file_has_blocks_elsewhere() {
+    let dir = scratch();
+    let file = fs::File::create(dir.path().join("f")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.write_all_at(&[1; 8192], 512 << 10).unwrap();
+    let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, keep, 1 << 20, 2 << 20).unwrap();
+    assert!(file.metadata().unwrap().blocks() > (1 << 20) / 512);
+    let tree = read(dir.path());
+    let found = tree.entries().iter().find(|entry| entry.path == b"f");
+    let Kind::File(data) = &found.unwrap().kind else {
+        panic!("{found:?}");
+    };
+    let at = 512 << 10;
+    assert_eq!(data.segments, vec![at..at + 8192]);
 }
 
 #[test]

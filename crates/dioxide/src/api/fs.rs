@@ -356,6 +356,9 @@ fn told_bytes(path: &Path, img_offset: u64) -> Option<u64> {
 
 /// A mounted file system. Cheap to clone.
 ///
+/// It does not go through `fork` without `exec`: its threads stay behind, both processes would write to the image, and the
+/// first that ends gives the lock on it back. Who becomes a daemon forks before opening it.
+///
 /// [`Fs::close`] ends it cleanly. When the last clone and file are only dropped, what was changed is
 /// committed as far as that is possible, and the file system stays marked as in use: whoever opens it
 /// next replays its journal.

@@ -70,7 +70,8 @@ pub struct QueueFull;
 /// unwritten blocks, a truncate) waits until the file's requests in this queue were reaped. The
 /// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead; also where it would wait for the lock
 /// of who waits for its queue, for requests in the queue of who does, or in [`Queue::wait`] for requests that wait for another queue
-/// of its own. A queue is the thread's that used it last.
+/// of its own. A queue is the thread's that last pushed to it, submitted or reaped. One that was handed on with requests in flight is
+/// still the other thread's until then, and a wait for it is not told: use each of several before waiting for any, or dropping one.
 #[repr(C, align(64))]
 pub struct Queue {
     device: QueueLane,
@@ -457,6 +458,7 @@ impl Queue {
     /// # Errors
     /// If the device's queue is broken.
     pub fn submit(&mut self) -> Result<()> {
+        self.core.table.set_owner();
         Ok(self.device.submit()?)
     }
 
