@@ -392,7 +392,7 @@ fn names_in_directories_that_are_in_step_are_durable_at_once() {
 fn blocks_of(image: &Path, file: &str) -> BTreeSet<u64> {
     let extents = leaf_extents(image, file).into_iter();
     extents
-        .flat_map(|extent| extent.physical..extent.physical + u64::from(extent.len))
+        .flat_map(|extent| extent.physical..extent.physical + extent.len)
         .collect()
 }
 
