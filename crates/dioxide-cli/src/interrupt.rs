@@ -1,5 +1,6 @@
-//! Ctrl-C, SIGTERM and a terminal that is closed (SIGHUP): while something is being changed or copied they ask for an end after the current operation, so that
-//! an image is closed cleanly and nothing half-made stays. A second one ends the process at once; the journal is there for that.
+//! Ctrl-C, SIGTERM and a terminal that is closed (SIGHUP): while something is being changed or copied they ask for an end after the
+//! current operation, so that an image is closed cleanly and nothing half-made stays. A second one ends the process at once; the journal
+//! is there for that.
 
 use crate::failure::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -85,7 +85,7 @@ enum Event {
     Ended(io::Result<()>),
 }
 
-/// A connection whose requests are answered.
+/// A connection whose requests are answered. Dropped, the mount ends.
 pub struct Serving {
     events: Receiver<Event>,
     device: Arc<Device>,
@@ -94,8 +94,7 @@ pub struct Serving {
 impl Serving {
     /// Starts threads, and returns when all are up.
     fn start(threads: impl Iterator<Item = Thread>, device: Arc<Device>) -> io::Result<Serving> {
-        let serving = start(threads).map(|events| (events, device.clone()));
-        let (events, device) = serving.inspect_err(|_| device.detach())?;
+        let events = start(threads).inspect_err(|_| device.detach())?;
         Ok(Serving { events, device })
     }
 
@@ -108,13 +107,13 @@ impl Serving {
             Event::Ended(Err(error)) => Some(error),
             Event::Ended(Ok(())) | Event::Up => None,
         });
-        match failed {
-            None => Ok(()),
-            Some(error) => {
-                self.device.detach();
-                Err(error)
-            }
-        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.device.detach();
     }
 }
 

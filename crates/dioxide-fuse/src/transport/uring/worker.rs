@@ -6,10 +6,9 @@
 //!
 //! Who has several entries must not wait for what comes through them: the kernel puts requests into entries that it holds, whatever
 //! their thread does. So such a thread has helpers for requests that wait for long ([`may_wait`]), and for those that turn out to need
-//! the kernel to write its pages. They get the
-//! memory, and give it back with the answer in it. One entry always stays with the kernel and the worker, for what a helper
-//! waits for: what would be the last is answered by the worker, who has the kernel write no pages. Since that answer is a poorer one
-//! (a file without holes, a read that ends early), all else leaves two more entries.
+//! the kernel to write its pages. They get the memory, and give it back with the answer in it. One entry always stays with the kernel and
+//! the worker, for what a helper waits for: what would be the last is answered by the worker, who has the kernel write no pages. Since
+//! that answer is a poorer one (a file without holes, a read that ends early), all else leaves two more entries.
 //!
 //! Invariants
 //! - A worker with helpers waits for no request of this mount: it has the kernel write no pages, and a helper that has holds no
@@ -336,31 +335,26 @@ impl Worker {
                 let mut request = Request::of(&mut memory);
                 let (commit, opcode) = (request.commit(), request.head.opcode);
                 let left = self.entries.len() - 1 - self.helped;
-                let mut goes = may_wait(opcode)
-                    && left
-                        >= if opcode == LSEEK {
-                            LEFT
-                        } else {
-                            LEFT_BY_OTHERS
-                        };
-                let mut much = false;
-                if help.is_none() || !goes {
-                    let reply = request.reply(server, asker);
-                    goes = help.as_ref().is_some_and(|(_, wanted)| wanted.take()) && left >= LEFT;
-                    if !goes {
-                        much = request.finish(reply) >= MUCH;
-                    }
-                }
-                if let Some((help, _)) = help.as_ref().filter(|_| goes) {
+                let least = if opcode == LSEEK {
+                    LEFT
+                } else {
+                    LEFT_BY_OTHERS
+                };
+                let goes = help.is_some() && may_wait(opcode) && left >= least;
+                let reply = (!goes).then(|| request.reply(server, asker));
+                let wants_pages = help.as_ref().is_some_and(|(_, wanted)| wanted.take());
+                let Some(reply) = reply.filter(|_| !wants_pages || left < LEFT) else {
                     self.helped += 1;
                     let job = Job {
                         entry,
                         memory,
                         commit,
                     };
+                    let (help, _) = help.as_ref().expect("it goes to one");
                     help.asked.send(job).expect("helpers wait for it");
                     continue;
-                }
+                };
+                let much = request.finish(reply) >= MUCH;
                 self.give(entry, memory, COMMIT_AND_FETCH, commit);
                 if much && !self.ring.completion().is_empty() {
                     // Whoever asked for much goes on while the others are answered. If it fails, so does the next call.
