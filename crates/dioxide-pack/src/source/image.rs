@@ -73,7 +73,14 @@ impl Scan<'_> {
         let path = image_path(self.root, directory);
         let entries = self.fs.read_dir(&path).map_err(failed(&path))?;
         let names = entries.into_iter().map(|entry| entry.name);
-        let mut names: Vec<_> = names.filter(|name| name != b"." && name != b"..").collect();
+        let (dots, mut names): (Vec<_>, Vec<_>) =
+            names.partition(|name| name == b"." || name == b"..");
+        if dots.len() > 2 {
+            return Err(Error::refused(
+                directory,
+                "a directory with more than one '.' or '..'",
+            ));
+        }
         names.sort();
         Ok(names)
     }

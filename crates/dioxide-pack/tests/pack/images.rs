@@ -20,6 +20,24 @@ fn filled(builder: ImageBuilder) -> Image {
     image
 }
 
+// The second was passed over as if it were the first.
+#[test]
+fn directory_with_two_parents_is_refused() {
+    let tree = scratch();
+    fs::write(tree.path().join("Q1"), "lost").unwrap();
+    let builder = Image::builder().features("^metadata_csum");
+    let image = builder.source(tree.path()).build();
+    let mut bytes = fs::read(image.path()).unwrap();
+    let at = bytes.windows(4).position(|bytes| bytes == b"\x02\x01Q1");
+    let at = at.expect("its entry") + 2;
+    bytes[at..at + 2].copy_from_slice(b"..");
+    fs::write(image.path(), bytes).unwrap();
+    let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).unwrap();
+    let refused = source::image::read(&fs, b"/", Filter::default());
+    let refused = refused.map(drop).unwrap_err().to_string();
+    assert!(refused.contains("more than one"), "{refused}");
+}
+
 #[test]
 fn image_filled_by_the_kernel_comes_out_in_a_folder_as_the_kernel_shows_it() {
     need_root!();

@@ -28,7 +28,47 @@ use std::sync::Arc;
 pub(super) fn least_blocks(device: &dyn Device, sb: &SuperBlock) -> Result<u64> {
     let mut survey = Survey::new(device, sb)?;
     survey.read_maps()?;
-    survey.least()
+    let least = survey.least()?;
+    let fixed = Fixed::of(device, sb, &survey)?;
+    if geometry::resized(sb, least).map_or(true, |new| fixed.lies_in(&new)) {
+        return Ok(least);
+    }
+    // Whatever a size has, larger ones have.
+    let (mut least, mut enough) = (least, sb.blocks_count());
+    while least < enough {
+        let middle = least + (enough - least) / 2;
+        match geometry::resized(sb, middle) {
+            Ok(new) if fixed.lies_in(&new) => enough = middle,
+            _ => least = middle + 1,
+        }
+    }
+    Ok(least)
+}
+
+/// What stays where it is: see [`movable`].
+struct Fixed {
+    /// Blocks from the first that need not be there on.
+    blocks: u64,
+    /// Inodes up to the last that keeps its number.
+    inodes: u32,
+}
+
+impl Fixed {
+    fn of(device: &dyn Device, sb: &SuperBlock, survey: &Survey<'_>) -> Result<Fixed> {
+        let bad = bad_blocks(device, sb)?.into_iter();
+        let blocks = bad.chain(mmp_block(sb)?.map(|block| block.0));
+        let stable = sb.features().compat.contains(Compat::STABLE_INODES);
+        let inodes = stable.then(|| survey.last().0).into_iter();
+        let inodes = inodes.chain(sb.journal_inum());
+        Ok(Fixed {
+            blocks: blocks.max().map_or(0, |last| last + 1),
+            inodes: inodes.max().map_or(0, |last| last.0),
+        })
+    }
+
+    fn lies_in(&self, sb: &SuperBlock) -> bool {
+        self.blocks <= sb.blocks_count() && self.inodes <= sb.inodes_count()
+    }
 }
 
 /// Makes the file system as small as `new`, which is smaller; or, where it turns out on the way that groups cannot go, as
@@ -115,7 +155,7 @@ fn refused(sb: &SuperBlock, survey: &Survey<'_>, target: u64, least: u64) -> Err
     ))
 }
 
-/// Refuses what would be in the way and cannot be moved.
+/// Refuses what would be in the way and cannot be moved: of [`Fixed`] whatever there is.
 fn movable(device: &dyn Device, old: &SuperBlock, new: &SuperBlock) -> Result<()> {
     let limit = new.blocks_count();
     let last = Ino(new.inodes_count());

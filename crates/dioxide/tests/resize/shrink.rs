@@ -54,6 +54,39 @@ fn shrinking_to_the_minimum_is_clean_and_less_is_refused() {
     }
 }
 
+// The least size was told without them, and then refused.
+#[test]
+fn minimum_holds_what_cannot_be_moved() {
+    let options = ResizeOptions::default();
+    let list = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(list.path(), "30000\n").expect("room");
+    let bad = format!("-l {}", list.path().display());
+    for (args, block) in [(&bad[..], 30_000), ("-O stable_inodes", 2 * 8192)] {
+        let image = image(60 * M, 1024, args);
+        if block < 30_000 {
+            let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+            let in_last = (0..100).find(|n| {
+                let name = format!("/top{n}");
+                fs.create_dir(&name, &NewFile::new(0o755)).expect("room");
+                fs.metadata(&name).expect("it is there").ino
+                    > 3 * fs.superblock().inodes_per_group()
+            });
+            assert!(
+                in_last.is_some(),
+                "none is in the fourth group or behind it"
+            );
+            fs.close().expect("it closes");
+        }
+        let least = minimum(image.path(), &options).expect("there is one");
+        assert!((block * 1024..60 * M).contains(&least), "{args}: {least}");
+        let smaller = resize(image.path(), Some(least - 4096), &options);
+        smaller.expect_err("what is there cannot be moved");
+        e2fsck_clean(image.path());
+        resize(image.path(), Some(least), &options).expect("it shrinks");
+        e2fsck_clean(image.path());
+    }
+}
+
 #[test]
 fn shrinking_in_steps_is_clean_at_each() {
     let options = ResizeOptions::default();
