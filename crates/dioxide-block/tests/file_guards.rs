@@ -301,30 +301,6 @@ fn file_that_is_attached_while_it_is_to_be_replaced_is_refused_in_the_end() {
     held.check().unwrap();
 }
 
-// The kernel takes a closed ring apart later, and had the claim until then.
-#[test]
-fn block_device_is_free_once_it_and_its_rings_are_closed() {
-    if !host::is_root() {
-        return;
-    }
-    let file = host::disk_file(MIB);
-    let attached = LoopDevice::attach(file.path());
-    let options = writable(Backend::Uring);
-    for round in 0..20 {
-        let device = match file::open(&attached.path, &options) {
-            Err(Error::Busy { by, .. }) => panic!("round {round}: {by}"),
-            Err(error) if round == 0 => {
-                eprintln!("skipped: {error}");
-                return;
-            }
-            Err(error) => panic!("round {round}: {error}"),
-            Ok(device) => device,
-        };
-        let mut queue = device.open_queue(&QueueOptions::default()).unwrap();
-        run_one(&mut *queue, op(OpKind::Read, Buf::zeroed(4096), 0));
-    }
-}
-
 #[test]
 fn attached_image_that_was_renamed_is_still_found() {
     if !host::is_root() {
