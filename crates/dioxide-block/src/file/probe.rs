@@ -12,6 +12,8 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFla
 use rustix::io::{self as rio, Errno};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
@@ -19,6 +21,9 @@ const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const STATX_WRITE_ATOMIC: u32 = 0x0001_0000;
 /// What files are addressed in when nothing asks for more.
 const SECTOR_BYTES: u32 = 512;
+/// A process that another thread of this one is just starting holds copies of all descriptors so long at most, mostly: also of one by
+/// which this process had the device to itself, and that is closed.
+const COPIES_LAST: Duration = Duration::from_millis(100);
 const NO_IMAGE: &str = "neither a regular file nor a block device";
 
 /// Opens, guards and describes `path`.
@@ -121,12 +126,23 @@ fn open_fd(path: &Path, write: bool, block_device: bool, direct: bool) -> Result
         Err(Errno::PERM) => fs::open(path, flags, Mode::empty()),
         opened => opened,
     };
-    let opened = match direct {
+    let open = || match direct {
         true => match open(flags | OFlags::DIRECT) {
             Err(Errno::INVAL) => open(flags),
             other => other,
         },
         false => open(flags),
+    };
+    let until = Instant::now() + COPIES_LAST;
+    let opened = loop {
+        match open() {
+            Err(Errno::BUSY)
+                if block_device && Instant::now() < until && guard::in_use_by(path).is_none() =>
+            {
+                thread::sleep(COPIES_LAST / 50);
+            }
+            opened => break opened,
+        }
     };
     match opened {
         Err(Errno::BUSY) if block_device => Err(guard::busy_device(path)),
