@@ -6,6 +6,8 @@ mod host;
 use dioxide_block::file::{self, Backend};
 use dioxide_block::{Buf, Error, OpKind, QueueOptions};
 use host::{LoopDevice, MIB, op, run_one, writable};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 
 // The kernel takes a closed ring apart later, and had the claim until then.
 #[test]
@@ -26,5 +28,11 @@ fn block_device_is_free_once_it_and_its_rings_are_closed() {
         };
         let mut queue = device.open_queue(&QueueOptions::default()).unwrap();
         run_one(&mut *queue, op(OpKind::Read, Buf::zeroed(4096), 0));
+        drop((queue, device));
+        // Not by this crate, which would wait.
+        let mut alone = OpenOptions::new();
+        let claimed = alone.write(true).custom_flags(libc::O_EXCL);
+        let claimed = claimed.open(&attached.path);
+        claimed.unwrap_or_else(|error| panic!("round {round}: {error}"));
     }
 }

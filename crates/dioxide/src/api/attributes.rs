@@ -11,7 +11,6 @@ use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, FileType, Result, Timestamp};
-use dioxide_format::features::RoCompat;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags, Timestamp as DiskTime};
 
 /// What `fallocate` does with a range.
@@ -303,7 +302,7 @@ impl Mount {
         let Some(project) = set.project else {
             return Ok(());
         };
-        let has_feature = self.sb.features().ro_compat.contains(RoCompat::PROJECT);
+        let has_feature = self.has_projects();
         let has_room = inode.node().disk.clone().set_projid(project);
         match has_feature && has_room || project == 0 {
             true => Ok(()),

@@ -114,7 +114,8 @@ impl Mount {
         }
     }
 
-    fn has_projects(&self) -> bool {
+    /// Whether inodes have projects.
+    pub(crate) fn has_projects(&self) -> bool {
         self.has_ro_compat(RoCompat::PROJECT)
     }
 
