@@ -9,11 +9,13 @@
 //! close together, in few pages. In pieces of a page, found by way of a list of them, each lookup misses twice. Names that stand for
 //! nothing take no more memory: a search for what is not there would never end to take it.
 //!
-//! Most names of a bucket are of one directory where that is large, so that a record tells its directory only if the one before it
-//! has another.
+//! Most names of a bucket are of one directory where that is large, and begin alike. So a record tells its directory only if the one
+//! before it has another, and of its name only what comes behind the bytes that it shares with the one before: of ten million
+//! names of 13 bytes six are shared, and the table is a fifth smaller. Who looks for a name remembers how far it is that of the record, and puts no name
+//! together.
 //!
-//! Invariants: a bucket is records up to [`Bucket::used`], each with a name of at least one byte, the first with its
-//! directory; no two are of one name.
+//! Invariants: a bucket is records up to [`Bucket::used`], each with a name of at least one byte; the first tells its directory and
+//! shares nothing; no two are of one name.
 
 use crate::sync::buckets::Buckets;
 use crate::sync::record::Record;
@@ -30,14 +32,17 @@ const BUCKET_WORDS: usize = 1 + WORDS;
 const BUCKET_BYTES: usize = BUCKET_WORDS * size_of::<u64>();
 /// Bytes of a bucket's names; one is how many of them are used.
 const ROOM: usize = WORDS * size_of::<u64>() - 1;
-/// What a record has before the name: its length, flags, what the name stands for; and the directory with its generation, unless
-/// that is [`SAME_DIR`].
+/// What a record has before its own part of the name: the length of that, flags with how many bytes it shares, what the name stands
+/// for; and the directory with its generation, unless that is [`SAME_DIR`].
 const HEAD: usize = 6;
 const DIR: usize = 8;
 /// It was asked for since it came.
 const ASKED: u8 = 1;
 /// It is of the directory that the record before it is of.
 const SAME_DIR: u8 = 2;
+/// The other bits of the flags: how many bytes at the beginning are those of the name before it.
+const SHARED_SHIFT: u32 = 2;
+const MOST_SHARED: usize = (u8::MAX >> SHARED_SHIFT) as usize;
 /// Buckets of a mount that is new.
 const FIRST: u64 = 64;
 /// A bucket with more than so many bytes of names asks for one more.
@@ -181,7 +186,75 @@ fn in_bucket<T>(words: &mut [u64; WORDS], change: impl FnOnce(&mut Bucket) -> T)
     changed
 }
 
+/// What a record tells, without its name.
+#[derive(Clone)]
+struct Head {
+    flags: u8,
+    ino: u32,
+    /// If it tells its own.
+    dir: Option<(Ino, u32)>,
+    /// Bytes that it has of the name before it.
+    shared: usize,
+    /// Where the others are; the record ends there.
+    own: Range<usize>,
+}
+
+/// A record's directory and name, put together.
+#[derive(Clone)]
+struct Whole {
+    dir: (Ino, u32),
+    name: [u8; ROOM],
+    len: usize,
+}
+
+impl Whole {
+    /// What is before the first.
+    const NONE: Whole = Whole {
+        dir: NO_DIR,
+        name: [0; ROOM],
+        len: 0,
+    };
+
+    fn key(&self) -> Key<'_> {
+        Key {
+            dir: self.dir,
+            name: &self.name[..self.len],
+        }
+    }
+
+    /// That of the record behind it.
+    fn follow(&mut self, head: &Head, own: &[u8]) {
+        self.dir = head.dir.unwrap_or(self.dir);
+        self.len = head.shared + own.len();
+        self.name[head.shared..self.len].copy_from_slice(own);
+    }
+}
+
+/// How many bytes at the beginning are the same.
+#[inline]
+fn common(one: &[u8], other: &[u8]) -> usize {
+    let len = one.len().min(other.len());
+    let (one, other) = (&one[..len], &other[..len]);
+    let (words, _) = one.as_chunks();
+    let (others, _) = other.as_chunks();
+    for (at, (word, other)) in words.iter().zip(others).enumerate() {
+        let differ = u64::from_le_bytes(*word) ^ u64::from_le_bytes(*other);
+        if differ != 0 {
+            return at * size_of::<u64>() + differ.trailing_zeros() as usize / 8;
+        }
+    }
+    let whole = len - len % size_of::<u64>();
+    let rest = one[whole..].iter().zip(&other[whole..]);
+    whole + rest.take_while(|(one, other)| one == other).count()
+}
+
 impl Bucket {
+    const EMPTY: Bucket = Bucket {
+        used: 0,
+        records: [0; ROOM],
+    };
+
+    #[inline]
     fn word(&self, at: usize) -> u32 {
         let bytes = self.records[at..].first_chunk();
         u32::from_le_bytes(*bytes.expect("it is inside a record"))
@@ -196,39 +269,71 @@ impl Bucket {
         (ino != 0).then_some(Ino(ino))
     }
 
-    /// Where the name of a record begins, and where the record ends.
-    fn name_of(&self, start: usize) -> Range<usize> {
-        let own = usize::from(!self.has(start, SAME_DIR));
-        let name = start + HEAD + own * DIR;
-        name..name + usize::from(self.records[start])
-    }
-
-    /// The record at a place, of this directory if it does not tell its own.
-    fn key_at(&self, start: usize, before: (Ino, u32)) -> Key<'_> {
-        let dir = match self.has(start, SAME_DIR) {
-            true => before,
-            false => (Ino(self.word(start + HEAD)), self.word(start + HEAD + 4)),
-        };
-        let name = &self.records[self.name_of(start)];
-        Key { dir, name }
-    }
-
-    /// The records with their places, the oldest first.
-    fn iter(&self) -> impl Iterator<Item = (usize, Key<'_>)> {
-        let (mut next, mut dir) = (0, NO_DIR);
-        std::iter::from_fn(move || {
-            let start = next;
-            (start < usize::from(self.used)).then(|| {
-                let key = self.key_at(start, dir);
-                (next, dir) = (self.name_of(start).end, key.dir);
-                (start, key)
-            })
+    /// The record at a place, if one is there.
+    #[inline]
+    fn head(&self, start: usize) -> Option<Head> {
+        if start >= usize::from(self.used) {
+            return None;
+        }
+        let [len, flags] = [self.records[start], self.records[start + 1]];
+        let behind = start + HEAD;
+        let dir = (flags & SAME_DIR == 0).then(|| (Ino(self.word(behind)), self.word(behind + 4)));
+        let own = behind + if dir.is_some() { DIR } else { 0 };
+        Some(Head {
+            flags,
+            ino: self.word(start + 2),
+            dir,
+            shared: usize::from(flags >> SHARED_SHIFT),
+            own: own..own + usize::from(len),
         })
     }
 
+    /// Writes all of a record but its part of the name, of which it says the length only. Returns where that part begins.
+    fn set_head(&mut self, start: usize, head: &Head) -> usize {
+        let same = if head.dir.is_some() { 0 } else { SAME_DIR };
+        let mut at = start + HEAD;
+        // Both are parts of a name that has room in a bucket.
+        self.records[start] = head.own.len() as u8;
+        self.records[start + 1] = head.flags & ASKED | same | (head.shared << SHARED_SHIFT) as u8;
+        self.records[start + 2..at].copy_from_slice(&head.ino.to_le_bytes());
+        if let Some((dir, generation)) = head.dir {
+            self.records[at..at + 4].copy_from_slice(&dir.0.to_le_bytes());
+            self.records[at + 4..at + DIR].copy_from_slice(&generation.to_le_bytes());
+            at += DIR;
+        }
+        at
+    }
+
+    /// Where the record of a name is.
+    #[inline]
     fn find(&self, key: Key<'_>) -> Option<usize> {
-        let found = self.iter().find(|(_, other)| *other == key);
-        found.map(|(start, _)| start)
+        // How far the name is that of the record before, and the directory of that.
+        let (mut start, mut like, mut dir) = (0, 0, NO_DIR);
+        while let Some(head) = self.head(start) {
+            dir = head.dir.unwrap_or(dir);
+            // A record that shares more has the byte, too, in which the one before it differs.
+            if head.shared <= like {
+                let own = &self.records[head.own.clone()];
+                let alike = common(&key.name[head.shared..], own);
+                like = head.shared + alike;
+                if like == key.name.len() && alike == own.len() && dir == key.dir {
+                    return Some(start);
+                }
+            }
+            start = head.own.end;
+        }
+        None
+    }
+
+    /// Goes over the records, the oldest first. Returns what the last one is.
+    fn each(&self, mut see: impl FnMut(Key<'_>, &Head)) -> Whole {
+        let (mut start, mut whole) = (0, Whole::NONE);
+        while let Some(head) = self.head(start) {
+            whole.follow(&head, &self.records[head.own.clone()]);
+            see(whole.key(), &head);
+            start = head.own.end;
+        }
+        whole
     }
 
     fn ask_for(&mut self, key: Key<'_>) {
@@ -239,15 +344,24 @@ impl Bucket {
 
     fn take_out(&mut self, start: usize) {
         let used = usize::from(self.used);
-        let end = self.name_of(start).end;
-        let (mut to, mut rest) = (start, end);
-        if end < used && !self.has(start, SAME_DIR) && self.has(end, SAME_DIR) {
-            // The next one tells the directory now, which stays where it is.
-            self.records.copy_within(end..end + HEAD, start);
-            self.records[start + 1] &= !SAME_DIR;
-            (to, rest) = (start + HEAD + DIR, end + HEAD);
-        }
+        let Some(gone) = self.head(start) else { return };
+        let Some(mut next) = self.head(gone.own.end) else {
+            self.used = start as u8;
+            return;
+        };
+        // What the next one has of this one, and this one not of the one before, it has by itself now; and its directory.
+        let needed = next.shared.saturating_sub(gone.shared);
+        let mut bytes = [0; MOST_SHARED];
+        bytes[..needed].copy_from_slice(&self.records[gone.own.start..][..needed]);
+        next.shared -= needed;
+        next.dir = next.dir.or(gone.dir);
+        let rest = next.own.start;
+        next.own.start -= needed;
+        // That is never more than what was here.
+        let to = start + HEAD + if next.dir.is_some() { DIR } else { 0 } + needed;
         self.records.copy_within(rest..used, to);
+        let own = self.set_head(start, &next);
+        self.records[own..to].copy_from_slice(&bytes[..needed]);
         self.used -= (rest - to) as u8;
     }
 
@@ -259,19 +373,17 @@ impl Bucket {
 
     /// Those that go lie in the other, which is empty, in their order.
     fn split(&mut self, to: &mut Bucket, goes: impl Fn(Key<'_>) -> bool) {
-        let (mut start, mut dir) = (0, NO_DIR);
-        while start < usize::from(self.used) {
-            let key = self.key_at(start, dir);
-            dir = key.dir;
-            if !goes(key) {
-                start = self.name_of(start).end;
-                continue;
-            }
-            // There is room: of each directory they need no more than they had.
-            let added = to.push(key, self.ino(start), self.records[start + 1] & ASKED);
+        let all = std::mem::replace(self, Bucket::EMPTY);
+        let (mut last_here, mut last_there) = (Whole::NONE, Whole::NONE);
+        all.each(|key, head| {
+            let (bucket, last) = match goes(key) {
+                true => (&mut *to, &mut last_there),
+                false => (&mut *self, &mut last_here),
+            };
+            // There is room: what is left out takes more than who follows it needs without.
+            let added = bucket.push_behind(last, key, head.ino, head.flags & ASKED);
             debug_assert!(added);
-            self.take_out(start);
-        }
+        });
     }
 
     fn put(&mut self, key: Key<'_>, ino: Option<Ino>) {
@@ -286,26 +398,33 @@ impl Bucket {
 
     /// Adds the youngest. False if it has no room.
     fn push(&mut self, key: Key<'_>, ino: Option<Ino>, asked: u8) -> bool {
-        let last = self.iter().last().map(|(_, last)| last.dir);
-        let (same, own) = match last == Some(key.dir) {
-            true => (SAME_DIR, 0),
-            false => (0, DIR),
-        };
+        let mut last = self.each(|_, _| {});
+        self.push_behind(&mut last, key, ino.map_or(0, |ino| ino.0), asked)
+    }
+
+    /// As [`Bucket::push`]. `last` is the youngest, before and afterwards.
+    fn push_behind(&mut self, last: &mut Whole, key: Key<'_>, ino: u32, asked: u8) -> bool {
+        let shared = common(last.key().name, key.name).min(MOST_SHARED);
+        let own = &key.name[shared..];
+        let dir = (last.dir != key.dir).then_some(key.dir);
         let start = usize::from(self.used);
-        let end = start + HEAD + own + key.name.len();
-        let Some(record) = self.records.get_mut(start..end) else {
+        let at = start + HEAD + if dir.is_some() { DIR } else { 0 };
+        let end = at + own.len();
+        if end > ROOM {
             return false;
-        };
-        // Both are at most `ROOM`.
-        self.used = end as u8;
-        record[0] = key.name.len() as u8;
-        record[1] = asked | same;
-        record[2..HEAD].copy_from_slice(&ino.map_or(0, |ino| ino.0).to_le_bytes());
-        if own > 0 {
-            record[HEAD..HEAD + 4].copy_from_slice(&key.dir.0.0.to_le_bytes());
-            record[HEAD + 4..HEAD + DIR].copy_from_slice(&key.dir.1.to_le_bytes());
         }
-        record[HEAD + own..].copy_from_slice(key.name);
+        let head = Head {
+            flags: asked,
+            ino,
+            dir,
+            shared,
+            own: at..end,
+        };
+        self.set_head(start, &head);
+        self.records[at..end].copy_from_slice(own);
+        // It is at most `ROOM`.
+        self.used = end as u8;
+        last.follow(&head, own);
         true
     }
 
@@ -314,8 +433,10 @@ impl Bucket {
     fn drop_oldest(&mut self) {
         let before = *self;
         self.take_out(0);
-        if before.has(0, ASKED) {
-            self.push(before.key_at(0, NO_DIR), before.ino(0), 0);
+        if let Some(head) = before.head(0).filter(|head| head.flags & ASKED != 0) {
+            let mut oldest = Whole::NONE;
+            oldest.follow(&head, &before.records[head.own.clone()]);
+            self.push(oldest.key(), before.ino(0), 0);
         }
     }
 }
@@ -324,7 +445,7 @@ impl Bucket {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
 
     fn key(dir: u32, name: &[u8]) -> Key<'_> {
         let dir = (Ino(dir), 7);
@@ -366,7 +487,7 @@ mod tests {
             assert!(table.get(key(2, b"asked for")).is_some(), "{number}");
         }
         let known = (0..100_000u32).filter(|n| table.get(key(2, &n.to_le_bytes())).is_some());
-        assert!(known.count() <= BUCKET_BYTES / (HEAD + 4));
+        assert!(known.count() <= BUCKET_BYTES / (HEAD + 1));
     }
 
     #[test]
@@ -403,7 +524,7 @@ mod tests {
             assert!(ino.is_none_or(|ino| ino == Some(Ino(number + 11))));
         }
         let used = table.buckets.count() * BUCKET_BYTES as u64;
-        assert!(used < 80 * u64::from(NAMES), "{used}");
+        assert!(used < 52 * u64::from(NAMES), "{used}");
     }
 
     #[test]
@@ -415,33 +536,47 @@ mod tests {
         assert_eq!(table.buckets.count(), FIRST);
     }
 
+    /// Such as begin alike, for more bytes than a record can say and for none.
+    fn names() -> impl Strategy<Value = Vec<u8>> {
+        let lens = vec![0, 1, 9, MOST_SHARED - 1, MOST_SHARED, 100];
+        let begins = prop::sample::select(vec!["x", "begins"]);
+        let ends = prop::sample::select(vec!["", "y", "z", "yz"]);
+        let parts = (begins, prop::sample::select(lens), ends);
+        parts.prop_map(|(begin, len, end)| [begin, &"x".repeat(len), end].concat().into_bytes())
+    }
+
     proptest! {
         #[test]
         fn what_is_known_is_what_was_put_last(
             bytes in prop::sample::select(vec![0, 1 << 20]),
             steps in prop::collection::vec(
-                (0..3u8, prop_oneof![0..3u32, 0..40u32], 0..60usize, 0..5u32),
+                (0..3u8, prop_oneof![0..3u32, 0..40u32], names(), 0..5u32),
                 1..400,
             ),
         ) {
             let (mut table, mut model) = (Table::new(bytes), HashMap::new());
             table.buckets = Buckets::new(1);
-            for (what, dir, len, ino) in steps {
-                let name = vec![b'x'; 1 + len];
+            for (what, dir, name, ino) in steps {
                 let ino = (ino > 0).then_some(Ino(ino));
                 match what {
                     0 => {
                         table.put(key(dir, &name), ino);
-                        model.insert((dir, len), ino);
                         prop_assert_eq!(table.get(key(dir, &name)), Some(ino));
+                        model.insert((dir, name), ino);
                     }
                     1 => {
                         table.remove(key(dir, &name));
-                        model.remove(&(dir, len));
+                        model.remove(&(dir, name));
                     }
                     _ => if let Some(known) = table.get(key(dir, &name)) {
-                        prop_assert_eq!(Some(&known), model.get(&(dir, len)));
+                        prop_assert_eq!(Some(&known), model.get(&(dir, name)));
                     }
+                }
+            }
+            let names: HashSet<_> = model.keys().map(|(_, name)| name).collect();
+            for (name, dir) in names.into_iter().flat_map(|name| (0..40).map(move |dir| (name, dir))) {
+                if let Some(known) = table.get(key(dir, name)) {
+                    prop_assert_eq!(Some(&known), model.get(&(dir, name.clone())));
                 }
             }
         }
