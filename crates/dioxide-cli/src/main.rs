@@ -34,6 +34,8 @@ mod session;
 mod walk;
 
 use clap::{ArgMatches, FromArgMatches};
+use failure::{Failure, Status};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -49,12 +51,14 @@ fn main() -> ExitCode {
     let cli = args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let mut out = output::Out::stdout();
     let mut session = session::Session::default();
-    let result = commands::run(&cli.command, &mut session, &mut out);
-    let result = result.and_then(|status| {
-        out.finish()?;
-        Ok(status)
-    });
-    let status = result.unwrap_or_else(|failure| failure.tell());
+    let status = match commands::run(&cli.command, &mut session, &mut out) {
+        // What was found counts no less because nobody could be told.
+        Ok(status) => match out.finish() {
+            Ok(()) => status,
+            Err(failure) => status.max(failure.tell()),
+        },
+        Err(failure) => failure.tell(),
+    };
     status.max(session.end()).into()
 }
 
@@ -65,12 +69,15 @@ fn name(matches: &ArgMatches) -> &str {
 
 /// Help is no error; bad usage of `check` has the exit status that `e2fsck` gives it.
 fn refuse(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| io::stdout().flush());
     let is_check = std::env::args_os()
         .nth(1)
         .is_some_and(|word| word == "check");
-    if !is_check || !error.use_stderr() {
-        error.exit();
-    }
-    let _ = error.print();
-    failure::Status::CheckUsage.into()
+    let status = match (error.use_stderr(), printed) {
+        (true, _) if is_check => Status::CheckUsage,
+        (true, _) => Status::Trouble,
+        (false, Ok(())) => Status::Fine,
+        (false, Err(error)) => Failure::from(error).tell(),
+    };
+    status.into()
 }

@@ -16,6 +16,7 @@ use std::path::Path;
 pub struct Out {
     file: BufWriter<File>,
     terminal: bool,
+    failed: bool,
 }
 
 impl Out {
@@ -30,6 +31,7 @@ impl Out {
         Out {
             file: BufWriter::with_capacity(1 << 16, file),
             terminal: stdout.is_terminal(),
+            failed: false,
         }
     }
 
@@ -61,9 +63,12 @@ impl Out {
         OutFile::create(path)?.write(text)
     }
 
-    /// Hands over what is still buffered.
+    /// Hands over what is still buffered. Whoever wrote in vain before was told so.
     pub fn finish(&mut self) -> Result<(), Failure> {
-        Ok(self.file.flush()?)
+        match self.failed {
+            true => Ok(()),
+            false => Ok(self.flush()?),
+        }
     }
 }
 
@@ -110,10 +115,14 @@ impl JsonArray {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        let written = self.file.write(bytes);
+        self.failed |= written.is_err();
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        let flushed = self.file.flush();
+        self.failed |= flushed.is_err();
+        flushed
     }
 }

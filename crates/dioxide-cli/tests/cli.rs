@@ -111,6 +111,21 @@ fn cat_onto_full_device_tells_and_exits_2() {
 }
 
 #[test]
+fn help_onto_full_device_exits_2_and_into_closed_pipe_0() {
+    for words in [&["--help"][..], &["--version"], &["ls", "--help"]] {
+        let full = fs::File::create("/dev/full").unwrap();
+        let output = command().args(words).stdout(full).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(told.contains("standard output: No space left"), "{told}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command().args(words).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+    }
+}
+
+#[test]
 fn image_that_is_missing_or_none_is_named_and_exits_2() {
     let disk = Fixture::new();
     let ran = dioxide(["ls", &at(&disk.beside("no.img"), "/")]);

@@ -8,7 +8,7 @@ use crate::progress::Progress;
 use crate::render::{Text, count_words};
 use dioxide::Error;
 use dioxide::block::file::{self, FileOptions};
-use dioxide::check::{CheckOptions, Code, Report, Severity, Usage, check};
+use dioxide::check::{CheckOptions, Code, EXIT_OPERATIONAL, Report, Severity, Usage, check};
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -41,38 +41,57 @@ enum Element {
 }
 
 pub fn run(args: &CheckArgs, out: &mut Out) -> Result<Status, Failure> {
-    if args.list_codes {
-        return list_codes(args.json, out);
-    }
-    let mut all = Vec::new();
     let mut bits = 0;
-    for image in &args.images {
+    let told = match args.list_codes {
+        true => list_codes(args.json, out),
+        false => check_all(args, out, &mut bits),
+    };
+    match told.and_then(|()| out.finish()) {
+        // Who reads has gone: what was found is found.
+        Ok(()) | Err(Failure::PipeClosed) => {}
+        Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+        Err(failure) => {
+            failure.tell();
+            bits |= EXIT_OPERATIONAL;
+        }
+    }
+    Ok(Status::of_check(bits))
+}
+
+/// Checks all images, and tells of them. `bits` are what the exit status is of, whatever else happens.
+fn check_all(args: &CheckArgs, out: &mut Out, bits: &mut u8) -> Result<(), Failure> {
+    let mut all = Vec::new();
+    for (number, image) in (1..).zip(&args.images) {
         warn_if_used(image);
         match check_image(args, image) {
             Ok(report) => {
-                bits |= report.exit_status();
-                match args.json {
-                    true => all.push(Element::Told(Box::new(told(image, report)))),
-                    false => print(args, image, &report, out)?,
+                *bits |= report.exit_status();
+                if args.json {
+                    all.push(Element::Told(Box::new(told(image, report))));
+                } else if let Err(failure) = print(args, image, &report, out) {
+                    if number < args.images.len() {
+                        *bits |= EXIT_OPERATIONAL;
+                    }
+                    return Err(failure);
                 }
             }
             Err(error) => {
-                bits |= dioxide::check::EXIT_OPERATIONAL;
+                *bits |= EXIT_OPERATIONAL;
                 let failure = Failure::engine(image.display(), b"", &error);
                 failure.tell();
                 all.push(Element::Unchecked(Unchecked {
                     image: Text::path("image", image),
                     clean: false,
-                    exit_status: dioxide::check::EXIT_OPERATIONAL,
+                    exit_status: EXIT_OPERATIONAL,
                     error: failure.words(),
                 }));
             }
         }
     }
-    if args.json {
-        out.json(&all)?;
+    match args.json {
+        true => out.json(&all),
+        false => Ok(()),
     }
-    Ok(Status::of_check(bits))
 }
 
 fn check_image(args: &CheckArgs, image: &Path) -> Result<Report, Error> {
@@ -164,7 +183,7 @@ struct ToldCode {
     about: &'static str,
 }
 
-fn list_codes(json: bool, out: &mut Out) -> Result<Status, Failure> {
+fn list_codes(json: bool, out: &mut Out) -> Result<(), Failure> {
     if json {
         let told = Code::ALL.iter().map(|code| ToldCode {
             code: code.id(),
@@ -172,8 +191,7 @@ fn list_codes(json: bool, out: &mut Out) -> Result<Status, Failure> {
             severity: code.severity().id(),
             about: code.about(),
         });
-        out.json(&told.collect::<Vec<_>>())?;
-        return Ok(Status::Fine);
+        return out.json(&told.collect::<Vec<_>>());
     }
     for code in Code::ALL {
         let (pass, severity) = (code.pass().id(), code.severity().id());
@@ -184,5 +202,5 @@ fn list_codes(json: bool, out: &mut Out) -> Result<Status, Failure> {
             code.about()
         )?;
     }
-    Ok(Status::Fine)
+    Ok(())
 }

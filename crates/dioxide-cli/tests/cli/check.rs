@@ -5,7 +5,7 @@ use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, need_root};
 use std::ffi::OsStr;
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[test]
 fn check_of_clean_image_says_so_and_exits_0() {
@@ -60,6 +60,57 @@ fn check_without_image_exits_16_and_of_missing_image_8() {
     let error = told[0]["error"].as_str().unwrap();
     assert!(error.contains("No such file"), "{error}");
     assert_eq!(told[1]["clean"], true);
+}
+
+#[test]
+fn check_whose_report_nobody_takes_has_the_status_of_what_it_found() {
+    let (clean, damaged) = (Fixture::new(), Fixture::new());
+    damaged.debugfs(&["sif hello links_count 7"]);
+    let gone = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let full = || Stdio::from(fs::File::create("/dev/full").unwrap());
+    let run = |images: &[&Fixture], json: bool, out: Stdio| {
+        let output = command()
+            .arg("check")
+            .args(json.then_some("--json"))
+            .args(images.iter().map(|image| image.name()))
+            .stdout(out)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), told)
+    };
+    for json in [false, true] {
+        for (images, status) in [(vec![&clean], 0), (vec![&clean, &damaged], 4)] {
+            assert_eq!(run(&images, json, gone()), (status, String::new()));
+            let (told_status, told) = run(&images, json, full());
+            assert_eq!(told_status, status | 8);
+            let begin = "dioxide: check: standard output: No space left";
+            assert!(
+                told.starts_with(begin) && told.lines().count() == 1,
+                "{told}"
+            );
+        }
+    }
+    let mut listing = command();
+    listing.args(["check", "--list-codes"]).stdout(full());
+    assert_eq!(listing.output().unwrap().status.code(), Some(8));
+}
+
+#[test]
+fn status_counts_whoever_reads() {
+    let disk = Fixture::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut missing = command();
+    missing.args(["ls", &disk.at("/missing"), &disk.at("/hello")]);
+    assert_eq!(
+        missing.stdout(writer).output().unwrap().status.code(),
+        Some(1)
+    );
 }
 
 #[test]
