@@ -153,6 +153,14 @@ impl Failure {
         }
     }
 
+    /// The same, with another meaning for the exit status if it is to be told.
+    pub fn with_status(mut self, meant: Status) -> Failure {
+        if let Failure::Told { status, .. } = &mut self {
+            *status = meant;
+        }
+        self
+    }
+
     /// What happened, without what it is about.
     pub fn words(self) -> String {
         match self {

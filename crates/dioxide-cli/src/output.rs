@@ -16,7 +16,6 @@ use std::path::Path;
 pub struct Out {
     file: BufWriter<File>,
     terminal: bool,
-    failed: bool,
 }
 
 impl Out {
@@ -31,7 +30,6 @@ impl Out {
         Out {
             file: BufWriter::with_capacity(1 << 16, file),
             terminal: stdout.is_terminal(),
-            failed: false,
         }
     }
 
@@ -63,12 +61,9 @@ impl Out {
         OutFile::create(path)?.write(text)
     }
 
-    /// Hands over what is still buffered. Whoever wrote in vain before was told so.
+    /// Hands over what is still buffered.
     pub fn finish(&mut self) -> Result<(), Failure> {
-        match self.failed {
-            true => Ok(()),
-            false => Ok(self.flush()?),
-        }
+        Ok(self.file.flush()?)
     }
 }
 
@@ -115,14 +110,10 @@ impl JsonArray {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes);
-        self.failed |= written.is_err();
-        written
+        self.file.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let flushed = self.file.flush();
-        self.failed |= flushed.is_err();
-        flushed
+        self.file.flush()
     }
 }

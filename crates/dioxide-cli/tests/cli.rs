@@ -11,7 +11,9 @@ use serde_json::Value;
 use std::fs;
 use std::io::Read;
 use std::process::Stdio;
-use support::{Fixture, LARGE_BYTES, LARGE_SEED, at, command, coreutils, dioxide};
+use support::{
+    Fixture, LARGE_BYTES, LARGE_SEED, at, closed_pipe, command, coreutils, dioxide, full_device,
+};
 
 #[test]
 fn cat_of_several_files_gives_their_bytes_in_turn() {
@@ -96,10 +98,9 @@ fn cat_into_closed_pipe_ends_quietly() {
 #[test]
 fn cat_onto_full_device_tells_and_exits_2() {
     let disk = Fixture::new();
-    let full = fs::File::create("/dev/full").unwrap();
     let output = command()
         .args(["cat", &disk.at("/large")])
-        .stdout(full)
+        .stdout(full_device())
         .output()
         .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -113,14 +114,12 @@ fn cat_onto_full_device_tells_and_exits_2() {
 #[test]
 fn help_onto_full_device_exits_2_and_into_closed_pipe_0() {
     for words in [&["--help"][..], &["--version"], &["ls", "--help"]] {
-        let full = fs::File::create("/dev/full").unwrap();
-        let output = command().args(words).stdout(full).output().unwrap();
+        let run = |out| command().args(words).stdout(out).output().unwrap();
+        let output = run(full_device());
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(told.contains("standard output: No space left"), "{told}");
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let output = command().args(words).stdout(writer).output().unwrap();
+        let output = run(closed_pipe());
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
     }
 }

@@ -48,14 +48,9 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<Status, Failure> {
     };
     match told.and_then(|()| out.finish()) {
         // Who reads has gone: what was found is found.
-        Ok(()) | Err(Failure::PipeClosed) => {}
-        Err(Failure::Interrupted) => return Err(Failure::Interrupted),
-        Err(failure) => {
-            failure.tell();
-            bits |= EXIT_OPERATIONAL;
-        }
+        Ok(()) | Err(Failure::PipeClosed) => Ok(Status::of_check(bits)),
+        Err(failure) => Err(failure.with_status(Status::of_check(bits | EXIT_OPERATIONAL))),
     }
-    Ok(Status::of_check(bits))
 }
 
 /// Checks all images, and tells of them. `bits` are what the exit status is of, whatever else happens.

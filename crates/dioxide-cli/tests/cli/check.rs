@@ -1,6 +1,6 @@
 //! `check`, `journal` and `map` on images.
 
-use crate::support::{Fixture, Ran, command, dioxide};
+use crate::support::{Fixture, Ran, closed_pipe, command, dioxide, full_device};
 use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, need_root};
 use std::ffi::OsStr;
@@ -66,12 +66,6 @@ fn check_without_image_exits_16_and_of_missing_image_8() {
 fn check_whose_report_nobody_takes_has_the_status_of_what_it_found() {
     let (clean, damaged) = (Fixture::new(), Fixture::new());
     damaged.debugfs(&["sif hello links_count 7"]);
-    let gone = || {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        Stdio::from(writer)
-    };
-    let full = || Stdio::from(fs::File::create("/dev/full").unwrap());
     let run = |images: &[&Fixture], json: bool, out: Stdio| {
         let output = command()
             .arg("check")
@@ -85,8 +79,8 @@ fn check_whose_report_nobody_takes_has_the_status_of_what_it_found() {
     };
     for json in [false, true] {
         for (images, status) in [(vec![&clean], 0), (vec![&clean, &damaged], 4)] {
-            assert_eq!(run(&images, json, gone()), (status, String::new()));
-            let (told_status, told) = run(&images, json, full());
+            assert_eq!(run(&images, json, closed_pipe()), (status, String::new()));
+            let (told_status, told) = run(&images, json, full_device());
             assert_eq!(told_status, status | 8);
             let begin = "dioxide: check: standard output: No space left";
             assert!(
@@ -96,19 +90,24 @@ fn check_whose_report_nobody_takes_has_the_status_of_what_it_found() {
         }
     }
     let mut listing = command();
-    listing.args(["check", "--list-codes"]).stdout(full());
+    listing
+        .args(["check", "--list-codes"])
+        .stdout(full_device());
     assert_eq!(listing.output().unwrap().status.code(), Some(8));
 }
 
 #[test]
 fn status_counts_whoever_reads() {
     let disk = Fixture::new();
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
     let mut missing = command();
     missing.args(["ls", &disk.at("/missing"), &disk.at("/hello")]);
     assert_eq!(
-        missing.stdout(writer).output().unwrap().status.code(),
+        missing
+            .stdout(closed_pipe())
+            .output()
+            .unwrap()
+            .status
+            .code(),
         Some(1)
     );
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// Runs `dioxide` with these arguments.
@@ -22,6 +22,18 @@ pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
     command.env("TZ", "UTC").env("LC_ALL", "C");
     command
+}
+
+/// Standard output whose reader has gone.
+pub fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// Standard output that has no room.
+pub fn full_device() -> Stdio {
+    fs::File::create("/dev/full").unwrap().into()
 }
 
 /// What a run left behind.

@@ -189,7 +189,8 @@ fn in_bucket<T>(words: &mut [u64; WORDS], change: impl FnOnce(&mut Bucket) -> T)
 /// What a record tells, without its name.
 #[derive(Clone)]
 struct Head {
-    flags: u8,
+    /// [`ASKED`] or nothing.
+    asked: u8,
     ino: u32,
     /// If it tells its own.
     dir: Option<(Ino, u32)>,
@@ -228,6 +229,12 @@ impl Whole {
         self.len = head.shared + own.len();
         self.name[head.shared..self.len].copy_from_slice(own);
     }
+}
+
+/// Where a record's own part of the name begins.
+#[inline]
+fn own_start(start: usize, dir: Option<(Ino, u32)>) -> usize {
+    start + HEAD + if dir.is_some() { DIR } else { 0 }
 }
 
 /// How many bytes at the beginning are the same.
@@ -278,9 +285,9 @@ impl Bucket {
         let [len, flags] = [self.records[start], self.records[start + 1]];
         let behind = start + HEAD;
         let dir = (flags & SAME_DIR == 0).then(|| (Ino(self.word(behind)), self.word(behind + 4)));
-        let own = behind + if dir.is_some() { DIR } else { 0 };
+        let own = own_start(start, dir);
         Some(Head {
-            flags,
+            asked: flags & ASKED,
             ino: self.word(start + 2),
             dir,
             shared: usize::from(flags >> SHARED_SHIFT),
@@ -294,7 +301,7 @@ impl Bucket {
         let mut at = start + HEAD;
         // Both are parts of a name that has room in a bucket.
         self.records[start] = head.own.len() as u8;
-        self.records[start + 1] = head.flags & ASKED | same | (head.shared << SHARED_SHIFT) as u8;
+        self.records[start + 1] = head.asked | same | (head.shared << SHARED_SHIFT) as u8;
         self.records[start + 2..at].copy_from_slice(&head.ino.to_le_bytes());
         if let Some((dir, generation)) = head.dir {
             self.records[at..at + 4].copy_from_slice(&dir.0.to_le_bytes());
@@ -358,7 +365,7 @@ impl Bucket {
         let rest = next.own.start;
         next.own.start -= needed;
         // That is never more than what was here.
-        let to = start + HEAD + if next.dir.is_some() { DIR } else { 0 } + needed;
+        let to = own_start(start, next.dir) + needed;
         self.records.copy_within(rest..used, to);
         let own = self.set_head(start, &next);
         self.records[own..to].copy_from_slice(&bytes[..needed]);
@@ -381,7 +388,7 @@ impl Bucket {
                 false => (&mut *self, &mut last_here),
             };
             // There is room: what is left out takes more than who follows it needs without.
-            let added = bucket.push_behind(last, key, head.ino, head.flags & ASKED);
+            let added = bucket.push_behind(last, key, head.ino, head.asked);
             debug_assert!(added);
         });
     }
@@ -408,13 +415,13 @@ impl Bucket {
         let own = &key.name[shared..];
         let dir = (last.dir != key.dir).then_some(key.dir);
         let start = usize::from(self.used);
-        let at = start + HEAD + if dir.is_some() { DIR } else { 0 };
+        let at = own_start(start, dir);
         let end = at + own.len();
         if end > ROOM {
             return false;
         }
         let head = Head {
-            flags: asked,
+            asked,
             ino,
             dir,
             shared,
@@ -433,7 +440,7 @@ impl Bucket {
     fn drop_oldest(&mut self) {
         let before = *self;
         self.take_out(0);
-        if let Some(head) = before.head(0).filter(|head| head.flags & ASKED != 0) {
+        if let Some(head) = before.head(0).filter(|head| head.asked != 0) {
             let mut oldest = Whole::NONE;
             oldest.follow(&head, &before.records[head.own.clone()]);
             self.push(oldest.key(), before.ino(0), 0);
@@ -487,7 +494,7 @@ mod tests {
             assert!(table.get(key(2, b"asked for")).is_some(), "{number}");
         }
         let known = (0..100_000u32).filter(|n| table.get(key(2, &n.to_le_bytes())).is_some());
-        assert!(known.count() <= BUCKET_BYTES / (HEAD + 1));
+        assert!(known.count() <= BUCKET_BYTES / (HEAD + 4));
     }
 
     #[test]
