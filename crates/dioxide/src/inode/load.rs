@@ -5,6 +5,9 @@
 //!
 //! Directories stay for a while after their last user has left, so that walking paths does not
 //! read their maps again and again. Files do not: their maps may be large.
+//!
+//! A file's object is had from here only. A directory's also through the path that leads to it
+//! ([`Ways`](crate::namei::Ways)), without a look at what is here, as long as the object lives.
 
 use super::{Inode, Location, Node, Nosec};
 use crate::mount::Mount;
@@ -195,14 +198,14 @@ impl InodeCache {
         inode
     }
 
-    /// Forgets an inode that is about to be let go, if nobody else holds it: its memory can be the next one's at once, and
+    /// Forgets a file that is about to be let go, if nobody else holds it: its memory can be the next one's at once, and
     /// does not wait for another thread to sweep.
     pub(crate) fn let_go(&self, inode: &Arc<Inode>) {
-        if Arc::strong_count(inode) > 1 {
+        if Arc::strong_count(inode) > 1 || inode.file_type() == FileType::Directory {
             return;
         }
         let mut shard = self.shard(inode.ino).lock();
-        // Whoever does not hold it gets it under this lock only.
+        // Whoever does not hold it gets it under this lock only, as it is no directory.
         let is_last = Arc::strong_count(inode) == 1;
         if !is_last {
             return;
@@ -511,6 +514,34 @@ impl Inode {
             structure,
             place: self.place(),
             what,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use dioxide_block::file::FileOptions;
+    use dioxide_testkit::{Image, debugfs};
+
+    /// A path in memory led to a directory that was let go, while others that came by its number made an object of their own.
+    #[test]
+    fn directory_that_a_path_in_memory_leads_to_is_one_object() {
+        for features in ["inline_data", "^inline_data"] {
+            let image = Image::builder().size(16 << 20).features(features).build();
+            debugfs(image.path(), &["mkdir d", "mkdir d/e"].map(String::from));
+            let device = dioxide_block::file::open(image.path(), &FileOptions::default());
+            let mount = Mount::open(device.expect("it opens"), &MountOptions::new());
+            let mount = mount.expect("it opens");
+            let dir = mount.lookup(b"/d", true).expect("it is there");
+            mount.lookup(b"/d/e", true).expect("it is there");
+            // Another directory takes its place among those that are kept.
+            drop(mount.inodes.keeper(&dir).lock().take());
+            mount.inodes.let_go(&dir);
+            let by_path = mount.parent(b"/d/f").expect("it is there").dir;
+            let by_number = mount.inode(dir.ino).expect("it is sound");
+            assert!(Arc::ptr_eq(&by_path, &by_number), "{features}");
         }
     }
 }
