@@ -146,7 +146,10 @@ fn random_calls_leave_what_the_kernel_leaves() {
 #[test]
 fn random_calls_in_large_directories_leave_what_the_kernel_leaves() {
     need_root!();
-    for (name, builder) in kinds() {
+    let mut kinds = kinds();
+    // Here blocks of directories are new ones' again: see `check`.
+    kinds.retain(|(name, _)| *name != "no filetype");
+    for (name, builder) in kinds {
         for seed in seeds(1) {
             check(name, builder.clone(), 2000 + seed, 1500, 1500);
         }
