@@ -497,7 +497,28 @@ fn answers_that_no_order_gives_are_found() {
     fs.close().expect("a clean end");
 }
 
-/// Calls by path in the same few directories, some of which move, with files written, held open, and
+/// A call by what a path leads to, mostly a directory.
+fn by_node(fs: &Fs, random: &mut Random, one: &str, two: &str) -> dioxide::Result<()> {
+    let (node, new) = (fs.node(one)?, NewFile::new(0o755));
+    let mut name = || format!("s{}", random.pick(4)).into_bytes();
+    let (name, other) = (name(), name());
+    match random.pick(7) {
+        0 => node.create(&name, &new).map(drop),
+        1 => node.create_dir(&name, &new).map(drop),
+        2 => node.remove_file(&name),
+        3 => node.remove_dir(&name),
+        4 => node.rename(&name, &fs.node(two)?, &other, RenameMode::Replace),
+        5 => node.link(&fs.node(two)?, &name),
+        _ => {
+            let (ino, generation) = (node.ino(), node.generation());
+            drop(node);
+            let same = fs.node_by_number(ino, Some(generation))?;
+            same.read_dir(0, 100).map(drop)
+        }
+    }
+}
+
+/// Calls by path and by node in the same few directories, some of which move, with files written, held open, and
 /// unlinked while they are.
 fn stress(fs: &Fs, seed: u64, calls: usize) {
     let is_apart = Tree::of(fs).value_most.is_none();
@@ -518,7 +539,8 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
         let (one, two) = (path(&mut random), path(&mut random));
         let new = NewFile::new(0o755);
         let number = random.pick(6);
-        let result = match random.pick(17) {
+        let result = match random.pick(21) {
+            17..21 => by_node(fs, &mut random, &one, &two),
             12 => fs.set_xattr(&one, XATTR, &value(number), XattrMode::Set),
             13 => fs.remove_xattr(&one, XATTR),
             14 => {
@@ -565,6 +587,8 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
                 libc::EPERM,
                 libc::ENODATA,
                 libc::EACCES,
+                // It had that number.
+                libc::ESTALE,
                 // A whiteout is opened.
                 libc::EOPNOTSUPP,
             ];
