@@ -8,7 +8,7 @@ use crate::kinds::kinds;
 use crate::random::Random;
 use crate::random_calls::open_fs;
 use crate::tree::{Answer, Body, Id, ROOT, Tree, empty_dir};
-use dioxide::{Fs, NewFile, Node, OpenOptions, RenameMode, SetAttributes, XattrMode};
+use dioxide::{Fs, MountOptions, NewFile, Node, OpenOptions, RenameMode, SetAttributes, XattrMode};
 use dioxide_testkit::{Image, e2fsck_clean, seeds, soaks};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -599,10 +599,19 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
 
 #[test]
 fn many_calls_of_four_threads_leave_a_whole_file_system() {
+    // Some with what is in memory lost again and again, some with commits all the time.
+    let options = |seed| match seed % 3 {
+        0 => MountOptions::new(),
+        _ => {
+            let interval = Duration::from_millis(if seed % 3 == 1 { 5000 } else { 1 });
+            let options = MountOptions::new().metadata_cache(0).name_cache(0);
+            options.commit_interval(interval)
+        }
+    };
     for (name, builder) in kinds() {
         for seed in seeds(5) {
             let image = builder.clone().build();
-            let fs = open_fs(&image);
+            let fs = Fs::open(image.path(), &options(seed)).expect("it opens");
             let free = fs.statfs();
             std::thread::scope(|scope| {
                 for thread in 0..THREADS as u64 {
