@@ -12,6 +12,7 @@ use dioxide_testkit::{Image, e2fsck_clean, seeds, soaks};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const MOST: u64 = 1 << 20;
 
@@ -244,10 +245,14 @@ fn open_fs(image: &Image, imitated: &str) -> Fs {
     };
     let spec: SimSpec = imitated.parse().expect("a good one");
     let mut device = file::open(image.path(), &options).expect("it opens");
+    let mut mount = MountOptions::new();
     if spec != SimSpec::default() {
         device = Arc::new(SimDevice::new(device, spec));
+        // Commits all the time too, and metadata that is read again and again.
+        mount = mount.metadata_cache(0);
+        mount = mount.commit_interval(Duration::from_millis(1));
     }
-    Fs::open_device(device, &MountOptions::new()).expect("it opens")
+    Fs::open_device(device, &mount).expect("it opens")
 }
 
 fn run_all_policies(image: &Image, name: &str, seed: u64, steps: u32) {
