@@ -343,19 +343,6 @@ impl Mount {
                 victim.as_mut(),
             )
             .map_err(|error| self.fail(error))?;
-        self.dentries
-            .change(&change.to.dir, change.to.name, change.inode.ino);
-        match whiteout {
-            Some(whiteout) => {
-                let (dir, name) = (&change.from.dir, change.from.name);
-                self.dentries.change(dir, name, whiteout.ino);
-            }
-            None => self.dentries.remove(&change.from.dir, change.from.name),
-        }
-        self.ways.left(&change.inode);
-        if let Some(other) = other {
-            self.ways.left(other);
-        }
         self.finish_move(handle, change)?;
         Ok(fate)
     }
@@ -474,9 +461,25 @@ impl Mount {
                 }
             })?;
         }
+        // Before the number of what had the new name is given back: it may be another file's at once.
+        self.moved(change, whiteout);
         match victim {
             Some(victim) => Ok(Some(self.lose_link(writer, handle, victim)?)),
             None => Ok(None),
+        }
+    }
+
+    /// Has what is in memory of the names follow.
+    fn moved(&self, change: &Move<'_>, whiteout: Option<&Inode>) {
+        let (from, to) = (change.from, change.to);
+        self.dentries.change(&to.dir, to.name, change.inode.ino);
+        match whiteout {
+            Some(whiteout) => self.dentries.change(&from.dir, from.name, whiteout.ino),
+            None => self.dentries.remove(&from.dir, from.name),
+        }
+        self.ways.left(&change.inode);
+        if let Some(other) = &change.other {
+            self.ways.left(other);
         }
     }
 

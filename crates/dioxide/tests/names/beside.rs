@@ -27,6 +27,15 @@ fn inline() -> ImageBuilder {
     Image::builder().size(64 << 20).args(&args)
 }
 
+/// Set when the work ends, by a panic too: the other thread would go on for ever.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Does one thing again and again, from before the other begins until it has ended.
 fn beside<T>(mut again: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
     let (began, ended) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -37,12 +46,11 @@ fn beside<T>(mut again: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
                 began.store(true, Ordering::Release);
             }
         });
+        let _ends = Ends(&ended);
         while !began.load(Ordering::Acquire) {
             spin_loop();
         }
-        let done = work();
-        ended.store(true, Ordering::Release);
-        done
+        work()
     })
 }
 
