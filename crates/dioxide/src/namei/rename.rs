@@ -462,19 +462,19 @@ impl Mount {
             })?;
         }
         // Before the number of what had the new name is given back: it may be another file's at once.
-        self.moved(change, whiteout);
+        self.moved(change, whiteout.map(|whiteout| whiteout.ino));
         match victim {
             Some(victim) => Ok(Some(self.lose_link(writer, handle, victim)?)),
             None => Ok(None),
         }
     }
 
-    /// Has what is in memory of the names follow.
-    fn moved(&self, change: &Move<'_>, whiteout: Option<&Inode>) {
+    /// Has what is in memory of the names follow. `left` has the old name now, if anything has.
+    fn moved(&self, change: &Move<'_>, left: Option<Ino>) {
         let (from, to) = (change.from, change.to);
         self.dentries.change(&to.dir, to.name, change.inode.ino);
-        match whiteout {
-            Some(whiteout) => self.dentries.change(&from.dir, from.name, whiteout.ino),
+        match left {
+            Some(left) => self.dentries.change(&from.dir, from.name, left),
             None => self.dentries.remove(&from.dir, from.name),
         }
         self.ways.left(&change.inode);
@@ -498,10 +498,7 @@ impl Mount {
             .and_then(|was_there| was_there.then_some(()).ok_or_else(gone))
             .and_then(|()| self.exchange_rest(&mut handle, change, other));
         rest.map_err(|error| self.fail(error))?;
-        self.dentries.change(&from.dir, from.name, other.ino);
-        self.dentries.change(&to.dir, to.name, inode.ino);
-        self.ways.left(inode);
-        self.ways.left(other);
+        self.moved(change, Some(other.ino));
         self.finish_move(handle, change)
     }
 

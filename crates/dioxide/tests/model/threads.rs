@@ -249,8 +249,8 @@ fn open_fs(image: &Image, imitated: &str) -> Fs {
     if spec != SimSpec::default() {
         device = Arc::new(SimDevice::new(device, spec));
         // Commits all the time too, and metadata that is read again and again.
-        mount = mount.metadata_cache(0);
-        mount = mount.commit_interval(Duration::from_millis(1));
+        let often = Duration::from_millis(1);
+        mount = mount.metadata_cache(0).commit_interval(often);
     }
     Fs::open_device(device, &mount).expect("it opens")
 }

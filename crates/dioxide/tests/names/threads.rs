@@ -587,8 +587,6 @@ fn stress(fs: &Fs, seed: u64, calls: usize) {
                 libc::EPERM,
                 libc::ENODATA,
                 libc::EACCES,
-                // It had that number.
-                libc::ESTALE,
                 // A whiteout is opened.
                 libc::EOPNOTSUPP,
             ];
