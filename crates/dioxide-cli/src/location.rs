@@ -6,7 +6,7 @@
 mod content;
 mod pending;
 
-pub use content::Content;
+pub use content::{Content, write_all_at};
 pub use pending::Pending;
 
 use crate::failure::Failure;
@@ -14,12 +14,13 @@ use crate::render::printable;
 use crate::session::{Target, split_path};
 use crate::walk::{First, Tree, entries};
 use dioxide::{DirEntry, Error, FileType, Metadata, NewFile, Timestamp, Xattr};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,9 @@ pub enum Identity {
     },
 }
 
+/// What changes with the content of a file: its size and mtime. ctime does too, but also with another name of the file.
+pub type Stamp = (u64, Timestamp);
+
 /// What is known of a file on either side.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -58,6 +62,7 @@ pub struct Facts {
     pub gid: u32,
     /// Major and minor number of a device.
     pub device: Option<(u32, u32)>,
+    pub size: u64,
     pub atime: Timestamp,
     pub mtime: Timestamp,
 }
@@ -238,7 +243,12 @@ impl Location {
             Location::Image(_) => self.set(&dioxide::SetAttributes::new().mode(permissions)),
             Location::Host(path) => {
                 let mode = Mode::from_raw_mode(permissions.into());
-                let done = rustix::fs::chmodat(CWD, path, mode, AtFlags::empty());
+                // Not where a symlink leads that somebody has put there meanwhile.
+                let itself = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let done = rustix::fs::open(path, itself, Mode::empty()).and_then(|fd| {
+                    let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                    rustix::fs::chmod(itself, mode)
+                });
                 done.map_err(|errno| Failure::host(self, &errno.into()))
             }
         }
@@ -283,6 +293,19 @@ impl Location {
             }
             Location::Host(path) => {
                 fs::remove_dir(path).map_err(|error| Failure::host(self, &error))
+            }
+        }
+    }
+
+    /// Removes what is no directory.
+    pub fn remove_file(&self) -> Result<(), Failure> {
+        match self {
+            Location::Image(target) => {
+                let done = target.fs.remove_file(target.path());
+                done.map_err(|error| target.failure(&error))
+            }
+            Location::Host(path) => {
+                fs::remove_file(path).map_err(|error| Failure::host(self, &error))
             }
         }
     }
@@ -368,6 +391,7 @@ impl Facts {
             uid: metadata.uid,
             gid: metadata.gid,
             device: metadata.device,
+            size: metadata.size,
             atime: metadata.atime,
             mtime: metadata.mtime,
         }
@@ -392,6 +416,7 @@ impl Facts {
             uid: metadata.uid(),
             gid: metadata.gid(),
             device: is_device.then(|| (rustix::fs::major(rdev), rustix::fs::minor(rdev))),
+            size: metadata.len(),
             atime: time(metadata.atime(), metadata.atime_nsec()),
             mtime: time(metadata.mtime(), metadata.mtime_nsec()),
         }
@@ -403,6 +428,11 @@ impl Facts {
             true => self.permissions & 0o1777,
             false => self.permissions & 0o777,
         }
+    }
+
+    /// What changes with the content.
+    pub fn stamp(&self) -> Stamp {
+        (self.size, self.mtime)
     }
 
     pub fn is_directory(&self) -> bool {

@@ -27,8 +27,8 @@ const DEPTH_MAX: usize = 900;
 const PATH_MAX: usize = 4095;
 /// What an attribute takes in memory beside its bytes.
 pub(crate) const XATTR_BYTES: u64 = 64;
-/// Most that attributes take in memory of which the source has no bytes for each entry: those of
-/// further names of a file, and of global headers.
+/// Most that is taken in memory without bytes of its own in the source: attributes of further names of a file and of
+/// global headers, and directories that an archive does not describe.
 const COPIES_MAX: u64 = 256 << 20;
 /// Of what an entry has so much is not counted: no more than the entry itself.
 const COPY_FREE: u64 = 256;

@@ -13,11 +13,11 @@ use crate::args::{CpArgs, NewFiles};
 use crate::failure::{Failure, Status, complain};
 use crate::images::Purpose;
 use crate::interrupt;
-use crate::location::{Facts, Identity, Location, Pending};
+use crate::location::{Facts, Identity, Location, Pending, Stamp};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::walk::{First, Next, Visit, When, walk};
+use crate::walk::{First, Next, Tree, Visit, When, walk};
 use attributes::Attributes;
 use dioxide::{Buf, FileType};
 use std::collections::{HashMap, HashSet};
@@ -81,8 +81,12 @@ pub(super) struct Copier {
     progress: Progress,
     buf: Buf,
     attributes: Attributes,
-    /// Where files with several names went.
-    links: HashMap<Identity, Location>,
+    /// Where files with several names went, and which file that is.
+    links: HashMap<Identity, (Location, Identity)>,
+    /// The other way: of which file a copy is the one in `links`, so that it can be forgotten when another takes its place.
+    linked: HashMap<Identity, Identity>,
+    /// If it is asked for, which files were copied, and how they were.
+    pub copied: Option<HashMap<Identity, Stamp>>,
     /// For each directory that is entered: whether it was made.
     made: Vec<bool>,
     /// Directories that copies go into, which are not copied themselves.
@@ -107,6 +111,8 @@ impl Copier {
             buf: Buf::zeroed(CHUNK_BYTES),
             attributes: Attributes::new(&options),
             links: HashMap::new(),
+            linked: HashMap::new(),
+            copied: None,
             made: Vec::new(),
             receiving: HashSet::new(),
             given: Given::default(),
@@ -131,6 +137,11 @@ impl Copier {
             self.progress = Progress::none();
         }
         let first = self.first();
+        // A directory that the place leads to gets what the copied one has, and not the symlink.
+        let behind = self.options.recursive && root.examine(first)?.is_directory();
+        let is_link = |found: Facts| found.file_type == FileType::Symlink;
+        let leads = behind && place.find(First::Itself)?.is_some_and(is_link);
+        let place = &if leads { place.child(b".") } else { place.clone() };
         self.image = place.image_file();
         self.made.clear();
         let prefix = root.shown().len();
@@ -242,8 +253,13 @@ impl Copier {
         }
         let several = self.options.archive && facts.nlink > 1;
         let first = self.links.get(&facts.identity).filter(|_| several);
-        if let Some(first) = first {
-            Pending::link(place, first)?.place(place)?;
+        let old = found.as_ref().map(|found| found.identity);
+        if let Some((first, copy)) = first {
+            // As a name of it, the place would stay, and the other name too.
+            if old != Some(*copy) {
+                Pending::link(place, first)?.place(place)?;
+                self.forget(old);
+            }
         } else {
             let Some(pending) = self.make(source, facts, place)? else {
                 return Ok(Next::Pass);
@@ -251,20 +267,34 @@ impl Copier {
             // Only content is as if it had been written to what is there.
             let is_content = facts.file_type == FileType::Regular || !self.options.recursive;
             let is_old = |old: &Facts| is_content && old.file_type == FileType::Regular;
-            let old = found.filter(is_old);
-            let old = old.as_ref().map(|old| (place, old));
-            self.attributes
-                .set(source, facts, old, &pending.location())?;
+            let model = found.filter(is_old);
+            let model = model.as_ref().map(|old| (place, old));
+            let made = pending.location();
+            self.attributes.set(source, facts, model, &made)?;
+            let copy = if several { made.find(First::Itself)? } else { None };
             pending.place(place)?;
-            if several {
-                self.links.insert(facts.identity, place.clone());
+            self.forget(old);
+            if let Some(copy) = copy {
+                let first = (place.clone(), copy.identity);
+                self.links.insert(facts.identity, first);
+                self.linked.insert(copy.identity, facts.identity);
             }
+        }
+        if let Some(copied) = &mut self.copied {
+            copied.insert(facts.identity, facts.stamp());
         }
         if visit.depth == 0 {
             self.given.add(place);
         }
         tell(source, place, report)?;
         Ok(Next::Pass)
+    }
+
+    /// What was replaced is no copy any more that other names could be given to.
+    fn forget(&mut self, replaced: Option<Identity>) {
+        if let Some(source) = replaced.and_then(|copy| self.linked.remove(&copy)) {
+            self.links.remove(&source);
+        }
     }
 
     /// The copy, complete but for its attributes, under another name beside `place`. None if it cannot be made, which was told.

@@ -14,9 +14,11 @@ use crate::interrupt;
 use crate::location::{Facts, Location};
 use crate::output::Out;
 use crate::session::{Session, told};
-use crate::walk::{First, Tree};
+use crate::walk::{First, Next, Tree, Visit, When, walk};
 use dioxide::{Error, RenameMode};
-use std::fs;
+use std::collections::HashMap;
+
+const NOT_ALL_REMOVED: &str = "was copied, and not all of it could be removed";
 
 pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -43,6 +45,7 @@ pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status
         copied: Vec::new(),
         report: Report::new(telling, out),
     };
+    mover.copier.copied = Some(HashMap::new());
     for source in &sources {
         interrupt::check()?;
         let place = destination.place(source.name());
@@ -144,20 +147,41 @@ impl Mover<'_> {
                 let mut quiet = Report::new(Telling::default(), self.report.out);
                 match remove_tree(target, &mut quiet)? {
                     Status::Fine => Ok(()),
-                    _ => {
-                        let what = "was copied, and not all of it could be removed";
-                        Err(Failure::trouble(source, what))
-                    }
+                    _ => Err(Failure::trouble(source, NOT_ALL_REMOVED)),
                 }
             }
-            Location::Host(path) => {
-                let is_directory = source.examine(First::Itself)?.is_directory();
-                let removed = match is_directory {
-                    true => fs::remove_dir_all(path),
-                    false => fs::remove_file(path),
-                };
-                removed.map_err(|error| Failure::host(source, &error))
-            }
+            Location::Host(_) => self.remove_from_host(source),
+        }
+    }
+
+    /// Of what others may go on with, only what is still as it was copied.
+    fn remove_from_host(&mut self, source: &Location) -> Result<(), Failure> {
+        let copied = self.copier.copied.get_or_insert_default();
+        let mut failed = false;
+        let removed = walk(source, First::Itself, &mut |visit: &Visit<'_, Location>| {
+            let (file, facts) = (visit.target, visit.metadata);
+            let removed = match visit.when {
+                When::Before => return Ok(Next::Enter),
+                When::After if failed => match file.remove_dir() {
+                    // What is still in it was told.
+                    Err(_) => Ok(()),
+                    done => done,
+                },
+                When::After => file.remove_dir(),
+                When::Once if copied.get(&facts.identity) == Some(&facts.stamp()) => {
+                    file.remove_file()
+                }
+                When::Once => {
+                    let what = "has changed or come since it was copied, and is not removed";
+                    Err(Failure::trouble(file, what))
+                }
+            };
+            failed |= removed.is_err();
+            removed.map(|()| Next::Pass)
+        })?;
+        match removed {
+            Status::Fine => Ok(()),
+            _ => Err(Failure::trouble(source, NOT_ALL_REMOVED)),
         }
     }
 

@@ -5,6 +5,7 @@ use super::report::{Report, Telling};
 use crate::args::WriteArgs;
 use crate::failure::{Failure, Status};
 use crate::interrupt;
+use crate::location::write_all_at;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::session::{Session, Target};
@@ -172,8 +173,8 @@ fn write(args: &WriteArgs, target: &Target, mut input: Input) -> Result<Range<u6
             return Err(Failure::plain(what));
         }
         match args.atomic {
-            true => file.write_at_atomic(part, offset),
-            false => file.write_at(part, offset),
+            true => file.write_at_atomic(part, offset).map(drop),
+            false => write_all_at(&file, part, offset),
         }
         .map_err(told)?;
         offset += count as u64;

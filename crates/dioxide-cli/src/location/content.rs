@@ -4,6 +4,7 @@ use super::Location;
 use crate::failure::Failure;
 use crate::session::Target;
 use crate::walk::First;
+use dioxide::Error;
 use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 use std::fs;
@@ -79,10 +80,9 @@ impl Content {
 
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Failure> {
         match self {
-            Content::Image(file, target) => match file.write_at(bytes, offset) {
-                Ok(_) => Ok(()),
-                Err(error) => Err(target.failure(&error)),
-            },
+            Content::Image(file, target) => {
+                write_all_at(file, bytes, offset).map_err(|error| target.failure(&error))
+            }
             Content::Host(file, path) => file
                 .write_all_at(bytes, offset)
                 .map_err(|error| Failure::host(path.display(), &error)),
@@ -134,6 +134,16 @@ impl Content {
             }
         }
     }
+}
+
+/// Writes all of it: what passes the largest size of a file is an error, and not left out.
+pub fn write_all_at(file: &dioxide::File, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
+    while !bytes.is_empty() {
+        let written = file.write_at(bytes, offset)?;
+        bytes = &bytes[written..];
+        offset += written as u64;
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy)]

@@ -51,8 +51,11 @@ impl Copier {
         let mut offset = 0;
         while let Some((begin, end)) = source.data(offset, len)? {
             self.progress.advance(begin.saturating_sub(offset));
-            self.range(source, copy, begin, end)?;
-            offset = end;
+            offset = self.range(source, copy, begin, end)?;
+            if offset < end {
+                // It has become shorter, or says that it is longer than it is, as files in sysfs do.
+                return copy.set_len(offset);
+            }
         }
         self.progress.advance(len.saturating_sub(offset));
         match len {
@@ -62,14 +65,14 @@ impl Copier {
         }
     }
 
-    /// Bytes of data, as far as there are any.
+    /// Bytes of data, as far as there are any; where they end.
     fn range(
         &mut self,
         source: &Content,
         copy: &Content,
         begin: u64,
         end: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         let mut offset = begin;
         while offset < end {
             interrupt::check()?;
@@ -84,6 +87,6 @@ impl Copier {
             offset += count as u64;
             self.progress.advance(count as u64);
         }
-        Ok(())
+        Ok(offset)
     }
 }
