@@ -3,7 +3,8 @@
 //! Two layers, because each has a gap that the other closes. seccomp lets only those system calls through that answering
 //! requests takes: on descriptors that are open, memory, threads of this process, clocks. The rest fails with `EPERM`.
 //! Landlock refuses every path, TCP port, abstract socket and signal to others, whichever call asks, those included that a filter
-//! of system calls does not see.
+//! of system calls does not see. What a kernel's Landlock does not know yet (ports before Linux 6.7, sockets and signals before 6.12)
+//! the filter refuses alone.
 //!
 //! Invariant: the process has one thread when it enters, and what is started later inherits both. Landlock binds the thread
 //! that asks for it (before Linux 7.1), and a thread that stayed outside would be a way out for all.
@@ -58,7 +59,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_msync,
     libc::SYS_mincore,
     libc::SYS_membarrier,
-    // Threads, and signals to them.
+    // Threads.
     libc::SYS_clone3,
     libc::SYS_futex,
     libc::SYS_set_robust_list,
@@ -67,7 +68,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_getaffinity,
     libc::SYS_gettid,
     libc::SYS_getpid,
-    libc::SYS_tgkill,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
@@ -132,7 +132,7 @@ fn no_paths() -> Result<(), Error> {
     let status = ruleset.restrict_self().map_err(refused)?;
     match status.ruleset {
         RulesetStatus::NotEnforced => Err(refused("this kernel has no Landlock, or has it off")),
-        // What it does not know (ports, before Linux 6.7), the filter refuses.
+        // What it does not know, the filter refuses.
         _ => Ok(()),
     }
 }
@@ -159,6 +159,9 @@ fn calls() -> Result<BpfProgram, Error> {
     let of_device = vec![is(1, BLKDISCARD)?, is(1, BLKZEROOUT)?];
     rules.insert(libc::SYS_ioctl, of_device);
     rules.insert(libc::SYS_prctl, vec![is(0, libc::PR_SET_NAME as u64)?]);
+    // Signals to its own threads. Its number stays the same: it can start no other process.
+    let own = std::process::id();
+    rules.insert(libc::SYS_tgkill, vec![is(0, own.into())?]);
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
     program(rules, refuse, SeccompAction::Allow)
 }
@@ -185,4 +188,45 @@ fn is(argument: u8, value: u64) -> Result<SeccompRule, Error> {
 
 fn bits(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, Error> {
     rule(argument, SeccompCmpOp::MaskedEq(mask), value)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code)]
+
+    use super::*;
+    use std::io;
+    use std::process::{Command, Stdio};
+    use std::thread;
+
+    /// Whether a process could be sent a signal; none is.
+    fn signal(process: u32, thread: u32) -> io::Result<()> {
+        // SAFETY: it names no memory.
+        match unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Without Landlock, which on old kernels lets signals through. A filter binds the thread that asks for it, and ends with it.
+    #[test]
+    fn calls_that_are_let_through_send_signals_to_no_other_process() {
+        let mut other = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("there is such a program");
+        let to = other.id();
+        signal(to, to).expect("nothing is in force");
+        let filtered = thread::spawn(move || {
+            apply_filter(&calls().expect("this machine has one")).expect("this kernel can");
+            let own = rustix::thread::gettid().as_raw_pid().unsigned_abs();
+            (signal(to, to), signal(std::process::id(), own))
+        });
+        let (to_other, to_own) = filtered.join().expect("it ends");
+        other.kill().expect("it runs");
+        other.wait().expect("it ends");
+        let error = to_other.expect_err("it is refused");
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        to_own.expect("it is let through");
+    }
 }

@@ -187,12 +187,9 @@ impl Server {
         fs.close()
     }
 
+    /// Held for the whole request, and asked for once: who has it and asks again while [`Server::close`] waits, waits for ever.
     fn live(&self) -> Result<MappedRwLockReadGuard<'_, Live>> {
         RwLockReadGuard::try_map(self.live.read(), Option::as_ref).map_err(|_| Errno::NODEV)
-    }
-
-    fn node(&self, id: u64) -> Result<Arc<Node>> {
-        self.live()?.node(id)
     }
 
     fn new_file(&self, caller: Caller, mode: u32, umask: u32) -> NewFile {
@@ -219,5 +216,43 @@ impl Server {
             true => Caller { uid: 0, gid: 0 },
             false => caller,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dioxide::MountOptions;
+    use dioxide_testkit::{Dir, Image, e2fsck_clean};
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::thread;
+
+    #[test]
+    fn close_waits_for_a_listing_under_way() {
+        let image = Image::builder().dir(Dir::Tmpfs).size(16 << 20).build();
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it is new");
+        let server = Server::new(fs, ServerOptions::default()).expect("it has a root");
+        let (comes, came) = channel();
+        let (go, gone) = channel::<()>();
+        let (closes, closed) = channel();
+        thread::scope(|scope| {
+            let server = &server;
+            let listing = scope.spawn(move || {
+                server.readdir(crate::ROOT_ID, 0, &mut |_| {
+                    comes.send(()).expect("somebody waits");
+                    let _ = gone.recv();
+                    false
+                })
+            });
+            came.recv().expect("there is a name");
+            scope.spawn(move || closes.send(server.close()));
+            let early = closed.recv_timeout(Duration::from_millis(100));
+            drop(go);
+            assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "{early:?}");
+            closed.recv().expect("it ends").expect("nothing is open");
+            assert_eq!(listing.join().expect("it ends"), Ok(()));
+        });
+        assert_eq!(server.readlink(crate::ROOT_ID), Err(Errno::NODEV));
+        e2fsck_clean(image.path());
     }
 }

@@ -10,7 +10,8 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A tree with one of each kind of file.
 fn tree(root: &Path) {
@@ -399,6 +400,39 @@ fn direct_read_knows_of_the_end_that_is_in_the_page_cache() {
         check_pattern(1, 1 << 20, &buf[..200]);
         assert_eq!(direct.read_at(&mut buf, 2 << 20).unwrap(), 0);
         drop((file, direct));
+        bed.finish();
+    }
+}
+
+/// Reads the last page of a file by a mapping; prints its first byte and the last of the file.
+const MAP: &str = "
+import mmap, os
+file = os.open('f', os.O_RDWR | os.O_DIRECT)
+mapped = mmap.mmap(file, 5000, mmap.MAP_SHARED)
+print(mapped[4096], mapped[4999])
+";
+
+/// The kernel fills the page by a read with the file's flags, and has it locked meanwhile.
+#[test]
+fn last_page_of_a_file_for_direct_io_is_there_in_a_mapping() {
+    need_fuse!();
+    for bed in each("") {
+        let content = pattern(1, 0, 5000);
+        fs::write(bed.at("f"), &content).unwrap();
+        // Nothing of it is in the page cache.
+        bed.forget();
+        let mut map = limited("python3");
+        map.args(["-c", MAP]).current_dir(bed.root());
+        let mut map = map.stdout(Stdio::piped()).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        // Whoever waits for a page cannot be killed: the mount goes away under it.
+        while map.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "the page does not come");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let said = map.wait_with_output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        assert_eq!(said, format!("{} {}\n", content[4096], content[4999]));
         bed.finish();
     }
 }

@@ -307,7 +307,8 @@ impl Server {
     /// As [`Node::read_link`].
     pub fn readlink(&self, id: u64) -> Result<Vec<u8>> {
         let _timed = self.requests.time(Op::Readlink);
-        Ok(self.node(id)?.read_link()?)
+        let live = self.live()?;
+        Ok(live.node(id)?.read_link()?)
     }
 
     /// `forget`: the kernel has dropped so many of the lookups that it was told of.

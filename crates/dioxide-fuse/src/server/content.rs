@@ -41,7 +41,8 @@ const COPY_BYTES: u64 = 64 << 20;
 const COPY_STEP: usize = 1 << 20;
 
 impl Server {
-    /// `read`, of a file that has `O_DIRECT` if `direct`: returns how many bytes, less than asked only at the end of the file.
+    /// `read`, past the page cache of a file that has `O_DIRECT` if `direct`: returns how many bytes, less than asked only at the end
+    /// of the file.
     ///
     /// # Errors
     /// As [`File::read_at`].

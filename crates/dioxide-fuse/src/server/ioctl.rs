@@ -1,6 +1,6 @@
 //! The `ioctl`s that ext4 has and FUSE carries: those whose argument is a block of bytes of a known size.
 
-use super::{Caller, Server};
+use super::{Caller, Live, Server};
 use crate::stats::Op;
 use crate::{Errno, Result};
 use dioxide::format::inode::InodeFlags;
@@ -76,7 +76,8 @@ impl Server {
         out_len: usize,
     ) -> Result<Vec<u8>> {
         let _timed = self.requests.time(Op::Ioctl);
-        let node = self.node(id)?;
+        let live = self.live()?;
+        let node = live.node(id)?;
         let mut out = match command {
             GETFLAGS => padded(node.metadata().flags, 8),
             GETFLAGS32 => padded(node.metadata().flags, 4),
@@ -88,9 +89,9 @@ impl Server {
                 let flags = with_xflags(node.metadata().flags, word(argument, 0)?);
                 self.set_flags(caller, &node, flags, Some(word(argument, 12)?))?
             }
-            FITRIM => self.trim(caller, argument)?,
+            FITRIM => self.trim(&live, caller, argument)?,
             GETFSLABEL => {
-                let mut label = self.live()?.fs.superblock().disk().s_volume_name.to_vec();
+                let mut label = live.fs.superblock().disk().s_volume_name.to_vec();
                 label.resize(LABEL_BYTES, 0);
                 label
             }
@@ -100,13 +101,12 @@ impl Server {
         Ok(out)
     }
 
-    fn trim(&self, caller: Caller, argument: &[u8]) -> Result<Vec<u8>> {
+    fn trim(&self, live: &Live, caller: Caller, argument: &[u8]) -> Result<Vec<u8>> {
         if self.acting(caller).uid != 0 {
             return Err(Errno::PERM);
         }
         let (start, len) = (long(argument, 0)?, long(argument, 8)?);
         let min_len = long(argument, 16)?;
-        let live = self.live()?;
         let sb = live.fs.superblock();
         let block = u64::from(sb.block_size());
         let group = u64::from(sb.blocks_per_group()) * block;

@@ -32,7 +32,8 @@ impl Server {
     /// As [`dioxide::Node::read_dir`], if not one name was handed out.
     pub fn readdir(&self, id: u64, from: u64, take: &mut dyn FnMut(&Dirent<'_>) -> bool) -> Result {
         let _timed = self.requests.time(Op::Readdir);
-        let dir = self.node(id)?;
+        let live = self.live()?;
+        let dir = live.node(id)?;
         let list = |from| dir.read_dir(from, BATCH);
         each_name(list, from, &mut |(name, next)| {
             take(&dirent(&name, next)).then_some(next)

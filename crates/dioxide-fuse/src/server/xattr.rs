@@ -26,7 +26,8 @@ impl Server {
         if (id, name) == (ROOT_ID, OFFSET_XATTR.as_bytes()) {
             return Ok(self.options.img_offset.to_string().into_bytes());
         }
-        self.node(id)?.xattr(name)?.ok_or(Errno::NODATA)
+        let live = self.live()?;
+        live.node(id)?.xattr(name)?.ok_or(Errno::NODATA)
     }
 
     /// `listxattr`: each name with a NUL behind it. Those that are for root are told to root only.
@@ -37,7 +38,8 @@ impl Server {
         let _timed = self.requests.time(Op::Listxattr);
         let root = self.acting(caller).uid == 0;
         let mut names = Vec::new();
-        for xattr in self.node(id)?.xattrs()? {
+        let live = self.live()?;
+        for xattr in live.node(id)?.xattrs()? {
             if root || !xattr.name.starts_with(b"trusted.") {
                 names.extend_from_slice(&xattr.name);
                 names.push(0);
@@ -53,10 +55,11 @@ impl Server {
     pub fn setxattr(&self, id: u64, name: &[u8], value: &[u8], flags: i32) -> Result {
         let _timed = self.requests.time(Op::Setxattr);
         const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
+        let live = self.live()?;
         let mode = match flags {
             // What one of them lets through the other refuses.
             BOTH => {
-                return match self.node(id)?.xattr(name)? {
+                return match live.node(id)?.xattr(name)? {
                     Some(_) => Err(Errno(libc::EEXIST)),
                     None => Err(Errno::NODATA),
                 };
@@ -66,7 +69,7 @@ impl Server {
             libc::XATTR_REPLACE => XattrMode::Replace,
             _ => return Err(Errno::INVAL),
         };
-        Ok(self.node(id)?.set_xattr(name, value, mode)?)
+        Ok(live.node(id)?.set_xattr(name, value, mode)?)
     }
 
     /// Strips set-group-ID, as an access control list that is set by who is not of the file's group does.
@@ -74,7 +77,8 @@ impl Server {
     /// # Errors
     /// As [`dioxide::Node::set_attributes`].
     pub fn kill_sgid(&self, id: u64) -> Result {
-        let node = self.node(id)?;
+        let live = self.live()?;
+        let node = live.node(id)?;
         let mode = node.metadata().permissions;
         match mode & libc::S_ISGID as u16 {
             0 => Ok(()),
@@ -88,6 +92,7 @@ impl Server {
     /// As [`dioxide::Node::remove_xattr`].
     pub fn removexattr(&self, id: u64, name: &[u8]) -> Result {
         let _timed = self.requests.time(Op::Removexattr);
-        Ok(self.node(id)?.remove_xattr(name)?)
+        let live = self.live()?;
+        Ok(live.node(id)?.remove_xattr(name)?)
     }
 }

@@ -43,7 +43,7 @@ struct Message {
     payload: Payload,
 }
 
-/// Aligned bytes. Those that were never used take no memory, which a [`dioxide::Buf`] would fill with zeros.
+/// As many bytes as a request has, aligned. Those that were never used take no memory, which a [`dioxide::Buf`] would fill with zeros.
 struct Payload {
     bytes: Vec<u8>,
     start: usize,
@@ -51,7 +51,7 @@ struct Payload {
 
 impl Payload {
     fn new() -> Payload {
-        let bytes = vec![0; PAYLOAD_BYTES + ALIGN];
+        let bytes = vec![0; FRONT_BYTES + PAYLOAD_BYTES + ALIGN];
         let start = bytes.as_ptr().align_offset(ALIGN);
         Payload { bytes, start }
     }
@@ -61,13 +61,13 @@ impl Deref for Payload {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..][..PAYLOAD_BYTES]
+        &self.bytes[self.start..][..FRONT_BYTES + PAYLOAD_BYTES]
     }
 }
 
 impl DerefMut for Payload {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..][..PAYLOAD_BYTES]
+        &mut self.bytes[self.start..][..FRONT_BYTES + PAYLOAD_BYTES]
     }
 }
 
@@ -78,6 +78,15 @@ impl Message {
             op: [0; abi::OP_BYTES],
             payload: Payload::new(),
         }
+    }
+
+    /// Where a request is read to. The kernel fills it with forgets, some of which are in the front: the payload has room for
+    /// them behind what is read.
+    fn room(&mut self) -> [IoSliceMut<'_>; 2] {
+        [
+            IoSliceMut::new(&mut self.front),
+            IoSliceMut::new(&mut self.payload[..PAYLOAD_BYTES]),
+        ]
     }
 
     /// Takes the opcode's structure out of a request of so many bytes; the payload then begins at the buffer's first
@@ -98,8 +107,6 @@ impl Message {
         }
         let early = front - start;
         if early > 0 {
-            // What fills the buffer is a write, and has nothing in the front.
-            let behind = behind.min(self.payload.len() - early);
             self.payload.copy_within(..behind, early);
             self.payload[..early].copy_from_slice(&self.front[start..front]);
         }
@@ -239,11 +246,7 @@ impl Device {
 fn read(file: &File, message: &mut Message) -> io::Result<Option<usize>> {
     use rustix::io::Errno as Os;
     loop {
-        let mut parts = [
-            IoSliceMut::new(&mut message.front),
-            IoSliceMut::new(&mut message.payload),
-        ];
-        match rustix::io::readv(file, &mut parts) {
+        match rustix::io::readv(file, &mut message.room()) {
             Ok(len) => return Ok(Some(len)),
             // The request was given up before it was read.
             Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
@@ -354,6 +357,19 @@ mod tests {
                 assert_eq!(found, rest[..len]);
             }
         }
+    }
+
+    #[test]
+    fn forgets_that_fill_the_room_are_all_there() {
+        let room = Message::new().room().map(|part| part.len());
+        assert_eq!(room, [FRONT_BYTES, PAYLOAD_BYTES]);
+        let len = FRONT_BYTES + PAYLOAD_BYTES - abi::IN_HEADER_BYTES;
+        let rest: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        let (mut message, bytes) = message(opcode::BATCH_FORGET, &rest);
+        let (_, op, payload) = message.part(bytes, &NOW).unwrap();
+        assert_eq!(op, abi::op_bytes(opcode::BATCH_FORGET));
+        let found = [&message.op[..op], &message.payload[..payload]].concat();
+        assert!(found == rest, "some are lost");
     }
 
     #[test]

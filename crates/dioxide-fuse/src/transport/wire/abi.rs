@@ -127,6 +127,8 @@ pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub(super) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 pub(super) const GETATTR_FH: u32 = 1 << 0;
+/// Of reads that go past the page cache, and of none that fill it.
+pub(super) const READ_LOCKOWNER: u32 = 1 << 1;
 pub(super) const WRITE_CACHE: u32 = 1 << 0;
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;

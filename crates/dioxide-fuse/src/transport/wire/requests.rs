@@ -197,8 +197,10 @@ impl Call<'_> {
 
     pub(super) fn read(mut self) -> Result<usize> {
         let (handle, offset) = (self.op.u64()?, self.op.u64()?);
-        let (size, _) = (self.op.u32()?, self.op.u32()?);
-        let direct = self.direct()?;
+        let (size, flags) = (self.op.u32()?, self.op.u32()?);
+        // A page of a mapping has the file's flags too. The kernel has it locked until it is filled, so that to have pages written
+        // then would be to wait for ourselves.
+        let direct = self.direct()? && flags & abi::READ_LOCKOWNER != 0;
         let buffer = self.buffer.get_mut(..size as usize).ok_or(Errno::INVAL)?;
         let bytes = self.server.read(handle, buffer, offset, direct)?;
         // Of the pages, the kernel has written only those that are read.

@@ -4,6 +4,7 @@ use crate::ROOT_ID;
 use crate::server::ServerOptions;
 use dioxide::{Fs, MountOptions};
 use dioxide_testkit::{Dir, Image, check_pattern, e2fsck_clean, pattern};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const EINVAL: Option<Result<usize>> = Some(Err(Errno::INVAL));
 
@@ -14,6 +15,23 @@ struct Deaf(Interrupts);
 impl Asker for Deaf {
     fn write_pages(&self, _: u64) -> bool {
         false
+    }
+
+    fn forget_attributes(&self, _: u64) {}
+
+    fn interrupts(&self) -> &Interrupts {
+        &self.0
+    }
+}
+
+/// A kernel that writes pages, and counts how often.
+#[derive(Default)]
+struct Writing(Interrupts, AtomicUsize);
+
+impl Asker for Writing {
+    fn write_pages(&self, _: u64) -> bool {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     fn forget_attributes(&self, _: u64) {}
@@ -258,6 +276,37 @@ fn file_is_made_written_read_and_told_of() {
         &bytes([(handle, 8), (0, 8), (0, 8)]),
         b"",
     );
+    talk.finish();
+}
+
+/// A page that is filled is locked meanwhile: to have pages written would be to wait for it.
+#[test]
+fn read_that_fills_a_page_has_no_pages_written_whatever_flags_the_file_has() {
+    let mut talk = Talk::new();
+    let (node, handle) = talk.create(b"f\0");
+    let data = pattern(1, 0, 5000);
+    let op = bytes([(handle, 8), (0, 8), (5000, 4), (0, 4), (0, 8), (0, 8)]);
+    talk.ask(opcode::WRITE, node, &op, &data);
+    let o_direct = libc::O_DIRECT as u64;
+    // For a page; past the page cache; the same of a file without the flag.
+    for (read_flags, flags, asked) in [(0, o_direct, 0), (1 << 1, o_direct, 1), (1 << 1, 0, 0)] {
+        let kernel = Writing::default();
+        let op = bytes([
+            (handle, 8),
+            (4096, 8),
+            (4096, 4),
+            (read_flags, 4),
+            (9, 8),
+            (libc::O_RDWR as u64 | flags, 8),
+        ]);
+        let head = head(opcode::READ, node);
+        let reply = answer(&talk.server, &kernel, &head, &op, &mut talk.buffer, 0);
+        assert_eq!(reply, Some(Ok(904)));
+        check_pattern(1, 4096, &talk.buffer[..904]);
+        assert_eq!(kernel.1.into_inner(), asked, "{read_flags:#x} {flags:#o}");
+    }
+    let release = bytes([(handle, 8), (0, 8), (0, 8)]);
+    talk.ask(opcode::RELEASE, node, &release, b"");
     talk.finish();
 }
 
