@@ -297,19 +297,6 @@ impl Location {
         }
     }
 
-    /// Removes what is no directory.
-    pub fn remove_file(&self) -> Result<(), Failure> {
-        match self {
-            Location::Image(target) => {
-                let done = target.fs.remove_file(target.path());
-                done.map_err(|error| target.failure(&error))
-            }
-            Location::Host(path) => {
-                fs::remove_file(path).map_err(|error| Failure::host(self, &error))
-            }
-        }
-    }
-
     /// Makes all durable that the file system of this file was given.
     pub fn sync(&self) -> Result<(), Failure> {
         match self {

@@ -6,7 +6,7 @@ use dioxide_testkit::{e2fsck_clean, need_root};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -516,6 +516,48 @@ fn attributes_of_what_its_owner_may_not_write_are_unpacked_without_root() {
         let mut value = [0; 8];
         let len = rustix::fs::getxattr(to.join(name), "user.k", &mut value[..]).unwrap();
         assert_eq!(&value[..len], b"v", "{name}");
+    }
+}
+
+/// Who replaces a file need not be allowed to open it.
+#[test]
+fn files_without_any_permission_are_replaced_without_root() {
+    need_root!();
+    let disk = Fixture::new();
+    let [from, to] = ["from", "to"].map(|name| disk.beside(name));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::write(from.join("file"), "x").unwrap();
+    fs::set_permissions(from.join("file"), fs::Permissions::from_mode(0o000)).unwrap();
+    let image = disk.beside("made.img");
+    dioxide([
+        OsStr::new("pack"),
+        OsStr::new("-q"),
+        from.as_os_str(),
+        image.as_os_str(),
+    ])
+    .text();
+    chown(&to, Some(1234), Some(1234)).unwrap();
+    for path in [&disk.beside(""), &image] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let (image, to) = (image.to_str().unwrap(), to.to_str().unwrap());
+    let file = format!("{image}:/file");
+    let unpack = ["unpack", "--merge", "--exclude", "/lost+found", image, to];
+    for words in [
+        &unpack[..],
+        &unpack,
+        &["cp", "-a", &file, to],
+        &["cp", &file, to],
+    ] {
+        let user = ["--reuid=1234", "--regid=1234", "--clear-groups"];
+        let program = [env!("CARGO_BIN_EXE_dioxide")];
+        let all = [&user[..], &program, words].concat();
+        assert_eq!(coreutils("setpriv", &all), "", "{words:?}");
+        let made = fs::metadata(format!("{to}/file")).unwrap();
+        assert_eq!((made.mode() & 0o7777, made.uid()), (0, 1234), "{words:?}");
+        assert_eq!(fs::read(format!("{to}/file")).unwrap(), b"x", "{words:?}");
+        fs::write(format!("{to}/file"), "old").unwrap();
     }
 }
 

@@ -290,6 +290,21 @@ pub(crate) fn weight(xattrs: &[Xattr]) -> u64 {
     xattrs.iter().map(of_one).sum()
 }
 
+/// Counts so many bytes more of [`COPIES_MAX`]; `what` takes them, as an error has it.
+///
+/// # Errors
+/// [`Error::Refused`] for more than memory should hold.
+fn count(copied: &mut u64, bytes: u64, name: &[u8], what: &str) -> Result<()> {
+    *copied = copied.saturating_add(bytes);
+    match *copied <= COPIES_MAX {
+        true => Ok(()),
+        false => {
+            let why = format!("{what} over {COPIES_MAX} bytes of memory");
+            Err(Error::refused(name, why))
+        }
+    }
+}
+
 /// Gathers entries in any order, and makes a tree of them.
 pub(crate) struct Builder {
     filter: Filter,
@@ -330,16 +345,8 @@ impl Builder {
     /// [`Error::Refused`] for more than memory should hold.
     pub(crate) fn copy(&mut self, name: &[u8], bytes: u64, copies: u64) -> Result<()> {
         let counted = bytes.saturating_sub(COPY_FREE).saturating_mul(copies);
-        self.copied = self.copied.saturating_add(counted);
-        match self.copied <= COPIES_MAX {
-            true => Ok(()),
-            false => Err(Error::refused(
-                name,
-                format!(
-                    "attributes of many entries at once, with which all copies take over {COPIES_MAX} bytes of memory"
-                ),
-            )),
-        }
+        let what = "attributes of many entries at once, with which all copies take";
+        count(&mut self.copied, counted, name, what)
     }
 
     /// Adds an entry, whose path must be clean, unless the filter leaves it out.
@@ -407,6 +414,9 @@ impl Builder {
     }
 
     /// What an archive implies: directories that it does not describe.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for an entry below what is no directory, and for more directories than memory should hold.
     fn make_parents(&mut self) -> Result<()> {
         let mtime = self.filter.latest.unwrap_or_default();
         let mut missing = vec![];
@@ -415,6 +425,7 @@ impl Builder {
         }
         for entry in &self.entries {
             let mut path = &entry.path[..];
+            let mut implied = 0;
             while !path.is_empty() {
                 path = split(path).0;
                 match self.by_path.get(path) {
@@ -428,9 +439,13 @@ impl Builder {
                     None => {
                         self.by_path.insert(path.to_vec(), usize::MAX);
                         missing.push(path.to_vec());
+                        implied += (2 * path.len() + size_of::<Entry>()) as u64;
                     }
                 }
             }
+            let counted = implied.saturating_sub(COPY_FREE);
+            let what = "lies in directories that the archive does not describe, which take";
+            count(&mut self.copied, counted, &entry.path, what)?;
         }
         let made = missing
             .into_iter()

@@ -77,8 +77,12 @@ impl Replacing {
 fn hold(path: &Path) -> Result<Locked> {
     let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let open = |access| fs::open(path, flags | access, Mode::empty());
-    let is_denied =
-        |errno| matches!(errno, Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY);
+    let is_denied = |errno| {
+        matches!(
+            errno,
+            Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY
+        )
+    };
     let (fd, write) = match open(OFlags::RDWR) {
         // Who may replace it need not be allowed to write it. Writers are found all the same.
         Err(errno) if is_denied(errno) => match open(OFlags::RDONLY) {

@@ -17,7 +17,7 @@ use crate::location::{Facts, Identity, Location, Pending, Stamp};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::walk::{First, Next, Tree, Visit, When, walk};
+use crate::walk::{First, Next, Visit, When, walk};
 use attributes::Attributes;
 use dioxide::{Buf, FileType};
 use std::collections::{HashMap, HashSet};
@@ -137,11 +137,6 @@ impl Copier {
             self.progress = Progress::none();
         }
         let first = self.first();
-        // A directory that the place leads to gets what the copied one has, and not the symlink.
-        let behind = self.options.recursive && root.examine(first)?.is_directory();
-        let is_link = |found: Facts| found.file_type == FileType::Symlink;
-        let leads = behind && place.find(First::Itself)?.is_some_and(is_link);
-        let place = &if leads { place.child(b".") } else { place.clone() };
         self.image = place.image_file();
         self.made.clear();
         let prefix = root.shown().len();
@@ -222,8 +217,13 @@ impl Copier {
     fn leave(&mut self, visit: &Visited<'_>, place: &Location) -> Result<Next, Failure> {
         let made = self.made.pop().unwrap_or(false);
         if made || self.options.preserve {
+            // A symlink that led to the directory keeps what it has.
+            let directory = match visit.depth {
+                0 if !made => &place.child(b"."),
+                _ => place,
+            };
             self.attributes
-                .set(visit.target, visit.metadata, None, place)?;
+                .set(visit.target, visit.metadata, None, directory)?;
         }
         Ok(Next::Pass)
     }
@@ -271,7 +271,11 @@ impl Copier {
             let model = model.as_ref().map(|old| (place, old));
             let made = pending.location();
             self.attributes.set(source, facts, model, &made)?;
-            let copy = if several { made.find(First::Itself)? } else { None };
+            let copy = if several {
+                made.find(First::Itself)?
+            } else {
+                None
+            };
             pending.place(place)?;
             self.forget(old);
             if let Some(copy) = copy {
@@ -281,7 +285,8 @@ impl Copier {
             }
         }
         if let Some(copied) = &mut self.copied {
-            copied.insert(facts.identity, facts.stamp());
+            // Other names get the copy of the first, which has what the file was then.
+            copied.entry(facts.identity).or_insert(facts.stamp());
         }
         if visit.depth == 0 {
             self.given.add(place);

@@ -3,6 +3,8 @@
 //! Invariant: nothing is removed before all operands were copied. So hard links between them stay, one sync is enough for all,
 //! and whatever ends the command before leaves every source as it was.
 
+mod removal;
+
 use super::change::begin;
 use super::cp::{Copier, Options, same_file};
 use super::destination::Operands;
@@ -14,11 +16,9 @@ use crate::interrupt;
 use crate::location::{Facts, Location};
 use crate::output::Out;
 use crate::session::{Session, told};
-use crate::walk::{First, Next, Tree, Visit, When, walk};
+use crate::walk::{First, Tree};
 use dioxide::{Error, RenameMode};
 use std::collections::HashMap;
-
-const NOT_ALL_REMOVED: &str = "was copied, and not all of it could be removed";
 
 pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -142,46 +142,21 @@ impl Mover<'_> {
     }
 
     fn remove(&mut self, source: &Location) -> Result<(), Failure> {
-        match source {
+        let removed = match source {
             Location::Image(target) => {
                 let mut quiet = Report::new(Telling::default(), self.report.out);
-                match remove_tree(target, &mut quiet)? {
-                    Status::Fine => Ok(()),
-                    _ => Err(Failure::trouble(source, NOT_ALL_REMOVED)),
-                }
+                remove_tree(target, &mut quiet)?
             }
-            Location::Host(_) => self.remove_from_host(source),
-        }
-    }
-
-    /// Of what others may go on with, only what is still as it was copied.
-    fn remove_from_host(&mut self, source: &Location) -> Result<(), Failure> {
-        let copied = self.copier.copied.get_or_insert_default();
-        let mut failed = false;
-        let removed = walk(source, First::Itself, &mut |visit: &Visit<'_, Location>| {
-            let (file, facts) = (visit.target, visit.metadata);
-            let removed = match visit.when {
-                When::Before => return Ok(Next::Enter),
-                When::After if failed => match file.remove_dir() {
-                    // What is still in it was told.
-                    Err(_) => Ok(()),
-                    done => done,
-                },
-                When::After => file.remove_dir(),
-                When::Once if copied.get(&facts.identity) == Some(&facts.stamp()) => {
-                    file.remove_file()
-                }
-                When::Once => {
-                    let what = "has changed or come since it was copied, and is not removed";
-                    Err(Failure::trouble(file, what))
-                }
-            };
-            failed |= removed.is_err();
-            removed.map(|()| Next::Pass)
-        })?;
+            Location::Host(_) => {
+                removal::remove(source, self.copier.copied.get_or_insert_default())?
+            }
+        };
         match removed {
             Status::Fine => Ok(()),
-            _ => Err(Failure::trouble(source, NOT_ALL_REMOVED)),
+            _ => {
+                let what = "was copied, and not all of it could be removed";
+                Err(Failure::trouble(source, what))
+            }
         }
     }
 

@@ -1,13 +1,14 @@
 //! cp and mv into images, inside them and between them, compared with GNU's programs on the same image mounted.
 
-use super::support::{Fixture, at, coreutils, dioxide};
+use super::support::{Fixture, Ran, at, command, coreutils, dioxide};
 use super::twins::Twins;
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, pattern};
 use rustix::process::Signal;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A tree on the host with a file of each kind, and access control lists.
@@ -128,6 +129,111 @@ fn copy_of_a_pipe_or_a_file_of_unknown_length_has_all_of_it() {
     dioxide(["cp", "/proc/self/status", &disk.at("/status")]).text();
     let told = dioxide(["cat", &disk.at("/status")]);
     assert!(told.text().contains("dioxide"), "{}", told.text());
+    e2fsck_clean(disk.image());
+}
+
+/// Those of sysfs say that they have 4 KiB.
+#[test]
+fn copy_of_a_file_that_ends_before_its_length_has_what_reading_gives() {
+    let disk = Fixture::new();
+    let short = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let short = [short, "/sys/kernel/uevent_seqnum", "/sys/kernel/profiling"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .expect("one of them is there on every Linux");
+    let content = fs::read(short).unwrap();
+    assert!((content.len() as u64) < fs::metadata(short).unwrap().len());
+    for flags in [&[][..], &["-a"]] {
+        let place = disk.at("/short");
+        let words = ["cp", short, &place];
+        dioxide(words.iter().chain(flags)).text();
+        assert!(dioxide(["cat", &place]).stdout == content, "{flags:?}");
+        let size = dioxide(["stat", "-c", "%s", &place]);
+        assert_eq!(size.text(), format!("{}\n", content.len()));
+    }
+    e2fsck_clean(disk.image());
+}
+
+/// Of a symlink that leads to the directory where a copy goes.
+#[test]
+fn copy_through_a_symlink_gives_its_attributes_to_the_directory() {
+    need_root!();
+    let twins = Twins::new();
+    let made = format!(
+        "mkdir '{0}' && echo x >'{0}/file' && chown -R 7:8 '{0}' && chmod 751 '{0}' && touch -d @7 '{0}/file' '{0}'",
+        twins.host("from")
+    );
+    coreutils("bash", &["-c", &made]);
+    twins.both(
+        "chmod 700 deep/er; ln -s deep/er into; ln -s deep/er/est exactly; touch -h -d @9 into exactly; touch -d @5 .",
+    );
+    twins.run(
+        &["cp -a %/from/. @/into", "cp -aT %/from @/exactly"],
+        "cp -a $H/from/. into; cp -aT $H/from exactly/.",
+    );
+    twins.check(true);
+    // As the user called it.
+    let told = dioxide(twins.words("cp -av %/from/. @/into"));
+    let into = at(twins.image(), "/into");
+    assert!(
+        told.text()
+            .ends_with(&format!("/from/./file' -> '{into}/file'\n")),
+        "{}",
+        told.text()
+    );
+    assert!(!told.text().contains(&format!("{into}/.")));
+    // On the host.
+    let (link, real) = (twins.host("link"), twins.host("real"));
+    fs::create_dir(&real).unwrap();
+    symlink(&real, &link).unwrap();
+    let before = fs::symlink_metadata(&link).unwrap();
+    dioxide(twins.words("cp -a @/into/. %/link")).text();
+    let after = fs::symlink_metadata(&link).unwrap();
+    assert_eq!((after.uid(), after.mtime()), (0, before.mtime()));
+    let real = fs::metadata(&real).unwrap();
+    assert_eq!((real.mode() & 0o7777, real.mtime()), (0o751, 7));
+    assert_eq!((real.uid(), real.gid()), (7, 8));
+    // What leads nowhere is no place for it.
+    let ran = dioxide(twins.words("cp -a %/from/. @/dangling"));
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+}
+
+/// A name that another file has taken since is no copy any more, and what has its name already needs no other.
+#[test]
+fn trees_with_files_in_common_are_copied_over_each_other() {
+    let disk = Fixture::new();
+    let at_host = |path: &str| disk.beside(path);
+    for snapshot in ["snap1", "snap2"] {
+        fs::create_dir(at_host(snapshot)).unwrap();
+    }
+    fs::write(at_host("snap1/conf"), "old").unwrap();
+    fs::hard_link(at_host("snap1/conf"), at_host("snap2/conf.old")).unwrap();
+    fs::write(at_host("snap2/conf"), "new").unwrap();
+    fs::write(at_host("snap1/same"), "same").unwrap();
+    fs::hard_link(at_host("snap1/same"), at_host("snap2/same")).unwrap();
+    let [one, two] = ["snap1", "snap2"].map(|name| at_host(name).display().to_string());
+    let (all, into) = (disk.at("/all"), disk.at("/into"));
+    dioxide(["mkdir", &all, &into]).text();
+    dioxide(["cp", "-a", &format!("{one}/."), &format!("{two}/."), &into]).text();
+    let expected = [("conf", "new"), ("conf.old", "old"), ("same", "same")];
+    for (name, content) in expected {
+        let told = dioxide(["cat", &format!("{into}/{name}")]);
+        assert_eq!(told.text(), content, "{name}");
+    }
+    let names = dioxide(["ls", "-A", &into]);
+    assert_eq!(names.text(), "conf\nconf.old\nsame\n");
+    // Out of an image.
+    dioxide(["cp", "-a", &one, &two, &all]).text();
+    let out = at_host("out");
+    fs::create_dir(&out).unwrap();
+    let sources = ["/all/snap1/.", "/all/snap2/."].map(|path| disk.at(path));
+    dioxide(["cp", "-a", &sources[0], &sources[1], out.to_str().unwrap()]).text();
+    for (name, content) in expected {
+        let file = out.join(name);
+        assert_eq!(fs::read_to_string(&file).unwrap(), content, "{name}");
+        assert_eq!(fs::metadata(&file).unwrap().nlink(), 1, "{name}");
+    }
+    assert_eq!(fs::read_dir(&out).unwrap().count(), expected.len());
     e2fsck_clean(disk.image());
 }
 
@@ -341,6 +447,133 @@ fn mv_out_of_an_image_and_into_another_is_what_gnu_does() {
     assert_eq!(told.text(), "1770\n");
     e2fsck_clean(twins.image());
     e2fsck_clean(other.image());
+}
+
+#[test]
+fn mv_from_the_host_removes_a_tree_with_files_of_each_kind() {
+    let disk = Fixture::new();
+    let tree = disk.beside("moved");
+    fs::create_dir_all(tree.join("dir/empty")).unwrap();
+    fs::write(tree.join("file"), "x").unwrap();
+    fs::hard_link(tree.join("file"), tree.join("dir/again")).unwrap();
+    symlink("file", tree.join("link")).unwrap();
+    symlink("/etc", tree.join("dir/etc")).unwrap();
+    coreutils("mkfifo", &[tree.join("pipe").to_str().unwrap()]);
+    for (name, mode) in [("file", 0o444), ("dir", 0o755)] {
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let from = format!("{}/", tree.display());
+    dioxide(["mv", &from, &disk.at("/moved")]).text();
+    assert!(!tree.exists());
+    let told = dioxide(["find", &disk.at("/moved")]);
+    assert_eq!(told.text().lines().count(), 8, "{}", told.text());
+    let told = dioxide(["stat", "-c", "%h %a", &disk.at("/moved/dir/again")]);
+    assert_eq!(told.text(), "2 444\n");
+    e2fsck_clean(disk.image());
+}
+
+/// What is told of so many names of 250 bytes is more than pipes and buffers hold.
+const MANY: usize = 400;
+
+/// Runs `mv` until it stands still, since nobody reads on in what it tells, and lets it come to its end after `act`.
+fn mv_with_a_stop<R: Read>(
+    args: &[String],
+    told: impl FnOnce(&mut Child) -> &mut R,
+    act: impl FnOnce(),
+) -> Ran {
+    let mut child = command()
+        .arg("mv")
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    told(&mut child).read_exact(&mut [0]).unwrap();
+    act();
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn mv_leaves_on_the_host_what_has_changed_or_come_since_it_was_copied() {
+    let disk = Fixture::new();
+    let into = disk.at("/into");
+    dioxide(["mkdir", &into]).text();
+    // These are removed first, and told of.
+    let many: Vec<_> = (0..MANY)
+        .map(|i| disk.beside(&format!("{i:0250}")))
+        .collect();
+    let (tree, elsewhere) = (disk.beside("moved"), disk.beside("elsewhere"));
+    fs::create_dir_all(tree.join("dir/empty")).unwrap();
+    fs::create_dir(tree.join("led")).unwrap();
+    let files = ["appended", "dir/file", "led/file", "same"].map(|name| tree.join(name));
+    for path in many.iter().chain(&files) {
+        fs::write(path, "old").unwrap();
+    }
+    let mut args = vec!["-v".to_owned()];
+    args.extend(many.iter().map(|path| path.display().to_string()));
+    args.extend([tree.display().to_string(), into]);
+    let ran = mv_with_a_stop(
+        &args,
+        |child| child.stdout.as_mut().unwrap(),
+        || {
+            let mut options = fs::OpenOptions::new();
+            let mut file = options.append(true).open(&files[0]).unwrap();
+            file.write_all(b" and new").unwrap();
+            fs::write(tree.join("dir/new"), "new").unwrap();
+            fs::rename(tree.join("led"), &elsewhere).unwrap();
+            symlink(&elsewhere, tree.join("led")).unwrap();
+        },
+    );
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    let what = "has changed or come since it was copied, and is not removed";
+    let told = ["appended", "dir/new", "led"].map(|name| {
+        let path = tree.join(name);
+        format!("dioxide: mv: {}: {what}\n", path.display())
+    });
+    let rest = "was copied, and not all of it could be removed";
+    let rest = format!("dioxide: mv: {}: {rest}\n", tree.display());
+    assert_eq!(ran.stderr, told.concat() + &rest);
+    let left = coreutils("find", &[tree.to_str().unwrap(), "-printf", "%P\n"]);
+    let mut left: Vec<_> = left.lines().collect();
+    left.sort_unstable();
+    assert_eq!(left, ["", "appended", "dir", "dir/new", "led"]);
+    assert_eq!(fs::read_to_string(&files[0]).unwrap(), "old and new");
+    assert_eq!(fs::read_to_string(elsewhere.join("file")).unwrap(), "old");
+    assert!(many.iter().all(|path| !path.exists()));
+    let told = dioxide(["cat", &disk.at("/into/moved/appended")]);
+    assert_eq!(told.text(), "old");
+    e2fsck_clean(disk.image());
+}
+
+/// The second name gets the copy that the first has.
+#[test]
+fn mv_leaves_names_of_a_file_that_has_changed_between_them() {
+    let disk = Fixture::new();
+    let into = disk.at("/into");
+    dioxide(["mkdir", &into]).text();
+    let names = ["one", "two"].map(|name| disk.beside(name));
+    fs::write(&names[0], "old").unwrap();
+    fs::hard_link(&names[0], &names[1]).unwrap();
+    // Refused, and told of, when it is their turn.
+    let busy = disk.beside(&"d".repeat(250));
+    fs::create_dir(&busy).unwrap();
+    let [one, two] = names.each_ref().map(|name| name.display().to_string());
+    let mut args = vec![one];
+    args.extend((0..MANY).map(|_| format!("{}/.", busy.display())));
+    args.extend([two, into]);
+    let ran = mv_with_a_stop(
+        &args,
+        |child| child.stderr.as_mut().unwrap(),
+        || fs::write(&names[0], "longer").unwrap(),
+    );
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    let what = "has changed or come since it was copied, and is not removed\n";
+    assert_eq!(ran.stderr.matches(what).count(), 2, "{}", ran.stderr);
+    for (name, path) in names.iter().zip(["/into/one", "/into/two"]) {
+        assert_eq!(fs::read_to_string(name).unwrap(), "longer");
+        assert_eq!(dioxide(["cat", &disk.at(path)]).text(), "old");
+    }
+    e2fsck_clean(disk.image());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::support::{Fixture, dioxide};
 use super::twins::Twins;
 use super::with_input;
-use dioxide_testkit::{debugfs, e2fsck_clean, need_root};
+use dioxide_testkit::{Image, debugfs, e2fsck_clean, need_root};
 use std::fs;
 
 #[test]
@@ -298,6 +298,29 @@ fn write_makes_a_file_where_it_is_told_to() {
     assert_eq!(dioxide(["cat", &new]).text(), "y");
     let told = dioxide(["stat", "-c", "%a", &new]);
     assert_eq!(told.text(), "640\n");
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn write_past_the_largest_size_of_a_file_is_an_error() {
+    let disk = Fixture::with(
+        Image::builder()
+            .block_size(1024)
+            .args(&["-O", "^extents,^64bit"]),
+    );
+    // All that a map with three levels reaches.
+    let largest: u64 = (12 + 256 + 256 * 256 + 256 * 256 * 256) * 1024;
+    let last = (largest - 1).to_string();
+    let new = disk.at("/dir/new");
+    let ran = with_input(["write", "-c", "--offset", &last, &new], b"xy");
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    let begin = format!("dioxide: write: {new}: ");
+    assert!(ran.stderr.starts_with(&begin), "{}", ran.stderr);
+    assert!(ran.stderr.contains("too large"), "{}", ran.stderr);
+    assert_eq!(ran.stdout, b"");
+    with_input(["write", "--offset", &last, &new], b"x").text();
+    let size = dioxide(["stat", "-c", "%s", &new]);
+    assert_eq!(size.text(), format!("{largest}\n"));
     e2fsck_clean(disk.image());
 }
 

@@ -220,6 +220,22 @@ fn global_records_are_bounded_together_and_where_each_entry_has_them() {
 }
 
 #[test]
+fn directories_that_an_archive_only_implies_are_bounded_together() {
+    // Each of some KiB, and 3 MB of directories.
+    let deep = "/aaa".repeat(890);
+    let entries = (0..200).flat_map(|i| {
+        let path = format!("{i:06}{deep}/f");
+        [pax(&[("path", path.as_bytes())]), file(b"f")]
+    });
+    let parts: Vec<_> = entries.collect();
+    let why = "directories that the archive does not describe, which take over 268435456 bytes";
+    let peak = soon_refused(&parts, why);
+    assert!(peak < 320 << 20, "{peak} bytes of memory");
+    let (tree, _) = soon(&parts[..2 * 20]);
+    assert_eq!(tree.unwrap().entries().len(), 1 + 20 * (1 + 890 + 1));
+}
+
+#[test]
 fn seeds_of_the_mutations_are_read() {
     for seed in seeds() {
         assert_eq!(read(&seed), 9);
