@@ -20,6 +20,9 @@ use dioxide_format::mmp::{self, Mmp};
 use dioxide_format::orphan_file;
 use dioxide_format::types::{Group, Ino, Pblk};
 
+/// Most blocks of an orphan file that Linux mounts.
+const ORPHAN_BLOCKS_MAX: u64 = 512;
+
 const LOST_AND_FOUND: Ino = Ino(11);
 /// What lost+found is to hold without growing.
 const LOST_AND_FOUND_BYTES: u64 = 16 << 10;
@@ -327,12 +330,14 @@ impl Plan {
             Some(amount) => amount.in_blocks(self.sb.block_size()),
             None => profile::orphan_file_blocks(self.sb.blocks_count()),
         };
-        if !(1..=8192).contains(&blocks) {
+        let whole = blocks.next_multiple_of(unit);
+        if blocks == 0 || whole > ORPHAN_BLOCKS_MAX {
             return Err(Error::Invalid(format!(
-                "an orphan file of {blocks} blocks: there must be from 1 to 8192"
+                "an orphan file of {blocks} blocks, in clusters of {unit}: there must be from 1 to {ORPHAN_BLOCKS_MAX}; \
+                 -O ^orphan_file does without"
             )));
         }
-        let blocks = blocks.next_multiple_of(unit);
+        let blocks = whole;
         let ino = self.next_ino();
         let mapping = self.map(ino, blocks, self.first_goal())?;
         for block in mapping.runs.iter().cloned().flatten() {

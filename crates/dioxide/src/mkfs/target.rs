@@ -176,8 +176,13 @@ impl Mkfs {
         if is_image && !is_new {
             enlarge(path, end).map_err(|error| failed(path, "cannot enlarge it", error))?;
         }
+        let device = file::open(path, &options(true, self.extended.offset))?;
+        if !is_new {
+            // Nobody else has it from here on; somebody may have had since it was looked at.
+            self.refuse(found_on_device(&*device)?)?;
+        }
         Ok(Target {
-            device: file::open(path, &options(true, self.extended.offset))?,
+            device,
             is_image,
             is_new,
         })
@@ -185,7 +190,11 @@ impl Mkfs {
 
     /// Refuses what is in use, and what holds something.
     fn judge(&self, path: &Path) -> Result<()> {
-        match self.recognise(path, true)?.filter(|_| !self.force) {
+        self.refuse(self.recognise(path, true)?)
+    }
+
+    fn refuse(&self, found: Option<String>) -> Result<()> {
+        match found.filter(|_| !self.force) {
             Some(found) => Err(Error::Invalid(format!(
                 "it holds {found}, and is overwritten if that is forced (--force, -F)"
             ))),

@@ -172,11 +172,12 @@ pub fn resize_telling(
     }
     let device = open(path, true, Some(&sb), options)?;
     let resized = resize_on(&device, size / block, progress)?;
-    drop(device);
     if options.img_offset == 0 {
         let has = resized.after.blocks_count() * block;
+        // While nobody else can have it, who may need more of it.
         shorten(path, &sb, has.max(needed))?;
     }
+    drop(device);
     Ok(resized)
 }
 

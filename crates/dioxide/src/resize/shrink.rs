@@ -92,6 +92,9 @@ pub(super) fn shrink(
         if metadata > target || (inodes, clusters) != (0, 0) {
             survey.read_maps()?;
         } else {
+            if !is_checked {
+                judge(device, progress)?;
+            }
             let new = geometry::resized(&old, target)?;
             return cut(&**device, &old, new)?.write(&**device);
         }
@@ -205,7 +208,7 @@ fn bad_blocks(device: &dyn Device, sb: &SuperBlock) -> Result<Vec<u64>> {
     Ok(ends.chain(map.nodes.iter().copied()).collect())
 }
 
-/// Nothing is moved in a file system with errors: blocks that are said to be free could be somebody's.
+/// Nothing is moved or cut off in a file system with errors: blocks that are said to be free could be somebody's.
 fn judge(device: &Arc<dyn Device>, progress: &mut OnProgress<'_>) -> Result<()> {
     let report = check(device.clone(), &CheckOptions::default(), &mut |at| {
         progress(Step::Check, at.done, at.total);
@@ -219,7 +222,7 @@ fn judge(device: &Arc<dyn Device>, progress: &mut OnProgress<'_>) -> Result<()> 
         .find(|one| one.code.severity() == crate::check::Severity::Error);
     let first = first.map_or(String::new(), |one| format!(" ({one})"));
     Err(Error::Invalid(format!(
-        "there are errors in the file system{first}: run e2fsck -f, nothing is moved before"
+        "there are errors in the file system{first}: run e2fsck -f, nothing is moved or cut off before"
     )))
 }
 

@@ -86,3 +86,16 @@ fn terabyte_in_a_sparse_file_takes_little_space() {
     // Eighteen copies of 512 KiB of descriptors, and what little else there is.
     assert!(metadata.blocks() * 512 < 20 << 20, "{}", metadata.blocks());
 }
+
+#[test]
+fn orphan_file_that_linux_does_not_mount_is_refused() {
+    for words in [
+        "-O orphan_file -b 4096 -E orphan_file_size=1024",
+        "-O orphan_file,bigalloc -b 4096 -C 4194304",
+    ] {
+        let error = from_words(words).plan(8 << 30).unwrap_err().to_string();
+        assert!(error.contains("orphan file"), "{words}: {error}");
+    }
+    let most = "-O orphan_file -b 4096 -E orphan_file_size=512";
+    from_words(most).plan(8 << 30).unwrap();
+}

@@ -167,6 +167,42 @@ fn what_cannot_be_moved_is_named_and_nothing_is_changed() {
     assert!(before == std::fs::read(image.path()).expect("the image"));
 }
 
+/// Blocks that are said to be free are not cut off before it is certain that nobody has them, though nothing is to be moved.
+#[test]
+fn what_would_only_be_cut_off_is_looked_at_too() {
+    let image = builder(40 * M, 1024)
+        .args(&["-g", "4096", "-N", "1024"])
+        .build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let make = dioxide::OpenOptions::new().write(true).create_new(true);
+    // Of files everywhere, one that lies behind what is to stay.
+    let (mut others, mut last) = (Vec::new(), None);
+    for number in 0.. {
+        let name = format!("/{number}");
+        let file = make.open(&fs, &name).expect("room");
+        let allocated = file.allocate(dioxide::FallocateMode::Allocate, 0, 100 << 10);
+        let run = file.map(0, 100).expect("its map");
+        match run.len == 100 && run.pblk.0 > 32 << 10 {
+            true if last.is_none() && allocated.is_ok() => last = Some(run.pblk.0),
+            _ => others.push(name),
+        }
+        if allocated.is_err() {
+            break;
+        }
+    }
+    let removed = others.iter().try_for_each(|name| fs.remove_file(name));
+    removed.expect("they are there");
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+    let last = last.expect("some file is there");
+    debugfs(image.path(), &[&format!("freeb {last} 100")]);
+    let before = std::fs::read(image.path()).expect("the image");
+    let options = ResizeOptions::default();
+    let error = resize(image.path(), Some(32 * M), &options).expect_err("there are errors");
+    assert!(error.to_string().contains("run e2fsck"), "{error}");
+    assert!(before == std::fs::read(image.path()).expect("the image"));
+}
+
 /// What may be on the device when the power fails, at moments of the whole of it.
 #[test]
 fn cut_anywhere_every_file_is_there() {
