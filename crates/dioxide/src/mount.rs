@@ -180,10 +180,11 @@ impl Mount {
     /// What refuses all writes to files from then on, to be called from any place. It needs a thread of
     /// its own: it may be the last to leave the mount.
     pub(crate) fn refuser(&self) -> impl FnOnce() + Send + 'static {
-        let me = self.me.clone();
+        // The mount may not be open yet; the device is not kept for this.
+        let fence = Arc::downgrade(&self.fence);
         move || {
             let refuse = move || {
-                if let Some(mount) = me.upgrade() {
+                if let Some(mount) = fence.upgrade().and_then(|fence| fence.mount()) {
                     mount.knobs.refuse_writes();
                 }
             };

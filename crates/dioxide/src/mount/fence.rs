@@ -2,7 +2,8 @@
 //!
 //! `ESHUTDOWN` says that somebody else has the device from now on: another node took it over, or it is being taken
 //! away. Whichever request meets it, nothing is written any more: what is in memory may be older by now than what the
-//! other writes, and no try is better than the one before. Reads go on for as long as the device answers them.
+//! other writes, and no try is better than the one before. Reads go on for as long as the device answers them. So it is when
+//! multi-mount protection finds another host's number.
 //!
 //! Rejected: looking at each error where it is handled. Metadata is read in hundreds of places.
 
@@ -39,9 +40,19 @@ impl Fence {
         if error.errno() != libc::ESHUTDOWN || self.fenced.set(()).is_err() {
             return;
         }
-        if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
+        if let Some(mount) = self.mount() {
             mount.fenced(error);
         }
+    }
+
+    /// The mount, once it is open.
+    pub(crate) fn mount(&self) -> Option<Arc<Mount>> {
+        self.mount.get().and_then(Weak::upgrade)
+    }
+
+    /// Lets nothing through any more that changes the device. What goes past this one, the mount has to refuse.
+    pub(super) fn shut(&self) {
+        let _ = self.fenced.set(());
     }
 
     fn seen<T>(&self, result: Result<T>) -> Result<T> {

@@ -2,14 +2,15 @@
 //!
 //! Who wants to write puts a number of its own into the MMP block, waits for longer than any other
 //! user takes to put its next one, and looks whether its number is still there. From then on a thread
-//! counts it up, until the file system is closed. The journal is replayed under this protection too.
+//! counts it up, until the file system is closed: before the journal is replayed, which may take longer than others wait
+//! for a sign of life.
 //! Who resizes puts the number of a checker instead, which keeps everybody away and stays as it is.
 //!
 //! A host that crashed leaves its number. It is told from one that lives by waiting the same time.
 //!
 //! Not for: processes of one machine, which the lock on the image keeps apart at once.
 
-use super::Mount;
+use super::fence::Fence;
 use super::open::mmp_user;
 use super::span::{read_span, write_span};
 use crate::{Error, Place, Result};
@@ -20,7 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +31,9 @@ const LEAST_CHECK: u16 = 5;
 const MOST_SECS: u16 = 300;
 /// Most seconds that a crashed host is waited for, beyond its own interval.
 const MOST_EXTRA: u64 = 60;
+
+/// How often who lost the protection looks for a mount to tell.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// What the protection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,16 +186,21 @@ impl Protection {
         })
     }
 
-    /// Keeps the number counting. If another one turns up, `mount` writes no more.
+    /// Keeps the number counting, from now on. If that fails, nothing is written through `fence` any more.
     ///
     /// # Errors
     /// If the system gives no thread for it.
-    pub(super) fn keep(&mut self, mount: Weak<Mount>) -> io::Result<()> {
+    pub(super) fn keep(&mut self, fence: Arc<Fence>) -> io::Result<()> {
         let (block, stop) = (self.block.clone(), Arc::new(Stop::default()));
         let theirs = stop.clone();
+        let confirmed = Instant::now();
         let thread = thread::Builder::new()
             .name("dioxide-mmp".into())
-            .spawn(move || count(&block, &theirs, &mount))?;
+            .spawn(move || {
+                if let Err(error) = count(&block, &theirs, confirmed) {
+                    lose(&fence, &theirs, error);
+                }
+            })?;
         self.keeper = Some((stop, thread));
         Ok(())
     }
@@ -213,29 +222,44 @@ impl Drop for Protection {
     }
 }
 
-/// The thread.
-fn count(block: &Block, stop: &Stop, mount: &Weak<Mount>) {
-    let mut checked = Instant::now();
-    loop {
-        let mut stopped = stop.stopped.lock();
-        let pause = Duration::from_secs(block.update.into());
-        stop.changed
+impl Stop {
+    /// Waits so long, or until it is to end: whether it is.
+    fn wait(&self, pause: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        self.changed
             .wait_while_for(&mut stopped, |stopped| !*stopped, pause);
-        if *stopped {
-            return;
-        }
-        drop(stopped);
+        *stopped
+    }
+}
+
+/// The thread, until it is stopped. The number was on the device at `checked`.
+fn count(block: &Block, stop: &Stop, mut checked: Instant) -> Result<()> {
+    loop {
         // Who was late may have been taken for dead.
-        let late = checked.elapsed() > Duration::from_secs(block.check.into());
-        let confirmed = if late { block.confirm() } else { Ok(()) };
+        if checked.elapsed() > Duration::from_secs(block.check.into()) {
+            block.confirm()?;
+        }
         let next = block.ours.lock().mmp_seq % SEQ_MAX + 1;
-        if let Err(error) = confirmed.and_then(|()| block.write(next)) {
-            if let Some(mount) = mount.upgrade() {
-                mount.fail(error);
-            }
+        block.write(next)?;
+        checked = Instant::now();
+        if stop.wait(Duration::from_secs(block.update.into())) {
+            return Ok(());
+        }
+    }
+}
+
+/// Somebody else may have the file system. Tells the mount, which may not be open yet.
+fn lose(fence: &Fence, stop: &Stop, error: Error) {
+    // First: the end of the journal writes its superblock, and there may be another's by now.
+    fence.shut();
+    loop {
+        if let Some(mount) = fence.mount() {
+            mount.fail(error);
             return;
         }
-        checked = Instant::now();
+        if stop.wait(LOOK) {
+            return;
+        }
     }
 }
 
@@ -292,6 +316,25 @@ fn named(found: &Mmp, device: &dyn Device, check: u16) -> Mmp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dioxide_block::{Buf, Durability};
+
+    #[test]
+    fn file_system_whose_protection_is_lost_while_it_is_opened_is_not_written() {
+        let fence = Fence::new(Arc::new(dioxide_block::mem::MemDevice::new(1 << 20)));
+        let write = || fence.write_at(0, &Buf::zeroed(4096), Durability::Cached);
+        write().expect("it is there");
+        let stop = Stop::default();
+        thread::scope(|scope| {
+            let told = scope.spawn(|| lose(&fence, &stop, Error::Busy("somebody else has it")));
+            while write().is_ok() {}
+            fence
+                .read_at(0, &mut Buf::zeroed(4096))
+                .expect("it is there");
+            assert!(!told.is_finished(), "there is nobody to tell yet");
+            *stop.stopped.lock() = true;
+            stop.changed.notify_all();
+        });
+    }
 
     #[test]
     fn pause_of_any_interval_is_that_of_linux() {

@@ -70,7 +70,15 @@ impl Mount {
         // Before anybody else has it, so that nobody writes past it.
         let fence = Fence::new(device);
         let device: Arc<dyn Device> = fence.clone();
-        let mmp = protect(&device, options, &sb)?;
+        let mut mmp = protect(&device, options, &sb)?;
+        if let Some(mmp) = &mut mmp {
+            let kept = mmp.keep(fence.clone());
+            kept.map_err(|source| dioxide_block::Error::Open {
+                path: device.describe().into(),
+                what: "no thread for multi-mount protection".into(),
+                source,
+            })?;
+        }
         let is_protected = options.is_protected || mmp.is_some();
         let replayed = replay(device, options, sb, at, is_protected)?;
         // The journal may have had another superblock.
@@ -90,16 +98,18 @@ impl Mount {
         if mount.has_orphans() {
             mount.clear_orphans();
         }
-        Ok(Arc::new_cyclic(|weak| {
+        let mount = Arc::new_cyclic(|weak| {
             mount.me = weak.clone();
             mount.fence.guard(weak);
-            if let Some(mmp) = &mut mount.mmp
-                && let Err(error) = mmp.keep(weak.clone())
-            {
-                mount.restrict(format!("no thread for multi-mount protection: {error}"));
-            }
             mount
-        }))
+        });
+        // It may have ended before there was anybody to tell.
+        if let Some(writer) = mount.started_writer()
+            && writer.journal.aborted().is_some()
+        {
+            mount.knobs.refuse_writes();
+        }
+        Ok(mount)
     }
 
     fn has_orphans(&self) -> bool {

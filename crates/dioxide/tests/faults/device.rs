@@ -333,6 +333,33 @@ fn fenced_device_gets_no_number_of_multi_mount_protection() {
     assert_eq!(hits, (Some(0), Some(0)), "it was tried again");
 }
 
+/// Opening takes as long as it takes, and the number counts meanwhile: another host that looks for a sign of life finds one.
+#[test]
+fn file_system_that_is_being_opened_gives_a_sign_of_life() {
+    let image = image_with(small().features("mmp"), &NAMES);
+    let device = sim(&image);
+    let open = || Fs::open_device(Arc::new(device.clone()), &MountOptions::new());
+    // The group descriptors, which are read when the protection is there.
+    let block = 1024;
+    let hold = device.hold(Some(2 * block..3 * block), FaultOp::Read);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(open);
+        assert!(hold.wait_for_timeout(1, Duration::from_secs(60)));
+        let second = scope.spawn(open);
+        let until = Instant::now() + Duration::from_secs(60);
+        while !second.is_finished() && !hold.wait_for_timeout(2, Duration::from_millis(100)) {
+            assert!(Instant::now() < until, "it neither opens nor is refused");
+        }
+        hold.release();
+        let error = second.join().expect("no panic").expect_err("it is in use");
+        assert_eq!(error.errno(), libc::EBUSY, "{error}");
+        let fs = first.join().expect("no panic").expect("it opens");
+        assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+        fs.close().expect("a clean end");
+    });
+    e2fsck_clean(image.path());
+}
+
 /// One request through a queue.
 fn queued(fs: &Fs, push: &dyn Fn(&mut dioxide::Queue)) -> dioxide::Result<()> {
     let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
@@ -398,6 +425,41 @@ fn error_of_a_commit_in_the_background_is_told_to_the_first_who_syncs() {
     let errno = |result: dioxide::Result<()>| result.expect_err("it cannot").errno();
     assert_eq!(errno(fs.sync()), libc::EIO, "who asks first");
     assert_eq!(errno(fs.sync()), libc::EROFS, "who comes later");
+}
+
+/// Nobody waits for the commit that fails, and the mount has looked for orphans before it was open.
+#[test]
+fn overwrites_end_with_the_journal_whatever_was_found_when_it_was_opened() {
+    let image = image_with(small().features("orphan_file"), &NAMES);
+    let mode = |mode| SetAttributes::new().mode(mode);
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    fs.set_attributes("/f0", &mode(0o600)).expect("a change");
+    fs.sync().expect("a sync");
+    // Not closed, so that there may be orphans.
+    drop(fs);
+    let device = sim(&image);
+    let interval = Duration::from_millis(20);
+    let options = MountOptions::new().commit_interval(interval);
+    let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
+    let options = OpenOptions::new().read(true).write(true);
+    let file = options.open(&fs, "/f0").expect("it exists");
+    file.write_at(&[1; 1024], 0).expect("room");
+    fs.sync().expect("a sync");
+    let armed = device.inject(Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)));
+    fs.set_attributes("/f0", &mode(0o640)).expect("a change");
+    let until = Instant::now() + Duration::from_secs(20);
+    while device.hits(armed) == Some(0) {
+        assert!(Instant::now() < until, "nothing is committed");
+        std::thread::sleep(interval);
+    }
+    let refused = loop {
+        match file.write_at(&[2; 1024], 0) {
+            Ok(_) => std::thread::sleep(interval),
+            Err(error) => break error,
+        }
+        assert!(Instant::now() < until, "overwrites go on");
+    };
+    assert_eq!(refused.errno(), libc::EROFS, "{refused}");
 }
 
 /// Wherever reading fails, the file is what it was, or shorter and whole up to there.
