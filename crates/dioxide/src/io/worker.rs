@@ -8,7 +8,7 @@
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use std::thread;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -18,7 +18,8 @@ pub(crate) struct Workers {
     name: &'static str,
     limit: usize,
     started: AtomicUsize,
-    idle: Arc<AtomicUsize>,
+    /// Threads that wait for a job, less jobs that wait for a thread.
+    spare: Arc<AtomicIsize>,
     jobs: Sender<Job>,
     inbox: Receiver<Job>,
 }
@@ -31,7 +32,7 @@ impl Workers {
             name,
             limit: limit.max(1),
             started: AtomicUsize::new(0),
-            idle: Arc::new(AtomicUsize::new(0)),
+            spare: Arc::new(AtomicIsize::new(0)),
             jobs,
             inbox,
         }
@@ -44,20 +45,20 @@ impl Workers {
 
     /// Runs `job` in a worker, as soon as one is free. Jobs start in the order they came.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let served = self.start_one_if_needed();
+        // One job takes one thread: what a job waits for may be another one, which must not lie behind it.
+        let has_one = self.spare.fetch_sub(1, Ordering::Relaxed) > 0;
+        let served = has_one || self.start_one();
         self.jobs
             .send(Box::new(job))
             .expect("the pool holds a receiver");
         if !served && let Ok(job) = self.inbox.try_recv() {
+            self.spare.fetch_add(1, Ordering::Relaxed);
             job();
         }
     }
 
-    /// Whether there is a thread now.
-    fn start_one_if_needed(&self) -> bool {
-        if self.idle.load(Ordering::Relaxed) > self.jobs.len() {
-            return true;
-        }
+    /// Starts a thread, if there may be one more. Whether there is any.
+    fn start_one(&self) -> bool {
         let claim = |started| (started < self.limit).then_some(started + 1);
         if self
             .started
@@ -66,21 +67,19 @@ impl Workers {
         {
             return true;
         }
-        let (inbox, idle) = (self.inbox.clone(), self.idle.clone());
+        let (inbox, spare) = (self.inbox.clone(), self.spare.clone());
         let spawned = thread::Builder::new()
             .name(self.name.into())
-            .spawn(move || work(&inbox, &idle));
+            .spawn(move || work(&inbox, &spare));
         // With one thread at work every job still gets its turn.
         spawned.is_ok() || self.started.fetch_sub(1, Ordering::Relaxed) > 1
     }
 }
 
-fn work(inbox: &Receiver<Job>, idle: &AtomicUsize) {
+fn work(inbox: &Receiver<Job>, spare: &AtomicIsize) {
     loop {
-        idle.fetch_add(1, Ordering::Relaxed);
-        let job = inbox.recv();
-        idle.fetch_sub(1, Ordering::Relaxed);
-        match job {
+        spare.fetch_add(1, Ordering::Relaxed);
+        match inbox.recv() {
             // A panic was told of by its hook, and by what the job drops. The thread is for the next one.
             Ok(job) => drop(catch_unwind(AssertUnwindSafe(job))),
             // The mount is gone.
@@ -120,6 +119,40 @@ mod tests {
         workers.run(|| panic!("on purpose"));
         workers.run(move || done.send(()).expect("the test still listens"));
         assert!(results.recv_timeout(Duration::from_secs(10)).is_ok());
+    }
+
+    /// As of requests that two threads hand over at once, of which one waits for the other.
+    #[test]
+    fn jobs_that_come_at_once_have_a_thread_each() {
+        const LONG: Duration = Duration::from_secs(10);
+        for _ in 0..200 {
+            let workers = Workers::new("test", 2);
+            let (ready, is_ready) = unbounded();
+            workers.run(move || ready.send(()).expect("the test still listens"));
+            assert!(is_ready.recv_timeout(LONG).is_ok());
+            let (here, there) = (unbounded(), unbounded());
+            let meet = |send: Sender<()>, receive: Receiver<()>| {
+                let (done, result) = unbounded();
+                workers.run(move || {
+                    let _ = send.send(());
+                    let _ = done.send(receive.recv_timeout(LONG).is_ok());
+                });
+                result
+            };
+            let start = std::sync::Barrier::new(2);
+            let results = thread::scope(|scope| {
+                let other = scope.spawn(|| {
+                    start.wait();
+                    meet(here.0.clone(), there.1.clone())
+                });
+                start.wait();
+                let own = meet(there.0.clone(), here.1.clone());
+                [own, other.join().expect("no panic")]
+            });
+            for result in results {
+                assert_eq!(result.recv_timeout(2 * LONG), Ok(true));
+            }
+        }
     }
 
     #[test]
