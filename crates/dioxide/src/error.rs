@@ -118,6 +118,19 @@ pub enum Shortage {
     Attributes,
 }
 
+impl Shortage {
+    /// Whether there can be more once others have freed some.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Shortage::Clusters { .. }
+            | Shortage::ScatteredClusters
+            | Shortage::Inodes
+            | Shortage::LowBlocks => true,
+            Shortage::DirectoryBlocks | Shortage::IndexEntries | Shortage::Attributes => false,
+        }
+    }
+}
+
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {

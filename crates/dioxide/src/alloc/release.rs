@@ -166,8 +166,9 @@ impl BlockAllocator {
     pub(crate) fn committed(&self, tid: u32, before: &mut dyn FnMut(Run)) {
         for (group, bits) in self.pending.take(tid) {
             before(self.run(group, &bits));
-            self.space.settled((bits.end - bits.start).into());
             self.let_go(group, &bits);
+            // Not before: who finds nothing pending looks once more, and finds them.
+            self.space.settled((bits.end - bits.start).into());
         }
     }
 }

@@ -106,11 +106,12 @@ impl Space {
 
     /// The error of who asks for more than there is.
     fn shortage(&self, asked: u64, right: Right) -> Error {
-        let available = self.available(right);
+        let all = self.available.load(Relaxed);
+        let kept = all.min(self.floor(right));
         Error::NoSpace(Shortage::Clusters {
             asked,
-            available,
-            kept: self.available(Right::Map) - available,
+            available: all - kept,
+            kept,
         })
     }
 

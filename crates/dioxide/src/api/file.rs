@@ -164,7 +164,7 @@ impl OpenOptions {
                 text()
             )));
         }
-        let inode = held(fs.0.create_unnamed(&dir, &self.new)?)?;
+        let inode = fs.0.create_unnamed(&dir, &self.new)?;
         self.opened(&fs.0, inode, path, true)
     }
 
@@ -179,7 +179,7 @@ impl OpenOptions {
         self.access.check_named(path)?;
         fs.0.call(|| {
             let (inode, made) = match self.create {
-                Create::Never => (held(fs.0.lookup(path, true)?)?, false),
+                Create::Never => (fs.0.lookup_open(path, true)?, false),
                 Create::IfAbsent => fs.0.lookup_or_create(path, &self.new)?,
                 Create::Always => (fs.0.create_file(path, &self.new)?, true),
             };

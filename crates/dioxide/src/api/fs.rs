@@ -463,10 +463,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`]; `EINVAL` if it is no symlink.
     pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        self.0.call(|| {
-            let inode = self.0.lookup(path.as_ref(), false)?;
-            self.0.read_link(&inode)
-        })
+        self.0.call(|| self.0.lookup_link(path.as_ref()))
     }
 
     /// All extended attributes of a file; symlinks are followed. Blocks on metadata.

@@ -60,8 +60,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn node(&self, path: impl AsRef<[u8]>) -> Result<Node> {
-        self.0
-            .call(|| Node::hold(&self.0, self.0.lookup(path.as_ref(), true)?))
+        self.0.call(|| {
+            let inode = self.0.lookup_open(path.as_ref(), true)?;
+            Ok(Node::of_open(&self.0, inode))
+        })
     }
 
     /// The file that has a number, as file handles of NFS name it: number and generation together are one file's for
@@ -94,8 +96,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::metadata`].
     pub fn symlink_node(&self, path: impl AsRef<[u8]>) -> Result<Node> {
-        self.0
-            .call(|| Node::hold(&self.0, self.0.lookup(path.as_ref(), false)?))
+        self.0.call(|| {
+            let inode = self.0.lookup_open(path.as_ref(), false)?;
+            Ok(Node::of_open(&self.0, inode))
+        })
     }
 }
 
@@ -104,8 +108,13 @@ impl Node {
         if !inode.open() {
             return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
         }
+        Ok(Node::of_open(mount, inode))
+    }
+
+    /// Of an inode that was opened for it.
+    fn of_open(mount: &Arc<Mount>, inode: Arc<Inode>) -> Node {
         let mount = mount.clone();
-        Ok(Node { mount, inode })
+        Node { mount, inode }
     }
 
     fn directory(&self) -> Result<&Arc<Inode>> {
@@ -205,7 +214,7 @@ impl Node {
     pub fn create_unnamed(&self, new: &NewFile) -> Result<Node> {
         self.mount.call(|| {
             let inode = self.mount.create_unnamed(self.directory()?, new)?;
-            Node::hold(&self.mount, inode)
+            Ok(Node::of_open(&self.mount, inode))
         })
     }
 

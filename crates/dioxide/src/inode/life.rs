@@ -60,6 +60,14 @@ impl Inode {
         self.life.state.lock().being_made = false;
     }
 
+    /// As [`Inode::made`], of one without a name: whoever has guessed its number must not be the first who closes it.
+    pub(crate) fn made_open(&self) {
+        let mut state = self.life.state.lock();
+        state.being_made = false;
+        state.opens += 1;
+        state.was_opened = true;
+    }
+
     /// Somebody has closed it. Whether it ended by that: the caller frees what it has.
     #[must_use]
     pub(crate) fn close(&self) -> bool {

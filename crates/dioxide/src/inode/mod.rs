@@ -15,7 +15,7 @@ use crate::sync::rwsem::Rwsem;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::transaction::Tid;
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -62,9 +62,9 @@ pub(crate) struct Inode {
     nosec: AtomicU8,
     /// A truncate met an error: there are blocks behind the end. Changed under the rwsem, exclusive.
     cut_short: AtomicBool,
-    /// Held by appends, which may share the lock: each sees the end that the one before left. Taken
-    /// after the rwsem.
-    pub(crate) appending: Mutex<()>,
+    /// Held by appends, which may share the rwsem: each sees the end that the one before left; shared by other writes that
+    /// make the file longer. Taken after the rwsem.
+    pub(crate) appending: RwLock<()>,
     file_type: FileType,
     pub(crate) in_flight: InFlight,
     life: Life,
@@ -160,7 +160,7 @@ impl Inode {
             names: RwLock::new(()),
             names_version: AtomicU64::new(0),
             life: Life::default(),
-            appending: Mutex::new(()),
+            appending: RwLock::new(()),
             in_flight: InFlight::new(rwsem.id()),
             rwsem,
             map: ExtentMap::new(),

@@ -310,6 +310,7 @@ impl Mount {
             return Ok(());
         }
         // There is more behind the end than one transaction can take away.
+        inode.set_cut_short(true);
         let inode = &self.inode(inode.ino)?;
         let added = writer.orphans.add(self, &mut handle, inode);
         added.map_err(|error| self.fail(error))?;
@@ -325,7 +326,7 @@ impl Mount {
         }
     }
 
-    /// Removes what a file has behind its end, and takes it from the orphans.
+    /// Removes what a file has behind its end, and takes it from the orphans if it has a name.
     pub(crate) fn free_behind_end(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
         let first = inode.i_size().div_ceil(self.block_bytes());
         inode.set_cut_short(true);
@@ -405,8 +406,11 @@ impl Mount {
         lock: &MapGuard<'_>,
         range: Range<u64>,
     ) -> Result<()> {
-        lock.set_hole(range.clone());
-        for run in self.tree_runs(inode, lock, range)? {
+        let runs = self.tree_runs(inode, lock, range.clone());
+        // The tree has changed: who goes on with the old map, or with none, is misled.
+        let runs = runs.map_err(|error| self.fail(error))?;
+        lock.set_hole(range);
+        for run in runs {
             lock.set_run(&run);
         }
         Ok(())

@@ -289,7 +289,8 @@ impl Mount {
                     path = target;
                     continue;
                 }
-                Ok(inode) if !inode.open() => {}
+                // What is there now is opened, or it is made.
+                Ok(inode) if !inode.open() => continue,
                 found => return found.map(|inode| (inode, false)),
             }
             match self.create_file(&path, new) {
@@ -308,7 +309,11 @@ impl Mount {
         if inode.file_type() != crate::FileType::Symlink {
             return Ok(path.to_vec());
         }
-        let target = self.read_link(&inode)?;
+        let target = match self.read_link(&inode) {
+            // Something else has the name now, or nothing.
+            Err(Error::NotFound(_)) if inode.has_ended() => return Ok(path.to_vec()),
+            target => target?,
+        };
         let dir = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
         Ok(match target.first() {
             Some(b'/') => target,
@@ -316,7 +321,7 @@ impl Mount {
         })
     }
 
-    /// Makes a regular file without a name, an orphan until it is linked. Blocks.
+    /// Makes a regular file without a name, an orphan until it is linked, and opens it. Blocks.
     ///
     /// # Errors
     /// As [`Mount::create`].
@@ -325,9 +330,11 @@ impl Mount {
         let _names = dir.names.write();
         self.check_dir_holds(dir)?;
         check_dir_changes(dir)?;
-        self.with_space(writer, || {
+        let inode = self.with_space(writer, || {
             self.create_once(writer, dir, None, &Blueprint::Regular, new)
-        })
+        })?;
+        inode.made_open();
+        Ok(inode)
     }
 
     /// Whether a symlink's target has room in a block.
@@ -358,21 +365,6 @@ impl Mount {
 
     pub(super) fn has_dir_nlink(&self) -> bool {
         self.sb.features().ro_compat.contains(RoCompat::DIR_NLINK)
-    }
-
-    /// Tries something again after a commit that may have set blocks free.
-    pub(crate) fn with_space<T>(
-        &self,
-        writer: &Writer,
-        mut try_once: impl FnMut() -> Result<T>,
-    ) -> Result<T> {
-        for _ in 0..3 {
-            match try_once() {
-                Err(Error::NoSpace(_)) if writer.commit_for_space(self)? => {}
-                result => return result,
-            }
-        }
-        try_once()
     }
 
     fn create_once(
@@ -439,7 +431,9 @@ impl Mount {
             }
         }
         inode.changed_in(handle.tid(), true);
-        inode.made();
+        if name.is_some() {
+            inode.made();
+        }
         self.finish(handle, dir)?;
         Ok(inode)
     }
@@ -733,6 +727,8 @@ impl Mount {
         if let Some(name) = name {
             self.remove_name(handle, dir, name)?;
         }
+        // Of two lists the first may have got its place.
+        self.release_xattrs_in(writer, handle, inode)?;
         let mut block = *inode.node().disk.i_block();
         let lock = inode.map.lock();
         if self.has_mapped(inode)? {

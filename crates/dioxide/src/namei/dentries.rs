@@ -111,7 +111,7 @@ impl Mount {
         }
         let found = self.find_on_disk(dir, name)?.ok();
         if found.is_none() {
-            self.dentries.put(dir, name, None);
+            self.remember(dir, name, None);
         }
         Ok(found)
     }
@@ -139,9 +139,17 @@ impl Mount {
             if self.is_own_inode(ino) {
                 return Err(bad_entry(dir, name, ino, "which is the file system's own"));
             }
-            self.dentries.put(dir, name, Some(ino));
+            self.remember(dir, name, Some(ino));
         }
         Ok(found)
+    }
+
+    /// Keeps in memory what a name stands for. Not of `.` and `..`: a directory that moves has another `..`, and no name
+    /// of its changes.
+    fn remember(&self, dir: &Inode, name: &[u8], ino: Option<Ino>) {
+        if !matches!(name, b"." | b"..") {
+            self.dentries.put(dir, name, ino);
+        }
     }
 
     /// Whether an inode is one of the file system's own, which no name stands for.

@@ -88,7 +88,7 @@ impl Mount {
             }
         };
         let rest = match is_first {
-            true => writer.orphans.remove(self, &mut handle, inode),
+            true => writer.orphans.remove_if_done(self, &mut handle, inode),
             false => Ok(()),
         };
         rest.and_then(|()| self.names_changed(&mut handle, dir, &mut |_| {}))

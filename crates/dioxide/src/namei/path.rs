@@ -18,6 +18,35 @@ use std::sync::Arc;
 pub(super) const MAX_SYMLINKS: u32 = 40;
 
 impl Mount {
+    /// As [`Mount::lookup`], and opens it: what has the name when that is done, so that a name which is always there, and is
+    /// replaced meanwhile, is found.
+    ///
+    /// # Errors
+    /// As [`Mount::lookup`].
+    pub(crate) fn lookup_open(&self, path: &[u8], follow: bool) -> Result<Arc<Inode>> {
+        loop {
+            let inode = self.lookup(path, follow)?;
+            if inode.open() {
+                return Ok(inode);
+            }
+        }
+    }
+
+    /// As [`Mount::lookup`], and the target of what must be a symlink.
+    ///
+    /// # Errors
+    /// As [`Mount::lookup`] and [`Mount::read_link`].
+    pub(crate) fn lookup_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        loop {
+            let inode = self.lookup(path, false)?;
+            match self.read_link(&inode) {
+                // Something else has the name now, or nothing.
+                Err(Error::NotFound(_)) if inode.has_ended() => {}
+                target => return target,
+            }
+        }
+    }
+
     /// The inode at a path from the root; a leading `/` makes no difference. A symlink at the end
     /// is followed if `follow`, or if a `/` comes after it. Blocks on metadata.
     ///
@@ -248,14 +277,19 @@ impl Walk<'_> {
             b"." => {}
             b".." if self.way.len() > 1 => drop(self.way.pop()),
             b".." => {}
-            _ => {
+            _ => loop {
                 let child = self.child(name)?;
                 let passes = self.follow || !after.is_empty();
-                if child.file_type() == FileType::Symlink && passes {
-                    return self.follow(&child).map(Some);
+                if child.file_type() != FileType::Symlink || !passes {
+                    self.way.push(child);
+                    break;
                 }
-                self.way.push(child);
-            }
+                match self.follow(&child) {
+                    // Something else has the name now, or nothing.
+                    Err(Error::NotFound(_)) if child.has_ended() => {}
+                    target => return target.map(Some),
+                }
+            },
         }
         self.must_be_directory_if(!after.is_empty())?;
         Ok(None)
@@ -282,11 +316,11 @@ impl Walk<'_> {
     }
 
     fn follow(&mut self, symlink: &Inode) -> Result<Vec<u8>> {
-        self.symlinks += 1;
-        if self.symlinks > MAX_SYMLINKS {
+        if self.symlinks == MAX_SYMLINKS {
             return Err(Error::TooManySymlinks(self.name()));
         }
         let target = self.mount.read_link(symlink)?;
+        self.symlinks += 1;
         if target.first() == Some(&b'/') {
             self.way.truncate(1);
         }

@@ -91,13 +91,15 @@ impl Mount {
     /// # Errors
     /// Those that `crate::Fs::remove_file` names. Nothing has changed then.
     pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        let is_directory = || Error::IsADirectory(String::from_utf8_lossy(name).into_owned());
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(is_directory());
+        }
         let writer = self.writer()?;
         let names = dir.names.write();
         let inode = self.removable(dir, name)?;
         if inode.file_type() == FileType::Directory {
-            return Err(Error::IsADirectory(
-                String::from_utf8_lossy(name).into_owned(),
-            ));
+            return Err(is_directory());
         }
         let removed = self.remove(writer, dir, name, &inode);
         drop(names);
@@ -212,6 +214,13 @@ impl Mount {
         })
     }
 
+    /// Whether a file that ended has no requests under way.
+    fn is_quiet(&self, victim: &Victim<'_>) -> bool {
+        let (_, was_open) = victim.inode.opens();
+        let quiet = || victim.inode.in_flight.is_quiet(&self.in_flight);
+        !was_open || victim.alone.is_some() && quiet()
+    }
+
     /// Whether it has attributes that are more than a part of the inode.
     fn has_attributes(&self, inode: &Inode) -> bool {
         let ea_inodes = self.sb.features().incompat.contains(Incompat::EA_INODE);
@@ -257,9 +266,14 @@ impl Mount {
             })?;
             return Ok(Fate::Stays);
         }
-        // Somebody may have opened it since it was looked at, given it attributes, and closed it again.
-        let at_once = victim.at_once && !self.has_attributes(inode);
-        if at_once && inode.end_if_closed() && self.empties(writer, handle, inode, &lock)? {
+        // Somebody may have opened it since it was looked at, given it attributes or blocks, and closed it again with requests
+        // under way.
+        let at_once = victim.at_once
+            && !self.has_attributes(inode)
+            && inode.end_if_closed()
+            && self.is_quiet(victim)
+            && self.emptying_credits(inode)? <= victim.credits;
+        if at_once && self.empties(writer, handle, inode, &lock)? {
             self.write_ended(handle, inode, &lock)?;
             drop(lock);
             self.free_inode(writer, handle, inode)?;

@@ -30,6 +30,7 @@ use dioxide_journal::journal::Handle;
 use parking_lot::RwLockWriteGuard;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Directories on the way to the root: more are damage.
 const DEPTH_MAX: u32 = 1 << 20;
@@ -238,14 +239,17 @@ impl Mount {
     /// `dir`, which was not removed: so nothing above it is removed or moved meanwhile.
     fn is_above(&self, upper: &Inode, dir: &Arc<Inode>) -> Result<bool> {
         let mut at = dir.clone();
-        for _ in 0..DEPTH_MAX {
+        for depth in 0..DEPTH_MAX {
             if at.ino == upper.ino {
                 return Ok(true);
             }
             if at.ino == Ino::ROOT {
                 return Ok(false);
             }
-            at = self.parent_beside_changes(&at)?;
+            at = match depth {
+                0 => self.parent_of(&at)?,
+                _ => self.parent_beside_changes(&at)?,
+            };
         }
         Err(dir.corrupt("directory", "'..' does not lead to the root".into()))
     }
@@ -273,16 +277,22 @@ impl Mount {
     }
 
     /// As [`Mount::parent_of`], where others may be changing the names: what looks like damage may be half of a change, and
-    /// the names cannot be had, as those of a directory below are.
+    /// the names cannot be waited for, as those of a directory below are held.
     fn parent_beside_changes(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
-        const LOOKS: u32 = 1000;
-        for _ in 0..LOOKS {
+        // They may be held for longer by the calling thread, and the damage be one.
+        const LONGEST: Duration = Duration::from_secs(1);
+        let began = Instant::now();
+        loop {
+            let quiet = dir.names.try_read();
             match self.parent_of(dir) {
-                Err(Error::Corrupt { .. } | Error::Checksum { .. }) => std::thread::yield_now(),
+                Err(Error::Corrupt { .. } | Error::Checksum { .. })
+                    if quiet.is_none() && began.elapsed() < LONGEST =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 found => return found,
             }
         }
-        self.parent_of(dir)
     }
 
     /// The directory that '..' of another names. The caller has its names.

@@ -25,9 +25,6 @@ use std::ops::Range;
 pub(crate) const MOST_WRITTEN: u32 = 1 << 15;
 pub(crate) const MOST_UNWRITTEN: u32 = MOST_WRITTEN - 1;
 
-/// Tries after a commit that may have set blocks free.
-const COMMITS_FOR_SPACE: u32 = 3;
-
 /// The largest block that an indirect map can point to, plus one.
 const INDIRECT_END: u64 = 1 << 32;
 
@@ -334,6 +331,8 @@ impl Mount {
         kind: &dyn Kind,
     ) -> Result<()> {
         let lock = inode.map.lock();
+        // While nothing has changed.
+        edit.read(inode.location.block, &TableBlock)?;
         let mut blocks = FileBlocks {
             is_metadata: true,
             // Only what was just taken is ever given back.
@@ -356,12 +355,15 @@ impl Mount {
         }
         inserted?;
         let zeros = vec![0; self.block_bytes() as usize];
-        edit.create(pblk, kind, &zeros)?;
         let grown = blocks.grown;
-        self.change_inode(edit, inode, &lock, &mut |disk| {
-            disk.set_i_block(&root);
-            self.count_clusters(disk, grown);
-        })?;
+        let counted = edit.create(pblk, kind, &zeros).map_err(Error::from);
+        let counted = counted.and_then(|()| {
+            self.change_inode(edit, inode, &lock, &mut |disk| {
+                disk.set_i_block(&root);
+                self.count_clusters(disk, grown);
+            })
+        });
+        counted.map_err(|error| self.fail(error))?;
         lock.set_run(&crate::map::Run {
             lblk,
             len: 1,
@@ -614,13 +616,7 @@ impl Mount {
     /// Claims clusters, after a commit if that sets some free. No handle may be open.
     pub(crate) fn claim_some(&self, writer: &Writer, request: &Request) -> Result<Claim> {
         let reader = self.reader();
-        for _ in 0..COMMITS_FOR_SPACE {
-            match writer.blocks.claim(&reader, request) {
-                Err(Error::NoSpace(_)) if writer.commit_for_space(self)? => {}
-                result => return result,
-            }
-        }
-        writer.blocks.claim(&reader, request)
+        self.with_space(writer, || writer.blocks.claim(&reader, request))
     }
 
     /// Reserves clusters, after a commit if that sets some free. No handle may be open.
@@ -630,13 +626,7 @@ impl Mount {
         count: u64,
         right: Right,
     ) -> Result<Reservation<'w>> {
-        for _ in 0..COMMITS_FOR_SPACE {
-            match writer.blocks.reserve(count, right) {
-                Err(Error::NoSpace(_)) if writer.commit_for_space(self)? => {}
-                result => return result,
-            }
-        }
-        writer.blocks.reserve(count, right)
+        self.with_space(writer, || writer.blocks.reserve(count, right))
     }
 
     /// The end of what a file's map can hold, in blocks.

@@ -220,7 +220,35 @@ impl Orphans {
     /// # Errors
     /// As [`Orphans::add`].
     pub(crate) fn remove(&self, mount: &Mount, edit: &mut dyn Edit, inode: &Inode) -> Result<()> {
+        self.take_out(&mut self.state.lock(), mount, edit, inode)
+    }
+
+    /// As [`Orphans::remove`], for who has finished one thing: with another to do, a file to be freed when it is closed or a
+    /// truncate under way, it stays.
+    ///
+    /// # Errors
+    /// As [`Orphans::add`].
+    pub(crate) fn remove_if_done(
+        &self,
+        mount: &Mount,
+        edit: &mut dyn Edit,
+        inode: &Inode,
+    ) -> Result<()> {
         let mut state = self.state.lock();
+        // Who gives it something to do makes it an orphan after that.
+        if inode.node().disk.links_count() == 0 || inode.is_cut_short() {
+            return Ok(());
+        }
+        self.take_out(&mut state, mount, edit, inode)
+    }
+
+    fn take_out(
+        &self,
+        state: &mut State,
+        mount: &Mount,
+        edit: &mut dyn Edit,
+        inode: &Inode,
+    ) -> Result<()> {
         if let Some(&Slot { at, .. }) = state.slots.get(&inode.ino) {
             let (block, entry) = at;
             let file = self.file.as_ref().expect("slots are of a file");
@@ -391,10 +419,10 @@ impl Mount {
         Ok(orphans.len())
     }
 
-    /// Takes an inode from the orphans.
+    /// Takes an inode from the orphans, unless something else is to be done with it.
     pub(crate) fn not_an_orphan(&self, writer: &Writer, inode: &Inode) -> Result<()> {
         let mut handle = writer.begin(ORPHAN_CREDITS)?;
-        writer.orphans.remove(self, &mut handle, inode)?;
+        writer.orphans.remove_if_done(self, &mut handle, inode)?;
         inode.changed_in(handle.tid(), true);
         handle.stop()?;
         Ok(())

@@ -27,6 +27,10 @@ impl Mount {
         if !data_only {
             self.write_times(inode)?;
         }
+        if !data_only {
+            // Who has taken the times to write them is done with it then, and they belong to his transaction.
+            drop(inode.map.lock());
+        }
         self.commit_and_flush(|_| inode.last_change(data_only))
     }
 

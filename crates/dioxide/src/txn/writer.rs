@@ -49,6 +49,8 @@ impl Drop for Ending<'_> {
     }
 }
 
+/// Most commits that one request for space waits for.
+const COMMITS_FOR_SPACE: u32 = 3;
 /// Who needs space waits so long for others to free files, and looks so often.
 const MOST_WAIT: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(1);
@@ -72,6 +74,28 @@ impl Mount {
         let writer = Writer::start(self)?;
         writer.journal.on_abort(Box::new(self.refuser()));
         Ok(self.writer.get_or_init(|| writer))
+    }
+
+    /// Tries something, again after commits that may have set space free that it lacked. No handle is open.
+    ///
+    /// # Errors
+    /// Those of the last try; those of the journal.
+    pub(crate) fn with_space<T>(
+        &self,
+        writer: &Writer,
+        mut try_once: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let mut is_last = false;
+        for _ in 0..COMMITS_FOR_SPACE {
+            match try_once() {
+                // Where there is nothing to commit, what there was may have been committed since the try.
+                Err(Error::NoSpace(short)) if !is_last && short.may_pass() => {
+                    is_last = !writer.commit_for_space(self)?;
+                }
+                result => return result,
+            }
+        }
+        try_once()
     }
 
     /// The writer, if anything was changed.

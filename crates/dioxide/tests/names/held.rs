@@ -4,9 +4,12 @@ use crate::random_calls::open_fs;
 use dioxide::block::file::{self, FileOptions};
 use dioxide::block::sim::{FaultOp, Hold, SimDevice, SimSpec};
 use dioxide::block::{Buf, Device, Durability};
-use dioxide::{Fs, MountOptions, NewFile, OpenOptions, RenameMode, StatFs, XattrMode};
+use dioxide::{
+    FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode, StatFs, XattrMode,
+};
 use dioxide_testkit::{Image, e2fsck_clean, leaf_extents};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
@@ -32,7 +35,13 @@ struct Bed {
 
 impl Bed {
     fn new() -> Bed {
-        let image = Image::builder().size(16 << 20).block_size(BLOCK).build();
+        Bed::of(&[])
+    }
+
+    /// With other arguments for mke2fs.
+    fn of(args: &[&str]) -> Bed {
+        let image = Image::builder().size(16 << 20).block_size(BLOCK);
+        let image = image.args(args).build();
         let fs = open_fs(&image);
         for dir in ["/d", "/from", "/to"] {
             fs.create_dir(dir, &NewFile::new(0o755)).expect("room");
@@ -167,4 +176,146 @@ fn way_up_from_a_directory_that_was_removed_is_not_there() {
     assert_eq!(found.map(drop), Err(libc::ENOENT));
     drop(node);
     bed.end();
+}
+
+/// What it freed at once was what it had when that was looked at: the transaction had no room for more.
+#[test]
+fn file_that_gets_blocks_while_its_last_name_goes_leaves_nothing() {
+    let bed = Bed::of(&["-g", "512", "-O", "^flex_bg"]);
+    let fs = &bed.fs;
+    fs.metadata("/from/file").expect("it is there");
+    let hold = bed.hold(bed.place_of("/from"));
+    scope(|scope| {
+        let unlink = scope.spawn(|| fs.remove_file("/from/file"));
+        assert!(is_held(&hold));
+        let file = OpenOptions::new().write(true).open(fs, "/from/file");
+        let file = file.expect("its name is there still");
+        let most_groups = file.allocate(FallocateMode::Allocate, 0, 6 << 20);
+        most_groups.expect("room");
+        drop(file);
+        hold.release();
+        unlink.join().expect("no panic").expect("it is there");
+    });
+    fs.sync().expect("a sync");
+    assert_eq!(fs.statfs(), bed.free);
+    bed.end();
+}
+
+/// The lookup had found the old one, which ended before it was read.
+#[test]
+fn symlink_that_is_replaced_while_it_is_read_leads_where_the_new_one_does() {
+    let bed = Bed::new();
+    let fs = &bed.fs;
+    let made = fs.symlink(b"/from", "/d/new", &NewFile::default());
+    made.expect("room");
+    let place = bed.place_of("/d/link");
+    let hold = bed.hold(place);
+    scope(|scope| {
+        let read = scope.spawn(|| fs.read_link("/d/link").expect("it is always there"));
+        let passed = scope.spawn(|| fs.metadata("/d/link/file").expect("it is always there"));
+        assert!(is_held(&hold));
+        sleep(A_WHILE);
+        let renamed = fs.rename("/d/new", "/d/link", RenameMode::Replace);
+        renamed.expect("both are there");
+        bed.use_again(place);
+        hold.release();
+        assert_eq!(read.join().expect("no panic"), b"/from");
+        let file = fs.metadata("/from/file").expect("it is there");
+        assert_eq!(passed.join().expect("no panic").ino, file.ino);
+    });
+    bed.end();
+}
+
+#[test]
+fn file_that_is_replaced_again_and_again_is_there_for_whoever_opens_it() {
+    const TIMES: u32 = 1000;
+    let bed = Bed::new();
+    let fs = &bed.fs;
+    let replaced = AtomicBool::new(false);
+    scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !replaced.load(Ordering::Relaxed) {
+                    let opened = OpenOptions::new().read(true).open(fs, "/from/file");
+                    drop(opened.expect("it is always there"));
+                    drop(fs.node("/from/file").expect("it is always there"));
+                }
+            });
+        }
+        let new = OpenOptions::new().write(true).create_new(true);
+        for _ in 0..TIMES {
+            drop(new.open(fs, "/to/new").expect("room"));
+            let renamed = fs.rename("/to/new", "/from/file", RenameMode::Replace);
+            renamed.expect("both are there");
+        }
+        replaced.store(true, Ordering::Relaxed);
+    });
+    bed.end();
+}
+
+/// It was kept in memory as a name, and led to whatever had the number after the directory had moved.
+#[test]
+fn way_up_is_not_removed_whatever_has_the_number_of_what_was_above() {
+    let bed = Bed::new();
+    let fs = &bed.fs;
+    for dir in ["/to/a", "/to/a/d"] {
+        fs.create_dir(dir, &NewFile::new(0o755)).expect("room");
+    }
+    let above = fs.metadata("/to/a").expect("it is there").ino;
+    let removed = || fs.remove_file("/to/a/d/..").map_err(|error| error.errno());
+    assert_eq!(removed(), Err(libc::EISDIR));
+    let made = fs.create_dir("/to/a/d/..", &NewFile::new(0o755));
+    assert_eq!(made.map_err(|error| error.errno()), Err(libc::EEXIST));
+    let renamed = fs.rename("/to/a/d", "/from/d", RenameMode::Replace);
+    renamed.expect("there is no other");
+    fs.remove_dir("/to/a").expect("it is empty");
+    fs.sync().expect("a sync");
+    let new = OpenOptions::new().write(true).create_new(true);
+    drop(new.open(fs, "/to/x").expect("room"));
+    let file = fs.metadata("/to/x").expect("it is there");
+    assert_eq!(file.ino, above, "it has the number of what was above");
+    let removed = fs.remove_file("/from/d/..");
+    assert_eq!(removed.map_err(|error| error.errno()), Err(libc::EISDIR));
+    let dir = fs.node("/from/d").expect("it is there");
+    for name in [&b".."[..], b".", b""] {
+        let removed = dir.remove_file(name);
+        assert_eq!(removed.map_err(|error| error.errno()), Err(libc::EISDIR));
+    }
+    drop(dir);
+    assert_eq!(fs.metadata("/to/x").expect("it is there").nlink, 1);
+    let up = fs.metadata("/from/d/..").expect("it is there");
+    assert_eq!(up.ino, fs.metadata("/from").expect("it is there").ino);
+    bed.end();
+}
+
+/// The first of two inherited lists had its block, and nobody owned that any more.
+#[test]
+fn directory_whose_inherited_lists_have_no_room_leaves_nothing() {
+    let image = Image::builder().size(16 << 20).block_size(1024).build();
+    let fs = open_fs(&image);
+    fs.create_dir("/d", &NewFile::new(0o755)).expect("room");
+    // One of them fits into a block, and two do not.
+    let users = (0..75).map(|user| (2u16, 7u16, 1000 + user));
+    let none = u32::MAX;
+    let others = [(4, 7, none), (16, 7, none), (32, 7, none)];
+    let all = [(1, 7, none)].into_iter().chain(users).chain(others);
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in all {
+        list.extend(tag.to_le_bytes());
+        list.extend(rights.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    let set = fs.set_xattr("/d", "system.posix_acl_default", &list, XattrMode::Set);
+    set.expect("room");
+    fs.sync().expect("a sync");
+    let free = fs.statfs();
+    for _ in 0..2 {
+        let made = fs.create_dir("/d/x", &NewFile::new(0o777));
+        assert_eq!(made.map_err(|error| error.errno()), Err(libc::ENOSPC));
+        fs.sync().expect("a sync");
+        assert_eq!(fs.statfs(), free);
+    }
+    assert_eq!(fs.read_only(), None);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }

@@ -116,3 +116,63 @@ fn unfinished_truncate_is_finished() {
         e2fsck_clean(image.path());
     }
 }
+
+/// A truncate in many steps made it no orphan any more: after a crash nobody would have freed it.
+#[test]
+fn removed_file_that_was_truncated_in_steps_is_freed_by_whom_it_is_left_to() {
+    const EXTENTS: u64 = 3000;
+    for features in FEATURES {
+        let image = Image::builder().block_size(1024).features(features).build();
+        let fs = open(&image);
+        let options = OpenOptions::new().read(true).write(true);
+        let free = fs.statfs();
+        let named = options.clone().create(true).open(&fs, "/named");
+        let unnamed = options.open_unnamed(&fs, "/");
+        for file in [named.expect("room"), unnamed.expect("room")] {
+            for extent in 0..EXTENTS {
+                file.write_at(&[7; 1024], extent * 2048).expect("room");
+            }
+            // Whether it has a name once does not matter: that one has none, or loses it.
+            let _ = fs.remove_file("/named");
+            file.set_len(0).expect("a size");
+            file.write_at(&[8; 1024], 0).expect("room");
+            fs.sync().expect("a sync");
+            let copy = image.copy();
+            let left = open(&copy);
+            assert_eq!(left.statfs(), free, "{features}");
+            left.close().expect("a clean end");
+            e2fsck_clean(copy.path());
+        }
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}
+
+/// As above, and then it gets a name: what the truncate had still to free was forgotten.
+#[test]
+fn file_that_gets_a_name_after_a_truncate_in_steps_is_no_orphan() {
+    for features in FEATURES {
+        let image = Image::builder().block_size(1024).features(features).build();
+        let fs = open(&image);
+        let file = OpenOptions::new().read(true).write(true);
+        let file = file.open_unnamed(&fs, "/").expect("room");
+        for extent in 0..3000 {
+            file.write_at(&[7; 1024], extent * 2048).expect("room");
+        }
+        file.set_len(0).expect("a size");
+        file.link("/name").expect("room");
+        drop(file);
+        fs.sync().expect("a sync");
+        let copy = image.copy();
+        let left = open(&copy);
+        assert!(left.metadata("/name").is_ok(), "{features}");
+        assert!(
+            !left.warnings().join(" ").contains("1 orphans"),
+            "{features}"
+        );
+        left.close().expect("a clean end");
+        fs.close().expect("a clean end");
+        e2fsck_clean(copy.path());
+        e2fsck_clean(image.path());
+    }
+}

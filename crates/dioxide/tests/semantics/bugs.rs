@@ -6,7 +6,7 @@ use dioxide::{
     CompletionMode, Error, FallocateMode, Fs, MapKind, MountOptions, OpenOptions, Policy,
     QueueOptions,
 };
-use dioxide_testkit::{Image, debugfs};
+use dioxide_testkit::{Image, debugfs, e2fsck_clean};
 
 // "Inline-data check spans a lock cycle". Whoever finds a content in the inode acts on it under the same lock:
 // of many writes at once each is there in the end, whether it was made to the inode or to the block.
@@ -299,6 +299,70 @@ fn g_extent_split_without_space_zeroes_the_rest() {
                 assert!(read_all(&open_rw(fs, "/empty")) == expected, "{policy}");
             });
         }
+    }
+}
+
+// The same, where the map of the file is known up to the middle of the request, which goes in two parts to one extent.
+#[test]
+fn g_extent_split_without_space_keeps_all_of_the_write() {
+    // Where a region of the map in memory ends.
+    const EDGE: u64 = 1 << 18;
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open_privileged("/empty");
+        let starts = [0, 16, 32, EDGE - 8];
+        for start in starts {
+            let (at, len) = (start * BLOCK as u64, 16 * BLOCK as u64);
+            let len = if start == EDGE - 8 { len } else { len / 2 };
+            file.allocate(FallocateMode::Allocate, at, len)
+                .expect("room");
+        }
+        take_every_block(&bed);
+        file.sync_all().expect("a sync");
+        for (before, len) in [(2148, BLOCK), (BLOCK, 2 * BLOCK), (3 * BLOCK + 512, 5000)] {
+            let at = EDGE * BLOCK as u64 - before as u64;
+            recover(&bed.crash_now(), |fs| {
+                fs.set_policy(policy);
+                let file = open_rw(fs, "/empty");
+                file.write_at(&bytes(7, len), at).expect("it is allocated");
+                let from = (EDGE as usize - 8) * BLOCK;
+                let mut expected = vec![0; 16 * BLOCK];
+                expected[at as usize - from..][..len].fill(7);
+                assert!(
+                    read(&file, from..from + 16 * BLOCK) == expected,
+                    "{policy}, {before}, {len}"
+                );
+            });
+        }
+    }
+}
+
+// A write of more blocks than an extent has begins in the middle of a cluster, and is cut in the middle of another.
+#[test]
+fn g_clusters_of_a_large_write_are_whole() {
+    const LEN: usize = 40 << 20;
+    let data: Vec<u8> = (0..LEN / 1024)
+        .flat_map(|block| [(block % 251) as u8 + 1; 1024])
+        .collect();
+    for size in [0, 41 << 20] {
+        let image = Image::builder().size(128 << 20).block_size(1024);
+        let image = image.features("bigalloc").args(&["-C", "16384"]).build();
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let options = OpenOptions::new().read(true).write(true).create(true);
+        let file = options.open(&fs, "/file").expect("room");
+        file.set_len(size).expect("a size");
+        file.write_at(&data, 3072).expect("room");
+        let mut found = vec![0; LEN];
+        file.read_at(&mut found, 3072).expect("it is there");
+        assert!(found == data, "{size}");
+        fs.sync().expect("a sync");
+        e2fsck_clean(image.copy().path());
+        file.allocate(FallocateMode::PunchHole, 1 << 20, 20 << 20)
+            .expect("it is there");
+        drop(file);
+        fs.remove_file("/file").expect("it is there");
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
     }
 }
 

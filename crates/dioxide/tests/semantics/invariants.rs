@@ -498,6 +498,33 @@ fn d17_appends_of_many_threads_do_not_overlap() {
     }
 }
 
+// An append is under way, and somebody else writes where the file ends: one comes before the other.
+#[test]
+fn d17_append_and_a_write_at_the_end_are_one_after_the_other() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/empty");
+        file.allocate(FallocateMode::KeepSize, 0, 4 * BLOCK as u64)
+            .expect("room");
+        let append = OpenOptions::new().read(true).append(true);
+        let append = append.open(&bed, "/empty").expect("it exists");
+        let hold = bed.sim.hold(Some(place(&file, 0)), FaultOp::Write);
+        let appended = start(move || append.write_at(&blocks(1, 1), 0));
+        hold.wait_for(1);
+        let other = file.clone();
+        let written = start(move || other.write_at(&blocks(2, 1), 0));
+        std::thread::sleep(A_WHILE);
+        hold.release();
+        finish(&appended).expect("room");
+        finish(&written).expect("room");
+        let all = read_all(&file);
+        match all.len() / BLOCK {
+            1 => assert_all(&all, 2),
+            _ => assert_all(&all[BLOCK..], 1),
+        }
+    }
+}
+
 #[test]
 fn d17_queued_appends_do_not_overlap() {
     for policy in Policy::ALL {

@@ -81,6 +81,11 @@ impl Target {
     fn blocks(&self) -> Range<u64> {
         u64::from(self.lblk)..u64::from(self.lblk) + u64::from(self.len)
     }
+
+    /// Whether it ends there, and fills a hole.
+    fn is_new_up_to(&self, end: u64) -> bool {
+        self.blocks().end == end && matches!(self.what, What::Hole(_) | What::Shared)
+    }
 }
 
 /// A write under way.
@@ -365,9 +370,15 @@ impl Placing<'_, '_> {
         let mut at = hole.start;
         while at < hole.end {
             let first_cluster = at - at % ratio;
-            let shared = self
-                .mount
-                .settled_cluster(self.writer, self.inode, Lblk(at as u32))?;
+            let shared = match targets.last() {
+                // It goes into the cluster that was claimed for what lies before it.
+                Some(before) if at > first_cluster && before.is_new_up_to(at) => {
+                    Some(Pblk(before.pblk + u64::from(before.len) - at % ratio))
+                }
+                _ => self
+                    .mount
+                    .settled_cluster(self.writer, self.inode, Lblk(at as u32))?,
+            };
             let target = match shared {
                 Some(cluster) => Target {
                     lblk: at as u32,
@@ -646,7 +657,8 @@ impl Placing<'_, '_> {
                 .mount
                 .implied_cluster_locked(self.inode, lock, Lblk(block))?;
             let ours = pblk + u64::from(block - lblk) - u64::from(block) % ratio;
-            if implied.is_some_and(|cluster| claimed || cluster.0 != ours) {
+            // The file has none yet where one was claimed, and this one elsewhere.
+            if implied.map(|cluster| cluster.0) != (!claimed).then_some(ours) {
                 return Ok(false);
             }
         }
@@ -704,11 +716,12 @@ impl Placing<'_, '_> {
     }
 
     /// No block is left for the tree to split an extent: what it has around the write is filled with
-    /// zeros instead, and becomes written as a whole. Not behind the end of the file, where written
-    /// blocks are damage.
+    /// zeros instead, and becomes written as a whole; of the write all is there, in these blocks and in others. Not behind
+    /// the end of the file, where written blocks are damage.
     fn zero_out(&self, blocks: Range<u64>, short: Shortage) -> Result<Settled> {
         let size = self.end.max(self.inode.i_size());
         let file_end = size.div_ceil(self.block_bytes());
+        let own = self.blocks_of(&(self.pos..self.end));
         let lock = self.inode.map.lock();
         let extents = self
             .mount
@@ -719,7 +732,7 @@ impl Placing<'_, '_> {
             if whole.end > file_end {
                 return Err(Error::NoSpace(short));
             }
-            for part in [whole.start..blocks.start, blocks.end..whole.end] {
+            for part in [whole.start..own.start, own.end..whole.end] {
                 if part.start < part.end {
                     let at = (pblk + (part.start - start)) << self.mount.block_bits;
                     let bytes = (part.end - part.start) << self.mount.block_bits;

@@ -24,7 +24,7 @@ use crate::stats::Count;
 use crate::sync::slot::Slot;
 use crate::{Error, Result, Shortage};
 use dioxide_block::Durability;
-use parking_lot::MutexGuard;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::io::IoSlice;
 
 /// A write as it comes in.
@@ -54,10 +54,17 @@ pub(crate) struct Admitted<'a> {
     /// Nothing but bytes of written blocks changes.
     pub(crate) plain: bool,
     pub(crate) facts: WriteFacts,
-    /// Keeps other appends away, if this is one.
-    pub(crate) appending: Option<MutexGuard<'a, ()>>,
+    /// Keeps others away from the end of the file.
+    pub(crate) appending: Option<AtTheEnd<'a>>,
     /// Before anything was learnt.
     pub(crate) cuts: Cuts,
+}
+
+/// What a write behind the end of the file holds: others may be under way where it says where it goes, none where it
+/// goes where the end is.
+pub(crate) enum AtTheEnd<'a> {
+    Beside(#[allow(dead_code)] RwLockReadGuard<'a, ()>),
+    Alone(#[allow(dead_code)] RwLockWriteGuard<'a, ()>),
 }
 
 /// How the segments of a request are aligned.
@@ -151,7 +158,7 @@ impl<'a> WriteRequest<'a> {
         let guard = lock(self.mount, self.inode, mode, self.wait, self.slot)?;
         self.check_ability()?;
         let cuts = self.inode.cuts();
-        let appending = self.alone_at_the_end()?;
+        let appending = self.at_the_end()?;
         let pos = self.position()?;
         if self.wait == Wait::NoWait && !self.device_aligned(pos) {
             return Err(self.no_direct_path("the edges are not whole logical blocks"));
@@ -191,18 +198,24 @@ impl<'a> WriteRequest<'a> {
         }))
     }
 
-    /// Appends go one by one, each behind the other: the lock may be shared, or be demoted.
+    /// Appends go one by one, each behind the other, and behind whatever else makes the file longer: the lock may be
+    /// shared, or be demoted.
     #[inline]
-    fn alone_at_the_end(&self) -> Result<Option<MutexGuard<'a, ()>>> {
-        if !self.access.append {
+    fn at_the_end(&self) -> Result<Option<AtTheEnd<'a>>> {
+        let end = self.offset.saturating_add(self.len as u64);
+        if !self.access.append && end <= self.inode.i_size() {
             return Ok(None);
         }
-        match self.wait {
-            Wait::Block => Ok(Some(self.inode.appending.lock())),
-            Wait::NoWait => match self.inode.appending.try_lock() {
-                Some(guard) => Ok(Some(guard)),
-                None => Err(Error::WouldBlock("another append is under way")),
-            },
+        let lock = &self.inode.appending;
+        let held = match (self.access.append, self.wait) {
+            (true, Wait::Block) => Some(AtTheEnd::Alone(lock.write())),
+            (true, Wait::NoWait) => lock.try_write().map(AtTheEnd::Alone),
+            (false, Wait::Block) => Some(AtTheEnd::Beside(lock.read())),
+            (false, Wait::NoWait) => lock.try_read().map(AtTheEnd::Beside),
+        };
+        match held {
+            Some(held) => Ok(Some(held)),
+            None => Err(Error::WouldBlock("another append is under way")),
         }
     }
 
@@ -338,7 +351,10 @@ impl<'a> WriteRequest<'a> {
         self.inode.nosec().strips(self.access.fsetid)
     }
 
+    /// The lock is exclusive.
     fn drain(&self) -> Result<()> {
+        // Without it readers without the lock could keep coming.
+        let _closed = self.inode.in_flight.close();
         if self.inode.in_flight.drain(&self.mount.in_flight)? {
             self.mount.counters.add(self.slot, Count::Drain);
         }
