@@ -427,41 +427,6 @@ fn error_of_a_commit_in_the_background_is_told_to_the_first_who_syncs() {
     assert_eq!(errno(fs.sync()), libc::EROFS, "who comes later");
 }
 
-/// Nobody waits for the commit that fails, and the mount has looked for orphans before it was open.
-#[test]
-fn overwrites_end_with_the_journal_whatever_was_found_when_it_was_opened() {
-    let image = image_with(small().features("orphan_file"), &NAMES);
-    let mode = |mode| SetAttributes::new().mode(mode);
-    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
-    fs.set_attributes("/f0", &mode(0o600)).expect("a change");
-    fs.sync().expect("a sync");
-    // Not closed, so that there may be orphans.
-    drop(fs);
-    let device = sim(&image);
-    let interval = Duration::from_millis(20);
-    let options = MountOptions::new().commit_interval(interval);
-    let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
-    let options = OpenOptions::new().read(true).write(true);
-    let file = options.open(&fs, "/f0").expect("it exists");
-    file.write_at(&[1; 1024], 0).expect("room");
-    fs.sync().expect("a sync");
-    let armed = device.inject(Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)));
-    fs.set_attributes("/f0", &mode(0o640)).expect("a change");
-    let until = Instant::now() + Duration::from_secs(20);
-    while device.hits(armed) == Some(0) {
-        assert!(Instant::now() < until, "nothing is committed");
-        std::thread::sleep(interval);
-    }
-    let refused = loop {
-        match file.write_at(&[2; 1024], 0) {
-            Ok(_) => std::thread::sleep(interval),
-            Err(error) => break error,
-        }
-        assert!(Instant::now() < until, "overwrites go on");
-    };
-    assert_eq!(refused.errno(), libc::EROFS, "{refused}");
-}
-
 /// Wherever reading fails, the file is what it was, or shorter and whole up to there.
 #[test]
 fn truncate_that_cannot_read_the_map_leaves_the_data() {

@@ -181,7 +181,7 @@ fn way_up_from_a_directory_that_was_removed_is_not_there() {
 /// What it freed at once was what it had when that was looked at: the transaction had no room for more.
 #[test]
 fn file_that_gets_blocks_while_its_last_name_goes_leaves_nothing() {
-    let bed = Bed::of(&["-g", "512", "-O", "^flex_bg"]);
+    let bed = Bed::of(&["-g", "256", "-O", "^flex_bg", "-N", "1024"]);
     let fs = &bed.fs;
     fs.metadata("/from/file").expect("it is there");
     let hold = bed.hold(bed.place_of("/from"));

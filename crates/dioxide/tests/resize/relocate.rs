@@ -171,7 +171,7 @@ fn what_cannot_be_moved_is_named_and_nothing_is_changed() {
 #[test]
 fn what_would_only_be_cut_off_is_looked_at_too() {
     let image = builder(40 * M, 1024)
-        .args(&["-g", "4096", "-N", "1024"])
+        .args(&["-g", "4096", "-N", "8192"])
         .build();
     let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
     let make = dioxide::OpenOptions::new().write(true).create_new(true);

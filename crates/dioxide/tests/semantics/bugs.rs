@@ -302,39 +302,58 @@ fn g_extent_split_without_space_zeroes_the_rest() {
     }
 }
 
-// The same, where the map of the file is known up to the middle of the request, which goes in two parts to one extent.
+// The same with a write that goes to one extent in two parts: what the first had filled with zeros was the second.
 #[test]
-fn g_extent_split_without_space_keeps_all_of_the_write() {
-    // Where a region of the map in memory ends.
-    const EDGE: u64 = 1 << 18;
-    for policy in Policy::ALL {
-        let bed = Bed::new(policy);
-        let file = bed.open_privileged("/empty");
-        let starts = [0, 16, 32, EDGE - 8];
-        for start in starts {
-            let (at, len) = (start * BLOCK as u64, 16 * BLOCK as u64);
-            let len = if start == EDGE - 8 { len } else { len / 2 };
-            file.allocate(FallocateMode::Allocate, at, len)
-                .expect("room");
-        }
-        take_every_block(&bed);
-        file.sync_all().expect("a sync");
-        for (before, len) in [(2148, BLOCK), (BLOCK, 2 * BLOCK), (3 * BLOCK + 512, 5000)] {
-            let at = EDGE * BLOCK as u64 - before as u64;
-            recover(&bed.crash_now(), |fs| {
-                fs.set_policy(policy);
-                let file = open_rw(fs, "/empty");
-                file.write_at(&bytes(7, len), at).expect("it is allocated");
-                let from = (EDGE as usize - 8) * BLOCK;
-                let mut expected = vec![0; 16 * BLOCK];
-                expected[at as usize - from..][..len].fill(7);
-                assert!(
-                    read(&file, from..from + 16 * BLOCK) == expected,
-                    "{policy}, {before}, {len}"
-                );
-            });
+fn g_extent_split_without_space_keeps_all_of_a_large_write() {
+    const KIB: u64 = 1024;
+    const LEN: usize = 36 << 20;
+    let image = Image::builder().size(64 << 20).block_size(1024);
+    let image = image.features("sparse_super2,^has_journal,^resize_inode");
+    let image = image.args(&["-N", "2048", "-E", "num_backup_sb=0"]).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let options = options.resource(true);
+    let file = options.open(&fs, "/file").expect("room");
+    // Four extents, as many as its inode holds: two of one run, which is longer than an extent, and two more.
+    for (at, len) in [(0, 40 << 20), (60 << 20, KIB), (62 << 20, KIB)] {
+        file.allocate(FallocateMode::Allocate, at, len)
+            .expect("room");
+    }
+    assert_eq!(file.map(0, 40 << 10).expect("its map").len, 40 << 10);
+    // What is kept aside for maps goes to these.
+    let many: Vec<_> = (0..1400)
+        .map(|number| {
+            let file = options.open(&fs, format!("/{number}")).expect("room");
+            for extent in 0..4 {
+                file.allocate(FallocateMode::Allocate, extent * 4 * KIB, 3 * KIB)
+                    .expect("room");
+            }
+            file
+        })
+        .collect();
+    let (filler, mut at) = (options.open(&fs, "/filler").expect("room"), 0);
+    for step in [256 * KIB, 16 * KIB, KIB] {
+        while filler.allocate(FallocateMode::KeepSize, at, step).is_ok() {
+            at += step;
         }
     }
+    for file in &many {
+        if fs.statfs().blocks_free > 0 {
+            file.write_at(&[1; 1024], KIB).expect("it has blocks");
+        }
+    }
+    assert_eq!(fs.statfs().blocks_free, 0);
+    let data = vec![7; LEN];
+    file.write_at(&data, KIB).expect("it is allocated");
+    let mut found = vec![1; 40 << 20];
+    file.read_at(&mut found, 0).expect("it is there");
+    let (before, rest) = found.split_at(KIB as usize);
+    assert_all(before, 0);
+    assert_all(&rest[..LEN], 7);
+    assert_all(&rest[LEN..], 0);
+    drop((file, filler, many));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }
 
 // A write of more blocks than an extent has begins in the middle of a cluster, and is cut in the middle of another.

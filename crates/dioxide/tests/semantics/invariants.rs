@@ -513,7 +513,7 @@ fn d17_append_and_a_write_at_the_end_are_one_after_the_other() {
         hold.wait_for(1);
         let other = file.clone();
         let written = start(move || other.write_at(&blocks(2, 1), 0));
-        std::thread::sleep(A_WHILE);
+        assert!(!hold.wait_for_timeout(2, A_WHILE), "{policy}");
         hold.release();
         finish(&appended).expect("room");
         finish(&written).expect("room");
