@@ -100,25 +100,43 @@ fn is_held(hold: &Hold) -> bool {
     hold.wait_for_timeout(1, SOON)
 }
 
-/// It was to be freed with its name, and so was all that it had when that was looked at: the block of attributes that it
-/// got after stayed behind.
-#[test]
-fn file_that_gets_attributes_while_its_last_name_goes_leaves_nothing() {
-    let bed = Bed::new();
+/// Removes `/from/file`, and does something in between, when it was looked at and has its name still. Nothing stays of it.
+fn while_its_name_goes(bed: Bed, change: impl FnOnce(&Fs)) {
     let fs = &bed.fs;
     fs.metadata("/from/file").expect("it is there");
     let hold = bed.hold(bed.place_of("/from"));
     scope(|scope| {
         let unlink = scope.spawn(|| fs.remove_file("/from/file"));
         assert!(is_held(&hold));
-        let set = fs.set_xattr("/from/file", "user.t", &[7; 300], XattrMode::Set);
-        set.expect("its name is there still");
+        change(fs);
         hold.release();
         unlink.join().expect("no panic").expect("it is there");
     });
     fs.sync().expect("a sync");
     assert_eq!(fs.statfs(), bed.free);
     bed.end();
+}
+
+/// It was to be freed with its name, and so was all that it had when that was looked at: the block of attributes that it
+/// got after stayed behind.
+#[test]
+fn file_that_gets_attributes_while_its_last_name_goes_leaves_nothing() {
+    while_its_name_goes(Bed::new(), |fs| {
+        let set = fs.set_xattr("/from/file", "user.t", &[7; 300], XattrMode::Set);
+        set.expect("its name is there still");
+    });
+}
+
+/// What it freed at once was what it had when that was looked at: the transaction had no room for more.
+#[test]
+fn file_that_gets_blocks_while_its_last_name_goes_leaves_nothing() {
+    let bed = Bed::of(&["-g", "256", "-O", "^flex_bg", "-N", "1024"]);
+    while_its_name_goes(bed, |fs| {
+        let file = OpenOptions::new().write(true).open(fs, "/from/file");
+        let file = file.expect("its name is there still");
+        let most_groups = file.allocate(FallocateMode::Allocate, 0, 6 << 20);
+        most_groups.expect("room");
+    });
 }
 
 /// It read what had been a block of the symlink, as a path.
@@ -175,29 +193,6 @@ fn way_up_from_a_directory_that_was_removed_is_not_there() {
     let found = node.lookup(b"..").map_err(|error| error.errno());
     assert_eq!(found.map(drop), Err(libc::ENOENT));
     drop(node);
-    bed.end();
-}
-
-/// What it freed at once was what it had when that was looked at: the transaction had no room for more.
-#[test]
-fn file_that_gets_blocks_while_its_last_name_goes_leaves_nothing() {
-    let bed = Bed::of(&["-g", "256", "-O", "^flex_bg", "-N", "1024"]);
-    let fs = &bed.fs;
-    fs.metadata("/from/file").expect("it is there");
-    let hold = bed.hold(bed.place_of("/from"));
-    scope(|scope| {
-        let unlink = scope.spawn(|| fs.remove_file("/from/file"));
-        assert!(is_held(&hold));
-        let file = OpenOptions::new().write(true).open(fs, "/from/file");
-        let file = file.expect("its name is there still");
-        let most_groups = file.allocate(FallocateMode::Allocate, 0, 6 << 20);
-        most_groups.expect("room");
-        drop(file);
-        hold.release();
-        unlink.join().expect("no panic").expect("it is there");
-    });
-    fs.sync().expect("a sync");
-    assert_eq!(fs.statfs(), bed.free);
     bed.end();
 }
 
