@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Fixture, command, coreutils, dioxide};
@@ -474,6 +474,31 @@ fn acl_entry(tag: u16, rights: u16, id: u32) -> Vec<u8> {
     .concat()
 }
 
+/// Packs a folder, and makes another one to unpack into, for a user who has no other rights; the image.
+fn pack_for_a_user(disk: &Fixture, from: &Path, to: &Path) -> PathBuf {
+    let image = disk.beside("made.img");
+    dioxide([
+        OsStr::new("pack"),
+        OsStr::new("-q"),
+        from.as_os_str(),
+        image.as_os_str(),
+    ])
+    .text();
+    fs::create_dir(to).unwrap();
+    chown(to, Some(1234), Some(1234)).unwrap();
+    for path in [&disk.beside(""), &image] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    image
+}
+
+/// What `dioxide` prints for that user.
+fn as_the_user(words: &[&str]) -> String {
+    let user = ["--reuid=1234", "--regid=1234", "--clear-groups"];
+    let program = [env!("CARGO_BIN_EXE_dioxide")];
+    coreutils("setpriv", &[&user[..], &program, words].concat())
+}
+
 #[test]
 fn attributes_of_what_its_owner_may_not_write_are_unpacked_without_root() {
     need_root!();
@@ -487,31 +512,15 @@ fn attributes_of_what_its_owner_may_not_write_are_unpacked_without_root() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o555)).unwrap();
         chown(&path, Some(1234), Some(1234)).unwrap();
     }
-    let image = disk.beside("made.img");
-    dioxide([
-        OsStr::new("pack"),
-        OsStr::new("-q"),
-        from.as_os_str(),
-        image.as_os_str(),
-    ])
-    .text();
-    fs::create_dir(&to).unwrap();
-    chown(&to, Some(1234), Some(1234)).unwrap();
-    for path in [&disk.beside(""), &image] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    let image = pack_for_a_user(&disk, &from, &to);
     let unpack = [
-        "--reuid=1234",
-        "--regid=1234",
-        "--clear-groups",
-        env!("CARGO_BIN_EXE_dioxide"),
         "unpack",
         "--exclude",
         "/lost+found",
         image.to_str().unwrap(),
         to.to_str().unwrap(),
     ];
-    assert_eq!(coreutils("setpriv", &unpack), "");
+    assert_eq!(as_the_user(&unpack), "");
     for name in ["dir", "file"] {
         let mut value = [0; 8];
         let len = rustix::fs::getxattr(to.join(name), "user.k", &mut value[..]).unwrap();
@@ -526,21 +535,9 @@ fn files_without_any_permission_are_replaced_without_root() {
     let disk = Fixture::new();
     let [from, to] = ["from", "to"].map(|name| disk.beside(name));
     fs::create_dir(&from).unwrap();
-    fs::create_dir(&to).unwrap();
     fs::write(from.join("file"), "x").unwrap();
     fs::set_permissions(from.join("file"), fs::Permissions::from_mode(0o000)).unwrap();
-    let image = disk.beside("made.img");
-    dioxide([
-        OsStr::new("pack"),
-        OsStr::new("-q"),
-        from.as_os_str(),
-        image.as_os_str(),
-    ])
-    .text();
-    chown(&to, Some(1234), Some(1234)).unwrap();
-    for path in [&disk.beside(""), &image] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    let image = pack_for_a_user(&disk, &from, &to);
     let (image, to) = (image.to_str().unwrap(), to.to_str().unwrap());
     let file = format!("{image}:/file");
     let unpack = ["unpack", "--merge", "--exclude", "/lost+found", image, to];
@@ -550,10 +547,7 @@ fn files_without_any_permission_are_replaced_without_root() {
         &["cp", "-a", &file, to],
         &["cp", &file, to],
     ] {
-        let user = ["--reuid=1234", "--regid=1234", "--clear-groups"];
-        let program = [env!("CARGO_BIN_EXE_dioxide")];
-        let all = [&user[..], &program, words].concat();
-        assert_eq!(coreutils("setpriv", &all), "", "{words:?}");
+        assert_eq!(as_the_user(words), "", "{words:?}");
         let made = fs::metadata(format!("{to}/file")).unwrap();
         assert_eq!((made.mode() & 0o7777, made.uid()), (0, 1234), "{words:?}");
         assert_eq!(fs::read(format!("{to}/file")).unwrap(), b"x", "{words:?}");

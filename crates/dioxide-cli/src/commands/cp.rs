@@ -85,8 +85,8 @@ pub(super) struct Copier {
     links: HashMap<Identity, (Location, Identity)>,
     /// The other way: of which file a copy is the one in `links`, so that it can be forgotten when another takes its place.
     linked: HashMap<Identity, Identity>,
-    /// If it is asked for, which files were copied, and how they were.
-    pub copied: Option<HashMap<Identity, Stamp>>,
+    /// If it is asked for: how the files were that were copied.
+    pub stamps: Option<HashMap<Identity, Stamp>>,
     /// For each directory that is entered: whether it was made.
     made: Vec<bool>,
     /// Directories that copies go into, which are not copied themselves.
@@ -112,7 +112,7 @@ impl Copier {
             attributes: Attributes::new(&options),
             links: HashMap::new(),
             linked: HashMap::new(),
-            copied: None,
+            stamps: None,
             made: Vec::new(),
             receiving: HashSet::new(),
             given: Given::default(),
@@ -284,9 +284,9 @@ impl Copier {
                 self.linked.insert(copy.identity, facts.identity);
             }
         }
-        if let Some(copied) = &mut self.copied {
+        if let Some(stamps) = &mut self.stamps {
             // Other names get the copy of the first, which has what the file was then.
-            copied.entry(facts.identity).or_insert(facts.stamp());
+            stamps.entry(facts.identity).or_insert(facts.stamp());
         }
         if visit.depth == 0 {
             self.given.add(place);

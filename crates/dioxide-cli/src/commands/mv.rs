@@ -45,7 +45,7 @@ pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status
         copied: Vec::new(),
         report: Report::new(telling, out),
     };
-    mover.copier.copied = Some(HashMap::new());
+    mover.copier.stamps = Some(HashMap::new());
     for source in &sources {
         interrupt::check()?;
         let place = destination.place(source.name());
@@ -148,7 +148,7 @@ impl Mover<'_> {
                 remove_tree(target, &mut quiet)?
             }
             Location::Host(_) => {
-                removal::remove(source, self.copier.copied.get_or_insert_default())?
+                removal::remove(source, self.copier.stamps.get_or_insert_default())?
             }
         };
         match removed {
