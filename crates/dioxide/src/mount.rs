@@ -47,7 +47,7 @@ use mmp::Protection;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zone::Zones;
 
@@ -96,8 +96,6 @@ pub(crate) struct Mount {
     pub(crate) workers: Workers,
     /// For deferred completions.
     pub(crate) ioend: Workers,
-    /// For what refuses writes later.
-    me: Weak<Mount>,
     /// What reading directories needs of the superblock.
     pub(crate) dir_format: DirFormat,
     descs: DescTable,

@@ -327,12 +327,12 @@ mod tests {
         thread::scope(|scope| {
             let told = scope.spawn(|| lose(&fence, &stop, Error::Busy("somebody else has it")));
             while write().is_ok() {}
-            fence
-                .read_at(0, &mut Buf::zeroed(4096))
-                .expect("it is there");
-            assert!(!told.is_finished(), "there is nobody to tell yet");
+            let (read, early) = (fence.read_at(0, &mut Buf::zeroed(4096)), told.is_finished());
+            // Before anything that may fail: it waits for that.
             *stop.stopped.lock() = true;
             stop.changed.notify_all();
+            read.expect("it is there");
+            assert!(!early, "there is nobody to tell yet");
         });
     }
 

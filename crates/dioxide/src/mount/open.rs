@@ -36,7 +36,7 @@ use dioxide_journal::buffer::BufferCache;
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 /// What can be read. Of encrypted files all but content and names.
 const INCOMPAT: Incompat = known::INCOMPAT
@@ -99,7 +99,6 @@ impl Mount {
             mount.clear_orphans();
         }
         let mount = Arc::new_cyclic(|weak| {
-            mount.me = weak.clone();
             mount.fence.guard(weak);
             mount
         });
@@ -169,7 +168,6 @@ impl Mount {
             counts: None,
             cache: BufferCache::new(device.clone(), block_bytes as usize, options.metadata_cache),
             mmp: None,
-            me: Weak::new(),
             writer: OnceLock::new(),
             starting: Mutex::new(()),
             failed: OnceLock::new(),

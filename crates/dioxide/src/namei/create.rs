@@ -309,10 +309,8 @@ impl Mount {
         if inode.file_type() != crate::FileType::Symlink {
             return Ok(path.to_vec());
         }
-        let target = match self.read_link(&inode) {
-            // Something else has the name now, or nothing.
-            Err(Error::NotFound(_)) if inode.has_ended() => return Ok(path.to_vec()),
-            target => target?,
+        let Some(target) = self.living_target(&inode)? else {
+            return Ok(path.to_vec());
         };
         let dir = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
         Ok(match target.first() {

@@ -39,10 +39,8 @@ impl Mount {
     pub(crate) fn lookup_link(&self, path: &[u8]) -> Result<Vec<u8>> {
         loop {
             let inode = self.lookup(path, false)?;
-            match self.read_link(&inode) {
-                // Something else has the name now, or nothing.
-                Err(Error::NotFound(_)) if inode.has_ended() => {}
-                target => return target,
+            if let Some(target) = self.living_target(&inode)? {
+                return Ok(target);
             }
         }
     }
@@ -284,10 +282,9 @@ impl Walk<'_> {
                     self.way.push(child);
                     break;
                 }
-                match self.follow(&child) {
-                    // Something else has the name now, or nothing.
-                    Err(Error::NotFound(_)) if child.has_ended() => {}
-                    target => return target.map(Some),
+                let target = self.follow(&child)?;
+                if target.is_some() {
+                    return Ok(target);
                 }
             },
         }
@@ -315,16 +312,19 @@ impl Walk<'_> {
         Ok(child)
     }
 
-    fn follow(&mut self, symlink: &Inode) -> Result<Vec<u8>> {
+    /// The target of a symlink; none if it was removed meanwhile.
+    fn follow(&mut self, symlink: &Inode) -> Result<Option<Vec<u8>>> {
         if self.symlinks == MAX_SYMLINKS {
             return Err(Error::TooManySymlinks(self.name()));
         }
-        let target = self.mount.read_link(symlink)?;
+        let Some(target) = self.mount.living_target(symlink)? else {
+            return Ok(None);
+        };
         self.symlinks += 1;
         if target.first() == Some(&b'/') {
             self.way.truncate(1);
         }
-        Ok(target)
+        Ok(Some(target))
     }
 }
 

@@ -271,9 +271,8 @@ impl Mount {
         let at_once = victim.at_once
             && !self.has_attributes(inode)
             && inode.end_if_closed()
-            && self.is_quiet(victim)
-            && self.emptying_credits(inode)? <= victim.credits;
-        if at_once && self.empties(writer, handle, inode, &lock)? {
+            && self.is_quiet(victim);
+        if at_once && self.empties(writer, handle, inode, &lock, victim.credits)? {
             self.write_ended(handle, inode, &lock)?;
             drop(lock);
             self.free_inode(writer, handle, inode)?;
@@ -295,17 +294,19 @@ impl Mount {
         })
     }
 
-    /// Frees a file's blocks if that fits into the transaction, else some of them. Whether it has none now.
+    /// Frees a file's blocks if that fits into the transaction, else some of them, and none if it takes more than
+    /// `most` credits. Whether it has none now.
     pub(crate) fn empties(
         &self,
         writer: &Writer,
         handle: &mut Handle<'_>,
         inode: &Inode,
         lock: &crate::map::MapGuard<'_>,
+        most: u32,
     ) -> Result<bool> {
         let credits = self.emptying_credits(inode)?;
-        if credits == 0 {
-            return Ok(true);
+        if credits == 0 || credits > most {
+            return Ok(credits == 0);
         }
         let all = 0..self.map_end(inode);
         let progress = self.change_map(

@@ -14,6 +14,15 @@ impl Mount {
     /// [`Error::Invalid`] if it is no symlink, [`Error::NotFound`] if it was removed meanwhile; as [`Inode::check_readable`];
     /// damage.
     pub(crate) fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
+        let removed = || Error::NotFound(format!("inode {}, removed", inode.ino));
+        self.living_target(inode)?.ok_or_else(removed)
+    }
+
+    /// As [`Mount::read_link`]; none if it was removed meanwhile: something else may have its name.
+    ///
+    /// # Errors
+    /// As [`Mount::read_link`].
+    pub(crate) fn living_target(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
         if inode.file_type() != FileType::Symlink {
             return Err(Error::Invalid(format!("inode {} is no symlink", inode.ino)));
         }
@@ -21,8 +30,8 @@ impl Mount {
         let target = self.target(inode);
         match inode.has_ended() {
             // What was read may be another file's by now.
-            true => Err(Error::NotFound(format!("inode {}, removed", inode.ino))),
-            false => target,
+            true => Ok(None),
+            false => target.map(Some),
         }
     }
 

@@ -441,7 +441,7 @@ impl Mount {
         let credits = ORPHAN_CREDITS + INODE_CREDITS + InodeAllocator::FREE_CREDITS;
         let emptying = self.emptying_credits(inode)?;
         let mut handle = writer.begin(credits + emptying)?;
-        let is_empty = self.empties(writer, &mut handle, inode, &inode.map.lock())?;
+        let is_empty = self.empties(writer, &mut handle, inode, &inode.map.lock(), emptying)?;
         if !is_empty {
             handle.stop()?;
             self.remove_blocks(writer, inode, 0..self.map_end(inode))?;

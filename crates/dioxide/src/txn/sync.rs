@@ -26,8 +26,6 @@ impl Mount {
     pub(crate) fn sync_inode(&self, inode: &Inode, data_only: bool) -> Result<()> {
         if !data_only {
             self.write_times(inode)?;
-        }
-        if !data_only {
             // Who has taken the times to write them is done with it then, and they belong to his transaction.
             drop(inode.map.lock());
         }

@@ -148,7 +148,7 @@ fn removed_file_that_was_truncated_in_steps_is_freed_by_whom_it_is_left_to() {
     }
 }
 
-/// As above, and then it gets a name: what the truncate had still to free was forgotten.
+/// As above, and then it gets a name: nothing is left to be done with it.
 #[test]
 fn file_that_gets_a_name_after_a_truncate_in_steps_is_no_orphan() {
     for features in FEATURES {
