@@ -233,8 +233,8 @@ impl Node {
         match self.leaf(word) {
             Some(leaf) if leaf.holds(what, blocks.len() as u32) => {
                 leaf.put(blocks, what);
-                let first = self.piece_of(word, 0).word();
-                let last = self.piece_of(word, SPAN_BLOCKS - 1).word();
+                let first = self.piece_of(span, word, 0).word();
+                let last = self.piece_of(span, word, SPAN_BLOCKS - 1).word();
                 // The last block first: who appends is spared looking at all before it.
                 if last == first.after(u64::from(SPAN_BLOCKS) - 1)
                     && 1 + leaf.continuing(0, first) == SPAN_BLOCKS
@@ -265,9 +265,9 @@ impl Node {
     /// Changes a part of a span whose word leads to no leaf that can take it.
     fn rewrite(&self, span: u32, word: Word, changed: Range<u32>, what: Word) {
         let behind = changed.end..SPAN_BLOCKS;
-        let mut runs = self.runs_of(word, 0..changed.start);
+        let mut runs = self.runs_of(span, word, 0..changed.start);
         runs.push((changed, what));
-        runs.extend(self.runs_of(word, behind));
+        runs.extend(self.runs_of(span, word, behind));
         let (_, first) = runs[0];
         let is_one =
             |(blocks, word): &(Range<u32>, Word)| *word == first.after(blocks.start.into());
@@ -290,11 +290,11 @@ impl Node {
     }
 
     /// What a span's word says of some of its blocks.
-    fn runs_of(&self, word: Word, blocks: Range<u32>) -> Runs {
+    fn runs_of(&self, span: u32, word: Word, blocks: Range<u32>) -> Runs {
         let mut runs = Runs::new();
         let mut at = blocks.start;
         while at < blocks.end {
-            let piece = self.piece_of(word, at);
+            let piece = self.piece_of(span, word, at);
             let end = blocks.end.min(at + piece.len);
             runs.push((at..end, piece.word()));
             at = end;

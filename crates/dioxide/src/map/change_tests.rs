@@ -413,7 +413,12 @@ fn region_in_many_runs_that_lists_hold_is_lists_until_it_changes() {
     let runs: Vec<Run> = (0..90)
         .map(|i| {
             let start = i * 40 + if i < 36 { 0 } else { 600 };
-            run(start, 2 + i % 30, 90_000 - u64::from(i) * 31, i % 7 == 0)
+            run(
+                start,
+                2 + i % 30,
+                900_000_000 - u64::from(i) * 100_031,
+                i % 7 == 0,
+            )
         })
         .collect();
     let mut pair = Pair::loaded(&runs);
@@ -432,12 +437,79 @@ fn region_in_many_runs_that_lists_hold_is_lists_until_it_changes() {
 
 #[cfg_attr(not(loom), test)]
 fn region_with_one_span_of_more_runs_than_a_list_holds_is_no_lists() {
-    let dense = (0..40).map(|i| run(i * 4, 2, 90_000 - u64::from(i) * 300, false));
-    let sparse = (8..60).map(|i| run(i * 50, 25, 60_000 - u64::from(i) * 500, false));
+    let dense = (0..40).map(|i| run(i * 4, 2, 90_000_000 - u64::from(i) * 300, false));
+    let sparse = (8..60).map(|i| run(i * 50, 25, 60_000_000 - u64::from(i) * 500_000, false));
     let pair = Pair::loaded(&dense.chain(sparse).collect::<Vec<_>>());
     assert_eq!(pair.region_word().tag(), Word::NODE);
     assert_eq!(pair.span_word(0).tag(), Word::NARROW);
     pair.check_all();
+}
+
+#[cfg_attr(not(loom), test)]
+fn region_in_few_runs_near_each_other_is_lines_until_it_changes() {
+    // Most halves of spans have some runs, in any order. The third span lies elsewhere in part, the fourth is a hole, the fifth has
+    // unwritten blocks, one half has as many runs as a line holds and one has more, one ends with a run of its last block, and the
+    // first run lies in the first block of the device.
+    let mut runs = vec![run(0, 1, 0, false)];
+    runs.extend((1..50).map(|i| run(i * 26, 26, 60_000 - u64::from(i) * 900, false)));
+    runs.push(run(1300, 90, 5_000_000, false));
+    runs.extend((40..60).map(|i| run(i * 52, 40, 10_000 + u64::from(i) * 100, i % 3 == 0)));
+    runs.extend((0..16).map(|i| {
+        run(
+            3328 + i * 16,
+            16 - i / 15,
+            9000 + u64::from(i * 7 % 16) * 40,
+            false,
+        )
+    }));
+    runs.push(run(3583, 1, 70_000, false));
+    runs.extend((0..18).map(|i| run(3584 + i * 14, 14, 9000 + u64::from(i * 7 % 17) * 40, false)));
+    runs.extend((40..340).map(|i| run(i * 100, 100, 400_000 + u64::from(i * 7 % 31) * 300, false)));
+    let mut pair = Pair::loaded(&runs);
+    assert_eq!(pair.region_word().tag(), Word::LINES);
+    let end = 80 * SPAN_BLOCKS;
+    pair.check_all();
+    pair.check_written_blocks(end);
+    pair.set_run(run(1290, 30, 77, false));
+    assert_eq!(pair.region_word().tag(), Word::NODE);
+    pair.check_all();
+    pair.check_written_blocks(end);
+    let mut pair = Pair::loaded(&runs);
+    pair.set_hole(5..700);
+    assert_eq!(pair.region_word().tag(), Word::NODE);
+    pair.check_all();
+    pair.check_written_blocks(end);
+}
+
+#[cfg_attr(not(loom), test)]
+fn span_of_two_runs_needs_no_leaf_until_it_changes() {
+    let two = |second: Run| [run(0, 700, 40_000, false), second];
+    for (second, tag) in [
+        (run(700, 600, 9, false), Word::PAIR),
+        (run(700, 600, 40_000 + (1 << 31), false), Word::PAIR),
+        // Too far, too short, unwritten, behind a hole.
+        (run(700, 600, 1 << 40, false), Word::WIDE),
+        (run(700, 300, 9, false), Word::FEW),
+        (run(700, 600, 9, true), Word::FEW),
+        (run(701, 600, 9, false), Word::FEW),
+    ] {
+        let pair = Pair::loaded(&two(second));
+        assert_eq!(pair.span_word(1).tag(), tag, "{second:?}");
+        pair.check_all();
+        pair.check_written_blocks(3 * SPAN_BLOCKS);
+        assert_eq!(pair.map.written_run(600, 99), Some(40_600));
+        assert_eq!(pair.map.written_run(600, 100), None);
+    }
+    let mut pair = Pair::loaded(&two(run(700, 600, 9, false)));
+    pair.set_run(run(690, 20, 100, true));
+    pair.check_all();
+    assert_eq!(pair.span_word(1).tag(), Word::LIVE);
+    pair.set_run(run(0, 1300, 40_000, false));
+    pair.check_all();
+    pair.check_written_blocks(3 * SPAN_BLOCKS);
+    // Whoever has the word that the region had finds what is there now.
+    let node = pair.map.first.node.get().expect("it was changed in part");
+    assert_eq!(node.written_in_pairs(800), Some(40_800));
 }
 
 /// Most blocks lie near their neighbours. The third span has some that do not, the fourth is a hole, the fifth has unwritten
@@ -580,7 +652,7 @@ fn old_word_of_a_span_leads_to_nothing_that_was_never_there() {
     pair.check_all();
     let node = pair.map.first.node.get().expect("it was changed in part");
     for block in 0..512 {
-        let piece = node.piece_of(old, block);
+        let piece = node.piece_of(0, old, block);
         let was = piece.kind == MapKind::Mapped && piece.pblk + 1 == first + u64::from(block);
         assert!(piece.kind == MapKind::Hole || was, "block {block}");
     }

@@ -72,7 +72,7 @@ pub(super) struct SpanBlocks<'a> {
 
 impl SpanBlocks<'_> {
     /// First block in the span, length and address of a run as far as it lies in the span.
-    fn clip(&self, run: &Run) -> (u32, u32, u64) {
+    pub(super) fn clip(&self, run: &Run) -> (u32, u32, u64) {
         let from = run.lblk.0.max(self.start);
         let to = (run.lblk.0 + run.len).min(self.start + SPAN_BLOCKS);
         (

@@ -6,8 +6,8 @@
 //!
 //! - a **region** is 2^18 blocks (1 GiB of 4 KiB blocks). A region that is one run, or nothing but
 //!   hole, is one word. Otherwise it has a node of
-//! - 512 **spans** of 512 blocks each. A span that is one run or hole, or hole behind one run, is one word. Otherwise it has
-//!   a leaf of
+//! - 512 **spans** of 512 blocks each. A span that is one run or hole, or hole behind one run, is one word; one that is two
+//!   runs is a word and the distance of the second. Otherwise it has a leaf of
 //! - 512 block addresses, four bytes each, relative to a base; or, while a span that was never
 //!   changed has at most 32 runs and holes, a list of them that is searched by comparing with all at once.
 //!   Block by block, a moderately fragmented file's map would not stay in the cache beside the data.
@@ -15,6 +15,7 @@
 //! A region with more runs than such lists hold is **flat** when it is read: block by block from its start to its
 //! end, in one array, so that a lookup does without the span, whose word is in no near cache either.
 //! Such arrays lie in large pages ([`Table`](dioxide_block::mem::Table)). One with four runs and more in each span, on average, is
+//! **lines** if its runs are few and near enough for a cache line per half a span, beside the leaves; or
 //! **near** if most of its blocks lie near their neighbours: a byte per block, and leaves beside for what that cannot say. Otherwise
 //! it is **lists**, one for each span, as long as they hold the runs. A change makes a node of spans of any of them.
 //!
@@ -27,7 +28,7 @@
 //! |---|---|
 //! | [`word`] | words and entries |
 //! | [`region`], [`node`] | the two levels, and finding a block in them |
-//! | [`leaf`], [`near`], [`live`] | leaves made from the disk's runs, and by changes |
+//! | [`leaf`], [`line`], [`near`], [`live`] | leaves made from the disk's runs, and by changes |
 //! | [`change`] | the lock, and every transition |
 //!
 //! Invariants: everything that a word leads to was filled in before the word was stored, and is not
@@ -45,6 +46,7 @@ mod change_tests;
 #[cfg(not(loom))]
 pub(crate) mod indirect;
 mod leaf;
+mod line;
 mod live;
 #[cfg(not(loom))]
 pub(crate) mod load;
@@ -444,11 +446,13 @@ mod tests {
 
     prop_compose! {
         /// Ascending runs over a few regions, fragmented here and long there.
-        fn any_runs()(steps in prop::collection::vec((0u32..900, 1u32..1200, 1u64..1 << 33, any::<bool>(), 0u8..8), 1..60)) -> Vec<Run> {
+        fn any_runs()(steps in prop::collection::vec((0u32..900, 1u32..1200, 1u64..1 << 33, any::<bool>(), 0u8..8), 1..60), near in any::<bool>()) -> Vec<Run> {
             let mut at = 0u32;
             steps.into_iter().map(|(gap, len, pblk, unwritten, scale)| {
                 let scale = if scale == 0 { 300 } else { 1 };
                 let lblk = at + gap * u32::from(scale > 1 || gap > 400);
+                let pblk = if near { pblk % 50_000 } else { pblk };
+                let len = if near { len.div_ceil(8) } else { len };
                 at = lblk + len * scale;
                 run(lblk, len * scale, pblk, unwritten)
             }).collect()

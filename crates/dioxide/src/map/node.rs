@@ -7,6 +7,7 @@
 //! was, or is, of that block.
 
 use super::leaf::{FEW, Few, SpanBlocks};
+use super::line::{Line, QUARTERS};
 use super::live::Leaves;
 use super::near::Near;
 use super::word::{Narrow, Piece, Wide, Word, base_between, is_written, kind_of};
@@ -24,7 +25,11 @@ type Table<T> = Box<[T]>;
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) spans: Box<[AtomicU64; 1 << NODE_BITS]>,
+    /// Of spans that are pairs: how much farther than behind the first run the second lies. Of all spans or none.
+    shifts: Vec<i32>,
     few: Vec<Few>,
+    /// Of all spans or none, beside what their words say.
+    lines: Vec<Line>,
     /// Of all spans or none; of a whole region in a large page.
     near: Table<Near>,
     /// A MiB, in a large page, where the whole region is flat.
@@ -39,8 +44,11 @@ impl Node {
     pub(super) fn of_runs(runs: &[Run]) -> (Box<Node>, Word) {
         let mut leaves = Made::default();
         let (word, words) = leaves.add_whole(runs).unwrap_or_else(|| {
-            let words = spans_of(runs).map(|span| leaves.add_span(&span)).collect();
-            (Word::new(Word::NODE, 0), words)
+            let words = leaves.add_spans(runs);
+            let pairs = words.iter().filter(|word| word.tag() == Word::PAIR);
+            let many = 8 * pairs.count() > words.len();
+            let tag = if many { Word::PAIRS } else { Word::NODE };
+            (Word::new(tag, 0), words)
         });
         let spans = Box::new(std::array::from_fn(|span| {
             AtomicU64::new(words.get(span).unwrap_or(&Word::HOLE).0)
@@ -49,7 +57,9 @@ impl Node {
         leaves.wide.shrink_to_fit();
         let node = Box::new(Node {
             spans,
+            shifts: leaves.shifts,
             few: leaves.few,
+            lines: leaves.lines,
             near: leaves.near.into(),
             narrow: leaves.narrow.into(),
             wide: leaves.wide,
@@ -62,6 +72,34 @@ impl Node {
     #[inline(always)]
     fn span(&self, within: u32) -> Word {
         Word(self.spans[(within >> SPAN_BITS) as usize].load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn shift(&self, span: u32) -> i32 {
+        self.shifts.get(span as usize).copied().unwrap_or(0)
+    }
+
+    /// [`Node::written_block`] where the region's word is `pairs`. Whether the span is one and, if so, on which side the block is, is
+    /// not foreseeable: no branch depends on it.
+    #[inline(always)]
+    pub(super) fn written_in_pairs(&self, within: u32) -> Option<u64> {
+        let (word, block) = (self.span(within), within % SPAN_BLOCKS);
+        if word.tag() & !Word::PAIR != Word::MAPPED {
+            return self.written_elsewhere(within);
+        }
+        let behind = word.tag() == Word::PAIR && block >= word.leaf_number() as u32;
+        let shift = self.shift(within >> SPAN_BITS) & -i32::from(behind);
+        Some((word.base() + u64::from(block)).wrapping_add_signed(shift.into()))
+    }
+
+    /// [`Node::written_block`] where the region's word is `lines`.
+    #[inline(always)]
+    pub(super) fn written_in_lines(&self, lines: Word, within: u32) -> Option<u64> {
+        let line = self.lines.get((within >> SPAN_BITS) as usize)?;
+        match line.entry(within % SPAN_BLOCKS) {
+            0 => self.written_elsewhere(within),
+            entry => Some(lines.base() + u64::from(entry) - 1),
+        }
     }
 
     /// [`Node::written_block`] where the region's word is `flat`.
@@ -83,7 +121,7 @@ impl Node {
     pub(super) fn written_in_near(&self, near: Word, within: u32) -> Option<u64> {
         let leaf = self.near.get((within >> SPAN_BITS) as usize)?;
         match leaf.entry(within % SPAN_BLOCKS) {
-            0 => self.written_elsewhere(self.span(within), within % SPAN_BLOCKS),
+            0 => self.written_elsewhere(within),
             entry => Some(near.base() + u64::from(entry) - 1),
         }
     }
@@ -95,7 +133,7 @@ impl Node {
             Word::MAPPED => return Some(word.0 + u64::from(block)),
             Word::FEW => self.few[word.leaf_number()].entry(block),
             Word::NARROW => self.narrow[word.leaf_number()][block as usize].load(Ordering::Acquire),
-            _ => return self.written_elsewhere(word, block),
+            _ => return self.written_elsewhere(within),
         };
         written(word.base(), entry)
     }
@@ -103,24 +141,25 @@ impl Node {
     /// [`Node::written_block`] in a span of another kind. Not inlined: one `match` over all kinds
     /// becomes a jump through a table, which costs the frequent ones more than their comparisons.
     #[inline(never)]
-    fn written_elsewhere(&self, word: Word, block: u32) -> Option<u64> {
+    fn written_elsewhere(&self, within: u32) -> Option<u64> {
+        let (word, block) = (self.span(within), within % SPAN_BLOCKS);
         if word.tag() == Word::LIVE {
             let entry = self.live.leaf(word.leaf_number())[block as usize].load(Ordering::Acquire);
             return written(word.base(), entry);
         }
-        let piece = self.piece_of(word, block);
+        let piece = self.piece_of(within >> SPAN_BITS, word, block);
         (piece.kind == MapKind::Mapped).then_some(piece.pblk)
     }
 
     #[inline(always)]
     pub(super) fn piece(&self, within: u32) -> Piece {
-        self.piece_of(self.span(within), within % SPAN_BLOCKS)
+        self.piece_of(within >> SPAN_BITS, self.span(within), within % SPAN_BLOCKS)
     }
 
     /// As [`Node::piece`], with all of its span that continues it.
     pub(super) fn run(&self, within: u32) -> Piece {
         let (word, block) = (self.span(within), within % SPAN_BLOCKS);
-        let piece = self.piece_of(word, block);
+        let piece = self.piece_of(within >> SPAN_BITS, word, block);
         let more = match self.leaf(word) {
             Some(leaf) => leaf.continuing(block, piece.word()),
             None if word.tag() == Word::NEAR => self.near[word.leaf_number()].continuing(block),
@@ -130,9 +169,9 @@ impl Node {
         Piece { len, ..piece }
     }
 
-    /// What a block is in the span that `word` is of.
+    /// What a block is in a span that `word` is of.
     #[inline(always)]
-    pub(super) fn piece_of(&self, word: Word, block: u32) -> Piece {
+    pub(super) fn piece_of(&self, span: u32, word: Word, block: u32) -> Piece {
         let number = word.leaf_number();
         match word.tag() {
             Word::MAPPED | Word::UNWRITTEN => Piece {
@@ -140,6 +179,7 @@ impl Node {
                 pblk: word.address() + u64::from(block),
                 len: SPAN_BLOCKS - block,
             },
+            Word::PAIR => Piece::of_pair(word, self.shift(span), block),
             Word::FEW => self.few[number].piece(word.base(), block),
             Word::NARROW => Piece::of_narrow(&self.narrow[number], word.base(), block),
             Word::NEAR => Piece::of_entry(word.base(), self.near[number].entry(block), 0, 1),
@@ -158,7 +198,9 @@ const MANY: usize = 4;
 /// Leaves while they are made.
 #[derive(Default)]
 struct Made {
+    shifts: Vec<i32>,
     few: Vec<Few>,
+    lines: Vec<Line>,
     near: Vec<Near>,
     narrow: Vec<Narrow>,
     wide: Vec<Wide>,
@@ -176,6 +218,9 @@ impl Made {
         let lowest = runs.iter().map(|run| run.pblk.0).min()?;
         let highest = runs.iter().map(Run::last_address).max()?;
         let base = base_between(lowest, highest)?;
+        if let Some(words) = self.add_lines(runs, base) {
+            return Some((Word::leaf(Word::LINES, 0, base), words));
+        }
         if let Some(words) = self.add_near(runs, base) {
             return Some((Word::leaf(Word::NEAR, 0, base), words));
         }
@@ -189,6 +234,25 @@ impl Made {
         // Both have the same tag in the word of a span.
         let words = (0..count).map(|span| Word::leaf(tag, span, base)).collect();
         Some((Word::leaf(tag, 0, base), words))
+    }
+
+    /// Lines for all spans, beside what [`Made::add_spans`] makes, if no more than every eighth of them leaves written blocks to that.
+    fn add_lines(&mut self, runs: &[Run], base: u64) -> Option<Vec<Word>> {
+        let spans = spans_of(runs);
+        let most = spans.len() * QUARTERS / 8;
+        let mut incomplete = 0;
+        let mut lines = Vec::with_capacity(spans.len());
+        for span in spans {
+            let leaf = span.narrow(base);
+            let line = Line::of(&leaf);
+            incomplete += line.incomplete(&leaf);
+            if incomplete > most {
+                return None;
+            }
+            lines.push(line);
+        }
+        self.lines = lines;
+        Some(self.add_spans(runs))
     }
 
     /// Leaves of a byte per block for all spans, and beside them others for spans of which those do not say all, if these are no
@@ -216,6 +280,30 @@ impl Made {
         Some(words)
     }
 
+    /// The words of all spans, each with the smallest leaf that can say what it is, if it needs one.
+    fn add_spans(&mut self, runs: &[Run]) -> Vec<Word> {
+        spans_of(runs).map(|span| self.add_span(&span)).collect()
+    }
+
+    /// The word of a span that is two runs of written blocks, if they lie near enough for a shift.
+    fn add_pair(&mut self, span: &SpanBlocks<'_>) -> Option<Word> {
+        let [first, second] = span.runs else {
+            return None;
+        };
+        let whole = span.clip(first).0 == 0
+            && first.lblk.0 + first.len == second.lblk.0
+            && second.lblk.0 + second.len >= span.start + SPAN_BLOCKS;
+        if !whole || first.unwritten || second.unwritten {
+            return None;
+        }
+        let (_, begun, address) = span.clip(first);
+        let behind = address + u64::from(begun);
+        let shift = i32::try_from(second.pblk.0 as i64 - behind as i64).ok()?;
+        self.shifts.resize(1 << NODE_BITS, 0);
+        self.shifts[(span.start >> SPAN_BITS) as usize] = shift;
+        Some(Word::leaf(Word::PAIR, begun as usize, address))
+    }
+
     /// The word of a span, whose leaf is added if it needs one.
     fn add_span(&mut self, span: &SpanBlocks<'_>) -> Word {
         let start = span.start;
@@ -226,6 +314,9 @@ impl Made {
                 return Word::new(Word::of_run(run).tag(), run.pblk.0 + skipped);
             }
             _ => {}
+        }
+        if let Some(word) = self.add_pair(span) {
+            return word;
         }
         let (lowest, highest) = span.bounds();
         let Some(base) = base_between(lowest, highest) else {

@@ -1,8 +1,8 @@
 //! One region: a word, a length, and a node once these two do not say it all.
 //!
 //! Invariants:
-//! - The word goes from unread to any other; from hole to run, while there was no node, or to node; from run, flat, near or lists to
-//!   node; and from node, flat, near or lists to hole. A run's word never changes, only its length
+//! - The word goes from unread to any other; from hole to run, while there was no node, or to node; from run, flat, lines, near or lists to
+//!   node; and from node, flat, lines, near or lists to hole. A run's word never changes, only its length
 //!   does. So who has read the word, and then the length, has what was true at some moment between,
 //!   and needs not look at the word again.
 //! - What a word leads to is there before the word is.
@@ -100,6 +100,8 @@ impl Region {
             return node.written_block(within);
         }
         match word.tag() {
+            Word::PAIRS => node.written_in_pairs(within),
+            Word::LINES => node.written_in_lines(word, within),
             Word::FLAT => node.written_in_flat(word, within),
             Word::LISTS => node.written_in_lists(word, within),
             Word::NEAR => node.written_in_near(word, within),

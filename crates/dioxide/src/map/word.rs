@@ -37,7 +37,14 @@ impl Word {
     pub(super) const BEGUN: u64 = 6;
     /// As `NARROW`, in a byte per block. Of a region: all spans have such leaves, and those of which they do not say all
     /// have others beside.
-    pub(super) const NEAR: u64 = 8;
+    pub(super) const NEAR: u64 = 10;
+    /// The region has a node, and lines beside it that say what most blocks are.
+    pub(super) const LINES: u64 = 9;
+    /// Two runs of written blocks: the number is how many blocks the first one has, the address where it lies. Where the
+    /// second lies the node knows.
+    pub(super) const PAIR: u64 = 8;
+    /// The region has a node, and many of its spans are pairs.
+    pub(super) const PAIRS: u64 = Word::PAIR;
     pub(super) const HOLE: Word = Word(Word::BEGUN << TAG_SHIFT);
     pub(super) const UNREAD: Word = Word(7 << TAG_SHIFT);
 
@@ -170,6 +177,22 @@ impl Piece {
             kind: MapKind::Hole,
             pblk: 0,
             len,
+        }
+    }
+
+    /// Of a span that is two runs, `shift` from each other.
+    #[inline(always)]
+    pub(super) fn of_pair(word: Word, shift: i32, block: u32) -> Piece {
+        let begun = word.leaf_number() as u32;
+        let (shift, end) = if block < begun {
+            (0, begun)
+        } else {
+            (i64::from(shift), SPAN_BLOCKS)
+        };
+        Piece {
+            kind: MapKind::Mapped,
+            pblk: (word.base() + u64::from(block)).wrapping_add_signed(shift),
+            len: end - block,
         }
     }
 
