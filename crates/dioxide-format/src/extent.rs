@@ -172,16 +172,22 @@ impl ExtentNode {
         validate_header(&header, bytes.len(), expected_depth)?;
         let used = usize::from(header.eh_entries) * ENTRY_SIZE;
         let (raw, _) = bytes[ExtentHeader::SIZE..][..used].as_chunks::<ENTRY_SIZE>();
+        // With room for the entry that a change mostly adds.
+        let room = raw.len() + 1;
         let entries = if header.eh_depth == 0 {
-            let leaf = raw
-                .iter()
-                .map(|r| Extent::from_disk(&ExtentDisk::from_array(r)));
-            ExtentEntries::Leaf(leaf.collect())
+            let mut leaf = Vec::with_capacity(room);
+            leaf.extend(
+                raw.iter()
+                    .map(|r| Extent::from_disk(&ExtentDisk::from_array(r))),
+            );
+            ExtentEntries::Leaf(leaf)
         } else {
-            let index = raw
-                .iter()
-                .map(|r| ExtentIndex::from_disk(&ExtentIndexDisk::from_array(r)));
-            ExtentEntries::Index(index.collect())
+            let mut index = Vec::with_capacity(room);
+            index.extend(
+                raw.iter()
+                    .map(|r| ExtentIndex::from_disk(&ExtentIndexDisk::from_array(r))),
+            );
+            ExtentEntries::Index(index)
         };
         Ok(Self { header, entries })
     }

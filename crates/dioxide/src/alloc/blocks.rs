@@ -207,6 +207,24 @@ impl BlockAllocator {
         view
     }
 
+    /// As [`BlockAllocator::view`], without the bytes of a bitmap that can be changed in place: one that was checked is not read again.
+    pub(super) fn view_to_change(
+        &self,
+        edit: &dyn Edit,
+        group: Group,
+        state: &mut GroupBlocks,
+    ) -> Result<View> {
+        if state.load == Load::Ready
+            && let Ok(desc) = self.groups.desc(edit, group)
+            && !self.groups.has_flag(&desc, BLOCK_UNINIT)
+        {
+            return Ok(View::unread(desc));
+        }
+        let mut view = self.view(edit, group, state)?;
+        view.let_go();
+        Ok(view)
+    }
+
     fn read(&self, edit: &dyn Edit, group: Group) -> Result<View> {
         let desc = self.groups.desc(edit, group)?;
         let fresh = self.groups.has_flag(&desc, BLOCK_UNINIT);

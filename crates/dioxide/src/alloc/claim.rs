@@ -99,9 +99,11 @@ impl BlockAllocator {
     /// Claimed bits become used, and the hold ends.
     fn record(&self, edit: &mut dyn Edit, group: Group, bits: &Range<u32>) -> Result<()> {
         let mut state = self.slot(group).blocks.lock();
-        let mut view = self.view(&*edit, group, &mut state)?;
-        view.let_go();
-        self.write(edit, group, &view, bits, true)?;
+        let view = self.view_to_change(&*edit, group, &mut state)?;
+        if let Err(error) = self.write(edit, group, &view, bits, true) {
+            // If it was for damage, a look at the whole group finds that, and gives it up.
+            return self.view(&*edit, group, &mut state).and(Err(error));
+        }
         state.release(bits);
         self.space.used((bits.end - bits.start).into());
         Ok(())

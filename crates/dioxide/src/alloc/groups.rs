@@ -172,6 +172,15 @@ impl View {
         View { desc, bits, fresh }
     }
 
+    /// Without the bytes of the bitmap, which is not fresh.
+    pub(super) fn unread(desc: GroupDesc) -> View {
+        View {
+            desc,
+            bits: None,
+            fresh: false,
+        }
+    }
+
     /// The bitmap; nothing once it was given up.
     pub(super) fn bits(&self) -> &[u8] {
         self.bits.as_deref().unwrap_or_default()

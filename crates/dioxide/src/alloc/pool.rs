@@ -28,7 +28,7 @@ struct Window {
 #[derive(Debug, Default)]
 pub(super) struct GroupBlocks {
     pub(super) load: Load,
-    /// Bits that are clear in the bitmap, and pending or claimed; empty when there are none.
+    /// Bits that are clear in the bitmap, and pending or claimed; it may be empty when there are none.
     held: Vec<u8>,
     held_count: u32,
     windows: Vec<Window>,
@@ -54,7 +54,12 @@ impl GroupBlocks {
         debug_assert_eq!(not_held(&range), None, "released, and not held");
         self.held_count -= bits.end - bits.start;
         bitmap::put_range(&mut self.held, range, false);
-        if self.held_count == 0 {
+        self.shrink();
+    }
+
+    /// Gives the memory of a map in which nothing is held back, unless a stream goes on here, which claims block after block.
+    fn shrink(&mut self) {
+        if self.held_count == 0 && self.windows.is_empty() {
             self.held = Vec::new();
         }
     }
@@ -104,6 +109,7 @@ impl GroupBlocks {
             }
         }
         self.windows.retain(|window| !window.bits.is_empty());
+        self.shrink();
     }
 
     /// Bits left in the window of `stream` that begins at `at`.
@@ -126,6 +132,7 @@ impl GroupBlocks {
     /// The stream's window is free for all.
     pub(super) fn drop_window(&mut self, stream: Stream) {
         self.windows.retain(|window| window.stream != stream);
+        self.shrink();
     }
 }
 

@@ -174,8 +174,7 @@ impl Mount {
 
     /// Depth of a file's extent tree as it is now. It may grow by one before the map is locked.
     fn tree_depth(&self, inode: &Inode) -> u16 {
-        let mut root = *inode.node().disk.i_block();
-        Tree::new(&self.owner(inode), &mut root).depth()
+        Tree::depth_of(inode.node().disk.i_block())
     }
 
     pub(crate) fn owner(&self, inode: &Inode) -> Owner {

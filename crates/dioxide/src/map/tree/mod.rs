@@ -133,8 +133,8 @@ impl<'a> Tree<'a> {
     }
 
     /// Distance from the root to the leaves, as the root says, which is not checked; at most 5.
-    pub(crate) fn depth(&self) -> u16 {
-        u16::from_le_bytes([self.root[6], self.root[7]]).min(5)
+    pub(crate) fn depth_of(root: &[u8; I_BLOCK_BYTES]) -> u16 {
+        u16::from_le_bytes([root[6], root[7]]).min(5)
     }
 
     /// Whether nothing is mapped.

@@ -48,7 +48,7 @@ impl File {
     }
 
     fn depth(&mut self) -> u16 {
-        Tree::new(&self.owner, &mut self.root).depth()
+        Tree::depth_of(&self.root)
     }
 
     /// Runs a change with 0, 1, 2... tree blocks left until they are enough. Whenever it fails,
