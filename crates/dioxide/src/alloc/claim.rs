@@ -101,7 +101,7 @@ impl BlockAllocator {
         let mut state = self.slot(group).blocks.lock();
         let view = self.view_to_change(&*edit, group, &mut state)?;
         if let Err(error) = self.write(edit, group, &view, bits, true) {
-            // If it was for damage, a look at the whole group finds that, and gives it up.
+            // If the bitmap was found damaged, whoever looks at the group gives it up.
             return self.view(&*edit, group, &mut state).and(Err(error));
         }
         state.release(bits);

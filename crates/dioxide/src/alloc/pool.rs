@@ -57,7 +57,8 @@ impl GroupBlocks {
         self.shrink();
     }
 
-    /// Gives the memory of a map in which nothing is held back, unless a stream goes on here, which claims block after block.
+    /// Gives the memory of a map in which nothing is held back, unless a stream goes on here, which claims block after block: each open
+    /// file that grew keeps one.
     fn shrink(&mut self) {
         if self.held_count == 0 && self.windows.is_empty() {
             self.held = Vec::new();

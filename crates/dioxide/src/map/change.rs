@@ -3,7 +3,7 @@
 //! Not for: the tree on the disk, which is changed first; regions that are not read, which will be
 //! read from it.
 //!
-//! A reader takes no lock and looks at most once at each word, length and entry on its way. What
+//! A reader takes no lock and goes by one look at each word, length and entry on its way. What
 //! it finds is right because each step is one store, and is the last of its kind:
 //! - blocks inside a run of a region: its length;
 //! - whole spans: the span's word;
@@ -133,7 +133,7 @@ impl Region {
         }
         self.node_saying(word).set(within, what);
         // Readers share the word's cache line: it is not stored to for nothing.
-        if word.tag() != Word::NODE {
+        if !matches!(word.tag(), Word::NODE | Word::PAIRS) {
             self.word
                 .store(Word::new(Word::NODE, 0).0, Ordering::Release);
         }

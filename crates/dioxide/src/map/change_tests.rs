@@ -447,8 +447,8 @@ fn region_with_one_span_of_more_runs_than_a_list_holds_is_no_lists() {
 
 #[cfg_attr(not(loom), test)]
 fn region_in_few_runs_near_each_other_is_lines_until_it_changes() {
-    // Most halves of spans have some runs, in any order. The third span lies elsewhere in part, the fourth is a hole, the fifth has
-    // unwritten blocks, one half has as many runs as a line holds and one has more, one ends with a run of its last block, and the
+    // Most quarters of spans have some runs, in any order. The third span lies elsewhere in part, the fourth is a hole, the fifth has
+    // unwritten blocks, one quarter has as many runs as a line holds and one has more, one ends with a run of its last block, and the
     // first run lies in the first block of the device.
     let mut runs = vec![run(0, 1, 0, false)];
     runs.extend((1..50).map(|i| run(i * 26, 26, 60_000 - u64::from(i) * 900, false)));
@@ -510,6 +510,39 @@ fn span_of_two_runs_needs_no_leaf_until_it_changes() {
     // Whoever has the word that the region had finds what is there now.
     let node = pair.map.first.node.get().expect("it was changed in part");
     assert_eq!(node.written_in_pairs(800), Some(40_800));
+}
+
+#[cfg_attr(not(loom), test)]
+fn region_of_many_pairs_needs_no_other_word_for_a_change() {
+    let runs: Vec<Run> = (0..40)
+        .map(|i| {
+            run(
+                i * 766,
+                766,
+                1_000_000 + u64::from(i * 7 % 40) * 2000,
+                false,
+            )
+        })
+        .collect();
+    let mut pair = Pair::loaded(&runs);
+    assert_eq!(pair.region_word().tag(), Word::PAIRS);
+    let tags = [0, 1, 2, 3, 59].map(|span| pair.span_word(span).tag());
+    let (mapped, two) = (Word::MAPPED, Word::PAIR);
+    assert_eq!(tags, [mapped, two, two, mapped, Word::FEW]);
+    let changes = [
+        run(3000, 30, 77, true),
+        run(512, 512, 90, false),
+        run(30_640, 9, 3, false),
+    ];
+    for change in changes {
+        pair.set_run(change);
+        pair.check_all();
+        pair.check_written_blocks(62 * SPAN_BLOCKS);
+        assert_eq!(pair.region_word().tag(), Word::PAIRS);
+    }
+    pair.set_hole(600..3000);
+    pair.check_all();
+    pair.check_written_blocks(62 * SPAN_BLOCKS);
 }
 
 /// Most blocks lie near their neighbours. The third span has some that do not, the fourth is a hole, the fifth has unwritten

@@ -117,3 +117,59 @@ impl Quarter {
 
 const EACH: u64 = u64::MAX / 0xff;
 const TOPS: u64 = EACH << 7;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EDGE: u32 = u16::MAX as u32;
+
+    prop_compose! {
+        /// Runs of a quarter: how long, where (around what 16 bits can say), and what.
+        fn any_quarter()(runs in prop::collection::vec((1u32..40, prop_oneof![0u32..300, EDGE - 2..EDGE + 3], 0u8..6), 1..13), lowest in prop_oneof![0u32..200, 1u32..1 << 30]) -> Vec<u32> {
+            let mut entries = Vec::new();
+            for (len, far, kind) in runs {
+                let entry = |step: u32| match kind {
+                    0 => 0,
+                    1 => super::super::word::UNWRITTEN | (lowest + far + step + 1),
+                    _ => lowest + far + step + 1,
+                };
+                entries.extend((0..len).map(entry));
+            }
+            entries.resize(BLOCKS, 0);
+            entries
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+        #[test]
+        fn what_is_said_is_true_and_few_near_runs_are_said(quarters in prop::collection::vec(any_quarter(), QUARTERS)) {
+            let leaf: Narrow = std::array::from_fn(|at| AtomicU32::new(quarters[at / BLOCKS][at % BLOCKS]));
+            let line = Line::of(&leaf);
+            let mut incomplete = 0;
+            for (number, entries) in quarters.iter().enumerate() {
+                let at = |block: usize| line.entry((number * BLOCKS + block) as u32);
+                let origin = |block: usize| {
+                    let entry = entries[block];
+                    is_written(entry).then(|| i64::from(entry) - block as i64)
+                };
+                let origins: Vec<_> = (0..BLOCKS).map(origin).collect();
+                let runs = 1 + origins.windows(2).filter(|pair| pair[0] != pair[1]).count();
+                let known = || origins.iter().flatten().copied();
+                let spread = known().max().zip(known().min()).map_or(0, |(most, least)| most - least);
+                let sayable = runs <= RUNS && spread < i64::from(EDGE) && known().all(|origin| origin > 0);
+                let mut left_out = false;
+                for (block, &entry) in entries.iter().enumerate() {
+                    let said = at(block);
+                    prop_assert!(said == 0 || said == entry && is_written(entry), "block {block}: {said}");
+                    left_out |= is_written(entry) && said == 0;
+                }
+                prop_assert!(!(sayable && left_out), "{runs} runs, {spread}");
+                incomplete += usize::from(left_out);
+            }
+            prop_assert_eq!(line.incomplete(&leaf), incomplete);
+        }
+    }
+}

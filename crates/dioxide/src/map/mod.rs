@@ -268,6 +268,8 @@ fn push_clipped(runs: &mut Vec<Run>, first: u32, run: Run) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::leaf::Few;
+    use super::line::Line;
     use super::near::Near;
     use super::node::Node;
     use super::word::Narrow;
@@ -438,7 +440,9 @@ mod tests {
         let leaves = (1 << NODE_BITS) * size_of::<Narrow>();
         // And others beside for every second span.
         let near = (1 << NODE_BITS) * size_of::<Near>() + leaves / 2;
-        for leaves in [leaves, near] {
+        let lists = (1 << NODE_BITS) * size_of::<Few>();
+        let lines = (1 << NODE_BITS) * size_of::<Line>() + lists / 2 + leaves / 2;
+        for leaves in [leaves, near, lines] {
             let bytes = (node + leaves) as f64 / f64::from(REGION_BLOCKS);
             assert!(bytes <= 4.1, "{bytes} bytes per block");
         }
@@ -468,6 +472,8 @@ mod tests {
             for (index, offset, want) in probes {
                 let lblk = index.get(&source.0).lblk.0.saturating_add(offset);
                 let mapping = lookup(&map, &source, lblk, want);
+                let written = (mapping.kind == MapKind::Mapped).then_some(mapping.pblk.0);
+                prop_assert_eq!(map.written_block(lblk), written);
                 prop_assert!(mapping.len >= 1 && mapping.len <= want);
                 for step in 0..mapping.len {
                     let (kind, pblk) = source.block(lblk + step);

@@ -45,8 +45,9 @@ impl Node {
         let mut leaves = Made::default();
         let (word, words) = leaves.add_whole(runs).unwrap_or_else(|| {
             let words = leaves.add_spans(runs);
-            let pairs = words.iter().filter(|word| word.tag() == Word::PAIR);
-            let many = 8 * pairs.count() > words.len();
+            let pairs = words.iter().filter(|word| word.tag() == Word::PAIR).count();
+            let plain = words.iter().filter(|word| word.is_plain()).count();
+            let many = 8 * pairs > words.len() && 2 * pairs > words.len() - plain;
             let tag = if many { Word::PAIRS } else { Word::NODE };
             (Word::new(tag, 0), words)
         });
@@ -85,7 +86,7 @@ impl Node {
     pub(super) fn written_in_pairs(&self, within: u32) -> Option<u64> {
         let (word, block) = (self.span(within), within % SPAN_BLOCKS);
         if word.tag() & !Word::PAIR != Word::MAPPED {
-            return self.written_elsewhere(within);
+            return self.written_apart(within);
         }
         let behind = word.tag() == Word::PAIR && block >= word.leaf_number() as u32;
         let shift = self.shift(within >> SPAN_BITS) & -i32::from(behind);
@@ -136,6 +137,12 @@ impl Node {
             _ => return self.written_elsewhere(within),
         };
         written(word.base(), entry)
+    }
+
+    /// [`Node::written_block`], not inlined.
+    #[inline(never)]
+    fn written_apart(&self, within: u32) -> Option<u64> {
+        self.written_block(within)
     }
 
     /// [`Node::written_block`] in a span of another kind. Not inlined: one `match` over all kinds
@@ -236,17 +243,19 @@ impl Made {
         Some((Word::leaf(tag, 0, base), words))
     }
 
-    /// Lines for all spans, beside what [`Made::add_spans`] makes, if no more than every eighth of them leaves written blocks to that.
+    /// Lines for all spans, beside what [`Made::add_spans`] makes, if no more than every eighth quarter leaves written blocks
+    /// to that, and no more than half of the spans need a leaf block by block.
     fn add_lines(&mut self, runs: &[Run], base: u64) -> Option<Vec<Word>> {
         let spans = spans_of(runs);
-        let most = spans.len() * QUARTERS / 8;
-        let mut incomplete = 0;
+        let (most, most_narrow) = (spans.len() * QUARTERS / 8, spans.len() / 2);
+        let (mut incomplete, mut narrow) = (0, 0);
         let mut lines = Vec::with_capacity(spans.len());
         for span in spans {
             let leaf = span.narrow(base);
             let line = Line::of(&leaf);
             incomplete += line.incomplete(&leaf);
-            if incomplete > most {
+            narrow += usize::from(span.few(base).is_none());
+            if incomplete > most || narrow > most_narrow {
                 return None;
             }
             lines.push(line);

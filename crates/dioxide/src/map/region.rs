@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - The word goes from unread to any other; from hole to run, while there was no node, or to node; from run, flat, lines, near or lists to
-//!   node; and from node, flat, lines, near or lists to hole. A run's word never changes, only its length
+//!   node; and from node, pairs, flat, lines, near or lists to hole. A run's word never changes, only its length
 //!   does. So who has read the word, and then the length, has what was true at some moment between,
 //!   and needs not look at the word again.
 //! - What a word leads to is there before the word is.
