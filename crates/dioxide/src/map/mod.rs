@@ -15,7 +15,7 @@
 //! A region with more runs than such lists hold is **flat** when it is read: block by block from its start to its
 //! end, in one array, so that a lookup does without the span, whose word is in no near cache either.
 //! Such arrays lie in large pages ([`Table`](dioxide_block::mem::Table)). One with four runs and more in each span, on average, is
-//! **lines** if its runs are few and near enough for a cache line per half a span, beside the leaves; or
+//! **lines** if its runs are few and near enough for half a cache line per quarter of a span, beside the leaves; or
 //! **near** if most of its blocks lie near their neighbours: a byte per block, and leaves beside for what that cannot say. Otherwise
 //! it is **lists**, one for each span, as long as they hold the runs. A change makes a node of spans of any of them.
 //!
