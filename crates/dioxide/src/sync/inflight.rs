@@ -554,7 +554,8 @@ mod tests {
             tables[0].drop_last(0);
             inodes[0].wake();
             for drain in others {
-                assert_eq!(drain.join().expect("no panic"), Ok(true));
+                // It may have been noted and not have waited yet when the circle was broken.
+                assert!(drain.join().expect("no panic").is_ok());
             }
         });
         assert_eq!(inodes[2].drain(registry), Ok(false));
