@@ -162,6 +162,9 @@ fn explain_read(file: &File, told: &mut Explanation) -> Result<()> {
     let why = match (told.simple, mount.knobs.sample().simple()) {
         (true, _) => "simple: at most one block, inside i_size, one mapping of written blocks",
         (false, false) => "general: the simple path is switched off",
+        (false, true) if told.lock != LockMode::Shared => {
+            "general: the simple path is for reads under the shared lock, which the policy does not take"
+        }
         (false, true) => {
             "general: longer than a block, past i_size, misaligned, or not one written mapping"
         }
@@ -238,7 +241,7 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     no_wait_step(told);
     match plain {
         true => told.step("completion", completion_words(file)),
-        false => told.step("metadata", metadata_words(&facts)),
+        false => told.step("metadata", metadata_words(&request, pos, &facts)),
     }
     Ok(())
 }
@@ -263,13 +266,20 @@ fn explain_atomic(
             return Ok(false);
         }
     };
-    if row.is_none() && (plan.lock, plan.io_lock) != (LockMode::Exclusive, IoLock::Keep) {
+    let why = match row {
+        None => Some("several kinds of blocks"),
+        Some(row) if row.is_shared_by_blocks(request.mount.block_bytes()) => {
+            Some("several blocks without data, to which others could write beside it")
+        }
+        Some(_) => None,
+    };
+    if let Some(why) = why
+        && (plan.lock, plan.io_lock) != (LockMode::Exclusive, IoLock::Keep)
+    {
         told.restarts = true;
         *plan = alone(told.policy, facts);
-        told.step(
-            "check",
-            "several kinds of blocks: unlocks, locks exclusive, and restarts every check",
-        );
+        let restart = format!("{why}: unlocks, locks exclusive, and restarts every check");
+        told.step("check", restart);
     }
     let where_to = match (at, row) {
         (Some(at), _) => format!("one write, at device offset {at}"),
@@ -374,8 +384,14 @@ fn decide(told: &mut Explanation, entry: LockMode, facts: &WriteFacts, alone: bo
     }
 }
 
-fn metadata_words(facts: &WriteFacts) -> &'static str {
+fn metadata_words(request: &WriteRequest<'_>, pos: u64, facts: &WriteFacts) -> &'static str {
     match (facts.blocks, facts.extending) {
+        (BlockState::Written, false) if !request.device_aligned(pos) => {
+            "blocks are read, completed and written back where the edges are not whole logical blocks"
+        }
+        (BlockState::Written, false) => {
+            "a transaction takes the privileges (setuid, setgid, capabilities); then the data is overwritten"
+        }
         (BlockState::Unwritten, _) => {
             "the data is written first; then a transaction makes the blocks written"
         }

@@ -140,7 +140,8 @@ pub(crate) struct Mount {
 /// the file system stays marked as in use.
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.started_writer().is_some()
+        let changed = self.started_writer().is_some() || self.inodes.has_modified();
+        if changed
             && !self.closed.load(Ordering::Relaxed)
             && self.why_read_only().is_none()
             && let Err(error) = self.sync()

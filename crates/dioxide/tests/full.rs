@@ -4,6 +4,8 @@
 mod ahead;
 #[path = "full/fill.rs"]
 mod fill;
+#[path = "full/pending.rs"]
+mod pending;
 #[path = "model/random.rs"]
 mod random;
 #[path = "model/variants.rs"]

@@ -483,3 +483,29 @@ fn owner_that_finds_no_space_for_its_record_changes_nothing() {
         assert_eq!(fs.read_only(), None);
     });
 }
+
+// With blocks of 1 KiB a record takes up to four of them, and each may be the one that finds no space.
+#[test]
+fn record_that_finds_no_space_for_its_second_block_leaves_a_sound_file() {
+    let image = builder(",^has_journal").size(8 << 20).block_size(1024);
+    let image = image.build();
+    on_image(&image, |fs| {
+        let file = make(fs, "/f", &NewFile::new(0o644));
+        let mut at = 0;
+        while file.write_at(&[1; 1024], at).is_ok() {
+            at += 1024;
+        }
+        let mut refused = 0;
+        for id in 1..250 {
+            let new = NewFile::new(0o644).owner(id << 24, id << 24);
+            let options = OpenOptions::new().write(true).create_new(true);
+            match options.new_file(&new).open(fs, format!("/g{id}")) {
+                Ok(_) => {}
+                Err(Error::NoSpace(_)) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(refused > 0, "the file system is full");
+        assert_eq!(fs.read_only(), None);
+    });
+}

@@ -101,7 +101,9 @@ impl Drop for Timer {
     fn drop(&mut self) {
         self.asked.what.lock().stop = true;
         self.asked.changed.notify_one();
-        if let Some(thread) = self.thread.take() {
+        // Who is the last to leave the mount may be that thread itself.
+        let others = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
+        if let Some(thread) = self.thread.take().filter(others) {
             // A panic there has aborted the journal.
             let _ = thread.join();
         }

@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::io::clock::coarse_now_ns;
 use crate::io::direct::iter::{Piece, Pieces};
 use crate::io::direct::policy::{LockMode, Plan};
-use crate::io::direct::read::{InFile, ReadLock, collect, read_inline};
+use crate::io::direct::read::{InFile, ReadLock, collect, count_would_block, read_inline};
 use crate::io::direct::write::{self, Admitted, Memory, WriteRequest};
 use crate::io::direct::{Wait, atomic, simple};
 use crate::io::ioend::{CompletionMode, EndFacts, defers};
@@ -648,8 +648,12 @@ impl Core {
             self.push_whole(device, inode, OpKind::Read, device_offset, buf, request);
             return Start::Pushed;
         }
-        mount.counters.add(slot, Count::ReadGeneral);
-        self.start_general_read(device, file, offset, buf, tag)
+        let start = self.start_general_read(device, file, offset, buf, tag);
+        // The worker counts what it is handed.
+        if !matches!(start, Start::Punt(_)) {
+            mount.counters.add(slot, Count::ReadGeneral);
+        }
+        start
     }
 
     /// The general path, under the reader's lock.
@@ -680,7 +684,10 @@ impl Core {
         }
         let pieces = match collect(mount, inode, &read, Wait::NoWait) {
             Ok(pieces) => pieces,
-            Err(error) => return self.punt_or_fail(buf, error),
+            Err(error) => {
+                let error = count_would_block(mount, self.slot(), error);
+                return self.punt_or_fail(buf, error);
+            }
         };
         let segs = read_segments(&pieces, &mut buf);
         if segs.as_slice().is_empty() {
@@ -730,7 +737,10 @@ impl Core {
         };
         let segs = match segs {
             Ok(segs) => segs,
-            Err(error) => return self.punt_or_fail(buf, error),
+            Err(error) => {
+                let error = count_would_block(&self.mount, self.slot(), error);
+                return self.punt_or_fail(buf, error);
+            }
         };
         self.count_write(&admitted.plan);
         let request = self.whole(&file.inode, tag, len, true);
@@ -878,6 +888,10 @@ impl Core {
         } = request;
         let inode = self.files.inodes[file as usize].clone();
         inode.in_flight.raise();
+        // While the table names it: once nothing does, it may be let go with the times that it has.
+        if write && result.is_ok() {
+            inode.set_modified(coarse_now_ns());
+        }
         self.table.drop_last(slot as usize);
         self.mount
             .counters
@@ -885,13 +899,12 @@ impl Core {
         let away = self.send_away(tag, buf);
         let fence = self.mount.fence.clone();
         self.mount.ioend.run(move || {
-            if write && result.is_ok() {
-                inode.set_modified(coarse_now_ns());
-            }
             if let Err(error) = &result {
                 fence.look_at(error);
             }
             inode.in_flight.lower();
+            // Before the request comes back: who has the completion may close the file system, and open the image again.
+            drop(fence);
             let result = result.map(|()| bytes as usize);
             away.end(result.map_err(|error| {
                 tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");

@@ -163,6 +163,11 @@ impl InodeCache {
         modified.len()
     }
 
+    /// Whether a file was overwritten whose times were not written yet. All files are closed.
+    pub(crate) fn has_modified(&self) -> bool {
+        !self.modified.lock().is_empty()
+    }
+
     /// Lets those go whose times were written.
     pub(crate) fn forget_modified(&self) {
         let written = |inode: &Arc<Inode>| inode.modified_ns().is_none();

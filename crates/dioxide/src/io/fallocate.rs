@@ -15,6 +15,7 @@ use crate::api::attributes::FallocateMode as Mode;
 use crate::inode::Inode;
 use crate::io::direct::Access;
 use crate::io::resize::{Steps, done_of, stamp};
+use crate::map::tree::Progress;
 use crate::map::{self, MapKind, Run};
 use crate::mount::Mount;
 use crate::txn::Writer;
@@ -101,8 +102,10 @@ impl Mount {
         grow: bool,
         access: Access,
     ) -> Result<()> {
-        let room = self.reserve_for(writer, inode, span, access)?;
-        self.fill_and_grow(writer, inode, span, grow, room)
+        self.with_space(writer, || {
+            let room = self.reserve_for(writer, inode, span, access)?;
+            self.fill_and_grow(writer, inode, span, grow, room)
+        })
     }
 
     /// Reserves what the holes of a range need.
@@ -286,8 +289,9 @@ impl Mount {
         }
         let last = size.next_multiple_of(self.block_bytes().max(PAGE_BYTES));
         let span = &self.span(start..end.min(last));
-        self.zero_edges(inode, span)?;
+        // First: it may find no space, and then nothing is to be changed.
         self.remove_blocks(writer, inode, span.whole.clone())?;
+        self.zero_edges(inode, span)?;
         let now = self.now();
         self.set_size_and(writer, inode, &mut |disk| stamp(disk, now))
     }
@@ -357,12 +361,15 @@ impl Mount {
                 |map| {
                     let removed = map.remove(removing.clone(), to_remove)?.left(&removing);
                     let shifted = match removed.is_empty() {
-                        true => map
-                            .shift(shifting.clone(), delta, to_shift)?
-                            .left(&shifting),
-                        false => shifting.clone(),
+                        true => map.shift(shifting.clone(), delta, to_shift),
+                        false => Ok(Progress::More(shifting.clone())),
                     };
-                    Ok((removed, shifted))
+                    match shifted {
+                        Ok(progress) => Ok((removed, progress.left(&shifting))),
+                        // What is removed is gone. The rest is tried again, with what that has set free.
+                        Err(Error::NoSpace(_)) => Ok((removed, shifting.clone())),
+                        Err(error) => Err(error),
+                    }
                 },
                 &mut |disk, (_, shifted): &(_, Range<u64>)| {
                     if shifted.is_empty() {

@@ -6,7 +6,7 @@
 //! leaves half done is a file as somebody might have made it.
 
 use crate::inode::Inode;
-use crate::io::direct::lock::{Guard, lock};
+use crate::io::direct::lock::{Guard, beside_readers, drain, lock};
 use crate::io::direct::policy::{LockMode, read_lock};
 use crate::io::direct::{Access, Wait};
 use crate::map::tree::{Progress, State};
@@ -68,7 +68,7 @@ impl Mount {
         let slot = slot::current();
         let guard = lock(self, inode, LockMode::Exclusive, Wait::Block, slot)?;
         let closed = inode.in_flight.close();
-        inode.in_flight.drain(&self.in_flight)?;
+        drain(self, inode, slot)?;
         Ok((closed, guard))
     }
 
@@ -105,7 +105,7 @@ impl Mount {
         if !self.can_cut(inode, size, access) {
             return None;
         }
-        let beside = inode.rwsem.beside_readers();
+        let beside = beside_readers(self, inode, slot::current());
         if !self.can_cut(inode, size, access) {
             return None;
         }
@@ -114,11 +114,11 @@ impl Mount {
         let (mut drained, mut alone) = (Ok(()), None);
         if !beside.all_have_left() || !inode.in_flight.is_quiet(&self.in_flight) {
             alone = Some(beside.exclusive());
-            drained = inode.in_flight.drain(&self.in_flight).map(drop);
+            drained = drain(self, inode, slot::current());
         }
         let shrunk = match drained {
             Ok(()) => self.shrink(writer, inode, size),
-            Err(endless) => Err(endless.into()),
+            Err(endless) => Err(endless),
         };
         // As it was, if nothing has changed.
         Self::begin_or_end_cut(inode, inode.node().disk.size());
@@ -371,30 +371,32 @@ impl Mount {
         let Steps { range, least, size } = steps;
         let mut rest = range;
         while !rest.is_empty() {
-            let credits = least.max(writer.ample_credits());
-            let mut handle = writer.begin(credits + INODE_CREDITS)?;
-            let (now, lock) = (self.now(), inode.map.lock());
-            let left = self.change_map(
-                writer,
-                &mut handle,
-                inode,
-                &lock,
-                |map| Ok(step(map, rest.clone(), credits)?.left(&rest)),
-                &mut |disk, left: &Range<u64>| {
-                    stamp(disk, now);
-                    if let Some(size) = size.filter(|_| left.is_empty()) {
-                        disk.set_size(size);
-                    }
-                },
-            )?;
-            // Before what may fail: the inode says so already.
-            if let Some(size) = size.filter(|_| left.is_empty()) {
-                inode.set_size(size);
-            }
-            publish(&lock, done_of(&rest, &left))?;
-            drop(lock);
-            handle.stop()?;
-            rest = left;
+            rest = self.with_space(writer, || {
+                let credits = least.max(writer.ample_credits());
+                let mut handle = writer.begin(credits + INODE_CREDITS)?;
+                let (now, lock) = (self.now(), inode.map.lock());
+                let left = self.change_map(
+                    writer,
+                    &mut handle,
+                    inode,
+                    &lock,
+                    |map| Ok(step(map, rest.clone(), credits)?.left(&rest)),
+                    &mut |disk, left: &Range<u64>| {
+                        stamp(disk, now);
+                        if let Some(size) = size.filter(|_| left.is_empty()) {
+                            disk.set_size(size);
+                        }
+                    },
+                )?;
+                // Before what may fail: the inode says so already.
+                if let Some(size) = size.filter(|_| left.is_empty()) {
+                    inode.set_size(size);
+                }
+                publish(&lock, done_of(&rest, &left))?;
+                drop(lock);
+                handle.stop()?;
+                Ok(left)
+            })?;
         }
         Ok(())
     }

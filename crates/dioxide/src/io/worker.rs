@@ -6,6 +6,7 @@
 //! one, jobs run in the thread that has them: slower, and nothing is lost.
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
@@ -18,6 +19,8 @@ pub(crate) struct Workers {
     name: &'static str,
     limit: usize,
     started: AtomicUsize,
+    /// Held while one is started.
+    starting: Mutex<()>,
     /// Threads that wait for a job, less jobs that wait for a thread.
     spare: Arc<AtomicIsize>,
     jobs: Sender<Job>,
@@ -32,6 +35,7 @@ impl Workers {
             name,
             limit: limit.max(1),
             started: AtomicUsize::new(0),
+            starting: Mutex::new(()),
             spare: Arc::new(AtomicIsize::new(0)),
             jobs,
             inbox,
@@ -59,20 +63,24 @@ impl Workers {
 
     /// Starts a thread, if there may be one more. Whether there is any.
     fn start_one(&self) -> bool {
-        let claim = |started| (started < self.limit).then_some(started + 1);
-        if self
-            .started
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim)
-            .is_err()
-        {
+        if self.started.load(Ordering::Relaxed) == self.limit {
+            return true;
+        }
+        // One at a time: a thread that another is about to fail to start is none.
+        let _starting = self.starting.lock();
+        let started = self.started.load(Ordering::Relaxed);
+        if started == self.limit {
             return true;
         }
         let (inbox, spare) = (self.inbox.clone(), self.spare.clone());
         let spawned = thread::Builder::new()
             .name(self.name.into())
             .spawn(move || work(&inbox, &spare));
+        if spawned.is_ok() {
+            self.started.store(started + 1, Ordering::Relaxed);
+        }
         // With one thread at work every job still gets its turn.
-        spawned.is_ok() || self.started.fetch_sub(1, Ordering::Relaxed) > 1
+        spawned.is_ok() || started > 0
     }
 }
 

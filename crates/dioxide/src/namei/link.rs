@@ -94,7 +94,6 @@ impl Mount {
         rest.and_then(|()| self.names_changed(&mut handle, dir, &mut |_| {}))
             .map_err(|error| self.fail(error))?;
         self.dentries.change(dir, name, inode.ino);
-        inode.changed_in(handle.tid(), true);
         self.finish(handle, dir)
     }
 
@@ -108,6 +107,8 @@ impl Mount {
             disk.set_links_count(links + 1);
             disk.set_ctime(now);
         })?;
+        // While the lock is held: who syncs the file may have found its times taken.
+        inode.changed_in(handle.tid(), true);
         let is_first = inode.is_unnamed();
         if is_first {
             inode.named();

@@ -431,6 +431,12 @@ impl Rwsem {
         Beside { sem: self, raw }
     }
 
+    /// As [`Rwsem::beside_readers`], if nobody else has it.
+    pub(crate) fn try_beside_readers(&self) -> Option<Beside<'_>> {
+        let raw = self.raw.try_write()?;
+        Some(Beside { sem: self, raw })
+    }
+
     /// Takes the lock exclusive if nobody has it. Revokes the bias even when it fails.
     pub(crate) fn try_exclusive(&self) -> Option<Exclusive<'_>> {
         let raw = self.raw.try_write()?;

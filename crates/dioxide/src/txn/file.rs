@@ -37,8 +37,8 @@ pub(crate) struct MapChange<'c, 'j> {
     blocks: FileBlocks<'c>,
     /// Blocks were to be taken away.
     cuts: bool,
-    /// A change failed, and everything is as it was.
-    undone: bool,
+    /// The handle's credits when everything was last as it was at the beginning.
+    intact: u32,
 }
 
 /// The blocks of one file, as its map gives and takes them.
@@ -202,7 +202,7 @@ impl Mount {
         let extents = inode.is_extent_mapped();
         // What may fail for the device fails before anything is changed, as far as it can.
         handle.read(inode.location.block, &TableBlock)?;
-        let untouched = handle.credits();
+        let intact = handle.credits();
         let mut map = MapChange {
             owner: self.owner(inode),
             root: before,
@@ -210,14 +210,14 @@ impl Mount {
             blocks: self.blocks_of(writer, inode, writer.release(handle))?,
             handle,
             cuts: false,
-            undone: false,
+            intact,
         };
         let result = change(&mut map);
         if map.cuts {
             inode.cut_in(map.handle.tid());
         }
         let (root, grown, freed) = (map.root, map.blocks.grown, map.blocks.freed);
-        let half_done = !map.undone && handle.credits() != untouched;
+        let half_done = !map.is_intact();
         let result = match result {
             // Some blocks are changed and others not: this transaction must never be committed.
             Err(error) if half_done && !matches!(error, Error::NoSpace(_)) => {
@@ -352,7 +352,11 @@ impl Mount {
             };
             blocks.free_run(edit, run)?;
         }
-        inserted?;
+        match inserted {
+            // Nodes of the map may be changed, and others not.
+            Err(error) if !matches!(error, Error::NoSpace(_)) => return Err(self.fail(error)),
+            inserted => inserted?,
+        }
         let zeros = vec![0; self.block_bytes() as usize];
         let grown = blocks.grown;
         let counted = edit.create(pblk, kind, &zeros).map_err(Error::from);
@@ -457,14 +461,37 @@ impl MapChange<'_, '_> {
     }
 
     fn insert_recorded(&mut self, extent: Extent, claim: &mut Claim) -> Result<u32> {
+        let intact = self.is_intact();
         let run = claim.record(self.handle)?;
         self.blocks.grown += i64::from(run.len);
+        self.insert_or(extent, intact, |map| {
+            map.blocks.grown -= i64::from(run.len);
+            let writer = map.blocks.writer;
+            Ok(writer.blocks.free(map.handle, run, Release::Now)?)
+        })
+    }
+
+    /// Whether everything is as it was at the beginning.
+    fn is_intact(&self) -> bool {
+        self.handle.credits() == self.intact
+    }
+
+    /// Maps blocks that were just taken, or gives them back; `intact` says how things were before that.
+    fn insert_or(
+        &mut self,
+        extent: Extent,
+        intact: bool,
+        give_back: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<u32> {
+        let before = self.handle.credits();
         let inserted = self.insert(extent);
-        if inserted.is_err() {
-            self.blocks.grown -= i64::from(run.len);
-            let writer = self.blocks.writer;
-            writer.blocks.free(self.handle, run, Release::Now)?;
-            self.undone = true;
+        if let Err(error) = &inserted {
+            // Nodes are changed once there are blocks for all of them; the device may fail in the midst of that.
+            let same = matches!(error, Error::NoSpace(_)) || self.handle.credits() == before;
+            give_back(self)?;
+            if intact && same {
+                self.intact = self.handle.credits();
+            }
         }
         inserted
     }
@@ -484,7 +511,7 @@ impl MapChange<'_, '_> {
 
     /// Maps a hole to a new block, which will be metadata. With bigalloc the block begins a cluster.
     pub(crate) fn add_metadata_block(&mut self, lblk: Lblk) -> Result<Pblk> {
-        let right = self.blocks.mount.right();
+        let (right, intact) = (self.blocks.mount.right(), self.is_intact());
         let pblk = self.blocks.allocate_block(self.handle, Pblk(0), right)?;
         let extent = Extent {
             lblk,
@@ -492,15 +519,13 @@ impl MapChange<'_, '_> {
             unwritten: false,
             pblk,
         };
-        let inserted = self.insert(extent);
-        if inserted.is_err() {
+        let inserted = self.insert_or(extent, intact, |map| {
             let run = Run {
                 start: pblk,
                 len: 1,
             };
-            self.blocks.free_run(self.handle, run)?;
-            self.undone = true;
-        }
+            map.blocks.free_run(map.handle, run)
+        });
         inserted.map(|_| pblk)
     }
 

@@ -31,4 +31,4 @@ pub(crate) mod superblock;
 pub(crate) mod sync;
 pub(crate) mod writer;
 
-pub(crate) use writer::Writer;
+pub(crate) use writer::{Tries, Writer};

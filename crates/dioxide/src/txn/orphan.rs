@@ -16,6 +16,7 @@ use crate::{Error, FileType, Place, Result};
 use dioxide_format::orphan_file;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Ino, Lblk, Pblk};
+use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -194,7 +195,12 @@ impl Orphans {
     ///
     /// # Errors
     /// Those of the journal; damage in the orphan file.
-    pub(crate) fn add(&self, mount: &Mount, edit: &mut dyn Edit, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn add(
+        &self,
+        mount: &Mount,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         if state.slots.contains_key(&inode.ino) || state.list.links.contains_key(&inode.ino) {
             return Ok(());
@@ -202,14 +208,14 @@ impl Orphans {
         if let Some(file) = &self.file
             && let Some(block) = state.free.iter().position(|&free| free > 0)
         {
-            let at = (block, file.add(edit, block, inode.ino)?);
+            let at = (block, file.add(handle, block, inode.ino)?);
             let _inode = Some(inode.clone());
             state.free[block] -= 1;
             state.slots.insert(inode.ino, Slot { at, _inode });
             return Ok(());
         }
-        set_next(mount, edit, inode, number(state.list.first))?;
-        superblock::change(mount, edit, &mut |sb| set_first(sb, inode.ino.0))
+        set_next(mount, handle, inode, number(state.list.first))?;
+        superblock::change(mount, handle, &mut |sb| set_first(sb, inode.ino.0))
             .map_err(|error| mount.fail(error))?;
         state.list.push(inode.clone());
         Ok(())
@@ -219,8 +225,13 @@ impl Orphans {
     ///
     /// # Errors
     /// As [`Orphans::add`].
-    pub(crate) fn remove(&self, mount: &Mount, edit: &mut dyn Edit, inode: &Inode) -> Result<()> {
-        self.take_out(&mut self.state.lock(), mount, edit, inode)
+    pub(crate) fn remove(
+        &self,
+        mount: &Mount,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+    ) -> Result<()> {
+        self.take_out(&mut self.state.lock(), mount, handle, inode)
     }
 
     /// As [`Orphans::remove`], for who has finished one thing: with another to do, a file to be freed when it is closed or a
@@ -231,7 +242,7 @@ impl Orphans {
     pub(crate) fn remove_if_done(
         &self,
         mount: &Mount,
-        edit: &mut dyn Edit,
+        handle: &mut Handle<'_>,
         inode: &Inode,
     ) -> Result<()> {
         let mut state = self.state.lock();
@@ -239,20 +250,20 @@ impl Orphans {
         if inode.node().disk.links_count() == 0 || inode.is_cut_short() {
             return Ok(());
         }
-        self.take_out(&mut state, mount, edit, inode)
+        self.take_out(&mut state, mount, handle, inode)
     }
 
     fn take_out(
         &self,
         state: &mut State,
         mount: &Mount,
-        edit: &mut dyn Edit,
+        handle: &mut Handle<'_>,
         inode: &Inode,
     ) -> Result<()> {
         if let Some(&Slot { at, .. }) = state.slots.get(&inode.ino) {
             let (block, entry) = at;
             let file = self.file.as_ref().expect("slots are of a file");
-            file.set(edit, block, entry, 0)?;
+            file.set(handle, block, entry, 0)?;
             state.free[block] += 1;
             state.slots.remove(&inode.ino);
             return Ok(());
@@ -263,11 +274,11 @@ impl Orphans {
         match previous {
             Some(previous) => {
                 let previous = &state.list.links[&previous].inode;
-                set_next(mount, edit, previous, number(next))?;
+                set_next(mount, handle, previous, number(next))?;
             }
-            None => superblock::change(mount, edit, &mut |sb| set_first(sb, number(next)))?,
+            None => superblock::change(mount, handle, &mut |sb| set_first(sb, number(next)))?,
         }
-        set_next(mount, edit, inode, 0).map_err(|error| mount.fail(error))?;
+        set_next(mount, handle, inode, 0).map_err(|error| mount.fail(error))?;
         state.list.remove(inode.ino);
         Ok(())
     }
@@ -289,9 +300,12 @@ fn set_first(sb: &mut SuperBlock, ino: u32) {
     sb.disk_mut().s_last_orphan = ino;
 }
 
-fn set_next(mount: &Mount, edit: &mut dyn Edit, inode: &Inode, next: u32) -> Result<()> {
+fn set_next(mount: &Mount, handle: &mut Handle<'_>, inode: &Inode, next: u32) -> Result<()> {
     let lock = inode.map.lock();
-    mount.change_inode(edit, inode, &lock, &mut |disk| disk.set_dtime(next))
+    mount.change_inode(handle, inode, &lock, &mut |disk| disk.set_dtime(next))?;
+    // While the lock is held: who syncs the file may have found its times taken.
+    inode.changed_in(handle.tid(), false);
+    Ok(())
 }
 
 impl OrphanFile {

@@ -304,10 +304,12 @@ impl QuotaFile {
             if lookup_or_load(mount, &self.inode, lblk, 1)?.kind == MapKind::Hole {
                 mount.add_metadata_block(writer, edit, &self.inode, lblk, &QuotaBlock)?;
             }
+            // With each block: the next may find no space, and blocks behind the end are damage.
+            let size = size.min((u64::from(lblk.0) + 1) << mount.block_bits);
+            let lock = self.inode.map.lock();
+            mount.change_inode(edit, &self.inode, &lock, &mut |disk| disk.set_size(size))?;
+            self.inode.set_size(size);
         }
-        let lock = self.inode.map.lock();
-        mount.change_inode(edit, &self.inode, &lock, &mut |disk| disk.set_size(size))?;
-        self.inode.set_size(size);
         Ok(())
     }
 }

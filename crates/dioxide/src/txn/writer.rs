@@ -6,7 +6,7 @@ use super::superblock;
 use crate::alloc::{BlockAllocator, Groups, InodeAllocator};
 use crate::mount::Mount;
 use crate::namei::xattr::Sharing;
-use crate::{Error, Result};
+use crate::{Error, Result, Shortage};
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::STATE_CLEAN;
 use dioxide_format::types::Pblk;
@@ -49,6 +49,39 @@ impl Drop for Ending<'_> {
     }
 }
 
+/// What is tried again when it found no space.
+pub(crate) struct Tries {
+    left: u32,
+}
+
+impl Default for Tries {
+    fn default() -> Tries {
+        Tries {
+            left: COMMITS_FOR_SPACE,
+        }
+    }
+}
+
+impl Tries {
+    /// Whether there may be space now; commits what may have set some free. No handle is open.
+    pub(crate) fn another(
+        &mut self,
+        mount: &Mount,
+        writer: &Writer,
+        short: &Shortage,
+    ) -> Result<bool> {
+        if self.left == 0 || !short.may_pass() {
+            return Ok(false);
+        }
+        // Where there is nothing to commit, what there was may have been committed since the try.
+        self.left = match writer.commit_for_space(mount)? {
+            true => self.left - 1,
+            false => 0,
+        };
+        Ok(true)
+    }
+}
+
 /// Most commits that one request for space waits for.
 const COMMITS_FOR_SPACE: u32 = 3;
 /// Who needs space waits so long for others to free files, and looks so often.
@@ -85,17 +118,13 @@ impl Mount {
         writer: &Writer,
         mut try_once: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let mut is_last = false;
-        for _ in 0..COMMITS_FOR_SPACE {
+        let mut tries = Tries::default();
+        loop {
             match try_once() {
-                // Where there is nothing to commit, what there was may have been committed since the try.
-                Err(Error::NoSpace(short)) if !is_last && short.may_pass() => {
-                    is_last = !writer.commit_for_space(self)?;
-                }
+                Err(Error::NoSpace(short)) if tries.another(self, writer, &short)? => {}
                 result => return result,
             }
         }
-        try_once()
     }
 
     /// The writer, if anything was changed.

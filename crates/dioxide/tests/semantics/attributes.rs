@@ -320,6 +320,25 @@ fn dropped_fs_is_committed_and_not_clean() {
     e2fsck_clean(image.path());
 }
 
+#[test]
+fn dropped_fs_that_only_overwrote_keeps_the_times() {
+    let tree = tempfile::tempdir().expect("a folder");
+    std::fs::write(tree.path().join("data"), vec![1; SIZE]).expect("room");
+    let image = Image::builder().size(16 << 20).source(tree.path()).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let file = open_rw(&fs, "/data");
+    let before = file.metadata().mtime;
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    file.write_at(&blocks(1, 3), 0).expect("an overwrite");
+    let after = file.metadata().mtime;
+    assert_ne!(before, after);
+    drop((fs, file));
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    assert_eq!(open_rw(&fs, "/data").metadata().mtime, after);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
 // Who only reads, or overwrites, leaves no trace of use.
 #[test]
 fn mount_that_changes_nothing_stays_clean() {

@@ -153,7 +153,7 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
     if !plain {
         let alone = plan.lock == LockMode::Exclusive && plan.io_lock == IoLock::Keep;
         place::prepare(request, pos, &facts)?;
-        let held = Held::for_io(request.inode, guard, plan.io_lock);
+        let held = Held::for_io(request, guard, plan.io_lock);
         let placed = place::write_atomic(request, &[IoSlice::new(buf)], pos, alone, cuts)?;
         drop(held);
         if placed == Placed::Done {
@@ -161,7 +161,7 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
         }
         return Ok(placed);
     }
-    let held = Held::for_io(request.inode, guard, plan.io_lock);
+    let held = Held::for_io(request, guard, plan.io_lock);
     let device_offset = locate(request, pos, &first)?;
     commit_map(request, Below::Written)?;
     let durability = request.durability(&first, pos);
@@ -226,6 +226,13 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Whether writes beside it can give a part of it data, which a crash would show without the rest: who writes it as one is
+    /// alone. What was claimed for a hole is nobody else's.
+    pub(crate) fn is_shared_by_blocks(&self, block_bytes: u64) -> bool {
+        let no_data = matches!(self.below, Below::Unwritten | Below::PartOfCluster);
+        no_data && self.len > block_bytes
+    }
+
     /// Together with what comes next in the file, if one transaction settles both: no more than written blocks.
     pub(crate) fn with(self, next: Row) -> Option<Row> {
         let written = self.below == Below::Written && next.below == Below::Written;

@@ -7,7 +7,7 @@ use crate::mount::Mount;
 use crate::stats::Count;
 use crate::sync::errand;
 use crate::sync::inflight::Endless;
-use crate::sync::rwsem::{Exclusive, Shared};
+use crate::sync::rwsem::{Beside, Exclusive, Shared};
 use crate::sync::slot::Slot;
 use crate::{Error, Result};
 use std::time::Duration;
@@ -43,6 +43,25 @@ pub(crate) fn lock<'a>(
         Some(guard) => Ok(guard),
         None => contended(mount, inode, mode, wait, slot),
     }
+}
+
+/// Takes the lock beside readers. Blocks, and counts when it had to wait. The calling thread has no requests in flight on the inode.
+pub(crate) fn beside_readers<'a>(mount: &Mount, inode: &'a Inode, slot: Slot) -> Beside<'a> {
+    inode.rwsem.try_beside_readers().unwrap_or_else(|| {
+        mount.counters.add(slot, Count::LockWait);
+        inode.rwsem.beside_readers()
+    })
+}
+
+/// Waits until no direct I/O on the inode is in flight, and counts when that had to wait. The lock is exclusive.
+///
+/// # Errors
+/// [`Error::Deadlock`] if it would wait for ever.
+pub(crate) fn drain(mount: &Mount, inode: &Inode, slot: Slot) -> Result<()> {
+    if inode.in_flight.drain(&mount.in_flight)? {
+        mount.counters.add(slot, Count::Drain);
+    }
+    Ok(())
 }
 
 #[cold]

@@ -16,7 +16,8 @@
 //! settles second finds the blocks mapped, gives its claim back, and writes again to where they are.
 
 use super::atomic::{self, Below, Row};
-use super::policy::WriteFacts;
+use super::lock::drain;
+use super::policy::{LockMode, WriteFacts, read_lock};
 use super::write::WriteRequest;
 use crate::alloc::{Claim, Goal, Request, Right};
 use crate::inode::{Cuts, Inode};
@@ -24,9 +25,9 @@ use crate::io::clock::coarse_now_ns;
 use crate::map::tree::{Progress, State};
 use crate::map::{self, MapGuard, MapKind, Run};
 use crate::mount::Mount;
-use crate::txn::Writer;
 use crate::txn::file::{Credits, MOST_WRITTEN};
 use crate::txn::inode::INODE_CREDITS;
+use crate::txn::{Tries, Writer};
 use crate::{Error, Result, Shortage};
 use dioxide_block::{Buf, Durability};
 use dioxide_format::extent::Extent;
@@ -173,7 +174,12 @@ fn placing<'a, 'b>(
     }
     let placed = write(&placing);
     if placed.is_err() && alone && inode.i_size() > placing.old_size {
-        // What was settled of it belongs to a write that failed.
+        // What was settled of it belongs to a write that failed. Readers without the lock may have found it.
+        let unlocked = read_lock(request.policy).0 == LockMode::None;
+        let _closed = unlocked.then(|| inode.in_flight.close());
+        if unlocked {
+            drain(mount, inode, request.slot)?;
+        }
         mount.shrink(writer, inode, placing.old_size)?;
     }
     placed
@@ -239,6 +245,9 @@ impl Placing<'_, '_> {
                 })?
             }
         };
+        if !self.alone && self.row(&target).is_shared_by_blocks(self.block_bytes()) {
+            return Ok(Placed::MustBeAlone);
+        }
         let device_offset = request.unit_at(target.pblk << self.mount.block_bits)?;
         atomic::commit_map(request, target.what.below())?;
         let [buf] = self.bufs else {
@@ -307,6 +316,7 @@ impl Placing<'_, '_> {
     /// Writes a part of the request, and all that this takes.
     fn place(&self, bytes: Range<u64>) -> Result<Placed> {
         let mut parts = VecDeque::from([bytes]);
+        let mut tries = Tries::default();
         while let Some(bytes) = parts.pop_front() {
             let targets = self.plan(self.blocks_of(&bytes))?;
             if !self.alone && self.end > self.old_size && self.takes_steps(&targets) {
@@ -318,7 +328,16 @@ impl Placing<'_, '_> {
             }
             for target in targets {
                 let blocks = target.blocks();
-                match self.settle(target)? {
+                let settled = match self.settle(target) {
+                    // No block for the map. What was claimed was given back.
+                    Err(Error::NoSpace(short))
+                        if tries.another(self.mount, self.writer, &short)? =>
+                    {
+                        Settled::Overtaken
+                    }
+                    settled => settled?,
+                };
+                match settled {
                     Settled::Done => {}
                     Settled::MustBeAlone => return Ok(Placed::MustBeAlone),
                     Settled::Overtaken => {

@@ -710,6 +710,63 @@ fn reader_without_the_lock_waits_for_a_truncate_under_way() {
     assert!(matches!(read.recv_timeout(SOON), Ok(Ok(0))));
 }
 
+// As in Linux 4.8, who unlocks for the I/O takes the lock once more behind it.
+#[test]
+fn writer_that_unlocked_for_the_io_locks_again() {
+    let bed = Bed::new(Policy::Pre49Nolock);
+    let file = bed.open("/data");
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    let written = {
+        let file = file.clone();
+        start(move || file.write_at(&block(1), 0))
+    };
+    hold.wait_for(1);
+    let lock = file.inode.rwsem.try_exclusive().expect("nobody has it");
+    hold.release();
+    assert!(written.recv_timeout(A_WHILE).is_err(), "it did not lock");
+    drop(lock);
+    assert!(matches!(written.recv_timeout(SOON), Ok(Ok(BLOCK))));
+    let stats = bed.fs.stats();
+    assert_eq!((stats.writes_exclusive, stats.lock_waits), (1, 1));
+}
+
+// A truncate between blocks goes beside readers, one within a block is alone; either waits for a write in flight.
+#[test]
+fn truncate_that_waits_for_a_request_in_flight_counts_a_drain() {
+    for size in [BLOCK, BLOCK + 100] {
+        let bed = Bed::new(Policy::Best);
+        let file = bed.open("/data");
+        let mut queue = bed.queue();
+        let hold = bed.sim.hold(None, FaultOp::Write);
+        queue.write(&file, 0, block(9), 1).expect("room");
+        queue.submit().expect("a working queue");
+        hold.wait_for(1);
+        let truncated = {
+            let file = file.clone();
+            start(move || file.set_len(size as u64))
+        };
+        assert!(truncated.recv_timeout(A_WHILE).is_err(), "it did not wait");
+        hold.release();
+        assert_eq!(reap_one(&mut queue).tag, 1);
+        assert!(matches!(truncated.recv_timeout(SOON), Ok(Ok(()))));
+        assert_eq!(bed.fs.stats().drains, 1, "{size}");
+    }
+}
+
+// A queue that finds the file's map not in memory hands the read to a worker, which counts it.
+#[test]
+fn read_of_a_map_that_is_not_in_memory_is_counted_once() {
+    let bed = Bed::new(Policy::Best);
+    let options = OpenOptions::new().read(true).write(true);
+    let file = options.open(&bed.fs, "/data").expect("it exists");
+    let mut queue = bed.queue();
+    queue.read(&file, 0, block(0), 1).expect("room");
+    assert!(reap_one(&mut queue).result.is_ok());
+    let stats = bed.fs.stats();
+    assert_eq!(stats.reads_simple + stats.reads_general, 1, "{stats:?}");
+    assert_eq!((stats.punts, stats.would_block), (1, 1), "{stats:?}");
+}
+
 #[test]
 fn queue_that_is_never_empty_forgets_the_files_of_what_has_finished() {
     let bed = Bed::new(Policy::Parallel);

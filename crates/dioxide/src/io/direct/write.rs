@@ -7,7 +7,7 @@
 //! are [`place`]'s.
 
 use super::iter::{Piece, Pieces, map};
-use super::lock::{Guard, lock};
+use super::lock::{Guard, drain, lock};
 use super::place::{self, Placed};
 use super::policy::{
     BlockState, EntryFacts, IoLock, LockMode, Plan, Policy, Verdict, WriteFacts, check, entry_lock,
@@ -355,10 +355,7 @@ impl<'a> WriteRequest<'a> {
     fn drain(&self) -> Result<()> {
         // Without it readers without the lock could keep coming.
         let _closed = self.inode.in_flight.close();
-        if self.inode.in_flight.drain(&self.mount.in_flight)? {
-            self.mount.counters.add(self.slot, Count::Drain);
-        }
-        Ok(())
+        drain(self.mount, self.inode, self.slot)
     }
 
     /// Whether nothing but bytes of written blocks changes.
@@ -439,6 +436,10 @@ pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<
         // As in Linux, what began as a write to an inode may have any alignment.
         Inlined::MovedOut => write_blocks(&request.buffered(), bufs),
         Inlined::Done => {
+            request
+                .mount
+                .counters
+                .add(request.slot, Count::WriteExclusive);
             request.make_durable()?;
             Ok(request.len)
         }
@@ -481,7 +482,7 @@ fn carry_out(
         let (pos, facts) = (admitted.pos, admitted.facts);
         let appending = admitted.appending;
         place::prepare(request, pos, &facts)?;
-        let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
+        let held = Held::for_io(request, admitted.guard, admitted.plan.io_lock);
         let placed = place::write_placing(request, bufs, pos, alone, admitted.cuts)?;
         // Others may add behind it now, and share its commit.
         drop((held, appending));
@@ -491,7 +492,7 @@ fn carry_out(
         return Ok(placed);
     }
     let (pos, first) = (admitted.pos, admitted.first);
-    let held = Held::for_io(request.inode, admitted.guard, admitted.plan.io_lock);
+    let held = Held::for_io(request, admitted.guard, admitted.plan.io_lock);
     let durability = request.durability(&first, pos);
     transfer(request, bufs, pos, first, durability)?;
     if !request.access.keep_times {
@@ -540,20 +541,25 @@ impl WriteRequest<'_> {
 /// What protects a synchronous write's I/O.
 pub(super) enum Held<'a> {
     Lock(#[allow(dead_code)] Guard<'a>),
-    Counted(&'a Inode),
+    /// Nothing but the count; the lock is taken once more at the end.
+    Counted(&'a WriteRequest<'a>),
 }
 
 impl<'a> Held<'a> {
     #[inline]
-    pub(super) fn for_io(inode: &'a Inode, guard: Guard<'a>, io_lock: IoLock) -> Held<'a> {
+    pub(super) fn for_io(
+        request: &'a WriteRequest<'a>,
+        guard: Guard<'a>,
+        io_lock: IoLock,
+    ) -> Held<'a> {
         match (io_lock, guard) {
             (IoLock::Downgrade, Guard::Exclusive(lock)) => {
                 Held::Lock(Guard::Shared(lock.downgrade()))
             }
             (IoLock::Release, guard) => {
-                inode.in_flight.raise();
+                request.inode.in_flight.raise();
                 drop(guard);
-                Held::Counted(inode)
+                Held::Counted(request)
             }
             (_, guard) => Held::Lock(guard),
         }
@@ -563,8 +569,11 @@ impl<'a> Held<'a> {
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Held::Counted(inode) = self {
-            inode.in_flight.lower();
+        if let Held::Counted(request) = self {
+            request.inode.in_flight.lower();
+            let (mount, inode, slot) = (request.mount, request.inode, request.slot);
+            // As Linux 4.8 did. What is done does not fail for a lock that cannot be had.
+            drop(lock(mount, inode, LockMode::Exclusive, Wait::Block, slot));
         }
     }
 }

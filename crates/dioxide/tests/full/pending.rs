@@ -1,0 +1,166 @@
+//! What lacks a block for a map gets one that is free as soon as what frees it is committed.
+
+use crate::variants::image_with;
+use dioxide::{FallocateMode, File, Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
+use std::time::Duration;
+
+const KIB: u64 = 1024;
+
+/// Nothing is committed but by who asks for it.
+fn open_fs(image: &Image) -> Fs {
+    let options = MountOptions::new().commit_interval(Duration::from_secs(3600));
+    Fs::open(image.path(), &options).expect("it opens")
+}
+
+fn open(fs: &Fs, name: &str) -> File {
+    let options = OpenOptions::new().read(true).write(true);
+    options.open(fs, name).expect("it exists")
+}
+
+/// A file system of blocks of 1 KiB with so many blocks of "filler" at its end, and otherwise full; all is committed.
+fn filled(builder: ImageBuilder, names: &[&str]) -> Image {
+    let image = image_with(builder.block_size(1024).size(8 << 20), names);
+    let fs = open_fs(&image);
+    for name in names.iter().filter(|name| **name != "filler") {
+        let file = open(&fs, name);
+        for block in 0..12 {
+            file.write_at(&[1; 1024], block * KIB).expect("room");
+        }
+    }
+    drop(fill(&fs));
+    fs.close().expect("a clean end");
+    image
+}
+
+// ext2 has 12 blocks in the inode; the next takes a block of pointers, and what was removed is not committed.
+#[test]
+fn block_of_pointers_comes_from_what_was_just_freed() {
+    let builder = Image::builder()
+        .features("^extents,^64bit")
+        .args(&["-m", "0"]);
+    let image = filled(builder, &["a", "filler"]);
+    let fs = open_fs(&image);
+    let filler = open(&fs, "filler");
+    let old = filler.len();
+    filler.set_len(old - KIB).expect("a shorter file");
+    fs.sync().expect("a sync");
+    filler.set_len(old - 100 * KIB).expect("a shorter file");
+    let file = open(&fs, "a");
+    file.write_at(&[9; 1024], 12 * KIB)
+        .expect("room after a commit");
+    let mut block = [0; 1024];
+    file.read_at(&mut block, 12 * KIB).expect("a read");
+    assert!(block == [9; 1024]);
+    drop((file, filler));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+/// Appends to "filler" until there is no room but what is kept for maps.
+fn fill(fs: &Fs) -> File {
+    let filler = open(fs, "filler");
+    while filler.write_at(&[7; 1024], filler.len()).is_ok() {}
+    filler
+}
+
+fn make(fs: &Fs, name: &str) -> File {
+    let options = OpenOptions::new().read(true).write(true).create_new(true);
+    options.open(fs, name).expect("a new file")
+}
+
+fn content(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_at(&mut bytes, 0).expect("a read");
+    bytes
+}
+
+// A hole inside an extent makes two of it, and the inode has no place. Without a block for them nothing is changed, not at
+// the edges either.
+#[test]
+fn punch_gets_a_tree_block_that_was_just_freed_or_changes_nothing() {
+    let builder = Image::builder().block_size(1024).size(8 << 20);
+    let image = image_with(builder.args(&["-m", "0"]), &["a", "filler"]);
+    let fs = open_fs(&image);
+    let file = open(&fs, "a");
+    for extent in 0..4 {
+        let three = [3; 3 * KIB as usize];
+        file.write_at(&three, 8 * extent * KIB).expect("room");
+    }
+    let others: Vec<File> = (0..300).map(|n| make(&fs, &format!("/s{n}"))).collect();
+    for other in &others {
+        let nine = other.allocate(FallocateMode::KeepSize, 0, 9 * KIB);
+        nine.expect("room");
+    }
+    let filler = fill(&fs);
+    // Each has five extents then: a block that is kept for maps, as long as there is one.
+    let split = |other: &File| {
+        other.write_at(&[1; 1024], KIB).expect("three fit");
+        other.write_at(&[1; 1024], 3 * KIB).is_ok()
+    };
+    let taken = others.iter().take_while(|other| split(other)).count();
+    assert!(taken < others.len(), "something is left for maps");
+    fs.sync().expect("a sync");
+    let before = content(&file);
+    let punch = || file.allocate(FallocateMode::PunchHole, KIB - 100, KIB + 200);
+    let error = punch().expect_err("no block is left for the tree");
+    assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+    assert!(content(&file) == before, "it is half punched");
+    let shorter = filler.len() - 100 * KIB;
+    filler.set_len(shorter).expect("a shorter file");
+    punch().expect("room after a commit");
+    let after = content(&file);
+    let hole = KIB as usize - 100..2 * KIB as usize + 100;
+    assert!(after[hole.clone()].iter().all(|&byte| byte == 0));
+    assert!(after[..hole.start] == before[..hole.start]);
+    assert!(after[hole.end..] == before[hole.end..]);
+    drop((file, filler, others));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+// What is removed is gone when the rest finds no block to be moved; it was shown on, and its blocks were another file's.
+#[test]
+fn collapse_that_needs_a_tree_block_takes_what_it_has_freed() {
+    const CLUSTER: u64 = 16;
+    let builder = Image::builder().block_size(1024).size(16 << 20);
+    let builder = builder.features("bigalloc").args(&["-C", "16384"]);
+    let image = image_with(builder, &["a", "filler"]);
+    let fs = open_fs(&image);
+    let file = open(&fs, "a");
+    let mut model = vec![0; 0];
+    let mut write = |block: u64, blocks: u64| {
+        let (start, end) = ((block * KIB) as usize, ((block + blocks) * KIB) as usize);
+        let bytes = vec![block as u8 | 1; end - start];
+        file.write_at(&bytes, block * KIB).expect("room");
+        model.resize(model.len().max(end), 0);
+        model[start..end].copy_from_slice(&bytes);
+    };
+    // Two full leaves of 84 extents, the last of which reaches into the cluster where the next leaf begins.
+    for extent in 0..188 {
+        let (cluster, at) = (extent / 8, extent % 8 * 2);
+        match extent {
+            167 => write(cluster * CLUSTER + at, 4),
+            168 | 169 => {}
+            _ => write(cluster * CLUSTER + at, 1),
+        }
+    }
+    let others: Vec<File> = (0..100).map(|n| make(&fs, &format!("/s{n}"))).collect();
+    for (other, extent) in others
+        .iter()
+        .flat_map(|other| (0..4).map(move |at| (other, at)))
+    {
+        other.write_at(&[2; 1024], 2 * extent * KIB).expect("room");
+    }
+    let filler = fill(&fs);
+    let fifth = |other: &File| other.write_at(&[2; 1024], 8 * KIB).is_ok();
+    let taken = others.iter().take_while(|other| fifth(other)).count();
+    assert!(taken < others.len(), "something is left for maps");
+    fs.sync().expect("a sync");
+    file.allocate(FallocateMode::CollapseRange, 0, CLUSTER * KIB)
+        .expect("a cluster is free now");
+    assert!(content(&file) == model[(CLUSTER * KIB) as usize..]);
+    drop((file, filler, others));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
