@@ -131,7 +131,7 @@ impl QuotaHeader {
             STRUCTURE,
             field,
             block,
-            format_args!("0, or from 2 to {}", self.dqi_blocks - 1),
+            format_args!("0, or from 2 to {}", self.dqi_blocks.saturating_sub(1)),
         )
     }
 }

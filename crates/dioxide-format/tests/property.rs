@@ -14,6 +14,7 @@ use dioxide_format::journal::{
     Tag, TagFlags, Tid, TransactionSum,
 };
 use dioxide_format::mmp::Mmp;
+use dioxide_format::quota::{self, QuotaHeader, QuotaKind, Record};
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::system_zone::SystemZone;
 use dioxide_format::types::{Group, Ino, Lblk, Pblk};
@@ -689,6 +690,24 @@ proptest! {
         let format = format(1024, false);
         if let Ok(dir) = InlineDir::parse(&inode, &data, &format) {
             prop_assert!(dir.entries(&format).count() <= 256 / 12 + 2);
+        }
+    }
+
+    #[test]
+    fn quota_any_bytes_round_trip(mut block in vec(prop_oneof![3 => Just(0), 1 => any::<u8>()], 0..1100), id in any::<u32>()) {
+        if let Ok(header) = QuotaHeader::parse(&block) {
+            prop_assert!(block.starts_with(&header.encode()));
+            let _ = (QuotaKind::ALL.map(|kind| header.validate(kind).is_ok()), header.check_block(id, "a pointer").is_ok());
+        }
+        for record in quota::records(&block) {
+            let (at, found) = quota::find_record(&block, record.dqb_id).unwrap();
+            prop_assert!(block[at..at + Record::SIZE] == found.encode());
+        }
+        if let Some(at) = quota::free_place(&block) {
+            let (count, new) = (quota::records(&block).count(), Record { dqb_id: id, ..Record::zeroed() });
+            block[at..at + Record::SIZE].copy_from_slice(&new.encode_used());
+            prop_assert_eq!(quota::records(&block).count(), count + 1);
+            prop_assert!(quota::find_record(&block, id).is_some());
         }
     }
 
