@@ -392,7 +392,7 @@ impl Mount {
             return Ok(());
         }
         self.remove_blocks(writer, inode, removing)?;
-        self.shift(writer, inode, shifting, delta, Some(size))
+        self.shift(writer, inode, &mut shifting, delta, Some(size))
     }
 
     /// Credits for removing something of a range and for shifting something, if one transaction may have both.
@@ -415,7 +415,8 @@ impl Mount {
     fn insert_range(&self, writer: &Writer, inode: &Inode, span: &Span) -> Result<()> {
         self.check_whole_blocks(inode, span, "insert")?;
         let len = span.bytes.end - span.bytes.start;
-        let size = inode.i_size() + len;
+        let old = inode.i_size();
+        let size = old + len;
         if size > self.max_bytes_of(inode) {
             return Err(self.too_large(inode, &format!("{size} bytes")));
         }
@@ -425,7 +426,7 @@ impl Mount {
         let credits = Credits::shift(self, inode).max(writer.ample_credits());
         let mut handle = writer.begin(credits + INODE_CREDITS)?;
         let (now, lock) = (self.now(), inode.map.lock());
-        let left = self.change_map(
+        let mut left = self.change_map(
             writer,
             &mut handle,
             inode,
@@ -442,7 +443,15 @@ impl Mount {
         self.publish_shift(inode, &lock, done_of(&shifting, &left), delta)?;
         drop(lock);
         handle.stop()?;
-        self.shift(writer, inode, left, delta, None)
+        let moved = self.shift(writer, inode, &mut left, delta, None);
+        if let Err(Error::NoSpace(_)) = moved {
+            // The last step may be the one that lacks a block, for the extent that the new range divides.
+            let mut back = left.end.saturating_add_signed(delta)..self.map_end(inode);
+            if let Err(later) = self.shift(writer, inode, &mut back, -delta, Some(old)) {
+                tracing::warn!("inode {}: a part stays moved: {later}", inode.ino);
+            }
+        }
+        moved
     }
 
     /// What is preallocated in the last `blocks` that a file can have cannot be moved on. (Linux finds that out when the
@@ -464,17 +473,18 @@ impl Mount {
         Ok(())
     }
 
-    /// `size` is what the file has once all is moved, if that is another.
+    /// Moves what is left of a range, which tells what is left then. `size` is what the file has once all is moved, if that is
+    /// another.
     fn shift(
         &self,
         writer: &Writer,
         inode: &Inode,
-        range: Range<u64>,
+        rest: &mut Range<u64>,
         delta: i64,
         size: Option<u64>,
     ) -> Result<()> {
         let steps = Steps {
-            range,
+            rest,
             least: Credits::shift(self, inode),
             size,
         };

@@ -29,8 +29,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What [`Mount::in_steps`] goes through.
-pub(crate) struct Steps {
-    pub(crate) range: Range<u64>,
+pub(crate) struct Steps<'a> {
+    /// What is left of it, also after a step that failed.
+    pub(crate) rest: &'a mut Range<u64>,
     /// Credits that are enough for a step to get on.
     pub(crate) least: u32,
     /// The file's size from the last step on, if that is another.
@@ -340,10 +341,10 @@ impl Mount {
         &self,
         writer: &Writer,
         inode: &Inode,
-        blocks: Range<u64>,
+        mut blocks: Range<u64>,
     ) -> Result<()> {
         let steps = Steps {
-            range: blocks,
+            rest: &mut blocks,
             least: Credits::remove(self, inode),
             size: None,
         };
@@ -364,14 +365,13 @@ impl Mount {
         &self,
         writer: &Writer,
         inode: &Inode,
-        steps: Steps,
+        steps: Steps<'_>,
         step: &mut Step<'_>,
         publish: &mut Publish<'_>,
     ) -> Result<()> {
-        let Steps { range, least, size } = steps;
-        let mut rest = range;
+        let Steps { rest, least, size } = steps;
         while !rest.is_empty() {
-            rest = self.with_space(writer, || {
+            *rest = self.with_space(writer, || {
                 let credits = least.max(writer.ample_credits());
                 let mut handle = writer.begin(credits + INODE_CREDITS)?;
                 let (now, lock) = (self.now(), inode.map.lock());
@@ -380,7 +380,7 @@ impl Mount {
                     &mut handle,
                     inode,
                     &lock,
-                    |map| Ok(step(map, rest.clone(), credits)?.left(&rest)),
+                    |map| Ok(step(map, rest.clone(), credits)?.left(rest)),
                     &mut |disk, left: &Range<u64>| {
                         stamp(disk, now);
                         if let Some(size) = size.filter(|_| left.is_empty()) {
@@ -392,7 +392,7 @@ impl Mount {
                 if let Some(size) = size.filter(|_| left.is_empty()) {
                     inode.set_size(size);
                 }
-                publish(&lock, done_of(&rest, &left))?;
+                publish(&lock, done_of(rest, &left))?;
                 drop(lock);
                 handle.stop()?;
                 Ok(left)
@@ -423,10 +423,10 @@ impl Mount {
         &self,
         writer: &Writer,
         inode: &Inode,
-        blocks: Range<u64>,
+        mut blocks: Range<u64>,
     ) -> Result<()> {
         let steps = Steps {
-            range: blocks,
+            rest: &mut blocks,
             least: Credits::convert(self, inode),
             size: None,
         };

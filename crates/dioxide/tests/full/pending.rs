@@ -75,6 +75,12 @@ fn content(file: &File) -> Vec<u8> {
     bytes
 }
 
+/// Makes five extents of the one of a file: this takes a block that is kept for maps, as long as there is one.
+fn split(other: &File) -> bool {
+    other.write_at(&[1; 1024], KIB).expect("three fit");
+    other.write_at(&[1; 1024], 3 * KIB).is_ok()
+}
+
 // A hole inside an extent makes two of it, and the inode has no place. Without a block for them nothing is changed, not at
 // the edges either.
 #[test]
@@ -93,11 +99,6 @@ fn punch_gets_a_tree_block_that_was_just_freed_or_changes_nothing() {
         nine.expect("room");
     }
     let filler = fill(&fs);
-    // Each has five extents then: a block that is kept for maps, as long as there is one.
-    let split = |other: &File| {
-        other.write_at(&[1; 1024], KIB).expect("three fit");
-        other.write_at(&[1; 1024], 3 * KIB).is_ok()
-    };
     let taken = others.iter().take_while(|other| split(other)).count();
     assert!(taken < others.len(), "something is left for maps");
     fs.sync().expect("a sync");
@@ -160,6 +161,48 @@ fn collapse_that_needs_a_tree_block_takes_what_it_has_freed() {
     file.allocate(FallocateMode::CollapseRange, 0, CLUSTER * KIB)
         .expect("a cluster is free now");
     assert!(content(&file) == model[(CLUSTER * KIB) as usize..]);
+    drop((file, filler, others));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+// The extent that the new range divides is moved last, in a transaction of its own. What was moved before it comes back.
+#[test]
+fn insert_that_finds_no_block_in_its_last_step_changes_nothing() {
+    const EXTENTS: u64 = 20_000;
+    let builder = Image::builder().block_size(1024).size(80 << 20);
+    let builder = builder.args(&["-m", "0", "-N", "8192", "-J", "size=1"]);
+    let image = image_with(builder, &["a", "filler"]);
+    let fs = open_fs(&image);
+    let file = open(&fs, "a");
+    file.write_at(&[1; 3 * KIB as usize], 0).expect("room");
+    for extent in 2..EXTENTS {
+        let bytes = [extent as u8 | 1; KIB as usize];
+        file.write_at(&bytes, 2 * extent * KIB).expect("room");
+    }
+    let others: Vec<File> = (0..2500).map(|n| make(&fs, &format!("/s{n}"))).collect();
+    for other in &others {
+        let nine = other.allocate(FallocateMode::KeepSize, 0, 9 * KIB);
+        nine.expect("room");
+    }
+    let filler = fill(&fs);
+    let taken = others.iter().take_while(|other| split(other)).count();
+    assert!(taken < others.len(), "something is left for maps");
+    fs.sync().expect("a sync");
+    let (before, commits) = (content(&file), fs.stats().journal_commits);
+    let insert = || file.allocate(FallocateMode::InsertRange, KIB, 2 * KIB);
+    let error = insert().expect_err("no block is left for the tree");
+    assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+    assert!(fs.stats().journal_commits > commits, "it was one step");
+    assert!(content(&file) == before, "a part was moved");
+    filler
+        .set_len(filler.len() - 100 * KIB)
+        .expect("a shorter file");
+    insert().expect("room after a commit");
+    let after = content(&file);
+    let (at, len) = (KIB as usize, 2 * KIB as usize);
+    assert!(after[..at] == before[..at] && after[at + len..] == before[at..]);
+    assert!(after[at..at + len].iter().all(|&byte| byte == 0));
     drop((file, filler, others));
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
