@@ -25,7 +25,6 @@
 //! Where dioxide is meant to differ from ext4:
 //! - Data is written before its blocks are mapped, so there are no orphans for extending writes, no unwritten
 //!   extents for holes, and holes of files with indirect blocks are filled like any other (19).
-//! - A write that passes the largest size is refused as a whole; Linux writes what fits.
 //! - A no-wait write into unwritten blocks would block: converting them takes a transaction (A4.6).
 
 #[path = "semantics/atomic.rs"]

@@ -234,8 +234,9 @@ fn policies_and_kinds_of_dioread_serve_the_same() {
         "dio_policy=v5.6",
         "dio_policy=v6.4",
         "dio_policy=best",
-        "dioread_lock",
-        "dioread_nolock",
+        // The policy that asks for it.
+        "dio_policy=iomap55,dioread_lock",
+        "dio_policy=iomap55,dioread_nolock",
         "barrier=0",
         "nobarrier",
     ] {

@@ -53,6 +53,41 @@ fn a1_read_only_mount_is_erofs() {
     fs.close().expect("nothing to do");
 }
 
+/// Of the policies, `iomap55` asks for it: who reads waits for an overwrite that is at the device, or does not. Another
+/// overwrite begins alone, and waits either way.
+#[test]
+fn a3_overwrite_under_dioread_lock_keeps_readers_out() {
+    for nolock in [false, true] {
+        let options = MountOptions::new().policy(Policy::Iomap55);
+        let bed = Bed::on(Layout::Default, options.dioread_nolock(nolock));
+        let file = bed.open("/data");
+        let hold = bed.sim.hold(Some(place(&file, 2)), FaultOp::Write);
+        let overwrite = |block: usize| {
+            let file = file.clone();
+            start(move || file.write_at(&blocks(0xA7, 1), (block * BLOCK) as u64))
+        };
+        let first = overwrite(2);
+        hold.wait_for(1);
+        let reader = file.clone();
+        let reader = start(move || assert_all(&read(&reader, 9 * BLOCK..10 * BLOCK), 10));
+        if nolock {
+            finish(&reader);
+        } else {
+            assert_waits(&reader);
+        }
+        let second = overwrite(20);
+        assert_waits(&second);
+        hold.release();
+        for overwrite in [first, second] {
+            finish(&overwrite).expect("written blocks");
+        }
+        if !nolock {
+            finish(&reader);
+        }
+        assert_all(&read(&file, 20 * BLOCK..21 * BLOCK), 0xA7);
+    }
+}
+
 /// As in Linux: of a write that passes the largest file, what fits is written.
 #[test]
 fn a1_write_up_to_the_largest_file_is_short() {
