@@ -1,8 +1,8 @@
-//! Four threads fill a file system until nothing is left, make room by truncating and by punching holes
-//! into what is left, and fill it again. Each has a file of its own, and knows what that contains.
+//! Four threads fill a file system until nothing is left, make room by truncating, by punching holes into what
+//! is left and by removing it, and fill it again. Each has a file of its own, and knows what that contains.
 //!
-//! Whenever all threads rest: free blocks plus allocated ones are what they were; and at the end, when the
-//! files are empty, free blocks are what they were.
+//! Whenever all threads rest: free blocks plus allocated ones are what they were, and free inodes; and at the
+//! end, when the files are empty, free blocks are what they were.
 
 use crate::random::Random;
 use crate::variants::{image_with, variants};
@@ -16,6 +16,7 @@ const MOST: u64 = 24 << 20;
 
 /// One thread's file.
 struct Owner {
+    number: usize,
     random: Random,
     content: Vec<u8>,
     unit: u64,
@@ -93,23 +94,38 @@ impl Owner {
         }
     }
 
-    /// Gives back about half of the file.
-    fn thin(&mut self, file: &File) {
-        match self.random.pick(4) {
+    /// Gives back about half of the file, or all of it with its name. The file that is there then.
+    fn thin(&mut self, fs: &Fs, file: File) -> File {
+        match self.random.pick(6) {
             0 => {
                 let size = self.random.below(0..self.content.len() as u64 + 1);
                 file.set_len(size).expect("a shorter file");
                 self.content.truncate(size as usize);
             }
-            1 => self.punch_all(file, 2),
-            2 => self.punch_all(file, 3),
-            _ => {
+            1 => self.punch_all(&file, 2),
+            2 => self.punch_all(&file, 3),
+            3 => {
                 let end = self.content.len() as u64;
                 let at = self.random.below(0..end + 1);
                 let len = self.random.below(1..end / 2 + 2);
-                self.punch(file, at, len);
+                self.punch(&file, at, len);
             }
+            _ => return self.replace(fs, file),
         }
+        file
+    }
+
+    /// Removes the file, open or not, and makes another of its name.
+    fn replace(&mut self, fs: &Fs, file: File) -> File {
+        let open = Some(file).filter(|_| self.random.pick(2) == 0);
+        fs.remove_file(path(self.number)).expect("it exists");
+        let options = options(self.number).create_new(true);
+        let new = options.open(fs, path(self.number)).expect("it has gone");
+        self.content.clear();
+        // While others look for room, and with both files there.
+        self.put(&new, 0, self.unit, false);
+        drop(open);
+        new
     }
 
     /// A hole of one unit after every few of data.
@@ -145,8 +161,10 @@ impl Owner {
 struct Bed {
     image: Image,
     owners: Vec<Owner>,
-    /// With empty files.
+    /// Blocks, with empty files.
     free: u64,
+    /// Inodes.
+    files_free: u64,
 }
 
 fn open_fs(image: &Image) -> Fs {
@@ -155,17 +173,19 @@ fn open_fs(image: &Image) -> Fs {
     fs
 }
 
+fn path(number: usize) -> String {
+    format!("/{}", NAMES[number])
+}
+
 /// Half of the threads may have the reserved blocks.
+fn options(number: usize) -> OpenOptions {
+    let options = OpenOptions::new().read(true).write(true);
+    options.resource(number % 2 == 0)
+}
+
 fn open_files(fs: &Fs) -> Vec<File> {
-    let open = |(number, name): (usize, &&str)| {
-        let options = OpenOptions::new().read(true).write(true);
-        let path = format!("/{name}");
-        options
-            .resource(number % 2 == 0)
-            .open(fs, path)
-            .expect("it exists")
-    };
-    NAMES.iter().enumerate().map(open).collect()
+    let open = |number| options(number).open(fs, path(number)).expect("it exists");
+    (0..NAMES.len()).map(open).collect()
 }
 
 impl Bed {
@@ -175,40 +195,54 @@ impl Bed {
         let unit = u64::from(fs.superblock().cluster_size());
         let extents = fs.metadata("/a").expect("it exists").flags & 0x8_0000 != 0;
         let owner = |number| Owner {
-            random: Random::new(seed * 16 + number),
+            number,
+            random: Random::new(seed * 16 + number as u64),
             content: Vec::new(),
             unit,
             extents,
         };
-        let free = fs.statfs().blocks_free;
+        let free = fs.statfs();
         fs.close().expect("a clean end");
         Bed {
             image,
-            owners: (0..4).map(owner).collect(),
-            free,
+            owners: (0..NAMES.len()).map(owner).collect(),
+            free: free.blocks_free,
+            files_free: free.files_free,
         }
     }
 
-    fn all_at_once(&mut self, files: &[File], act: impl Fn(&mut Owner, &File) + Sync) {
+    /// Gives each thread its file, and back those that it leaves.
+    fn all_at_once(
+        &mut self,
+        files: Vec<File>,
+        act: impl Fn(&mut Owner, File) -> File + Sync,
+    ) -> Vec<File> {
         std::thread::scope(|scope| {
-            for (owner, file) in self.owners.iter_mut().zip(files) {
-                let act = &act;
-                scope.spawn(move || act(owner, file));
-            }
-        });
+            let act = &act;
+            let owners = self.owners.iter_mut().zip(files);
+            let threads = owners.map(|(owner, file)| scope.spawn(move || act(owner, file)));
+            let threads: Vec<_> = threads.collect();
+            let files = threads.into_iter().map(|t| t.join().expect("no panic"));
+            files.collect()
+        })
     }
 
     fn assert_nothing_is_lost(&self, fs: &Fs, files: &[File]) {
         let unit = u64::from(fs.block_size()) / 512;
         let allocated: u64 = files.iter().map(|file| file.metadata().blocks).sum();
         fs.sync().expect("a sync");
-        assert_eq!(fs.statfs().blocks_free + allocated / unit, self.free);
+        let free = fs.statfs();
+        assert_eq!(free.blocks_free + allocated / unit, self.free);
+        assert_eq!(free.files_free, self.files_free);
     }
 
     fn round(&mut self) {
         let fs = open_fs(&self.image);
         let files = open_files(&fs);
-        self.all_at_once(&files, |owner, file| owner.fill(file));
+        let files = self.all_at_once(files, |owner, file| {
+            owner.fill(&file);
+            file
+        });
         // What others had claimed and gave back.
         self.owners[0].fill(&files[0]);
         let left = fs.statfs().blocks_free * u64::from(fs.block_size()) / self.owners[0].unit;
@@ -219,9 +253,9 @@ impl Bed {
             "{left} clusters are left of a full file system"
         );
         self.assert_nothing_is_lost(&fs, &files);
-        self.all_at_once(&files, |owner, file| {
-            owner.thin(file);
-            owner.thin(file);
+        let files = self.all_at_once(files, |owner, file| {
+            let file = owner.thin(&fs, file);
+            owner.thin(&fs, file)
         });
         self.assert_nothing_is_lost(&fs, &files);
         drop(files);
@@ -229,14 +263,17 @@ impl Bed {
     }
 
     fn close_and_check(&self, fs: Fs) {
-        let free = fs.statfs().blocks_free;
+        let free = fs.statfs();
         fs.close().expect("a clean end");
         e2fsck_clean(self.image.path());
         let text = dumpe2fs(self.image.path());
-        let row = text
-            .lines()
-            .find_map(|row| row.strip_prefix("Free blocks:"));
-        assert_eq!(row.map(str::trim), Some(&*free.to_string()));
+        for (what, free) in [
+            ("Free blocks:", free.blocks_free),
+            ("Free inodes:", free.files_free),
+        ] {
+            let row = text.lines().find_map(|row| row.strip_prefix(what));
+            assert_eq!(row.map(str::trim), Some(&*free.to_string()), "{what}");
+        }
         let fs = open_fs(&self.image);
         for ((owner, file), name) in self.owners.iter().zip(open_files(&fs)).zip(NAMES) {
             owner.check(name, &file);
@@ -247,12 +284,15 @@ impl Bed {
     fn empty(&mut self) {
         let fs = open_fs(&self.image);
         let files = open_files(&fs);
-        self.all_at_once(&files, |owner, file| {
+        let files = self.all_at_once(files, |owner, file| {
             file.set_len(0).expect("an empty file");
             owner.content.clear();
+            file
         });
         fs.sync().expect("a sync");
-        assert_eq!(fs.statfs().blocks_free, self.free);
+        let free = fs.statfs();
+        let counts = (free.blocks_free, free.files_free);
+        assert_eq!(counts, (self.free, self.files_free));
         drop(files);
         self.close_and_check(fs);
     }
