@@ -275,6 +275,7 @@ impl Tree {
 
     pub fn rmdir(&mut self, dir: Id, name: &[u8]) -> Answer {
         let id = self.existing(dir, name)?;
+        self.changeable(id)?;
         if !self.is_dir(id) {
             return Err(libc::ENOTDIR);
         }
