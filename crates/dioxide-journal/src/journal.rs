@@ -31,6 +31,7 @@
 //! | running transaction, phase of the committing one, newest durable tid, which blocks the log holds a copy of | `state`, held briefly, never over I/O or a caller's closure, but for what completes blocks ([`crate::Kind::complete`]) |
 //! | who commits | `State::committer` under `state`: the others wait on a condition, not on `log`, so that they are all woken by the commit that they need |
 //! | reason of the abort, and who is told of it | written once; set under `state`, read without |
+//! | what a commit that nobody waits for has met | `untold`, held by the thread that does it until it is done; otherwise taken by who may wait for a commit |
 //!
 //! A handle begins and ends at the gate, which is one word. Of the locks it takes `state` only, to bring the transaction blocks
 //! that it does not have yet, to forget one, and when it must wait; what a handle changes becomes the
@@ -374,7 +375,7 @@ impl Journal {
         self.core.aborted.get().map(String::as_str)
     }
 
-    /// The error of a commit that nobody waited for. It is told once.
+    /// The error of a commit that nobody waited for, and of one under way when it is known. It is told once.
     pub fn take_untold(&self) -> Option<Error> {
         self.core.untold.lock().take()
     }

@@ -69,13 +69,15 @@ fn run(core: &Core, asked: &Asked, interval: Duration) {
         let request = what.commit.take();
         drop(what);
         let due = request.max(core.overdue(interval));
-        if let Some(tid) = due
-            && let Err(error) = core.commit_to(tid)
-        {
-            if !matches!(error, Error::Aborted(_)) {
-                *core.untold.lock() = Some(error);
+        if let Some(tid) = due {
+            // Held until it is known: who finds the journal aborted meanwhile waits to be told why.
+            let mut untold = core.untold.lock();
+            if let Err(error) = core.commit_to(tid) {
+                if !matches!(error, Error::Aborted(_)) {
+                    *untold = Some(error);
+                }
+                return;
             }
-            return;
         }
         pause = core.until_due(interval);
     }
