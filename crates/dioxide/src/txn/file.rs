@@ -217,9 +217,10 @@ impl Mount {
             inode.cut_in(map.handle.tid());
         }
         let (root, grown, freed) = (map.root, map.blocks.grown, map.blocks.freed);
-        let half_done = !map.is_intact();
+        let half_done = !map.is_intact() || root != before;
         let result = match result {
-            // Some blocks are changed and others not: this transaction must never be committed.
+            // Some blocks are changed and others not, or what leads to them is and they are not free: this transaction must
+            // never be committed.
             Err(error) if half_done && !matches!(error, Error::NoSpace(_)) => {
                 return Err(self.fail(error));
             }
