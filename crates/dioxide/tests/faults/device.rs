@@ -1,12 +1,13 @@
 //! A workload is run again and again, and each time another request of it fails: the n-th read, write or
 //! flush, for every n.
 //!
-//! - Exactly one operation gets the device's error, or the close does.
+//! - Exactly one operation gets the device's error, or the close does: the one in which the device failed, or,
+//!   of a commit in the background, a sync after it.
 //! - From a failed flush, or a failed write of the log, on, nothing is written any more: each later change
 //!   and each sync is refused with `EROFS`, and from `ESHUTDOWN` on, whoever met it. After another failure all goes on.
 //! - Opened again, without the fault, the file system is whole and has what was synced.
 
-use crate::ops::{NAMES, Shape};
+use crate::ops::{self, NAMES, Op as FileOp, Shape, What};
 use crate::variants::image_with;
 use crate::workload::{Workload, in_time};
 use dioxide::block::file::FileOptions;
@@ -49,17 +50,46 @@ enum Since {
     Change,
 }
 
+/// Where a workload runs.
+struct Ground {
+    image: Image,
+    shape: Shape,
+    /// What [`PIECES`] has.
+    pieces: Vec<u8>,
+    /// How long a change waits for a commit that nobody asks for.
+    interval: Duration,
+}
+
+/// No commit comes in the background.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// The file that lies in so many pieces, with holes between them, that cutting it off takes several transactions.
+const PIECES: usize = 2;
+const COUNT: u64 = 100;
+
 /// Runs the workload with one fault, and checks all that the module says. `false` if the workload ends
 /// without meeting it.
-fn survive(image: &Image, shape: Shape, seed: u64, since: Since, fault: Fault) -> bool {
-    let copy = image.copy();
+fn survive(ground: &Ground, seed: u64, since: Since, fault: Fault) -> bool {
+    let copy = ground.image.copy();
     let what = format!("seed {seed}, since {since:?}, {fault:?}");
-    let mut workload = Workload::new(seed, shape);
+    let mut workload = Workload::new(seed, ground.shape);
+    let first = FileOp {
+        file: PIECES,
+        what: What::Truncate {
+            size: ground.shape.cluster,
+        },
+    };
+    workload.begin_with(first, &ground.pieces);
     let device = sim(&copy);
-    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let options = MountOptions::new().commit_interval(ground.interval);
+    let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
     if since == Since::Change {
         let nothing = SetAttributes::new();
         fs.set_attributes("/f0", &nothing).expect("a change");
+        if ground.interval != NEVER {
+            // Or its commit may meet the fault.
+            fs.sync().expect("a sync");
+        }
     }
     if fault.what == FENCED {
         // The workload begins by opening them, which needs a mount that writes.
@@ -71,7 +101,8 @@ fn survive(image: &Image, shape: Shape, seed: u64, since: Since, fault: Fault) -
     let report = Report(
         &what,
         in_time(&what, || {
-            workload.run(fs, STEPS);
+            let has_failed = || device.hits(armed) > Some(0);
+            workload.run(fs, STEPS, has_failed);
             workload
         }),
     );
@@ -83,28 +114,46 @@ fn survive(image: &Image, shape: Shape, seed: u64, since: Since, fault: Fault) -
     let silent = hits > 0 && fault.op == FaultOp::Read;
     assert!(reported == (hits > 0) || silent, "{hits} hits");
     if reported {
-        check_failures(workload, &fault);
+        check_failures(workload, &fault, ground.interval);
     }
     workload.check(&copy);
     hits > 0
 }
 
-fn check_failures(workload: &Workload, fault: &Fault) {
+fn check_failures(workload: &Workload, fault: &Fault, interval: Duration) {
     let failures = &workload.failures;
     let expected = match fault.what {
         FaultKind::Enospc => libc::ENOSPC,
         FaultKind::Io(errno) => errno,
         _ => libc::EIO,
     };
-    let first = failures[0].errno;
-    assert!(first == expected || first == libc::EROFS, "{failures:?}");
-    let later = &failures[1..];
+    let met = workload.met.expect("it was hit");
+    // A read that could be done without stops the mount all the same, and nobody is told why.
+    let untold = fault.what == FENCED && fault.op == FaultOp::Read && failures[0].step > met;
+    let told = failures
+        .iter()
+        .position(|failure| untold || failure.errno == expected);
+    let told = told.unwrap_or_else(|| panic!("nobody gets {expected}: {failures:?}"));
+    if untold {
+        assert_eq!(failures[0].errno, libc::EROFS, "{failures:?}");
+    } else if interval == NEVER {
+        assert_eq!((told, failures[0].step), (0, met), "{failures:?}");
+    } else {
+        // Changes may be refused before.
+        let step = failures[told].step;
+        let late = (met..step).any(|step| workload.is_sync(step));
+        assert!(
+            step == met || workload.is_sync(step) && !late,
+            "{met}: {failures:?}"
+        );
+    }
+    let mut others = failures.iter().enumerate().filter(|(at, _)| *at != told);
     assert!(
-        later.iter().all(|failure| failure.errno == libc::EROFS),
+        others.all(|(_, failure)| failure.errno == libc::EROFS),
         "{failures:?}"
     );
     let fenced = fault.what == FENCED;
-    let latched = fault.op == FaultOp::Flush || fenced || first == libc::EROFS || !later.is_empty();
+    let latched = fault.op == FaultOp::Flush || fenced || failures.len() > 1;
     if latched {
         let succeeded = workload
             .succeeded
@@ -130,20 +179,37 @@ impl Drop for Report<'_> {
     }
 }
 
-fn prepare(builder: ImageBuilder) -> (Image, Shape) {
+fn prepare(builder: ImageBuilder) -> Ground {
     let image = image_with(builder, &NAMES);
     let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
     let shape = Shape {
         settles: true,
         ..Shape::of(&fs, MOST)
     };
-    (image, shape)
+    let file = ops::open_files(&fs).swap_remove(PIECES);
+    for piece in 0..COUNT {
+        let data = vec![piece as u8 + 1; shape.cluster as usize];
+        file.write_at(&data, 2 * piece * shape.cluster)
+            .expect("room");
+    }
+    let pieces = ops::content(&file);
+    drop(file);
+    fs.close().expect("a clean end");
+    Ground {
+        image,
+        shape,
+        pieces,
+        interval: NEVER,
+    }
 }
 
 /// `fault` tells what happens to the first that it concerns.
 fn survive_everywhere(name: &str, builder: ImageBuilder, fault: Fault) {
+    survive_everywhere_on(name, &prepare(builder), fault);
+}
+
+fn survive_everywhere_on(name: &str, ground: &Ground, fault: Fault) {
     for seed in seeds(1) {
-        let (image, shape) = prepare(builder.clone());
         let (mut sites, mut bad) = (0, Vec::new());
         loop {
             let fault = Fault {
@@ -151,11 +217,15 @@ fn survive_everywhere(name: &str, builder: ImageBuilder, fault: Fault) {
                 ..fault.clone()
             };
             // All that fail are worth knowing.
-            let run = AssertUnwindSafe(|| survive(&image, shape, seed, Since::Change, fault));
+            let run = AssertUnwindSafe(|| survive(ground, seed, Since::Change, fault));
             match catch_unwind(run) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(_) => bad.push(sites),
+            }
+            // It may fail without a fault too.
+            if bad.len() > 20 {
+                break;
             }
             sites += 1;
         }
@@ -166,7 +236,7 @@ fn survive_everywhere(name: &str, builder: ImageBuilder, fault: Fault) {
     }
 }
 
-fn layouts() -> [(&'static str, ImageBuilder); 5] {
+fn layouts() -> [(&'static str, ImageBuilder); 6] {
     let large = || Image::builder().size(16 << 20);
     [
         ("extents", small()),
@@ -175,6 +245,7 @@ fn layouts() -> [(&'static str, ImageBuilder); 5] {
             "no checksums",
             small().features("^metadata_csum,^orphan_file"),
         ),
+        ("orphan file", small().features("orphan_file")),
         ("4k blocks", large()),
         (
             "bigalloc",
@@ -191,6 +262,19 @@ fn failed_write_at_every_site_is_reported_once_and_loses_nothing() {
             builder,
             Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)),
         );
+    }
+}
+
+/// Commits come beside the operations. No file has extents, so none is left half moved.
+#[test]
+fn failed_commit_in_the_background_is_told_once_to_who_syncs() {
+    let ground = Ground {
+        interval: Duration::from_millis(1),
+        ..prepare(small().features("^extents,^64bit"))
+    };
+    for op in [FaultOp::Write, FaultOp::Flush] {
+        let fault = Fault::once(op, FaultKind::Io(libc::EIO));
+        survive_everywhere_on("commits all the time", &ground, fault);
     }
 }
 
@@ -372,10 +456,10 @@ fn queued(fs: &Fs, push: &dyn Fn(&mut dioxide::Queue)) -> dioxide::Result<()> {
 
 #[test]
 fn failure_when_the_first_change_begins_latches() {
-    let (image, shape) = prepare(small());
+    let ground = prepare(small());
     for op in [FaultOp::Flush, FaultOp::Write] {
         let fault = Fault::once(op, FaultKind::Io(libc::EIO));
-        assert!(survive(&image, shape, 1, Since::Open, fault));
+        assert!(survive(&ground, 1, Since::Open, fault));
     }
 }
 
@@ -469,6 +553,54 @@ fn truncate_that_cannot_read_the_map_leaves_the_data() {
             }
         }
         assert!(failed > 2, "{features}: {failed} reads failed");
+    }
+}
+
+/// What the inode leads to by itself stays the file's if it cannot be freed.
+#[test]
+fn truncate_that_cannot_read_a_bitmap_loses_no_blocks() {
+    let options = OpenOptions::new().read(true).write(true);
+    for features in ["^bigalloc", "^extents,^64bit"] {
+        let image = image_with(small().features(features), &NAMES);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let file = options.open(&fs, "/f0").expect("it exists");
+        for at in [0, 4096] {
+            file.write_at(&[7; 1 << 10], at).expect("room");
+        }
+        let before = ops::content(&file);
+        drop(file);
+        fs.close().expect("a close");
+        let mut failed = 0;
+        for skip in 0.. {
+            let copy = image.copy();
+            let device = sim(&copy);
+            let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new());
+            let fs = fs.expect("it opens");
+            let file = options.open(&fs, "/f0").expect("it exists");
+            let fault = Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO));
+            let armed = device.inject(Fault { skip, ..fault });
+            let cut = file.set_len(0);
+            let was_hit = device.hits(armed) > Some(0);
+            drop(file);
+            let _ = fs.close();
+            let fs = Fs::open(copy.path(), &MountOptions::new()).expect("it opens");
+            let file = options.open(&fs, "/f0").expect("it exists");
+            match cut {
+                Ok(()) => assert!(file.is_empty(), "{features}, read {skip}"),
+                Err(error) => {
+                    assert_eq!(error.errno(), libc::EIO);
+                    assert!(ops::content(&file) == before, "{features}, read {skip}");
+                    failed += 1;
+                }
+            }
+            drop(file);
+            fs.close().expect("a clean end");
+            e2fsck_clean(copy.path());
+            if !was_hit {
+                break;
+            }
+        }
+        assert!(failed > 0, "{features}");
     }
 }
 

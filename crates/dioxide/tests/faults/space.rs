@@ -59,7 +59,7 @@ fn run_short(full: &Image, name: &str, seed: u64, clusters: u64) -> usize {
     let what = format!("{name}, seed {seed}, {clusters} clusters left");
     let workload = in_time(&what, || {
         let mut workload = Workload::new(seed, shape);
-        workload.run(fs, STEPS);
+        workload.run(fs, STEPS, || false);
         workload
     });
     let failures = &workload.failures;

@@ -46,9 +46,13 @@ pub struct Workload {
     files: Vec<Vec<u8>>,
     histories: Vec<History>,
     pub failures: Vec<Failure>,
+    /// The step in which the device failed, or before it, where nobody waited.
+    pub met: Option<usize>,
     /// What was done after each failure, if it changes or syncs something.
     pub succeeded: Vec<usize>,
     pub ops: Vec<Op>,
+    /// What is done first.
+    first: Option<Op>,
 }
 
 impl Workload {
@@ -58,21 +62,46 @@ impl Workload {
             files: vec![Vec::new(); FILES],
             histories: vec![History::new(Vec::new()); FILES],
             failures: Vec::new(),
+            met: None,
             succeeded: Vec::new(),
             ops: Vec::new(),
+            first: None,
         }
     }
 
-    /// Does `steps` operations on a file system that was just opened, and closes it.
-    pub fn run(&mut self, fs: Fs, steps: usize) {
+    /// Begins with this operation, on a file that contains something.
+    pub fn begin_with(&mut self, op: Op, content: &[u8]) {
+        self.files[op.file] = content.to_vec();
+        self.histories[op.file] = History::new(content.to_vec());
+        self.first = Some(op);
+    }
+
+    /// Does `steps` operations on a file system that was just opened, and closes it. `has_failed` tells whether the device
+    /// has.
+    pub fn run(&mut self, fs: Fs, steps: usize, has_failed: impl Fn() -> bool) {
         let files = self.open(&fs);
         for step in 0..steps {
-            let op = self.generator.next(&self.files);
+            let next = || self.generator.next(&self.files);
+            let op = self.first.take().unwrap_or_else(next);
             self.ops.push(op);
             self.step(&fs, &files, step, &op);
+            self.look(step, &has_failed);
         }
         drop(files);
         self.note(steps, fs.close());
+        self.look(steps, &has_failed);
+    }
+
+    /// Whether a step waits for a commit: a sync, or the close.
+    pub fn is_sync(&self, step: usize) -> bool {
+        let syncs = |op: &Op| matches!(op.what, What::SyncAll | What::SyncData | What::SyncFs);
+        self.ops.get(step).is_none_or(syncs)
+    }
+
+    fn look(&mut self, step: usize, has_failed: impl Fn() -> bool) {
+        if self.met.is_none() && has_failed() {
+            self.met = Some(step);
+        }
     }
 
     /// Opens the files; one that fails is noted, and opened again.

@@ -11,7 +11,11 @@ pub fn variants() -> Vec<(&'static str, ImageBuilder)> {
         ("1k blocks", small()),
         ("32-byte descriptors", image().features("^64bit")),
         ("no checksums", image().features("^metadata_csum")),
-        ("no orphan file", image().features("^orphan_file")),
+        // With a small journal, so that truncates take several transactions.
+        (
+            "orphan file",
+            small().features("orphan_file").args(&["-J", "size=1"]),
+        ),
         ("no journal", image().features("^has_journal")),
         (
             "bigalloc",
