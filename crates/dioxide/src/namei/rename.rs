@@ -174,9 +174,18 @@ impl Mount {
                 return Err(Error::NotADirectory(at.text()));
             }
         }
-        // Into itself it goes in no case.
+        // Into itself it goes in no case, nor to the name of what it is in.
         if change.crosses() {
             self.check_not_inside(inode, &to.dir, &to.text())?;
+            match (&change.other, mode) {
+                (Some(other), RenameMode::Exchange) => {
+                    self.check_not_inside(other, &from.dir, &from.text())?;
+                }
+                (Some(other), _) if is_dir(other) && self.is_above(other, &from.dir)? => {
+                    return Err(Error::NotEmpty(to.text()));
+                }
+                _ => {}
+            }
         }
         let one_file = change.other.as_ref().is_some_and(|o| o.ino == inode.ino);
         if !one_file {
@@ -208,16 +217,12 @@ impl Mount {
         match (is_dir(inode), is_dir(other)) {
             _ if other.ino == inode.ino => Ok(()),
             (true, false) => Err(Error::NotADirectory(to.text())),
-            (_, true) if change.crosses() && self.is_above(other, &from.dir)? => {
-                Err(Error::NotEmpty(to.text()))
-            }
             (false, true) => Err(Error::IsADirectory(to.text())),
             _ => Ok(()),
         }
     }
 
     fn check_exchange(&self, change: &Move<'_>, other: &Arc<Inode>) -> Result<()> {
-        self.check_not_inside(other, &change.from.dir, &change.from.text())?;
         match (is_dir(&change.inode), is_dir(other)) {
             (true, false) => self.check_more_subdirs(&change.to.dir),
             (false, true) => self.check_more_subdirs(&change.from.dir),

@@ -333,14 +333,14 @@ impl Tree {
         if target == Some(id) {
             return Ok(());
         }
+        if self.nodes[&to_dir].nlink == 0 {
+            return Err(libc::ENOENT);
+        }
         for id in target.into_iter().chain([id]) {
             self.changeable(id)?;
         }
         if let (Some(target), false) = (target, exchange) {
             self.replaceable(id, target)?;
-        }
-        if self.nodes[&to_dir].nlink == 0 {
-            return Err(libc::ENOENT);
         }
         self.place(dir, name, target.filter(|_| exchange));
         self.place(to_dir, to_name, Some(id));
