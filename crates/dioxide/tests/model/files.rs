@@ -1,9 +1,9 @@
 //! Operations on a few files of one image, and what they should contain.
 
 use crate::compare;
-use crate::ops::{self, FILES, Generator, NAMES, Shape};
+use crate::ops::{self, FILES, Generator, NAMES, Op, Shape, What};
 use crate::variants::{image_with, variants};
-use dioxide::{Fs, MountOptions};
+use dioxide::{File, Fs, MountOptions};
 use dioxide_testkit::{Image, e2fsck_clean, seeds};
 use std::fmt::Write;
 
@@ -44,16 +44,35 @@ impl Bed {
         }
     }
 
+    fn carry_out(&mut self, fs: &Fs, files: &[File], op: &Op) {
+        let content = &mut self.files[op.file];
+        writeln!(self.log, "({}) {op:?}", content.len()).expect("memory");
+        let expected = ops::apply(&op.what, content, &self.generator.shape);
+        let result = ops::run(&op.what, fs, &files[op.file]);
+        assert_eq!(result.map_err(|error| error.errno()), expected);
+    }
+
+    /// Has a file lie in so many pieces that cutting it off takes several transactions where the journal is small, and
+    /// does that.
+    fn cut_pieces(&mut self, fs: &Fs, files: &[File]) {
+        let (file, len) = (0, self.generator.shape.cluster);
+        for piece in 0..60 {
+            let (at, seed) = (2 * piece * len, piece);
+            let what = What::Write { at, len, seed };
+            self.carry_out(fs, files, &Op { file, what });
+        }
+        let what = What::Truncate { size: len };
+        self.carry_out(fs, files, &Op { file, what });
+        self.check(&files[file], file);
+    }
+
     fn round(&mut self, steps: u32) {
         let fs = open_fs(&self.image);
         let files = ops::open_files(&fs);
+        self.cut_pieces(&fs, &files);
         for _ in 0..steps {
             let op = self.generator.next(&self.files);
-            let content = &mut self.files[op.file];
-            writeln!(self.log, "({}) {op:?}", content.len()).expect("memory");
-            let expected = ops::apply(&op.what, content, &self.generator.shape);
-            let result = ops::run(&op.what, &fs, &files[op.file]);
-            assert_eq!(result.map_err(|error| error.errno()), expected);
+            self.carry_out(&fs, &files, &op);
             self.check(&files[op.file], op.file);
         }
         drop(files);
