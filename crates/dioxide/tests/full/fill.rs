@@ -180,7 +180,7 @@ fn path(number: usize) -> String {
 /// Half of the threads may have the reserved blocks.
 fn options(number: usize) -> OpenOptions {
     let options = OpenOptions::new().read(true).write(true);
-    options.resource(number % 2 == 0)
+    options.resource(number.is_multiple_of(2))
 }
 
 fn open_files(fs: &Fs) -> Vec<File> {
