@@ -249,6 +249,7 @@ impl Mount {
                 (run.start.0 + skip, blocks.min(most), Some(claim))
             }
         };
+        inode.set_goal(Pblk(pblk + len), &writer.blocks);
         let run = Run {
             lblk,
             len: len as u32,
@@ -275,7 +276,6 @@ impl Mount {
         lock.set_run(&run);
         drop(lock);
         handle.stop()?;
-        inode.set_goal(Pblk(pblk + len), &writer.blocks);
         Ok(len)
     }
 

@@ -235,12 +235,12 @@ impl Mount {
         };
         let claim = self.claim_some(writer, &request)?;
         let Pblk(block) = claim.run().start;
+        inode.set_goal(Pblk(block + 1), &writer.blocks);
         // A content that lies in an inode is shorter than a block.
         let mut buf = Buf::zeroed(self.block_bytes() as usize);
         buf[..content.len()].copy_from_slice(content);
         let offset = block << self.block_bits;
         self.device.write_at(offset, &buf, Durability::Cached)?;
-        inode.set_goal(Pblk(block + 1), &writer.blocks);
         Ok(claim)
     }
 

@@ -244,7 +244,10 @@ impl Mount {
             stream: Some(dir.stream()),
             right: self.right(),
         };
-        writer.blocks.claim(handle, &request)
+        let claim = writer.blocks.claim(handle, &request)?;
+        // Also for one that is given back: who has a goal is asked for what is held ahead of it when he is let go.
+        dir.set_goal(claim.run().start, &writer.blocks);
+        Ok(claim)
     }
 
     /// As much of `wanted` as a claim gives, from a cluster's first block on or not.
