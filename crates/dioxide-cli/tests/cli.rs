@@ -259,6 +259,22 @@ fn stat_of_link_follows_it_only_when_asked() {
         (&json[0]["file_type"], &json[0]["size"]),
         (&Value::from("regular"), &Value::from(13))
     );
+    let attributes = [
+        "ea_set list/link trusted.whose link",
+        "ea_set hello user.whose file",
+    ];
+    disk.debugfs(&attributes);
+    for (options, told) in [
+        (&["stat"][..], "trusted.whose=link"),
+        (&["stat", "-L"], "user.whose=file"),
+    ] {
+        let link = disk.at("/list/link");
+        let ran = dioxide(options.iter().chain([&&*link]));
+        let xattrs: Vec<_> = ran.text().matches(" Xattr: ").collect();
+        assert!(ran.text().ends_with(&format!(" Xattr: {told}\n")));
+        assert_eq!(xattrs.len(), 1, "{}", ran.text());
+    }
+    e2fsck_clean(disk.image());
 }
 
 #[test]

@@ -69,19 +69,14 @@ pub fn run(args: &StatArgs, session: &mut Session, out: &mut Out) -> Result<Stat
 
 fn gather(target: &Target, follow: bool) -> Result<Told<'_>, Error> {
     let (fs, path) = (&target.fs, target.path());
-    let metadata = if follow {
-        fs.metadata(path)?
-    } else {
-        fs.symlink_metadata(path)?
+    let node = match follow {
+        true => fs.node(path)?,
+        false => fs.symlink_node(path)?,
     };
+    let metadata = node.metadata();
     let is_link = metadata.file_type == FileType::Symlink;
-    let link = is_link.then(|| fs.read_link(path)).transpose()?;
-    // Attributes are looked up by the path, which would lead past a link.
-    let xattrs = if is_link {
-        Vec::new()
-    } else {
-        fs.xattrs(path)?
-    };
+    let link = is_link.then(|| node.read_link()).transpose()?;
+    let xattrs = node.xattrs()?;
     Ok(Told {
         shown: &target.shown,
         file: target.json(),
