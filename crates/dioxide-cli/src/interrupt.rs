@@ -9,14 +9,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// By another signal than Ctrl-C's.
+static TOLD_TO_END: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// From now on signals ask. Where they cannot be caught they end the process, as before.
 pub fn watch() {
     ASKED.get_or_init(|| {
         let asked = Arc::new(AtomicBool::new(false));
+        let told_to_end = TOLD_TO_END.get_or_init(Arc::default);
         for signal in signals() {
             let second = flag::register_conditional_shutdown(signal, 128 + signal, asked.clone());
             let _ = second.and_then(|_| flag::register(signal, asked.clone()));
+            if signal != SIGINT {
+                let _ = flag::register(signal, told_to_end.clone());
+            }
         }
         asked
     });
@@ -39,7 +45,7 @@ fn ignores(status: &str, signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
-/// Whether somebody asked since [`forget`].
+/// Whether somebody asked since [`forget_unless_told_to_end`].
 pub fn asked() -> bool {
     ASKED
         .get()
@@ -54,9 +60,17 @@ pub fn check() -> Result<(), Failure> {
     }
 }
 
-/// What was asked has been done.
-pub fn forget() {
+/// What was asked has been done, and a shell goes on.
+///
+/// # Errors
+/// It was not Ctrl-C, which ends a command only.
+pub fn forget_unless_told_to_end() -> Result<(), Failure> {
     if let Some(asked) = ASKED.get() {
         asked.store(false, Ordering::Relaxed);
+    }
+    let told_to_end = TOLD_TO_END.get();
+    match told_to_end.is_some_and(|told| told.load(Ordering::Relaxed)) {
+        true => Err(Failure::Interrupted),
+        false => Ok(()),
     }
 }

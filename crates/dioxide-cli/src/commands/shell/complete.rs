@@ -4,16 +4,42 @@ use super::words::{Last, last, quoted};
 use crate::args::Cli;
 use crate::session::join;
 use clap::CommandFactory;
-use dioxide::{FileType, Fs};
+use dioxide::{DirEntry, FileType, Fs};
 use rustyline::Context;
 use rustyline::completion::{Completer, Pair};
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::validate::Validator;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The image that is looked into, which can be taken back.
+#[derive(Clone)]
+pub(super) struct Shared(Arc<Mutex<Option<Fs>>>);
+
+impl Shared {
+    pub(super) fn new(fs: Fs) -> Shared {
+        Shared(Arc::new(Mutex::new(Some(fs))))
+    }
+
+    /// From now on there is nothing to look into. Waits for who does.
+    pub(super) fn take(&self) {
+        self.lock().take();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Fs>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_dir(&self, path: &[u8]) -> Vec<DirEntry> {
+        let fs = self.lock();
+        let entries = fs.as_ref().and_then(|fs| fs.read_dir(path).ok());
+        entries.unwrap_or_default()
+    }
+}
 
 /// What the line editor asks.
 pub(super) struct Helper {
-    pub fs: Fs,
+    pub fs: Shared,
     pub cwd: Vec<u8>,
 }
 
@@ -69,7 +95,7 @@ impl Helper {
             true => directory.to_vec(),
             false => join(&self.cwd, directory),
         };
-        let entries = self.fs.read_dir(&place).unwrap_or_default();
+        let entries = self.fs.read_dir(&place);
         let dots = |name: &[u8]| name == b"." || name == b"..";
         let fitting = entries
             .into_iter()
@@ -168,7 +194,7 @@ mod tests {
             .build();
         let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).unwrap();
         let helper = Helper {
-            fs,
+            fs: Shared::new(fs),
             cwd: b"/dir two".to_vec(),
         };
         let complete = |line: &str| complete(&helper, line);
