@@ -2,6 +2,7 @@
 //! take hours: there, a line a minute.
 
 use crate::failure::complain;
+use crate::output::Out;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -78,6 +79,14 @@ impl Progress {
     /// A count of files, of which nobody knows how many there are.
     pub fn of_count() -> Progress {
         Progress::new(0, "{spinner} {pos} files  {per_sec}  {elapsed}")
+    }
+
+    /// The same beside what is printed of each file: on a terminal, a bar would only be in the way between those lines.
+    pub fn of_count_beside(out: &Out) -> Progress {
+        match out.is_terminal() {
+            true => Progress::none(),
+            false => Progress::of_count(),
+        }
     }
 
     /// A bar for bytes of which [`Progress::grow`] tells.

@@ -19,10 +19,9 @@ pub fn run(args: &DuArgs, session: &mut Session, out: &mut Out) -> Result<Status
     let operands = session.or_here(&args.paths)?;
     let mut sums = Sums {
         args,
-        // Between lines on a terminal it would only be in the way.
-        progress: match args.summarize || !out.is_terminal() {
+        progress: match args.summarize {
             true => Progress::of_count(),
-            false => Progress::none(),
+            false => Progress::of_count_beside(out),
         },
         out,
         json: JsonArray::default(),

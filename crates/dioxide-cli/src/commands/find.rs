@@ -8,6 +8,7 @@ use crate::args::FindArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::{JsonArray, Out};
+use crate::progress::Progress;
 use crate::render::now_secs;
 use crate::session::{Place, Session};
 use crate::walk::{First, Next, When, walk};
@@ -121,6 +122,7 @@ pub fn run(args: &FindArgs, session: &mut Session, out: &mut Out) -> Result<Stat
     let operands = session.or_here(&paths)?;
     let mut newer = |word: &Operand| reference_time(session, word);
     let query = Parser::new(expression, &mut newer).query()?;
+    let mut progress = Progress::of_count_beside(out);
     let mut printer = Printer {
         out,
         json: args.json.then(JsonArray::default),
@@ -128,7 +130,10 @@ pub fn run(args: &FindArgs, session: &mut Session, out: &mut Out) -> Result<Stat
     };
     let mut worst = Status::Fine;
     let status = session.for_each(&operands, |target| {
-        let visit = &mut |visit: &crate::walk::Visit<'_>| query.visit(visit, &mut printer);
+        let visit = &mut |visit: &crate::walk::Visit<'_>| {
+            progress.advance(u64::from(visit.when != When::After));
+            query.visit(visit, &mut printer)
+        };
         worst = worst.max(walk(&target, First::Itself, visit)?);
         Ok(())
     })?;

@@ -6,6 +6,7 @@ use crate::args::LsArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::Out;
+use crate::progress::Progress;
 use crate::render::Text;
 use crate::session::{JsonFile, Session, Target};
 use crate::walk;
@@ -52,6 +53,10 @@ pub fn run(args: &LsArgs, session: &mut Session, out: &mut Out) -> Result<Status
     let mut lister = Lister {
         args,
         worst: Status::Fine,
+        progress: match args.recursive {
+            true => Progress::of_count_beside(out),
+            false => Progress::none(),
+        },
     };
     let mut files = Vec::new();
     let mut directories = Vec::new();
@@ -99,6 +104,7 @@ fn has_acl(target: &Target) -> bool {
 struct Lister<'a> {
     args: &'a LsArgs,
     worst: Status,
+    progress: Progress,
 }
 
 type Emit<'a> = &'a mut dyn FnMut(Listing) -> Result<(), Failure>;
@@ -178,6 +184,7 @@ impl Lister<'_> {
 
     /// An inode that cannot be read is told, and its name still shown.
     fn entry(&mut self, directory: &Target, entry: dioxide::DirEntry) -> Row {
+        self.progress.advance(1);
         let child = directory.child(&entry.name);
         let args = self.args;
         let wanted = args.long || args.size || args.by_time || args.by_size || args.classify;

@@ -4,6 +4,7 @@ use crate::args::TreeArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::Out;
+use crate::progress::Progress;
 use crate::render::{Text, count_words, human};
 use crate::session::Session;
 use crate::walk::{First, Next, Visit, When, walk_some};
@@ -16,6 +17,7 @@ pub fn run(args: &TreeArgs, session: &mut Session, out: &mut Out) -> Result<Stat
     let operands = session.or_here(&args.paths)?;
     let mut drawer = Drawer {
         args,
+        progress: Progress::of_count_beside(out),
         out,
         lines: Vec::new(),
         begun: Vec::new(),
@@ -44,6 +46,7 @@ pub fn run(args: &TreeArgs, session: &mut Session, out: &mut Out) -> Result<Stat
 
 struct Drawer<'a> {
     args: &'a TreeArgs,
+    progress: Progress,
     out: &'a mut Out,
     /// For each directory that is entered below the first: whether others come after it.
     lines: Vec<bool>,
@@ -80,6 +83,7 @@ impl Drawer<'_> {
             self.leave(visit)?;
             return Ok(Next::Pass);
         }
+        self.progress.advance(1);
         let is_directory = visit.when == When::Before;
         if visit.depth > 0 {
             // An entry may not say what it is.

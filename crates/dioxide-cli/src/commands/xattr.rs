@@ -6,6 +6,7 @@ use crate::args::{Encoding, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
 use crate::output::{JsonArray, Out};
+use crate::progress::Progress;
 use crate::render::{Text, hex};
 use crate::session::{JsonFile, Session, Target};
 use crate::walk::{First, Next, When, walk};
@@ -94,12 +95,17 @@ fn get(args: &XattrGetArgs, session: &mut Session, out: &mut Out) -> Result<Stat
 fn list(args: &XattrListArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     session.begin(&args.open, Purpose::Look);
     let mut array = JsonArray::default();
+    let mut progress = match args.recursive {
+        true => Progress::of_count_beside(out),
+        false => Progress::none(),
+    };
     let mut worst = Status::Fine;
     let status = session.for_each(&args.paths, |target| {
         let visit = &mut |visit: &crate::walk::Visit<'_>| {
             // What a link leads to is told where it is.
             let is_link = visit.depth > 0 && visit.metadata.file_type == FileType::Symlink;
             let below_link = is_link && !args.no_dereference;
+            progress.advance(u64::from(visit.when != When::After));
             if visit.when != When::After && !below_link {
                 list_one(args, visit.target, &mut array, out)?;
             }

@@ -9,6 +9,7 @@ mod names;
 mod shell;
 #[path = "../support/mod.rs"]
 mod support;
+mod terminal;
 mod twins;
 mod xattrs;
 

@@ -7,6 +7,7 @@ use crate::commands::write::Input;
 use crate::failure::{Failure, Status};
 use crate::interrupt;
 use crate::output::{JsonArray, Out};
+use crate::progress::Progress;
 use crate::render::Text;
 use crate::session::{JsonFile, Place, Session, Target, told};
 use dioxide::{Error, Node, XattrMode};
@@ -123,6 +124,10 @@ pub(super) fn restore(
     };
     let name = input.name().to_owned();
     let mut worst = Status::Fine;
+    let mut progress = match args.json {
+        true => Progress::of_count_beside(out),
+        false => Progress::of_count(),
+    };
     let mut teller = Teller::new(args.json, out);
     // None inside if it could not be found.
     let mut file: Option<Option<(Target, Node)>> = None;
@@ -132,6 +137,7 @@ pub(super) fn restore(
         let wrong =
             |what: String| Failure::trouble(format_args!("{name}: line {}", index + 1), what);
         if let Some(named) = line.strip_prefix(FILE) {
+            progress.advance(1);
             match find(args, session, &unescape(named)) {
                 Ok(found) => file = Some(Some(found)),
                 Err(failure) => {
