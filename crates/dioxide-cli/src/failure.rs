@@ -24,6 +24,14 @@ pub enum Status {
     UncorrectedOperational = 12,
     /// Bad usage of a check.
     CheckUsage = 16,
+    /// Somebody ended a check.
+    Cancelled = 32,
+    /// That, after it had found errors.
+    UncorrectedCancelled = 36,
+    /// That, and another could not be made.
+    OperationalCancelled = 40,
+    /// All of these.
+    UncorrectedOperationalCancelled = 44,
     /// Somebody pressed Ctrl-C; as a shell counts a process that a SIGINT ended.
     Interrupted = 130,
 }
@@ -31,11 +39,15 @@ pub enum Status {
 impl Status {
     /// From the sum of bits that a check has.
     pub fn of_check(bits: u8) -> Status {
-        match (bits & 4 != 0, bits & 8 != 0) {
-            (false, false) => Status::Fine,
-            (true, false) => Status::Uncorrected,
-            (false, true) => Status::Operational,
-            (true, true) => Status::UncorrectedOperational,
+        match (bits & 32 != 0, bits & 8 != 0, bits & 4 != 0) {
+            (false, false, false) => Status::Fine,
+            (false, false, true) => Status::Uncorrected,
+            (false, true, false) => Status::Operational,
+            (false, true, true) => Status::UncorrectedOperational,
+            (true, false, false) => Status::Cancelled,
+            (true, false, true) => Status::UncorrectedCancelled,
+            (true, true, false) => Status::OperationalCancelled,
+            (true, true, true) => Status::UncorrectedOperationalCancelled,
         }
     }
 }

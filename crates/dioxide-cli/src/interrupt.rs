@@ -45,6 +45,12 @@ fn ignores(status: &str, signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
+/// The same, for what looks at a flag of its own.
+pub fn watched() -> Option<Arc<AtomicBool>> {
+    watch();
+    ASKED.get().cloned()
+}
+
 /// Whether somebody asked since [`forget_unless_told_to_end`].
 pub fn asked() -> bool {
     ASKED

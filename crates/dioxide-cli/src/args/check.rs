@@ -19,6 +19,8 @@ Exit status, a sum as e2fsck's:
   4   errors were found, and left
   8   a check could not be made, or not to its end
   16  bad usage
+  32  ended by Ctrl-C, SIGTERM or a closed terminal; what was found until then is told, and
+      images after that one are not checked
 
 Examples:
   dioxide check disk.img

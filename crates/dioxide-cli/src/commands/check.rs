@@ -1,8 +1,9 @@
 //! `dioxide check`: hands images to the checker, and its findings to people and programs.
 
 use crate::args::CheckArgs;
-use crate::failure::{Failure, Status};
+use crate::failure::{Failure, Status, complain};
 use crate::images::warn_if_used;
+use crate::interrupt;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{Text, count_words};
@@ -61,6 +62,7 @@ fn check_all(args: &CheckArgs, out: &mut Out, bits: &mut u8) -> Result<(), Failu
         match check_image(args, image) {
             Ok(report) => {
                 *bits |= report.exit_status();
+                let cancelled = report.cancelled;
                 if args.json {
                     all.push(Element::Told(Box::new(told(image, report))));
                 } else if let Err(failure) = print(args, image, &report, out) {
@@ -68,6 +70,13 @@ fn check_all(args: &CheckArgs, out: &mut Out, bits: &mut u8) -> Result<(), Failu
                         *bits |= EXIT_OPERATIONAL;
                     }
                     return Err(failure);
+                }
+                if cancelled {
+                    complain(format_args!(
+                        "{}: ended before all was checked",
+                        image.display()
+                    ));
+                    break;
                 }
             }
             Err(error) => {
@@ -100,6 +109,7 @@ fn check_image(args: &CheckArgs, image: &Path) -> Result<Report, Error> {
         superblock_at: args.sb,
         max_findings: args.max_findings,
         journal: args.journal.open(args.backend)?,
+        cancel: interrupt::watched(),
         ..CheckOptions::default()
     };
     let mut bar = Progress::of_steps();
@@ -144,6 +154,8 @@ fn print(args: &CheckArgs, image: &Path, report: &Report, out: &mut Out) -> Resu
 
 fn summary(report: &Report) -> String {
     let verdict = match (report.errors, report.incomplete) {
+        (0, _) if report.cancelled => "no errors so far".to_owned(),
+        (errors, _) if report.cancelled => format!("{} so far", count_words(errors, "error")),
         (0, false) => "clean".to_owned(),
         (0, true) => "the check could not be made to its end".to_owned(),
         (errors, _) => count_words(errors, "error"),

@@ -5,7 +5,10 @@ use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, need_root};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn check_of_clean_image_says_so_and_exits_0() {
@@ -525,4 +528,42 @@ fn extents_of_files_are_drawn() {
     );
     assert_eq!(svg.matches("<title>blocks ").count(), 2, "{svg}");
     assert!(html.contains(&svg) && html.contains("2 extents"));
+}
+
+/// Nobody reads what is found in the first image: the signal comes before the second is looked at.
+#[test]
+fn check_that_is_told_to_end_tells_what_it_found_and_exits_32_more() {
+    let tree = tempfile::tempdir().unwrap();
+    let many = tree.path().join("many");
+    fs::create_dir(&many).unwrap();
+    for number in 0..5000 {
+        fs::File::create(many.join(number.to_string())).unwrap();
+    }
+    let builder = Image::builder().size(64 << 20).args(&["-N", "8192"]);
+    let damaged = builder.source(tree.path()).build();
+    let clean = Fixture::new();
+    dioxide_testkit::debugfs(damaged.path(), &["clri many"]);
+    let mut child = command()
+        .arg("check")
+        .args([damaged.path(), clean.image(), Path::new("/nowhere.img")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    // It prints, and has more to print than pipe and buffer hold.
+    stdout.read_exact(&mut [0]).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let mut told = String::new();
+    stdout.read_to_string(&mut told).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.status, Some(4 | 32), "{}", ran.stderr);
+    assert!(told.len() > 150_000, "{} bytes hold up nobody", told.len());
+    let ended = format!("{}: ended before all was checked\n", clean.name());
+    assert_eq!(ran.stderr, format!("dioxide: check: {ended}"));
+    let last = told.lines().last().unwrap();
+    assert_eq!(last, format!("{}: no errors so far", clean.name()));
+    e2fsck_clean(clean.image());
 }

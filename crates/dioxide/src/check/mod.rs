@@ -72,6 +72,7 @@ use source::Source;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit status of `e2fsck` for errors that were left uncorrected.
 pub const EXIT_UNCORRECTED: u8 = 4;
@@ -79,6 +80,8 @@ pub const EXIT_UNCORRECTED: u8 = 4;
 pub const EXIT_OPERATIONAL: u8 = 8;
 /// Exit status of `e2fsck` for bad usage.
 pub const EXIT_USAGE: u8 = 16;
+/// Exit status of `e2fsck` that somebody ended.
+pub const EXIT_CANCELLED: u8 = 32;
 
 /// How to check.
 #[derive(Clone, Debug)]
@@ -92,6 +95,8 @@ pub struct CheckOptions {
     pub journal: Option<Arc<dyn Device>>,
     /// Most memory for what is in use, in bytes. Default 4 GiB, enough for 128 TiB in blocks of 4 KiB.
     pub max_memory: u64,
+    /// Ends the check once it is true: what was found until then is the report.
+    pub cancel: Option<Arc<AtomicBool>>,
 }
 
 impl Default for CheckOptions {
@@ -101,6 +106,7 @@ impl Default for CheckOptions {
             max_findings: 10_000,
             journal: None,
             max_memory: 4 << 30,
+            cancel: None,
         }
     }
 }
@@ -130,7 +136,9 @@ pub struct Report {
     pub notes: u64,
     /// The check could not be made to its end: no superblock was found, or blocks cannot be read.
     pub incomplete: bool,
-    /// What is in use; nothing if there is no usable superblock.
+    /// [`CheckOptions::cancel`] ended the check; findings have no paths then.
+    pub cancelled: bool,
+    /// What is in use; nothing if there is no usable superblock, or the check was ended.
     pub usage: Option<Usage>,
 }
 
@@ -160,15 +168,16 @@ pub struct Usage {
 impl Report {
     /// Whether there are no errors.
     pub fn is_clean(&self) -> bool {
-        self.errors == 0 && !self.incomplete
+        self.errors == 0 && !self.incomplete && !self.cancelled
     }
 
-    /// The exit status that `e2fsck` would give: 0, or the sum of [`EXIT_UNCORRECTED`] and
-    /// [`EXIT_OPERATIONAL`] as they apply.
+    /// The exit status that `e2fsck` would give: 0, or the sum of [`EXIT_UNCORRECTED`],
+    /// [`EXIT_OPERATIONAL`] and [`EXIT_CANCELLED`] as they apply.
     pub fn exit_status(&self) -> u8 {
         let uncorrected = if self.errors > 0 { EXIT_UNCORRECTED } else { 0 };
         let incomplete = if self.incomplete { EXIT_OPERATIONAL } else { 0 };
-        uncorrected | incomplete
+        let cancelled = if self.cancelled { EXIT_CANCELLED } else { 0 };
+        uncorrected | incomplete | cancelled
     }
 }
 
@@ -209,11 +218,12 @@ pub fn check(
             errors,
             notes,
             incomplete: true,
+            cancelled: false,
             usage: None,
         });
     };
     let mut checker = Checker::new(device, options, found, findings, progress)?;
-    checker.run()?;
+    checker.run();
     Ok(checker.into_report())
 }
 
@@ -247,6 +257,8 @@ struct Checker<'p> {
     usage: Usage,
     progress: &'p mut dyn FnMut(&Progress),
     steps: Steps,
+    cancel: Option<Arc<AtomicBool>>,
+    cancelled: bool,
 }
 
 #[derive(Default)]
@@ -303,35 +315,54 @@ impl<'p> Checker<'p> {
                 total: u64::from(sb.group_count()) * 2,
             },
             progress,
+            cancel: options.cancel.clone(),
+            cancelled: false,
             sb,
         })
     }
 
-    fn run(&mut self) -> Result<()> {
-        self.recover_journal();
-        self.fields();
-        self.backups();
-        self.read_groups();
-        self.special_inodes();
-        self.pass1();
-        self.owners();
-        self.pass2();
-        self.connectivity();
-        self.link_counts();
-        self.pass5();
-        self.judge_quota_use();
-        self.name_findings();
-        Ok(())
+    fn run(&mut self) {
+        let parts = [
+            Self::recover_journal,
+            Self::fields,
+            Self::backups,
+            Self::read_groups,
+            Self::special_inodes,
+            Self::pass1,
+            Self::owners,
+            Self::pass2,
+            Self::connectivity,
+            Self::link_counts,
+            Self::pass5,
+            Self::judge_quota_use,
+            Self::name_findings,
+        ];
+        for part in parts {
+            // What needs all of the part before would find what is not there.
+            if self.is_cancelled() {
+                return;
+            }
+            part(self);
+        }
+    }
+
+    /// Whether somebody wants the check to end. Once true it stays so.
+    fn is_cancelled(&mut self) -> bool {
+        let asked = self.cancel.as_ref();
+        self.cancelled |= asked.is_some_and(|asked| asked.load(Ordering::Relaxed));
+        self.cancelled
     }
 
     fn into_report(self) -> Report {
+        let usage = (!self.cancelled).then_some(self.usage);
         let (findings, errors, notes) = self.findings.into_parts();
         Report {
             findings,
             errors,
             notes,
             incomplete: self.unreadable,
-            usage: Some(self.usage),
+            cancelled: self.cancelled,
+            usage,
         }
     }
 

@@ -28,7 +28,7 @@ impl Checker<'_> {
                 .map(|(ino, _)| Ino(ino))
                 .collect();
             for ino in used {
-                if !self.spend(1) {
+                if !self.spend(1) || self.is_cancelled() {
                     break;
                 }
                 self.find_shared(ino, &mut owners);

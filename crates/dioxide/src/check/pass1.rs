@@ -20,6 +20,9 @@ impl Checker<'_> {
         for group in (0..self.sb.group_count()).map(Group) {
             self.scan_table(group);
             self.step(Pass::Pass1);
+            if self.is_cancelled() {
+                return;
+            }
         }
         self.judge_root();
         self.judge_shared_xattrs();

@@ -48,6 +48,9 @@ impl Checker<'_> {
                 self.step(Pass::Pass2);
                 self.steps.done = done;
             }
+            if self.is_cancelled() {
+                return;
+            }
         }
     }
 

@@ -25,6 +25,9 @@ impl Checker<'_> {
         for group in (0..self.sb.group_count()).map(Group) {
             self.group_summary(group, &mut totals);
             self.step(Pass::Pass5);
+            if self.is_cancelled() {
+                return;
+            }
         }
         self.judge_totals(&totals);
     }

@@ -1,12 +1,16 @@
 //! Nothing is found in what nothing is wrong with.
 
-use crate::subject::{Subject, codes, e2fsck, report};
-use dioxide::check::{Code, Severity};
+use crate::subject::{Subject, codes, e2fsck, modern, report};
+use dioxide::check::{
+    CheckOptions, Code, EXIT_CANCELLED, EXIT_UNCORRECTED, Progress, Severity, check_path,
+};
 use dioxide::{Fs, MountOptions, NewFile, OpenOptions, SetAttributes, Timestamp};
 use dioxide_testkit::{Image, need_root, shape};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Options of mke2fs; each kind of file system that the format knows.
 const KINDS: &[(&str, &str, u32, &str)] = &[
@@ -177,4 +181,41 @@ fn time_after_2310_is_noted_and_no_error() {
     let report = report(image.path());
     assert!(report.is_clean(), "{:?}", report.findings);
     assert_eq!(codes(&report), [Code::InodeTime]);
+}
+
+/// Later passes need all of the earlier ones: they must not run, and find what is not there.
+#[test]
+fn check_that_is_ended_anywhere_finds_nothing_in_a_clean_image() {
+    let subject = modern();
+    let status = |errors: u8| errors | EXIT_CANCELLED;
+    let mut steps = 0;
+    let ended_after = |subject: &Subject, most: u32, steps: &mut u32| {
+        let cancel = Arc::new(AtomicBool::new(most == 0));
+        let options = CheckOptions {
+            cancel: Some(cancel.clone()),
+            ..CheckOptions::default()
+        };
+        *steps = 0;
+        let mut count = |_: &Progress| {
+            *steps += 1;
+            cancel.store(*steps >= most, Ordering::Relaxed);
+        };
+        check_path(subject.path(), &options, &mut count).expect("a report")
+    };
+    let whole = ended_after(&subject, u32::MAX, &mut steps);
+    assert!(whole.is_clean() && !whole.cancelled && steps > 6);
+    let last = steps;
+    for most in 0..=last {
+        let found = ended_after(&subject, most, &mut steps);
+        assert_eq!((found.errors, found.notes), (0, 0), "{most}: {found:#?}");
+        assert!(found.cancelled && !found.is_clean() && found.usage.is_none());
+        assert_eq!((steps, found.exit_status()), (most, status(0)), "of {last}");
+    }
+    let (exits, text) = e2fsck(subject.path());
+    assert_eq!(exits, 0, "{text}");
+    // What is found before counts.
+    subject.debugfs("sif file blocks 2");
+    let found = ended_after(&subject, 1, &mut steps);
+    assert_eq!(codes(&found), [Code::InodeBlocks]);
+    assert_eq!(found.exit_status(), status(EXIT_UNCORRECTED));
 }

@@ -1,7 +1,9 @@
 //! Each kind of damage by itself: the code it gets, and what e2fsck makes of it.
 
 use crate::subject::{Subject, codes, e2fsck, modern, plain, report, unsummed};
-use dioxide::check::{CheckOptions, Code, Finding, Severity, check_path};
+use dioxide::block::file::{self, FileOptions};
+use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use dioxide::check::{CheckOptions, Code, Finding, Severity, check, check_path};
 use dioxide::format::extent::{self, ExtentHeader};
 use dioxide::format::features::Compat;
 use dioxide::format::group_desc::{GroupChecksum, GroupDesc};
@@ -10,8 +12,8 @@ use dioxide::format::inode::Inode;
 use dioxide::format::superblock::SUPERBLOCK_OFFSET;
 use dioxide::format::types::{Group, Ino};
 use dioxide::format::{dir, indirect};
-use dioxide_testkit::{Image, debugfs};
-use std::collections::BTreeMap;
+use dioxide_testkit::{Image, debugfs, shape};
+use std::sync::Arc;
 
 /// What e2fsck is expected to do.
 #[derive(Clone, Copy, PartialEq)]
@@ -57,6 +59,8 @@ fn run(subject: &Subject, cases: &[Case]) {
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
+
+const CHECKS: &str = "it checks because of that, and finds nothing";
 
 /// What debugfs can do by itself.
 const BY_DEBUGFS: &[Case] = &[
@@ -273,6 +277,43 @@ const BY_DEBUGFS: &[Case] = &[
         },
     ),
     (
+        "errors found before",
+        Code::StateError,
+        Silent(CHECKS),
+        |s| s.debugfs("ssv state 3"),
+    ),
+    ("not unmounted", Code::StateNotClean, Silent(CHECKS), |s| {
+        s.debugfs("ssv state 0")
+    }),
+    ("journal aborted", Code::JournalAborted, Agrees, |s| {
+        s.write(s.at_block(s.blocks("<8>")[0]) + 0x20, &[0, 0, 0, 5]);
+    }),
+    ("deleted file", Code::OrphansPending, Agrees, |s| {
+        let ino = s.ino("file");
+        let orphan = format!("ssv last_orphan {ino}");
+        debugfs(
+            s.path(),
+            &["sif file links_count 0", &orphan, "unlink file"],
+        );
+    }),
+    (
+        "log that does not match its checksum",
+        Code::JournalDamaged,
+        Silent("with -n it leaves the journal alone"),
+        |s| {
+            let copy = tempfile::NamedTempFile::new().expect("a file");
+            let at = s.blocks("dir/leaf")[0];
+            let marked = vec![0xA5; s.block_bytes() as usize];
+            std::fs::write(copy.path(), &marked).expect("a block");
+            let write = format!("jw -b {at} {}", copy.path().display());
+            debugfs(s.path(), &["jo -c -v 3", &write, "jc"]);
+            let logged = s.blocks("<8>").into_iter();
+            let mut logged = logged.map(|block| s.at_block(block));
+            let logged = logged.find(|at| s.read(*at, marked.len()) == marked);
+            s.flip(logged.expect("a block in the log") + 100);
+        },
+    ),
+    (
         "two kinds of checksums",
         Code::FeatureConflict,
         Agrees,
@@ -410,7 +451,7 @@ fn xattr_block(subject: &Subject) -> u64 {
 #[test]
 fn damage_to_checksums_is_found_by_its_code_and_by_e2fsck() {
     let subject = modern();
-    dioxide_testkit::shape::fragmented(&subject.image, "pieces", 40, 3);
+    shape::fragmented(&subject.image, "pieces", 40, 3);
     run(&subject, CHECKSUMS);
 }
 
@@ -592,6 +633,14 @@ const PLAIN: &[Case] = &[
         Silent("it reads a backup only when it needs one"),
         |s| {
             s.flip(s.at_block(s.sb.superblock_block(Group(1)).0) + 0x38);
+        },
+    ),
+    (
+        "backup of another file system",
+        Code::BackupStale,
+        Silent("it makes a new backup"),
+        |s| {
+            s.flip(s.at_block(s.sb.superblock_block(Group(1)).0) + 0x68);
         },
     ),
     ("end cut off", Code::DeviceTooSmall, Agrees, |s| {
@@ -901,16 +950,165 @@ fn damage_is_told_with_its_place_and_path() {
 }
 
 #[test]
-fn cases_cover_most_codes() {
-    let all = [BY_DEBUGFS, CHECKSUMS, PLAIN, EXTENTS].concat();
-    let mut by_code = BTreeMap::new();
-    for (_, code, ..) in &all {
-        *by_code.entry(code.id()).or_insert(0) += 1;
-    }
-    assert!(
-        all.len() >= 70 && by_code.len() >= 45,
-        "{} {}",
-        all.len(),
-        by_code.len()
+fn superblock_of_a_backup_is_told_beside_what_is_wrong_with_the_first() {
+    let subject = plain();
+    subject.flip(SUPERBLOCK_OFFSET + 0x38);
+    one(&subject, "magic number", Code::SuperblockInvalid, Agrees);
+    let found = report(subject.path());
+    let told = codes(&found);
+    assert_eq!(
+        told[..2],
+        [Code::SuperblockInvalid, Code::SuperblockFromBackup],
+        "{:#?}",
+        found.findings
     );
+    assert_eq!(found.exit_status(), 4);
+    // Asked for, it is nothing to tell.
+    let options = CheckOptions {
+        superblock_at: Some(8193),
+        ..CheckOptions::default()
+    };
+    let asked = check_path(subject.path(), &options, &mut |_| {}).expect("a check");
+    assert!(!codes(&asked).contains(&Code::SuperblockFromBackup));
+}
+
+#[test]
+fn journal_elsewhere_that_is_not_given_is_told() {
+    let subject = of("^has_journal");
+    let place = [
+        "feature has_journal",
+        "ssv journal_inum 0",
+        "ssv journal_dev 0x801",
+        "ssv journal_uuid 11111111-1111-1111-1111-111111111111",
+    ];
+    debugfs(subject.path(), &place);
+    one(&subject, "elsewhere", Code::JournalNotChecked, Agrees);
+    // Backups of before are notes too.
+    let found = report(subject.path());
+    assert_eq!((found.errors, found.exit_status()), (0, 0), "{found:#?}");
+}
+
+#[test]
+fn file_system_in_use_is_told() {
+    let subject = of("mmp,^metadata_csum");
+    let block = subject.sb.mmp_block().unwrap().expect("a block").0;
+    subject.edit_block(block, |bytes| put32(bytes, 4, 1234));
+    let why = "with -n it does not look at it";
+    one(&subject, "in use", Code::MmpInUse, Silent(why));
+}
+
+/// A hole of two million blocks costs as much as a directory that shares its blocks with others.
+#[test]
+fn directory_with_too_much_to_read_is_left_out() {
+    let subject = unsummed();
+    subject.edit_inode(subject.ino("dir/sub"), |raw| {
+        put32(raw, 4, 2_000_001 << 10);
+        // The extent's first block.
+        put32(raw, 0x28 + 12, 2_000_000);
+    });
+    let found = report(subject.path());
+    let told = found.findings.iter();
+    let mut told = told.filter(|finding| finding.code == Code::NotChecked);
+    let place = told.next().map(|finding| finding.place.ino);
+    assert_eq!(place, Some(Some(subject.ino("dir/sub"))), "{found:#?}");
+    assert!(told.next().is_none());
+    // e2fsck asks about each block of the hole, for minutes.
+    assert_eq!(found.exit_status(), 4, "what is wrong with its map");
+}
+
+/// Linux gives a directory link count 1 when it has too many subdirectories, and leaves it at that.
+#[test]
+fn link_count_1_of_a_directory_with_an_index_is_no_error() {
+    let subject = modern();
+    subject.debugfs("sif big links_count 1");
+    let why = "it allows that too";
+    one(&subject, "link count 1", Code::LinkCountOnce, Silent(why));
+    let without = of("^dir_nlink");
+    without.debugfs("sif big links_count 1");
+    let why = "it does not ask for the feature";
+    one(&without, "without dir_nlink", Code::LinkCount, Silent(why));
+}
+
+#[test]
+fn blocks_that_cannot_be_read_are_errors_and_the_check_is_incomplete() {
+    let subject = modern();
+    shape::fragmented(&subject.image, "pieces", 40, 3);
+    let desc = subject.desc(0);
+    for (what, block) in [
+        ("descriptors", subject.sb.descriptor_block(0).0),
+        ("inode table", desc.inode_table().0),
+        ("block bitmap", desc.block_bitmap().0),
+        ("inode bitmap", desc.inode_bitmap().0),
+        ("node of a map", node_of(&subject, "pieces")),
+        ("directory", subject.blocks("dir")[0]),
+        ("attributes", xattr_block(&subject)),
+    ] {
+        let device = file::open(subject.path(), &FileOptions::default()).expect("the image");
+        let sim = SimDevice::new(device, SimSpec::default());
+        let start = subject.at_block(block);
+        sim.inject(Fault {
+            range: Some(start..start + 1),
+            ..Fault::every(FaultOp::Read, FaultKind::Io(libc::EIO))
+        });
+        let found = check(Arc::new(sim), &CheckOptions::default(), &mut |_| {});
+        let found = found.expect("a report");
+        let mut unread = found.findings.iter();
+        let unread = unread.find(|finding| finding.code == Code::ReadError);
+        let place = unread.and_then(|finding| finding.place.block);
+        // Of a table many blocks are read at once.
+        assert_eq!(
+            place.map(|place| place.0),
+            Some(block),
+            "{what}: {found:#?}"
+        );
+        assert!(found.incomplete && !found.is_clean(), "{what}");
+        assert_eq!(found.exit_status(), 12, "{what}");
+    }
+}
+
+/// Where codes that no table has are shown: by the tests above, or on a mounted image.
+const SHOWN_BY_TESTS: &[(Code, &str)] = &[
+    (
+        Code::SuperblockFromBackup,
+        "superblock_of_a_backup_is_told_…",
+    ),
+    (
+        Code::FeatureUnknown,
+        "unknown_compatible_features_are_named",
+    ),
+    (
+        Code::DescriptorFlags,
+        "flags_of_groups_without_their_feature_…",
+    ),
+    (Code::ReadError, "blocks_that_cannot_be_read_…"),
+    (Code::JournalRecovering, "tests/cli/check.rs of the command"),
+    (
+        Code::JournalNotChecked,
+        "journal_elsewhere_that_is_not_given_…",
+    ),
+    (Code::MmpInvalid, "damage_to_mmp_block_is_found"),
+    (Code::MmpInUse, "file_system_in_use_is_told"),
+    (Code::OrphanFile, "damage_to_orphan_file_is_found"),
+    (Code::NotChecked, "directory_with_too_much_to_read_…"),
+    (Code::QuotaInode, "quota_inode_that_is_a_directory_is_found"),
+    (
+        Code::ClusterAlignment,
+        "damage_to_cluster_alignment_is_found",
+    ),
+    (Code::EaInode, "damage_to_inode_of_a_value_is_found"),
+    (Code::InlineData, "damage_to_inline_data_is_found"),
+    (Code::LinkCountOnce, "link_count_1_of_a_directory_…"),
+    (Code::EaInodeRefcount, "damage_to_inode_of_a_value_is_found"),
+    (Code::QuotaFile, "quota_that_counts_wrongly_is_found"),
+    (Code::QuotaUsage, "quota_that_counts_wrongly_is_found"),
+];
+
+#[test]
+fn each_code_is_shown_in_one_place() {
+    let cases = [BY_DEBUGFS, CHECKSUMS, PLAIN, EXTENTS].concat();
+    for code in Code::ALL {
+        let in_tables = cases.iter().any(|(_, shown, ..)| shown == code);
+        let by_test = SHOWN_BY_TESTS.iter().any(|(shown, _)| shown == code);
+        assert!(in_tables != by_test, "{code}: {in_tables}, {by_test}");
+    }
 }

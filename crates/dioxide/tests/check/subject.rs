@@ -50,7 +50,7 @@ fn tree() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| dir.path().join(name);
     fs::create_dir_all(at("dir/sub")).expect("directories");
-    fs::create_dir(at("big")).expect("a directory");
+    fs::create_dir_all(at("big/sub")).expect("directories");
     for number in 0..500 {
         let name = format!("big/an-entry-with-a-name-of-some-length-{number:04}");
         File::create(at(&name)).expect("a file");
