@@ -379,22 +379,53 @@ fn count_changes(coverage: &mut Coverage, mut metadata: Metadata, entries: &[Ent
         let copies = transaction.copies();
         let inodes = copies.flat_map(|copy| metadata.inodes_in(copy.tag.block));
         let inodes: Vec<Ino> = inodes.map(|(ino, _)| ino).collect();
-        let depths = |metadata: &Metadata| -> Vec<Option<u16>> {
-            inodes.iter().map(|&ino| metadata.depth(ino)).collect()
+        let shapes = |metadata: &Metadata| -> Vec<InodeShape> {
+            let shape = |&ino: &Ino| InodeShape::of(metadata, ino);
+            inodes.iter().map(shape).collect()
         };
-        let (orphans, before) = (metadata.orphans(), depths(&metadata));
+        let (orphans, before) = (metadata.orphans(), shapes(&metadata));
         metadata.commit(entries, &transaction);
         let escaped = transaction.copies().filter(|copy| copy.tag.is_escaped());
-        let changes = before.into_iter().zip(depths(&metadata));
-        let changed = changes.filter(|(old, new)| old.is_some() && new.is_some() && old != new);
+        for (old, new) in before.iter().zip(shapes(&metadata)) {
+            old.count(&new, coverage);
+        }
         let has_names = |ino| metadata.inode(ino).is_some_and(|it| it.links_count() > 0);
         let made = metadata
             .orphans()
             .into_iter()
             .filter(|ino| !orphans.contains(ino));
         coverage.escaped += escaped.count() as u64;
-        coverage.depth_changes += changed.count() as u64;
         coverage.orphan_truncates += made.filter(|&ino| has_names(ino)).count() as u64;
+    }
+}
+
+/// How an inode's blocks are found; none where it is no such inode.
+struct InodeShape {
+    depth: Option<u16>,
+    is_inline_dir: Option<bool>,
+    index: Option<(u8, usize)>,
+}
+
+impl InodeShape {
+    fn of(metadata: &Metadata, ino: Ino) -> InodeShape {
+        InodeShape {
+            depth: metadata.depth(ino),
+            is_inline_dir: metadata.is_inline_dir(ino),
+            index: metadata.index(ino),
+        }
+    }
+
+    fn count(&self, new: &InodeShape, coverage: &mut Coverage) {
+        if let (Some(old), Some(new)) = (self.depth, new.depth) {
+            coverage.depth_changes += u64::from(old != new);
+        }
+        if let (Some(true), Some(false)) = (self.is_inline_dir, new.is_inline_dir) {
+            coverage.inline_dirs_grown += 1;
+        }
+        if let (Some(old), Some(new)) = (self.index, new.index) {
+            coverage.index_levels += u64::from(new.0 > old.0);
+            coverage.index_splits += u64::from(new.0 == old.0 && new.1 > old.1);
+        }
     }
 }
 

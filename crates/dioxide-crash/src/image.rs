@@ -1,5 +1,5 @@
 //! Images to begin with: made by mke2fs, one by dioxide, on a device full of poison, with four files;
-//! and the directories, files and a symlink that operations on names begin with.
+//! and the directories, files and a symlink that operations on names begin with, one directory with a full index.
 //!
 //! | File | What it is |
 //! |---|---|
@@ -68,6 +68,8 @@ pub enum Layout {
     External,
     /// Blocks of 1024 bytes in groups of 256, whose descriptors lie in two meta groups.
     MetaGroups,
+    /// Blocks of 1024 bytes; the index of a directory has as many entries as its root can take.
+    Index,
     /// Blocks of 1024 bytes, made and filled by dioxide with the features that it sets by itself.
     Own,
     /// Without a journal: overwrites only.
@@ -88,7 +90,7 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 16] = [
+    pub const ALL: [Layout; 17] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -103,6 +105,7 @@ impl Layout {
         Layout::Inline,
         Layout::External,
         Layout::MetaGroups,
+        Layout::Index,
         Layout::Own,
         Layout::NoJournal,
     ];
@@ -147,12 +150,14 @@ impl Layout {
                 features: "metadata_csum,meta_bg,^resize_inode,^orphan_file",
                 ..Layout::Groups.recipe()
             },
+            Layout::Index => recipe("index", 1024, "metadata_csum,^orphan_file"),
             Layout::Own => recipe("own", 1024, ""),
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
         }
     }
 
-    /// All but [`Layout::Groups`], whose images are ten times as large, and [`Layout::Quota`].
+    /// All but [`Layout::Groups`], whose images are ten times as large, [`Layout::Quota`], and [`Layout::Index`], which has so
+    /// many names.
     pub const USUAL: [Layout; 14] = [
         Layout::K4,
         Layout::K1,
@@ -209,6 +214,13 @@ impl Layout {
         matches!(self, Layout::EaInode | Layout::Quota)
     }
 
+    /// Names in `/d`: so many that two blocks are full, or as many blocks as one index block can lead to.
+    fn full_names(self) -> usize {
+        let in_block = self.recipe().block_bytes as usize / 256;
+        let blocks = if self == Layout::Index { 123 } else { 2 };
+        blocks * in_block
+    }
+
     /// Whether files can have unwritten blocks.
     fn has_unwritten(self) -> bool {
         self != Layout::Indirect
@@ -235,8 +247,9 @@ impl Layout {
 
     /// All names of the image.
     pub(crate) fn names(self) -> Names {
-        let entry = |path: &str, links, kind| {
-            let first = path.to_owned();
+        let full = names::full(self.full_names());
+        let linked = |first: &str, path: &str, links, kind| {
+            let first = first.to_owned();
             let entry = Entry {
                 first,
                 links,
@@ -245,6 +258,7 @@ impl Layout {
             };
             (path.to_owned(), entry)
         };
+        let entry = |path: &str, links, kind| linked(path, path, links, kind);
         let dirs = names::DIRS.into_iter().chain(["/lost+found"]);
         let dirs = dirs.map(|path| entry(path, 0, Kind::Dir));
         let known = self.files().into_iter();
@@ -253,7 +267,13 @@ impl Layout {
         let files = files.map(|(path, len)| entry(path, 1, Kind::File(names::fill(path, len))));
         let (path, len) = names::LINK;
         let link = entry(path, 1, Kind::Symlink(names::target(len)));
-        let tree = dirs.chain(known).chain(files).chain([link]).collect();
+        let links = full.len() as u32;
+        let full = full.iter().map(|path| {
+            let empty = Kind::File(Vec::new());
+            linked(&full[0], path, links, empty)
+        });
+        let all = dirs.chain(known).chain(files).chain([link]).chain(full);
+        let tree = all.collect();
         Names::new(&tree)
     }
 
@@ -292,8 +312,10 @@ impl Layout {
         for (file, spec) in files.iter().enumerate() {
             write_file(&tree, file, spec).map_err(|e| at(&tree, e))?;
         }
-        write_names(&tree).map_err(|e| at(&tree, e))?;
+        let full = names::full(self.full_names());
+        write_names(&tree, &full).map_err(|e| at(&tree, e))?;
         self.mke2fs(&image, &tree)?;
+        Layout::index(place, &image)?;
         self.debugfs(place, &image, files)?;
         let journal = match self {
             Layout::External => self.journal_elsewhere(place, &image)?,
@@ -337,6 +359,11 @@ impl Layout {
         }
         let (path, len) = names::LINK;
         fs.symlink(names::target(len), path, &NewFile::new(0o777))?;
+        let full = names::full(self.full_names());
+        made.open(&fs, &full[0])?;
+        for path in &full[1..] {
+            fs.hard_link(&full[0], path)?;
+        }
         for (number, spec) in files.iter().enumerate() {
             let (file, contents) = (made.open(&fs, &spec.name)?, spec.contents(number));
             for Range { start, end } in spec.data.iter().cloned() {
@@ -383,6 +410,7 @@ impl Layout {
             .args(["-q", "-F", "-t", "ext4", "-m", "0", "-N", "64", "-U", UUID])
             .args(["-b", &recipe.block_bytes.to_string()])
             .args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
+            .args(["-E", &format!("hash_seed={HASH_SEED}")])
             .args(["-O", recipe.features]);
         if !matches!(self, Layout::NoJournal | Layout::External) {
             // A journal has at least 1024 blocks.
@@ -397,6 +425,19 @@ impl Layout {
         run(mke2fs.arg("-d").arg(tree).arg(image)).map(drop)
     }
 
+    /// Directories of several blocks get an index, which mke2fs does not make, and no room is left in them.
+    fn index(place: &Place, image: &Path) -> Result<(), String> {
+        let config = place.path("e2fsck.conf");
+        let options = "[options]\nindexed_dir_slack_percentage = 0\n";
+        fs::write(&config, options).map_err(|e| format!("{}: {e}", config.display()))?;
+        let mut e2fsck = program("e2fsck")?;
+        e2fsck
+            .env("E2FSPROGS_FAKE_TIME", EPOCH.to_string())
+            .env("E2FSCK_CONFIG", config)
+            .args(["-f", "-y", "-D"]);
+        run(e2fsck.arg(image)).map(drop)
+    }
+
     /// What mke2fs cannot: unwritten blocks, and checksums in a journal.
     fn debugfs(self, place: &Place, image: &Path, files: &[FileSpec]) -> Result<(), String> {
         let block_bytes = self.recipe().block_bytes;
@@ -404,6 +445,8 @@ impl Layout {
         if self == Layout::Inline {
             // mke2fs loses what comes after a hole when it could lie in inodes. So what lies there is made afterwards.
             script += "feature inline_data\nrm /f2\nwrite /dev/null f2\nrmdir /a/e\nmkdir /a/e\n";
+            script += "rm /i/one\nrm /i/two\nrmdir /i\nmkdir /i\n";
+            script += "cd /i\nwrite /dev/null one\nwrite /dev/null two\ncd /\n";
         }
         for spec in files {
             for range in &spec.unwritten {
@@ -435,14 +478,18 @@ fn poisoned(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What operations on names begin with.
-fn write_names(tree: &Path) -> io::Result<()> {
+/// What operations on names begin with; `full` is one file.
+fn write_names(tree: &Path, full: &[String]) -> io::Result<()> {
     let at = |path: &str| tree.join(path.trim_start_matches('/'));
     for dir in names::DIRS {
         fs::create_dir(at(dir))?;
     }
     for (path, len) in names::FILES {
         fs::write(at(path), names::fill(path, len))?;
+    }
+    fs::write(at(&full[0]), "")?;
+    for path in &full[1..] {
+        fs::hard_link(at(&full[0]), at(path))?;
     }
     let (path, len) = names::LINK;
     let target = String::from_utf8(names::target(len)).expect("ASCII");
@@ -527,6 +574,35 @@ mod tests {
         let fs = opened(Layout::Inline);
         assert!(has(&fs, "/f2", InodeFlags::INLINE_DATA));
         assert!(has(&fs, "/a/e", InodeFlags::INLINE_DATA));
+        assert!(has(&fs, "/i", InodeFlags::INLINE_DATA));
+    }
+
+    #[test]
+    fn long_name_takes_a_directory_out_of_its_inode_and_a_short_one_does_not() {
+        let (fs, new) = (opened(Layout::Inline), NewFile::new(0o755));
+        for (short, dir, wide) in [
+            ("/i/m", "/i", names::WIDE[0]),
+            ("/a/e/n", "/a/e", names::WIDE[1]),
+        ] {
+            fs.create_dir(short, &new).expect("room");
+            assert!(has(&fs, dir, InodeFlags::INLINE_DATA));
+            fs.create_dir(wide, &new).expect("room");
+            assert!(!has(&fs, dir, InodeFlags::INLINE_DATA));
+        }
+    }
+
+    #[test]
+    fn every_new_name_in_a_full_directory_makes_another_block() {
+        for layout in [Layout::K4, Layout::K1, Layout::Plain, Layout::Indirect] {
+            for name in names::FULL {
+                let (fs, new) = (opened(layout), NewFile::new(0o755));
+                let blocks = || fs.metadata("/d").expect("it is there").blocks;
+                assert!(has(&fs, "/d", InodeFlags::INDEX), "{layout}");
+                let before = blocks();
+                fs.create_dir(name, &new).expect("room");
+                assert!(blocks() > before, "{layout}: {name}");
+            }
+        }
     }
 
     #[test]

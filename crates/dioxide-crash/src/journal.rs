@@ -6,15 +6,17 @@
 use dioxide::block::Device;
 use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
 use dioxide::block::record::{Action, Entry};
+use dioxide::format::dir::DirFormat;
 use dioxide::format::extent::{Extent, ExtentNode};
 use dioxide::format::group_desc::GroupDesc;
-use dioxide::format::inode::Inode;
+use dioxide::format::htree::DxRoot;
+use dioxide::format::inode::{Inode, InodeFlags};
 use dioxide::format::journal::{
     BlockHeader, BlockType, JournalFormat, JournalSuperBlock, Tag, Tid, tags,
 };
 use dioxide::format::orphan_file;
 use dioxide::format::superblock::SuperBlock;
-use dioxide::format::types::{Group, Ino, Pblk};
+use dioxide::format::types::{Group, Ino, Lblk, Pblk};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
@@ -260,6 +262,35 @@ impl Metadata {
             .filter(|it| it.links_count() > 0 && it.uses_extents())?;
         let root = ExtentNode::parse(inode.i_block(), None).ok()?;
         Some(root.depth())
+    }
+
+    /// Whether a directory lies in its inode; none of what is no directory in use.
+    pub(crate) fn is_inline_dir(&self, ino: Ino) -> Option<bool> {
+        let inode = self.inode(ino);
+        let dir = inode.filter(|it| it.links_count() > 0 && it.is_dir())?;
+        Some(dir.has_inline_data())
+    }
+
+    /// The index of a directory in use: its levels below the root, and the entries of the root. None if it has no index, or
+    /// its first block is mapped by more than its inode.
+    pub(crate) fn index(&self, ino: Ino) -> Option<(u8, usize)> {
+        let is_indexed =
+            |it: &Inode| it.links_count() > 0 && it.flags().contains(InodeFlags::INDEX);
+        let dir = self.inode(ino).filter(|it| it.is_dir() && is_indexed(it))?;
+        let first = match dir.uses_extents() {
+            true => {
+                let node = ExtentNode::parse(dir.i_block(), Some(0)).ok()?;
+                node.find(Lblk(0))?.pblk.0
+            }
+            false => dir
+                .i_block()
+                .first_chunk()
+                .copied()
+                .map(u32::from_le_bytes)?
+                .into(),
+        };
+        let root = DxRoot::parse(&self.block(first), &DirFormat::of(&self.sb)).ok()?;
+        Some((root.indirect_levels(), root.entries.as_slice().len()))
     }
 
     /// The group whose block bitmap a block is.

@@ -175,7 +175,7 @@ pub fn target(len: usize) -> Vec<u8> {
 /// A path with a name of 240 bytes.
 macro_rules! long {
     ($first:literal) => {
-        concat!("/h/", $first, long!())
+        concat!($first, long!())
     };
     () => {
         concat!(
@@ -187,14 +187,34 @@ macro_rules! long {
 }
 
 /// Names of which three fit into a block of 1024 bytes: with a fourth the directory gets an index.
-pub(crate) const LONG: [&str; 5] = [long!("a"), long!("b"), long!("c"), long!("d"), long!("e")];
+pub(crate) const LONG: [&str; 5] = [
+    long!("/h/a"),
+    long!("/h/b"),
+    long!("/h/c"),
+    long!("/h/d"),
+    long!("/h/e"),
+];
+
+/// Names for which an inode has no room, whether it has others or not.
+pub(crate) const WIDE: [&str; 2] = [long!("/i/w"), long!("/a/e/w")];
+
+/// New names in a directory that has an index, and no room in the blocks that it leads to: see [`full`].
+pub(crate) const FULL: [&str; 2] = [long!("/d/n"), long!("/d/x")];
+
+/// The first `count` names of `/d`, all of one file.
+pub(crate) fn full(count: usize) -> Vec<String> {
+    let name = |number: usize| format!("/d/{number:03}{}", long!());
+    (0..count).map(name).collect()
+}
 
 /// What the image begins with, besides the files that data operations work on: directories, files with
 /// so many bytes, and a symlink.
-pub(crate) const DIRS: [&str; 4] = ["/a", "/b", "/a/e", "/h"];
-pub(crate) const FILES: [(&str, usize); 5] = [
+pub(crate) const DIRS: [&str; 6] = ["/a", "/b", "/a/e", "/h", "/i", "/d"];
+pub(crate) const FILES: [(&str, usize); 7] = [
     ("/a/x", 3000),
     ("/b/y", 6000),
+    ("/i/one", 0),
+    ("/i/two", 0),
     (LONG[0], 0),
     (LONG[1], 0),
     (LONG[2], 0),
@@ -237,6 +257,16 @@ pub fn operations() -> Vec<NameOp> {
         Create(LONG[3]),
         Mkdir(LONG[4]),
         Rename(LONG[0], "/b/z", Over::Nothing),
+        Create("/a/e/n"),
+        Rename("/a/x", "/a/e/x", Over::Nothing),
+        Mkdir("/i/m"),
+        Unlink("/i/one"),
+        Rename("/i/two", "/a/e/two", Over::Nothing),
+        Rename("/a/x", "/i/one", Over::Replace),
+        Create(WIDE[0]),
+        Rename("/i/one", WIDE[1], Over::Nothing),
+        Create(FULL[0]),
+        Rename("/a/x", FULL[1], Over::Nothing),
     ]
 }
 

@@ -40,6 +40,12 @@ pub struct Coverage {
     pub orphan_truncates: u64,
     /// Times that an extent tree grew or lost a level.
     pub depth_changes: u64,
+    /// Directories that left their inodes for a block.
+    pub inline_dirs_grown: u64,
+    /// Times that the root of a directory's index got another entry, since a block below it was split.
+    pub index_splits: u64,
+    /// Times that a directory's index got another level.
+    pub index_levels: u64,
 }
 
 /// Figures of an exploration.
@@ -154,6 +160,9 @@ impl Coverage {
         self.escaped += other.escaped;
         self.orphan_truncates += other.orphan_truncates;
         self.depth_changes += other.depth_changes;
+        self.inline_dirs_grown += other.inline_dirs_grown;
+        self.index_splits += other.index_splits;
+        self.index_levels += other.index_levels;
     }
 }
 
@@ -169,6 +178,9 @@ impl fmt::Display for Report {
             escaped,
             orphan_truncates,
             depth_changes,
+            inline_dirs_grown,
+            index_splits,
+            index_levels,
         } = self.coverage;
         writeln!(
             f,
@@ -195,7 +207,8 @@ impl fmt::Display for Report {
             "coverage      {commits} commits, {revokes} revokes, {wraps} wraps, \
              {checkpoints} journal superblocks, {forced} forced writes, {flushes} flushes, \
              {escaped} escaped blocks, {orphan_truncates} orphans of truncates, \
-             {depth_changes} changes of depth"
+             {depth_changes} changes of depth, {inline_dirs_grown} inline directories grown, \
+             {index_splits} index splits, {index_levels} index levels"
         )?;
         writeln!(f, "bad           {}", self.bad)?;
         if self.bad > self.examples.len() as u64 {

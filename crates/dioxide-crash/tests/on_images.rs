@@ -10,6 +10,7 @@ use dioxide_crash::fsck::E2fsck;
 use dioxide_crash::image::Layout;
 use dioxide_crash::kernel::Kernel;
 use dioxide_crash::mutant::Mutant;
+use dioxide_crash::names;
 use dioxide_crash::replay::Replay;
 use dioxide_crash::report::{Coverage, Report};
 use dioxide_crash::workload::Workload;
@@ -207,6 +208,16 @@ fn crash_amid_operations_on_attributes_leaves_quotas_right() {
     is_good(&campaign, &report.expect("images can be made"));
 }
 
+/// Operation `words` on names, and an fsync.
+fn operation(words: &str) -> Workload {
+    let all = names::operations();
+    let mut places = all.iter().map(|op| op.to_string().starts_with(words));
+    Workload::NamesSingle {
+        op: places.position(|it| it).expect("there is one"),
+        synced: true,
+    }
+}
+
 /// What the others come upon by chance, or not in so few states.
 #[test]
 fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {
@@ -215,6 +226,9 @@ fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {
         (Layout::K1, Workload::Long { seed: 1 }, 200),
         (Layout::K1, Workload::Reuse, 100),
         (Layout::Groups, Workload::Truncate, 80),
+        (Layout::Inline, operation("create /i/w"), 60),
+        (Layout::K1, operation("create /d/n"), 60),
+        (Layout::Index, operation("create /d/n"), 60),
     ] {
         let campaign = Campaign {
             selection: Selection::One(workload),
@@ -235,13 +249,15 @@ fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {
         escaped,
         orphan_truncates,
         depth_changes,
+        inline_dirs_grown,
+        index_splits,
+        index_levels,
     } = all;
     let log = [commits, revokes, wraps, checkpoints, forced, flushes];
     let blocks = [escaped, orphan_truncates, depth_changes];
-    assert!(
-        log.into_iter().chain(blocks).all(|count| count > 0),
-        "{all:?}"
-    );
+    let dirs = [inline_dirs_grown, index_splits, index_levels];
+    let counts = log.into_iter().chain(blocks).chain(dirs);
+    assert!(counts.into_iter().all(|count| count > 0), "{all:?}");
 }
 
 /// Until it is: the first bad state is enough.
