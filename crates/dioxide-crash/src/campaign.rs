@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub enum Selection {
     /// Operations alone, pairs and random mixes by turns.
     All,
-    /// Each operation alone.
+    /// Each operation alone: on data, names and attributes.
     Singles,
-    /// All pairs of operations.
+    /// All pairs of operations: on data, names and attributes.
     Pairs,
     /// Random mixes, a few of them long.
     Random,
@@ -103,7 +103,14 @@ impl Campaign {
         let jobs = self.job_list();
         let (next, states, bad) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let ended = AtomicBool::new(false);
-        let mut report = Report::default();
+        let mut report = Report {
+            listed: if self.is_endless() {
+                0
+            } else {
+                jobs.len() as u64
+            },
+            ..Report::default()
+        };
         for sample in &checks.others {
             report.count_other(sample.recover.name(), 0);
         }
@@ -192,8 +199,8 @@ impl Campaign {
             jobs
         };
         match self.selection {
-            Selection::Singles => of(Workload::singles),
-            Selection::Pairs => of(Workload::pairs),
+            Selection::Singles => of(Workload::all_singles),
+            Selection::Pairs => of(Workload::all_pairs),
             Selection::Random | Selection::Threads => Vec::new(),
             Selection::Names => self.turns(of(Workload::names_pairs), of(Workload::names_singles)),
             Selection::Attributes => {
@@ -203,18 +210,13 @@ impl Campaign {
             Selection::One(workload) => of_one(&self.layouts, workload),
             Selection::All => {
                 // There are more pairs than operations.
-                let singles = [
-                    of(Workload::singles),
-                    of(Workload::names_singles),
-                    of(Workload::attributes_singles),
-                ];
                 let further = [of(Workload::names_pairs), of(Workload::attributes_pairs)];
                 let mut further = further.map(Vec::into_iter);
                 let pairs = of(Workload::pairs).into_iter().flat_map(|pair| {
                     let others = further.each_mut().map(Iterator::next);
                     std::iter::once(pair).chain(others.into_iter().flatten())
                 });
-                self.turns(pairs, singles.concat())
+                self.turns(pairs, of(Workload::all_singles))
             }
         }
     }
@@ -229,17 +231,22 @@ impl Campaign {
         turns.flat_map(turn).collect()
     }
 
-    fn job(&self, jobs: &[Job], index: usize) -> Option<Job> {
-        let endless = matches!(
+    /// Whether random mixes come after what is listed.
+    fn is_endless(&self) -> bool {
+        matches!(
             self.selection,
             Selection::All
                 | Selection::Random
                 | Selection::Names
                 | Selection::Attributes
                 | Selection::Threads
-        );
+        )
+    }
+
+    fn job(&self, jobs: &[Job], index: usize) -> Option<Job> {
         let further = || self.random(index as u64);
-        jobs.get(index).copied().or_else(|| endless.then(further))
+        let listed = jobs.get(index).copied();
+        listed.or_else(|| self.is_endless().then(further))
     }
 
     fn random(&self, index: u64) -> Job {

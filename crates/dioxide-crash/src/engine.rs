@@ -12,7 +12,7 @@ use dioxide::{
     Error, FallocateMode, File, FileType, Fs, Metadata, MountOptions, NewFile, OpenOptions,
     RenameMode, SetAttributes, Special, Timestamp, XattrMode,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -203,7 +203,7 @@ impl Mounted {
     fn attributes(&self, path: &str, about: &Metadata, kind: &Kind) -> Result<Attributes, Error> {
         let xattrs = self.fs.symlink_node(path)?.xattrs()?;
         // Overwrites have their time later.
-        let mtime = asked_for(about.mtime.secs).filter(|_| *kind != Kind::Known);
+        let mtime = asked_for(about.mtime.secs).filter(|_| !matches!(kind, Kind::Known(_)));
         Ok(Attributes {
             mode: about.permissions,
             uid: about.uid,
@@ -220,19 +220,20 @@ impl Mounted {
     }
 
     /// What is at a path, and its inode number.
-    fn entry(&self, path: &str, known: &HashSet<u32>) -> Result<(u32, Entry), Error> {
+    fn entry(&self, path: &str, known: &[u64]) -> Result<(u32, Entry), Error> {
         let about = self.fs.symlink_metadata(path)?;
-        let kind = match about.file_type {
-            FileType::Directory => Kind::Dir,
-            _ if known.contains(&about.ino) => Kind::Known,
-            FileType::Regular => {
+        let file = known.iter().position(|&known| known == id(&about));
+        let kind = match (about.file_type, file) {
+            (FileType::Directory, _) => Kind::Dir,
+            (_, Some(file)) => Kind::Known(file),
+            (FileType::Regular, None) => {
                 let mut data = vec![0; about.size as usize];
                 let file = OpenOptions::new().read(true).open(&self.fs, path)?;
                 file.read_at(&mut data, 0)?;
                 Kind::File(data)
             }
-            FileType::Symlink => Kind::Symlink(self.fs.read_link(path)?),
-            other => Kind::Special(special(other, about.device).ok_or_else(|| {
+            (FileType::Symlink, None) => Kind::Symlink(self.fs.read_link(path)?),
+            (other, None) => Kind::Special(special(other, about.device).ok_or_else(|| {
                 Error::Invalid(format!("{path}: a {other:?}, device {:?}", about.device))
             })?),
         };
@@ -246,9 +247,7 @@ impl Mounted {
         Ok((about.ino, entry))
     }
 
-    fn names(&self, known: &[String]) -> Result<Tree, Error> {
-        let ino = |path: &String| Ok(self.fs.symlink_metadata(path)?.ino);
-        let known = known.iter().map(ino).collect::<Result<_, Error>>()?;
+    fn names(&self, known: &[u64]) -> Result<Tree, Error> {
         let mut found: Vec<(String, (u32, Entry))> = Vec::new();
         let mut dirs = vec![String::new()];
         while let Some(dir) = dirs.pop() {
@@ -258,7 +257,7 @@ impl Mounted {
                     continue;
                 }
                 let path = format!("{dir}/{name}");
-                let entry = self.entry(&path, &known)?;
+                let entry = self.entry(&path, known)?;
                 if entry.1.kind == Kind::Dir {
                     dirs.push(path.clone());
                 }
@@ -277,6 +276,11 @@ impl Mounted {
     fn set(&self, name: &str, attributes: &SetAttributes) -> Result<(), Error> {
         self.plain(name)?.set_attributes(attributes)
     }
+}
+
+/// An inode that is used again has another generation.
+fn id(about: &Metadata) -> u64 {
+    u64::from(about.generation) << 32 | u64::from(about.ino)
 }
 
 fn special(file_type: FileType, device: Option<(u32, u32)>) -> Option<Special> {
@@ -360,6 +364,7 @@ impl Session for Mounted {
         }
         let about = file.metadata();
         Ok(Seen {
+            is_gone: false,
             data,
             mode: about.permissions,
             atime: about.atime.secs,
@@ -367,7 +372,14 @@ impl Session for Mounted {
         })
     }
 
-    fn tree(&mut self, known: &[String]) -> Result<Tree, String> {
+    fn id(&mut self, name: &str) -> Result<u64, String> {
+        self.fs
+            .symlink_metadata(name)
+            .map(|about| id(&about))
+            .map_err(words)
+    }
+
+    fn tree(&mut self, known: &[u64]) -> Result<Tree, String> {
         self.names(known).map_err(words)
     }
 

@@ -221,7 +221,7 @@ impl Explorer<'_> {
     fn recover(&self, crash: &Crash<'_>, device: Arc<dyn Device>) -> Result<Sight, String> {
         let recovered = catch_unwind(AssertUnwindSafe(|| {
             let mut session = self.target.open(device).map_err(|e| format!("open: {e}"))?;
-            let seen = look(&mut *session, crash.recorded.names())?;
+            let seen = look(&mut *session, &crash.recorded.known)?;
             session.close().map_err(|e| format!("unmount: {e}"))?;
             Ok(seen)
         }));

@@ -261,8 +261,8 @@ impl Layout {
         let entry = |path: &str, links, kind| linked(path, path, links, kind);
         let dirs = names::DIRS.into_iter().chain(["/lost+found"]);
         let dirs = dirs.map(|path| entry(path, 0, Kind::Dir));
-        let known = self.files().into_iter();
-        let known = known.map(|spec| entry(&spec.name, 1, Kind::Known));
+        let known = self.files().into_iter().enumerate();
+        let known = known.map(|(file, spec)| entry(&spec.name, 1, Kind::Known(file)));
         let files = names::FILES.into_iter();
         let files = files.map(|(path, len)| entry(path, 1, Kind::File(names::fill(path, len))));
         let (path, len) = names::LINK;

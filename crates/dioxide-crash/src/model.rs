@@ -15,6 +15,8 @@
 //! Content that lies in an inode is a first block that is written, where it is zeros too: as such it leaves the inode.
 //! That it is never older or newer than the inode is not asked here.
 //!
+//! A file that lost its last name is gone, with no way back: what its map was does not matter any more.
+//!
 //! Invariant: the space of a file behind its end is zero.
 
 use crate::attributes::IN_STEP;
@@ -76,6 +78,8 @@ pub(crate) struct Slot {
 /// A file in a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
+    /// Whether it has lost its last name.
+    pub(crate) is_gone: bool,
     pub(crate) size: u64,
     /// Whether the content may lie in the inode.
     inline: bool,
@@ -163,9 +167,14 @@ impl Model {
         }
     }
 
+    /// Where a file is in the last state.
+    pub(crate) fn path_of(&self, file: FileNo) -> &str {
+        self.tree.path_of(file).unwrap_or(&self.names[file])
+    }
+
     /// Whether a file's flag makes what changes it durable.
     pub(crate) fn is_in_step(&self, file: FileNo) -> bool {
-        let attributes = self.tree.attributes(&self.names[file]);
+        let attributes = self.tree.attributes(self.path_of(file));
         attributes.is_some_and(|attributes| attributes.flags & IN_STEP != 0)
     }
 
@@ -202,7 +211,9 @@ impl Model {
                 change.make(&op, written.clone());
                 change.fill_inline(&op);
             }
-            if let Some(attributes) = self.tree.attributes(&self.names[file]) {
+            change.layout.is_gone = self.tree.is_gone(file);
+            let path = self.tree.path_of(file);
+            if let Some(attributes) = path.and_then(|path| self.tree.attributes(path)) {
                 change.layout.mode = attributes.mode;
                 change.layout.atime = attributes.atime.unwrap_or(change.layout.atime);
             }
@@ -225,12 +236,15 @@ impl Model {
                 }
             }
             Op::SetMode { file, mode } => {
-                let (path, change) = (&self.names[file], Attribute::Mode(mode));
-                self.tree.change(path, change, state);
+                let path = self.path_of(file).to_owned();
+                self.tree.change(&path, Attribute::Mode(mode), state);
             }
-            Op::SetTime { file, secs } => self.tree.set_atime(&self.names[file], secs, state),
+            Op::SetTime { file, secs } => {
+                let path = self.path_of(file).to_owned();
+                self.tree.set_atime(&path, secs, state);
+            }
             Op::Fsync { file } => {
-                let promised = self.tree.promised(&self.names[file]);
+                let promised = self.tree.promised(self.path_of(file));
                 self.synced.insert(state, promised);
             }
             _ => {}
@@ -292,6 +306,7 @@ impl History {
         let block_bytes = units.block_bytes;
         let sectors = (block_bytes / SECTOR) as usize;
         let mut layout = Layout {
+            is_gone: false,
             size: spec.size,
             inline: spec.size <= units.inline_bytes && units.inline_bytes > 0,
             ghosts: BTreeMap::new(),

@@ -5,6 +5,7 @@
 //! nothing is ever written over what an older tree shows.
 
 use crate::attributes::{ACCESS, Attributes, DEFAULT, IN_STEP, list};
+use crate::op::FileNo;
 use dioxide::format::inode::InodeFlags;
 use dioxide::format::journal::MAGIC;
 use dioxide::{FileType, Special};
@@ -130,8 +131,8 @@ pub enum Kind {
     Dir,
     /// A regular file.
     File(Vec<u8>),
-    /// A file whose content is not looked at here.
-    Known,
+    /// A file that data operations work on, whose content is not looked at here.
+    Known(FileNo),
     /// A symlink.
     Symlink(Vec<u8>),
     /// A pipe, a socket, a device.
@@ -267,6 +268,14 @@ pub fn operations() -> Vec<NameOp> {
         Rename("/i/one", WIDE[1], Over::Nothing),
         Create(FULL[0]),
         Rename("/a/x", FULL[1], Over::Nothing),
+        Rename("/f0", "/a/g", Over::Nothing),
+        Rename("/f0", "/f1", Over::Replace),
+        Rename("/f0", "/f3", Over::Exchange),
+        Rename("/f1", "/b/y", Over::Exchange),
+        Rename("/a/x", "/f0", Over::Replace),
+        Unlink("/f0"),
+        Unlink("/f3"),
+        UnlinkHeld("/f1"),
     ]
 }
 
@@ -390,6 +399,18 @@ impl NameOp {
         }
     }
 
+    /// Whether it takes a name from a file that data operations work on, or changes an attribute of one, as it is at first.
+    pub(crate) fn meddles_with_data(self) -> bool {
+        let is_data = |path: &str| path.starts_with("/f");
+        match self {
+            NameOp::Rename(from, to, _) => is_data(from) || is_data(to),
+            NameOp::Change(path, _) | NameOp::Unlink(path) | NameOp::UnlinkHeld(path) => {
+                is_data(path)
+            }
+            _ => false,
+        }
+    }
+
     /// The files that flags may keep as they are.
     fn changed(self) -> Vec<&'static str> {
         match self {
@@ -410,7 +431,7 @@ impl Kind {
     fn file_type(&self) -> FileType {
         match self {
             Kind::Dir => FileType::Directory,
-            Kind::File(_) | Kind::Known => FileType::Regular,
+            Kind::File(_) | Kind::Known(_) => FileType::Regular,
             Kind::Symlink(_) => FileType::Symlink,
             Kind::Special(special) => match special {
                 Special::Fifo => FileType::Fifo,
@@ -449,7 +470,7 @@ impl Change {
             Change::Owner(uid, gid) => attributes.set_owner(uid, gid, kind.file_type()),
             Change::Times(atime, mtime) => {
                 attributes.atime = Some(atime);
-                attributes.mtime = Some(mtime).filter(|_| *kind != Kind::Known);
+                attributes.mtime = Some(mtime).filter(|_| !matches!(kind, Kind::Known(_)));
             }
             Change::Flags(flags) => attributes.flags = flags,
             Change::Project(project) => attributes.project = project,
@@ -476,6 +497,8 @@ pub struct Names {
     attributes: Vec<Attributes>,
     /// By file: the last state in which it was changed, or in it if it is a directory.
     changed: Vec<u32>,
+    /// The files that data operations work on.
+    known: BTreeMap<FileNo, Number>,
 }
 
 impl Names {
@@ -486,6 +509,7 @@ impl Names {
             kinds: vec![Kind::Dir],
             attributes: vec![Attributes::new(0o755)],
             changed: vec![0],
+            known: BTreeMap::new(),
         };
         let mut firsts: HashMap<&str, Number> = HashMap::new();
         for (path, entry) in tree {
@@ -496,6 +520,9 @@ impl Names {
                 names.kinds.len() - 1
             });
             names.paths.insert(path.clone(), number);
+            if let Kind::Known(file) = entry.kind {
+                names.known.insert(file, number);
+            }
         }
         names
     }
@@ -555,6 +582,23 @@ impl Names {
 
     pub(crate) fn attributes(&self, path: &str) -> Option<&Attributes> {
         self.number(path).map(|number| &self.attributes[number])
+    }
+
+    /// Where a file is: the first of its names, if it has any.
+    pub(crate) fn path_of(&self, file: FileNo) -> Option<&str> {
+        let number = self.known.get(&file)?;
+        let found = self.paths.iter().find(|(_, other)| *other == number);
+        found.map(|(path, _)| path.as_str())
+    }
+
+    /// Whether a file had names and has none.
+    pub(crate) fn is_gone(&self, file: FileNo) -> bool {
+        self.known.contains_key(&file) && self.path_of(file).is_none()
+    }
+
+    /// Whether a file has a name, and no flag keeps it as it is.
+    pub(crate) fn is_writable(&self, file: FileNo) -> bool {
+        self.path_of(file).is_some_and(|path| !self.is_fixed(path))
     }
 
     fn is_dir(&self, path: &str) -> bool {
@@ -702,7 +746,7 @@ impl Names {
         // Only regular files can be held open.
         let possible = matches!(
             (kind, op),
-            (Some(Kind::File(_)), _)
+            (Some(Kind::File(_) | Kind::Known(_)), _)
                 | (Some(Kind::Symlink(_) | Kind::Special(_)), NameOp::Unlink(_))
         );
         if possible {

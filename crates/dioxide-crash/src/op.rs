@@ -138,6 +138,11 @@ impl Op {
         }
     }
 
+    /// Whether it is on the names or attributes of a file that other threads write.
+    pub(crate) fn meddles_with_data(&self) -> bool {
+        matches!(self, Op::Name(op) if op.meddles_with_data())
+    }
+
     /// The same, as a file with the flag SYNC takes it.
     pub fn made_durable(&self) -> Op {
         let mut op = self.clone();

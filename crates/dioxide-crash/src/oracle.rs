@@ -314,6 +314,9 @@ impl Found<'_> {
     }
 
     fn fits(&self, layout: &Layout) -> bool {
+        if layout.is_gone || self.seen.is_gone {
+            return layout.is_gone == self.seen.is_gone;
+        }
         let mut sectors = self.sectors();
         self.size() == layout.size
             && self.same_attributes(layout)
@@ -330,7 +333,8 @@ impl Found<'_> {
             self.shows(after, sector, bytes) || was_there && self.shows(before, sector, bytes)
         };
         // What is written behind the end counts run by run, from the first on.
-        (before.size.min(after.size)..=before.size.max(after.size)).contains(&self.size())
+        !self.seen.is_gone
+            && (before.size.min(after.size)..=before.size.max(after.size)).contains(&self.size())
             && self.same_attributes(after)
             && self.sectors().all(shows)
     }
@@ -363,6 +367,10 @@ impl Found<'_> {
     /// What does not fit a state, in words.
     fn misfit(&self, state: u32) -> String {
         let layout = &self.history.layouts[state as usize];
+        if layout.is_gone != self.seen.is_gone {
+            let word = if self.seen.is_gone { "gone" } else { "there" };
+            return format!("it is {word}");
+        }
         if self.size() != layout.size {
             return format!("size {}, not {}", self.size(), layout.size);
         }

@@ -53,6 +53,8 @@ pub struct Coverage {
 pub struct Report {
     /// Workloads run.
     pub workloads: u64,
+    /// Workloads that there are; 0 if there are more and more.
+    pub listed: u64,
     /// Operations done.
     pub ops: u64,
     /// Operations that the target could not do.
@@ -121,6 +123,7 @@ impl Report {
     /// Adds another's figures.
     pub fn add(&mut self, other: &Report) {
         self.workloads += other.workloads;
+        self.listed += other.listed;
         self.ops += other.ops;
         self.unsupported += other.unsupported;
         keep(&mut self.unsupported_examples, &other.unsupported_examples);
@@ -182,9 +185,13 @@ impl fmt::Display for Report {
             index_splits,
             index_levels,
         } = self.coverage;
+        let there_are = match self.listed {
+            0 => String::new(),
+            listed => format!(" run of {listed} that there are"),
+        };
         writeln!(
             f,
-            "workloads     {} of {} operations ({} not supported)",
+            "workloads     {}{there_are}, {} operations ({} not supported)",
             self.workloads, self.ops, self.unsupported
         )?;
         for what in &self.unsupported_examples {

@@ -2,9 +2,10 @@
 
 use crate::fault::{Fault, FaultyDevice};
 use crate::model::{FileSpec, Model, Units};
+use crate::names::Kind;
 use crate::op::{FileNo, Op};
 use crate::oracle::{Promise, Times};
-use crate::target::{Outcome, Session, Sight, Target};
+use crate::target::{Known, Outcome, Seen, Session, Sight, Target};
 use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
 use dioxide::block::record::{Log, RecordDevice};
 use dioxide::block::sim::{Latency, SimDevice, SimSpec};
@@ -40,6 +41,8 @@ pub struct Recorded {
     pub base: Snapshot,
     /// As in [`Start`].
     pub whole: Vec<Range<u64>>,
+    /// The files.
+    pub known: Vec<Known>,
     /// What it wrote.
     pub log: Log,
     /// What each thread did; never none.
@@ -65,11 +68,6 @@ impl Recorded {
     pub fn words(&self) -> Vec<String> {
         let lanes = self.lanes.iter().map(|lane| lane.model.ops());
         lanes_in_words(lanes)
-    }
-
-    /// The files.
-    pub(crate) fn names(&self) -> &[String] {
-        &self.lanes[0].model.names
     }
 
     /// How many operations were done.
@@ -141,17 +139,25 @@ pub struct Disk {
     pub fault: Option<Fault>,
 }
 
-/// Looks at all files and names.
-pub(crate) fn look(session: &mut dyn Session, names: &[String]) -> Result<Sight, String> {
-    let look = |name: &String| {
-        session
-            .look(name)
-            .map_err(|e| format!("reading {name}: {e}"))
-    };
-    let files = names.iter().map(look).collect::<Result<_, _>>()?;
+/// Looks at all names, and at files where they are.
+pub(crate) fn look(session: &mut dyn Session, known: &[Known]) -> Result<Sight, String> {
+    let ids: Vec<u64> = known.iter().map(|known| known.id).collect();
     let tree = session
-        .tree(names)
+        .tree(&ids)
         .map_err(|e| format!("reading names: {e}"))?;
+    let look = |(file, Known { name, .. }): (FileNo, &Known)| {
+        let mut entries = tree.iter();
+        let found = entries.find(|(_, entry)| entry.kind == Kind::Known(file));
+        let path = match found {
+            Some((path, _)) => path,
+            None if tree.is_empty() => name,
+            None => return Ok(Seen::gone()),
+        };
+        let seen = session.look(path);
+        seen.map_err(|e| format!("reading {path}: {e}"))
+    };
+    let files = known.iter().enumerate().map(look);
+    let files = files.collect::<Result<_, _>>()?;
     let free = session.free();
     Ok(Sight { files, tree, free })
 }
@@ -188,9 +194,10 @@ pub fn record(
         }
     };
     let mut session = target.open(under)?;
+    let known = known(&mut *session, start)?;
     let run = Run {
         lane: Lane {
-            model: first_state(&mut *session, start)?,
+            model: first_state(&mut *session, start, &known)?,
             times: Vec::new(),
         },
         unsupported: Vec::new(),
@@ -206,6 +213,7 @@ pub fn record(
     let mut recorded = Recorded {
         base: start.image.clone(),
         whole: start.whole.clone(),
+        known,
         log: record.take_log(),
         unsupported: unsupported.concat(),
         lanes,
@@ -261,12 +269,19 @@ fn close(session: Box<dyn Session>, record: &RecordDevice, runs: &mut [Run]) -> 
     Ok(())
 }
 
+fn known(session: &mut dyn Session, start: &Start) -> Result<Vec<Known>, String> {
+    let known = |spec: &FileSpec| {
+        let (name, id) = (spec.name.clone(), session.id(&spec.name)?);
+        Ok(Known { name, id })
+    };
+    start.files.iter().map(known).collect()
+}
+
 /// The model of the image, of which contents are known and attributes are taken as found.
-fn first_state(session: &mut dyn Session, start: &Start) -> Result<Model, String> {
-    let names: Vec<String> = start.files.iter().map(|spec| spec.name.clone()).collect();
+fn first_state(session: &mut dyn Session, start: &Start, known: &[Known]) -> Result<Model, String> {
     let Sight {
         files: seen, tree, ..
-    } = look(session, &names)?;
+    } = look(session, known)?;
     for (file, (spec, seen)) in start.files.iter().zip(&seen).enumerate() {
         if spec.contents(file) != seen.data {
             return Err(format!(
@@ -295,7 +310,7 @@ impl Run {
     fn step(&mut self, session: &mut dyn Session, op: &Op) -> Result<(), String> {
         let name = op
             .file()
-            .map_or("", |file| &self.lane.model.names[file])
+            .map_or("", |file| self.lane.model.path_of(file))
             .to_owned();
         let data = self.lane.model.data_of(op);
         let began = self.record.now();

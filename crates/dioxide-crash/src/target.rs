@@ -14,9 +14,20 @@ pub enum Outcome {
     Unsupported(String),
 }
 
+/// A file that data operations work on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its path at first.
+    pub name: String,
+    /// See [`Session::id`].
+    pub id: u64,
+}
+
 /// A file as it reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
+    /// It has no name any more, and there is nothing to read.
+    pub is_gone: bool,
     /// Contents; their length is the size.
     pub data: Vec<u8>,
     /// Permissions.
@@ -25,6 +36,16 @@ pub struct Seen {
     pub atime: i64,
     /// Anything that tells one arrangement on the disk from another: a hash of the mappings, say.
     pub shape: u64,
+}
+
+impl Seen {
+    /// A file without a name.
+    pub fn gone() -> Seen {
+        Seen {
+            is_gone: true,
+            ..Seen::default()
+        }
+    }
 }
 
 /// All that is to be seen of a file system.
@@ -67,11 +88,20 @@ pub trait Session {
     /// In words.
     fn look(&mut self, name: &str) -> Result<Seen, String>;
 
-    /// All names. The files at `known` are told without content. Empty if the target knows nothing of names.
+    /// What a file is known by, wherever it is, and no other file before or after it. 0 if the target knows nothing of names.
     ///
     /// # Errors
     /// In words.
-    fn tree(&mut self, known: &[String]) -> Result<Tree, String> {
+    fn id(&mut self, name: &str) -> Result<u64, String> {
+        let _ = name;
+        Ok(0)
+    }
+
+    /// All names. Files that are known by one of these are told without content. Empty if the target knows nothing of names.
+    ///
+    /// # Errors
+    /// In words.
+    fn tree(&mut self, known: &[u64]) -> Result<Tree, String> {
         let _ = known;
         Ok(Tree::new())
     }

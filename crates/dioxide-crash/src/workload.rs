@@ -2,8 +2,9 @@
 //!
 //! A workload has a short name that says all there is to know of it: `single:4:1`, `pair:4:17:3`,
 //! `random:99`, `long:99`, `threads:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
-//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random`, `long` and `threads` (five at once: four with a file each, one with names), the seed. Those of
-//! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`]; `names-random` mixes them with data.
+//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random`, `long` and `threads` (five at once: four with a file each, one with names and attributes), the seed. Those of
+//! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`], behind which, for pairs, are
+//! operations on data; `names-random` mixes them with data.
 //! Those of attributes are called `attributes-single:4:1` and so on, by places in [`names::attribute_operations`], behind which,
 //! for pairs, are operations on names and then on data; they begin with attributes that files share. `attributes-random` mixes all.
 
@@ -43,7 +44,7 @@ pub enum Workload {
         /// Whether an fsync follows.
         synced: bool,
     },
-    /// As [`Workload::Pair`], of operations on names.
+    /// As [`Workload::Pair`], of an operation on names and another on names or data.
     NamesPair {
         /// Which.
         ops: [usize; 2],
@@ -79,7 +80,7 @@ pub enum Workload {
         /// Their seed.
         seed: u64,
     },
-    /// Random operations and syncs of five threads at once: four on a file each, one on names.
+    /// Random operations and syncs of five threads at once: four on a file each, one on names and attributes.
     Threads {
         /// Their seed.
         seed: u64,
@@ -282,14 +283,13 @@ impl Workload {
         all.flat_map(both).collect()
     }
 
-    /// As [`Workload::pairs`], of names; also with a sync of all between the two.
+    /// All pairs of operations on names and data of which one at least is on names, as [`Workload::pairs`]; also with a sync of
+    /// all between the two.
     pub fn names_pairs(layout: Layout) -> Vec<Workload> {
-        let count = name_operations(layout).len();
-        let pair = |index: usize| Workload::NamesPair {
-            ops: [index / 5 / count, index / 5 % count],
-            synced: (index % 5) as u8,
-        };
-        (0..count * count * 5).map(pair).collect()
+        let own = name_operations(layout).len();
+        let count = names_and_data(layout).len();
+        let each = |ops| (0..5).map(move |synced| Workload::NamesPair { ops, synced });
+        places(own, count).flat_map(each).collect()
     }
 
     /// As [`Workload::singles`], of attributes. None without a journal.
@@ -303,10 +303,20 @@ impl Workload {
     pub fn attributes_pairs(layout: Layout) -> Vec<Workload> {
         let own = attribute_operations(layout).len();
         let count = all_operations(layout).len();
-        let places = (0..count).flat_map(|one| (0..count).map(move |two| [one, two]));
-        let pairs = places.filter(|ops| own > 0 && ops.iter().any(|&op| op < own));
         let each = |ops| (0..5).map(move |synced| Workload::AttributesPair { ops, synced });
-        pairs.flat_map(each).collect()
+        places(own, count).flat_map(each).collect()
+    }
+
+    /// Each operation alone: on data, on names and on attributes.
+    pub fn all_singles(layout: Layout) -> Vec<Workload> {
+        let [data, names] = [Workload::singles(layout), Workload::names_singles(layout)];
+        [data, names, Workload::attributes_singles(layout)].concat()
+    }
+
+    /// All pairs of operations on data, on names and on attributes.
+    pub fn all_pairs(layout: Layout) -> Vec<Workload> {
+        let [data, names] = [Workload::pairs(layout), Workload::names_pairs(layout)];
+        [data, names, Workload::attributes_pairs(layout)].concat()
     }
 
     /// Its operations.
@@ -327,7 +337,7 @@ impl Workload {
                 return Ok(valid(layout, ops));
             }
             Workload::NamesPair { ops, synced } => {
-                let ops = self.placed(&name_operations(layout), &ops, synced)?;
+                let ops = self.placed(&names_and_data(layout), &ops, synced)?;
                 return Ok(valid(layout, ops));
             }
             Workload::NamesRandom { seed } => {
@@ -376,9 +386,13 @@ impl Workload {
             Workload::Threads { seed } => {
                 let lane =
                     |file| thread(layout, seed.wrapping_mul(5).wrapping_add(file as u64), file);
-                let names = name_operations(layout);
-                let names = valid(layout, mixed(&names, &names, seed));
-                Ok((0..4).map(lane).chain([names]).collect())
+                let own = [name_operations(layout), attribute_operations(layout)].concat();
+                let own: Vec<Op> = own
+                    .into_iter()
+                    .filter(|op| !op.meddles_with_data())
+                    .collect();
+                let ops = [given(layout), mixed(&own, &own, seed)].concat();
+                Ok((0..4).map(lane).chain([valid(layout, ops)]).collect())
             }
             _ => Ok(vec![self.ops(layout)?]),
         }
@@ -486,6 +500,17 @@ fn attribute_operations(layout: Layout) -> Vec<Op> {
     operations.into_iter().map(Op::Name).collect()
 }
 
+/// The pairs of `count` operations of which one at least is of the first `own`.
+fn places(own: usize, count: usize) -> impl Iterator<Item = [usize; 2]> {
+    let places = (0..count).flat_map(move |one| (0..count).map(move |two| [one, two]));
+    places.filter(move |ops| ops.iter().any(|&op| op < own))
+}
+
+/// What pairs with operations on names are made of: these first.
+fn names_and_data(layout: Layout) -> Vec<Op> {
+    [name_operations(layout), operations(layout)].concat()
+}
+
 /// What pairs with operations on attributes are made of: these first.
 fn all_operations(layout: Layout) -> Vec<Op> {
     let own = attribute_operations(layout);
@@ -521,12 +546,13 @@ fn mixed(own: &[Op], data: &[Op], seed: u64) -> Vec<Op> {
     ops
 }
 
-/// Takes out what would fail where it stands: ranges of `collapse` and `insert` must begin and, for the former, end
-/// inside the file.
+/// Takes out what would fail where it stands: what is on a file that is gone, or that a flag keeps as it is; ranges of `collapse`
+/// and `insert` must begin and, for the former, end inside the file.
 fn valid(layout: Layout, ops: Vec<Op>) -> Vec<Op> {
     let mut sizes: Vec<u64> = layout.files().iter().map(|spec| spec.size).collect();
     let mut tree = layout.names();
     let mut is_valid = |op: &Op| match *op {
+        _ if op.file().is_some_and(|file| !tree.is_writable(file)) => false,
         Op::Name(op) => tree.apply(op, 0),
         Op::Write {
             file, offset, len, ..

@@ -3,7 +3,7 @@
 use dioxide_crash::attributes::{ACCESS, Attributes};
 use dioxide_crash::content;
 use dioxide_crash::model::{FileSpec, Model, Units};
-use dioxide_crash::names::{Change, Entry, Kind, List, NameOp, Tree};
+use dioxide_crash::names::{Change, Entry, Kind, List, NameOp, Over, Tree};
 use dioxide_crash::op::{Durable, Mode, Op};
 use dioxide_crash::oracle::{Promise, Times};
 use dioxide_crash::target::{Seen, Sight};
@@ -31,6 +31,7 @@ fn fresh(block_bytes: u64) -> (Model, Vec<Seen>) {
     };
     let model = Model::new(units, &specs, &[(0o644, 7); 2]);
     let files = specs.iter().enumerate().map(|(file, spec)| Seen {
+        is_gone: false,
         data: spec.contents(file),
         mode: 0o644,
         atime: 7,
@@ -271,6 +272,7 @@ fn zeros_that_left_the_inode_are_overwritten_in_place_and_a_hole_is_not() {
             })
             .collect();
         let seen = Seen {
+            is_gone: false,
             data: data[..45].to_vec(),
             mode: 0o644,
             atime: 7,
@@ -301,13 +303,16 @@ fn poison_is_refused_wherever_it_shows() {
 
 /// The tree of the two files.
 fn tree() -> Tree {
-    let entry = |path: &str| Entry {
-        first: path.into(),
-        links: 1,
-        kind: Kind::Known,
-        attributes: Attributes::new(0o644),
+    let entry = |(path, file): (&str, usize)| {
+        let entry = Entry {
+            first: path.into(),
+            links: 1,
+            kind: Kind::Known(file),
+            attributes: Attributes::new(0o644),
+        };
+        (path.into(), entry)
     };
-    ["/a", "/b"].map(|path| (path.into(), entry(path))).into()
+    [("/a", 0), ("/b", 1)].map(entry).into()
 }
 
 /// What a change makes of a file's attributes.
@@ -358,4 +363,68 @@ fn change_of_an_attribute_is_refused_without_its_fsync_and_missed_with_it() {
         assert_eq!(is_right, [true, false, true, true, true], "{change:?}");
         assert!(at(3, &before).is_err(), "{change:?}");
     }
+}
+
+/// What is right before a call on names returned, and what after an fsync of `/` that follows it.
+fn judged(op: NameOp, sights: &[&Sight]) -> [Vec<bool>; 2] {
+    let (model, _) = fresh(4096);
+    let mut model = model.with_tree(tree());
+    model.push(Op::Name(op));
+    model.push(Op::Name(NameOp::Fsync("/")));
+    let times = [(0, 1), (2, 3)].map(|(began, acknowledged)| Times {
+        began,
+        acknowledged,
+    });
+    [1, 3].map(|time| {
+        let promise = Promise::at(&model, &times, time);
+        let is_right = |sight: &&Sight| promise.check_all(&model, sight).is_ok();
+        sights.iter().map(is_right).collect()
+    })
+}
+
+#[test]
+fn exchange_of_two_files_is_there_or_not_by_what_they_are() {
+    let before = Sight {
+        files: fresh(4096).1,
+        tree: tree(),
+        free: 0,
+    };
+    let mut after = before.clone();
+    for (path, kind) in [("/a", Kind::Known(1)), ("/b", Kind::Known(0))] {
+        after.tree.get_mut(path).expect("it is there").kind = kind;
+    }
+    let mut mixed = before.clone();
+    mixed.files.swap(0, 1);
+    let exchange = NameOp::Rename("/a", "/b", Over::Exchange);
+    let [amid, synced] = judged(exchange, &[&before, &after, &mixed]);
+    assert_eq!(amid, [true, true, false]);
+    assert_eq!(synced, [false, true, false]);
+}
+
+#[test]
+fn file_that_lost_its_name_is_gone_and_no_other_is() {
+    let before = Sight {
+        files: fresh(4096).1,
+        tree: tree(),
+        free: 0,
+    };
+    let without = |sight: &Sight, file: usize| {
+        let mut sight = sight.clone();
+        sight.files[file] = Seen::gone();
+        sight
+    };
+    let mut after = without(&before, 0);
+    after.tree.remove("/a");
+    let mut there = before.clone();
+    there.tree.remove("/a");
+    let sights = [
+        &before,
+        &after,
+        &there,
+        &without(&before, 0),
+        &without(&after, 1),
+    ];
+    let [amid, synced] = judged(NameOp::Unlink("/a"), &sights);
+    assert_eq!(amid, [true, true, false, false, false]);
+    assert_eq!(synced, [false, true, false, false, false]);
 }

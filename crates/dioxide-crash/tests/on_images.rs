@@ -218,6 +218,45 @@ fn operation(words: &str) -> Workload {
     }
 }
 
+/// All that are listed were run, and nothing was bad.
+fn is_good_to_the_end(selection: Selection, layouts: &[Layout], states_each: u64) {
+    let campaign = Campaign {
+        selection,
+        states: u64::MAX,
+        limits: Limits {
+            states: states_each,
+            ..Limits::default()
+        },
+        ..campaign(layouts)
+    };
+    println!("DIOXIDE_SEED={}", campaign.seed);
+    let report = run(&campaign, false);
+    println!("{report}");
+    assert_eq!(report.bad, 0, "DIOXIDE_SEED={}\n{report}", campaign.seed);
+    assert_eq!(report.unsupported, 0);
+    assert!(report.listed > 0 && report.workloads == report.listed);
+    assert!(report.states >= report.listed && report.consistent == report.states);
+}
+
+#[test]
+fn crash_amid_every_operation_alone_leaves_what_was_promised() {
+    let (layouts, states_each) = match soaks() {
+        true => (&Layout::USUAL[..], 100),
+        false => (&[Layout::K4][..], 4),
+    };
+    is_good_to_the_end(Selection::Singles, layouts, states_each);
+}
+
+#[test]
+fn crash_amid_every_pair_of_operations_leaves_what_was_promised() {
+    if !soaks() {
+        eprintln!("skipped: takes long, set DIOXIDE_SOAK");
+        return;
+    }
+    let layouts = [Layout::K4, Layout::K1, Layout::Indirect, Layout::Bigalloc];
+    is_good_to_the_end(Selection::Pairs, &layouts, 6);
+}
+
 /// What the others come upon by chance, or not in so few states.
 #[test]
 fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {

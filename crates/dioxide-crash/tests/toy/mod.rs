@@ -511,6 +511,7 @@ impl Session for Mounted {
         }
         data.truncate(file.size as usize);
         Ok(Seen {
+            is_gone: false,
             data,
             mode: file.mode,
             atime: file.atime,
