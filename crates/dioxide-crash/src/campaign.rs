@@ -165,7 +165,10 @@ impl Campaign {
             checks: checks.clone(),
             limits: Limits {
                 seed: self.seed,
-                states: self.limits.states.min(left),
+                states: match self.limits.states {
+                    0 => left.max(1),
+                    states => states.min(left.max(1)),
+                },
                 ..self.limits.clone()
             },
         };

@@ -14,7 +14,7 @@ use dioxide::block::Device;
 use dioxide::block::record::states::{
     CowDevice, Media, Options, Snapshot, State, StateError, States,
 };
-use dioxide::block::record::{Action, Entry, RecordDevice};
+use dioxide::block::record::{Action, Entry, Log, RecordDevice};
 use dioxide::format::types::Ino;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -65,7 +65,9 @@ pub struct Checks<'a> {
 pub struct Limits {
     /// Which states, where not all are looked at.
     pub seed: u64,
-    /// States of one workload; where it has more, they are taken at equal distances.
+    /// States of one workload; 0 for all. Where it has more, those of a device that keeps the order come first: at each moment
+    /// nothing of what is not certain, and all of it. Up to three quarters are theirs; of them, if they are more, and of the others
+    /// some are taken at equal distances.
     pub states: u64,
     /// See [`Options::exhaustive`].
     pub exhaustive: u32,
@@ -190,12 +192,25 @@ impl Explorer<'_> {
             marks: acknowledgements(recorded).collect(),
             whole: recorded.whole.clone(),
         };
-        let total = States::new(&recorded.log, options.clone()).count() as u64;
-        let step = total.div_ceil(limits.states.max(1)).max(1);
-        let phase = limits.seed % step;
-        report.left_out += total - (total + step - 1 - phase) / step;
-        let all = States::new(&recorded.log, options);
-        all.skip(phase as usize).step_by(step as usize)
+        let (mut in_order, mut others) = (0, 0);
+        for (_, is_in_order) in listed(&recorded.log, options.clone()) {
+            *if is_in_order {
+                &mut in_order
+            } else {
+                &mut others
+            } += 1;
+        }
+        let [of_order, of_others] = shares(limits.states, in_order, others);
+        report.left_out += in_order - of_order + others - of_others;
+        report.left_out_in_order += in_order - of_order;
+        let mut in_order = Even::new(of_order, in_order, limits.seed);
+        let mut others = Even::new(of_others, others, limits.seed);
+        let all = listed(&recorded.log, options);
+        let chosen = all.filter(move |(_, is_in_order)| match is_in_order {
+            true => in_order.takes(),
+            false => others.takes(),
+        });
+        chosen.map(|(state, _)| state)
     }
 
     fn judge(&self, crash: &Crash<'_>, report: &mut Report) -> Result<(), String> {
@@ -295,6 +310,50 @@ impl Explorer<'_> {
             crash.check(&seen).map_err(by)?;
         }
         Ok(())
+    }
+}
+
+/// All states, with whether a device that keeps the order could have left them.
+fn listed(log: &Log, options: Options) -> impl Iterator<Item = (State, bool)> {
+    let mut states = States::new(log, options);
+    std::iter::from_fn(move || {
+        let state = states.next()?;
+        let is_in_order = states.is_in_order(&state);
+        Some((state, is_in_order))
+    })
+}
+
+/// How many are taken of the states in order, and of the others: see [`Limits::states`].
+fn shares(limit: u64, in_order: u64, others: u64) -> [u64; 2] {
+    if limit == 0 || in_order + others <= limit {
+        return [in_order, others];
+    }
+    let of_order = in_order.min((limit - limit / 4).max(limit.saturating_sub(others)));
+    [of_order, limit - of_order]
+}
+
+/// Takes so many of so many, at equal distances.
+struct Even {
+    taken: u64,
+    of: u64,
+    due: u64,
+}
+
+impl Even {
+    /// `seed`: which.
+    fn new(taken: u64, of: u64, seed: u64) -> Even {
+        let due = seed % of.max(1);
+        Even { taken, of, due }
+    }
+
+    /// Whether it takes the next one.
+    fn takes(&mut self) -> bool {
+        self.due += self.taken;
+        let takes = self.due >= self.of;
+        if takes {
+            self.due -= self.of;
+        }
+        takes
     }
 }
 
@@ -444,5 +503,117 @@ fn count_journal_block(coverage: &mut Coverage, last_descriptor: &mut u64, at: u
         3 | 4 => coverage.checkpoints += 1,
         5 => coverage.revokes += 1,
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use crate::run::Lane;
+    use dioxide::block::Durability;
+    use dioxide::block::mem::MemDevice;
+    use dioxide::block::record::states::{Cache, Part};
+
+    /// Eight writes, a flush and eight more; nothing was promised.
+    fn recorded() -> Recorded {
+        let base = Snapshot::new(&[0; 1 << 16]);
+        let record = RecordDevice::new(Arc::new(MemDevice::new(1 << 16)));
+        for half in 0..2 {
+            for block in 0..8 {
+                let offset = (half * 8 + block) * 4096;
+                record
+                    .write_at(offset, &[1; 4096], Durability::Cached)
+                    .expect("there is room");
+            }
+            record.flush().expect("it is in memory");
+        }
+        let units = crate::model::Units {
+            block_bytes: 4096,
+            cluster_bytes: 4096,
+            inline_bytes: 0,
+        };
+        Recorded {
+            base,
+            whole: Vec::new(),
+            known: Vec::new(),
+            log: record.take_log(),
+            lanes: vec![Lane {
+                model: Model::new(units, &[], &[]),
+                times: Vec::new(),
+            }],
+            cache: Cache::Volatile,
+            unsupported: Vec::new(),
+        }
+    }
+
+    fn chosen(states: u64, seed: u64) -> (Vec<State>, Report) {
+        struct Nobody;
+        impl Target for Nobody {
+            fn open(&self, _: Arc<dyn Device>) -> Result<Box<dyn crate::target::Session>, String> {
+                Err("nobody opens it".into())
+            }
+        }
+        let mut report = Report::default();
+        let explorer = Explorer {
+            target: &Nobody,
+            checks: Checks::default(),
+            limits: Limits {
+                states,
+                seed,
+                ..Limits::default()
+            },
+        };
+        let chosen = explorer.chosen(&recorded(), &mut report).collect();
+        (chosen, report)
+    }
+
+    /// Nothing at all, then eight times one write more; twice.
+    fn is_in_order(state: &State) -> bool {
+        let at = |part: &Part| part.entry;
+        let entries: Vec<usize> = state.parts.iter().map(at).collect();
+        let first = entries.first().copied().unwrap_or(0);
+        let whole = state.parts.iter().map(|part| part.entry).map(Part::whole);
+        [0, 9].contains(&first)
+            && whole.eq(state.parts.iter().cloned())
+            && entries.iter().copied().eq(first..first + entries.len())
+    }
+
+    #[test]
+    fn states_in_order_are_chosen_before_all_others() {
+        let in_order = |states: &[State]| states.iter().filter(|it| is_in_order(it)).count();
+        for seed in 1..6 {
+            let (all, report) = chosen(0, seed);
+            assert_eq!((report.left_out, report.left_out_in_order), (0, 0));
+            assert!(in_order(&all) >= 17, "{all:?}");
+            for limit in 8..60 {
+                let (few, report) = chosen(limit, seed);
+                assert_eq!(few.len() as u64, limit);
+                assert_eq!(report.left_out, all.len() as u64 - limit);
+                let left_out = in_order(&all) - in_order(&few);
+                assert_eq!(report.left_out_in_order, left_out as u64);
+                let share = (limit - limit / 4) as usize;
+                assert_eq!(in_order(&few), in_order(&all).min(share), "{limit}");
+            }
+        }
+    }
+
+    #[test]
+    fn shares_are_no_more_than_there_are_and_as_many_as_wanted() {
+        for (limit, in_order, others) in [
+            (1, 5, 5),
+            (4, 90, 3),
+            (4, 2, 90),
+            (8, 9, 1),
+            (100, 60, 60),
+            (8, 0, 20),
+        ] {
+            let [one, two] = shares(limit, in_order, others);
+            assert!(one <= in_order && two <= others);
+            assert_eq!(one + two, limit.min(in_order + others));
+        }
+        assert_eq!(shares(0, 70, 80), [70, 80]);
+        assert_eq!(shares(4, 90, 90), [3, 1]);
+        assert_eq!(shares(40, 20, 90), [20, 20]);
     }
 }

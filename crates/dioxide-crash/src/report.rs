@@ -67,6 +67,8 @@ pub struct Report {
     pub duplicates: u64,
     /// States that the listing of a workload had and its budget left out.
     pub left_out: u64,
+    /// Of these, what a device leaves that keeps the order: prefixes of what was written.
+    pub left_out_in_order: u64,
     /// States recovered of which recovery itself was cut.
     pub interrupted: u64,
     /// States recovered, unmounted and looked at again.
@@ -130,6 +132,7 @@ impl Report {
         self.states += other.states;
         self.duplicates += other.duplicates;
         self.left_out += other.left_out;
+        self.left_out_in_order += other.left_out_in_order;
         self.interrupted += other.interrupted;
         self.reopened += other.reopened;
         self.consistent += other.consistent;
@@ -199,8 +202,8 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "states        {} checked, {} the same, {} left out",
-            self.states, self.duplicates, self.left_out
+            "states        {} checked, {} the same, {} left out, {} of them prefixes",
+            self.states, self.duplicates, self.left_out, self.left_out_in_order
         )?;
         writeln!(f, "recovery cut  {}", self.interrupted)?;
         writeln!(f, "reopened      {}", self.reopened)?;

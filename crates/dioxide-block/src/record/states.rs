@@ -127,6 +127,13 @@ impl<'a> States<'a> {
         self
     }
 
+    /// Whether the state that was listed last is the one of a device that keeps the order: of what is not certain, nothing is
+    /// there, or all that had been issued.
+    pub fn is_in_order(&self, last: &State) -> bool {
+        let whole = self.before.iter().copied().map(Part::whole);
+        last.parts.is_empty() || whole.eq(last.parts.iter().cloned())
+    }
+
     /// How many states were dropped because they had been listed.
     pub fn repeated(&self) -> u64 {
         self.repeated

@@ -35,6 +35,10 @@ pub struct CrashTestArgs {
     /// States to check
     #[arg(long, value_name = "N", default_value = "20000", value_parser = clap::value_parser!(u64).range(1..))]
     states: u64,
+    /// States to check of each workload; all of them with 0. Where it has more, prefixes of what it wrote come first, up to
+    /// three quarters of so many, and reordered, dropped and torn writes have the rest
+    #[arg(long, value_name = "N", default_value_t = Limits::default().states)]
+    states_each: u64,
     /// What is random is so by this
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
@@ -99,6 +103,7 @@ impl CrashTestArgs {
             states: self.states,
             jobs: self.jobs.map_or_else(processors, usize::from),
             limits: Limits {
+                states: self.states_each,
                 check_every: self.e2fsck_every,
                 ..Limits::default()
             },
