@@ -25,6 +25,35 @@ fn crash_test_without_bad_states_exits_with_0() {
 }
 
 #[test]
+fn crash_test_checks_as_many_states_of_each_workload_as_asked_and_all_with_0() {
+    let report = |each: &str| -> serde_json::Value {
+        let args = ["1k", "--workload", "single:0:1", "--json", "--states-each"];
+        let done = crash_test(&[&args[..], &[each]].concat());
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        serde_json::from_slice(&done.stdout).expect("JSON")
+    };
+    let (few, all) = (report("4"), report("0"));
+    let looked_at = |report: &serde_json::Value| {
+        let count = |name: &str| report[name].as_u64().expect("a count");
+        [
+            count("states") + count("duplicates"),
+            count("left_out"),
+            count("left_out_in_order"),
+        ]
+    };
+    let [few, all] = [few, all].map(|report| {
+        assert_eq!(
+            (&report["workloads"], &report["listed"]),
+            (&1.into(), &1.into())
+        );
+        looked_at(&report)
+    });
+    assert_eq!((few[0], all[1], all[2]), (4, 0, 0));
+    assert_eq!(few[0] + few[1], all[0]);
+    assert!(few[2] > 0 && few[2] < few[1]);
+}
+
+#[test]
 fn crash_test_on_a_broken_device_exits_with_1_and_its_state_can_be_replayed() {
     let args = [
         "1k",

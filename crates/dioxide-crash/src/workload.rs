@@ -829,6 +829,47 @@ mod tests {
     }
 
     #[test]
+    fn pairs_with_names_are_all_but_those_of_data_alone() {
+        let (names, data) = (
+            name_operations(Layout::K4).len(),
+            operations(Layout::K4).len(),
+        );
+        let pairs = Workload::names_pairs(Layout::K4);
+        let distinct: std::collections::HashSet<_> = pairs.iter().collect();
+        let all = names + data;
+        assert_eq!(distinct.len(), (all * all - data * data) * 5);
+        let is_mixed = |workload: &&Workload| {
+            let ops = workload.ops(Layout::K4).expect("it has such");
+            matches!(&ops[..], [Op::Name(_), other] if other.changes_data())
+        };
+        assert!(pairs.iter().filter(is_mixed).count() > names);
+    }
+
+    #[test]
+    fn file_that_is_renamed_is_written_and_one_that_is_removed_is_not() {
+        let ops = |op| valid(Layout::K4, vec![Op::Name(op), write(3, 0, 10)]).len();
+        assert_eq!(ops(NameOp::Rename("/f3", "/a/g", names::Over::Nothing)), 2);
+        assert_eq!(ops(NameOp::Unlink("/f3")), 1);
+    }
+
+    #[test]
+    fn thread_of_names_changes_attributes_and_leaves_files_of_others_alone() {
+        let names = |seed| {
+            let lanes = Workload::Threads { seed }.lanes(Layout::K1);
+            lanes.expect("it has threads").remove(4)
+        };
+        let all: Vec<Op> = (0..50).flat_map(names).collect();
+        let before = given(Layout::K1);
+        let is_change = |op: &&Op| matches!(op, Op::Name(NameOp::Change(..)));
+        let further = all
+            .iter()
+            .filter(is_change)
+            .filter(|op| !before.contains(op));
+        assert!(further.count() > 50);
+        assert!(!all.iter().any(Op::meddles_with_data));
+    }
+
+    #[test]
     fn operation_on_attributes_is_possible_after_what_is_given() {
         for layout in Layout::ALL {
             let before = given(layout).len();

@@ -235,6 +235,8 @@ fn is_good_to_the_end(selection: Selection, layouts: &[Layout], states_each: u64
     assert_eq!(report.bad, 0, "DIOXIDE_SEED={}\n{report}", campaign.seed);
     assert_eq!(report.unsupported, 0);
     assert!(report.listed > 0 && report.workloads == report.listed);
+    // Names are among them.
+    assert!(report.coverage.index_splits > 0);
     assert!(report.states >= report.listed && report.consistent == report.states);
 }
 

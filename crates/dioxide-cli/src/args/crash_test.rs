@@ -20,13 +20,16 @@ many. Nothing is written but temporary files.
 Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc, atomic
 (bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode (values of
 attributes that are inodes), quota (the same, with projects), inline (small files and directories in
-their inodes), external (the journal on another device), meta-groups (two of them), index (a directory index that is full), own (made by
-dioxide mkfs) and no-journal. Exits with 1 if a state is bad, 2 if the test could not be run. Ctrl-C or
-SIGTERM ends it after the workloads at hand, with the report of what was checked and status 130.
+their inodes), external (the journal on another device), meta-groups (two of them), index (a directory
+index that is full), own (made by dioxide mkfs) and no-journal. Singles and pairs end with their list, and
+the report tells how many workloads were run of how many there are. Exits with 1 if a state is bad, 2 if the
+test could not be run. Ctrl-C or SIGTERM ends it after the workloads at hand, with the report of what was
+checked and status 130.
 
 Examples:
   dioxide crash-test --states 20000
   dioxide crash-test 1k csum3 --workload pairs --seed 42 --jobs 4
+  dioxide crash-test 4k --workload singles --states-each 0 --states 10000000
   dioxide crash-test --replay 1k/fua/single:0:1/0: --keep before.img")]
 pub struct CrashTestArgs {
     /// Layouts of the images; all but groups, quota and index if none is named
