@@ -24,7 +24,6 @@ use crate::size::{Free, Layout, Need, need, smallest};
 use crate::tree::{Tree, Warning, Watch};
 use dioxide::block::Device;
 use dioxide::block::file::{self, FileOptions, Replacing};
-use dioxide::format::features::Incompat;
 use dioxide::format::superblock::SuperBlock;
 use dioxide::mkfs::{Plan, WriteOptions};
 use dioxide::{Fs, Mkfs, MountOptions, Policy, Timestamp};
@@ -46,8 +45,12 @@ const RESERVE_BYTES_PER_INODE: u64 = 16 << 10;
 const MOST_BYTES: u64 = 1 << 50;
 /// A size that every kind of file system can have.
 const SAMPLE_BYTES: u64 = 1 << 30;
-/// By which part an image grows that turned out too small, and how often.
-const GROWTH: u64 = 64;
+/// What an image has beyond what is counted: this part of it, and some clusters. The last files of one that is all but full lie in
+/// more pieces than those of one that is empty, and have more nodes in their maps.
+const SLACK: u64 = 1024;
+const SLACK_CLUSTERS: u64 = 8;
+/// By which part an image grows that turned out too small; by twice as much the next time, and how often.
+const GROWTH: u64 = 512;
 const TRIES: u32 = 8;
 
 /// How large an image is.
@@ -55,7 +58,7 @@ const TRIES: u32 = 8;
 pub enum ImageSize {
     /// So many bytes.
     Bytes(u64),
-    /// As small as can be, with this much free.
+    /// As small as what the tree takes can be counted beforehand, with this much free: a thousandth and eight clusters more.
     Fit(Reserve),
 }
 
@@ -187,16 +190,27 @@ pub fn write(
     watch: &mut dyn Watch,
 ) -> Result<Packed> {
     let mut packed = plan(tree, options)?;
+    let kept = match options.size {
+        ImageSize::Fit(_) => {
+            let sizing = Sizing { tree, options };
+            let taken = sizing.need(&packed.plan)?.blocks;
+            packed.need.blocks.saturating_sub(taken)
+        }
+        ImageSize::Bytes(_) => 0,
+    };
     let image = target.path().to_owned();
     let name = || image.display().to_string();
     let mut tries = 0;
     loop {
         match fill(tree, &image, &packed.plan, watch) {
-            Ok((unfinished, warnings)) => {
-                packed.warnings = warnings;
+            Ok(filled) if filled.free_blocks < kept && tries < TRIES => {
+                packed.plan = larger(tree, options, &packed, &mut tries)?;
+            }
+            Ok(filled) => {
+                packed.warnings = filled.warnings;
                 target.check().map_err(|error| Error::kept(name(), error))?;
-                let kept = unfinished.persist(&image);
-                kept.map_err(|error| Error::host(name(), error.error))?;
+                let named = filled.unfinished.persist(&image);
+                named.map_err(|error| Error::host(name(), error.error))?;
                 return Ok(packed);
             }
             // The model is of a file system that gives out blocks as Linux does.
@@ -204,23 +218,31 @@ pub fn write(
                 source: dioxide::Error::NoSpace(_),
                 ..
             }) if tries < TRIES && matches!(options.size, ImageSize::Fit(_)) => {
-                tries += 1;
-                let larger = packed.size_bytes() + packed.size_bytes() / GROWTH + (64 << 10);
-                let sizing = Sizing { tree, options };
-                packed.plan = sizing.exact(packed.need, larger).map_err(in_plan)?;
+                packed.plan = larger(tree, options, &packed, &mut tries)?;
             }
             Err(error) => return Err(error),
         }
     }
 }
 
+/// The plan after one whose image turned out too small.
+fn larger(tree: &Tree, options: &ImageOptions, packed: &Packed, tries: &mut u32) -> Result<Plan> {
+    let more = (packed.size_bytes() / GROWTH) << *tries;
+    *tries += 1;
+    let sizing = Sizing { tree, options };
+    let bytes = packed.size_bytes() + more + (64 << 10);
+    sizing.exact(packed.need, bytes).map_err(in_plan)
+}
+
+/// A file system with the tree in it, in a file that has no lasting name yet.
+struct Filled {
+    unfinished: TempPath,
+    warnings: Vec<Warning>,
+    free_blocks: u64,
+}
+
 /// Writes the file system and the tree into a file that has no lasting name yet.
-fn fill(
-    tree: &mut Tree,
-    image: &Path,
-    plan: &Plan,
-    watch: &mut dyn Watch,
-) -> Result<(TempPath, Vec<Warning>)> {
+fn fill(tree: &mut Tree, image: &Path, plan: &Plan, watch: &mut dyn Watch) -> Result<Filled> {
     let told = |error| Error::host(image.display().to_string(), error);
     let (file, unfinished) = unnamed(image).map_err(told)?;
     file.set_len(bytes_of(plan.superblock())).map_err(told)?;
@@ -238,9 +260,14 @@ fn fill(
     let mut sink = ImageSink::new(&fs).map_err(in_image)?;
     tree.write_ahead_to(&mut sink, watch)?;
     let warnings = sink.into_warnings();
+    let free_blocks = fs.statfs().blocks_free;
     fs.close().map_err(in_image)?;
     device.settle().map_err(|error| in_image(error.into()))?;
-    Ok((unfinished, warnings))
+    Ok(Filled {
+        unfinished,
+        warnings,
+        free_blocks,
+    })
 }
 
 fn unnamed(image: &Path) -> io::Result<(File, TempPath)> {
@@ -277,6 +304,8 @@ fn mount_options(plan: &Plan) -> MountOptions {
         .policy(Policy::Pre49)
         // Nobody else knows of the file.
         .protected(true)
+        // The tree's are counted, and nobody makes a file smaller.
+        .keep_for_maps(false)
         .workers(1)
         .commit_interval(Duration::from_secs(3600))
 }
@@ -350,7 +379,13 @@ impl Sizing<'_> {
         self.check_inodes(&sample, need)?;
         let sized = |blocks: u64| self.exact(need, blocks * u64::from(block_bytes));
         let most = MOST_BYTES / u64::from(block_bytes);
-        let found = smallest(need, most, |blocks| sized(blocks).ok().as_ref().map(free));
+        let ratio = u64::from(sample.superblock().cluster_ratio());
+        let slack = need.blocks / SLACK + SLACK_CLUSTERS * ratio;
+        let sought = Need {
+            blocks: need.blocks.saturating_add(slack),
+            ..need
+        };
+        let found = smallest(sought, most, |blocks| sized(blocks).ok().as_ref().map(free));
         let blocks = found.ok_or_else(|| {
             Error::Invalid("no file system of this kind is large enough for the tree".into())
         })?;
@@ -358,18 +393,11 @@ impl Sizing<'_> {
     }
 }
 
-/// What files can have: without the blocks that the engine keeps for maps.
+/// What files and their maps can have.
 fn free(plan: &Plan) -> Free {
     let sb = plan.superblock();
-    let kept = match sb.features().incompat.contains(Incompat::EXTENTS) {
-        true => {
-            let ratio = u64::from(sb.cluster_ratio());
-            (sb.blocks_count() / ratio / 50).min(4096) * ratio
-        }
-        false => 0,
-    };
     Free {
-        blocks: sb.free_blocks_count().saturating_sub(kept),
+        blocks: sb.free_blocks_count(),
         inodes: sb.free_inodes_count().into(),
     }
 }

@@ -132,6 +132,8 @@ pub(crate) struct Mount {
     reserve: (u32, u32),
     /// New files have the group of their directory.
     pub(crate) grpid: bool,
+    /// [`Mount::aside_clusters`] are some.
+    pub(crate) keeps_for_maps: bool,
     /// Keeps other hosts away, where the file system has that. Given up last.
     mmp: Option<Protection>,
 }

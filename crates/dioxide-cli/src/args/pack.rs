@@ -86,10 +86,10 @@ pub struct PackArgs {
     /// Check SRC and tell how much it takes; write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Make the image as small as can be; it is so without --size
+    /// Make the image a thousandth and eight clusters larger than what SRC takes by a count; it is so without --size
     #[arg(long, conflicts_with = "size")]
     pub fit: bool,
-    /// Keep so much free, in bytes or as 10% of what SRC takes, in an image that is as small as can be
+    /// Keep so much free, in bytes or as 10% of what SRC takes, in an image that fits
     #[arg(long, value_name = "BYTES|%", conflicts_with = "size")]
     pub reserve: Option<ReserveWord>,
     /// Size of the image

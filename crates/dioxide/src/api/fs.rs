@@ -56,6 +56,7 @@ pub struct MountOptions {
     pub(crate) moves_journal: bool,
     /// Other hosts are kept away by who opens it.
     pub(crate) is_protected: bool,
+    pub(crate) keeps_for_maps: bool,
 }
 
 const METADATA_CACHE_BYTES: usize = 32 << 20;
@@ -105,6 +106,7 @@ impl Default for MountOptions {
             name_cache: None,
             moves_journal: false,
             is_protected: false,
+            keeps_for_maps: true,
         }
     }
 }
@@ -229,6 +231,13 @@ impl MountOptions {
     /// neither asked nor waited for, and its block stays as it is. By default not.
     pub fn protected(mut self, protected: bool) -> Self {
         self.is_protected = protected;
+        self
+    }
+
+    /// Whether some free blocks are kept for the maps of files, as in ext4: 2 %, at most 4,096 clusters. Without them a file system can
+    /// be filled to its last block; then what makes a file smaller may fail for want of one. Default true.
+    pub fn keep_for_maps(mut self, keep: bool) -> Self {
+        self.keeps_for_maps = keep;
         self
     }
 

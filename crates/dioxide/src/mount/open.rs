@@ -187,6 +187,8 @@ impl Mount {
                 options.resgid.unwrap_or(resgid),
             ),
             grpid: options.grpid.unwrap_or(sb.has_bsd_groups()),
+            keeps_for_maps: options.keeps_for_maps
+                && sb.features().incompat.contains(Incompat::EXTENTS),
             lane: Lane::of(&device),
             // That of the mount comes when it is open.
             fence: Fence::new(device.clone()),

@@ -151,10 +151,10 @@ impl Mount {
     }
 
     /// Clusters that are kept for the maps of files: as in ext4 2 %, at most 4,096, and none where no
-    /// file has extents.
+    /// file has extents or [`MountOptions::keep_for_maps`](crate::MountOptions::keep_for_maps) says so.
     pub(crate) fn aside_clusters(&self) -> u64 {
         let clusters = self.sb.blocks_count() / u64::from(self.sb.cluster_ratio());
-        match self.sb.features().incompat.contains(Incompat::EXTENTS) {
+        match self.keeps_for_maps {
             true => (clusters / 50).min(4096),
             false => 0,
         }
