@@ -468,7 +468,7 @@ impl MapChange<'_, '_> {
         self.insert_or(extent, intact, |map| {
             map.blocks.grown -= i64::from(run.len);
             let writer = map.blocks.writer;
-            Ok(writer.blocks.free(map.handle, run, Release::Now)?)
+            writer.blocks.free(map.handle, run, Release::Now)
         })
     }
 
