@@ -8,6 +8,7 @@ use dioxide::block::Device;
 use dioxide::block::file::{self, FileOptions, NullSink};
 use dioxide::block::sim::{SimDevice, SimSpec};
 use dioxide::{Backend, Buf, File, Fs, MapKind, MountOptions, OpenOptions};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,12 +53,39 @@ pub(crate) fn open_image(
 #[derive(Debug)]
 pub(crate) struct Subject {
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) fs: Fs,
+    /// Goes before what it is of.
     pub(crate) file: File,
+    pub(crate) fs: Mounted,
     /// Bytes of the file that are used: whole logical blocks, as direct I/O wants them.
     pub(crate) size: u64,
     /// Where they lie on the device, ascending, neighbours merged.
     pub(crate) runs: Vec<Run>,
+}
+
+/// A file system that is closed when it goes.
+#[derive(Debug)]
+pub(crate) struct Mounted(Option<Fs>);
+
+impl Mounted {
+    /// Closes it, and tells what that met.
+    pub(crate) fn close(mut self) -> Result<()> {
+        Ok(self.0.take().map_or(Ok(()), Fs::close)?)
+    }
+}
+
+impl Deref for Mounted {
+    type Target = Fs;
+
+    fn deref(&self) -> &Fs {
+        self.0.as_ref().expect("it is taken last")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // What is left of it then is told by e2fsck, which looks next.
+        let _ = self.0.take().map(Fs::close);
+    }
 }
 
 impl Subject {
@@ -96,8 +124,8 @@ impl Subject {
         let runs = lay_out(&file, fs.block_size(), name, size)?;
         Ok(Subject {
             device,
-            fs,
             file,
+            fs: Mounted(Some(fs)),
             size,
             runs,
         })

@@ -110,7 +110,9 @@ fn tell(child: &Child, signal: Signal) {
 
 /// A shell that has asked for its first line.
 fn shell(disk: &Fixture, terminal: &mut Terminal) -> Child {
-    let child = command()
+    // The test may run under `nohup`.
+    let child = Command::new("env")
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_dioxide")])
         .args(["shell", &disk.name()])
         .env("TERM", "xterm")
         .env("XDG_STATE_HOME", disk.beside("state"))

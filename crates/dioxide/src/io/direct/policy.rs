@@ -661,8 +661,13 @@ mod tests {
         unaligned_or_extending.insert(5, AlignedExtending);
         for policy in [
             Policy::Pre49,
+            Policy::Pre49Nolock,
             Policy::Parallel,
             Policy::Iomap55,
+            Policy::Ilock,
+            Policy::IlockPlus,
+            Policy::IlockNew,
+            Policy::IlockNewPlus,
             Policy::V56,
             Policy::V63,
         ] {
@@ -694,7 +699,7 @@ mod tests {
                 UnalignedExtending
             ]
         );
-        let (drain, _) = alone_kinds(Policy::Best);
+        let (drain, wait) = alone_kinds(Policy::Best);
         assert_eq!(
             drain,
             [
@@ -704,6 +709,9 @@ mod tests {
                 UnalignedExtending
             ]
         );
+        let mut drain_or_extending = drain;
+        drain_or_extending.insert(3, AlignedExtending);
+        assert_eq!(wait, drain_or_extending);
         let (drain, wait) = alone_kinds(Policy::Xfs);
         assert_eq!((drain, wait), (unaligned.clone(), unaligned));
     }

@@ -736,8 +736,10 @@ fn truncate_that_waits_for_a_request_in_flight_counts_a_drain() {
     for size in [BLOCK, BLOCK + 100] {
         let bed = Bed::new(Policy::Best);
         let file = bed.open("/data");
+        let first = file.map(0, 1).expect("a block").pblk.0 * BLOCK as u64;
         let mut queue = bed.queue();
-        let hold = bed.sim.hold(None, FaultOp::Write);
+        let range = first..first + BLOCK as u64;
+        let hold = bed.sim.hold(Some(range), FaultOp::Write);
         queue.write(&file, 0, block(9), 1).expect("room");
         queue.submit().expect("a working queue");
         hold.wait_for(1);
