@@ -81,6 +81,20 @@ fn split(other: &File) -> bool {
     other.write_at(&[1; 1024], 3 * KIB).is_ok()
 }
 
+/// Uses up what is kept for maps, by so many files, which are there with the filler then.
+fn exhaust(fs: &Fs, count: usize) -> (Vec<File>, File) {
+    let others: Vec<File> = (0..count).map(|n| make(fs, &format!("/s{n}"))).collect();
+    for other in &others {
+        let nine = other.allocate(FallocateMode::KeepSize, 0, 9 * KIB);
+        nine.expect("room");
+    }
+    let filler = fill(fs);
+    let taken = others.iter().take_while(|other| split(other)).count();
+    assert!(taken < others.len(), "something is left for maps");
+    fs.sync().expect("a sync");
+    (others, filler)
+}
+
 // A hole inside an extent makes two of it, and the inode has no place. Without a block for them nothing is changed, not at
 // the edges either.
 #[test]
@@ -93,15 +107,7 @@ fn punch_gets_a_tree_block_that_was_just_freed_or_changes_nothing() {
         let three = [3; 3 * KIB as usize];
         file.write_at(&three, 8 * extent * KIB).expect("room");
     }
-    let others: Vec<File> = (0..300).map(|n| make(&fs, &format!("/s{n}"))).collect();
-    for other in &others {
-        let nine = other.allocate(FallocateMode::KeepSize, 0, 9 * KIB);
-        nine.expect("room");
-    }
-    let filler = fill(&fs);
-    let taken = others.iter().take_while(|other| split(other)).count();
-    assert!(taken < others.len(), "something is left for maps");
-    fs.sync().expect("a sync");
+    let (others, filler) = exhaust(&fs, 300);
     let before = content(&file);
     let punch = || file.allocate(FallocateMode::PunchHole, KIB - 100, KIB + 200);
     let error = punch().expect_err("no block is left for the tree");
@@ -180,15 +186,7 @@ fn insert_that_finds_no_block_in_its_last_step_changes_nothing() {
         let bytes = [extent as u8 | 1; KIB as usize];
         file.write_at(&bytes, 2 * extent * KIB).expect("room");
     }
-    let others: Vec<File> = (0..2500).map(|n| make(&fs, &format!("/s{n}"))).collect();
-    for other in &others {
-        let nine = other.allocate(FallocateMode::KeepSize, 0, 9 * KIB);
-        nine.expect("room");
-    }
-    let filler = fill(&fs);
-    let taken = others.iter().take_while(|other| split(other)).count();
-    assert!(taken < others.len(), "something is left for maps");
-    fs.sync().expect("a sync");
+    let (others, filler) = exhaust(&fs, 2500);
     let (before, commits) = (content(&file), fs.stats().journal_commits);
     let insert = || file.allocate(FallocateMode::InsertRange, KIB, 2 * KIB);
     let error = insert().expect_err("no block is left for the tree");
