@@ -5,8 +5,6 @@
 mod device;
 #[path = "model/history.rs"]
 mod history;
-#[path = "faults/nodes.rs"]
-mod nodes;
 #[path = "model/ops.rs"]
 mod ops;
 #[path = "model/random.rs"]
