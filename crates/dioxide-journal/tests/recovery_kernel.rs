@@ -396,7 +396,8 @@ fn explore(name: &str, image: Image, options: &str, is_met: fn(&Seen) -> bool) -
     seen
 }
 
-const MOST_ROUNDS: u32 = 40;
+/// When the log wraps, and what of it a copy of the image catches, is up to the kernel.
+const MOST_ROUNDS: u32 = 120;
 
 fn all(seen: &Seen) -> bool {
     seen.revoked > 0 && seen.escaped > 0 && seen.wrapped > 0
