@@ -103,7 +103,7 @@ pub struct ImageOptions {
 }
 
 impl ImageOptions {
-    /// An ext4 with the tree's identity, as small as can be.
+    /// An ext4 with the tree's identity, of a size that fits.
     ///
     /// # Errors
     /// None today; those of [`Mkfs::block_size`].

@@ -684,10 +684,7 @@ impl Core {
         }
         let pieces = match collect(mount, inode, &read, Wait::NoWait) {
             Ok(pieces) => pieces,
-            Err(error) => {
-                let error = count_would_block(mount, self.slot(), error);
-                return self.punt_or_fail(buf, error);
-            }
+            Err(error) => return self.count_and_punt(buf, error),
         };
         let segs = read_segments(&pieces, &mut buf);
         if segs.as_slice().is_empty() {
@@ -737,10 +734,7 @@ impl Core {
         };
         let segs = match segs {
             Ok(segs) => segs,
-            Err(error) => {
-                let error = count_would_block(&self.mount, self.slot(), error);
-                return self.punt_or_fail(buf, error);
-            }
+            Err(error) => return self.count_and_punt(buf, error),
         };
         self.count_write(&admitted.plan);
         let request = self.whole(&file.inode, tag, len, true);
@@ -754,6 +748,13 @@ impl Core {
             LockMode::Shared | LockMode::None => Count::WriteShared,
         };
         self.mount.counters.add(self.slot(), count);
+    }
+
+    /// As [`Core::punt_or_fail`], of an error that nobody has counted.
+    #[cold]
+    fn count_and_punt(&self, buf: Buf, error: Error) -> Start {
+        let error = count_would_block(&self.mount, self.slot(), error);
+        self.punt_or_fail(buf, error)
     }
 
     #[cold]

@@ -15,7 +15,6 @@ use crate::api::attributes::FallocateMode as Mode;
 use crate::inode::Inode;
 use crate::io::direct::Access;
 use crate::io::resize::{Steps, done_of, stamp};
-use crate::map::tree::Progress;
 use crate::map::{self, MapKind, Run};
 use crate::mount::Mount;
 use crate::txn::Writer;
@@ -360,11 +359,10 @@ impl Mount {
                 &lock,
                 |map| {
                     let removed = map.remove(removing.clone(), to_remove)?.left(&removing);
-                    let shifted = match removed.is_empty() {
-                        true => map.shift(shifting.clone(), delta, to_shift),
-                        false => Ok(Progress::More(shifting.clone())),
-                    };
-                    match shifted {
+                    if !removed.is_empty() {
+                        return Ok((removed, shifting.clone()));
+                    }
+                    match map.shift(shifting.clone(), delta, to_shift) {
                         Ok(progress) => Ok((removed, progress.left(&shifting))),
                         // What is removed is gone. The rest is tried again, with what that has set free.
                         Err(Error::NoSpace(_)) => Ok((removed, shifting.clone())),
