@@ -22,7 +22,8 @@
 //! # What it writes
 //! The contents of the one file that it is told to use, nothing else; there is no metadata that
 //! changes. [`Experiment::Grow`] also cuts and grows files that are there for it, and leaves them
-//! empty. Every run that wrote ends with `e2fsck -fn`, if that is installed.
+//! empty; [`Experiment::Names`] makes a directory `names.bench` of 100,000 files and removes it;
+//! [`Experiment::Rows`] makes images of its own. Every run that wrote ends with `e2fsck -fn`, if that is installed.
 //!
 //! | Module | Holds |
 //! |---|---|

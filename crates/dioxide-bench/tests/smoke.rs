@@ -70,6 +70,14 @@ fn simple_read_sweep_tiny_is_verified() {
 }
 
 #[test]
+fn names_tiny_are_made_and_removed_in_each_shape() {
+    let report = run(&tiny(Experiment::Names));
+    assert_eq!(report.rows.len(), 3 * 5, "five operations in three shapes");
+    assert!(report.rows.iter().all(|row| row.iops > 0.0));
+    assert!(report.to_table().contains(Experiment::Names.id()));
+}
+
+#[test]
 fn rows_tiny_gives_a_verdict_for_each_row_of_the_table() {
     let options = BenchOptions {
         runtime: Some(Duration::from_millis(2)),

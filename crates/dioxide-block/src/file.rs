@@ -1,7 +1,7 @@
 //! Images and block devices of the host.
 //!
 //! [`open`] finds out what the path is and how it is best driven, makes sure that nobody else is
-//! using it, and returns one of five devices:
+//! using it, and returns one of the first four devices:
 //!
 //! | Backend | Blocking transfers | Queue | Chosen by `auto` for |
 //! |---|---|---|---|

@@ -12,7 +12,7 @@
 //! | [`sim`] | wraps a device with latency, an IOPS ceiling and faults |
 //! | [`record`] | wraps a device and logs writes, flushes and FUA |
 //!
-//! All unsafe code that I/O needs lives here; see the header of each module for its proof.
+//! All unsafe code that I/O on images needs lives here; see the header of each module for its proof.
 
 mod buf;
 mod device;

@@ -236,15 +236,18 @@ pub trait Queue: Send + Any {
     /// Pushed and not yet reaped.
     fn in_flight(&self) -> u32;
 
-    /// Takes an operation. It starts now or at the next [`Queue::submit`]. Does not block, does not
-    /// allocate for [`Segs::One`]. A full queue gives the operation back.
+    /// Takes an operation. It starts now or at the next [`Queue::submit`]. Does not allocate for [`Segs::One`]. Over
+    /// io_uring it does not block, but for a flush with `iopoll`; a queue without a ring (pread, mapping, memory,
+    /// overlay) carries the operation out here, and blocks for as long as the device does. A full queue gives the
+    /// operation back.
     ///
     /// # Errors
     /// The operation itself, when `depth` operations are in flight.
     #[allow(clippy::result_large_err)]
     fn push(&mut self, op: Op) -> Result<SlotId, Op>;
 
-    /// Hands everything that was pushed to the device: at most one system call.
+    /// Hands everything that was pushed to the device: by one system call if it fits into the ring. A queue without
+    /// a ring makes the calls here of what it has put off, which are two operations at most.
     fn submit(&mut self) -> Result<()>;
 
     /// Appends what has completed to `done`, without waiting; returns how many.

@@ -42,7 +42,8 @@
 //! checksum, and nobody could find the journal to mend it. Whoever has a device that tears it needs a backup superblock.
 //!
 //! # What it is not
-//! Not a model of what several threads may do to one file: workloads are one thread's. Not a check of the
+//! Not a model of what several threads may do to one file: where a workload has several, each has files, names or
+//! attributes of its own. Not a check of the
 //! metadata's own consistency: that is e2fsck's part, which is plugged in ([`explore::Checks`]).
 
 pub mod attributes;

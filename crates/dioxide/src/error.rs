@@ -256,7 +256,8 @@ pub enum Error {
     /// The request passes the file-size limit (`EFBIG`).
     #[error("file too large: {0}")]
     TooLarge(String),
-    /// Nothing is left to allocate (`ENOSPC`); says of what. Nothing was changed.
+    /// Nothing is left to allocate (`ENOSPC`); says of what. Nothing was changed, but for what [`crate::File::write_at`] and
+    /// [`crate::File::allocate`] say.
     #[error("no space left: {0}")]
     NoSpace(Shortage),
     /// Somebody still uses it (`EBUSY`); says who.

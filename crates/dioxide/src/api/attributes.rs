@@ -94,8 +94,8 @@ impl SetAttributes {
         self
     }
 
-    /// The times are those of the moment (`utimensat` of `UTIME_NOW` for both): an append-only file takes them, as
-    /// in Linux.
+    /// The times that [`SetAttributes::atime`] and [`SetAttributes::mtime`] give are those of the moment, as with `UTIME_NOW`
+    /// for both: an append-only file takes them, as in Linux. Sets no time by itself.
     pub fn now(mut self) -> Self {
         self.now = true;
         self

@@ -119,7 +119,7 @@ impl OpenOptions {
         self
     }
 
-    /// `O_CREAT`: makes the file if it is not there, as [`OpenOptions::new_file`] says. For writing only.
+    /// `O_CREAT`: makes the file if it is not there, as [`OpenOptions::new_file`] says.
     pub fn create(mut self, on: bool) -> Self {
         self.create = if on { Create::IfAbsent } else { Create::Never };
         self
@@ -168,10 +168,11 @@ impl OpenOptions {
         self.opened(&fs.0, inode, path, true)
     }
 
-    /// Opens a regular file. Symlinks are followed. Blocks on metadata.
+    /// Opens a regular file. Symlinks are followed. Blocks on metadata, and with [`OpenOptions::truncate`] as
+    /// [`File::set_len`] does.
     ///
     /// # Errors
-    /// As [`Fs::metadata`]; `EISDIR`; `EROFS` for writing on a read-only mount; `EPERM` for writing
+    /// As [`Fs::metadata`], and of making or cutting the file where that is asked for; `EISDIR`; `EROFS` for writing on a read-only mount; `EPERM` for writing
     /// an immutable file, one under verity, or an append-only file without [`OpenOptions::append`]; `EINVAL` for
     /// neither reading nor writing; [`Error::Unsupported`] for devices, pipes and sockets, and for encrypted files.
     pub fn open(&self, fs: &Fs, path: impl AsRef<[u8]>) -> Result<File> {
@@ -455,7 +456,8 @@ impl File {
     ///
     /// # Errors
     /// As [`File::set_len`]; `EINVAL` for an empty range, or one that is not whole clusters inside the
-    /// file where the mode needs that; `ENOSPC` if there is no room for all of it, and nothing is changed then;
+    /// file where the mode needs that; `ENOSPC` if there is no room for all of it: then nothing is allocated, while a range may have
+    /// been zeroed in part, and a file whose map takes many transactions have been moved in part;
     /// [`Error::Unsupported`] for files without extents, but for punching holes.
     pub fn allocate(&self, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
         self.access.check_writable()?;
@@ -494,7 +496,8 @@ impl File {
     ///
     /// # Errors
     /// `EROFS`; `EPERM` for an immutable file that stays so, and for mode, owner and times of an append-only file that stays
-    /// so (but see [`SetAttributes::now`]); [`Error::Unsupported`] as [`SetAttributes::flags`] and
+    /// so (but see [`SetAttributes::now`]); `EINVAL` for a time of 10⁹ nanoseconds or more and for owner 2³² − 1; `ENOSPC`; `EDEADLK`
+    /// as [`File::set_len`]; [`Error::Unsupported`] as [`SetAttributes::flags`] and
     /// [`SetAttributes::project`] say.
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
         self.mount

@@ -375,7 +375,8 @@ fn told_bytes(path: &Path, img_offset: u64) -> Option<u64> {
 pub struct Fs(pub(crate) Arc<Mount>);
 
 impl Fs {
-    /// Opens an image file or block device. Blocks on reading its metadata.
+    /// Opens an image file or block device. Blocks: it reads metadata, replays the journal and frees orphans, and may wait
+    /// some seconds to see that no other host has a file system under multi-mount protection.
     ///
     /// A journal that needs recovery is replayed: on the device where the mount may write; else
     /// what the journal has newer is read from there. A file system with features that dioxide cannot write, or a damaged journal, opens
@@ -384,9 +385,10 @@ impl Fs {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if it cannot be opened, is in use, or is locked;
     /// [`Error::Unsupported`](crate::Error::Unsupported) naming the features that dioxide cannot
-    /// read; [`Error::Corrupt`](crate::Error::Corrupt) or
-    /// [`Error::Checksum`](crate::Error::Checksum) if the superblock or group descriptors are
-    /// damaged; [`Error::Invalid`](crate::Error::Invalid) for a [`MountOptions::journal_path`] where the journal is inside.
+    /// read, and for [`crate::DataMode::Journal`]; [`Error::Corrupt`](crate::Error::Corrupt) or
+    /// [`Error::Checksum`](crate::Error::Checksum) if the superblock is damaged (where group descriptors are, it opens
+    /// read-only); [`Error::Invalid`](crate::Error::Invalid) if there is no superblock, and for a
+    /// [`MountOptions::journal_path`] where the journal is inside.
     pub fn open(path: impl AsRef<Path>, options: &MountOptions) -> Result<Fs> {
         let mut file_options = options.file_options();
         // What follows may be other partitions, which others may have.
@@ -475,10 +477,10 @@ impl Fs {
         self.0.call(|| self.0.lookup_link(path.as_ref()))
     }
 
-    /// All extended attributes of a file; symlinks are followed. Blocks on metadata.
+    /// All extended attributes of a file; symlinks are followed. Blocks on metadata and on the file's lock.
     ///
     /// # Errors
-    /// As [`Fs::metadata`].
+    /// As [`Fs::metadata`]; [`Error::Unsupported`](crate::Error::Unsupported) for more than 16 MiB of values.
     pub fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Xattr>> {
         self.node(path)?.xattrs()
     }

@@ -106,7 +106,7 @@ impl Fs {
     /// `mknod` of anything but a regular file.
     ///
     /// # Errors
-    /// `EEXIST`.
+    /// `EEXIST`; `EINVAL` for a device number above 4095:1048575.
     pub fn mknod(&self, path: impl AsRef<[u8]>, special: Special, new: &NewFile) -> Result<()> {
         self.make(path.as_ref(), &Blueprint::of(special)?, new)
     }
@@ -138,7 +138,7 @@ impl Fs {
     /// `link`: another name for a file. Symlinks are linked themselves.
     ///
     /// # Errors
-    /// `EPERM` for a directory; `EEXIST`; `EMLINK` over 65,000.
+    /// `EPERM` for a directory; `EEXIST`; `EMLINK` over 65,000; `EXDEV` into a directory that hands on another project.
     pub fn hard_link(&self, file: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
         self.0.call(|| {
             let inode = self.0.lookup(file.as_ref(), false)?;
@@ -193,7 +193,7 @@ impl Fs {
     ///
     /// # Errors
     /// As Linux: `EEXIST`, `ENOTEMPTY`, `EISDIR`, `ENOTDIR`; `EINVAL` for a directory that would go into
-    /// itself; `EBUSY` for the root and for `.` and `..`; `EMLINK`.
+    /// itself; `EBUSY` for the root and for `.` and `..`; `EMLINK`; `EXDEV` as [`Fs::hard_link`].
     pub fn rename(
         &self,
         from: impl AsRef<[u8]>,

@@ -62,8 +62,8 @@ pub struct QueueFull;
 /// A file that was removed and closed with requests in flight is freed when they were reaped: by the next wait for a queue, or when
 /// one is dropped.
 ///
-/// A queue may move to another thread before its first request. Afterwards that depends on the device: an io_uring queue is of the
-/// thread that submitted first, and others are refused as [`Error::Unsupported`]. Dropped there it leaves what is in flight to the
+/// A queue may move to another thread while nothing is in flight in it. With requests in flight, one over io_uring answers `submit` and
+/// `wait` of another thread with [`Error::Unsupported`]. Dropped there it leaves what is in flight to the
 /// device, and whoever would have to wait for that (a truncate of such a file) gets `EDEADLK` until the image is opened again.
 ///
 /// Reap what you push: another thread that must have a file to itself (an unaligned write into
@@ -316,7 +316,8 @@ impl Queue {
     }
 
     /// Pushes a read of `buf.len()` bytes at `offset`. It starts now or at the next
-    /// [`Queue::submit`]. Errors come with the completion.
+    /// [`Queue::submit`]. Errors come with the completion. Does not block over io_uring; on any other device (see
+    /// [`crate::Backend`]) the transfer is done here.
     ///
     /// # Errors
     /// The buffer, if the queue is full.
@@ -453,7 +454,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Hands everything that was pushed to the device: at most one system call.
+    /// Hands everything that was pushed to the device: by one system call if it fits into the ring.
     ///
     /// # Errors
     /// If the device's queue is broken.

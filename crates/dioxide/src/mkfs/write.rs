@@ -45,8 +45,8 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the device is too small, or its sectors are larger than a block;
-    /// [`Error::Device`]. After an error there is no file system on the device, neither this one nor
-    /// the one that was there.
+    /// [`Error::Device`]. Nothing was changed after the first; after the second there is no file system on the device,
+    /// neither this one nor the one that was there.
     pub fn write(&self, device: &dyn Device, options: &mut WriteOptions<'_>) -> Result<()> {
         self.check_device(device)?;
         let mut writer = Writer {
