@@ -313,10 +313,16 @@ impl Mount {
         grow: bool,
         access: Access,
     ) -> Result<()> {
-        let room = self.reserve_for(writer, inode, span, access)?;
+        let mut room = Some(self.reserve_for(writer, inode, span, access)?);
         self.zero_edges(inode, span)?;
         self.make_unwritten(writer, inode, span.whole.clone())?;
-        self.fill_and_grow(writer, inode, span, grow, room)
+        self.with_space(writer, || {
+            let room = match room.take() {
+                Some(room) => room,
+                None => self.reserve_for(writer, inode, span, access)?,
+            };
+            self.fill_and_grow(writer, inode, span, grow, room)
+        })
     }
 
     fn check_whole_blocks(&self, inode: &Inode, span: &Span, what: &str) -> Result<()> {
@@ -349,48 +355,67 @@ impl Mount {
         let delta = -((span.whole.end - span.whole.start) as i64);
         let (mut removing, mut shifting) =
             (span.whole.clone(), span.whole.end..self.map_end(inode));
-        if let Some([to_remove, to_shift]) = self.credits_for_both(writer, inode, &removing) {
-            let mut handle = writer.begin(to_remove + to_shift + INODE_CREDITS)?;
-            let (now, lock) = (self.now(), inode.map.lock());
-            let (removed, shifted) = self.change_map(
-                writer,
-                &mut handle,
-                inode,
-                &lock,
-                |map| {
-                    let removed = map.remove(removing.clone(), to_remove)?.left(&removing);
-                    if !removed.is_empty() {
-                        return Ok((removed, shifting.clone()));
-                    }
-                    match map.shift(shifting.clone(), delta, to_shift) {
-                        Ok(progress) => Ok((removed, progress.left(&shifting))),
-                        // What is removed is gone. The rest is tried again, with what that has set free.
-                        Err(Error::NoSpace(_)) => Ok((removed, shifting.clone())),
-                        Err(error) => Err(error),
-                    }
-                },
-                &mut |disk, (_, shifted): &(_, Range<u64>)| {
-                    if shifted.is_empty() {
-                        disk.set_size(size);
-                    }
-                    stamp(disk, now);
-                },
-            )?;
-            // Before what may fail: the inode says so already.
-            if shifted.is_empty() {
-                inode.set_size(size);
-            }
-            lock.set_hole(done_of(&removing, &removed));
-            self.publish_shift(inode, &lock, done_of(&shifting, &shifted), delta)?;
-            drop(lock);
-            handle.stop()?;
-            (removing, shifting) = (removed, shifted);
+        if let Some(credits) = self.credits_for_both(writer, inode, &removing) {
+            (removing, shifting) = self.with_space(writer, || {
+                self.remove_and_shift(writer, inode, [&removing, &shifting], size, credits)
+            })?;
         }
         if shifting.is_empty() {
             return Ok(());
         }
         self.remove_blocks(writer, inode, removing)?;
         self.shift(writer, inode, &mut shifting, delta, Some(size))
+    }
+
+    /// Removes a range and moves up what lies behind it, as far as one transaction goes; tells what is left of both. `size` is
+    /// what the file has once all is moved.
+    ///
+    /// # Errors
+    /// `ENOSPC` before anything is changed.
+    fn remove_and_shift(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        [removing, shifting]: [&Range<u64>; 2],
+        size: u64,
+        [to_remove, to_shift]: [u32; 2],
+    ) -> Result<(Range<u64>, Range<u64>)> {
+        let delta = -((removing.end - removing.start) as i64);
+        let mut handle = writer.begin(to_remove + to_shift + INODE_CREDITS)?;
+        let (now, lock) = (self.now(), inode.map.lock());
+        let (removed, shifted) = self.change_map(
+            writer,
+            &mut handle,
+            inode,
+            &lock,
+            |map| {
+                let removed = map.remove(removing.clone(), to_remove)?.left(removing);
+                if !removed.is_empty() {
+                    return Ok((removed, shifting.clone()));
+                }
+                match map.shift(shifting.clone(), delta, to_shift) {
+                    Ok(progress) => Ok((removed, progress.left(shifting))),
+                    // What is removed is gone. The rest is tried again, with what that has set free.
+                    Err(Error::NoSpace(_)) => Ok((removed, shifting.clone())),
+                    Err(error) => Err(error),
+                }
+            },
+            &mut |disk, (_, shifted): &(_, Range<u64>)| {
+                if shifted.is_empty() {
+                    disk.set_size(size);
+                }
+                stamp(disk, now);
+            },
+        )?;
+        // Before what may fail: the inode says so already.
+        if shifted.is_empty() {
+            inode.set_size(size);
+        }
+        lock.set_hole(done_of(removing, &removed));
+        self.publish_shift(inode, &lock, done_of(shifting, &shifted), delta)?;
+        drop(lock);
+        handle.stop()?;
+        Ok((removed, shifted))
     }
 
     /// Credits for removing something of a range and for shifting something, if one transaction may have both.
@@ -421,26 +446,9 @@ impl Mount {
         let delta = (len >> self.block_bits) as i64;
         let shifting = span.whole.start..self.map_end(inode) - delta as u64;
         self.check_unmapped(inode, shifting.end..self.map_end(inode))?;
-        let credits = Credits::shift(self, inode).max(writer.ample_credits());
-        let mut handle = writer.begin(credits + INODE_CREDITS)?;
-        let (now, lock) = (self.now(), inode.map.lock());
-        let mut left = self.change_map(
-            writer,
-            &mut handle,
-            inode,
-            &lock,
-            |map| Ok(map.shift(shifting.clone(), delta, credits)?.left(&shifting)),
-            // With the first part: what is moved behind the old end must not be cut off after a crash.
-            &mut |disk, _| {
-                disk.set_size(size);
-                stamp(disk, now);
-            },
-        )?;
-        // Before what may fail: the inode says so already.
-        inode.set_size(size);
-        self.publish_shift(inode, &lock, done_of(&shifting, &left), delta)?;
-        drop(lock);
-        handle.stop()?;
+        let mut left = self.with_space(writer, || {
+            self.grow_and_shift(writer, inode, &shifting, delta, size)
+        })?;
         let moved = self.shift(writer, inode, &mut left, delta, None);
         if let Err(Error::NoSpace(_)) = moved {
             // The last step may be the one that lacks a block, for the extent that the new range divides.
@@ -450,6 +458,41 @@ impl Mount {
             }
         }
         moved
+    }
+
+    /// Makes a file longer and moves on a range, as far as one transaction goes; tells what is left of it.
+    ///
+    /// # Errors
+    /// `ENOSPC` before anything is changed.
+    fn grow_and_shift(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        shifting: &Range<u64>,
+        delta: i64,
+        size: u64,
+    ) -> Result<Range<u64>> {
+        let credits = Credits::shift(self, inode).max(writer.ample_credits());
+        let mut handle = writer.begin(credits + INODE_CREDITS)?;
+        let (now, lock) = (self.now(), inode.map.lock());
+        let left = self.change_map(
+            writer,
+            &mut handle,
+            inode,
+            &lock,
+            |map| Ok(map.shift(shifting.clone(), delta, credits)?.left(shifting)),
+            // With the first part: what is moved behind the old end must not be cut off after a crash.
+            &mut |disk, _| {
+                disk.set_size(size);
+                stamp(disk, now);
+            },
+        )?;
+        // Before what may fail: the inode says so already.
+        inode.set_size(size);
+        self.publish_shift(inode, &lock, done_of(shifting, &left), delta)?;
+        drop(lock);
+        handle.stop()?;
+        Ok(left)
     }
 
     /// What is preallocated in the last `blocks` that a file can have cannot be moved on. (Linux finds that out when the

@@ -25,6 +25,7 @@ use dioxide_format::features::RoCompat;
 use dioxide_format::indirect;
 use dioxide_format::inode::{Inode as DiskInode, Timestamp};
 use dioxide_format::types::Lblk;
+use dioxide_journal::journal::Handle;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -311,12 +312,40 @@ impl Mount {
             return Ok(());
         }
         // There is more behind the end than one transaction can take away.
-        inode.set_cut_short(true);
-        let inode = &self.inode(inode.ino)?;
-        let added = writer.orphans.add(self, &mut handle, inode);
-        added.map_err(|error| self.fail(error))?;
+        let inode = self.leave_behind_end(writer, &mut handle, inode)?;
         handle.stop()?;
-        self.free_behind_end(writer, inode)
+        self.free_behind_end(writer, &inode)
+    }
+
+    /// Makes a file shorter, and leaves what is behind its end there, for [`Mount::finish_truncate`] or the next mount. The
+    /// file is alone but for reads in flight.
+    pub(crate) fn shorten(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<()> {
+        let mut handle = writer.begin(INODE_CREDITS + ORPHAN_CREDITS)?;
+        let (now, lock) = (self.now(), inode.map.lock());
+        self.change_inode(&mut handle, inode, &lock, &mut |disk| {
+            disk.set_size(size);
+            stamp(disk, now);
+        })?;
+        inode.changed_in(handle.tid(), true);
+        inode.set_size(size);
+        drop(lock);
+        self.leave_behind_end(writer, &mut handle, inode)?;
+        handle.stop()?;
+        Ok(())
+    }
+
+    /// A file has blocks behind its end, of which a crash must not lose sight.
+    fn leave_behind_end(
+        &self,
+        writer: &Writer,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+    ) -> Result<Arc<Inode>> {
+        inode.set_cut_short(true);
+        let inode = self.inode(inode.ino)?;
+        let added = writer.orphans.add(self, handle, &inode);
+        added.map_err(|error| self.fail(error))?;
+        Ok(inode)
     }
 
     /// Finishes a truncate that met an error, before the file grows over what it left.
@@ -325,6 +354,17 @@ impl Mount {
             true => self.free_behind_end(writer, &self.inode(inode.ino)?),
             false => Ok(()),
         }
+    }
+
+    /// [`Mount::finish_truncate`] for all files. Nobody has one open.
+    pub(crate) fn finish_truncates(&self, writer: &Writer) -> Result<()> {
+        for ino in writer.orphans.all() {
+            let inode = self.inode(ino)?;
+            if inode.node().disk.links_count() > 0 {
+                self.finish_truncate(writer, &inode)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes what a file has behind its end, and takes it from the orphans if it has a name.

@@ -989,7 +989,7 @@ fn journal_elsewhere_that_is_not_given_is_told() {
 }
 
 #[test]
-fn file_system_in_use_is_told() {
+fn mmp_of_file_system_in_use_is_told() {
     let subject = of("mmp,^metadata_csum");
     let block = subject.sb.mmp_block().unwrap().expect("a block").0;
     subject.edit_block(block, |bytes| put32(bytes, 4, 1234));
@@ -1087,7 +1087,7 @@ const SHOWN_BY_TESTS: &[(Code, &str)] = &[
         "journal_elsewhere_that_is_not_given_…",
     ),
     (Code::MmpInvalid, "damage_to_mmp_block_is_found"),
-    (Code::MmpInUse, "file_system_in_use_is_told"),
+    (Code::MmpInUse, "mmp_of_file_system_in_use_is_told"),
     (Code::OrphanFile, "damage_to_orphan_file_is_found"),
     (Code::NotChecked, "directory_with_too_much_to_read_…"),
     (Code::QuotaInode, "quota_inode_that_is_a_directory_is_found"),

@@ -401,7 +401,7 @@ fn fenced_device_is_not_written_to_again_whoever_meets_it() {
 /// Multi-mount protection counts on by itself, and ends with the mount: neither may be written where somebody else has the
 /// device. Opening takes the eleven seconds that another host would have to show itself.
 #[test]
-fn fenced_device_gets_no_number_of_multi_mount_protection() {
+fn fenced_device_gets_no_number_of_mmp() {
     let image = image_with(small().features("mmp"), &NAMES);
     let device = sim(&image);
     let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
@@ -419,7 +419,7 @@ fn fenced_device_gets_no_number_of_multi_mount_protection() {
 
 /// Opening takes as long as it takes, and the number counts meanwhile: another host that looks for a sign of life finds one.
 #[test]
-fn file_system_that_is_being_opened_gives_a_sign_of_life() {
+fn mmp_of_file_system_that_is_being_opened_gives_a_sign_of_life() {
     let image = image_with(small().features("mmp"), &NAMES);
     let device = sim(&image);
     let open = || Fs::open_device(Arc::new(device.clone()), &MountOptions::new());

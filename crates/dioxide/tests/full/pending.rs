@@ -1,16 +1,47 @@
 //! What lacks a block for a map gets one that is free as soon as what frees it is committed.
 
 use crate::variants::image_with;
-use dioxide::{FallocateMode, File, Fs, MountOptions, OpenOptions};
+use dioxide::block::Device;
+use dioxide::block::file::FileOptions;
+use dioxide::block::record::RecordDevice;
+use dioxide::block::sim::{FaultOp, SimDevice, SimSpec};
+use dioxide::{
+    Buf, FallocateMode, File, Fs, MountOptions, OpenOptions, Policy, QueueOptions, block,
+};
 use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
+use std::sync::Arc;
 use std::time::Duration;
 
 const KIB: u64 = 1024;
 
 /// Nothing is committed but by who asks for it.
+fn options() -> MountOptions {
+    MountOptions::new().commit_interval(Duration::from_secs(3600))
+}
+
 fn open_fs(image: &Image) -> Fs {
-    let options = MountOptions::new().commit_interval(Duration::from_secs(3600));
-    Fs::open(image.path(), &options).expect("it opens")
+    Fs::open(image.path(), &options()).expect("it opens")
+}
+
+fn device_of(image: &Image) -> Arc<dyn Device> {
+    let writable = FileOptions {
+        write: true,
+        ..FileOptions::default()
+    };
+    block::file::open(image.path(), &writable).expect("nobody has it open")
+}
+
+/// On a device that can hold requests.
+fn open_held(image: &Image, options: &MountOptions) -> (Fs, SimDevice) {
+    let sim = SimDevice::new(device_of(image), SimSpec::default());
+    let fs = Fs::open_device(Arc::new(sim.clone()), options).expect("it opens");
+    (fs, sim)
+}
+
+/// ext2: 12 blocks have their place in the inode, the next one takes a block of pointers.
+fn ext2() -> ImageBuilder {
+    let builder = Image::builder().features("^extents,^64bit");
+    builder.args(&["-m", "0"])
 }
 
 fn open(fs: &Fs, name: &str) -> File {
@@ -33,13 +64,10 @@ fn filled(builder: ImageBuilder, names: &[&str]) -> Image {
     image
 }
 
-// ext2 has 12 blocks in the inode; the next takes a block of pointers, and what was removed is not committed.
+// What was removed is not committed when the block of pointers is wanted.
 #[test]
 fn block_of_pointers_comes_from_what_was_just_freed() {
-    let builder = Image::builder()
-        .features("^extents,^64bit")
-        .args(&["-m", "0"]);
-    let image = filled(builder, &["a", "filler"]);
+    let image = filled(ext2(), &["a", "filler"]);
     let fs = open_fs(&image);
     let filler = open(&fs, "filler");
     let old = filler.len();
@@ -53,6 +81,83 @@ fn block_of_pointers_comes_from_what_was_just_freed() {
     file.read_at(&mut block, 12 * KIB).expect("a read");
     assert!(block == [9; 1024]);
     drop((file, filler));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+// Two blocks that lie apart, for which there is room, and none for the block of pointers of the first: the second must not be
+// mapped with what the first gives back, in a file that ends behind a hole then.
+#[test]
+fn append_without_a_block_for_its_map_shows_nothing_behind_a_hole() {
+    let journalled = || ext2().features("has_journal").args(&["-J", "size=1"]);
+    let image = filled(journalled(), &["a", "filler"]);
+    let fs = open_fs(&image);
+    let filler = open(&fs, "filler");
+    for block in [100, 200] {
+        let hole = filler.allocate(FallocateMode::PunchHole, block * KIB, KIB);
+        hole.expect("a hole");
+    }
+    drop(filler);
+    fs.close().expect("a clean end");
+    let before = image.copy();
+    let record = RecordDevice::new(device_of(&image));
+    // Each handle is a transaction.
+    let options = MountOptions::new().commit_interval(Duration::ZERO);
+    let fs = Fs::open_device(Arc::new(record.clone()), &options).expect("it opens");
+    let file = open(&fs, "a");
+    let error = file.write_at(&[9; 2048], 12 * KIB).expect_err("no room");
+    assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+    assert_eq!(file.len(), 12 * KIB);
+    drop(file);
+    fs.close().expect("a clean end");
+    let device = device_of(&before);
+    for (count, entry) in record.log().entries().iter().enumerate() {
+        entry.apply(&*device).expect("room");
+        let state = before.copy();
+        let fs = open_fs(&state);
+        assert_eq!(open(&fs, "a").len(), 12 * KIB, "after entry {count}");
+        fs.close().expect("a clean end");
+        e2fsck_clean(state.path());
+    }
+    e2fsck_clean(image.path());
+}
+
+// Its own read of the file keeps the thread from waiting for readers, and the write that fails from giving blocks back.
+#[test]
+fn failed_append_beside_a_read_of_its_own_takes_its_size_back() {
+    let image = filled(ext2(), &["filler"]);
+    let policy = options().policy(Policy::Pre49Nolock);
+    let (fs, sim) = open_held(&image, &policy);
+    let filler = open(&fs, "filler");
+    filler
+        .set_len(filler.len() - 10 * KIB)
+        .expect("a shorter file");
+    fs.sync().expect("a sync");
+    let file = make(&fs, "/b");
+    file.write_at(&[1; 10 * KIB as usize], 0).expect("room");
+    filler
+        .set_len(filler.len() - 4 * KIB)
+        .expect("a shorter file");
+    fs.sync().expect("a sync");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    let start = file.map(0, 1).expect("a block").pblk.0 * KIB;
+    let hold = sim.hold(Some(start..start + KIB), FaultOp::Read);
+    let read = queue.read(&file, 0, Buf::zeroed(1024), 1);
+    read.expect("room in the queue");
+    queue.submit().expect("a working queue");
+    hold.wait_for(1);
+    // In whole blocks of memory too: it does not wait for readers to begin with.
+    let four = Buf::copy_of(&[2; 4096]);
+    let error = file.write_at(&four, 10 * KIB).expect_err("no room");
+    assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+    assert_eq!(file.len(), 10 * KIB);
+    hold.release();
+    let mut done = Vec::new();
+    queue.wait(1, &mut done).expect("a completion");
+    let read = done.pop().expect("it was waited for");
+    assert_eq!(read.result.expect("a read"), 1024);
+    assert!(read.buf.iter().all(|&byte| byte == 1));
+    drop((queue, file, filler));
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }
@@ -124,6 +229,41 @@ fn punch_gets_a_tree_block_that_was_just_freed_or_changes_nothing() {
     drop((file, filler, others));
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
+}
+
+// Each divides an extent, for which the inode has no place, and does so in its first transaction.
+#[test]
+fn insert_and_collapse_get_a_tree_block_that_was_just_freed() {
+    for mode in [FallocateMode::InsertRange, FallocateMode::CollapseRange] {
+        let builder = Image::builder().block_size(1024).size(8 << 20);
+        let image = image_with(builder.args(&["-m", "0"]), &["a", "filler"]);
+        let fs = open_fs(&image);
+        let file = open(&fs, "a");
+        for extent in 0..4 {
+            let bytes: Vec<u8> = (0..6 * KIB).map(|at| (at / KIB) as u8 + 1).collect();
+            file.write_at(&bytes, 16 * extent * KIB).expect("room");
+        }
+        let (others, filler) = exhaust(&fs, 300);
+        let mut expected = content(&file);
+        let range = 2 * KIB as usize..3 * KIB as usize;
+        let change = || file.allocate(mode, range.start as u64, KIB);
+        let error = change().expect_err("no block is left for the tree");
+        assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+        assert!(content(&file) == expected, "{mode:?}: a part is changed");
+        let shorter = filler.len() - 100 * KIB;
+        filler.set_len(shorter).expect("a shorter file");
+        change().expect("room after a commit");
+        match mode {
+            FallocateMode::InsertRange => {
+                drop(expected.splice(range.start..range.start, [0; 1024]))
+            }
+            _ => drop(expected.drain(range)),
+        }
+        assert!(content(&file) == expected, "{mode:?}");
+        drop((file, filler, others));
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
 }
 
 // What is removed is gone when the rest finds no block to be moved; it was shown on, and its blocks were another file's.

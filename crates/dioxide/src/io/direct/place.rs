@@ -177,10 +177,11 @@ fn placing<'a, 'b>(
         // What was settled of it belongs to a write that failed. Readers without the lock may have found it.
         let unlocked = read_lock(request.policy).0 == LockMode::None;
         let _closed = unlocked.then(|| inode.in_flight.close());
-        if unlocked {
-            drain(mount, inode, request.slot)?;
+        // Who would wait for a request of its own leaves them their blocks.
+        match unlocked && drain(mount, inode, request.slot).is_err() {
+            true => mount.shorten(writer, inode, placing.old_size)?,
+            false => mount.shrink(writer, inode, placing.old_size)?,
         }
-        mount.shrink(writer, inode, placing.old_size)?;
     }
     placed
 }
@@ -233,6 +234,12 @@ impl Placing<'_, '_> {
     }
 
     fn write_atomic(&self, request: &WriteRequest<'_>) -> Result<Placed> {
+        // No block for the map: as in `place`.
+        let with_space = || self.write_atomic_once(request);
+        self.mount.with_space(self.writer, with_space)
+    }
+
+    fn write_atomic_once(&self, request: &WriteRequest<'_>) -> Result<Placed> {
         let blocks = self.blocks_of(&(self.pos..self.end));
         let target = match self.whole(self.plan(blocks.clone())?)? {
             Some(target) => target,
@@ -327,24 +334,23 @@ impl Placing<'_, '_> {
                 self.transfer(target, &bytes)?;
             }
             for target in targets {
-                let blocks = target.blocks();
-                let settled = match self.settle(target) {
-                    // No block for the map. What was claimed was given back.
+                let (blocks, bits) = (target.blocks(), self.mount.block_bits);
+                let start = (blocks.start << bits).max(bytes.start);
+                match self.settle(target) {
+                    Ok(Settled::Done) => {}
+                    Ok(Settled::MustBeAlone) => return Ok(Placed::MustBeAlone),
+                    Ok(Settled::Overtaken) => {
+                        parts.push_back(start..(blocks.end << bits).min(bytes.end));
+                    }
+                    // No block for the map. What was claimed is given back, for what lies behind it too: settled
+                    // before it, that would leave a hole inside the size, or share a cluster that is nobody's.
                     Err(Error::NoSpace(short))
                         if tries.another(self.mount, self.writer, &short)? =>
                     {
-                        Settled::Overtaken
+                        parts.push_front(start..bytes.end);
+                        break;
                     }
-                    settled => settled?,
-                };
-                match settled {
-                    Settled::Done => {}
-                    Settled::MustBeAlone => return Ok(Placed::MustBeAlone),
-                    Settled::Overtaken => {
-                        let bits = self.mount.block_bits;
-                        let start = (blocks.start << bits).max(bytes.start);
-                        parts.push_back(start..(blocks.end << bits).min(bytes.end));
-                    }
+                    Err(error) => return Err(error),
                 }
             }
         }

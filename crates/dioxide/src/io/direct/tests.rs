@@ -730,6 +730,23 @@ fn writer_that_unlocked_for_the_io_locks_again() {
     assert_eq!((stats.writes_exclusive, stats.lock_waits), (1, 1));
 }
 
+// A request that may not wait does not wait for that either.
+#[test]
+fn no_wait_write_that_unlocked_for_the_io_does_not_lock_again() {
+    let bed = Bed::new(Policy::Pre49Nolock);
+    let file = bed.open("/data");
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    let written = {
+        let file = file.clone();
+        start(move || file.try_write_at(&block(1), 0))
+    };
+    hold.wait_for(1);
+    let lock = file.inode.rwsem.try_exclusive().expect("nobody has it");
+    hold.release();
+    assert!(matches!(written.recv_timeout(SOON), Ok(Ok(BLOCK))));
+    drop(lock);
+}
+
 // A truncate between blocks goes beside readers, one within a block is alone; either waits for a write in flight.
 #[test]
 fn truncate_that_waits_for_a_request_in_flight_counts_a_drain() {

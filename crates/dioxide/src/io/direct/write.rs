@@ -572,8 +572,10 @@ impl Drop for Held<'_> {
         if let Held::Counted(request) = self {
             request.inode.in_flight.lower();
             let (mount, inode, slot) = (request.mount, request.inode, request.slot);
-            // As Linux 4.8 did. What is done does not fail for a lock that cannot be had.
-            drop(lock(mount, inode, LockMode::Exclusive, Wait::Block, slot));
+            // As Linux 4.8 did, which knew none that may not wait. What is done does not fail for a lock that cannot be had.
+            if request.wait == Wait::Block {
+                drop(lock(mount, inode, LockMode::Exclusive, Wait::Block, slot));
+            }
         }
     }
 }
