@@ -71,7 +71,12 @@ fn simple_read_sweep_tiny_is_verified() {
 
 #[test]
 fn names_tiny_are_made_and_removed_in_each_shape() {
-    let report = run(&tiny(Experiment::Names));
+    let report = run(&BenchOptions {
+        experiments: vec![Experiment::Names],
+        runs: Some(1),
+        quick: true,
+        ..BenchOptions::default()
+    });
     assert_eq!(report.rows.len(), 3 * 5, "five operations in three shapes");
     assert!(report.rows.iter().all(|row| row.iops > 0.0));
     assert!(report.to_table().contains(Experiment::Names.id()));
