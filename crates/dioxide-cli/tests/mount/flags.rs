@@ -114,6 +114,51 @@ fn file_that_becomes_append_only_or_immutable_while_open_keeps_what_it_was_given
     }
 }
 
+/// Logs that become append-only while they are open, and are opened once more: what the page cache has of the first descriptor, and what the
+/// second one writes past it, come one after the other.
+fn opened_again_for_appending(root: &Path) -> Vec<Vec<u8>> {
+    let append = |path: &Path| File::options().append(true).create(true).open(path);
+    let logs = [8192, 10_000].map(|len| {
+        let path = root.join(format!("log{len}"));
+        let mut first = append(&path).unwrap();
+        chattr(&["+a"], &path);
+        first.write_all(&vec![1; len]).unwrap();
+        let mut second = append(&path).unwrap();
+        first.sync_all().expect("it was written when it was opened");
+        first.write_all(&vec![2; len]).unwrap();
+        second.write_all(b"second").unwrap();
+        first.write_all(&vec![3; len]).unwrap();
+        second.write_all(b"again").unwrap();
+        for file in [&first, &second] {
+            file.sync_all().expect("the second may write back");
+        }
+        drop((first, second));
+        chattr(&["-a"], &path);
+        path
+    });
+    logs.map(|path| fs::read(path).unwrap()).to_vec()
+}
+
+#[test]
+fn append_only_file_that_is_opened_again_keeps_what_the_first_descriptor_wrote() {
+    need_fuse!();
+    let image = Image::builder().size(32 << 20).build();
+    let expected = image.populate_with_kernel(opened_again_for_appending);
+    for options in ["noio_uring", "io_uring", "noio_uring,nowriteback"] {
+        let bed = Bed::new(options);
+        assert!(
+            opened_again_for_appending(bed.root()) == expected,
+            "{options}"
+        );
+        let image = bed.finish();
+        let kernel = Mount::ext4(image.path(), "ro");
+        for (log, expected) in ["log8192", "log10000"].iter().zip(&expected) {
+            let kept = fs::read(kernel.path().join(log)).unwrap();
+            assert!(kept == *expected, "{log} with {options}");
+        }
+    }
+}
+
 /// What a descriptor does after its file has become immutable or append-only, by how it was opened: direct reads and writes
 /// come for the first time then.
 fn first_use_after_a_flag(root: &Path) -> Outcomes {

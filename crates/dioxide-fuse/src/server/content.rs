@@ -76,9 +76,12 @@ impl Server {
         let _timed = self.requests.time(Op::Write);
         let live = self.live()?;
         let handle = live.files.get(handle)?;
+        // The kernel writes pages back by the handle that was opened last. Who had the file open before it became append-only may
+        // have written to them, and it is past their end that the kernel appends.
+        let others_place = || live.files.any(|other| other.may_have_placed(&handle));
         match flags.cached {
             // The pages of a mapping, where each write is to go to the end.
-            true if handle.appends => Err(Errno::PERM),
+            true if handle.appends && !others_place() => Err(Errno::PERM),
             true => {
                 let file = handle.cached(flags.kill_suidgid)?;
                 write_back(file, buf, offset).or_else(|error| {
@@ -98,6 +101,10 @@ impl Server {
             false => {
                 let file = handle.for_transfer(flags.direct, flags.kill_suidgid)?;
                 handle.note_unseen(&live.nodes);
+                if handle.appends && offset > file.len() && others_place() {
+                    let file = handle.placed(flags.direct, flags.kill_suidgid)?;
+                    return Ok(file.write_at(buf, offset)?);
+                }
                 Ok(file.write_at(buf, offset)?)
             }
         }

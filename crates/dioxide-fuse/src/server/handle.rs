@@ -52,6 +52,15 @@ pub(super) enum Purpose {
     Cached,
 }
 
+impl Purpose {
+    fn of_transfer(direct: bool) -> Purpose {
+        match direct {
+            true => Purpose::Direct,
+            false => Purpose::Plain,
+        }
+    }
+}
+
 impl Handle {
     /// The file as the application has opened it, for other things than reading and writing.
     pub(super) fn file(&self, strip: bool) -> Result<&File> {
@@ -60,10 +69,7 @@ impl Handle {
 
     /// The file as the application has it now: `O_DIRECT` wants alignment, `O_SYNC` a flush. The first can change while it is open.
     pub(super) fn for_transfer(&self, direct: bool, strip: bool) -> Result<&File> {
-        match direct {
-            true => self.one(Purpose::Direct, strip),
-            false => self.one(Purpose::Plain, strip),
-        }
+        self.one(Purpose::of_transfer(direct), strip)
     }
 
     /// The file as the kernel's page cache uses it: it synchronises by itself, keeps the times, and ends where the
@@ -75,6 +81,11 @@ impl Handle {
     /// Whether the page cache may have data of this file that came by this handle: by a mapping for those of `O_DIRECT` too.
     pub(super) fn may_have_dirtied(&self, other: &Handle) -> bool {
         self.flags & libc::O_ACCMODE != libc::O_RDONLY && self.node.ino() == other.node.ino()
+    }
+
+    /// Whether the page cache may have data of this file that came by this handle and belongs where it was written, not to the end.
+    pub(super) fn may_have_placed(&self, other: &Handle) -> bool {
+        !self.appends && self.may_have_dirtied(other)
     }
 
     /// What is asked by this handle cannot be for a read.
@@ -118,12 +129,28 @@ impl Handle {
         is_immutable(&self.node.metadata())
     }
 
+    /// The file as [`Handle::for_transfer`] has it, for a write that stays where it is though the handle appends.
+    pub(super) fn placed(&self, direct: bool, strip: bool) -> Result<File> {
+        let purpose = Purpose::of_transfer(direct);
+        let options = self.options_for(purpose, strip).append(false);
+        Ok(self.one(purpose, strip)?.used_as(&options))
+    }
+
     fn one(&self, purpose: Purpose, strip: bool) -> Result<&File> {
         let place = &self.files[purpose as usize][usize::from(strip)];
         if let Some(file) = place.get() {
             return Ok(file);
         }
         let first = self.files[Purpose::Plain as usize][0].get();
+        let options = self.options_for(purpose, strip);
+        let file = match first {
+            Some(first) => first.used_as(&options),
+            None => self.node.open(&options)?,
+        };
+        Ok(place.get_or_init(|| file))
+    }
+
+    fn options_for(&self, purpose: Purpose, strip: bool) -> OpenOptions {
         let cached = purpose == Purpose::Cached;
         let has = |flag: i32| !cached && self.flags & flag == flag;
         let mut options = self.options.clone().fsetid(!strip);
@@ -138,11 +165,7 @@ impl Handle {
         } else if has(libc::O_DSYNC) {
             options = options.dsync(true);
         }
-        let file = match first {
-            Some(first) => first.used_as(&options),
-            None => self.node.open(&options)?,
-        };
-        Ok(place.get_or_init(|| file))
+        options
     }
 }
 
