@@ -18,7 +18,7 @@ mod xattr;
 
 pub(crate) use attributes::now;
 pub use attributes::{Attr, Change, Entry, Stat};
-pub use content::{Seek, Told, WriteFlags};
+pub use content::{Seek, SyncMode, Told, WriteFlags};
 pub use handle::Opened;
 pub use listing::Dirent;
 pub use names::At;

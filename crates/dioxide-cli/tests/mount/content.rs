@@ -2,12 +2,13 @@
 
 use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
-use dioxide::Buf;
+use dioxide::{Buf, Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{check_pattern, check_zero, fill_pattern, pattern};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::io::{ReadWriteFlags, pwritev2};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
-use std::io::{Read, Seek, Write};
+use std::io::{IoSlice, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -488,6 +489,35 @@ fn appends_through_two_descriptors_all_stay() {
         let expected: String = (0..100).map(|line| format!("{line}\n")).collect();
         assert_eq!(fs::read_to_string(bed.at("log")).unwrap(), expected);
         bed.finish();
+    }
+}
+
+/// Writes 4 KiB past the page cache.
+fn write_directly(root: &Path, flags: ReadWriteFlags) {
+    let block = Buf::copy_of(&pattern(1, 0, 4096));
+    let file = direct(&root.join("f"));
+    let written = pwritev2(&file, &[IoSlice::new(&block)], 0, flags);
+    assert_eq!(written, Ok(4096));
+}
+
+#[test]
+fn what_is_durable_without_fsync_is_there_when_the_server_was_killed() {
+    need_fuse!();
+    type Write = fn(&Path);
+    let ways: [(&str, Write); 3] = [
+        ("", |root| write_directly(root, ReadWriteFlags::DSYNC)),
+        ("", |root| write_directly(root, ReadWriteFlags::SYNC)),
+        ("sync", |root| write_directly(root, ReadWriteFlags::empty())),
+    ];
+    for (way, (options, write)) in ways.iter().enumerate() {
+        let bed = Bed::new(&format!("commit=3600,{options}"));
+        write(bed.root());
+        let image = bed.kill();
+        let left = Fs::open(image.path(), &MountOptions::new()).unwrap();
+        let file = OpenOptions::new().read(true).open(&left, "/f").unwrap();
+        let mut found = [0; 4096];
+        assert_eq!(file.read_at(&mut found, 0).unwrap(), 4096, "way {way}");
+        assert!(found == *pattern(1, 0, 4096), "way {way}");
     }
 }
 

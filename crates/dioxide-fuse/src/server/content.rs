@@ -16,6 +16,39 @@ pub enum Seek {
     Hole,
 }
 
+/// What a write waits for before it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SyncMode {
+    /// Nothing.
+    #[default]
+    None,
+    /// `O_DSYNC`: that the data can be read back after a crash.
+    Data,
+    /// `O_SYNC`: and the times too.
+    Full,
+}
+
+impl SyncMode {
+    /// As flags of `open(2)` say.
+    pub fn of(flags: i32) -> SyncMode {
+        let has = |flag: i32| flags & flag == flag;
+        // The first has the bit of the second too.
+        match (has(libc::O_SYNC), has(libc::O_DSYNC)) {
+            (true, _) => SyncMode::Full,
+            (false, true) => SyncMode::Data,
+            (false, false) => SyncMode::None,
+        }
+    }
+
+    fn wait(self, file: &File) -> Result {
+        match self {
+            SyncMode::None => Ok(()),
+            SyncMode::Data => Ok(file.sync_data()?),
+            SyncMode::Full => Ok(file.sync_all()?),
+        }
+    }
+}
+
 /// A write: who, and on whose behalf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
@@ -25,6 +58,8 @@ pub struct WriteFlags {
     pub direct: bool,
     /// Set-user-ID and set-group-ID go.
     pub kill_suidgid: bool,
+    /// As the file has it, the write itself (`RWF_DSYNC`, `RWF_SYNC`) or the mount (`-o sync`).
+    pub sync: SyncMode,
 }
 
 /// What the kernel was told of the blocks of a file, which its page cache does not know.
@@ -101,11 +136,14 @@ impl Server {
             false => {
                 let file = handle.for_transfer(flags.direct, flags.kill_suidgid)?;
                 handle.note_unseen(&live.nodes);
-                if handle.appends && offset > file.len() && others_place() {
-                    let file = handle.placed(flags.direct, flags.kill_suidgid)?;
-                    return Ok(file.write_at(buf, offset)?);
-                }
-                Ok(file.write_at(buf, offset)?)
+                let done = match handle.appends && offset > file.len() && others_place() {
+                    true => handle
+                        .placed(flags.direct, flags.kill_suidgid)?
+                        .write_at(buf, offset)?,
+                    false => file.write_at(buf, offset)?,
+                };
+                handle.still_to_wait_for(flags.sync).wait(file)?;
+                Ok(done)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::attributes::is_immutable;
 use super::full::NoRoom;
-use super::{Caller, Server, Told};
+use super::{Caller, Server, SyncMode, Told};
 use crate::Result;
 use crate::stats::Op;
 use crate::table::Nodes;
@@ -31,6 +31,8 @@ pub(super) struct Handle {
     resource: bool,
     /// Every write goes to the end of the file, which was append-only when it was opened.
     pub(super) appends: bool,
+    /// The kernel has no pages for what it reads and writes by this handle, unless by a mapping.
+    direct: bool,
     /// The kernel keeps the times, and tells them.
     writeback: bool,
     /// It was noted that the kernel does not see its writes.
@@ -93,6 +95,15 @@ impl Handle {
         self.flags & libc::O_ACCMODE == libc::O_WRONLY
     }
 
+    /// What a write that is to be so durable still waits for once the library has made it. Where the kernel has pages, it asks for
+    /// `fsync` itself; where it has none, it tells with each write what is wanted.
+    pub(super) fn still_to_wait_for(&self, wanted: SyncMode) -> SyncMode {
+        match self.direct && wanted > SyncMode::of(self.flags) {
+            true => wanted,
+            false => SyncMode::None,
+        }
+    }
+
     /// Whether the file has the blocks that it had when this was asked last, or when it was opened.
     pub(super) fn told(&self) -> Told {
         let blocks = self.node.metadata().blocks;
@@ -152,7 +163,6 @@ impl Handle {
 
     fn options_for(&self, purpose: Purpose, strip: bool) -> OpenOptions {
         let cached = purpose == Purpose::Cached;
-        let has = |flag: i32| !cached && self.flags & flag == flag;
         let mut options = self.options.clone().fsetid(!strip);
         options = options.direct(purpose == Purpose::Direct);
         options = options.keep_times(cached && self.writeback);
@@ -160,12 +170,10 @@ impl Handle {
             true => options.written_back(true),
             false => options.append(self.appends),
         };
-        if has(libc::O_SYNC) {
-            options = options.sync(true);
-        } else if has(libc::O_DSYNC) {
-            options = options.dsync(true);
-        }
+        let sync = SyncMode::of(self.flags);
         options
+            .sync(!cached && sync == SyncMode::Full)
+            .dsync(!cached && sync == SyncMode::Data)
     }
 }
 
@@ -206,19 +214,21 @@ impl Server {
             .write(writes)
             .resource(resource)
             .user(caller.uid, caller.gid);
+        let appends = writes && appends;
+        let direct = flags & libc::O_DIRECT != 0 || appends;
         let handle = Handle {
             node,
             options,
             flags,
             resource,
-            appends: writes && appends,
+            appends,
+            direct,
             writeback: self.options.writeback,
             unseen: AtomicBool::new(false),
             blocks: AtomicU64::new(metadata.blocks),
             files: Default::default(),
         };
         handle.file(false)?;
-        let direct = flags & libc::O_DIRECT != 0 || handle.appends;
         Ok((handle, Opened { handle: 0, direct }))
     }
 

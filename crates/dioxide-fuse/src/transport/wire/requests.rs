@@ -3,7 +3,9 @@
 
 use super::abi::{self, fattr};
 use super::{Call, In, Out};
-use crate::server::{At, Change, Dirent, Entry, Opened, Seek, Stat, Told, WriteFlags, now};
+use crate::server::{
+    At, Change, Dirent, Entry, Opened, Seek, Stat, SyncMode, Told, WriteFlags, now,
+};
 use crate::{Errno, Result};
 use dioxide::Timestamp;
 use std::time::Duration;
@@ -189,10 +191,10 @@ impl Call<'_> {
         self.made(&entry, &opened)
     }
 
-    /// Whether the file has `O_DIRECT` now. Behind its own flags, a read or write has the owner of a lock and the file's.
-    fn direct(&mut self) -> Result<bool> {
+    /// Flags of the file as it is now. Behind its own flags, a read or write has the owner of a lock and these.
+    fn file_flags(&mut self) -> Result<i32> {
         self.op.u64()?;
-        Ok(self.op.u32()? as i32 & libc::O_DIRECT != 0)
+        Ok(self.op.u32()? as i32)
     }
 
     pub(super) fn read(mut self) -> Result<usize> {
@@ -200,7 +202,8 @@ impl Call<'_> {
         let (size, flags) = (self.op.u32()?, self.op.u32()?);
         // A page of a mapping has the file's flags too. The kernel has it locked until it is filled, so that to have pages written
         // then would be to wait for ourselves.
-        let direct = self.direct()? && flags & abi::READ_LOCKOWNER != 0;
+        let is_direct = self.file_flags()? & libc::O_DIRECT != 0;
+        let direct = is_direct && flags & abi::READ_LOCKOWNER != 0;
         let buffer = self.buffer.get_mut(..size as usize).ok_or(Errno::INVAL)?;
         let bytes = self.server.read(handle, buffer, offset, direct)?;
         // Of the pages, the kernel has written only those that are read.
@@ -215,9 +218,11 @@ impl Call<'_> {
     pub(super) fn write(mut self) -> Result<usize> {
         let (handle, offset) = (self.op.u64()?, self.op.u64()?);
         let (size, flags) = (self.op.u32()?, self.op.u32()?);
+        let file_flags = self.file_flags()?;
         let flags = WriteFlags {
             cached: flags & abi::WRITE_CACHE != 0,
-            direct: self.direct()?,
+            direct: file_flags & libc::O_DIRECT != 0,
+            sync: SyncMode::of(file_flags),
             kill_suidgid: flags & abi::WRITE_KILL_SUIDGID != 0,
         };
         let data = self.payload().0.get(..size as usize).ok_or(Errno::INVAL)?;

@@ -2,9 +2,10 @@ use super::abi::{self, opcode};
 use super::*;
 use crate::ROOT_ID;
 use crate::server::ServerOptions;
-use dioxide::{Fs, MountOptions};
+use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, check_pattern, e2fsck_clean, pattern};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const EINVAL: Option<Result<usize>> = Some(Err(Errno::INVAL));
 
@@ -93,7 +94,9 @@ fn head(opcode: u32, node: u64) -> Head {
 impl Talk {
     fn new() -> Talk {
         let image = Image::builder().dir(Dir::Tmpfs).size(16 << 20).build();
-        let fs = Fs::open(image.path(), &MountOptions::new()).unwrap();
+        // Nothing is durable unless somebody wants it.
+        let never = MountOptions::new().commit_interval(Duration::from_secs(86_400));
+        let fs = Fs::open(image.path(), &never).unwrap();
         Talk {
             image,
             server: Server::new(fs, ServerOptions::default()).unwrap(),
@@ -129,6 +132,23 @@ impl Talk {
         let made = self.ask(opcode::CREATE, ROOT_ID, &op, name);
         assert_eq!(made.len(), 128 + 16);
         (u64_at(&made, 0), u64_at(&made, 128))
+    }
+
+    fn open(&mut self, node: u64, flags: i32) -> u64 {
+        let op = bytes([(flags as u64, 4), (0, 4)]);
+        u64_at(&self.ask(opcode::OPEN, node, &op, b""), 0)
+    }
+
+    /// Reads what a crash would leave of a file.
+    fn after_a_crash(&self, path: &str) -> Vec<u8> {
+        let copy = self.image.copy();
+        let left = Fs::open(copy.path(), &MountOptions::new()).unwrap();
+        let Ok(file) = OpenOptions::new().read(true).open(&left, path) else {
+            return Vec::new();
+        };
+        let mut content = vec![0; file.len() as usize];
+        file.read_at(&mut content, 0).unwrap();
+        content
     }
 
     fn finish(self) {
@@ -472,6 +492,38 @@ fn syncfs_makes_everything_durable() {
     left.metadata("/name").unwrap();
     drop(left);
     talk.finish();
+}
+
+/// `RWF_DSYNC`, `RWF_SYNC` and `-o sync`: flags that the descriptor was opened without.
+#[test]
+fn direct_write_is_durable_if_it_says_so() {
+    const DIRECT: i32 = libc::O_RDWR | libc::O_DIRECT;
+    for (open, write, durable) in [
+        (DIRECT, DIRECT, false),
+        (DIRECT, DIRECT | libc::O_DSYNC, true),
+        (DIRECT, DIRECT | libc::O_SYNC, true),
+        (DIRECT | libc::O_DSYNC, DIRECT | libc::O_SYNC, true),
+        // The kernel has written through its page cache, and asks for `fsync` itself.
+        (libc::O_RDWR, libc::O_RDWR | libc::O_DSYNC, false),
+    ] {
+        let mut talk = Talk::new();
+        let (node, _) = talk.create(b"f\0");
+        let handle = talk.open(node, open);
+        let data = pattern(1, 0, 4096);
+        let op = bytes([
+            (handle, 8),
+            (0, 8),
+            (4096, 4),
+            (0, 4),
+            (0, 8),
+            (write as u64, 4),
+            (0, 4),
+        ]);
+        talk.ask(opcode::WRITE, node, &op, &data);
+        let kept = talk.after_a_crash("/f");
+        assert_eq!(kept == data, durable, "{open:o}, {write:o}");
+        talk.finish();
+    }
 }
 
 #[test]
