@@ -4,7 +4,7 @@
 //! what nobody knows is an error.
 
 use crate::Error;
-use crate::server::ServerOptions;
+use crate::server::{ServerOptions, SyncMode};
 use dioxide::format::superblock::ErrorPolicy;
 use dioxide::{DataMode, MountOptions};
 use std::fmt::Display;
@@ -229,9 +229,12 @@ impl Options {
         if let Some((_, opposite)) = GENERIC.iter().find(|(flag, _)| *flag == word) {
             self.generic.retain(|flag| flag != opposite && flag != word);
             self.generic.push(word.into());
-            // The kernel keeps files in step by itself, and leaves directories to us.
+            // The kernel keeps files in step by itself, and leaves directories and copies to us.
             if matches!(word, "sync" | "dirsync") {
                 self.image = self.image.clone().dirsync(true);
+            }
+            if word == "sync" {
+                self.server.sync = SyncMode::Data;
             }
             return Ok(true);
         }

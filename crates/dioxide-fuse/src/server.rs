@@ -52,6 +52,8 @@ pub struct ServerOptions {
     pub attr_timeout: Duration,
     /// The kernel gathers writes in its page cache, and keeps sizes and times.
     pub writeback: bool,
+    /// What the mount wants of all writes (`-o sync`), where the kernel does not see to it.
+    pub sync: SyncMode,
     /// Shown as everybody's owner.
     pub uid: Option<u32>,
     /// Shown as everybody's group.
@@ -72,6 +74,7 @@ impl Default for ServerOptions {
             entry_timeout: Duration::from_secs(3600),
             attr_timeout: Duration::from_secs(1),
             writeback: true,
+            sync: SyncMode::None,
             uid: None,
             gid: None,
             umask: None,

@@ -500,14 +500,28 @@ fn write_directly(root: &Path, flags: ReadWriteFlags) {
     assert_eq!(written, Ok(4096));
 }
 
+/// Has 4 KiB copied to a file with these flags.
+fn copy_within(root: &Path, flags: i32) {
+    fs::write(root.join("from"), pattern(1, 0, 4096)).unwrap();
+    let from = File::open(root.join("from")).unwrap();
+    let mut options = File::options();
+    options.write(true).create(true).custom_flags(flags);
+    let to = options.open(root.join("f")).unwrap();
+    let copied = rustix::fs::copy_file_range(&from, None, &to, None, 4096);
+    assert_eq!(copied, Ok(4096));
+}
+
 #[test]
 fn what_is_durable_without_fsync_is_there_when_the_server_was_killed() {
     need_fuse!();
     type Write = fn(&Path);
-    let ways: [(&str, Write); 3] = [
+    let ways: [(&str, Write); 6] = [
         ("", |root| write_directly(root, ReadWriteFlags::DSYNC)),
         ("", |root| write_directly(root, ReadWriteFlags::SYNC)),
         ("sync", |root| write_directly(root, ReadWriteFlags::empty())),
+        ("", |root| copy_within(root, libc::O_DSYNC)),
+        ("", |root| copy_within(root, libc::O_SYNC)),
+        ("sync", |root| copy_within(root, 0)),
     ];
     for (way, (options, write)) in ways.iter().enumerate() {
         let bed = Bed::new(&format!("commit=3600,{options}"));

@@ -229,12 +229,18 @@ impl Server {
             return Err(Errno::PERM);
         }
         let strip = self.acting(caller).uid != 0;
-        copy(
+        let file = target.cached(strip)?;
+        let done = copy(
             (source.cached(false)?, from.1),
-            (target.cached(strip)?, to.1),
+            (file, to.1),
             len.min(COPY_BYTES),
             is_given_up,
-        )
+        )?;
+        // The kernel asks for nothing after it, and does not tell what the mount wants.
+        if done > 0 {
+            target.sync_mode().max(self.options.sync).wait(file)?;
+        }
+        Ok(done)
     }
 }
 

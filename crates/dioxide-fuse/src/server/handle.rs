@@ -95,10 +95,15 @@ impl Handle {
         self.flags & libc::O_ACCMODE == libc::O_WRONLY
     }
 
+    /// What writes wait for.
+    pub(super) fn sync_mode(&self) -> SyncMode {
+        SyncMode::of(self.flags)
+    }
+
     /// What a write that is to be so durable still waits for once the library has made it. Where the kernel has pages, it asks for
     /// `fsync` itself; where it has none, it tells with each write what is wanted.
     pub(super) fn still_to_wait_for(&self, wanted: SyncMode) -> SyncMode {
-        match self.direct && wanted > SyncMode::of(self.flags) {
+        match self.direct && wanted > self.sync_mode() {
             true => wanted,
             false => SyncMode::None,
         }
@@ -170,7 +175,7 @@ impl Handle {
             true => options.written_back(true),
             false => options.append(self.appends),
         };
-        let sync = SyncMode::of(self.flags);
+        let sync = self.sync_mode();
         options
             .sync(!cached && sync == SyncMode::Full)
             .dsync(!cached && sync == SyncMode::Data)

@@ -1,7 +1,7 @@
 use super::abi::{self, opcode};
 use super::*;
 use crate::ROOT_ID;
-use crate::server::ServerOptions;
+use crate::server::{ServerOptions, SyncMode};
 use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, check_pattern, e2fsck_clean, pattern};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,13 +93,17 @@ fn head(opcode: u32, node: u64) -> Head {
 
 impl Talk {
     fn new() -> Talk {
+        Talk::with(ServerOptions::default())
+    }
+
+    fn with(options: ServerOptions) -> Talk {
         let image = Image::builder().dir(Dir::Tmpfs).size(16 << 20).build();
         // Nothing is durable unless somebody wants it.
         let never = MountOptions::new().commit_interval(Duration::from_secs(86_400));
         let fs = Fs::open(image.path(), &never).unwrap();
         Talk {
             image,
-            server: Server::new(fs, ServerOptions::default()).unwrap(),
+            server: Server::new(fs, options).unwrap(),
             kernel: Deaf::default(),
             buffer: vec![0; 64 << 10],
         }
@@ -522,6 +526,41 @@ fn direct_write_is_durable_if_it_says_so() {
         talk.ask(opcode::WRITE, node, &op, &data);
         let kept = talk.after_a_crash("/f");
         assert_eq!(kept == data, durable, "{open:o}, {write:o}");
+        talk.finish();
+    }
+}
+
+#[test]
+fn copy_to_a_file_that_waits_for_the_disk_is_durable() {
+    let waits = ServerOptions {
+        sync: SyncMode::Data,
+        ..ServerOptions::default()
+    };
+    for (options, flags, durable) in [
+        (ServerOptions::default(), 0, false),
+        (ServerOptions::default(), libc::O_DSYNC, true),
+        (ServerOptions::default(), libc::O_SYNC, true),
+        (waits, 0, true),
+    ] {
+        let mut talk = Talk::with(options);
+        let (from, to) = (talk.create(b"from\0"), talk.create(b"to\0"));
+        let data = pattern(1, 0, 4096);
+        let op = bytes([(from.1, 8), (0, 8), (4096, 4), (0, 4), (0, 8), (0, 8)]);
+        talk.ask(opcode::WRITE, from.0, &op, &data);
+        let target = talk.open(to.0, libc::O_WRONLY | flags);
+        let op = bytes([
+            (from.1, 8),
+            (0, 8),
+            (to.0, 8),
+            (target, 8),
+            (0, 8),
+            (4096, 8),
+            (0, 8),
+        ]);
+        let told = talk.ask(opcode::COPY_FILE_RANGE_64, from.0, &op, b"");
+        assert_eq!(u64_at(&told, 0), 4096);
+        let kept = talk.after_a_crash("/to");
+        assert_eq!(kept == data, durable, "{flags:o}");
         talk.finish();
     }
 }
