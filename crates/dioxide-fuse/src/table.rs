@@ -297,6 +297,15 @@ impl<T> Handles<T> {
         shards.any(|shard| shard.read().values().any(|open| is_so(open)))
     }
 
+    /// One that is so. Looks at all of them.
+    pub(crate) fn find(&self, is_so: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let mut shards = self.open.0.iter();
+        shards.find_map(|shard| {
+            let shard = shard.read();
+            shard.values().find(|open| is_so(open)).cloned()
+        })
+    }
+
     pub(crate) fn remove(&self, handle: u64) {
         let gone = self.open.shard(handle).write().remove(&handle);
         drop(gone);

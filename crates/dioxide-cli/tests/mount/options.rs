@@ -4,10 +4,10 @@ use crate::bed::{Bed, Point, RINGS, Rings, dioxide, is_mounted, limited, run, te
 use crate::need_fuse;
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, debugfs, e2fsck_clean, pattern};
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const M: u64 = 1 << 20;
@@ -337,6 +337,50 @@ fn reserved_blocks_are_for_root_and_who_is_named() {
         run(limited("sh").args(["-c", script]).current_dir(bed.root()));
         bed.finish();
     }
+}
+
+/// Opens `f` for appending at a first line of input, says so, and has it open until a second one.
+const HOLD: &str = "read -r _ && exec 3>>f && echo && read -r _";
+
+/// The kernel writes pages back by the handle that was opened last, whoever wrote them.
+#[test]
+fn reserved_blocks_are_for_root_whoever_opens_the_file_after_that() {
+    need_fuse!();
+    let image = Image::builder().size(16 * M).args(&["-m", "50"]).build();
+    let bed = Bed::with(image, "");
+    fs::set_permissions(bed.root(), Permissions::from_mode(0o777)).unwrap();
+    let nobody = |script: &str| {
+        let mut command = limited("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(["sh", "-c", script]).current_dir(bed.root());
+        command
+    };
+    // A process that begins later would close what it has inherited, and so have the pages written.
+    let mut last = nobody(HOLD)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut say, mut said) = (last.stdin.take().unwrap(), last.stdout.take().unwrap());
+    let fill = "dd if=/dev/zero of=full bs=64k status=none conv=fsync";
+    let full = |output: Output| text(output.stderr).contains("No space left");
+    assert!(full(nobody(fill).output().unwrap()));
+
+    let file = File::create(bed.at("f")).unwrap();
+    fs::set_permissions(bed.at("f"), Permissions::from_mode(0o666)).unwrap();
+    let content = pattern(3, 0, M as usize / 4);
+    file.write_all_at(&content, 0).unwrap();
+    say.write_all(b"\n").unwrap();
+    said.read_exact(&mut [0]).unwrap();
+    file.sync_all().expect("root may use what is reserved");
+    drop((file, say));
+    last.wait().unwrap();
+    let append = "dd if=/dev/zero of=f bs=64k count=4 oflag=append status=none conv=notrunc,fsync";
+    assert!(full(nobody(append).output().unwrap()));
+    let image = bed.finish();
+    let kernel = Mount::ext4(image.path(), "ro");
+    let kept = fs::read(kernel.path().join("f")).unwrap();
+    assert!(kept.starts_with(&content));
 }
 
 /// What is made in directories of other groups, with and without the setgid bit, is as on a mount of Linux.

@@ -2,10 +2,11 @@
 
 use super::full::NoRoom;
 use super::handle::Handle;
-use super::{Caller, Server};
+use super::{Caller, Live, Server};
 use crate::stats::Op;
 use crate::{Errno, Result};
 use dioxide::{Buf, Error, FallocateMode, File};
+use std::sync::Arc;
 
 /// What `lseek` looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,22 +118,7 @@ impl Server {
         match flags.cached {
             // The pages of a mapping, where each write is to go to the end.
             true if handle.appends && !others_place() => Err(Errno::PERM),
-            true => {
-                let file = handle.cached(flags.kill_suidgid)?;
-                write_back(file, buf, offset).or_else(|error| {
-                    if error != Errno::NOSPC {
-                        return Err(error);
-                    }
-                    // What is free is counted before a last try, because others may give back blocks after it, or take some.
-                    let before = handle.no_room(&live.fs);
-                    write_back(file, buf, offset).inspect_err(|error| {
-                        if *error == Errno::NOSPC {
-                            let free = before.free.min(handle.no_room(&live.fs).free);
-                            self.full.note(handle.ino(), NoRoom { free, ..before });
-                        }
-                    })
-                })
-            }
+            true => self.write_back(&live, &handle, buf, offset, flags.kill_suidgid),
             false => {
                 let file = handle.for_transfer(flags.direct, flags.kill_suidgid)?;
                 handle.note_unseen(&live.nodes);
@@ -146,6 +132,37 @@ impl Server {
                 Ok(done)
             }
         }
+    }
+
+    /// Writes pages of the kernel's cache. What finds no room is tried again, by a handle that can have reserved blocks if there is one:
+    /// the pages may be those of whoever has it open.
+    fn write_back(
+        &self,
+        live: &Live,
+        handle: &Arc<Handle>,
+        buf: &[u8],
+        offset: u64,
+        strip: bool,
+    ) -> Result<usize> {
+        let write = |by: &Handle| write_pages(by.cached(strip)?, buf, offset);
+        let done = write(handle);
+        if done != Err(Errno::NOSPC) {
+            return done;
+        }
+        let reserve = |other: &Handle| other.has_reserve() && other.may_have_dirtied(handle);
+        let other = match handle.has_reserve() {
+            true => None,
+            false => live.files.find(reserve),
+        };
+        let by = other.as_ref().unwrap_or(handle);
+        // What is free is counted before a last try, because others may give back blocks after it, or take some.
+        let before = by.no_room(&live.fs);
+        write(by).inspect_err(|error| {
+            if *error == Errno::NOSPC {
+                let free = before.free.min(by.no_room(&live.fs).free);
+                self.full.note(by.ino(), NoRoom { free, ..before });
+            }
+        })
     }
 
     /// `fsync`, or `fdatasync`.
@@ -249,7 +266,7 @@ impl Server {
 ///
 /// # Errors
 /// As [`File::write_at`]; `ENOSPC` too if only a part was written.
-fn write_back(file: &File, buf: &[u8], offset: u64) -> Result<usize> {
+fn write_pages(file: &File, buf: &[u8], offset: u64) -> Result<usize> {
     const PAGE: usize = 4096;
     let (mut done, mut most) = (0, buf.len());
     loop {

@@ -27,8 +27,6 @@ pub(super) struct Handle {
     node: Arc<Node>,
     options: OpenOptions,
     flags: i32,
-    /// Reserved blocks are to be had.
-    resource: bool,
     /// Every write goes to the end of the file, which was append-only when it was opened.
     pub(super) appends: bool,
     /// The kernel has no pages for what it reads and writes by this handle, unless by a mapping.
@@ -136,8 +134,13 @@ impl Handle {
         NoRoom {
             generation: self.node.generation(),
             free: fs.statfs().blocks_free,
-            resource: self.resource,
+            resource: self.has_reserve(),
         }
+    }
+
+    /// Whether reserved blocks are to be had.
+    pub(super) fn has_reserve(&self) -> bool {
+        self.file(false).is_ok_and(File::has_reserve)
     }
 
     /// Whether the file is immutable by now.
@@ -212,12 +215,11 @@ impl Server {
         let append_only = metadata.flags & InodeFlags::APPEND.0 != 0;
         let appends = append_only && flags & libc::O_APPEND != 0;
         let caller = self.acting(caller);
-        let resource = caller.uid == 0;
         let options = OpenOptions::new()
             // The page cache fills up pages that are written in part.
             .read(true)
             .write(writes)
-            .resource(resource)
+            .resource(caller.uid == 0)
             .user(caller.uid, caller.gid);
         let appends = writes && appends;
         let direct = flags & libc::O_DIRECT != 0 || appends;
@@ -225,7 +227,6 @@ impl Server {
             node,
             options,
             flags,
-            resource,
             appends,
             direct,
             writeback: self.options.writeback,

@@ -519,6 +519,11 @@ impl File {
         })
     }
 
+    /// Whether what is written through it may take reserved blocks: [`OpenOptions::resource`], [`OpenOptions::user`].
+    pub fn has_reserve(&self) -> bool {
+        self.access.resource
+    }
+
     /// Size in bytes.
     pub fn len(&self) -> u64 {
         self.inode.i_size()
