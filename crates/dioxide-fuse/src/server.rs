@@ -31,6 +31,7 @@ use handle::Handle;
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Who asks.
@@ -92,6 +93,7 @@ pub struct Server {
     options: ServerOptions,
     read_only: bool,
     in_memory: bool,
+    maps_direct: AtomicBool,
     requests: Recorder,
     full: full::Full,
     live: RwLock<Option<Live>>,
@@ -125,6 +127,7 @@ impl Server {
             options,
             read_only: live.fs.read_only().is_some(),
             in_memory: live.fs.device().geometry().inline,
+            maps_direct: AtomicBool::new(false),
             requests: Recorder::new(),
             full: full::Full::default(),
             live: RwLock::new(Some(live)),
@@ -139,6 +142,11 @@ impl Server {
     /// Whether reads and writes wait for no device.
     pub fn is_in_memory(&self) -> bool {
         self.in_memory
+    }
+
+    /// The kernel lets files be mapped that are open past its page cache (Linux 6.6).
+    pub fn set_maps_direct(&self) {
+        self.maps_direct.store(true, Ordering::Relaxed);
     }
 
     /// Whether nothing is written.

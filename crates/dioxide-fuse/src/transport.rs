@@ -70,6 +70,9 @@ pub fn connect(
     };
     let mut device = Device::mount(dir, options)?;
     let agreed = device.init(&offer)?;
+    if agreed.maps_direct {
+        server.set_maps_direct();
+    }
     Ok(match rings {
         Some(rings) if agreed.over_io_uring => Box::new(Uring::new(rings, server, device)),
         _ => Box::new(DevFuse::new(server, device, options.threads)),

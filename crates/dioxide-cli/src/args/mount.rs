@@ -19,6 +19,7 @@ with --stats, nor for an image with multi-mount protection.
 What is durable when: fsync and fdatasync of a file or directory as on Linux, and everything by fsync of DIR itself, or by
 unmounting. sync(2) and syncfs(2) only hand over the data that the kernel has gathered, because it does not tell FUSE servers
 of them: names may be lost in a crash until the next commit. To be sure of everything: sync -f DIR && sync DIR
+A file with the flag SYNC (chattr +S) is written past the page cache, for who opens it once it has the flag (Linux 6.6).
 
 Reads do not change the time of last access, whatever the options say. A file that becomes immutable while a program has it
 open for reading and writing takes what this program writes, without nowriteback; O_DIRECT writes are refused.
@@ -31,8 +32,9 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
   img_offset=BYTES      where the file system begins in the image; k, M, G
   dio_policy=POLICY     whose rules decide about locks, see dioxide explain
   backend=HOW           auto, uring, pread or mmap; auto copies what an image in memory has, and reads its holes by pread
-  nowriteback           every write goes to the image at once, and the times of O_DIRECT writes are seen at once; else
-                        when the kernel has dropped the file from its cache
+  nowriteback           every write goes to the image at once, and the times of O_DIRECT writes, and of those to files
+                        with the flags +a and +S, are seen at once; else when the kernel has dropped the file from its
+                        cache
   entry_timeout=SECS, attr_timeout=SECS
                         how long the kernel trusts names, and attributes of regular files
   metadata_cache=BYTES, name_cache=BYTES

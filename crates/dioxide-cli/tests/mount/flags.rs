@@ -2,6 +2,7 @@
 
 use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
+use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Image, Mount, debugfs_query};
 use rustix::fs::{FallocateFlags, OFlags, Timespec, Timestamps, UTIME_NOW};
 use std::fs::{self, File, Permissions};
@@ -193,6 +194,45 @@ fn descriptor_does_what_it_was_opened_for_whatever_the_file_becomes() {
     for bed in each("") {
         assert_eq!(first_use_after_a_flag(bed.root()).0, expected.0);
         bed.finish();
+    }
+}
+
+/// What a mapping of a file with the flag SYNC shows, and leaves in it.
+const MAP: &str = "
+import mmap, os
+file = os.open('mapped', os.O_RDWR)
+os.pwrite(file, b'written', 8192)
+mapped = mmap.mmap(file, 10000, mmap.MAP_SHARED)
+assert mapped[8192:8199] == b'written'
+mapped[0:6] = b'mapped'
+assert os.pread(file, 6, 0) == b'mapped'
+mapped.flush()
+";
+
+#[test]
+fn file_with_the_flag_sync_has_what_was_written_though_the_server_is_killed() {
+    need_fuse!();
+    for options in ["noio_uring", "io_uring", "noio_uring,nowriteback"] {
+        let bed = Bed::new(&format!("commit=3600,{options}"));
+        fs::write(bed.at("mapped"), [0; 10_000]).unwrap();
+        fs::create_dir(bed.at("dir")).unwrap();
+        chattr(&["+S"], &bed.at("mapped"));
+        chattr(&["+S"], &bed.at("dir"));
+        run(limited("python3").args(["-c", MAP]).current_dir(bed.root()));
+        // It has the flag of its directory. To close it would have its pages written.
+        let mut file = File::create(bed.at("dir/log")).unwrap();
+        file.write_all(&[7; 5000]).unwrap();
+        let image = bed.kill();
+        let left = Fs::open(image.path(), &MountOptions::new()).unwrap();
+        let read = |path: &str| {
+            let file = OpenOptions::new().read(true).open(&left, path).unwrap();
+            let mut content = vec![0; file.len() as usize];
+            file.read_at(&mut content, 0).unwrap();
+            content
+        };
+        assert!(read("/dir/log") == [7; 5000], "{options}");
+        let mapped = read("/mapped");
+        assert!(mapped.starts_with(b"mapped") && mapped[8192..].starts_with(b"written"));
     }
 }
 

@@ -222,7 +222,9 @@ impl Server {
             .resource(caller.uid == 0)
             .user(caller.uid, caller.gid);
         let appends = writes && appends;
-        let direct = flags & libc::O_DIRECT != 0 || appends;
+        // The page cache would keep what is to be durable. Without it a write comes at once, and the library makes it so.
+        let waits = writes && metadata.flags & InodeFlags::SYNC.0 != 0 && self.gathers_writes();
+        let direct = flags & libc::O_DIRECT != 0 || appends || waits;
         let handle = Handle {
             node,
             options,
@@ -236,6 +238,11 @@ impl Server {
         };
         handle.file(false)?;
         Ok((handle, Opened { handle: 0, direct }))
+    }
+
+    /// Whether the kernel's page cache keeps writes, and can be gone past without being done without: mappings are of it.
+    fn gathers_writes(&self) -> bool {
+        self.options.writeback && self.maps_direct.load(Ordering::Relaxed)
     }
 
     /// `release`: the last who had it open has closed it. What goes wrong then is in the log.

@@ -326,6 +326,7 @@ mod tests {
     const NOW: Agreed = Agreed {
         over_io_uring: false,
         setxattr_ext: true,
+        maps_direct: true,
     };
 
     fn message(opcode: u32, rest: &[u8]) -> (Message, usize) {

@@ -23,6 +23,8 @@ pub(in crate::transport) struct Agreed {
     pub(in crate::transport) over_io_uring: bool,
     /// `fuse_setxattr_in` has flags.
     pub(in crate::transport) setxattr_ext: bool,
+    /// Files that are open past the page cache can be mapped.
+    pub(in crate::transport) maps_direct: bool,
 }
 
 impl Agreed {
@@ -103,6 +105,7 @@ impl Init {
         Agreed {
             over_io_uring: has(init::OVER_IO_URING),
             setxattr_ext: has(init::SETXATTR_EXT),
+            maps_direct: has(init::DIRECT_IO_ALLOW_MMAP),
         }
     }
 

@@ -227,7 +227,8 @@ fn only_what_both_sides_can_is_agreed() {
     assert_eq!((u32_at(&buffer, 0), u32_at(&buffer, 4)), (7, 45));
     let flags = u64::from(u32_at(&buffer, 12)) | u64::from(u32_at(&buffer, 32)) << 32;
     let has = |bit: u32| flags >> bit & 1 == 1;
-    assert!(has(16) && has(28) && has(36) && has(41) && all.agreed(&OFFER).over_io_uring);
+    assert!(has(16) && has(28) && has(36) && has(41));
+    assert!(all.agreed(&OFFER).over_io_uring && all.agreed(&OFFER).maps_direct);
     // Access control lists were not wanted; locks and passthrough nobody serves.
     assert!(!has(20) && !has(1) && !has(10) && !has(37));
     assert_eq!(u32_at(&buffer, 16), 40 | 30 << 16);
@@ -236,7 +237,7 @@ fn only_what_both_sides_can_is_agreed() {
     few.reply(&OFFER, &mut buffer).unwrap();
     assert_eq!((u32_at(&buffer, 4), u32_at(&buffer, 12)), (42, 1 << 30 | 1));
     assert_eq!(u32_at(&buffer, 32), 0);
-    assert!(!few.agreed(&OFFER).over_io_uring);
+    assert!(!few.agreed(&OFFER).over_io_uring && !few.agreed(&OFFER).maps_direct);
 }
 
 #[test]
