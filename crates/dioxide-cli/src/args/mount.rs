@@ -22,7 +22,8 @@ of them: names may be lost in a crash until the next commit. To be sure of every
 A file with the flag SYNC (chattr +S) is written past the page cache, for who opens it once it has the flag (Linux 6.6).
 
 Reads do not change the time of last access, whatever the options say. A file that becomes immutable while a program has it
-open for reading and writing takes what this program writes, without nowriteback; O_DIRECT writes are refused.
+open for reading and writing takes what this program writes, without nowriteback; O_DIRECT writes are refused. One that has it
+open for writing only is refused lseek(2) to its end too: the kernel asks for the size as it does before a write.
 
 Options (those of ext4 that only the kernel knows do nothing, and a warning says so):
   ro, noload, errors=, data=, commit=, barrier, nobarrier, discard, nodiscard,
