@@ -160,6 +160,23 @@ fn append_only_file_that_is_opened_again_keeps_what_the_first_descriptor_wrote()
     }
 }
 
+#[test]
+fn append_only_file_is_read_to_the_end_that_is_in_the_page_cache() {
+    need_fuse!();
+    for bed in each("") {
+        let path = bed.at("log");
+        let file = File::create(&path).unwrap();
+        chattr(&["+a"], &path);
+        let second = File::options().read(true).append(true).open(&path).unwrap();
+        file.write_all_at(&[1; 100], 1 << 20).unwrap();
+        let mut found = [2; 8192];
+        assert_eq!(second.read_at(&mut found, 4096).unwrap(), 8192);
+        assert!(found == [0; 8192]);
+        drop((file, second));
+        bed.finish();
+    }
+}
+
 /// What a descriptor does after its file has become immutable or append-only, by how it was opened: direct reads and writes
 /// come for the first time then.
 fn first_use_after_a_flag(root: &Path) -> Outcomes {

@@ -100,7 +100,7 @@ impl Server {
         }
         let live = self.live()?;
         let asked = live.files.get(handle)?;
-        Ok(live.files.any(|other| other.may_have_dirtied(&asked)))
+        Ok(live.files.any(|other| other.may_have_extended(&asked)))
     }
 
     /// `write`. Where pages that are written back find no room, the kernel is to forget the file's attributes: it asks for them

@@ -83,6 +83,11 @@ impl Handle {
         self.flags & libc::O_ACCMODE != libc::O_RDONLY && self.node.ino() == other.node.ino()
     }
 
+    /// Whether the page cache may have made this file longer by this handle. No mapping does.
+    pub(super) fn may_have_extended(&self, other: &Handle) -> bool {
+        !self.direct && self.may_have_dirtied(other)
+    }
+
     /// Whether the page cache may have data of this file that came by this handle and belongs where it was written, not to the end.
     pub(super) fn may_have_placed(&self, other: &Handle) -> bool {
         !self.appends && self.may_have_dirtied(other)

@@ -202,12 +202,12 @@ impl Call<'_> {
         let (size, flags) = (self.op.u32()?, self.op.u32()?);
         // A page of a mapping has the file's flags too. The kernel has it locked until it is filled, so that to have pages written
         // then would be to wait for ourselves.
-        let is_direct = self.file_flags()? & libc::O_DIRECT != 0;
-        let direct = is_direct && flags & abi::READ_LOCKOWNER != 0;
+        let past_cache = flags & abi::READ_LOCKOWNER != 0;
+        let direct = past_cache && self.file_flags()? & libc::O_DIRECT != 0;
         let buffer = self.buffer.get_mut(..size as usize).ok_or(Errno::INVAL)?;
         let bytes = self.server.read(handle, buffer, offset, direct)?;
         // Of the pages, the kernel has written only those that are read.
-        let is_short = direct && bytes < buffer.len();
+        let is_short = past_cache && bytes < buffer.len();
         if is_short && self.server.may_be_longer(handle)? && self.asker.write_pages(self.head.node)
         {
             return self.server.read(handle, buffer, offset, direct);

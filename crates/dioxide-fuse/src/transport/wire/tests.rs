@@ -313,8 +313,8 @@ fn read_that_fills_a_page_has_no_pages_written_whatever_flags_the_file_has() {
     let op = bytes([(handle, 8), (0, 8), (5000, 4), (0, 4), (0, 8), (0, 8)]);
     talk.ask(opcode::WRITE, node, &op, &data);
     let o_direct = libc::O_DIRECT as u64;
-    // For a page; past the page cache; the same of a file without the flag.
-    for (read_flags, flags, asked) in [(0, o_direct, 0), (1 << 1, o_direct, 1), (1 << 1, 0, 0)] {
+    // For a page; past the page cache; the same of a file that is read so without the flag.
+    for (read_flags, flags, asked) in [(0, o_direct, 0), (1 << 1, o_direct, 1), (1 << 1, 0, 1)] {
         let kernel = Writing::default();
         let op = bytes([
             (handle, 8),
