@@ -8,7 +8,7 @@ mod table;
 
 use crate::server::{Server, ServerOptions};
 use crate::stats::{IMAGE_XATTR, OFFSET_XATTR};
-use crate::transport::{self, ConnectOptions, Transport};
+use crate::transport::{self, ConnectOptions, Pages, Transport};
 use crate::{Error, Options, sandbox};
 use dioxide::block::{self, file::FileOptions};
 use dioxide::format::features::Incompat;
@@ -28,6 +28,10 @@ use table::{Mounted, mounted};
 
 /// How long a mount that is to end waits for files that others have open, and who waits for a server's end.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a mount that is to end waits for the kernel to write what it has of open files. A program that goes on and on at the end of
+/// its file could keep it busy for ever.
+const WRITING_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long who waits for a server's end does so where nothing tells whether others have its file system mounted.
 const UNTOLD_PATIENCE: Duration = Duration::from_secs(10);
@@ -153,19 +157,25 @@ impl MountPoint {
     pub fn start(self) -> Result<Serving, Error> {
         let (ends, ended) = self.ends;
         let started = self.transport.start().and_then(|connection| {
+            let pages = connection.pages();
             std::thread::Builder::new()
                 .name("fuse".into())
-                .spawn(move || ends.send(End::Connection(connection.wait())))
+                .spawn(move || ends.send(End::Connection(connection.wait())))?;
+            Ok(pages)
         });
-        if let Err(error) = started {
-            self.server.close()?;
-            return Err(Error::Connection(error));
-        }
+        let pages = match started {
+            Ok(pages) => pages,
+            Err(error) => {
+                self.server.close()?;
+                return Err(Error::Connection(error));
+            }
+        };
         let keep = |path: &PathBuf| report::keep(&self.server, path.clone());
         Ok(Serving {
             reporter: self.stats.as_ref().map(keep),
             server: self.server,
             stats: self.stats,
+            pages,
             ended,
         })
     }
@@ -176,6 +186,7 @@ pub struct Serving {
     server: Arc<Server>,
     stats: Option<PathBuf>,
     reporter: Option<io::Result<Reporter>>,
+    pages: Pages,
     ended: Receiver<End>,
 }
 
@@ -185,7 +196,8 @@ impl Serving {
     /// # Errors
     /// As [`MountPoint::serve`].
     pub fn wait(self) -> Result<(), Error> {
-        let connection = wait_for_end(&self.ended);
+        let (server, pages) = (self.server.clone(), self.pages);
+        let connection = wait_for_end(&self.ended, || write_open_files(server, pages));
         let reported = self.reporter.map_or(Ok(()), |reporter| reporter?.end());
         self.server.close()?;
         connection.map_err(Error::Connection)?;
@@ -200,12 +212,14 @@ impl Serving {
     }
 }
 
-/// Returns when the connection has ended, or somebody asked for it and files are still open after some time.
-fn wait_for_end(ended: &Receiver<End>) -> io::Result<()> {
+/// Returns when the connection has ended, or somebody asked for it and files are still open some time after what was written to them
+/// is here.
+fn wait_for_end(ended: &Receiver<End>, write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let end = ended.recv().expect("the connection's end is told");
     if let End::Connection(end) = end {
         return end;
     }
+    write()?;
     let until = Instant::now() + PATIENCE;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -217,6 +231,26 @@ fn wait_for_end(ended: &Receiver<End>) -> io::Result<()> {
     }
 }
 
+/// Has the kernel hand over what it has of files that are open, which it has queued at most when `syncfs` returns.
+fn write_open_files(server: Arc<Server>, pages: Pages) -> io::Result<()> {
+    let write = move || pages.write(&server.written().unwrap_or_default());
+    within(WRITING_PATIENCE, write).map_err(|error| {
+        let what = "it had not written all that it has of open files";
+        io::Error::new(error.kind(), format!("{what}: {error}"))
+    })
+}
+
+/// Does what may hang, in a thread of its own, and waits so long for it.
+fn within(patience: Duration, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let (tell, told) = channel();
+    let thread = std::thread::Builder::new().name("sync".into());
+    thread.spawn(move || {
+        work();
+        let _ = tell.send(());
+    })?;
+    told.recv_timeout(patience).map_err(io::Error::other)
+}
+
 /// Ends a mount that this process serves.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
@@ -226,7 +260,7 @@ pub struct Unmounter {
 
 impl Unmounter {
     /// Makes the kernel write what it holds, and unmounts; files that are open lose their file system
-    /// a few seconds later. Call it from a thread that does not serve.
+    /// a few seconds after that. Call it from a thread that does not serve.
     pub fn unmount(&self) {
         self.connection
             .iter()
@@ -302,14 +336,7 @@ impl Connection {
 
 /// Of all file systems. That of a stranger may hang.
 fn write_back_everything() -> io::Result<()> {
-    let (tell, told) = channel();
-    std::thread::Builder::new()
-        .name("sync".into())
-        .spawn(move || {
-            rustix::fs::sync();
-            let _ = tell.send(());
-        })?;
-    told.recv_timeout(PATIENCE).map_err(io::Error::other)
+    within(PATIENCE, rustix::fs::sync)
 }
 
 /// Unmounts a file system of ours whose server has ended without that; a few seconds are for its end. What is served, by whomever,

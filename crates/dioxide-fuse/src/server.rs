@@ -184,6 +184,19 @@ impl Server {
         Ok(self.live()?.fs.sync()?)
     }
 
+    /// Files of which the kernel's page cache may have what nobody has been handed: those that are open for writing. A mapping keeps its
+    /// file open, and the kernel writes all that it has of a file before it tells us that this is closed.
+    ///
+    /// # Errors
+    /// None but `ENODEV`.
+    pub fn written(&self) -> Result<Vec<u64>> {
+        let written = |open: &Handle| open.may_have_dirtied(open).then(|| open.ino().into());
+        let mut nodes = self.live()?.files.pick(written);
+        nodes.sort_unstable();
+        nodes.dedup();
+        Ok(nodes)
+    }
+
     /// Waits for requests under way, closes what is open, and ends the mount: see [`Fs::close`]. Requests that come later
     /// fail with `ENODEV`. Nothing happens if it was closed before.
     ///

@@ -306,6 +306,15 @@ impl<T> Handles<T> {
         })
     }
 
+    /// What is picked of all of them.
+    pub(crate) fn pick<R>(&self, pick: impl Fn(&T) -> Option<R>) -> Vec<R> {
+        let mut picked = Vec::new();
+        for shard in &self.open.0 {
+            picked.extend(shard.read().values().filter_map(|open| pick(open)));
+        }
+        picked
+    }
+
     pub(crate) fn remove(&self, handle: u64) {
         let gone = self.open.shard(handle).write().remove(&handle);
         drop(gone);

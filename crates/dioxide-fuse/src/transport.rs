@@ -101,6 +101,11 @@ impl Serving {
         Ok(Serving { events, device })
     }
 
+    /// For who is none of its threads.
+    pub fn pages(&self) -> Pages {
+        Pages(self.device.clone())
+    }
+
     /// Returns when all threads have ended, or one with an error.
     ///
     /// # Errors
@@ -111,6 +116,17 @@ impl Serving {
             Event::Ended(Ok(())) | Event::Up => None,
         });
         failed.map_or(Ok(()), Err)
+    }
+}
+
+/// What the kernel's page cache has of the files of a connection.
+pub struct Pages(Arc<Device>);
+
+impl Pages {
+    /// Has the kernel write what it has of files. Blocks until that is answered, or the connection has ended.
+    pub fn write(&self, nodes: &[u64]) {
+        // Of what has ended there are no pages any more.
+        let _ = self.0.write_pages(nodes);
     }
 }
 

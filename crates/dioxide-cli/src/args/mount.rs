@@ -16,9 +16,10 @@ set-ID bits and devices count, as with other mounts; say --sandbox -o nosuid,nod
 program (seccomp and Landlock). A second process, which never looks at the image, waits outside to unmount. Not together
 with --stats, nor for an image with multi-mount protection.
 
-What is durable when: fsync and fdatasync of a file or directory as on Linux, and everything by fsync of DIR itself, or by
-unmounting. sync(2) and syncfs(2) only hand over the data that the kernel has gathered, because it does not tell FUSE servers
-of them: names may be lost in a crash until the next commit. To be sure of everything: sync -f DIR && sync DIR
+What is durable when: fsync and fdatasync of a file or directory as on Linux, and everything by fsync of DIR itself (sync DIR),
+or by unmounting. sync(2) and syncfs(2) only begin to hand over the data that the kernel has gathered, because it does not tell
+FUSE servers of them: names and data may be lost in a crash until the next commit. The times of files that are open for writing
+are the kernel's alone until then. To be sure of these too: sync -f DIR && sync DIR
 A file with the flag SYNC (chattr +S) is written past the page cache, for who opens it once it has the flag (Linux 6.6).
 
 Reads do not change the time of last access, whatever the options say. A file that becomes immutable while a program has it

@@ -330,6 +330,48 @@ fn requests_that_need_others_end_beside_those_of_many_threads() {
     }
 }
 
+/// A sync of the root has the kernel write pages, and so has each read that comes to the end of a file: of those there are more at once
+/// than threads and entries to wait for that. All come from one processor.
+#[test]
+fn sync_of_the_root_ends_beside_reads_that_have_pages_written_and_is_never_refused() {
+    need_fuse!();
+    let mut set = CpuSet::new();
+    set.set(0);
+    sched_setaffinity(None, &set).unwrap();
+    for options in [
+        "noio_uring,max_threads=1",
+        "io_uring",
+        "io_uring,backend=uring",
+    ] {
+        let bed = Bed::new(&format!("{options},max_background=1"));
+        let work = |thread: u64| {
+            let path = bed.at(&format!("f{thread}"));
+            let (direct, file) = (direct(&path), File::create(&path).unwrap());
+            let mut buf = Buf::zeroed(4096);
+            for round in 0..40 {
+                // The pages behind what is read make it longer, each by a request of its own.
+                let at = round << 17;
+                for page in (1..32).step_by(2) {
+                    file.write_all_at(&[1; 100], at + (page << 12)).unwrap();
+                }
+                if (thread + round).is_multiple_of(4) {
+                    File::open(bed.root()).unwrap().sync_all().unwrap();
+                }
+                // Where too many ask at once it ends where the server knows it to.
+                let read = direct.read_at(&mut buf, at).unwrap();
+                assert!([0, 4096].contains(&read), "{options}: {read}");
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..24 {
+                let work = &work;
+                scope.spawn(move || work(thread));
+            }
+        });
+        bed.finish();
+    }
+}
+
 #[test]
 fn ranges_are_allocated_punched_sought_and_copied() {
     need_fuse!();

@@ -1,4 +1,5 @@
 //! From mounting to an image that is closed, in peace and otherwise.
+#![allow(unsafe_code)]
 
 use crate::bed::{
     Bed, Point, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports,
@@ -236,6 +237,25 @@ fn terminated_server_flushes_and_closes_though_a_file_is_open() {
     }
 }
 
+/// More pages than the kernel has under way wait for their turn, for longer than a server goes on that was told to end.
+#[test]
+fn terminated_server_waits_for_what_the_kernel_has_of_open_files() {
+    need_fuse!();
+    for bed in each("max_background=1,max_threads=1") {
+        let _open = scattered(&bed, 4096);
+        bed.signal(Signal::TERM);
+        while is_mounted(bed.root()) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        bed.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_secs(4));
+        bed.signal(Signal::CONT);
+        let again = Bed::with(bed.ended(true), "ro");
+        check_scattered(&again, 4096);
+        again.finish();
+    }
+}
+
 #[test]
 fn killed_server_loses_nothing_that_was_synced() {
     need_fuse!();
@@ -362,6 +382,82 @@ fn killed_server_loses_nothing_that_came_before_a_sync_of_the_root() {
         File::open(bed.root()).unwrap().sync_all().unwrap();
         let again = Bed::with(bed.kill(), "");
         check_pattern(6, 0, &fs::read(again.at("d/e/f")).unwrap());
+        again.finish();
+    }
+}
+
+/// Writes every second page of so many to a new file, which stays open: the kernel writes each back by a request of its own.
+fn scattered(bed: &Bed, pages: u64) -> File {
+    let file = File::create(bed.at("f")).unwrap();
+    for page in (0..pages).step_by(2) {
+        file.write_all_at(&pattern(7, page << 12, 4096), page << 12)
+            .unwrap();
+    }
+    file
+}
+
+/// The same pages are in the file.
+#[track_caller]
+fn check_scattered(bed: &Bed, pages: u64) {
+    let found = fs::read(bed.at("f")).unwrap();
+    assert_eq!(found.len() as u64, (pages - 1) << 12);
+    for (page, found) in found.chunks(4096).enumerate().step_by(2) {
+        check_pattern(7, (page as u64) << 12, found);
+    }
+}
+
+/// What the kernel has not written yet, and what waits for its turn to be, though `syncfs` has returned. Of the times, which only that hands
+/// over, the recipe loses none.
+#[test]
+fn sync_of_the_root_has_the_kernel_write_files_that_are_open() {
+    need_fuse!();
+    for handed_over in [false, true] {
+        for bed in each("commit=300,max_background=1,max_threads=1") {
+            let open = scattered(&bed, 1024);
+            let root = File::open(bed.root()).unwrap();
+            if handed_over {
+                rustix::fs::syncfs(&root).unwrap();
+            }
+            root.sync_all().unwrap();
+            let modified = open.metadata().unwrap().modified().unwrap();
+            let bed = Bed::with(bed.kill(), "");
+            check_scattered(&bed, 1024);
+            if handed_over {
+                let kept = fs::metadata(bed.at("f")).unwrap().modified().unwrap();
+                assert_eq!(kept, modified);
+            }
+            bed.finish();
+        }
+    }
+}
+
+/// Who has mapped a file may write to it without having it open.
+#[test]
+fn sync_of_the_root_has_the_kernel_write_files_that_are_mapped() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    need_fuse!();
+    const LEN: usize = 3 * 4096;
+    for bed in each("commit=300") {
+        let mut open = File::options();
+        let file = open.read(true).write(true).create(true).open(bed.at("f"));
+        let file = file.unwrap();
+        file.set_len(LEN as u64).unwrap();
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: it is a new mapping, which nothing else knows of.
+        let start = unsafe { mmap(std::ptr::null_mut(), LEN, access, flags, &file, 0) };
+        let start = start.unwrap().cast::<u8>();
+        drop(file);
+        // It goes on after it was synced.
+        for seed in 0..2 {
+            let data = pattern(seed, 0, LEN);
+            // SAFETY: so long it is, and nobody else looks at it.
+            unsafe { start.copy_from_nonoverlapping(data.as_ptr(), LEN) };
+            File::open(bed.root()).unwrap().sync_all().unwrap();
+        }
+        let again = Bed::with(bed.kill(), "");
+        // SAFETY: nobody uses it any more.
+        unsafe { munmap(start.cast(), LEN) }.unwrap();
+        check_pattern(1, 0, &fs::read(again.at("f")).unwrap());
         again.finish();
     }
 }

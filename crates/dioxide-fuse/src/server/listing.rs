@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// `fsync` of a directory; of the root it makes everything durable that the kernel has handed over, because
-    /// the kernel does not tell us of `syncfs`.
+    /// the kernel does not tell us of `syncfs`. The transport has it hand over what it has of files that are [`Server::written`] before.
     ///
     /// # Errors
     /// As [`dioxide::Node::sync`].

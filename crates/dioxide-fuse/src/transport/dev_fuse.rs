@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 /// One answers while another waits for the kernel to write pages.
 const LEAST_THREADS: usize = 2;
+/// While a sync of everything waits for that, there are as many as else.
+const FOR_SYNC: usize = 1;
 
 /// A connection through `/dev/fuse`.
 pub(super) struct DevFuse {
@@ -19,7 +21,7 @@ pub(super) struct DevFuse {
 
 impl DevFuse {
     pub(super) fn new(server: Arc<Server>, mut device: Device, threads: usize) -> DevFuse {
-        let threads = threads.max(LEAST_THREADS);
+        let threads = threads.max(LEAST_THREADS) + FOR_SYNC;
         device.add_descriptors(threads);
         DevFuse {
             server,
@@ -31,7 +33,7 @@ impl DevFuse {
 
 impl Transport for DevFuse {
     fn start(self: Box<Self>) -> io::Result<Serving> {
-        let spare = Arc::new(Spare::of(self.threads));
+        let spare = Arc::new(Spare::of(self.threads - FOR_SYNC));
         let threads = (0..self.threads)
             .map(|thread| Device::reader(&self.device, thread, self.server.clone(), spare.clone()));
         Serving::start(threads, self.device.clone())

@@ -216,6 +216,12 @@ impl Device {
         Ok(())
     }
 
+    /// Has the kernel write what its page cache has of files, and waits for pages that it is writing. Other threads answer meanwhile.
+    pub(super) fn write_pages(&self, nodes: &[u64]) -> io::Result<()> {
+        let mut nodes = nodes.iter();
+        nodes.try_for_each(|&node| self.invalidate(node, Inval::All))
+    }
+
     /// Has the kernel drop what it has of a file; pages it writes before, by requests that other threads answer meanwhile.
     fn invalidate(&self, node: u64, what: Inval) -> io::Result<()> {
         match rustix::io::write(self.file(), &wire::inval_inode(node, what)) {
@@ -268,13 +274,20 @@ fn reply(file: &File, unique: u64, answer: Result<usize>, payload: &[u8]) -> io:
     }
 }
 
-/// How many of the threads that answer may wait for others of them.
-pub(super) struct Spare(AtomicUsize);
+/// How many of the threads that answer may wait for others of them: by default none.
+#[derive(Default)]
+pub(super) struct Spare {
+    pages: AtomicUsize,
+    sync: AtomicUsize,
+}
 
 impl Spare {
-    /// Of so many threads one is to be left.
+    /// Of so many threads one is to be left, and there is one more, for a sync of everything.
     pub(super) fn of(threads: usize) -> Spare {
-        Spare(AtomicUsize::new(threads.saturating_sub(1)))
+        Spare {
+            pages: AtomicUsize::new(threads.saturating_sub(1)),
+            sync: AtomicUsize::new(1),
+        }
     }
 }
 
@@ -284,18 +297,28 @@ pub(super) struct Kernel<'a> {
     pub(super) spare: &'a Spare,
 }
 
-impl Asker for Kernel<'_> {
-    fn write_pages(&self, node: u64) -> bool {
-        let Spare(spare) = self.spare;
+impl Kernel<'_> {
+    /// Has the kernel write its pages, if one of so many spare threads is left for that.
+    fn write(&self, nodes: &[u64], spare: &AtomicUsize) -> bool {
         let taken = spare.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
             left.checked_sub(1)
         });
         if taken.is_err() {
             return false;
         }
-        let written = self.device.invalidate(node, Inval::All).is_ok();
+        let written = self.device.write_pages(nodes).is_ok();
         spare.fetch_add(1, Ordering::AcqRel);
         written
+    }
+}
+
+impl Asker for Kernel<'_> {
+    fn write_pages(&self, node: u64) -> bool {
+        self.write(&[node], &self.spare.pages)
+    }
+
+    fn write_all(&self, nodes: &[u64]) -> bool {
+        self.write(nodes, &self.spare.sync)
     }
 
     fn forget_attributes(&self, node: u64) {

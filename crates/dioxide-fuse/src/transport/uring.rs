@@ -26,9 +26,11 @@ use worker::{Size, Worker};
 
 /// Threads of each queue, where they wait for the device: not less, so that one that waits leaves others, and not more.
 const QUEUE_THREADS: (usize, usize) = (4, 16);
+/// And one more, while a sync of everything waits for the kernel to write pages.
+const FOR_SYNC: usize = 1;
 /// The one thread of a queue, where they do not.
 const BATCH: Size = Size {
-    entries: 8,
+    entries: 9,
     helpers: 3,
 };
 const SINGLE: Size = Size {
@@ -70,7 +72,10 @@ impl Rings {
         let (least, most) = QUEUE_THREADS;
         let (each, size) = match in_memory {
             true => (1, BATCH),
-            false => (threads.div_ceil(queues.into()).clamp(least, most), SINGLE),
+            false => {
+                let each = threads.div_ceil(queues.into()).clamp(least, most);
+                (each + FOR_SYNC, SINGLE)
+            }
         };
         let all = (0..queues).flat_map(|queue| (0..each).map(move |_| queue));
         let workers = all.map(|queue| Worker::new(queue, size));
@@ -105,7 +110,11 @@ impl Transport for Uring {
         let queues = workers.iter().map(Worker::queue).max();
         let queues = queues.map_or(1, |last| usize::from(last) + 1);
         let each = workers.len() / queues;
-        let answer = each * (1 + workers.first().map_or(0, Worker::helpers));
+        let answer = match workers.first().map_or(0, Worker::helpers) {
+            0 => each - FOR_SYNC,
+            // Whatever these wait for, the worker is left.
+            helpers => 1 + helpers,
+        };
         let spare: Vec<Arc<Spare>> = (0..queues).map(|_| Arc::new(Spare::of(answer))).collect();
         let workers = workers.into_iter().map(|worker| -> Thread {
             let (server, device) = (server.clone(), device.clone());
@@ -114,7 +123,7 @@ impl Transport for Uring {
             let run = move |up: &dyn Fn()| worker.run(&server, &device, &spare, up);
             (name, Box::new(run))
         });
-        let reader = Device::reader(&device, 0, server.clone(), Arc::new(Spare::of(1)));
+        let reader = Device::reader(&device, 0, server.clone(), Arc::default());
         Serving::start(workers.chain([reader]), device.clone())
     }
 }

@@ -103,6 +103,10 @@ pub(super) trait Asker {
     /// system knew of no holes.
     fn write_pages(&self, node: u64) -> bool;
 
+    /// The same for these files, before everything is synced: there is always one thread for one such request, and the kernel sends no
+    /// second beside it, because it has the root locked meanwhile. False if it did.
+    fn write_all(&self, nodes: &[u64]) -> bool;
+
     /// Has the kernel ask for a file's attributes again. It does so in time if that fails.
     fn forget_attributes(&self, node: u64);
 

@@ -8,7 +8,8 @@
 //! their thread does. So such a thread has helpers for requests that wait for long ([`may_wait`]), and for those that turn out to need
 //! the kernel to write its pages. They get the memory, and give it back with the answer in it. One entry always stays with the kernel and
 //! the worker, for what a helper waits for: what would be the last is answered by the worker, who has the kernel write no pages. Since
-//! that answer is a poorer one (a file without holes, a read that ends early), all else leaves two more entries.
+//! that answer is a poorer one (a file without holes, a read that ends early), all else leaves two more entries. Where it would be an
+//! error, in a sync of everything, of which the kernel asks for one at a time, it has one that all others leave.
 //!
 //! Invariants
 //! - A worker with helpers waits for no request of this mount: it has the kernel write no pages, and a helper that has holds no
@@ -22,9 +23,8 @@
 use super::memory::Memory;
 use crate::server::Server;
 use crate::transport::device::{Device, Kernel, Spare};
-use crate::transport::wire::abi::opcode::LSEEK;
 use crate::transport::wire::{self, Asker, Head, Interrupts, abi};
-use crate::{Errno, Result};
+use crate::{Errno, ROOT_ID, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
@@ -55,10 +55,12 @@ const SQE_LEN_AT: usize = 24;
 
 /// What is completed when helpers have answered; other completions are numbers of entries.
 const HELPED: u64 = u64::MAX;
-/// So many entries are not with helpers when a request has gone to one, where it cannot be answered well without.
-const LEFT: usize = 1;
+/// So many entries are not with helpers when a sync of everything has gone to one.
+const LEFT_BY_SYNC: usize = 1;
+/// The same for what else cannot be answered well without.
+const LEFT: usize = 2;
 /// The same for what is answered as well by the worker.
-const LEFT_BY_OTHERS: usize = 3;
+const LEFT_BY_OTHERS: usize = 4;
 /// An answer or a request with so much data is not kept back for others: copying it takes longer than a call.
 const MUCH: usize = 64 << 10;
 
@@ -181,6 +183,10 @@ impl Asker for WithoutPages<'_> {
         false
     }
 
+    fn write_all(&self, nodes: &[u64]) -> bool {
+        nodes.iter().all(|&node| self.write_pages(node))
+    }
+
     fn forget_attributes(&self, node: u64) {
         self.kernel.forget_attributes(node);
     }
@@ -204,6 +210,16 @@ fn may_wait(opcode: u32) -> bool {
             | COPY_FILE_RANGE_64
             | IOCTL
     )
+}
+
+/// How many entries are not with helpers when this request has gone to one.
+fn left_by(head: &Head) -> usize {
+    use abi::opcode::*;
+    match (head.opcode, head.node) {
+        (FSYNCDIR, ROOT_ID) => LEFT_BY_SYNC,
+        (LSEEK | READ, _) => LEFT,
+        _ => LEFT_BY_OTHERS,
+    }
 }
 
 impl Worker {
@@ -333,17 +349,13 @@ impl Worker {
                     error => return Err(io::Error::from_raw_os_error(error)),
                 }
                 let mut request = Request::of(&mut memory);
-                let (commit, opcode) = (request.commit(), request.head.opcode);
+                let (commit, head) = (request.commit(), request.head);
                 let left = self.entries.len() - 1 - self.helped;
-                let least = if opcode == LSEEK {
-                    LEFT
-                } else {
-                    LEFT_BY_OTHERS
-                };
-                let goes = help.is_some() && may_wait(opcode) && left >= least;
+                let least = left_by(&head);
+                let goes = help.is_some() && may_wait(head.opcode) && left >= least;
                 let reply = (!goes).then(|| request.reply(server, asker));
                 let wants_pages = help.as_ref().is_some_and(|(_, wanted)| wanted.take());
-                let Some(reply) = reply.filter(|_| !wants_pages || left < LEFT) else {
+                let Some(reply) = reply.filter(|_| !wants_pages || left < least) else {
                     self.helped += 1;
                     let job = Job {
                         entry,

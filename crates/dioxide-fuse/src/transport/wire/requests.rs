@@ -6,7 +6,7 @@ use super::{Call, In, Out};
 use crate::server::{
     At, Change, Dirent, Entry, Opened, Seek, Stat, SyncMode, Told, WriteFlags, now,
 };
-use crate::{Errno, Result};
+use crate::{Errno, ROOT_ID, Result};
 use dioxide::Timestamp;
 use std::time::Duration;
 
@@ -258,7 +258,11 @@ impl Call<'_> {
     }
 
     pub(super) fn fsyncdir(self) -> Result<usize> {
-        self.server.fsyncdir(self.head.node)?;
+        let node = self.head.node;
+        if node == ROOT_ID && !self.asker.write_all(&self.server.written()?) {
+            return Err(Errno(libc::EAGAIN));
+        }
+        self.server.fsyncdir(node)?;
         Ok(0)
     }
 

@@ -18,6 +18,10 @@ impl Asker for Deaf {
         false
     }
 
+    fn write_all(&self, nodes: &[u64]) -> bool {
+        nodes.is_empty()
+    }
+
     fn forget_attributes(&self, _: u64) {}
 
     fn interrupts(&self) -> &Interrupts {
@@ -35,6 +39,10 @@ impl Asker for Writing {
         true
     }
 
+    fn write_all(&self, nodes: &[u64]) -> bool {
+        nodes.iter().all(|&node| self.write_pages(node))
+    }
+
     fn forget_attributes(&self, _: u64) {}
 
     fn interrupts(&self) -> &Interrupts {
@@ -48,6 +56,10 @@ struct Broken(Interrupts);
 
 impl Asker for Broken {
     fn write_pages(&self, _: u64) -> bool {
+        panic!("on purpose")
+    }
+
+    fn write_all(&self, _: &[u64]) -> bool {
         panic!("on purpose")
     }
 
@@ -564,6 +576,39 @@ fn copy_to_a_file_that_waits_for_the_disk_is_durable() {
         assert_eq!(kept == data, durable, "{flags:o}");
         talk.finish();
     }
+}
+
+/// As often as there are such files, however often each is open.
+#[test]
+fn sync_of_the_root_has_the_pages_written_of_files_that_are_open_for_writing() {
+    let mut talk = Talk::new();
+    let sync = |talk: &mut Talk, node| {
+        let kernel = Writing::default();
+        let head = head(opcode::FSYNCDIR, node);
+        let reply = answer(&talk.server, &kernel, &head, &[0; 16], &mut talk.buffer, 0);
+        assert_eq!(reply, Some(Ok(0)));
+        kernel.1.into_inner()
+    };
+    assert_eq!(sync(&mut talk, ROOT_ID), 0);
+    let (first, handle) = talk.create(b"first\0");
+    talk.create(b"second\0");
+    for flags in [libc::O_RDONLY, libc::O_RDWR, libc::O_WRONLY] {
+        talk.ask(opcode::OPEN, first, &bytes([(flags as u64, 8)]), b"");
+    }
+    assert_eq!(sync(&mut talk, ROOT_ID), 2);
+    let made = talk.ask(opcode::MKDIR, ROOT_ID, &[0; 8], b"d\0");
+    assert_eq!(sync(&mut talk, u64_at(&made, 0)), 0);
+    talk.ask(
+        opcode::RELEASE,
+        first,
+        &bytes([(handle, 8), (0, 8), (0, 8)]),
+        b"",
+    );
+    assert_eq!(sync(&mut talk, ROOT_ID), 2);
+    // It does not say that all is durable where it is not.
+    let refused = talk.try_ask(opcode::FSYNCDIR, ROOT_ID, &[0; 16], b"");
+    assert_eq!(refused, Err(Errno(libc::EAGAIN)));
+    talk.finish();
 }
 
 #[test]
