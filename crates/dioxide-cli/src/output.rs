@@ -9,27 +9,33 @@ use dioxide::block::{self, file::Replacing};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Standard output.
 pub struct Out {
-    file: BufWriter<File>,
+    file: BufWriter<Descriptor>,
     terminal: bool,
+}
+
+/// That of standard output itself, and no copy: a mount closes what else is open.
+struct Descriptor;
+
+impl Write for Descriptor {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(io::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Out {
     /// Takes over standard output.
     pub fn stdout() -> Out {
-        let stdout = io::stdout();
-        let file = match stdout.as_fd().try_clone_to_owned() {
-            Ok(fd) => File::from(fd),
-            // Closed: what is written fails as it would have.
-            Err(_) => File::open("/dev/null").expect("/dev/null is there on every Linux"),
-        };
         Out {
-            file: BufWriter::with_capacity(1 << 16, file),
-            terminal: stdout.is_terminal(),
+            file: BufWriter::with_capacity(1 << 16, Descriptor),
+            terminal: io::stdout().is_terminal(),
         }
     }
 
