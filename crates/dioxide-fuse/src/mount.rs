@@ -129,9 +129,17 @@ impl MountPoint {
     /// somebody outside who ends the mount ([`Connection::unmount_by_force`]).
     ///
     /// # Errors
-    /// As [`sandbox::enter`].
-    pub fn confine(&self) -> Result<(), Error> {
-        sandbox::enter()
+    /// As [`sandbox::enter`]. The connection has ended then, and the image is closed; where the process can do nothing of the kind
+    /// any more, somebody outside unmounts ([`Connection::detach`]).
+    pub fn confine(self) -> Result<MountPoint, Error> {
+        match sandbox::enter() {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                drop(self.transport);
+                self.server.close()?;
+                Err(error)
+            }
+        }
     }
 
     /// Ends the mount from another thread.
@@ -310,6 +318,13 @@ impl Connection {
     pub fn unmount_by_force(&self) {
         self.write_back();
         if self.is_mounted() && detach(&self.dir, false).is_err() {
+            let _ = detach(&self.dir, true);
+        }
+    }
+
+    /// Unmounts, though files are open, and asks no server: there may be none that answers.
+    pub fn detach(&self) {
+        if self.is_mounted() {
             let _ = detach(&self.dir, true);
         }
     }

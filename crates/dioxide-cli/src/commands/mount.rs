@@ -7,6 +7,7 @@
 //! A server in a sandbox can neither unmount nor run a program that does, and one that is killed cannot do anything. For them another
 //! process, this program too, waits outside until it is told, or the server has ended: [`Outside`].
 
+use super::umount;
 use crate::args::MountArgs;
 use crate::failure::{Failure, Status, complain, without_number};
 use crate::interrupt;
@@ -98,7 +99,7 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
     // Before the mount, so that none that comes after it is missed.
     let signals =
         Signals::new(interrupt::signals()).map_err(|error| Failure::trouble("signals", error))?;
-    let mounted =
+    let mut mounted =
         MountPoint::mount(&args.image, &args.dir, &options).map_err(failed_with(&args.image))?;
     tell(args, mounted.warnings());
     let outside = Outside::start(args, &options, mounted.dir());
@@ -110,8 +111,8 @@ fn serve(args: &MountArgs) -> Result<Status, Failure> {
     let leaving = args.background.then(prepare_to_leave).transpose();
     let leaving = leaving.map_err(background)?;
     if options.sandbox {
-        mounted.confine().map_err(|error| {
-            outside.as_ref().inspect(|outside| outside.unmount());
+        mounted = mounted.confine().map_err(|error| {
+            outside.as_ref().inspect(|outside| outside.detach());
             failed(error)
         })?;
     }
@@ -173,9 +174,23 @@ impl Outside {
         command.spawn().map(Outside)
     }
 
-    /// Returns when it has done so.
+    /// Has it unmount what is served, and so have the kernel write what it holds.
     fn unmount(&self) {
-        let told = self.0.stdin.as_ref().map(|mut words| words.write_all(b"u"));
+        self.tell(umount::UNMOUNT);
+    }
+
+    /// Has it unmount what nobody serves.
+    fn detach(&self) {
+        self.tell(umount::DETACH);
+    }
+
+    /// Returns when it has done so.
+    fn tell(&self, word: u8) {
+        let told = self
+            .0
+            .stdin
+            .as_ref()
+            .map(|mut words| words.write_all(&[word]));
         if matches!(told, Some(Ok(()))) {
             // It says nothing, and ends.
             let end = self.0.stdout.as_ref();

@@ -16,6 +16,10 @@ const LOOK: Timespec = Timespec {
 };
 const DEAD_LOOKS: u32 = 2;
 
+/// Words for who waits outside: whether there is a server that answers while it unmounts.
+pub const UNMOUNT: u8 = b'u';
+pub const DETACH: u8 = b'd';
+
 /// Unmounts, and waits.
 pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
     if args.when_told {
@@ -57,7 +61,9 @@ fn when_told(args: &UmountArgs) -> Result<Status, Failure> {
             connection.iter().for_each(Connection::end);
         }
     }
-    match std::io::stdin().read(&mut [0]) {
+    let mut word = [0];
+    match std::io::stdin().read(&mut word) {
+        Ok(1) if word == [DETACH] => connection.iter().for_each(Connection::detach),
         Ok(1) => connection.iter().for_each(Connection::unmount_by_force),
         _ if args.or_dead => dioxide_fuse::unmount_dead(&args.dir),
         _ => {}

@@ -1,12 +1,15 @@
 //! A server in a sandbox.
 
-use crate::bed::{Bed, dioxide, is_mounted, limited, run, text};
+use crate::bed::{Bed, Point, dioxide, is_mounted, limited, run, text};
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, e2fsck_clean, pattern, soaks};
 use rustix::process::Signal;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
 
 /// What is said of every thread of a process.
 fn each_thread(pid: u32, wanted: &str) -> usize {
@@ -130,6 +133,45 @@ fn sandbox_for_an_image_that_a_thread_guards_is_refused_and_the_image_closed() {
     }
     let image = Image::builder().size(16 << 20).features("mmp").build();
     refused(&image, "sandbox", "multi-mount");
+}
+
+/// Runs `work` on a thread for which, and for whose programs, the kernel does not have a call.
+fn without<T: Send>(call: libc::c_long, work: impl FnOnce() -> T + Send) -> T {
+    let missing = SeccompAction::Errno(libc::ENOSYS as u32);
+    let rules = BTreeMap::from([(call, Vec::new())]);
+    let machine = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, missing, machine);
+    let filter = BpfProgram::try_from(filter.unwrap()).unwrap();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            apply_filter(&filter).unwrap();
+            work()
+        });
+        thread.join().expect("the filtered thread")
+    })
+}
+
+/// Nobody answers the kernel yet, so that whoever unmounts must not ask it for pages. Without `seccomp`, Landlock is in force by then.
+#[test]
+fn sandbox_that_cannot_be_entered_is_told_and_nothing_stays_mounted() {
+    need_fuse!();
+    for (call, why) in [
+        (libc::SYS_landlock_create_ruleset, "has no Landlock"),
+        (libc::SYS_seccomp, "sandbox: "),
+    ] {
+        let image = Image::builder().size(16 << 20).build();
+        let dir = Point::new();
+        let mut mount = Command::new("timeout");
+        mount.args(["-k", "1", "20", env!("CARGO_BIN_EXE_dioxide")]);
+        mount.args(["mount", "-f", "--sandbox"]);
+        mount.args([image.path(), dir.path()]);
+        let output = without(call, || mount.output().unwrap());
+        let said = text(output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(why), "{said}");
+        assert!(!is_mounted(dir.path()));
+        e2fsck_clean(image.path());
+    }
 }
 
 #[test]
