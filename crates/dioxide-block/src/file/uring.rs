@@ -71,6 +71,8 @@ pub(super) struct UringQueue {
     ready: Vec<Completion>,
     backlog: VecDeque<SlotId>,
     retry: VecDeque<u64>,
+    /// The last `submit` left SQEs in the submission ring.
+    left: bool,
     /// SQEs of operations written to the submission ring, since the ring was made.
     written: u64,
     /// And those whose completion was seen.
@@ -120,6 +122,7 @@ impl UringQueue {
             ready: Vec::with_capacity(depth as usize),
             backlog: VecDeque::with_capacity(depth as usize),
             retry: VecDeque::with_capacity(max_outstanding as usize),
+            left: false,
             written: 0,
             completed: 0,
             max_outstanding: u64::from(max_outstanding),
@@ -402,7 +405,7 @@ impl UringQueue {
     /// Submits what waited for room.
     #[inline(always)]
     fn submit_pumped(&mut self) {
-        if self.pump() {
+        if self.pump() || self.left {
             // An error shows again at the caller's next `submit`.
             let _ = self.submit();
         }
@@ -660,13 +663,19 @@ impl Queue for UringQueue {
 
     fn submit(&mut self) -> Result<()> {
         self.pump();
-        while !self.ring.submission().is_empty() {
+        let mut in_ring = self.ring.submission().len();
+        while in_ring > 0 {
             self.enter(0, None)?;
-            // More than the ring holds at once takes more than one call.
-            if !self.pump() {
+            // More than the ring holds at once takes more than one call, and so may what the kernel refuses.
+            let moved = self.pump();
+            let still = self.ring.submission().len();
+            if !moved && still >= in_ring {
                 break;
             }
+            in_ring = still;
         }
+        // The kernel's thread (SQPOLL) takes it in its own time; else it was short of memory, and whoever reaps tries again.
+        self.left = in_ring > 0 && !self.options.sqpoll;
         Ok(())
     }
 

@@ -330,7 +330,7 @@ impl Mount {
 
     fn apply(&self, writer: &Writer, inode: &Inode, set: &SetAttributes) -> Result<()> {
         let lists = match set.permissions {
-            Some(_) => self.xattr_credits(inode, 0),
+            Some(_) => self.xattr_credits(inode, self.access_list_len(inode)?),
             None => 0,
         };
         let mut handle = writer.begin(lists + INODE_CREDITS)?;

@@ -397,7 +397,7 @@ impl File {
     }
 
     #[inline]
-    fn write_request(
+    pub(crate) fn write_request(
         &self,
         memory: Memory,
         len: usize,

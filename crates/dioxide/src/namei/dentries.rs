@@ -161,6 +161,10 @@ impl Mount {
 
     /// The inode of a name.
     fn named(&self, dir: &Inode, name: &[u8], ino: Ino) -> Result<Arc<Inode>> {
+        // Whoever has the directory's names locked is about to lock those of what is in it.
+        if ino == dir.ino && !matches!(name, b"." | b"..") {
+            return Err(bad_entry(dir, name, ino, "the directory that it is in"));
+        }
         let inode = self.inode(ino)?;
         match inode.flags().contains(InodeFlags::EA_INODE) {
             true => Err(bad_entry(

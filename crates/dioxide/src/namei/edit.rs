@@ -309,7 +309,9 @@ impl Mount {
         let Sought::There(block, found) = self.find_in_blocks(dir, name)? else {
             return Ok(false);
         };
-        let (pblk, kind) = (block.pblk, known_kind(&block));
+        let kind = known_kind(&block);
+        let kind = kind.map_err(|error| Error::format(error, block.place(dir)))?;
+        let pblk = block.pblk;
         // Changed in place, since nobody has it.
         drop(block);
         modify(edit, dir, pblk, &kind, &mut |chain| change(chain, &found))?;
@@ -422,18 +424,24 @@ fn put_at(edit: &mut dyn Edit, dir: &Inode, room: &Room, new: &NewEntry<'_>) -> 
 }
 
 /// What a block is that a walk found a name in.
-fn known_kind(block: &Block) -> DirBlock {
-    let DirBlock { role, .. } = block.kind;
-    let as_role = |role| DirBlock { role, ..block.kind };
-    let known = match role {
-        Role::Any { first: true } => as_role(Role::Root),
-        Role::Any { first: false } => as_role(Role::Leaf),
-        _ => return block.kind,
+///
+/// # Errors
+/// It is nothing that keeps a checksum. Without checksums that does not matter.
+fn known_kind(block: &Block) -> dioxide_format::Result<DirBlock> {
+    let DirBlock { role, seed, .. } = block.kind;
+    let verified = |role| {
+        let kind = DirBlock { role, ..block.kind };
+        kind.verify(block.pblk, &block.bytes).map(|()| kind)
     };
     // The root of an index that makes no sense is none.
-    match known.verify(block.pblk, &block.bytes) {
-        Ok(()) => known,
-        Err(_) => block.kind,
+    let known = match role {
+        Role::Any { first: true } => verified(Role::Root).or_else(|_| verified(Role::Leaf)),
+        Role::Any { first: false } => verified(Role::Leaf),
+        _ => return Ok(block.kind),
+    };
+    match seed {
+        Some(_) => known,
+        None => Ok(known.unwrap_or(block.kind)),
     }
 }
 

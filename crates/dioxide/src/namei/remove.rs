@@ -126,6 +126,7 @@ impl Mount {
         if inode.file_type() != FileType::Directory {
             return Err(Error::NotADirectory(text()));
         }
+        self.check_is_in(dir, name, &inode)?;
         // Nothing is made in it from here on: it has no links then.
         let its_names = inode.names.write();
         if !self.is_empty_dir(&inode)? {
@@ -205,7 +206,9 @@ impl Mount {
         if credits > 0 {
             self.check_removal(writer, inode, credits)?;
         }
-        let at_once = is_last && !is_open && quiet && !self.has_attributes(inode);
+        // Who has been made shorter only in part is an orphan already.
+        let may_go = !self.has_attributes(inode) && !inode.is_cut_short();
+        let at_once = is_last && !is_open && quiet && may_go;
         Ok(Victim {
             inode,
             alone,

@@ -9,6 +9,7 @@ use super::create::{
     Blueprint, add_subdir, check_dir_changes, check_lives, check_new_name, is_in_step,
     remove_subdir,
 };
+use super::dentries::bad_entry;
 use super::dir::block::Room;
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use super::path::At;
@@ -136,6 +137,10 @@ impl Mount {
         {
             // Two names of one file: nothing happens.
             return Ok(());
+        }
+        self.check_is_in(&from.dir, from.name, &change.inode)?;
+        if let Some(other) = &change.other {
+            self.check_is_in(&to.dir, to.name, other)?;
         }
         // Who makes names in them may be about to write a copy of the block that has their `..`.
         let others = change.other.iter().filter(|_| mode == RenameMode::Exchange);
@@ -300,6 +305,18 @@ impl Mount {
         }
     }
 
+    /// Names are locked from a directory to one in it, so what is locked must be that. The caller has the names of `dir`, which
+    /// nothing leaves meanwhile.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn check_is_in(&self, dir: &Inode, name: &[u8], inode: &Arc<Inode>) -> Result<()> {
+        match is_dir(inode) && self.parent_beside_changes(inode)?.ino != dir.ino {
+            true => Err(bad_entry(dir, name, inode.ino, "whose '..' is another")),
+            false => Ok(()),
+        }
+    }
+
     /// The directory that '..' of another names. The caller has its names.
     fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
         let parent = self.find_entry(dir, b"..")?;
@@ -340,6 +357,7 @@ impl Mount {
         let whiteout_credits = plan.as_ref().map_or(0, |plan| {
             InodeAllocator::ALLOCATE_CREDITS + INODE_CREDITS + self.acl_credits(&plan.acls)
         });
+        self.read_old_names(change)?;
         let credits = named + 2 * REMOVE_NAME_CREDITS + 3 * INODE_CREDITS + victim_credits;
         let mut handle = writer.begin(credits + whiteout_credits)?;
         let whiteout = match &plan {
@@ -360,6 +378,21 @@ impl Mount {
             .map_err(|error| self.fail(error))?;
         self.finish_move(handle, change)?;
         Ok(fate)
+    }
+
+    /// Reads what is changed after the new name, when a read that fails would end the journal: the names may have come from
+    /// memory. The '..' of what moves was read already.
+    fn read_old_names(&self, change: &Move<'_>) -> Result<()> {
+        let (from, to) = (change.from, change.to);
+        for at in [Some(from), change.other.as_ref().map(|_| to)]
+            .into_iter()
+            .flatten()
+        {
+            if self.find_entry(&at.dir, at.name)?.is_none() {
+                return Err(name_is_gone(&at.dir));
+            }
+        }
+        Ok(())
     }
 
     fn plan_whiteout<'a>(&'a self, dir: &'a Inode, new: &'a NewFile) -> Result<Whiteout<'a>> {
@@ -503,6 +536,7 @@ impl Mount {
         let other = change.other.as_ref().expect("it was looked for");
         let (type_of_one, type_of_other) = (self.disk_type(inode)?, self.disk_type(other)?);
         let credits = 4 * REMOVE_NAME_CREDITS + 4 * INODE_CREDITS;
+        self.read_old_names(change)?;
         let mut handle = writer.begin(credits)?;
         let gone = || name_is_gone(&from.dir);
         if !self.redirect_name(&mut handle, &from.dir, from.name, other.ino, type_of_other)? {

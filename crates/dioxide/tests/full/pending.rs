@@ -125,7 +125,20 @@ fn append_without_a_block_for_its_map_shows_nothing_behind_a_hole() {
 // Its own read of the file keeps the thread from waiting for readers, and the write that fails from giving blocks back.
 #[test]
 fn failed_append_beside_a_read_of_its_own_takes_its_size_back() {
-    let image = filled(ext2(), &["filler"]);
+    for features in ["", "has_journal", "has_journal,orphan_file"] {
+        for removed in [false, true] {
+            failed_append(features, removed);
+        }
+    }
+}
+
+/// What it leaves behind the end goes with the file, if that is `removed`, or when the file system is closed.
+fn failed_append(features: &str, removed: bool) {
+    let builder = match features {
+        "" => ext2(),
+        features => ext2().features(features).args(&["-J", "size=1"]),
+    };
+    let image = filled(builder, &["filler"]);
     let policy = options().policy(Policy::Pre49Nolock);
     let (fs, sim) = open_held(&image, &policy);
     let filler = open(&fs, "filler");
@@ -158,6 +171,9 @@ fn failed_append_beside_a_read_of_its_own_takes_its_size_back() {
     assert_eq!(read.result.expect("a read"), 1024);
     assert!(read.buf.iter().all(|&byte| byte == 1));
     drop((queue, file, filler));
+    if removed {
+        fs.remove_file("/b").expect("it is there");
+    }
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }

@@ -1,9 +1,11 @@
 //! Damage with an aim: one field at a time, by debugfs, and the error that must come of it.
 
-use dioxide::{Error, Fs, MountOptions, OpenOptions};
+use dioxide::{Error, Fs, MountOptions, OpenOptions, RenameMode};
 use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// An image without checksums, so that what is set stays plausible, with the file `/f` of four
 /// blocks, the directories `/d/e`, and the symlink `/l`.
@@ -260,6 +262,53 @@ fn directory_linked_below_itself_is_corrupt() {
         "directory entry",
         "above it",
     );
+}
+
+/// Whoever removes or moves it has the directory's names locked, and would lock them once more.
+#[test]
+fn directory_that_is_an_entry_of_itself_or_of_another_is_corrupt_for_who_changes_it() {
+    let image = extents();
+    debugfs(
+        image.path(),
+        &["mkdir x", "link d d/self", "link d d/e/loop", "link x d/x2"],
+    );
+    let fs = open(&image);
+    let changed = within(move || {
+        let (there, old) = (RenameMode::Replace, "directory entry");
+        for (error, what) in [
+            (fs.remove_dir("/d/self"), "that it is in"),
+            (fs.rename("/d/self", "/x/y", there), "that it is in"),
+            (fs.rename("/x", "/d/self", there), "that it is in"),
+            (
+                fs.rename("/x", "/d/self", RenameMode::Exchange),
+                "that it is in",
+            ),
+            (fs.remove_dir("/d/e/loop"), "'..'"),
+            (fs.remove_dir("/d/x2"), "'..'"),
+            (fs.rename("/d/x2", "/d/x3", there), "'..'"),
+        ] {
+            assert_corrupt(&error.expect_err("no tree has it"), old, what);
+        }
+        fs.remove_dir("/x").expect("it is in the root");
+    });
+    changed.expect("nothing waits for itself");
+}
+
+/// What a thread comes to, if it does in time.
+fn within(work: impl FnOnce() + Send + 'static) -> Result<(), RecvTimeoutError> {
+    let (tell, told) = channel();
+    let thread = std::thread::spawn(move || {
+        work();
+        tell.send(()).expect("somebody waits");
+    });
+    let done = told.recv_timeout(Duration::from_secs(60));
+    match done {
+        Err(RecvTimeoutError::Disconnected) => {
+            thread.join().expect("it came to its end");
+            done
+        }
+        done => done,
+    }
 }
 
 #[test]

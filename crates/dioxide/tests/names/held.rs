@@ -2,7 +2,7 @@
 
 use crate::random_calls::open_fs;
 use dioxide::block::file::{self, FileOptions};
-use dioxide::block::sim::{FaultOp, Hold, SimDevice, SimSpec};
+use dioxide::block::sim::{Fault, FaultKind, FaultOp, Hold, SimDevice, SimSpec};
 use dioxide::block::{Buf, Device, Durability};
 use dioxide::{
     FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode, StatFs, XattrMode,
@@ -313,4 +313,33 @@ fn directory_whose_inherited_lists_have_no_room_leaves_nothing() {
     assert_eq!(fs.read_only(), None);
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
+}
+
+// The old name is known from memory, and its block is not: that it cannot be read is found before the new name is there.
+#[test]
+fn rename_whose_old_name_cannot_be_read_changes_nothing() {
+    let bed = Bed::new();
+    let fs = &bed.fs;
+    fs.metadata("/from/file").expect("it is there");
+    let place = bed.place_of("/from");
+    for mode in [RenameMode::Replace, RenameMode::Exchange] {
+        if mode == RenameMode::Exchange {
+            let options = OpenOptions::new().write(true).create(true);
+            drop(options.open(fs, "/to/file").expect("room"));
+            fs.sync().expect("a sync");
+        }
+        let block = place..place + u64::from(BLOCK);
+        let fault = bed.device.inject(Fault {
+            range: Some(block),
+            ..Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO))
+        });
+        let error = fs.rename("/from/file", "/to/file", mode);
+        let error = error.expect_err("the block cannot be read");
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+        assert_eq!(bed.device.hits(fault), Some(1));
+        assert_eq!(fs.read_only(), None);
+    }
+    fs.rename("/from/file", "/to/file", RenameMode::Replace)
+        .expect("it can be read again");
+    bed.end();
 }

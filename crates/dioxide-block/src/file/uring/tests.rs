@@ -162,6 +162,35 @@ fn older_rings_read_flush_and_wake() {
     }
 }
 
+/// Rings before Linux 5.18 stop at an entry that the kernel refuses.
+#[test]
+fn what_follows_a_refused_entry_is_submitted_too() {
+    let file = sparse();
+    let mut queue = over(&file, QueueOptions::default());
+    let plain = builders(&queue.options).pop().expect("a plain ring");
+    queue.ring = plain.build(4).unwrap();
+    register(&queue.ring, &queue.io, None).unwrap();
+    let refused = io_uring::opcode::Nop::new().build();
+    let refused = refused.flags(io_uring::squeue::Flags::BUFFER_SELECT);
+    // SAFETY: a `Nop` has no memory.
+    unsafe { queue.ring.submission().push(&refused.user_data(WAKER)) }.expect("room");
+    let segs = Segs::One(Seg {
+        device_offset: 0,
+        buf_offset: 0,
+        len: 512,
+    });
+    let buf = Buf::copy_of(&[7; 512]);
+    let kind = OpKind::Read;
+    queue.push(Op { kind, buf, segs }).expect("room");
+    queue.submit().unwrap();
+    assert!(queue.ring.submission().is_empty());
+    let mut done = Vec::new();
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while queue.reap(&mut done) == 0 {
+        assert!(std::time::Instant::now() < until, "it was left in the ring");
+    }
+}
+
 /// A pipe gives what is there, which is how a short transfer is had at will.
 #[test]
 fn short_transfer_is_issued_again_for_the_rest() {

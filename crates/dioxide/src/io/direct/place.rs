@@ -120,7 +120,11 @@ pub(super) fn prepare(request: &WriteRequest<'_>, pos: u64, facts: &WriteFacts) 
     if facts.extending {
         mount.finish_truncate(writer, inode)?;
     }
-    zero_gap(mount, inode, pos)
+    // Not by the size as it is now: a truncate beside it may have begun, which may fail yet.
+    match facts.starts_past_eof {
+        true => zero_gap(mount, inode, pos),
+        false => Ok(()),
+    }
 }
 
 /// A write that begins behind the last block of the file leaves a gap. What the last block holds behind

@@ -1,7 +1,10 @@
 //! The engine's behaviour under concurrency: the invariants of `dio-semantics` D that this slice
 //! has, each on a real image behind a simulated device that holds requests in flight.
 
+use crate::io::direct::lock::Guard;
 use crate::io::direct::policy::Policy;
+use crate::io::direct::write::{self, Memory};
+use crate::io::direct::{Wait, place};
 use crate::sync::slot::Slot;
 use crate::{
     Buf, Completion, CompletionMode, Error, File, Fs, MountOptions, OpenOptions, Queue,
@@ -923,6 +926,31 @@ fn truncate_under_way_lets_readers_go_on_and_keeps_appends_out() {
     drop(truncate);
     let appended = append.recv_timeout(SOON).expect("it goes on");
     assert!(matches!(appended, Ok(BLOCK)));
+    file.set_len(SIZE as u64).expect("room");
+}
+
+// Who was there before the truncate, and has not begun: the new end is not a gap of its making, and the truncate may fail yet.
+#[test]
+fn append_that_a_truncate_overtakes_before_it_begins_zeroes_nothing() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let (old, new) = (60 * BLOCK as u64, 4 * BLOCK as u64);
+    file.set_len(old).expect("a size");
+    read_often(&file);
+    let data = block(9);
+    let request = file.write_request(Memory::of_one(&data), BLOCK, old, Wait::Block);
+    let admitted = write::admit(&request).expect("a sound file");
+    assert!(matches!(admitted.guard, Guard::Shared(_)));
+    let truncate = file.inode.rwsem.beside_readers();
+    file.inode.count_cut();
+    file.inode.set_size(new);
+    place::prepare(&request, admitted.pos, &admitted.facts).expect("nothing to do");
+    file.inode.set_size(old);
+    file.inode.count_cut();
+    drop((truncate, admitted));
+    let mut buf = block(0);
+    assert!(matches!(file.read_at(&mut buf, new), Ok(BLOCK)));
+    assert_eq!(buf[..], block(5)[..]);
     file.set_len(SIZE as u64).expect("room");
 }
 

@@ -82,6 +82,10 @@ impl Mount {
             });
         }
         let default = self.list(dir, &DEFAULT)?;
+        // Before there is a name for what would not get it.
+        if let Some(list) = &default {
+            list.check()?;
+        }
         let is_dir = file_type == DiskType::Directory;
         let (mode, access, default) = acl::inherit(default.as_ref(), mode, umask, is_dir);
         Ok(Inherited {
@@ -110,6 +114,16 @@ impl Mount {
             }
         }
         Ok(())
+    }
+
+    /// How long the access list of a file is as an attribute's value, which `chmod` makes anew.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn access_list_len(&self, inode: &Inode) -> Result<usize> {
+        Ok(self
+            .value_by_key(inode, &ACCESS)?
+            .map_or(0, |list| list.len()))
     }
 
     /// Brings the access list, if there is one, in line with a mode that `chmod` sets; the mode itself

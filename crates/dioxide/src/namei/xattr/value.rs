@@ -11,7 +11,9 @@
 use super::area::Room;
 use super::change::Work;
 use super::key::Key;
-use crate::alloc::{BlockAllocator, Claim, Goal, InodeAllocator, InodeKind, NewInode, Request};
+use crate::alloc::{
+    BlockAllocator, Claim, Goal, InodeAllocator, InodeKind, NewInode, Request, Right,
+};
 use crate::inode::Inode;
 use crate::map::Run;
 use crate::map::tree::{self, Tree};
@@ -265,6 +267,12 @@ impl Work<'_, '_> {
     /// Makes an inode with a value.
     fn make_value(&mut self, value: &[u8]) -> Result<Ino> {
         let claims = self.claim_value(value)?;
+        // Its map may take a block too, and then the number is taken.
+        const IN_INODE: usize = 4;
+        let incompat = self.mount.sb.features().incompat;
+        if claims.len() > IN_INODE || !incompat.contains(Incompat::EXTENTS) {
+            drop(self.writer.blocks.reserve(1, Right::Map)?);
+        }
         let new = self
             .writer
             .inodes

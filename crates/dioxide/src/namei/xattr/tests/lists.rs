@@ -3,6 +3,7 @@
 use super::*;
 use crate::inode::Inode;
 use crate::namei::acl::Inherited;
+use crate::{NewFile, OpenOptions, SetAttributes};
 use dioxide_format::inode::FileType as DiskType;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 
@@ -102,6 +103,52 @@ fn lists_set_and_modes_changed_end_as_the_kernels_do() {
         kernel.unmount();
         e2fsck_clean(image.path());
     }
+}
+
+/// A list that lies in an inode of its own is made anew by `chmod`.
+#[test]
+fn mode_of_a_file_with_a_list_of_very_many_is_changed() {
+    let builder = Image::builder().size(16 << 20).block_size(1024);
+    let image = builder.features("ea_inode").build();
+    let fs = open(&image);
+    let options = OpenOptions::new().write(true).create(true);
+    drop(options.open(&fs, "/f").expect("room"));
+    let users = (0..1500).map(|user| (2, 6, 1000 + user));
+    let mut entries = vec![(1, 6, u32::MAX)];
+    entries.extend(users);
+    entries.extend([(4, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 4, u32::MAX)]);
+    let value = list(&entries);
+    let set = fs.set_xattr("/f", ACCESS, &value, XattrMode::Set);
+    set.expect("room");
+    let mode = SetAttributes::new().mode(0o600);
+    fs.set_attributes("/f", &mode).expect("credits");
+    assert_eq!(fs.read_only(), None);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+/// One that names users and has no mask: Linux does not take it, and nobody inherits it.
+#[test]
+fn default_list_that_linux_would_not_take_is_told_before_there_is_a_name() {
+    let image = Image::builder().size(16 << 20).build();
+    let bad = [
+        (1, 7, u32::MAX),
+        (2, 7, 1000),
+        (4, 5, u32::MAX),
+        (0x20, 5, u32::MAX),
+    ];
+    let host = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::write(host.path(), list(&bad)).expect("room");
+    let set = format!("ea_set -f {} d {DEFAULT}", host.path().display());
+    debugfs(image.path(), &["mkdir d", &set]);
+    let fs = open(&image);
+    let new = NewFile::new(0o755);
+    let error = fs.create_dir("/d/x", &new).expect_err("no such list");
+    assert_eq!(error.errno(), libc::EINVAL, "{error}");
+    assert_eq!(fs.read_only(), None);
+    fs.create_dir("/x", &new).expect("room");
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }
 
 fn umask() -> u16 {
