@@ -21,6 +21,8 @@ mod mutate;
 mod ops;
 #[path = "hostile/read_all.rs"]
 mod read_all;
+#[path = "hostile/shared.rs"]
+mod shared;
 #[path = "hostile/subjects.rs"]
 mod subjects;
 #[path = "hostile/write.rs"]

@@ -98,9 +98,10 @@ impl Checker<'_> {
             return false;
         }
         let taken = self.claims.claim(block..block + 1);
-        // Whoever had it first went through what is below.
-        tally.damaged |= taken;
-        !taken
+        // Whoever had it first went through what is below. What comes of half a map would not be true.
+        let stops = taken || self.is_cancelled();
+        tally.damaged |= stops;
+        !stops
     }
 
     fn map_run(&mut self, ino: Ino, run: Run, tally: &mut Tally) -> bool {

@@ -5,9 +5,9 @@ use super::Checker;
 use super::finding::{At, Code};
 use super::inodes::InodeInfo;
 use super::walk::{Seen, has_map, walk};
-use dioxide_format::inode::Inode;
 use dioxide_format::types::{Group, Ino};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Owners of a block that are told.
 const MOST_OWNERS: usize = 8;
@@ -20,6 +20,8 @@ impl Checker<'_> {
             return;
         }
         let mut owners = Owners::new();
+        // What this takes is not missing when directories are read.
+        let budget = self.budget;
         for group in (0..self.sb.group_count()).map(Group) {
             let first = self.inodes.first_of(group);
             let used: Vec<Ino> = (first..)
@@ -34,42 +36,50 @@ impl Checker<'_> {
                 self.find_shared(ino, &mut owners);
             }
         }
+        let is_spent = std::mem::replace(&mut self.budget, budget) == 0;
         // Half of the owners are not who claims a block.
-        if !self.is_cancelled() {
-            self.tell_owners(&owners);
+        if self.is_cancelled() {
+            return;
         }
+        if is_spent {
+            let text = "too much to read: not all owners of blocks that have several are told";
+            self.find(Code::NotChecked, At::default(), text);
+        }
+        self.tell_owners(&owners);
     }
 
     fn find_shared(&mut self, ino: Ino, owners: &mut Owners) {
         let Some((inode, _)) = self.read_inode(ino) else {
             return;
         };
-        let mut shared = Vec::new();
         if let Some(block) = inode.file_acl() {
-            shared.extend(self.claims.shared_in(block.0..block.0.saturating_add(1)));
+            self.own(ino, block.0..block.0.saturating_add(1), owners);
         }
-        if has_map(&inode) && ino != Ino::RESIZE {
-            self.shared_of_map(ino, &inode, &mut shared);
+        if !has_map(&inode) || ino == Ino::RESIZE {
+            return;
         }
-        for block in shared {
+        let context = self.walk_context(ino, &inode);
+        walk(&context, &inode, &mut |seen| match seen {
+            Seen::Node(block) => self.own(ino, block..block + 1, owners),
+            Seen::Run(run) => self.own(ino, run.blocks(), owners),
+            Seen::Bad(..) => true,
+        });
+    }
+
+    /// Notes an inode as the owner of those blocks that have several. Whether to go on.
+    fn own(&mut self, ino: Ino, blocks: Range<u64>, owners: &mut Owners) -> bool {
+        if !self.spend(1) || self.is_cancelled() {
+            return false;
+        }
+        let mut count = 0;
+        for block in self.claims.shared_in(blocks) {
+            count += 1;
             let owners = owners.entry(block).or_default();
             if owners.len() < MOST_OWNERS && owners.last() != Some(&ino) {
                 owners.push(ino);
             }
         }
-    }
-
-    fn shared_of_map(&mut self, ino: Ino, inode: &Inode, shared: &mut Vec<u64>) {
-        let context = self.walk_context(ino, inode);
-        walk(&context, inode, &mut |seen| {
-            let blocks = match &seen {
-                Seen::Node(block) => *block..*block + 1,
-                Seen::Run(run) => run.blocks(),
-                Seen::Bad(..) => return true,
-            };
-            shared.extend(self.claims.shared_in(blocks));
-            self.spend(1)
-        });
+        self.spend(count)
     }
 
     /// Blocks that follow each other and have the same owners are one finding.
