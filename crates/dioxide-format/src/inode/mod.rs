@@ -490,6 +490,16 @@ impl Inode {
             && (1..60).contains(&self.size())
     }
 
+    /// Whether `i_block` holds pointers to blocks: the map of a file, directory or symlink without extents.
+    pub fn has_pointers(&self) -> bool {
+        let kind = self.file_type();
+        let mapped = matches!(
+            kind,
+            Some(FileType::Regular | FileType::Directory | FileType::Symlink)
+        );
+        mapped && !self.uses_extents() && !self.has_inline_data() && !self.is_fast_symlink()
+    }
+
     /// Number of a character or block device; none for other inodes.
     pub fn device_number(&self) -> Option<DeviceNumber> {
         if !matches!(

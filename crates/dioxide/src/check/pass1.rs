@@ -221,6 +221,10 @@ impl Checker<'_> {
                 "has extents, without the feature",
             ),
             (
+                self.sb.cluster_ratio() > 1 && ino != Ino::RESIZE && inode.has_pointers(),
+                "has a map of pointers to blocks, with bigalloc",
+            ),
+            (
                 has(inline) && lacks(Incompat::INLINE_DATA),
                 "has inline data, without the feature",
             ),

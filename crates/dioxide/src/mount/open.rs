@@ -246,6 +246,12 @@ impl Mount {
         if !unknown.is_empty() {
             self.restrict(format!("dioxide cannot write with the features: {unknown}"));
         }
+        let features = self.sb.features();
+        let has_clusters = features.ro_compat.contains(RoCompat::BIGALLOC);
+        if has_clusters && !features.incompat.contains(Incompat::EXTENTS) {
+            // Linux mounts no such file system.
+            self.restrict("it has the feature bigalloc, and not the feature extents".into());
+        }
         if let Err(error) = self.sb.validate_hash_version() {
             let place = Place::default().at(SUPERBLOCK_OFFSET);
             self.restrict(Error::format(error, place).to_string());

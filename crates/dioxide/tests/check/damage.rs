@@ -894,6 +894,34 @@ fn damage_to_cluster_alignment_is_found() {
     one(&subject, "alignment", Code::ClusterAlignment, Agrees);
 }
 
+fn clustered() -> Subject {
+    let builder = Image::builder().size(64 << 20).block_size(4096);
+    let builder = builder.features("bigalloc,^metadata_csum,^has_journal");
+    Subject::new(builder.args(&["-N", "1024", "-C", "16384"]))
+}
+
+#[test]
+fn map_of_pointers_with_clusters_is_found() {
+    let subject = clustered();
+    let place = subject.blocks("tiny")[0];
+    subject.edit_inode(subject.ino("tiny"), |raw| {
+        put32(raw, 0x20, 0);
+        raw[0x28..0x64].fill(0);
+        put32(raw, 0x28, place as u32);
+    });
+    one(&subject, "pointers", Code::InodeFlags, Agrees);
+    let empty = clustered();
+    empty.edit_inode(
+        empty.ino("big/an-entry-with-a-name-of-some-length-0001"),
+        |raw| {
+            put32(raw, 0x20, 0);
+            raw[0x28..0x64].fill(0);
+        },
+    );
+    let why = "there is nothing yet; Linux writes to no such file";
+    one(&empty, "no pointers", Code::InodeFlags, Silent(why));
+}
+
 fn with_value_inode() -> (Subject, Ino) {
     let builder = Image::builder().size(24 << 20);
     let subject = Subject::new(builder.features("ea_inode,^metadata_csum"));

@@ -1,6 +1,6 @@
 //! Damage with an aim: one field at a time, by debugfs, and the error that must come of it.
 
-use dioxide::{Error, Fs, MountOptions, OpenOptions, RenameMode};
+use dioxide::{Error, FallocateMode, Fs, MountOptions, OpenOptions, RenameMode};
 use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -127,6 +127,66 @@ fn extent_onto_the_journal_is_corrupt() {
     let said = debugfs_query(image.path(), "bmap <8> 5");
     let error = error_of_reading(&image, &[&format!("sif f block[5] {}", said.trim())]);
     assert_corrupt(&error, "block map", "metadata");
+}
+
+/// With clusters, `/f` of so many blocks, which pointers lead to.
+fn pointers_with_clusters(blocks: usize) -> Image {
+    let image = Image::builder().size(64 << 20).block_size(4096);
+    let image = image.features("bigalloc,^metadata_csum");
+    let image = image.args(&["-C", "16384"]).build();
+    let host = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::write(host.path(), vec![7; blocks * 4096]).expect("a write");
+    debugfs(
+        image.path(),
+        &[format!("write {} f", host.path().display())],
+    );
+    let places = debugfs_query(image.path(), "blocks f");
+    let places: Vec<&str> = places.split_whitespace().collect();
+    assert_eq!(places.len(), blocks);
+    let mut requests = vec!["sif f flags 0".to_owned()];
+    for index in 0..12 {
+        let place = places.get(index).unwrap_or(&"0");
+        requests.push(format!("sif f block[{index}] {place}"));
+    }
+    debugfs(image.path(), &requests);
+    image
+}
+
+#[test]
+fn pointers_with_clusters_are_corrupt_and_are_not_written_to() {
+    type Change = fn(&dioxide::File) -> Result<(), Error>;
+    let changes: [(usize, Change); 2] = [
+        (1, |file| file.write_at(&[1; 16384], 65536).map(drop)),
+        (4, |file| file.allocate(FallocateMode::PunchHole, 0, 4096)),
+    ];
+    for (blocks, change) in changes {
+        let image = pointers_with_clusters(blocks);
+        let before = dumpe2fs(image.path());
+        let fs = open(&image);
+        let file = OpenOptions::new().write(true).open(&fs, "/f");
+        let error = file.and_then(|file| change(&file));
+        let error = error.expect_err("its clusters are not written to");
+        assert_corrupt(&error, "inode", "bigalloc");
+        let error = fs
+            .remove_file("/f")
+            .expect_err("its clusters are not freed");
+        assert_corrupt(&error, "inode", "bigalloc");
+        drop(fs);
+        let free = |text: &str| {
+            let rows = text.lines().filter(|row| row.contains("Free blocks:"));
+            rows.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(free(&before), free(&dumpe2fs(image.path())));
+    }
+}
+
+#[test]
+fn clusters_without_extents_are_only_read() {
+    let image = pointers_with_clusters(1);
+    debugfs(image.path(), &["feature -extent"]);
+    let fs = open(&image);
+    let why = fs.read_only().expect("read-only");
+    assert!(why.contains("bigalloc"), "{why}");
 }
 
 #[test]
