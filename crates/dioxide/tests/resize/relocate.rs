@@ -415,6 +415,36 @@ fn leaf_at_the_end_of_a_file_that_would_do_without_moves() {
     assert!(read == [block(0), vec![0; 1024], block(2)].concat());
 }
 
+/// A run of blocks over more groups than a transaction of a small journal has credits for, and very many runs.
+#[test]
+fn files_over_very_many_groups_move_in_pieces() {
+    let args = ["-g", "256", "-J", "size=1", "-O", "^resize_inode"];
+    let image = builder(64 * M, 1024).args(&args).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let make = |name| {
+        let made = dioxide::OpenOptions::new().write(true).create_new(true);
+        made.open(&fs, name).expect("a file")
+    };
+    let (filler, large, pieces) = (make("/filler"), make("/large"), make("/pieces"));
+    let allocate = dioxide::FallocateMode::Allocate;
+    filler.allocate(allocate, 0, 28 * M).expect("room");
+    for at in 0..20 {
+        let bytes = vec![at as u8 + 1; M as usize];
+        large.write_at(&bytes, at * M).expect("room");
+    }
+    pieces.write_at(&vec![7; 4 * M as usize], 0).expect("room");
+    for at in (0..4 * M).step_by(2048) {
+        let punch = dioxide::FallocateMode::PunchHole;
+        pieces.allocate(punch, at, 1024).expect("a hole");
+    }
+    drop((filler, large, pieces));
+    fs.remove_file("/filler").expect("it goes");
+    fs.close().expect("it closes");
+    let before = seen(image.path());
+    assert!(shrink(&image, 40 * M).contains("blocks"));
+    compare(&before, &image, 1024);
+}
+
 /// The block of the only leaf, from debugfs's list of a file's extents.
 fn leaf_of(listing: &str) -> u64 {
     let root = listing

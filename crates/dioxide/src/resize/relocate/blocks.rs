@@ -25,7 +25,7 @@ use dioxide_format::xattr::{self, XattrHeader};
 use dioxide_format::{indirect, orphan_file};
 use dioxide_journal::Edit;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 /// Bytes that are copied at once.
@@ -344,14 +344,17 @@ impl Mover<'_, '_, '_> {
 
     /// Chooses places for the clusters that are in the way; whether some are left for another transaction.
     fn choose(&mut self, map: &Map, moves: &mut Moves) -> bool {
-        let sb = &self.mount.sb;
-        let most = (self.writer.ample_credits().saturating_sub(OTHER_CREDITS)
-            / BlockAllocator::ALLOCATE_CREDITS) as usize;
-        // Those of the map are freed and taken too.
-        let most = most
-            .saturating_sub(2 * map.nodes.len().min(most / 4))
-            .max(4);
         let mut groups = HashSet::new();
+        for node in &map.nodes {
+            groups.extend(self.groups_of(&(*node..node + 1)));
+        }
+        // A node that is made anew may come to lie in any group. Something moves in any case.
+        let credits = self
+            .writer
+            .ample_credits()
+            .saturating_sub(OTHER_CREDITS + 1);
+        let most = (credits / BlockAllocator::FREE_CREDITS_PER_GROUP) as usize;
+        let most = most.saturating_sub(map.nodes.len()).max(groups.len() + 4);
         for extent in &map.extents {
             let end = (extent.pblk.0 + u64::from(extent.len)).next_multiple_of(self.ratio);
             let mut at = (extent.pblk.0 - extent.pblk.0 % self.ratio).max(self.limit);
@@ -360,21 +363,44 @@ impl Mover<'_, '_, '_> {
                     at += self.ratio;
                     continue;
                 }
-                if groups.len() + 4 > most {
+                // The new place may take as many groups as the old one.
+                let left = most - groups.len();
+                let from = self.fitting(at..end, &groups, left / 2);
+                if from.is_empty() {
                     return true;
                 }
-                let Some(run) = self.free.take(end - at) else {
+                let Some(run) = self.free.take(from.end - at) else {
                     return true;
                 };
-                let len = run.end - run.start;
-                for block in [at, at + len - 1, run.start, run.end - 1] {
-                    groups.insert(sb.group_of_block(Pblk(block.min(sb.blocks_count() - 1))));
+                groups.extend(self.groups_of(&(at..at + (run.end - run.start))));
+                let to = self.fitting(run.clone(), &groups, most - groups.len());
+                self.free.give(to.end..run.end);
+                if to.is_empty() {
+                    return true;
                 }
-                moves.add(at, len, run.start);
+                groups.extend(self.groups_of(&to));
+                let len = to.end - to.start;
+                moves.add(at, len, to.start);
                 at += len;
             }
         }
         false
+    }
+
+    /// The groups of a run, which may end behind the last cluster that is whole.
+    fn groups_of(&self, run: &Range<u64>) -> RangeInclusive<u32> {
+        let sb = &self.mount.sb;
+        let last = run.end.min(sb.blocks_count()) - 1;
+        let [first, last] = [run.start, last].map(|block| sb.group_of_block(Pblk(block)));
+        first.map_or(0, |group| group.0)..=last.map_or(0, |group| group.0)
+    }
+
+    /// As much from the start of a run on as takes no more than `most` groups that are not among those.
+    fn fitting(&self, run: Range<u64>, groups: &HashSet<u32>, most: usize) -> Range<u64> {
+        let mut new = self.groups_of(&run).filter(|group| !groups.contains(group));
+        let end = new.nth(most);
+        let end = end.map(|group| self.mount.sb.group_first_block(Group(group)).0);
+        run.start..end.map_or(run.end, |end| end.max(run.start))
     }
 
     /// Copies the blocks of a run that move.
@@ -484,9 +510,7 @@ impl Mover<'_, '_, '_> {
         let sb = &self.mount.sb;
         let mut groups = HashSet::new();
         for run in prepared.takes.iter().chain(&prepared.frees) {
-            let (first, last) = (run.start, run.end.min(sb.blocks_count()) - 1);
-            let ends = [first, last].map(|block| sb.group_of_block(Pblk(block)).map_or(0, |g| g.0));
-            groups.extend(ends[0]..=ends[1]);
+            groups.extend(self.groups_of(run));
         }
         let xattrs = prepared
             .xattrs
