@@ -29,6 +29,8 @@ pub const MAX_VALUE: u32 = 1 << 24;
 const CHECKSUM: std::ops::Range<usize> = 0x10..0x14;
 /// Index of names that start with `system.`; inline data is `data` there.
 pub const INDEX_SYSTEM: u8 = 7;
+/// `e_name_index` of the context of a file's encryption, which has the name `c`.
+pub const INDEX_ENCRYPTION: u8 = 9;
 
 layout! {
     /// Header of a block as it lies on disk.

@@ -9,7 +9,9 @@ use dioxide_format::features::Compat;
 use dioxide_format::inline_data::{self, InlineDir};
 use dioxide_format::inode::{FileType, Inode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
-use dioxide_format::xattr::{self, MAX_VALUE, XattrBlock, XattrEntry, XattrValue};
+use dioxide_format::xattr::{
+    self, INDEX_ENCRYPTION, MAX_VALUE, XattrBlock, XattrEntry, XattrValue,
+};
 use std::collections::{BTreeMap, HashMap};
 
 /// What inodes share, and how often they do.
@@ -56,6 +58,7 @@ impl Checker<'_> {
     pub(super) fn xattrs(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) -> Taken {
         let area = inode.in_inode_xattrs(raw);
         let parsed = xattr::parse_in_inode(area);
+        let is_readable = parsed.is_ok();
         let entries = match parsed {
             Ok(entries) => entries,
             Err(error) => {
@@ -64,6 +67,9 @@ impl Checker<'_> {
             }
         };
         let taken = self.judge_entries(&At::ino(ino), &entries, false);
+        if is_readable && inode.flags().contains(InodeFlags::ENCRYPT) {
+            self.judge_context(ino, inode, &entries);
+        }
         if inode.has_inline_data() {
             self.judge_inline(ino, inode, &entries);
         }
@@ -71,6 +77,30 @@ impl Checker<'_> {
             Some(block) => taken + self.xattr_block(ino, block),
             None => taken,
         }
+    }
+
+    /// An encrypted file says how, in an attribute in its inode or, without room there, in its block of attributes.
+    fn judge_context(&mut self, ino: Ino, inode: &Inode, entries: &[XattrEntry<'_>]) {
+        let mut is_right = context(entries).map(is_context);
+        if let (None, Some(block)) = (is_right, inode.file_acl()) {
+            // What is wrong with the block is told with that.
+            if !self.physical().contains(&block.0) {
+                return;
+            }
+            let Ok(bytes) = self.source.block(block.0) else {
+                return;
+            };
+            let Ok(parsed) = XattrBlock::parse(&bytes) else {
+                return;
+            };
+            is_right = context(&parsed.entries).map(is_context);
+        }
+        let (code, text) = match is_right {
+            Some(true) => return,
+            Some(false) => (Code::XattrInvalid, "the context of its encryption is none"),
+            None => (Code::InodeFlags, "is encrypted, without a context"),
+        };
+        self.find(code, At::ino(ino), text);
     }
 
     fn judge_inline(&mut self, ino: Ino, inode: &Inode, entries: &[XattrEntry<'_>]) {
@@ -274,6 +304,24 @@ impl Checker<'_> {
                 format!("the value has the hash {hash:#010x}, the inode says {stored:#010x}");
             self.find(Code::EaInode, At::ino(ino), text);
         }
+    }
+}
+
+/// The attribute that says how a file is encrypted.
+fn context<'e>(entries: &'e [XattrEntry<'_>]) -> Option<&'e XattrEntry<'e>> {
+    let is_context =
+        |entry: &&XattrEntry<'_>| entry.head.e_name_index == INDEX_ENCRYPTION && entry.name == b"c";
+    entries.iter().find(is_context)
+}
+
+/// Whether a context has the length that those of its version have. Of others nothing is known.
+fn is_context(entry: &XattrEntry<'_>) -> bool {
+    match entry.bytes() {
+        None => true,
+        Some([]) => false,
+        Some(value @ [1, ..]) => value.len() == 28,
+        Some(value @ [2, ..]) => value.len() == 40,
+        Some(_) => true,
     }
 }
 

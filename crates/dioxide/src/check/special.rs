@@ -429,11 +429,11 @@ impl Checker<'_> {
         let backups = self.sb.backup_groups().count() as u64;
         let ratio = u64::from(self.sb.cluster_ratio());
         let reserved = u64::from(self.sb.reserved_gdt_blocks());
-        let blocks = (1 + reserved * (1 + backups)) * if ratio > 1 { ratio } else { 1 };
+        let blocks = (1 + reserved * (1 + backups)) * ratio;
         let huge = self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
         let stored = inode.sectors(huge, self.sb.block_size());
         let sectors = (blocks + xattr_blocks) * u64::from(self.sb.block_size() / 512);
-        if stored != sectors && ratio == 1 {
+        if stored != sectors {
             let text = format!("i_blocks is {stored}, {sectors} are in use");
             self.find(Code::InodeBlocks, At::ino(Ino::RESIZE), text);
         }

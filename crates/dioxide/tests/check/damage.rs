@@ -475,6 +475,22 @@ fn pointer(subject: &Subject, path: &str, index: usize) -> u64 {
     get32(&raw, 0x28 + 4 * index).into()
 }
 
+/// Counts one more block as that of the symlink.
+fn use_next_block_of_slow(subject: &Subject) -> u64 {
+    let free = debugfs(subject.path(), &["ffb 1"]);
+    let (_, free) = free.split_once("found: ").expect("Free blocks found: ...");
+    let next = free
+        .split_whitespace()
+        .next()
+        .and_then(|word| word.parse().ok());
+    let next = next.expect("a free block");
+    debugfs(
+        subject.path(),
+        &[&format!("setb {next}"), "sif slow blocks 4"],
+    );
+    next
+}
+
 /// Images without checksums and extents.
 const PLAIN: &[Case] = &[
     ("pointer outside", Code::BlockRange, Agrees, |s| {
@@ -498,6 +514,14 @@ const PLAIN: &[Case] = &[
     ),
     ("map that leads to itself", Code::BlockLoop, Agrees, |s| {
         point(s, "file", 13, pointer(s, "file", 12));
+    }),
+    ("symlink of two blocks", Code::SymlinkInvalid, Agrees, |s| {
+        point(s, "slow", 1, use_next_block_of_slow(s));
+    }),
+    ("symlink with a table", Code::SymlinkInvalid, Agrees, |s| {
+        let next = use_next_block_of_slow(s);
+        s.edit_block(next, |block| block.fill(0));
+        point(s, "slow", 12, next);
     }),
     ("hole in a directory", Code::DirHole, Agrees, |s| {
         point(s, "big", 3, 0)
@@ -703,6 +727,49 @@ const EXTENTS: &[Case] = &[
     ("node outside", Code::ExtentRange, Agrees, |s| {
         edit_root(s, "pieces", |root| root[19] = 0x7F)
     }),
+    ("symlink of two blocks", Code::SymlinkInvalid, Agrees, |s| {
+        use_next_block_of_slow(s);
+        edit_root(s, "slow", |root| root[16] = 2);
+    }),
+    (
+        "symlink of two extents",
+        Code::SymlinkInvalid,
+        Agrees,
+        |s| {
+            let next = use_next_block_of_slow(s);
+            edit_root(s, "slow", |root| {
+                root[2] = 2;
+                root[24] = 1;
+                root[28] = 1;
+                put32(root, 32, next as u32);
+            });
+        },
+    ),
+    ("symlink with a leaf", Code::SymlinkInvalid, Agrees, |s| {
+        let next = use_next_block_of_slow(s);
+        let raw = s.read(s.at_inode(s.ino("slow")), 128);
+        s.edit_block(next, |block| {
+            block[..24].copy_from_slice(&raw[0x28..0x28 + 24]);
+            block[4] = 84;
+        });
+        edit_root(s, "slow", |root| {
+            root[6] = 1;
+            put32(root, 16, next as u32);
+            put32(root, 20, 0);
+        });
+    }),
+    ("symlink with room", Code::SymlinkInvalid, Agrees, |s| {
+        s.edit_inode(s.ino("slow"), |raw| put32(raw, 4, 59));
+        s.edit_block(s.blocks("slow")[0], |block| block[59..].fill(0));
+    }),
+    (
+        "fast symlink with extents",
+        Code::SymlinkInvalid,
+        Agrees,
+        |s| {
+            s.debugfs("sif fast flags 0x80000");
+        },
+    ),
     ("start of an index", Code::ExtentIndexStart, Agrees, |s| {
         s.edit_block(node_of(s, "pieces"), |node| node[12] = 1);
         // The first extent now is where the second was.
@@ -920,6 +987,69 @@ fn map_of_pointers_with_clusters_is_found() {
     );
     let why = "there is nothing yet; Linux writes to no such file";
     one(&empty, "no pointers", Code::InodeFlags, Silent(why));
+}
+
+#[test]
+fn block_count_of_the_resize_inode_with_clusters_is_found() {
+    let subject = clustered();
+    assert!(subject.sb.features().compat.contains(Compat::RESIZE_INODE));
+    subject.debugfs("sif <7> blocks 2");
+    one(&subject, "resize inode", Code::InodeBlocks, Agrees);
+    // Several groups, some with copies of descriptors.
+    let image = Image::builder().size(2 << 30).block_size(1024);
+    let image = image
+        .features("bigalloc")
+        .args(&["-N", "4096", "-C", "16384"]);
+    let found = report(image.build().path());
+    assert!(found.is_clean(), "{:#?}", found.findings);
+}
+
+/// The context says how; debugfs has no name for the attribute, which is put in place of another.
+#[test]
+fn encryption_without_its_context_is_found() {
+    let subject = of("encrypt");
+    let encrypt = |subject: &Subject, path: &str| {
+        subject.edit_inode(subject.ino(path), |raw| {
+            put32(raw, 0x20, get32(raw, 0x20) | 0x800);
+        });
+    };
+    for path in ["file", "dir", "fast", "slow", "pipe"] {
+        let victim = Subject {
+            image: subject.image.copy(),
+            sb: subject.sb.clone(),
+        };
+        encrypt(&victim, path);
+        one(&victim, path, Code::InodeFlags, Agrees);
+    }
+    for (version, len, code) in [
+        (1, 28, None),
+        (2, 40, None),
+        (1, 40, Some(Code::XattrInvalid)),
+        (2, 28, Some(Code::XattrInvalid)),
+        (3, 28, None),
+    ] {
+        let victim = Subject {
+            image: subject.image.copy(),
+            sb: subject.sb.clone(),
+        };
+        let host = tempfile::NamedTempFile::new().expect("a file");
+        let context: Vec<u8> = std::iter::once(version).chain(4..len + 3).collect();
+        std::fs::write(host.path(), context).expect("a value");
+        victim.debugfs(&format!("ea_set -f {} file user.c", host.path().display()));
+        // The first entry in the inode.
+        victim.edit_inode(victim.ino("file"), |raw| raw[128 + 32 + 4 + 1] = 9);
+        encrypt(&victim, "file");
+        let name = format!("version {version}, {len} bytes");
+        match code {
+            Some(code) => one(&victim, &name, code, Agrees),
+            None => {
+                let found = report(victim.path());
+                assert!(found.is_clean(), "{name}: {:#?}", found.findings);
+                let (status, text) = e2fsck(victim.path());
+                assert_eq!(status, 0, "{name}: {text}");
+            }
+        }
+    }
 }
 
 fn with_value_inode() -> (Subject, Ino) {
