@@ -9,12 +9,12 @@ use dioxide_format::dir::DirEntry;
 use dioxide_format::htree::{DxEntries, DxNode, HashVersion, hash};
 use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Lblk;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// What the index says of a block of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Nothing.
-    Unknown,
     /// Part of the index.
     Node,
     /// Names with hashes from the one to the other, both included.
@@ -23,7 +23,8 @@ enum Role {
 
 /// An index, block by block.
 pub(super) struct Index {
-    roles: Vec<Role>,
+    /// Of blocks that are there and that it leads to.
+    roles: HashMap<u32, Role>,
     /// Where names cannot be hashed (folded, encrypted), none.
     version: Option<HashVersion>,
 }
@@ -37,7 +38,7 @@ struct Part {
 
 impl Index {
     pub(super) fn is_node(&self, lblk: Lblk) -> bool {
-        self.roles.get(lblk.0 as usize) == Some(&Role::Node)
+        self.roles.get(&lblk.0) == Some(&Role::Node)
     }
 }
 
@@ -48,10 +49,9 @@ impl Checker<'_> {
         let odd = InodeFlags::CASEFOLD.0 | InodeFlags::ENCRYPT.0;
         let version = root.hash_version(self.sb.hash_is_unsigned()).ok();
         let mut index = Index {
-            roles: vec![Role::Unknown; dir.blocks as usize],
+            roles: HashMap::from([(0, Role::Node)]),
             version: version.filter(|_| dir.inode.flags().0 & odd == 0),
         };
-        index.roles[0] = Role::Node;
         let levels = root.indirect_levels();
         let mut parts = self.children(dir, &root.entries, levels, (0, u32::MAX), Lblk(0));
         while let Some(part) = parts.pop() {
@@ -103,24 +103,30 @@ impl Checker<'_> {
     /// Notes what a block is; what is below it.
     fn part(&mut self, dir: &Dir, index: &mut Index, part: &Part) -> Vec<Part> {
         let lblk = part.block;
-        let Some(role) = index.roles.get_mut(lblk.0 as usize) else {
+        if lblk.0 >= dir.blocks {
             let text = format!("the index leads to block {lblk} of {}", dir.blocks);
             self.find(Code::HtreeReference, dir.place(), text);
             return Vec::new();
-        };
-        if *role != Role::Unknown {
-            let text = format!("the index leads to block {lblk} twice");
-            self.find(Code::HtreeReference, dir.place(), text);
-            return Vec::new();
         }
-        if part.level == 0 {
-            *role = Role::Leaf(part.hashes.0, part.hashes.1);
-            return Vec::new();
-        }
-        *role = Role::Node;
+        // A hole is told with the others.
         let Some(place) = place_of(&dir.runs, lblk) else {
             return Vec::new();
         };
+        let role = match part.level {
+            0 => Role::Leaf(part.hashes.0, part.hashes.1),
+            _ => Role::Node,
+        };
+        match index.roles.entry(lblk.0) {
+            Entry::Vacant(entry) => entry.insert(role),
+            Entry::Occupied(_) => {
+                let text = format!("the index leads to block {lblk} twice");
+                self.find(Code::HtreeReference, dir.place(), text);
+                return Vec::new();
+            }
+        };
+        if part.level == 0 {
+            return Vec::new();
+        }
         let Ok(bytes) = self.source.block(place) else {
             return Vec::new();
         };
@@ -138,7 +144,7 @@ impl Checker<'_> {
     pub(super) fn judge_hash(&mut self, dir: &Dir, lblk: Lblk, entry: &DirEntry<'_>, at: &At) {
         let Some(index) = &dir.index else { return };
         let (Some(version), Some(Role::Leaf(first, last))) =
-            (index.version, index.roles.get(lblk.0 as usize))
+            (index.version, index.roles.get(&lblk.0))
         else {
             return;
         };
@@ -152,15 +158,13 @@ impl Checker<'_> {
         }
     }
 
-    /// Blocks to which nothing leads.
+    /// Blocks that are there, and to which nothing leads.
     pub(super) fn judge_index(&mut self, dir: &Dir) {
         let Some(index) = &dir.index else { return };
-        let lost: Vec<usize> = (0..index.roles.len())
-            .filter(|lblk| index.roles[*lblk] == Role::Unknown)
-            .collect();
-        for lblk in lost {
+        let mapped = dir.mapped.iter().cloned().flatten();
+        for lblk in mapped.filter(|lblk| !index.roles.contains_key(lblk)) {
             let text = format!("the index does not lead to block {lblk}");
-            let at = self.index_place(dir, Lblk(lblk as u32));
+            let at = self.index_place(dir, Lblk(lblk));
             self.find(Code::HtreeReference, at, text);
         }
     }

@@ -13,6 +13,7 @@ use dioxide_format::types::{Ino, Lblk};
 use dioxide_format::xattr;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 /// A directory that is being read.
 pub(super) struct Dir {
@@ -20,6 +21,8 @@ pub(super) struct Dir {
     pub(super) inode: Inode,
     pub(super) runs: Vec<Run>,
     pub(super) blocks: u32,
+    /// Those of the blocks that are there: the others may be very many, and nothing takes memory or time for them.
+    pub(super) mapped: Vec<Range<u32>>,
     /// Two hashes of each name.
     names: HashSet<(u64, u64)>,
     hashers: [RandomState; 2],
@@ -36,6 +39,20 @@ impl Dir {
     pub(super) fn place(&self) -> At {
         At::ino(self.ino)
     }
+}
+
+/// The parts of the first blocks of a directory that runs map, in order.
+fn mapped_of(runs: &[Run], blocks: u32) -> Vec<Range<u32>> {
+    let mut mapped: Vec<Range<u32>> = Vec::new();
+    for run in runs {
+        let end = (run.lblk + run.len).min(blocks.into()) as u32;
+        let before = mapped.last().map_or(0, |part| part.end);
+        let start = run.lblk.max(before.into()).min(end.into()) as u32;
+        if start < end {
+            mapped.push(start..end);
+        }
+    }
+    mapped
 }
 
 impl Checker<'_> {
@@ -67,7 +84,9 @@ impl Checker<'_> {
         let mapped = runs.iter().map(|run| run.lblk + run.len).max();
         // A size that goes far past the map is a finding of pass 1.
         let blocks = blocks.min(mapped.unwrap_or(0)).min(u32::MAX.into()) as u32;
-        if !self.spend(blocks.into()) {
+        let mapped = mapped_of(&runs, blocks);
+        let count = mapped.iter().map(|part| u64::from(part.end - part.start));
+        if !self.spend(count.sum()) {
             let text = "too much to read: directories share their blocks";
             return self.find(Code::NotChecked, At::ino(ino), text);
         }
@@ -76,6 +95,7 @@ impl Checker<'_> {
             inode,
             runs,
             blocks,
+            mapped,
             names: HashSet::new(),
             hashers: [RandomState::new(), RandomState::new()],
             index: None,
@@ -86,16 +106,39 @@ impl Checker<'_> {
         if dir.inode.flags().contains(InodeFlags::INDEX) && blocks > 0 {
             dir.index = self.index(&dir);
         }
-        for lblk in (0..blocks).map(Lblk) {
-            self.directory_block(&mut dir, lblk);
+        let mut end = 0;
+        for part in dir.mapped.clone() {
+            self.judge_hole(&dir, end..part.start);
+            end = part.end;
+            for lblk in part.map(Lblk) {
+                if self.is_cancelled() {
+                    return;
+                }
+                self.directory_block(&mut dir, lblk);
+            }
         }
         self.judge_index(&dir);
     }
 
+    fn judge_hole(&mut self, dir: &Dir, blocks: Range<u32>) {
+        let text = match blocks.len() {
+            0 => return,
+            1 => format!("block {} of the directory is a hole", blocks.start),
+            _ => {
+                let last = blocks.end - 1;
+                format!(
+                    "blocks {} to {last} of the directory are a hole",
+                    blocks.start
+                )
+            }
+        };
+        self.find(Code::DirHole, dir.place(), text);
+    }
+
     fn directory_block(&mut self, dir: &mut Dir, lblk: Lblk) {
+        // The runs of a damaged map may overlap.
         let Some(run) = run_of(&dir.runs, lblk) else {
-            let text = format!("block {lblk} of the directory is a hole");
-            return self.find(Code::DirHole, dir.place(), text);
+            return;
         };
         let place = run.pblk + u64::from(lblk.0) - run.lblk;
         let at = dir.place().in_block(place);
@@ -274,6 +317,7 @@ impl Checker<'_> {
             inode: inode.clone(),
             runs: Vec::new(),
             blocks: 0,
+            mapped: Vec::new(),
             names: HashSet::new(),
             hashers: [RandomState::new(), RandomState::new()],
             index: None,
