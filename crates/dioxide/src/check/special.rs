@@ -9,6 +9,7 @@ use super::source::Source;
 use super::superblock;
 use super::walk::runs_of;
 use crate::mount::log::{LIES_ELSEWHERE, external, is_elsewhere};
+use crate::txn::orphan::FILE_BLOCKS;
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_format::features::{Compat, RoCompat};
@@ -301,12 +302,26 @@ impl Checker<'_> {
             let text = format!("i_size is {size}, no whole blocks");
             self.find(Code::OrphanFile, At::ino(ino), text);
         }
+        let blocks = size.div_ceil(self.sb.block_size().into());
+        if blocks > FILE_BLOCKS {
+            // Neither is it read when the file system is mounted.
+            let text = format!("it has {blocks} blocks, and {FILE_BLOCKS} at most are read");
+            return self.find(Code::OrphanFile, At::ino(ino), text);
+        }
         let ranges = match self.whole_file(ino, &inode) {
             Ok(ranges) => ranges,
             Err(text) => return self.find(Code::OrphanFile, At::ino(ino), text),
         };
+        let there: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        if there > blocks {
+            let text = format!("i_size is {size}, and it has {there} blocks");
+            self.find(Code::OrphanFile, At::ino(ino), text);
+        }
         let mut count = 0;
-        for block in ranges.into_iter().flatten() {
+        for block in ranges.into_iter().flatten().take(blocks as usize) {
+            if self.is_cancelled() {
+                return;
+            }
             count += self.orphan_block(ino, &inode, block);
         }
         if count > 0 && !present {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub(crate) const ORPHAN_CREDITS: u32 = 1 + INODE_CREDITS;
 
 /// Most blocks that an orphan file may have.
-const FILE_BLOCKS: u64 = 1 << 15;
+pub(crate) const FILE_BLOCKS: u64 = 1 << 15;
 
 /// The orphans of a mount.
 #[derive(Debug)]

@@ -851,6 +851,28 @@ fn damage_to_orphan_file_is_found() {
     one(&subject, "orphan file", Code::OrphanFile, Agrees);
 }
 
+/// Blocks behind its size are no orphans, and a file that is too large is not read: it could lead to few blocks very often.
+#[test]
+fn orphan_file_is_read_as_far_as_its_size_and_the_limit() {
+    let subject = of("orphan_file,^metadata_csum");
+    let ino = subject.sb.orphan_file_inum().expect("a file");
+    let last = *subject.blocks(&format!("<{ino}>")).last().expect("a block");
+    let size = subject.blocks(&format!("<{ino}>")).len() as u32 - 1;
+    subject.edit_inode(ino, |raw| put32(raw, 4, size << 10));
+    subject.edit_block(last, |block| block[..4].fill(0x7F));
+    one(&subject, "behind the end", Code::OrphanFile, Agrees);
+    let found = report(subject.path());
+    let told: Vec<_> = found.findings.iter().map(|f| &f.text[..]).collect();
+    let text = format!("i_size is {}, and it has {} blocks", size << 10, size + 1);
+    assert_eq!(told, [text]);
+
+    let builder = Image::builder().size(64 << 20).block_size(1024);
+    let builder = builder.features("orphan_file,^metadata_csum");
+    let subject = Subject::new(builder.extended("orphan_file_size=33M"));
+    let why = "Linux mounts no such file system";
+    one(&subject, "too large", Code::OrphanFile, Silent(why));
+}
+
 #[test]
 fn damage_to_inline_data_is_found() {
     let subject = of("inline_data,^metadata_csum");
