@@ -126,7 +126,7 @@ fn move_backups(sb: &SuperBlock, new: &mut SuperBlock) {
         if old_last == 0 {
             first = 1;
         }
-        if old_last == 0 || second != 0 {
+        if old_last < 2 && last > 1 || second != 0 {
             second = last;
         }
     } else if last < old_last {

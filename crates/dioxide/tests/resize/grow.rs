@@ -18,6 +18,8 @@ const SETS: &[(&str, u32, u64, u64)] = &[
     ("-O ^64bit", 1024, 100, 300),
     ("-O sparse_super2", 1024, 60, 300),
     ("-O sparse_super2", 1024, 7, 60),
+    ("-O sparse_super2", 1024, 7, 14),
+    ("-O sparse_super2", 1024, 14, 30),
     ("-O ^sparse_super,^resize_inode", 1024, 60, 120),
     ("-O ^has_journal", 1024, 60, 200),
     ("-O meta_bg,^resize_inode", 1024, 100, 500),
