@@ -5,10 +5,12 @@
 //! would be taken all the same.
 
 use super::blocks::{BlockAllocator, Run};
+use super::groups::View;
 use super::inodes::{Change, InodeAllocator};
 use super::space::Right;
 use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
+use dioxide_format::group_desc::INODE_ZEROED;
 use dioxide_format::types::{Group, Ino};
 use dioxide_journal::Edit;
 
@@ -45,7 +47,20 @@ impl InodeAllocator {
         Ok(bitmap::get(view.bits(), index as usize))
     }
 
-    /// Makes a free inode used. Changes [`ALLOCATE_CREDITS`](Self::ALLOCATE_CREDITS) metadata blocks.
+    /// How many blocks of its table [`InodeAllocator::take_given`] of an inode makes zeros before that of the inode. Blocks on
+    /// the device for a bitmap that is not cached.
+    ///
+    /// # Errors
+    /// As [`InodeAllocator::is_used`].
+    pub(crate) fn blocks_before(&self, edit: &dyn Edit, ino: Ino) -> Result<u32> {
+        let (group, index) = self.place_of(ino)?;
+        let mut state = self.slot(group).inodes.lock();
+        let view = self.view(edit, group, &mut state)?;
+        Ok(self.never_written(&view, index).count() as u32)
+    }
+
+    /// Makes a free inode used. Changes [`ALLOCATE_CREDITS`](Self::ALLOCATE_CREDITS) metadata blocks, and those
+    /// of [`InodeAllocator::blocks_before`].
     ///
     /// # Errors
     /// As [`InodeAllocator::is_used`]; [`Error::Corrupt`] for one that is in use.
@@ -63,10 +78,33 @@ impl InodeAllocator {
             directory,
         };
         self.write(edit, group, &mut state, &view, &change)?;
+        // From now on a check looks at all that lies before the inode.
+        self.never_written(&view, index)
+            .try_for_each(|index| self.clear_table_block(edit, &view.desc, index))?;
         match self.alone(view.bits(), index) {
             true => self.clear_table_block(edit, &view.desc, index),
             false => Ok(()),
         }
+    }
+
+    /// The first inode of each block of the table that lies before that of an inode and behind all that were ever used: what is
+    /// in them may be anything, unless the table was zeroed.
+    fn never_written(&self, view: &View, index: u32) -> impl Iterator<Item = u32> {
+        let (sb, desc) = (self.sb(), &view.desc);
+        let per_block = sb.block_size() / sb.inode_size() as u32;
+        let unused = match view.fresh {
+            true => sb.inodes_per_group(),
+            false => desc.itable_unused().min(sb.inodes_per_group()),
+        };
+        let is_known = !sb.features().group_csum() || self.groups().has_flag(desc, INODE_ZEROED);
+        let ever_used = match is_known {
+            true => index,
+            false => sb.inodes_per_group() - unused,
+        };
+        (ever_used.next_multiple_of(per_block)..index / per_block * per_block)
+            .step_by(per_block as usize)
+            .filter(|first| !bitmap::get(view.bits(), *first as usize))
+            .filter(|first| self.alone(view.bits(), *first))
     }
 
     fn place_of(&self, ino: Ino) -> Result<(Group, u32)> {

@@ -7,7 +7,7 @@ use dioxide::format::journal::fast_commit::Record;
 use dioxide::{Fs, MountOptions};
 use dioxide_journal::log::{Log, LogMap, fast_commit_area};
 use dioxide_journal::recovery::{FileSystem, Recovery};
-use dioxide_testkit::{Image, Mount};
+use dioxide_testkit::{Dir, Image, Mount};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::ops::Range;
@@ -37,6 +37,20 @@ pub fn empty(features: &str) -> Image {
         .build()
 }
 
+/// An empty file system that uses fast commits, where there was something else before, and whose inode tables were not
+/// written but for what is in use.
+pub fn over_garbage() -> Image {
+    let image = Image::blank(Dir::Tmpfs, SIZE);
+    fs::write(image.path(), vec![0xFF; SIZE as usize]).expect("room");
+    let mut tool = Command::new("mke2fs");
+    tool.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-N", "2048"]);
+    tool.args(["-O", "fast_commit", "-J", "size=8,fast_commit_size=512"]);
+    tool.args(["-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=0"]);
+    let status = tool.arg(image.path()).status();
+    assert!(status.expect("mke2fs of e2fsprogs").success());
+    image
+}
+
 /// What a crash leaves of a file system: `before` was committed in full, and `during`, which syncs what
 /// it does, was not if the kernel could help it. What `during` returns is held until the crash.
 pub fn crashed<T>(
@@ -49,12 +63,21 @@ pub fn crashed<T>(
     if features.contains("quota") {
         debugfs_write(image.path(), "feature -quota");
     }
-    let mount = Mount::ext4(image.path(), "commit=300");
+    crashed_on(&image, before, during)
+}
+
+/// [`crashed`], of a file system that is there.
+pub fn crashed_on<T>(
+    image: &Image,
+    before: impl FnOnce(&Path),
+    during: impl FnOnce(&Path) -> T,
+) -> Image {
+    let mount = Mount::ext4(image.path(), "commit=300,noinit_itable");
     before(mount.path());
     let sync = Command::new("sync").arg("-f").arg(mount.path()).status();
     assert!(sync.expect("sync of coreutils").success());
     let held = during(mount.path());
-    let copy = moment(&image);
+    let copy = moment(image);
     drop(held);
     mount.unmount();
     copy

@@ -1,6 +1,8 @@
 //! Records that Linux does not write so, made from others.
 
-use super::area::{Tlv, area, crashed, fsync, records, replayed, seal, tlvs};
+use super::area::{
+    Tlv, area, crashed, crashed_on, fsync, over_garbage, records, replayed, seal, tlvs,
+};
 use super::walk::by_dioxide;
 use dioxide::format::journal::fast_commit::Record;
 use dioxide::{Fs, MountOptions};
@@ -182,4 +184,35 @@ fn number_of_a_file_with_attributes_of_its_own_is_used_again() {
         fs.close().expect("a clean end");
         e2fsck_clean(image.path());
     }
+}
+
+/// What lies before the inode in its table was never written, and a check looks there from now on.
+#[test]
+fn number_far_behind_those_in_use_is_taken_with_zeros_before_it() {
+    need_root!();
+    const NUMBER: u32 = 1500;
+    let mut number = 0;
+    let image = crashed_on(
+        &over_garbage(),
+        |root| fs::write(root.join("first"), b"a file").expect("room"),
+        |root| {
+            fs::write(root.join("file"), b"a file").expect("room");
+            number = fs::metadata(root.join("file")).expect("a file").ino() as u32;
+            fsync(&root.join("file"));
+        },
+    );
+    forge(&image, |bytes, tlv| {
+        let at = match tlv.tag {
+            CREAT => tlv.value + 4,
+            INODE | ADD_RANGE => tlv.value,
+            _ => return,
+        };
+        assert_eq!(word(bytes, at), number);
+        bytes[at..at + 4].copy_from_slice(&NUMBER.to_le_bytes());
+    });
+    let (commits, _) = records(&image);
+    let fs = replayed(&image, commits);
+    assert_eq!(by_dioxide(&fs)[&b"/file"[..]].ino, u64::from(NUMBER));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }

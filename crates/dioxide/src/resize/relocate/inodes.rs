@@ -96,7 +96,10 @@ pub(super) fn renumber(mount: &Mount, task: &mut Task<'_, '_>) -> Result<()> {
     let fits = |one: &Moving| has_journal && one.credits() <= most;
     let (whole, parts): (Vec<_>, Vec<_>) = moving.drain(..).partition(fits);
     for (done, one) in (1..).zip(&whole) {
-        transaction(mount, one.credits(), |edit| work.whole(edit, one))?;
+        // Those of the parts may have numbers before it.
+        let before = writer.inodes.blocks_before(&mount.reader(), one.to)?;
+        let credits = one.credits() + before;
+        transaction(mount, credits, |edit| work.whole(edit, one))?;
         task.tell(Step::Inodes, done, total);
     }
     let mut done = whole.len() as u64;
