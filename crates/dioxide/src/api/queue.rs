@@ -23,7 +23,7 @@ use crate::map::MapKind;
 use crate::mount::Mount;
 use crate::stats::Count;
 use crate::sync::errand::Errand;
-use crate::sync::inflight::{Endless, InFlightTable, Note};
+use crate::sync::inflight::{Endless, InFlightRegistry, InFlightTable, Note};
 use crate::sync::slot::{self, Claim, Slot};
 use crate::{Error, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -234,10 +234,12 @@ impl Punted {
         self.errand.strong_count() == 0
     }
 
-    /// Whether it waits for a file that is drained of requests in these tables.
-    fn stands_for(&self, tables: &[Arc<InFlightTable>]) -> bool {
+    /// Whether it waits for a file that is drained of requests in these tables, or of such whose thread waits for these.
+    fn stands_for(&self, registry: &InFlightRegistry, tables: &[Arc<InFlightTable>]) -> bool {
+        let in_flight = &self.inode.in_flight;
+        let awaited = in_flight.is_awaited_in(tables) || registry.waits_for(in_flight, tables);
         // In this order: who stood there before the drain began does so no more.
-        self.inode.in_flight.is_awaited_in(tables) && self.errand().is_some_and(|it| it.stands())
+        awaited && self.errand().is_some_and(|it| it.stands())
     }
 
     fn is_not_begun(&self) -> bool {
@@ -960,14 +962,15 @@ impl Core {
     /// Whether less than `count` requests can complete before the calling thread reaps another of its queues.
     #[cold]
     fn waits_for_own_thread(&self, count: usize) -> bool {
-        let tables = self.mount.in_flight.others_of_this_thread(&self.table);
+        let registry = &self.mount.in_flight;
+        let tables = registry.others_of_this_thread(&self.table);
         if tables.is_empty() {
             return false;
         }
-        let stand = |punted: &&Punted| punted.stands_for(&tables);
+        let stand = |punted: &&Punted| punted.stands_for(registry, &tables);
         let standing = self.punted.iter().filter(stand).count();
         // Others' requests may be among those that occupy the workers.
-        let occupied = self.mount.in_flight.stand_for(&tables);
+        let occupied = registry.stand_for(&tables);
         let unserved = match occupied >= self.mount.workers.limit() {
             true => self.punted.iter().filter(|it| it.is_not_begun()).count(),
             false => 0,

@@ -198,7 +198,7 @@ impl InFlightTable {
 #[derive(Debug, Default)]
 pub(crate) struct InFlightRegistry {
     tables: Mutex<Vec<Weak<InFlightTable>>>,
-    /// Drains that wait. Few, and a thread has one at most.
+    /// Drains that wait, and threads with requests in flight that want the lock of a file. Few, and a thread is there once at most.
     waiting: Mutex<Vec<Waiting>>,
     /// Where workers stand, whichever queue sent them.
     standing: Arc<AllStanding>,
@@ -209,10 +209,12 @@ pub(crate) struct InFlightRegistry {
 struct Waiting {
     thread: u64,
     inode: u64,
+    /// It drains. Else it wants the lock, and waits for what is in flight as long as who has it drains.
+    drains: bool,
 }
 
-/// The calling thread's drain waits until this is dropped.
-struct Noted<'a>(&'a InFlightRegistry, Waiting);
+/// The calling thread waits until this is dropped.
+pub(crate) struct Noted<'a>(&'a InFlightRegistry, Waiting);
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
@@ -243,29 +245,50 @@ impl InFlightRegistry {
     /// circle is the last to come, and nothing of it changes while they wait.
     fn note(&self, inode: u64, tables: &[Arc<InFlightTable>]) -> Option<Noted<'_>> {
         let mut waiting = self.waiting.lock();
+        if leads_to(&waiting, inode, tables, |table| table.is_own()) {
+            return None;
+        }
         let own = Waiting {
             thread: thread_id(),
             inode,
+            drains: true,
         };
-        let mut awaited = vec![inode];
-        let mut next = 0;
-        while let Some(&inode) = awaited.get(next) {
-            next += 1;
-            for table in tables.iter().filter(|table| table.names(inode)) {
-                let owner = table.owner();
-                if owner == own.thread {
-                    return None;
-                }
-                let of_owner = waiting.iter().filter(|waiting| waiting.thread == owner);
-                for Waiting { inode, .. } in of_owner {
-                    if !awaited.contains(inode) {
-                        awaited.push(*inode);
-                    }
-                }
-            }
-        }
         waiting.push(own);
         Some(Noted(self, own))
+    }
+
+    /// Whether the calling thread has requests in flight that only it can reap.
+    pub(crate) fn has_own_requests(&self) -> bool {
+        let tables = self.live();
+        let mut own = tables.iter().filter(|table| table.is_own());
+        own.any(|table| table.used().next().is_some())
+    }
+
+    /// Notes that the calling thread, which has requests in flight, wants the lock of an inode.
+    pub(crate) fn note_lock(&self, inode: &InFlight) -> Noted<'_> {
+        let own = Waiting {
+            thread: thread_id(),
+            inode: inode.id,
+            drains: false,
+        };
+        self.waiting.lock().push(own);
+        Noted(self, own)
+    }
+
+    /// Whether who has the lock of an inode drains it, and waits for the calling thread by that, be it through others.
+    pub(crate) fn waits_for_self(&self, inode: &InFlight) -> bool {
+        let tables = self.live();
+        let waiting = self.waiting.lock();
+        is_drained(&waiting, inode.id)
+            && leads_to(&waiting, inode.id, &tables, |table| table.is_own())
+    }
+
+    /// Whether who drains an inode waits for requests in some tables, be it through others.
+    pub(crate) fn waits_for(&self, inode: &InFlight, goal: &[Arc<InFlightTable>]) -> bool {
+        let tables = self.live();
+        let waiting = self.waiting.lock();
+        let is_goal = |table: &Arc<_>| goal.iter().any(|other| Arc::ptr_eq(other, table));
+        is_drained(&waiting, inode.id) && leads_to(&waiting, inode.id, &tables, is_goal)
     }
 
     /// Where errands tell that they stand.
@@ -275,8 +298,13 @@ impl InFlightRegistry {
 
     /// How many workers stand at files that are drained of requests in these tables.
     pub(crate) fn stand_for(&self, tables: &[Arc<InFlightTable>]) -> usize {
-        let mut awaited: Vec<u64> = self.waiting.lock().iter().map(|it| it.inode).collect();
-        awaited.retain(|inode| tables.iter().any(|table| table.names(*inode)));
+        let live = self.live();
+        let waiting = self.waiting.lock().clone();
+        let is_goal = |table: &Arc<_>| tables.iter().any(|other| Arc::ptr_eq(other, table));
+        let drained = waiting.iter().filter(|it| it.drains).map(|it| it.inode);
+        let awaited: Vec<u64> = drained
+            .filter(|inode| leads_to(&waiting, *inode, &live, is_goal))
+            .collect();
         let standing = self.standing.lock();
         standing
             .iter()
@@ -291,6 +319,38 @@ impl InFlightRegistry {
             .filter_map(Weak::upgrade)
             .collect()
     }
+}
+
+fn is_drained(waiting: &[Waiting], inode: u64) -> bool {
+    waiting.iter().any(|it| it.drains && it.inode == inode)
+}
+
+/// Whether who waits for what is in flight on an inode waits for requests in a table that is the goal: that has some on it, or is one of
+/// a thread that waits, and so on.
+fn leads_to(
+    waiting: &[Waiting],
+    inode: u64,
+    tables: &[Arc<InFlightTable>],
+    is_goal: impl Fn(&Arc<InFlightTable>) -> bool,
+) -> bool {
+    let mut awaited = vec![inode];
+    let mut next = 0;
+    while let Some(&inode) = awaited.get(next) {
+        next += 1;
+        for table in tables.iter().filter(|table| table.names(inode)) {
+            if is_goal(table) {
+                return true;
+            }
+            let owner = table.owner();
+            let of_owner = waiting.iter().filter(|it| it.thread == owner);
+            for it in of_owner.filter(|it| it.drains || is_drained(waiting, it.inode)) {
+                if !awaited.contains(&it.inode) {
+                    awaited.push(it.inode);
+                }
+            }
+        }
+    }
+    false
 }
 
 /// The inode's side of the count.

@@ -76,8 +76,8 @@ fn contended<'a>(
         return Err(Error::WouldBlock("the inode lock is taken"));
     }
     mount.counters.add(slot, Count::LockWait);
-    if inode.in_flight.is_awaited_by_self(&mount.in_flight) {
-        return wait_with_requests_in_flight(inode, mode, slot);
+    if mount.in_flight.has_own_requests() {
+        return wait_with_requests_in_flight(mount, inode, mode, slot);
     }
     let _standing = errand::stand(inode.in_flight.id());
     Ok(match mode {
@@ -87,12 +87,18 @@ fn contended<'a>(
     })
 }
 
-/// How often a thread that has requests in flight on a file, and waits for its lock, looks whether who has the lock waits for
-/// them.
+/// How often a thread that has requests in flight, and waits for the lock of a file, looks whether who has the lock waits for it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-fn wait_with_requests_in_flight(inode: &Inode, mode: LockMode, slot: Slot) -> Result<Guard<'_>> {
+fn wait_with_requests_in_flight<'a>(
+    mount: &Mount,
+    inode: &'a Inode,
+    mode: LockMode,
+    slot: Slot,
+) -> Result<Guard<'a>> {
     let (lock, limit) = (&inode.rwsem, LOOK_EVERY);
+    let (in_flight, registry) = (&inode.in_flight, &mount.in_flight);
+    let _noted = registry.note_lock(in_flight);
     loop {
         let guard = match mode {
             LockMode::None => Some(Guard::None),
@@ -101,7 +107,10 @@ fn wait_with_requests_in_flight(inode: &Inode, mode: LockMode, slot: Slot) -> Re
         };
         match guard {
             Some(guard) => return Ok(guard),
-            None if inode.in_flight.is_being_drained() => return Err(Endless::OwnQueue.into()),
+            None if in_flight.is_being_drained() && in_flight.is_awaited_by_self(registry) => {
+                return Err(Endless::OwnQueue.into());
+            }
+            None if registry.waits_for_self(in_flight) => return Err(Endless::Circle.into()),
             None => {}
         }
     }

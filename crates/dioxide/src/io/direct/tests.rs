@@ -387,6 +387,83 @@ fn wait_while_every_worker_is_at_what_another_thread_has_punted_is_a_deadlock_er
     });
 }
 
+/// Waits until somebody waits for what is in flight on a file.
+fn wait_for_a_drain_of(file: &File) {
+    while !file.inode.in_flight.is_being_drained() {
+        thread::yield_now();
+    }
+}
+
+// The lock that it wants is of one who drains, as it drains what another one has in flight, who drains what this one has.
+#[test]
+fn request_for_the_lock_of_who_waits_for_the_own_queue_through_others_is_a_deadlock_error() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, a, b) = (bed.fs.clone(), bed.open("/data"), bed.open("/setuid"));
+    in_time(move || {
+        let mut queue = queue_of(&fs);
+        queue.read(&a, 0, block(0), 1).expect("room");
+        queue.submit().expect("a working queue");
+        let second = {
+            let (fs, a, b) = (fs.clone(), a.clone(), b.clone());
+            start(move || {
+                let mut queue = queue_of(&fs);
+                queue.read(&b, 0, block(0), 2).expect("room");
+                queue.submit().expect("a working queue");
+                let cut = a.set_len(1);
+                assert_eq!(reap_one(&mut queue).tag, 2);
+                cut
+            })
+        };
+        wait_for_a_drain_of(&a);
+        let third = {
+            let b = b.clone();
+            start(move || b.set_len(1))
+        };
+        wait_for_a_drain_of(&b);
+        check_deadlock(b.read_at(&mut block(0), 0));
+        check_deadlock(b.write_at(&half(2), BLOCK as u64));
+        assert_eq!(reap_one(&mut queue).tag, 1);
+        for cut in [second, third] {
+            cut.recv_timeout(SOON).expect("it goes on").expect("a size");
+        }
+    });
+}
+
+// A worker waits for a thread that waits for another queue of who waits for the worker.
+#[test]
+fn wait_for_a_worker_that_waits_for_another_queue_through_others_is_a_deadlock_error() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, x, y) = (bed.fs.clone(), bed.open("/data"), bed.open("/setuid"));
+    in_time(move || {
+        let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
+        other.read(&y, 0, block(0), 1).expect("room");
+        other.submit().expect("a working queue");
+        let second = {
+            let (fs, x, y) = (fs.clone(), x.clone(), y.clone());
+            start(move || {
+                let mut queue = queue_of(&fs);
+                queue.read(&x, 0, block(0), 2).expect("room");
+                queue.submit().expect("a working queue");
+                let cut = y.set_len(1);
+                assert_eq!(reap_one(&mut queue).tag, 2);
+                cut
+            })
+        };
+        wait_for_a_drain_of(&y);
+        one.write(&x, 0, half(3), 3).expect("room");
+        one.submit().expect("a working queue");
+        wait_for_a_drain_of(&x);
+        let mut done = Vec::new();
+        check_deadlock(one.wait(1, &mut done));
+        assert_eq!(reap_one(&mut other).tag, 1);
+        second
+            .recv_timeout(SOON)
+            .expect("it goes on")
+            .expect("a size");
+        assert_eq!(reap_one(&mut one).tag, 3);
+    });
+}
+
 /// Gives up on what hangs: a thread of its own that is not waited for.
 fn in_time<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     start(job).recv_timeout(SOON).expect("it hangs, or failed")
