@@ -12,7 +12,6 @@ use crate::render::mode_string;
 use crate::session::{Session, Target};
 use crate::walk::{First, Next, Visit, When, walk};
 use dioxide::{FileType, Metadata, SetAttributes};
-use std::io::Write;
 
 /// What both have.
 struct Change<'a> {
@@ -188,10 +187,6 @@ impl Change<'_> {
         if self.telling.json {
             return report.tell_facts("changed", target, &facts);
         }
-        if self.telling.verbose {
-            report.out.name(&target.shown)?;
-            writeln!(report.out, ": {words}")?;
-        }
-        Ok(())
+        report.tell_words(target, &words)
     }
 }

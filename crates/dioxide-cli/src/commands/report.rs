@@ -134,6 +134,41 @@ impl<'a> Report<'a> {
     }
 
     pub fn tell(&mut self, done: &Done<'_>) -> Result<(), Failure> {
+        let written = self.write(done);
+        self.read_or_not(written)
+    }
+
+    /// The same in words of its own, for people only.
+    pub fn tell_words(&mut self, target: &Target, words: &str) -> Result<(), Failure> {
+        if !self.telling.verbose {
+            return Ok(());
+        }
+        let named = self.out.name(&target.shown);
+        let written = named.and_then(|()| writeln!(self.out, ": {words}"));
+        self.read_or_not(written.map_err(Failure::from))
+    }
+
+    /// The same as an element of its own, for programs only.
+    pub fn tell_json(&mut self, element: &impl Serialize) -> Result<(), Failure> {
+        if !self.telling.json {
+            return Ok(());
+        }
+        let written = self.array.push(element, self.out);
+        self.read_or_not(written)
+    }
+
+    /// Nothing more is told once nobody reads: that is no reason to leave what is being changed half done.
+    fn read_or_not(&mut self, written: Result<(), Failure>) -> Result<(), Failure> {
+        match written {
+            Err(Failure::PipeClosed) => {
+                self.telling = Telling::default();
+                Ok(())
+            }
+            written => written,
+        }
+    }
+
+    fn write(&mut self, done: &Done<'_>) -> Result<(), Failure> {
         if self.telling.json {
             let json = JsonDone {
                 action: done.action,
@@ -159,9 +194,10 @@ impl<'a> Report<'a> {
 
     /// Ends the array, if it is one.
     pub fn finish(mut self) -> Result<(), Failure> {
-        match self.telling.json {
+        let written = match self.telling.json {
             true => self.array.finish(self.out),
             false => Ok(()),
-        }
+        };
+        self.read_or_not(written)
     }
 }

@@ -107,17 +107,22 @@ impl Runner<'_> {
         Ok(self.worst)
     }
 
-    /// Runs one line. What fails is told.
+    /// Runs one line. What fails is told. That nobody reads what a command prints ends it at the most, and not what comes after it.
     fn line(&mut self, line: &[u8]) -> Result<Flow, Failure> {
         set_command("shell");
         let result = words::split(line)
             .map_err(Failure::plain)
             .and_then(|words| self.words(&words));
-        self.out.finish()?;
-        match result {
-            Ok(flow) => Ok(flow),
-            Err(failure) if failure.ends_all() => Err(failure),
-            Err(failure) => Ok(Flow::Next(failure.tell())),
+        let shown = self.out.finish();
+        let flow = match result {
+            Ok(flow) => flow,
+            Err(Failure::PipeClosed) => Flow::Next(Status::Fine),
+            Err(failure) if failure.ends_all() => return Err(failure),
+            Err(failure) => Flow::Next(failure.tell()),
+        };
+        match shown {
+            Ok(()) | Err(Failure::PipeClosed) => Ok(flow),
+            Err(failure) => Err(failure),
         }
     }
 

@@ -1,10 +1,11 @@
 //! `dioxide sync`: opening recovers, closing makes durable; a shell's image stays open.
 
 use super::df::for_each_image;
+use super::report::{Report, Telling};
 use crate::args::SyncArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
-use crate::output::{JsonArray, Out};
+use crate::output::Out;
 use crate::render::Text;
 use crate::session::Session;
 use serde::Serialize;
@@ -28,7 +29,7 @@ impl Synced {
 }
 
 pub fn run(args: &SyncArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
-    let mut array = JsonArray::default();
+    let mut report = Report::new(Telling::json(args.json), out);
     let status = for_each_image(
         &args.images,
         &args.open,
@@ -45,14 +46,9 @@ pub fn run(args: &SyncArgs, session: &mut Session, out: &mut Out) -> Result<Stat
                 None => fs.sync(),
             };
             synced.map_err(|error| Failure::engine(image.display(), b"", &error))?;
-            match args.json {
-                true => array.push(&Synced::new(&image), out),
-                false => Ok(()),
-            }
+            report.tell_json(&Synced::new(&image))
         },
     )?;
-    if args.json {
-        array.finish(out)?;
-    }
+    report.finish()?;
     Ok(status)
 }

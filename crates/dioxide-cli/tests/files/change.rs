@@ -1,7 +1,7 @@
 //! What changes files that exist: the image is clean and the change durable when the command ends.
 
 use super::support::{Fixture, command, dioxide};
-use super::{Linux, with_input};
+use super::{Linux, unread, with_input};
 use dioxide_testkit::{Mount, e2fsck_clean, pattern};
 use std::fs;
 use std::io::Write;
@@ -469,5 +469,47 @@ fn path_has_one_form_in_json_whatever_tells_it() {
         assert_eq!(told[0]["path"], *String::from_utf8_lossy(path), "{words:?}");
         assert_eq!(told[0]["path_hex"], hex, "{words:?}");
     }
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn changes_go_on_though_nobody_reads_of_them() {
+    const FILES: usize = 400;
+    let disk = Fixture::new();
+    let [big, out] = ["big", "out"].map(|name| disk.beside(name));
+    for dir in [&big, &out] {
+        fs::create_dir(dir).unwrap();
+    }
+    // Lines for more than a pipe and a buffer have room for.
+    let name = |index: usize| format!("{index:0200}");
+    let mut dump = String::new();
+    for index in 0..FILES {
+        fs::write(big.join(name(index)), "").unwrap();
+        dump += &format!("# file: {}\nuser.a=\"b\"\n", name(index));
+    }
+    let dump_file = disk.beside("dump");
+    fs::write(&dump_file, dump).unwrap();
+    let [big, out, dump] = [&big, &out, &dump_file].map(|path| path.to_str().unwrap());
+    let count = |words: &[&str]| {
+        let found = dioxide(["find", &disk.at("/")].iter().chain(words));
+        found.text().lines().count()
+    };
+    unread(["cp", "-rv", big, &disk.at("/")]);
+    assert_eq!(count(&["-path", "*/big/*"]), FILES);
+    unread(["chmod", "-Rv", "600", &disk.at("/big")]);
+    assert_eq!(count(&["-type", "f", "-perm", "600"]), FILES);
+    let into = disk.at("/big");
+    unread(["xattr", "restore", "--json", "--into", &into, dump]);
+    let last = disk.at(&format!("/big/{}", name(FILES - 1)));
+    assert_eq!(dioxide(["xattr", "get", "user.a", &last]).text(), "b");
+    dioxide(["mkdir", &disk.at("/other")]).text();
+    unread(["mv", "-v", &disk.at("/big/*"), &disk.at("/other")]);
+    assert_eq!(count(&["-path", "*/other/*"]), FILES);
+    unread(["mv", "-v", &disk.at("/other/*"), out]);
+    assert_eq!(fs::read_dir(out).unwrap().count(), FILES);
+    assert_eq!(count(&["-path", "*/other/*"]), 0);
+    dioxide(["cp", "-r", big, &disk.at("/other")]).text();
+    unread(["rm", "-rv", &disk.at("/other")]);
+    assert_eq!(count(&["-name", "other"]), 0);
     e2fsck_clean(disk.image());
 }

@@ -17,7 +17,7 @@ use dioxide_testkit::{Image, Mount};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
-use support::{Ran, at, command, dioxide};
+use support::{Ran, at, closed_pipe, command, dioxide};
 use tempfile::TempDir;
 
 /// An image with a file of each kind, and a copy of it that Linux has mounted.
@@ -150,4 +150,12 @@ fn with_input<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>, inpu
     // Whoever does not read it says so by its exit status.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap().into()
+}
+
+/// Runs the command, whose output nobody reads; it has nothing to complain about.
+#[track_caller]
+fn unread<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) {
+    let output = command().args(args).stdout(closed_pipe()).output().unwrap();
+    let ran = Ran::from(output);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
 }

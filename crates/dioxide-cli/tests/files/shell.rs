@@ -1,7 +1,7 @@
 //! `dioxide shell` by scripts.
 
-use super::support::{Fixture, Ran, command, dioxide};
-use super::with_input;
+use super::support::{Fixture, Ran, closed_pipe, command, dioxide};
+use super::{unread, with_input};
 use dioxide_testkit::e2fsck_clean;
 use std::fs;
 use std::io::Write;
@@ -241,4 +241,35 @@ fn shell_that_waits_for_a_command_ends_when_it_is_told_to() {
         assert_eq!(child.wait().unwrap().code(), Some(130));
         e2fsck_clean(disk.image());
     }
+}
+
+#[test]
+fn shell_goes_on_though_nobody_reads_what_it_prints() {
+    let disk = Fixture::new();
+    let gone = |path: &str| dioxide(["stat", &disk.at(path)]).status == Some(1);
+    unread(["shell", "-c", "ls /", "-c", "rm /hello", &disk.name()]);
+    assert!(gone("/hello"));
+    unread([
+        "shell",
+        "-c",
+        "ls /",
+        "-c",
+        "exit",
+        "-c",
+        "rm /large",
+        &disk.name(),
+    ]);
+    assert!(!gone("/large"));
+    // What fails counts, and ends a script as ever.
+    let lines = ["-c", "rm -v /empty /nope", "-c", "rm /large"];
+    let ran = command()
+        .arg("shell")
+        .args(lines)
+        .arg(disk.name())
+        .stdout(closed_pipe())
+        .output()
+        .unwrap();
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(gone("/empty") && !gone("/large"));
+    e2fsck_clean(disk.image());
 }

@@ -3,10 +3,11 @@
 use crate::address::Operand;
 use crate::args::{Value, XattrRemoveArgs, XattrRestoreArgs, XattrSetArgs, unescape};
 use crate::commands::change::begin;
+use crate::commands::report::{Report, Telling};
 use crate::commands::write::Input;
 use crate::failure::{Failure, Status};
 use crate::interrupt;
-use crate::output::{JsonArray, Out};
+use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::Text;
 use crate::session::{JsonFile, Place, Session, Target, told};
@@ -25,34 +26,17 @@ struct Changed {
     name: Text,
 }
 
-/// Says nothing but JSON.
-struct Teller<'a> {
-    array: Option<JsonArray>,
-    out: &'a mut Out,
-}
-
-impl<'a> Teller<'a> {
-    fn new(json: bool, out: &'a mut Out) -> Teller<'a> {
-        let array = json.then(JsonArray::default);
-        Teller { array, out }
-    }
-
-    fn tell(&mut self, action: &'static str, target: &Target, name: &[u8]) -> Result<(), Failure> {
-        let Some(array) = &mut self.array else {
-            return Ok(());
-        };
-        let changed = Changed {
-            action,
-            file: target.json(),
-            name: Text::new("name", name),
-        };
-        array.push(&changed, self.out)
-    }
-
-    fn finish(self) -> Result<(), Failure> {
-        self.array
-            .map_or(Ok(()), |mut array| array.finish(self.out))
-    }
+fn tell(
+    report: &mut Report<'_>,
+    action: &'static str,
+    target: &Target,
+    name: &[u8],
+) -> Result<(), Failure> {
+    report.tell_json(&Changed {
+        action,
+        file: target.json(),
+        name: Text::new("name", name),
+    })
 }
 
 pub(super) fn set(
@@ -66,14 +50,14 @@ pub(super) fn set(
         (_, true) => XattrMode::Replace,
         _ => XattrMode::Set,
     };
-    let mut teller = Teller::new(args.json, out);
+    let mut report = Report::new(Telling::json(args.json), out);
     let status = session.for_each(&args.paths, |target| {
         let node = node(&target, args.no_dereference)?;
         let done = node.set_xattr(&args.name, &args.value.0, mode);
         done.map_err(|error| failure(&target, args.name.as_bytes(), &error))?;
-        teller.tell("set", &target, args.name.as_bytes())
+        tell(&mut report, "set", &target, args.name.as_bytes())
     })?;
-    teller.finish()?;
+    report.finish()?;
     Ok(status)
 }
 
@@ -83,13 +67,13 @@ pub(super) fn remove(
     out: &mut Out,
 ) -> Result<Status, Failure> {
     begin(session, &args.open);
-    let mut teller = Teller::new(args.json, out);
+    let mut report = Report::new(Telling::json(args.json), out);
     let status = session.for_each(&args.paths, |target| {
         let done = node(&target, args.no_dereference)?.remove_xattr(&args.name);
         done.map_err(|error| failure(&target, args.name.as_bytes(), &error))?;
-        teller.tell("removed", &target, args.name.as_bytes())
+        tell(&mut report, "removed", &target, args.name.as_bytes())
     })?;
-    teller.finish()?;
+    report.finish()?;
     Ok(status)
 }
 
@@ -128,7 +112,7 @@ pub(super) fn restore(
         true => Progress::of_count_beside(out),
         false => Progress::of_count(),
     };
-    let mut teller = Teller::new(args.json, out);
+    let mut report = Report::new(Telling::json(args.json), out);
     // None inside if it could not be found.
     let mut file: Option<Option<(Target, Node)>> = None;
     for (index, line) in input.lines().enumerate() {
@@ -157,11 +141,12 @@ pub(super) fn restore(
                 let (name, value) = attribute(&line).map_err(wrong)?;
                 let done = node.set_xattr(&name, &value, XattrMode::Set);
                 let done = done.map_err(|error| failure(target, &name, &error));
-                worst = worst.max(told(done.and_then(|()| teller.tell("set", target, &name)))?);
+                let done = done.and_then(|()| tell(&mut report, "set", target, &name));
+                worst = worst.max(told(done)?);
             }
         }
     }
-    teller.finish()?;
+    report.finish()?;
     Ok(worst)
 }
 
