@@ -9,11 +9,11 @@ use super::change::begin;
 use super::cp::{Copier, Options, same_file};
 use super::destination::Operands;
 use super::report::{Done, Named, Report, Telling};
-use super::rm::remove_tree;
+use super::rm::{ROOT_INO, remove_tree};
 use crate::args::{MvArgs, NewFiles};
 use crate::failure::{Failure, Status};
 use crate::interrupt;
-use crate::location::{Facts, Location};
+use crate::location::{Facts, Identity, Location};
 use crate::output::Out;
 use crate::session::{Session, told};
 use crate::walk::{First, Tree};
@@ -67,7 +67,8 @@ struct Mover<'a> {
 impl Mover<'_> {
     fn move_one(&mut self, source: &Location, place: &Location) -> Result<(), Failure> {
         let facts = source.examine(First::Itself)?;
-        if matches!(source.name(), b"" | b"." | b"..") {
+        let is_root = matches!(facts.identity, Identity::Image { ino: ROOT_INO, .. });
+        if is_root || matches!(source.name(), b"" | b"." | b"..") {
             return Err(Failure::trouble(source, "Device or resource busy"));
         }
         let found = place.find(First::Itself)?;

@@ -75,16 +75,8 @@ struct Removal {
 
 impl Removal {
     fn remove(&mut self, target: &Target, report: &mut Report<'_>) -> Result<Status, Failure> {
-        let is_root = match target.name() {
-            b"." | b".." => {
-                let what = "'.' and '..' are not removed";
-                return Err(Failure::trouble(target, what));
-            }
-            b"" => true,
-            _ => false,
-        };
-        if is_root && !self.whole_root {
-            let what = "is the root directory, and not removed; --no-preserve-root says otherwise";
+        if matches!(target.name(), b"." | b"..") {
+            let what = "'.' and '..' are not removed";
             return Err(Failure::trouble(target, what));
         }
         self.failed = false;
@@ -99,10 +91,16 @@ impl Removal {
     fn visit(&mut self, visit: &Visit<'_>, report: &mut Report<'_>) -> Result<Next, Failure> {
         let target = visit.target;
         let told = |error| target.failure(&error);
+        // By whatever path: a link with a slash behind it leads there too.
+        let is_root = visit.metadata.ino == ROOT_INO;
+        if is_root && !self.whole_root {
+            let what = "is the root directory, and not removed; --no-preserve-root says otherwise";
+            return Err(Failure::trouble(target, what));
+        }
         match visit.when {
             When::Before if self.recursive => return Ok(Next::Enter),
             When::Before if !self.empty => return Err(Failure::trouble(target, "Is a directory")),
-            When::After if visit.metadata.ino == ROOT_INO => return Ok(Next::Pass),
+            When::After if is_root => return Ok(Next::Pass),
             When::Before => target.fs.remove_dir(target.path()).map_err(told)?,
             When::After => match target.fs.remove_dir(target.path()) {
                 // What is still in it was told.
@@ -127,4 +125,4 @@ impl Removal {
 }
 
 /// The root directory of ext4.
-const ROOT_INO: u32 = 2;
+pub(super) const ROOT_INO: u32 = 2;

@@ -425,3 +425,31 @@ fn damaged_tree_is_copied_and_removed_as_far_as_that_ends() {
     let copied = String::from_utf8(found.stdout).unwrap();
     assert_eq!(copied.lines().count(), 2, "{copied}");
 }
+
+#[test]
+fn link_to_the_root_is_the_root_where_files_are_removed() {
+    let disk = Fixture::new();
+    let out = disk.beside("out").display().to_string();
+    let link = disk.at("/zz/");
+    dioxide(["ln", "-s", "/", &disk.at("/zz")]).text();
+    let root = "is the root directory, and not removed; --no-preserve-root says otherwise";
+    for (words, told) in [
+        (&["rm", "-rf", &link][..], root),
+        (&["rm", "-d", &link], root),
+        (&["mv", &link, &out], "Device or resource busy"),
+        (
+            &["mv", &link, &disk.at("/moved")],
+            "Device or resource busy",
+        ),
+    ] {
+        let ran = dioxide(words);
+        let line = format!("dioxide: {}: {link}: {told}\n", words[0]);
+        assert_eq!((ran.status, ran.stderr), (Some(2), line), "{words:?}");
+    }
+    assert!(!disk.beside("out").exists());
+    let hello = dioxide(["cat", &disk.at("/hello")]);
+    assert_eq!(hello.text(), "hello, world\n");
+    dioxide(["rm", "-r", "--no-preserve-root", &link]).text();
+    assert_eq!(dioxide(["ls", "-A", &disk.at("/")]).text(), "");
+    e2fsck_clean(disk.image());
+}
