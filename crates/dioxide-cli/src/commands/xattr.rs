@@ -147,10 +147,10 @@ fn list_one(
         return Ok(());
     }
     write!(out, "# file: ")?;
-    out.name(&escape(&target.shown))?;
+    out.name(&escape(&target.shown, b""))?;
     writeln!(out)?;
     for xattr in found {
-        out.name(&escape(&xattr.name))?;
+        out.name(&escape(&xattr.name, b"="))?;
         if values {
             write!(out, "={}", encode(&xattr.value, args.encoding))?;
         }
@@ -159,13 +159,13 @@ fn list_one(
     Ok(writeln!(out)?)
 }
 
-/// A name with what would break a line in octal.
-fn escape(name: &[u8]) -> Vec<u8> {
+/// A name in octal where it would break a line, or has what would end it.
+fn escape(name: &[u8], ends: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(name.len());
     for &byte in name {
-        match byte {
-            b'\n' | b'\r' | b'\\' => escaped.extend(format!("\\{byte:03o}").bytes()),
-            byte => escaped.push(byte),
+        match b"\n\r\\".contains(&byte) || ends.contains(&byte) {
+            true => escaped.extend(format!("\\{byte:03o}").bytes()),
+            false => escaped.push(byte),
         }
     }
     escaped

@@ -1,6 +1,6 @@
 //! Extended attributes and access control lists, compared with attr and acl on the same image mounted.
 
-use super::support::{coreutils, dioxide};
+use super::support::{Fixture, coreutils, dioxide};
 use super::twins::Twins;
 use super::with_input;
 use dioxide_testkit::need_root;
@@ -109,4 +109,17 @@ fn new_files_inherit_default_lists_as_linux_has_it() {
         "cd log; mkdir dir; touch touched; mkdir -p p/q; cp ../large copied; cp -p ../large preserved; \
          cp -r ../deep deep; cp -a ../dir archived; mknod pipe p; ln -s x link; chmod g-s archived archived/.hidden",
     );
+}
+
+#[test]
+fn attribute_whose_name_has_an_equals_sign_is_restored() {
+    let disk = Fixture::new();
+    let hello = disk.at("/hello");
+    dioxide(["xattr", "set", "user.a=b", "c=d", &hello]).text();
+    let dump = dioxide(["xattr", "list", "-d", &hello]).text().to_owned();
+    assert!(dump.contains("\nuser.a\\075b=\"c=d\"\n"), "{dump}");
+    dioxide(["xattr", "remove", "user.a=b", &hello]).text();
+    with_input(["xattr", "restore"], dump.as_bytes()).text();
+    let told = dioxide(["xattr", "list", "-d", &hello]);
+    assert_eq!(told.text(), dump);
 }
