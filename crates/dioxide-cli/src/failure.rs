@@ -1,5 +1,6 @@
 //! What went wrong, in words on standard error and as an exit status.
 
+use crate::render::printable;
 use dioxide::{Error, block};
 use std::fmt::Display;
 use std::io;
@@ -149,7 +150,8 @@ impl Failure {
                 what,
                 status,
             } => {
-                complain(format_args!("{about}: {what}"));
+                // A name has no line ends that are meant.
+                complain(format_args!("{}: {what}", printable(about)));
                 *status
             }
             Failure::Told {
@@ -218,11 +220,14 @@ pub fn without_number(said: &str) -> String {
     format!("{start}{end}")
 }
 
-/// Writes a line to standard error. Nothing can be done if that fails.
+/// Writes a line to standard error, or several; names in it cannot drive a terminal. Nothing can be done if that fails.
 pub fn complain(what: impl Display) {
     use io::Write;
     let command = COMMAND.lock().unwrap_or_else(PoisonError::into_inner);
     let colon = if command.is_empty() { "" } else { ": " };
+    let what = what.to_string();
+    let lines: Vec<_> = what.split('\n').map(printable).collect();
+    let what = lines.join("\n");
     let _ = writeln!(io::stderr(), "dioxide: {command}{colon}{what}");
 }
 
@@ -251,7 +256,8 @@ fn words(path: &[u8], error: &Error) -> String {
                 path.contains(&format!("/{named}/"))
                     .then(|| capitalised(what))
             });
-            named.unwrap_or(said)
+            // What it names is in the image.
+            printable(&named.unwrap_or(said)).into_owned()
         }
     }
 }

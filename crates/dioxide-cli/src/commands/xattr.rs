@@ -193,16 +193,20 @@ fn text(value: &[u8]) -> String {
         for char in chunk.valid().chars() {
             match char {
                 '"' | '\\' => text.extend(['\\', char]),
-                char if char.is_ascii_control() => text.push_str(&format!("\\{:03o}", char as u32)),
+                char if char.is_control() => {
+                    octal(char.encode_utf8(&mut [0; 4]).as_bytes(), &mut text)
+                }
                 char => text.push(char),
             }
         }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\{byte:03o}"));
-        }
+        octal(chunk.invalid(), &mut text);
     }
     text.push('"');
     text
+}
+
+fn octal(bytes: &[u8], text: &mut String) {
+    text.extend(bytes.iter().map(|byte| format!("\\{byte:03o}")));
 }
 
 fn base64(bytes: &[u8]) -> String {

@@ -465,3 +465,25 @@ fn directory_with_two_names_is_entered_once_and_told() {
         );
     }
 }
+
+#[test]
+fn name_that_could_drive_a_terminal_is_harmless_in_errors() {
+    let disk = Fixture::new();
+    let name = "\u{1b}[31m\n\u{9b}1m";
+    dioxide(["mknod", "--fifo", &disk.at(&format!("/{name}"))]).text();
+    let out = disk.beside("out");
+    let there = out.join(name);
+    fs::create_dir_all(&there).unwrap();
+    let [out, missing] = [&out, &there.join("no.img")].map(|path| path.display().to_string());
+    for words in [
+        ["cat", &disk.at("/*1m")].as_slice(),
+        &["cp", "-r", &disk.at("/*1m"), &out],
+        &["info", &missing],
+    ] {
+        let ran = dioxide(words);
+        assert_eq!(ran.status, Some(2), "{words:?}");
+        let told = ran.stderr.strip_suffix('\n').expect("a line");
+        assert!(!told.contains(char::is_control), "{told:?}");
+        assert!(told.contains("?[31m"), "{told:?}");
+    }
+}

@@ -123,3 +123,20 @@ fn attribute_whose_name_has_an_equals_sign_is_restored() {
     let told = dioxide(["xattr", "list", "-d", &hello]);
     assert_eq!(told.text(), dump);
 }
+
+#[test]
+fn value_as_text_has_no_control_characters_of_either_kind() {
+    let disk = Fixture::new();
+    let hello = disk.at("/hello");
+    dioxide(["xattr", "set", "user.c1", "\u{9b}31m\u{1b}é", &hello]).text();
+    let dump = dioxide(["xattr", "list", "-e", "text", &hello]);
+    let dump = dump.text();
+    assert!(
+        dump.contains("\nuser.c1=\"\\302\\23331m\\033é\"\n"),
+        "{dump}"
+    );
+    dioxide(["xattr", "set", "user.c1", "", &hello]).text();
+    with_input(["xattr", "restore"], dump.as_bytes()).text();
+    let told = dioxide(["xattr", "get", "user.c1", &hello]);
+    assert_eq!(told.text(), "\u{9b}31m\u{1b}é");
+}
