@@ -28,20 +28,7 @@ pub fn run(args: &WriteArgs, session: &mut Session, out: &mut Out) -> Result<Sta
         true => session.new_or_only(&args.path)?,
         false => session.target(&args.path)?,
     };
-    let input = match (&args.input, session.shell()) {
-        (None, Some(shell)) if shell.reads_stdin => {
-            let what = "standard input is the script; --input names a file";
-            return Err(Failure::plain(what));
-        }
-        (None, _) => Input::standard()?,
-        // In a shell other files are on the host only with this.
-        (Some(path), Some(_)) => {
-            let name = path.as_os_str().as_bytes();
-            let name = name.strip_prefix(b"host:").unwrap_or(name);
-            Input::of_file(Path::new(OsStr::from_bytes(name)))?
-        }
-        (Some(path), None) => Input::of_file(path)?,
-    };
+    let input = Input::of(args.input.as_deref(), session)?;
     let written = write(args, &target, input)?;
     let mut report = Report::new(Telling::json(args.json), out);
     let facts = [
@@ -62,6 +49,24 @@ pub(super) struct Input {
 }
 
 impl Input {
+    /// A file on the host that is named, or standard input.
+    pub(super) fn of(named: Option<&Path>, session: &mut Session) -> Result<Input, Failure> {
+        match (named, session.shell()) {
+            (None, Some(shell)) if shell.reads_stdin => {
+                let what = "standard input is the script; name a file instead";
+                Err(Failure::plain(what))
+            }
+            (None, _) => Input::standard(),
+            // In a shell other files are on the host only with this.
+            (Some(path), Some(_)) => {
+                let name = path.as_os_str().as_bytes();
+                let name = name.strip_prefix(b"host:").unwrap_or(name);
+                Input::of_file(Path::new(OsStr::from_bytes(name)))
+            }
+            (Some(path), None) => Input::of_file(path),
+        }
+    }
+
     pub(super) fn of_file(path: &Path) -> Result<Input, Failure> {
         Input::new(path.display().to_string(), File::open(path))
     }

@@ -273,3 +273,20 @@ fn shell_goes_on_though_nobody_reads_what_it_prints() {
     assert!(gone("/empty") && !gone("/large"));
     e2fsck_clean(disk.image());
 }
+
+#[test]
+fn shell_restore_takes_a_file_of_the_host_and_leaves_the_script_alone() {
+    let disk = Fixture::new();
+    fs::write(disk.beside("dump"), "# file: hello\nuser.a=\"b\"\n").unwrap();
+    let here = disk.beside("").display().to_string();
+    let lines = format!(
+        "lcd '{here}'\nxattr restore --into /\nxattr restore --into / host:dump\nxattr get user.a /hello\n"
+    );
+    let ran = with_input(["shell", "-k", &disk.name()], lines.as_bytes());
+    assert_eq!((ran.status, ran.stdout.as_slice()), (Some(2), &b"b"[..]));
+    assert!(
+        ran.stderr.contains("xattr: standard input is the script"),
+        "{}",
+        ran.stderr
+    );
+}

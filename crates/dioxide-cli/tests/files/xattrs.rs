@@ -140,3 +140,15 @@ fn value_as_text_has_no_control_characters_of_either_kind() {
     let told = dioxide(["xattr", "get", "user.c1", &hello]);
     assert_eq!(told.text(), "\u{9b}31m\u{1b}é");
 }
+
+#[test]
+fn restore_that_ends_early_has_told_what_it_changed_as_a_whole_array() {
+    let disk = Fixture::new();
+    let dump = format!("# file: {}\nuser.a=1\nuser.b=0xz\n", disk.at("/hello"));
+    let ran = with_input(["xattr", "restore", "--json"], dump.as_bytes());
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("line 3"), "{}", ran.stderr);
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(told.as_array().map(Vec::len), Some(1));
+    assert_eq!(told[0]["name"], "user.a");
+}

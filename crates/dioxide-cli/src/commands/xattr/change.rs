@@ -102,17 +102,29 @@ pub(super) fn restore(
     out: &mut Out,
 ) -> Result<Status, Failure> {
     begin(session, &args.open);
-    let input = match &args.file {
-        Some(path) => Input::of_file(path)?,
-        None => Input::standard()?,
-    };
-    let name = input.name().to_owned();
-    let mut worst = Status::Fine;
-    let mut progress = match args.json {
+    let input = Input::of(args.file.as_deref(), session)?;
+    let progress = match args.json {
         true => Progress::of_count_beside(out),
         false => Progress::of_count(),
     };
     let mut report = Report::new(Telling::json(args.json), out);
+    let restored = restore_all(args, session, input, progress, &mut report);
+    // What was changed before something failed is told as a whole array.
+    let finished = report.finish();
+    let status = restored?;
+    finished?;
+    Ok(status)
+}
+
+fn restore_all(
+    args: &XattrRestoreArgs,
+    session: &mut Session,
+    input: Input,
+    mut progress: Progress,
+    report: &mut Report<'_>,
+) -> Result<Status, Failure> {
+    let name = input.name().to_owned();
+    let mut worst = Status::Fine;
     // None inside if it could not be found.
     let mut file: Option<Option<(Target, Node)>> = None;
     for (index, line) in input.lines().enumerate() {
@@ -141,12 +153,11 @@ pub(super) fn restore(
                 let (name, value) = attribute(&line).map_err(wrong)?;
                 let done = node.set_xattr(&name, &value, XattrMode::Set);
                 let done = done.map_err(|error| failure(target, &name, &error));
-                let done = done.and_then(|()| tell(&mut report, "set", target, &name));
+                let done = done.and_then(|()| tell(report, "set", target, &name));
                 worst = worst.max(told(done)?);
             }
         }
     }
-    report.finish()?;
     Ok(worst)
 }
 
