@@ -105,8 +105,7 @@ impl Content {
         let Some(begin) = self.seek(offset, Kind::Data)? else {
             return Ok(None);
         };
-        let end = self.seek(begin, Kind::Hole)?.unwrap_or(len).min(len);
-        Ok((begin < end).then_some((begin, end)))
+        Ok(run(begin, self.seek(begin, Kind::Hole)?, len))
     }
 
     fn seek(&self, offset: u64, kind: Kind) -> Result<Option<u64>, Failure> {
@@ -136,6 +135,13 @@ impl Content {
     }
 }
 
+/// The run of data from `begin` to `hole`, in a file of `len` bytes; none behind its end. Where the hole begins no later, somebody
+/// has punched it meanwhile, or a file system contradicts itself: all that follows is read.
+fn run(begin: u64, hole: Option<u64>, len: u64) -> Option<(u64, u64)> {
+    let end = hole.filter(|&hole| hole > begin).unwrap_or(len).min(len);
+    (begin < end).then_some((begin, end))
+}
+
 /// Writes all of it: what passes the largest size of a file is an error, and not left out.
 pub fn write_all_at(file: &dioxide::File, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
     while !bytes.is_empty() {
@@ -150,4 +156,24 @@ pub fn write_all_at(file: &dioxide::File, mut bytes: &[u8], mut offset: u64) -> 
 enum Kind {
     Data,
     Hole,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_of_data_where_a_hole_was_punched_meanwhile_goes_to_the_end() {
+        for (begin, hole, len, found) in [
+            (10, Some(20), 100, Some((10, 20))),
+            (10, Some(120), 100, Some((10, 100))),
+            (10, None, 100, Some((10, 100))),
+            (10, Some(10), 100, Some((10, 100))),
+            (10, Some(5), 100, Some((10, 100))),
+            (100, Some(100), 100, None),
+            (100, None, 100, None),
+        ] {
+            assert_eq!(run(begin, hole, len), found, "{begin} {hole:?}");
+        }
+    }
 }
