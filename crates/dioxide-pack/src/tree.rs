@@ -447,9 +447,11 @@ impl Builder {
             let what = "lies in directories that the archive does not describe, which take";
             count(&mut self.copied, counted, &entry.path, what)?;
         }
-        let made = missing
-            .into_iter()
-            .map(|path| Entry::default_directory(path, mtime));
+        let made = missing.into_iter().map(|path| {
+            let mut directory = Entry::default_directory(path, mtime);
+            self.filter.apply(&mut directory);
+            directory
+        });
         self.entries.extend(made);
         Ok(())
     }

@@ -58,7 +58,7 @@ that the outcome does not depend on the order in SRC. An archive with an entry t
 (an absolute path, '..', a path that comes twice, an entry below a symbolic link, a hard link out of
 the tree) or that is damaged is refused before anything is written. A directory may come twice if it is
 the same in everything: archives that were added to have such. Directories that an archive
-implies and does not describe get mode 0755 and belong to root.
+implies and does not describe get mode 0755 and belong to root, which --owner-map maps too.
 
 The same entries and options give the same bytes, on every run and machine. What is random or the
 time elsewhere comes from the tree: uuid and hash seed from its names and attributes, the time of the

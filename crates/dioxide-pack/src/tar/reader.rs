@@ -39,7 +39,7 @@ pub struct ReadOptions {
 /// Reads an archive; `-` is standard input. Blocks.
 ///
 /// Directories that entries lie in and that the archive does not describe are made with mode `0755`,
-/// for user and group 0, with [`Filter::latest`] or 1970 as their time. What follows the end mark is
+/// for user and group 0, which [`Filter::owners`] maps as all others, with [`Filter::latest`] or 1970 as their time. What follows the end mark is
 /// ignored. Names of users and groups are ignored as well: only numbers count.
 ///
 /// # Errors

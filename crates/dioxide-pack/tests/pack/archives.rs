@@ -309,3 +309,25 @@ fn sparse_file_with_a_long_name_has_it_for_every_program() {
     seen.sort();
     assert_eq!(seen, expected);
 }
+
+#[test]
+fn owners_are_mapped_in_directories_that_an_archive_only_implies() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    let archive = dir.path().join("a.tar");
+    run("tar", &["-C", name(&from), "-cf", name(&archive), "d/e/f"]);
+    for (rule, owner) in [("17:18", (17, 18)), ("u:0:1000:1", (1000, 0))] {
+        let options = ReadOptions {
+            filter: Filter {
+                owners: vec![rule.parse().unwrap()],
+                ..Filter::default()
+            },
+            spool: None,
+        };
+        let tree = tar::read(&archive, options, &mut ()).unwrap();
+        let directories = tree.entries().iter().filter(|entry| entry.is_directory());
+        let owners: Vec<_> = directories.map(|entry| (entry.uid, entry.gid)).collect();
+        assert_eq!(owners, [owner; 3], "{rule}");
+    }
+}
