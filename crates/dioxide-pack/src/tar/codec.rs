@@ -50,7 +50,10 @@ impl Compression {
     }
 }
 
-/// What begins with these bytes; an error names what is known and not done.
+/// So many bytes tell how a file is compressed.
+pub(super) const MAGIC_BYTES: u64 = 6;
+
+/// What begins with these bytes, [`MAGIC_BYTES`] or all that there are; an error names what is known and not done.
 pub(super) fn detect(start: &[u8]) -> Result<Compression, &'static str> {
     match start {
         [0x1F, 0x8B, ..] => Ok(Compression::Gzip),

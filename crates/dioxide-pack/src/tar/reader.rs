@@ -4,7 +4,7 @@
 //! otherwise copied into a file without a name. What is held in memory at once is bounded whatever
 //! the headers say: an extended header is read as far as it is there, and up to a limit.
 
-use super::codec::{Compression, decoder, detect};
+use super::codec::{Compression, MAGIC_BYTES, decoder, detect};
 use super::header::{self, Header};
 use super::pax;
 use super::records::{Records, Table};
@@ -17,7 +17,7 @@ use crate::source::CHUNK_BYTES;
 use crate::tree::{Builder, Contents, Tree, Watch, clean_path, go_on, weight};
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,9 @@ use std::rc::Rc;
 
 /// Most that the attributes of all entries take in memory, of which each was in the archive.
 const XATTRS_ALL_MAX: u64 = 1 << 30;
+
+/// How much of an archive is read at a time.
+const BUFFER_BYTES: usize = 1 << 17;
 
 /// How to read an archive.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +51,7 @@ pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Resu
     let name = archive.display().to_string();
     let told = |error: io::Error| Error::host(&name, error);
     let from_stdin = archive.as_os_str() == "-";
-    let file = match from_stdin {
+    let mut file = match from_stdin {
         true => File::from(io::stdin().as_fd().try_clone_to_owned().map_err(told)?),
         false => File::open(archive).map_err(told)?,
     };
@@ -58,24 +61,32 @@ pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Resu
         watch.expect(metadata.len());
     }
     let consumed = Rc::new(Cell::new(0));
-    let mut start = BufReader::with_capacity(1 << 17, file);
-    let compression = detect(start.fill_buf().map_err(told)?).map_err(|kind| Error::Archive {
+    // A pipe may give a byte at a time.
+    let mut start = Vec::new();
+    let read = Read::by_ref(&mut file)
+        .take(MAGIC_BYTES)
+        .read_to_end(&mut start);
+    read.map_err(told)?;
+    let compression = detect(&start).map_err(|kind| Error::Archive {
         archive: name.clone(),
         offset: 0,
         what: format!("it is compressed by {kind}, which dioxide does not unpack"),
     })?;
     let input = match compression {
-        Compression::None if in_place => Input::InPlace {
-            reader: start,
-            len: metadata.len(),
-        },
+        Compression::None if in_place => {
+            file.rewind().map_err(told)?;
+            Input::InPlace {
+                reader: BufReader::with_capacity(BUFFER_BYTES, file),
+                len: metadata.len(),
+            }
+        }
         _ => {
             let spool = match &options.spool {
                 Some(dir) => tempfile::tempfile_in(dir),
                 None => tempfile::tempfile(),
             };
             let counted = Counted {
-                inner: start,
+                inner: BufReader::with_capacity(BUFFER_BYTES, Cursor::new(start).chain(file)),
                 count: consumed.clone(),
             };
             Input::Stream {

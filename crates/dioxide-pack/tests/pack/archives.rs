@@ -5,9 +5,11 @@ use dioxide_pack::tar::{self, ReadOptions};
 use dioxide_pack::{Filter, Pattern, source};
 use dioxide_testkit::need_root;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// What Python reads of an archive: path, size and a sum of the bytes of each file.
 const BY_PYTHON: &str = "
@@ -329,5 +331,34 @@ fn owners_are_mapped_in_directories_that_an_archive_only_implies() {
         let directories = tree.entries().iter().filter(|entry| entry.is_directory());
         let owners: Vec<_> = directories.map(|entry| (entry.uid, entry.gid)).collect();
         assert_eq!(owners, [owner; 3], "{rule}");
+    }
+}
+
+#[test]
+fn compressed_archive_from_a_pipe_is_known_however_its_bytes_come() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    let archive = dir.path().join("a.tar");
+    run("tar", &["-C", name(&from), "-cf", name(&archive), "d"]);
+    for (program, ending) in [("gzip", "gz"), ("zstd", "zst"), ("xz", "xz")] {
+        run(program, &["-q", "-k", name(&archive)]);
+        let bytes = fs::read(dir.path().join(format!("a.tar.{ending}"))).unwrap();
+        let pipe = dir.path().join(ending);
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();
+        let tree = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+                writer.write_all(&bytes[..1]).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+                // Who reads gives up if it takes it for something else.
+                let _ = writer.write_all(&bytes[1..]);
+            });
+            from_archive(&pipe)
+        });
+        let tree = tree.unwrap_or_else(|error| panic!("{program}: {error}"));
+        assert_eq!(tree.totals().files, 2, "{program}");
     }
 }
