@@ -31,6 +31,9 @@ const KEPT: [&[u8]; 5] = [
     b"system.posix_acl_default",
 ];
 
+/// No file so small is asked for holes if it has a block: asking takes opening it. Some file systems call much more a block.
+const SMALL_BYTES: u64 = 4096;
+
 /// Reads the tree below `root`, without contents. Blocks.
 ///
 /// # Errors
@@ -173,8 +176,8 @@ impl Scan<'_> {
         })
     }
 
-    /// Asks for holes unless there are as many blocks as the size needs: those beyond may be of attributes, or have nothing written in
-    /// them, and hide as many holes.
+    /// Asks for holes unless it is one block, and is there: of several, a hole may hide behind as many blocks that are of attributes, or
+    /// lie beyond the end.
     fn data(&mut self, host: &Path, stat: &rustix::fs::Stat) -> Result<FileData> {
         let size = stat.st_size as u64;
         self.stamps.push(Stamp {
@@ -184,8 +187,11 @@ impl Scan<'_> {
             mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
         });
         let whole = FileData::whole(size, self.stamps.len() as u64 - 1);
-        let needed = size..=size.next_multiple_of((stat.st_blksize as u64).max(512));
-        if needed.contains(&(stat.st_blocks as u64).saturating_mul(512)) {
+        let block = (stat.st_blksize as u64).max(512);
+        let needed = size..=size.next_multiple_of(block);
+        if size <= block.min(SMALL_BYTES)
+            && needed.contains(&(stat.st_blocks as u64).saturating_mul(512))
+        {
             return Ok(whole);
         }
         let file = open_file(host)?;

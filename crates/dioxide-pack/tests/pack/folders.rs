@@ -15,20 +15,24 @@ fn read(folder: &Path) -> dioxide_pack::Tree {
 
 #[test]
 fn hole_is_found_though_the_file_has_blocks_elsewhere() {
-    let dir = scratch();
-    let file = fs::File::create(dir.path().join("f")).unwrap();
-    file.set_len(1 << 20).unwrap();
-    file.write_all_at(&[1; 8192], 512 << 10).unwrap();
-    let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(&file, keep, 1 << 20, 2 << 20).unwrap();
-    assert!(file.metadata().unwrap().blocks() > (1 << 20) / 512);
-    let tree = read(dir.path());
-    let found = tree.entries().iter().find(|entry| entry.path == b"f");
-    let Kind::File(data) = &found.unwrap().kind else {
-        panic!("{found:?}");
-    };
-    let at = 512 << 10;
-    assert_eq!(data.segments, vec![at..at + 8192]);
+    const SIZE: u64 = 1 << 20;
+    // More blocks than the size needs, and exactly as many.
+    for behind in [2 * SIZE, SIZE - 8192] {
+        let dir = scratch();
+        let file = fs::File::create(dir.path().join("f")).unwrap();
+        file.set_len(SIZE).unwrap();
+        file.write_all_at(&[1; 8192], SIZE / 2).unwrap();
+        let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, keep, SIZE, behind).unwrap();
+        assert!(file.metadata().unwrap().blocks() >= SIZE / 512);
+        let tree = read(dir.path());
+        let found = tree.entries().iter().find(|entry| entry.path == b"f");
+        let Kind::File(data) = &found.unwrap().kind else {
+            panic!("{found:?}");
+        };
+        let at = SIZE / 2;
+        assert_eq!(data.segments, vec![at..at + 8192], "{behind}");
+    }
 }
 
 #[test]
