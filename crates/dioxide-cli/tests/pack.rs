@@ -693,3 +693,32 @@ fn image_with_multi_mount_protection_is_the_same_each_time() {
     assert!(images[0] == images[1]);
     assert!(begin.elapsed() < Duration::from_secs(15));
 }
+
+#[test]
+fn pack_of_folder_takes_no_more_descriptors_than_it_is_deep() {
+    let disk = Fixture::new();
+    let [tree, image] = ["wide", "new.img"].map(|name| disk.beside(name));
+    for index in 0..200 {
+        let deep = tree.join(format!("{index}/a/b"));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("file"), "x").unwrap();
+    }
+    let script = r#"ulimit -n 40; exec "$0" pack -q "$1" "$2""#;
+    let dioxide = env!("CARGO_BIN_EXE_dioxide");
+    let paths = [&tree, &image].map(|path| path.to_str().unwrap());
+    coreutils("bash", &["-c", script, dioxide, paths[0], paths[1]]);
+    e2fsck_clean(&image);
+}
+
+#[test]
+fn pack_of_folder_needs_no_proc() {
+    need_root!();
+    let disk = Fixture::new();
+    let [tree, image] = ["tree", "new.img"].map(|name| disk.beside(name));
+    let script = r#"mount --make-rprivate / && umount -l /proc && exec "$0" pack -q "$1" "$2""#;
+    let dioxide = env!("CARGO_BIN_EXE_dioxide");
+    let paths = [&tree, &image].map(|path| path.to_str().unwrap());
+    let words = ["-m", "bash", "-c", script, dioxide, paths[0], paths[1]];
+    coreutils("unshare", &words);
+    e2fsck_clean(&image);
+}

@@ -3,7 +3,7 @@
 use crate::support::*;
 use dioxide::Timestamp;
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
-use dioxide_pack::{Entry, Error, Filter, Kind, Pattern, source};
+use dioxide_pack::{Entry, Error, Filter, Kind, Pattern, Watch, source};
 use dioxide_testkit::need_root;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -197,4 +197,38 @@ fn folder_written_without_owners_leaves_out_devices_and_says_so() {
     // What is his anyway keeps its bits.
     assert_eq!(found[Path::new("dir-x")].mode & 0o7777, 0o2750);
     assert_same(&found, &expected);
+}
+
+/// A watch that does something once, when the first bytes of a tree are written.
+struct Meanwhile<'a>(Option<&'a dyn Fn()>);
+
+impl Watch for Meanwhile<'_> {
+    fn expect(&mut self, _bytes: u64) {}
+    fn done(&mut self, _bytes: u64) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
+#[test]
+fn symlink_in_the_place_of_a_directory_is_not_walked_through() {
+    let dir = scratch();
+    let [from, other] = ["from", "other"].map(|name| dir.path().join(name));
+    fs::create_dir_all(from.join("z")).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(from.join("first"), "first").unwrap();
+    fs::write(from.join("z/file"), "file").unwrap();
+    // The very file that was seen, so that only the way to it is another.
+    fs::hard_link(from.join("z/file"), other.join("file")).unwrap();
+    let mut tree = read(&from);
+    let replace = || {
+        fs::rename(from.join("z"), from.join("old")).unwrap();
+        std::os::unix::fs::symlink(&other, from.join("z")).unwrap();
+    };
+    let archive = dir.path().join("a.tar");
+    let mut sink = dioxide_pack::tar::write::TarSink::create(&archive, Default::default()).unwrap();
+    let error = tree.write_to(&mut sink, &mut Meanwhile(Some(&replace)));
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("from/z"), "{error}");
 }
