@@ -93,6 +93,9 @@ pub struct JournalOptions {
     /// eighths of the log. Without, what the log says of fast commits is forgotten: none are written, and a log
     /// with them means something else to `e2fsck`.
     pub replays_fast_commits: bool,
+    /// The file system has fast commits. Linux sets the end of the log apart for them when it mounts, after it has found where
+    /// the log ends, and goes on there; so the log must never end in those blocks, and they are left alone.
+    pub spares_fast_commits: bool,
 }
 
 impl Default for JournalOptions {
@@ -105,6 +108,7 @@ impl Default for JournalOptions {
             checksum_v3: false,
             wide: false,
             replays_fast_commits: false,
+            spares_fast_commits: false,
         }
     }
 }

@@ -186,6 +186,14 @@ impl Ring {
         }
     }
 
+    /// What is left of it as soon as there are fast commits.
+    pub fn before_fast_commits(sb: &JournalSuperBlock) -> Ring {
+        Ring {
+            first: sb.s_first,
+            end: sb.s_maxlen - sb.fast_commit_room(),
+        }
+    }
+
     /// Blocks of the log.
     pub fn len(&self) -> u32 {
         self.end - self.first

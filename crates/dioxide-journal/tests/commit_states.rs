@@ -4,16 +4,19 @@ mod commit_support;
 
 use commit_support::reader::replay;
 use commit_support::{
-    BLOCK, DEVICE_BYTES, Form, HOME, LOG, LOG_BLOCKS, Summed, content, fresh, log_map, open,
+    BLOCK, DEVICE_BYTES, Form, HOME, LOG, LOG_BLOCKS, Rng, Summed, content, fresh, log_map, open,
     open_with, options, superblock, version_of,
 };
-use dioxide_block::Device;
 use dioxide_block::mem::MemDevice;
 use dioxide_block::record::{Action, RecordDevice};
 use dioxide_block::sim::{FaultOp, SimDevice, SimSpec};
+use dioxide_block::{Device, Durability};
+use dioxide_format::journal::{BlockHeader, BlockType};
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
 use dioxide_journal::journal::{Handle, Journal, JournalOptions};
+use dioxide_journal::log::{Log, LogMap};
+use dioxide_journal::recovery::{FileSystem, Recovery};
 use dioxide_journal::transaction::{State, Tid};
 use dioxide_journal::{Asked, Edit, Error, Kind};
 use std::sync::Arc;
@@ -788,4 +791,76 @@ fn replay_of_fast_commits_may_have_more_of_the_log_than_others() {
     };
     let (one, all) = (credits(false), credits(true));
     assert!(all > 3 * one, "{all}, others {one}");
+}
+
+/// Linux takes on the log where it finds its end, and then has fast commits in the last blocks.
+#[test]
+fn log_that_spares_fast_commits_never_ends_in_their_blocks() {
+    let (blocks, spared) = (1100, 64);
+    let ends = LOG + u64::from(blocks);
+    let device = MemDevice::new(ends * BLOCK as u64);
+    let (_, home) = fresh(FORM, 1);
+    let write = |device: &MemDevice, bytes: &[u8]| {
+        let written = device.write_at(0, bytes, Durability::Cached);
+        written.expect("memory");
+    };
+    write(&device, &home[..LOG as usize * BLOCK]);
+    let map = LogMap::internal(std::iter::once(LOG..ends)).expect("a log");
+    let log_on = |device: &MemDevice| Log::new(Arc::new(device.clone()), map.clone(), BLOCK);
+    let mut sb = superblock(FORM, 1);
+    (sb.s_maxlen, sb.s_num_fc_blks) = (blocks, spared);
+    let written = log_on(&device).write_superblock(&mut sb, Durability::Cached);
+    written.expect("memory");
+    let options = JournalOptions {
+        spares_fast_commits: true,
+        ..options()
+    };
+    let shared: Arc<dyn Device> = Arc::new(device.clone());
+    let cache = BufferCache::new(shared.clone(), BLOCK, 16 * BLOCK);
+    let journal = Journal::open(shared, map.clone(), sb, cache, &options).expect("journal");
+    let file_system = FileSystem {
+        blocks: ends,
+        device_blocks: ends,
+        inode_bytes: 256,
+    };
+    let mut rng = Rng(11);
+    let (mut laps, mut last) = (0, 0);
+    for version in 1.. {
+        let changed = 1 + rng.below(HOME);
+        for block in 0..changed {
+            change(&journal, block, version);
+        }
+        journal.force_commit().expect("commit");
+        let crashed = MemDevice::new(ends * BLOCK as u64);
+        let mut bytes = vec![0; ends as usize * BLOCK];
+        device.read_at(0, &mut bytes).expect("memory");
+        write(&crashed, &bytes);
+        let head = head(&bytes[LOG as usize * BLOCK..]);
+        assert!(head < blocks - spared, "it ends at {head}");
+        laps += u32::from(head < last);
+        last = head;
+        let log = log_on(&crashed);
+        let recovery = Recovery::plan(&log, file_system).expect("a log");
+        recovery.replay(&crashed).expect("memory");
+        crashed.read_at(0, &mut bytes).expect("memory");
+        for block in 0..changed {
+            let found = version_of(&bytes[block as usize * BLOCK..]);
+            assert_eq!(found, version, "block {block}");
+        }
+        if laps == 3 {
+            break;
+        }
+        // The log has copies of it, which the next transaction revokes unless it has one.
+        forget(&journal, rng.below(HOME));
+    }
+}
+
+/// The block behind the newest commit block of a log.
+fn head(log: &[u8]) -> u32 {
+    let numbered = log.chunks(BLOCK).zip(0..);
+    let commits = numbered.filter_map(|(block, at)| match BlockHeader::of(block) {
+        Some((BlockType::Commit, tid)) => Some((tid.0, at + 1)),
+        _ => None,
+    });
+    commits.max().expect("a transaction").1
 }

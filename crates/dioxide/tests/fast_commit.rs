@@ -9,6 +9,8 @@ mod area;
 mod crash;
 #[path = "fast_commit/forged.rs"]
 mod forged;
+#[path = "fast_commit/head.rs"]
+mod head;
 #[path = "fast_commit/hostile.rs"]
 mod hostile;
 #[path = "fast_commit/kernel.rs"]

@@ -203,9 +203,14 @@ impl JournalSuperBlock {
 
     /// Blocks at the journal's end that are set apart for fast commits: 0 without them.
     pub fn fast_commit_blocks(&self) -> u32 {
-        if !self.incompat().contains(JournalIncompat::FAST_COMMIT) {
-            return 0;
+        match self.incompat().contains(JournalIncompat::FAST_COMMIT) {
+            true => self.fast_commit_room(),
+            false => 0,
         }
+    }
+
+    /// Blocks at the journal's end that are set apart as soon as there are fast commits: 0 where it is too small for them.
+    pub fn fast_commit_room(&self) -> u32 {
         let wanted = match self.s_num_fc_blks {
             0 => DEFAULT_FAST_COMMIT_BLOCKS,
             blocks => blocks,

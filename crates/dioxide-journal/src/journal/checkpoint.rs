@@ -27,7 +27,7 @@ impl Core {
         let Some(ring) = &log.ring else { return Ok(()) };
         let need = ring.need(closed.blocks.len(), closed.revoked.len());
         match ring.free() < need {
-            true => self.checkpoint(log, need.max(ring.usable() / 2)),
+            true => self.checkpoint(log, ring.worth_freeing(need)),
             false => Ok(()),
         }
     }

@@ -1,8 +1,12 @@
 //! The log as a ring of blocks: where the next transaction goes, and what lies in it.
 //!
+//! Where the end of the ring is spared for the fast commits of Linux, the log does not go round: the superblock does not say
+//! so, and who replays it would go on behind that end. When it is full it is emptied, and begins anew at the first block.
+//!
 //! # Invariants
 //! - `free` blocks lie between the head and the tail; one is always left, so that head and tail
-//!   differ unless the log is empty.
+//!   differ unless the log is empty. In a log that does not go round they lie between the head and the end, and as
+//!   one is left, it always ends before that.
 //! - `written` are the transactions from the tail to the head, their sequence numbers consecutive.
 //! - The superblock on the device names the tail before blocks in front of it are used again, and it
 //!   says that the log is not empty before the first commit block is durable.
@@ -50,6 +54,7 @@ pub(super) struct Ring {
     barrier: bool,
     /// The ring's block numbers in the journal.
     numbers: Numbers,
+    goes_round: bool,
     head: u32,
     free: u32,
     /// Of the transaction that is written next.
@@ -75,7 +80,11 @@ impl Ring {
         let invalid = |e: dioxide_format::Error| not_fit(&e.to_string());
         superblock.validate(block_bytes as u32).map_err(invalid)?;
         let format = superblock.format().map_err(invalid)?;
-        let numbers = Numbers::of(&superblock);
+        let whole = Numbers::of(&superblock);
+        let numbers = match options.spares_fast_commits {
+            true => Numbers::before_fast_commits(&superblock),
+            false => whole,
+        };
         if numbers.end < numbers.first.saturating_add(MIN_USABLE)
             || map.blocks() < superblock.s_maxlen
         {
@@ -88,6 +97,7 @@ impl Ring {
             block_bytes,
             barrier: options.barrier,
             numbers,
+            goes_round: numbers == whole,
             head: numbers.first,
             free: numbers.len() - 1,
             sequence: Sequence(superblock.s_sequence),
@@ -228,6 +238,14 @@ impl Ring {
         self.map.device_block(at)
     }
 
+    /// How many blocks to have free when `need` are not: some more, so that this is rare, and all where it begins anew.
+    pub(super) fn worth_freeing(&self, need: u32) -> u32 {
+        match self.goes_round {
+            true => need.max(self.usable() / 2),
+            false => u32::MAX,
+        }
+    }
+
     /// How many of the oldest transactions have to go until `want` blocks are free: all, if these are
     /// not enough.
     pub(super) fn oldest_for(&self, want: u32) -> usize {
@@ -253,6 +271,9 @@ impl Ring {
         self.point_to(start, sequence, self.durable())?;
         let freed: Vec<Written> = self.written.drain(..count).collect();
         self.free += freed.iter().map(|written| written.len).sum::<u32>();
+        if self.written.is_empty() && !self.goes_round {
+            self.head = self.numbers.first;
+        }
         Ok(freed)
     }
 

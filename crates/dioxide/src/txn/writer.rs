@@ -204,6 +204,7 @@ impl Writer {
             barrier: mount.barrier,
             checksum_v3: sb.features().metadata_csum(),
             wide: sb.is_64bit(),
+            spares_fast_commits: sb.features().compat.contains(Compat::FAST_COMMIT),
             ..JournalOptions::default()
         };
         let log = match has_journal {

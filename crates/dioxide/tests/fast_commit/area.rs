@@ -87,7 +87,7 @@ pub fn crashed_on<T>(
 pub fn with_quota_from_before(image: &Image) {
     let area = area(image);
     let bytes = fs::read(image.path()).expect("the image");
-    let (log, _) = log_of(image);
+    let log = log_of(image);
     let following = Recovery::plan(&log, FILE_SYSTEM)
         .expect("the kernel's log")
         .recovered()
@@ -105,7 +105,7 @@ pub fn with_quota_from_before(image: &Image) {
         file.write_all_at(block, at).expect("room");
     }
     debugfs_write(image.path(), "feature needs_recovery");
-    let (log, _) = log_of(image);
+    let log = log_of(image);
     let mut journal = log.read_superblock().expect("a journal");
     // Nothing in the log, and the number that the fast commits name.
     (journal.s_start, journal.s_sequence) = (1, following.0.wrapping_sub(1));
@@ -173,11 +173,14 @@ pub fn unloaded(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
-fn log_of(image: &Image) -> (Log, Vec<Range<u64>>) {
-    let runs = journal_runs(image);
-    let map = LogMap::internal(runs.clone()).expect("a journal");
-    let bytes = fs::read(image.path()).expect("the image");
-    (Log::new(loaded(&bytes), map, BLOCK), runs)
+fn log_of(image: &Image) -> Log {
+    log_on(image, loaded(&fs::read(image.path()).expect("the image")))
+}
+
+/// The log of an image on a device that holds the image.
+pub fn log_on(image: &Image, device: Arc<dyn Device>) -> Log {
+    let map = LogMap::internal(journal_runs(image)).expect("a journal");
+    Log::new(device, map, BLOCK)
 }
 
 /// The blocks of the journal, in its order: with extents, or mapped by indirect blocks.
@@ -198,7 +201,7 @@ fn journal_runs(image: &Image) -> Vec<Range<u64>> {
 
 /// The records that follow the log, and how many fast commits they are.
 pub fn records(image: &Image) -> (u32, Vec<Record>) {
-    let (log, _) = log_of(image);
+    let log = log_of(image);
     let recovery = Recovery::plan(&log, FILE_SYSTEM).expect("the kernel's log");
     let recovered = recovery.recovered();
     (
@@ -242,7 +245,7 @@ pub fn kinds(records: &[Record]) -> BTreeMap<&'static str, u32> {
 
 /// The bytes of the image where the area's blocks lie.
 pub fn area(image: &Image) -> Vec<u64> {
-    let (log, _) = log_of(image);
+    let log = log_of(image);
     let sb = log.read_superblock().expect("a journal");
     fast_commit_area(&sb)
         .map(|at| log.map().device_block(at).expect("of the journal") * BLOCK as u64)
