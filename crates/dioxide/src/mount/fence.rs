@@ -3,7 +3,8 @@
 //! `ESHUTDOWN` says that somebody else has the device from now on: another node took it over, or it is being taken
 //! away. Whichever request meets it, nothing is written any more: what is in memory may be older by now than what the
 //! other writes, and no try is better than the one before. Reads go on for as long as the device answers them. So it is when
-//! multi-mount protection finds another host's number.
+//! multi-mount protection finds another host's number. A journal on a device of its own has a fence too, and both are shut
+//! together: who has the one device may have the other, and what the abort of a journal notes in it would be told to him.
 //!
 //! Rejected: looking at each error where it is handled. Metadata is read in hundreds of places.
 
@@ -11,10 +12,16 @@ use super::Mount;
 use dioxide_block::{Device, Durability, Error, Geometry, Lane, Queue, QueueOptions, Result};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The device of a mount.
+/// A device of a mount.
 #[derive(Debug)]
 pub(crate) struct Fence {
     inner: Arc<dyn Device>,
+    common: Arc<Common>,
+}
+
+/// What all devices of a mount have in common.
+#[derive(Debug, Default)]
+struct Common {
     /// What is told. Nothing before it is shared.
     mount: OnceLock<Weak<Mount>>,
     fenced: OnceLock<()>,
@@ -22,22 +29,25 @@ pub(crate) struct Fence {
 
 impl Fence {
     pub(super) fn new(inner: Arc<dyn Device>) -> Arc<Fence> {
-        Arc::new(Fence {
-            inner,
-            mount: OnceLock::new(),
-            fenced: OnceLock::new(),
-        })
+        let common = Arc::default();
+        Arc::new(Fence { inner, common })
+    }
+
+    /// Another device of the same mount.
+    pub(super) fn beside(&self, inner: Arc<dyn Device>) -> Arc<Fence> {
+        let common = self.common.clone();
+        Arc::new(Fence { inner, common })
     }
 
     /// Who is told. Once.
     pub(super) fn guard(&self, mount: &Weak<Mount>) {
-        self.mount.get_or_init(|| mount.clone());
+        self.common.mount.get_or_init(|| mount.clone());
     }
 
     /// Looks at an error of the device; those of lanes and of queues do not come through here by themselves.
     #[cold]
     pub(crate) fn look_at(&self, error: &Error) {
-        if error.errno() != libc::ESHUTDOWN || self.fenced.set(()).is_err() {
+        if error.errno() != libc::ESHUTDOWN || self.common.fenced.set(()).is_err() {
             return;
         }
         if let Some(mount) = self.mount() {
@@ -47,12 +57,12 @@ impl Fence {
 
     /// The mount, once it is open.
     pub(crate) fn mount(&self) -> Option<Arc<Mount>> {
-        self.mount.get().and_then(Weak::upgrade)
+        self.common.mount.get().and_then(Weak::upgrade)
     }
 
-    /// Lets nothing through any more that changes the device. What goes past this one, the mount has to refuse.
+    /// Lets nothing through any more that changes a device of the mount. What goes past this one, the mount has to refuse.
     pub(super) fn shut(&self) {
-        let _ = self.fenced.set(());
+        let _ = self.common.fenced.set(());
     }
 
     fn seen<T>(&self, result: Result<T>) -> Result<T> {
@@ -64,7 +74,7 @@ impl Fence {
 
     /// Before anything that changes the device.
     fn check(&self, op: &'static str, offset: u64, len: u64) -> Result<()> {
-        match self.fenced.get() {
+        match self.common.fenced.get() {
             None => Ok(()),
             Some(()) => Err(Error::Io {
                 op,

@@ -321,17 +321,22 @@ mod tests {
     #[test]
     fn file_system_whose_protection_is_lost_while_it_is_opened_is_not_written() {
         let fence = Fence::new(Arc::new(dioxide_block::mem::MemDevice::new(1 << 20)));
-        let write = || fence.write_at(0, &Buf::zeroed(4096), Durability::Cached);
+        let journal = fence.beside(Arc::new(dioxide_block::mem::MemDevice::new(1 << 20)));
+        let write_to = |device: &Fence| device.write_at(0, &Buf::zeroed(4096), Durability::Cached);
+        let write = || write_to(&fence);
         write().expect("it is there");
+        write_to(&journal).expect("it is there");
         let stop = Stop::default();
         thread::scope(|scope| {
             let told = scope.spawn(|| lose(&fence, &stop, Error::Busy("somebody else has it")));
             while write().is_ok() {}
             let (read, early) = (fence.read_at(0, &mut Buf::zeroed(4096)), told.is_finished());
+            let written = write_to(&journal);
             // Before anything that may fail: it waits for that.
             *stop.stopped.lock() = true;
             stop.changed.notify_all();
             read.expect("it is there");
+            written.expect_err("it may be another's too");
             assert!(!early, "there is nobody to tell yet");
         });
     }

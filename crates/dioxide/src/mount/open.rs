@@ -66,10 +66,14 @@ impl Mount {
         let at = at.ok_or_else(|| Error::Invalid("sb: past the end of any device".into()))?;
         let sb = read_superblock(&*device, at)?;
         fits_device(&sb, &*device)?;
-        let options = &options.with_journal(&sb)?;
-        // Before anybody else has it, so that nobody writes past it.
+        let mut options = options.with_journal(&sb)?;
+        // Before anybody else has them, so that nobody writes past it.
         let fence = Fence::new(device);
         let device: Arc<dyn Device> = fence.clone();
+        if let Some(journal) = &mut options.journal_device {
+            *journal = fence.beside(journal.clone());
+        }
+        let options = &options;
         let mut mmp = protect(&device, options, &sb)?;
         if let Some(mmp) = &mut mmp {
             let kept = mmp.keep(fence.clone());

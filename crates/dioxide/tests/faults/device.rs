@@ -13,10 +13,13 @@ use crate::workload::{Workload, in_time};
 use dioxide::block::file::FileOptions;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::block::{self, Device, Durability, Geometry, Op, Queue, SlotId, Waker};
+use dioxide::format::features::Compat;
+use dioxide::format::superblock::SuperBlock;
 use dioxide::{
     Backend, Buf, Error, File, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes,
 };
 use dioxide_testkit::{Dir, Image, ImageBuilder, dumpe2fs, e2fsck_clean, seeds, shape};
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -395,6 +398,62 @@ fn fenced_device_is_not_written_to_again_whoever_meets_it() {
         let _ = fs.close();
         let hits = (device.hits(writes), device.hits(flushes));
         assert_eq!(hits, (Some(0), Some(0)), "{name}: it was tried again");
+    }
+}
+
+/// A file system, and its journal on a device of its own.
+fn apart() -> (SimDevice, SimDevice, [Image; 2]) {
+    let image = image_with(small().features("^has_journal"), &NAMES);
+    let journal = small().features("journal_dev").build();
+    let read = |image: &Image| {
+        let mut bytes = vec![0; SuperBlock::SIZE];
+        let file = std::fs::File::open(image.path()).expect("the image");
+        file.read_exact_at(&mut bytes, 1024).expect("a superblock");
+        SuperBlock::parse(&bytes).expect("a superblock")
+    };
+    let theirs = read(&journal);
+    let mut sb = read(&image);
+    let disk = sb.disk_mut();
+    disk.s_feature_compat |= Compat::HAS_JOURNAL.bits();
+    disk.s_journal_uuid = theirs.uuid();
+    // Any number: it is told where the journal lies.
+    disk.s_journal_dev = 0x700;
+    sb.update_checksum();
+    let file = std::fs::File::options().write(true).open(image.path());
+    let file = file.expect("the image");
+    file.write_all_at(&sb.encode(), 1024).expect("room");
+    (sim(&image), sim(&journal), [image, journal])
+}
+
+/// Who has the one device may have the other one too, with a journal that is newer than ours.
+#[test]
+fn journal_elsewhere_is_fenced_off_with_the_file_system_and_that_with_the_journal() {
+    for in_journal in [false, true] {
+        let (device, journal, _images) = apart();
+        let options = MountOptions::new().journal_device(Arc::new(journal.clone()));
+        let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
+        assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+        let mode = |mode| fs.set_attributes("/f0", &SetAttributes::new().mode(mode));
+        mode(0o600).expect("a change");
+        fs.sync().expect("a sync");
+        if in_journal {
+            // Then the commit meets it, and otherwise the flush.
+            mode(0o640).expect("a change");
+        }
+        let armed = [&device, &journal].map(|device| {
+            let changes = [FaultOp::Write, FaultOp::Flush];
+            changes.map(|op| device.inject(Fault::every(op, FENCED)))
+        });
+        let error = fs.sync().expect_err("it is fenced off");
+        assert_eq!(error.errno(), libc::ESHUTDOWN, "{error}");
+        assert_eq!(mode(0o644).expect_err("after that").errno(), libc::EROFS);
+        let _ = fs.close();
+        let hits = |of: usize, device: &SimDevice| -> u64 {
+            armed[of].iter().filter_map(|&id| device.hits(id)).sum()
+        };
+        let hits = (hits(0, &device), hits(1, &journal));
+        let expected = if in_journal { (0, 1) } else { (1, 0) };
+        assert_eq!(hits, expected, "file system and journal, {in_journal}");
     }
 }
 
