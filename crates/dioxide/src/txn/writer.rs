@@ -212,14 +212,18 @@ impl Writer {
             false => None,
         };
         Writer::with(mount, has_journal, |orphans| {
-            mark_in_use(mount, has_journal, orphans.in_file())?;
             let cache = mount.cache.clone();
-            let Some(log) = log else {
-                return Ok(Journal::none(cache, &options)?);
+            let journal = match log {
+                Some(log) => {
+                    let super_block = log.read_superblock()?;
+                    let (device, map) = (log.device().clone(), log.map().clone());
+                    Journal::open(device, map, super_block, cache, &options)?
+                }
+                None => Journal::none(cache, &options)?,
             };
-            let super_block = log.read_superblock()?;
-            let (device, map) = (log.device().clone(), log.map().clone());
-            Ok(Journal::open(device, map, super_block, cache, &options)?)
+            // Last: where there is nothing that takes a change, there is none that a close could end.
+            mark_in_use(mount, has_journal, orphans.in_file())?;
+            Ok(journal)
         })
     }
 

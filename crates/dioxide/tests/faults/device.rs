@@ -18,7 +18,9 @@ use dioxide::format::superblock::SuperBlock;
 use dioxide::{
     Backend, Buf, Error, File, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes,
 };
-use dioxide_testkit::{Dir, Image, ImageBuilder, dumpe2fs, e2fsck_clean, seeds, shape};
+use dioxide_testkit::{
+    Dir, Image, ImageBuilder, dumpe2fs, e2fsck_clean, leaf_extents, seeds, shape,
+};
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -520,6 +522,27 @@ fn failure_when_the_first_change_begins_latches() {
         let fault = Fault::once(op, FaultKind::Io(libc::EIO));
         assert!(survive(&ground, 1, Since::Open, fault));
     }
+}
+
+/// Nothing can be written to a journal whose superblock is of version 1.
+#[test]
+fn journal_that_cannot_be_written_to_leaves_the_image_as_it_was() {
+    let image = image_with(small(), &NAMES);
+    let at = leaf_extents(image.path(), "<8>")[0].physical * 1024;
+    let file = std::fs::File::options().write(true).open(image.path());
+    let file = file.expect("the image");
+    // `h_blocktype`, and all features.
+    file.write_all_at(&3_u32.to_be_bytes(), at + 4).expect("it");
+    file.write_all_at(&[0; 12], at + 0x24).expect("it");
+    let before = std::fs::read(image.path()).expect("the image");
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    for _ in 0..2 {
+        let mode = SetAttributes::new().mode(0o600);
+        let error = fs.set_attributes("/f0", &mode).expect_err("it cannot");
+        assert!(matches!(error, Error::Unsupported(_)), "{error}");
+    }
+    fs.close().expect("nothing was changed");
+    assert!(before == std::fs::read(image.path()).expect("the image"));
 }
 
 #[test]
