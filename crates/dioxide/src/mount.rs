@@ -14,7 +14,7 @@
 //! Nothing here grows with the size of the file system: what is read at open, and what is kept,
 //! has a limit.
 
-mod fast_commit;
+pub(crate) mod fast_commit;
 mod fence;
 pub(crate) mod groups;
 mod knobs;

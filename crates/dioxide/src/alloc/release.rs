@@ -21,8 +21,8 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// At once: there is no journal, or the blocks were recorded in the transaction that frees them
-    /// and never in one before it, so that after a crash nobody has them. Which it is, the caller
-    /// knows.
+    /// and never in one before it, so that after a crash nobody has them; or who gets them writes to them
+    /// by that transaction only. Which it is, the caller knows.
     Now,
     /// When [`BlockAllocator::committed`] is told this transaction. Its number is only compared.
     After(u32),

@@ -12,6 +12,7 @@ use crate::map::tree::{
 };
 use crate::map::{MapGuard, MapKind, Mapping};
 use crate::mount::Mount;
+use crate::mount::fast_commit::set::Set;
 use crate::{Error, FileType, Result, Shortage};
 use dioxide_format::extent::{Extent, ExtentNode};
 use dioxide_format::features::{Incompat, RoCompat};
@@ -20,6 +21,7 @@ use dioxide_format::types::{Lblk, Pblk};
 use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Largest extents of each state, in blocks.
 pub(crate) const MOST_WRITTEN: u32 = 1 << 15;
@@ -55,6 +57,8 @@ pub(crate) struct FileBlocks<'c> {
     /// Clusters that the file has more than before.
     grown: i64,
     freed: bool,
+    /// Clusters that stay in use when it gives them up, if there may be some.
+    passed_on: Option<Arc<Set>>,
 }
 
 impl Blocks for FileBlocks<'_> {
@@ -107,10 +111,33 @@ impl FileBlocks<'_> {
             }
             _ => self.release,
         };
-        self.writer.blocks.free(edit, run, release)?;
+        match &self.passed_on {
+            None => self.writer.blocks.free(edit, run, release)?,
+            Some(passed_on) => self.free_outside(passed_on, edit, run, release)?,
+        }
         self.grown -= i64::from(run.len);
         self.freed |= release != Release::Now;
         Ok(())
+    }
+
+    /// Frees the clusters of a run that are not in a set.
+    fn free_outside(
+        &self,
+        kept: &Set,
+        edit: &mut dyn Edit,
+        run: Run,
+        release: Release,
+    ) -> Result<()> {
+        let ratio = u64::from(self.mount.sb.cluster_ratio());
+        let first = run.start.0 / ratio;
+        let free = kept.outside(first..first + u64::from(run.len));
+        free.into_iter().try_for_each(|part| {
+            let run = Run {
+                start: Pblk(run.start.0 + (part.start - first) * ratio),
+                len: (part.end - part.start) as u32,
+            };
+            self.writer.blocks.free(edit, run, release)
+        })
     }
 }
 
@@ -271,6 +298,7 @@ impl Mount {
             fresh: Vec::new(),
             grown: 0,
             freed: false,
+            passed_on: None,
         })
     }
 
@@ -497,15 +525,12 @@ impl MapChange<'_, '_> {
         inserted
     }
 
-    /// Takes free clusters that somebody else chose for the file; they are to be mapped next.
-    pub(crate) fn take_given(&mut self, run: Run) -> Result<()> {
-        let writer = self.blocks.writer;
-        writer.blocks.take_given(self.handle, run)?;
-        self.count_given(run.len);
-        Ok(())
+    /// Clusters that others, or the file itself, have next: they stay in use when they are taken away from it.
+    pub(crate) fn pass_on(&mut self, clusters: Arc<Set>) {
+        self.blocks.passed_on = Some(clusters);
     }
 
-    /// Counts clusters that were taken for the file before.
+    /// Counts clusters that were taken for the file before, or passed on to it.
     pub(crate) fn count_given(&mut self, clusters: u32) {
         self.blocks.grown += i64::from(clusters);
     }

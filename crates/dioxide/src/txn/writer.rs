@@ -36,6 +36,8 @@ pub(crate) struct Writer {
     discard: bool,
     /// Where what is written must not depend on when a transaction was committed: those that were, and have freed blocks.
     kept_back: Option<Arc<Mutex<Vec<u32>>>>,
+    /// There is one transaction only, and nothing is written but by it: it may use again what it frees.
+    pub(crate) uses_freed: bool,
     /// Files that are being freed now.
     ending: AtomicUsize,
 }
@@ -253,6 +255,7 @@ impl Writer {
             has_journal,
             ending: AtomicUsize::new(0),
             discard: mount.discard,
+            uses_freed: false,
             kept_back: mount.clock.map(|_| Arc::default()),
         })
     }
@@ -289,8 +292,11 @@ impl Writer {
     /// When blocks that `handle` frees may be used again. Without a journal too: what was written of them as metadata may be
     /// on its way to the device, and would come after the data of who gets them.
     pub(crate) fn release(&self, handle: &Handle<'_>) -> crate::alloc::Release {
-        // The number is only compared.
-        crate::alloc::Release::After(handle.tid().0 as u32)
+        match self.uses_freed {
+            true => crate::alloc::Release::Now,
+            // The number is only compared.
+            false => crate::alloc::Release::After(handle.tid().0 as u32),
+        }
     }
 
     /// Has the blocks that `handle` frees become allocatable when it is durable, or from then on when there are no others.

@@ -1,14 +1,15 @@
 //! Images with fast commits, and the area that holds them.
 
+use super::walk::extents;
 use dioxide::block::mem::MemDevice;
 use dioxide::block::{Device, Durability};
 use dioxide::format::checksum::crc32c;
 use dioxide::format::journal::fast_commit::Record;
-use dioxide::{Fs, MountOptions};
+use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_journal::log::{Log, LogMap, fast_commit_area};
 use dioxide_journal::recovery::{FileSystem, Recovery};
 use dioxide_testkit::{Dir, Image, Mount};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -58,21 +59,32 @@ pub fn crashed<T>(
     before: impl FnOnce(&Path),
     during: impl FnOnce(&Path) -> T,
 ) -> Image {
+    crashed_with(features, "commit=300", before, during)
+}
+
+/// [`crashed`], mounted with these options.
+pub fn crashed_with<T>(
+    features: &str,
+    options: &str,
+    before: impl FnOnce(&Path),
+    during: impl FnOnce(&Path) -> T,
+) -> Image {
     let image = empty(features);
     // Not every kernel mounts what has quota: the files of it are there, and nobody counts.
     if features.contains("quota") {
         debugfs_write(image.path(), "feature -quota");
     }
-    crashed_on(&image, before, during)
+    crashed_on(&image, options, before, during)
 }
 
-/// [`crashed`], of a file system that is there.
+/// [`crashed_with`], of a file system that is there.
 pub fn crashed_on<T>(
     image: &Image,
+    options: &str,
     before: impl FnOnce(&Path),
     during: impl FnOnce(&Path) -> T,
 ) -> Image {
-    let mount = Mount::ext4(image.path(), "commit=300,noinit_itable");
+    let mount = Mount::ext4(image.path(), options);
     before(mount.path());
     let sync = Command::new("sync").arg("-f").arg(mount.path()).status();
     assert!(sync.expect("sync of coreutils").success());
@@ -319,4 +331,14 @@ pub fn replayed(image: &Image, commits: u32) -> Fs {
     let said = format!("{commits} fast commits were replayed");
     assert!(fs.warnings()[0].contains(&said), "{:?}", fs.warnings());
     fs
+}
+
+/// The blocks that a file has before the fast commits.
+pub fn blocks_before(image: &Image, name: &str) -> BTreeSet<u64> {
+    let options = MountOptions::new().read_only(true);
+    let fs = Fs::open(image.path(), &options).expect("it opens");
+    let file = OpenOptions::new().read(true).open(&fs, name);
+    let extents = extents(&file.expect("it is there"));
+    let blocks = extents.iter().map(|(_, start, len, _)| *start..start + len);
+    blocks.flatten().collect()
 }

@@ -1,7 +1,8 @@
 //! Records that Linux does not write so, made from others.
 
 use super::area::{
-    Tlv, area, crashed, crashed_on, fsync, over_garbage, records, replayed, seal, tlvs,
+    Tlv, area, blocks_before, crashed, crashed_on, fsync, over_garbage, records, replayed, seal,
+    tlvs,
 };
 use super::walk::by_dioxide;
 use dioxide::format::journal::fast_commit::Record;
@@ -194,6 +195,7 @@ fn number_far_behind_those_in_use_is_taken_with_zeros_before_it() {
     let mut number = 0;
     let image = crashed_on(
         &over_garbage(),
+        "commit=300,noinit_itable",
         |root| fs::write(root.join("first"), b"a file").expect("room"),
         |root| {
             fs::write(root.join("file"), b"a file").expect("room");
@@ -215,4 +217,44 @@ fn number_far_behind_those_in_use_is_taken_with_zeros_before_it() {
     assert_eq!(by_dioxide(&fs)[&b"/file"[..]].ino, u64::from(NUMBER));
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
+}
+
+#[test]
+fn block_that_another_file_has_or_gets_is_refused_with_nothing_written() {
+    need_root!();
+    for gives_up in [false, true] {
+        let image = crashed(
+            "",
+            |root| fs::write(root.join("first"), [1; 4096]).expect("room"),
+            |root| {
+                if gives_up {
+                    let file = fs::File::options().write(true).open(root.join("first"));
+                    file.expect("it is there").set_len(0).expect("a length");
+                    fsync(&root.join("first"));
+                }
+                for name in ["second", "third"] {
+                    fs::write(root.join(name), [2; 4096]).expect("room");
+                    fsync(&root.join(name));
+                }
+            },
+        );
+        let block = blocks_before(&image, "/first").first().copied();
+        let block = u32::try_from(block.expect("a block")).expect("a small image");
+        let ranges = Cell::new(0);
+        forge(&image, |bytes, tlv| {
+            if tlv.tag == ADD_RANGE {
+                let at = tlv.value + tlv.len - 4;
+                bytes[at..at + 4].copy_from_slice(&block.to_le_bytes());
+                ranges.set(ranges.get() + 1);
+            }
+        });
+        assert_eq!(ranges.get(), 2);
+        let (commits, _) = records(&image);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let why = fs.read_only().expect("read-only").to_owned();
+        assert!(why.contains("cannot be replayed"), "{why}");
+        assert_eq!(why.contains("two files get it"), gives_up, "{why}");
+        drop(fs);
+        assert_eq!(records(&image).0, commits, "they are still there");
+    }
 }

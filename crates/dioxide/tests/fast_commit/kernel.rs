@@ -1,16 +1,17 @@
 //! What the kernel shows after its own replay, and what dioxide shows after this one.
 
 use super::area::{
-    crashed, frames, fsync, kinds, records, replayed, sync_names, with_quota_from_before,
+    blocks_before, crashed, crashed_with, frames, fsync, kinds, records, replayed, sync_names,
+    with_quota_from_before,
 };
 use super::walk::{Tree, assert_same, by_dioxide, by_kernel};
 use dioxide::format::journal::fast_commit::Record;
 use dioxide::{MountOptions, OpenOptions};
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, pattern};
 use rustix::fs::FallocateFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -547,4 +548,117 @@ fn reading_mount_leaves_fast_commits_alone_and_says_so() {
     assert!(opened.metadata("/base0").is_ok());
     drop(opened);
     assert!(before == fs::read(image.path()).expect("the image"));
+}
+
+/// The blocks that records add to a file.
+fn added(records: &[Record], ino: u64) -> BTreeSet<u64> {
+    let of = |record: &Record| match record {
+        Record::AddRange { ino: of, extent } if u64::from(of.0) == ino => {
+            let start = u64::from(extent.ee_start_lo);
+            Some(start..start + u64::from(extent.ee_len & 0x7FFF))
+        }
+        _ => None,
+    };
+    records.iter().filter_map(of).flatten().collect()
+}
+
+/// Much more than the kernel keeps free for itself.
+const GIVEN: usize = 4 << 20;
+
+fn for_writing(path: &Path) -> File {
+    File::options().write(true).open(path).expect("a file")
+}
+
+/// Writes what has no room but where others gave theirs up.
+fn write_synced(path: &Path, at: u64, len: usize) {
+    let file = for_writing(path);
+    file.write_all_at(&pattern::pattern(at, 0, len), at)
+        .expect("what was given up");
+    file.sync_all().expect("a sync");
+}
+
+fn punch(path: &Path, at: u64, len: u64) {
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(for_writing(path), punch, at, len).expect("a hole");
+}
+
+/// Takes all room that is left.
+fn fill(path: &Path) {
+    let file = File::create(path).expect("a new file");
+    let mut at = 0;
+    while let Ok(done) = file.write_at(&[1; 65_536], at) {
+        at += done as u64;
+    }
+    let _ = file.sync_all();
+}
+
+/// Has a file give up blocks, which another one gets, or more than that.
+type Exchange = fn(&Path, &Path);
+
+/// With data=writeback Linux gives blocks to other files before it is committed that they are free.
+#[test]
+fn blocks_that_changed_files_are_those_of_the_last() {
+    need_root!();
+    let ways: [(&str, Exchange); 4] = [
+        ("cut off", |from, to| {
+            for_writing(from).set_len(0).expect("a length");
+            write_synced(to, GIVEN as u64, GIVEN / 2);
+        }),
+        ("punched", |from, to| {
+            punch(from, 65_536, GIVEN as u64 - 131_072);
+            write_synced(to, GIVEN as u64, GIVEN / 2);
+        }),
+        ("removed", |from, to| {
+            fs::remove_file(from).expect("a name");
+            write_synced(to, GIVEN as u64, GIVEN / 2);
+        }),
+        ("exchanged", |from, to| {
+            for_writing(from).set_len(0).expect("a length");
+            write_synced(to, GIVEN as u64, GIVEN / 2);
+            punch(to, 0, GIVEN as u64 / 2);
+            write_synced(from, 0, GIVEN / 4 * 3);
+        }),
+    ];
+    for features in ["", "bigalloc"] {
+        for (way, change) in ways {
+            let mut numbers = [0; 2];
+            let mut expected = Tree::new();
+            let before = |root: &Path| {
+                base(root);
+                for name in ["from", "to"] {
+                    let data = pattern::pattern(7, 0, GIVEN);
+                    fs::write(root.join(name), data).expect("room");
+                }
+                fill(&root.join("fill"));
+            };
+            let during = |root: &Path| {
+                let [from, to] = ["from", "to"].map(|name| root.join(name));
+                numbers = [&from, &to].map(|path| fs::metadata(path).expect("a file").ino());
+                change(&from, &to);
+                expected = comparable(by_kernel(root, 4096));
+            };
+            let image = crashed_with(features, "commit=300,data=writeback", before, during);
+            let (commits, records) = records(&image);
+            println!("{way}, {features}: {commits}, {:?}", kinds(&records));
+            let changes_hands = |from: &str, to: u64| {
+                !blocks_before(&image, from).is_disjoint(&added(&records, to))
+            };
+            assert!(changes_hands("/from", numbers[1]), "{way}, {features}");
+            if way == "exchanged" {
+                assert!(changes_hands("/to", numbers[0]), "{way}, {features}");
+            }
+            // What files gave up and others have now is not to be discarded.
+            let options = MountOptions::new().discard(true);
+            let fs = dioxide::Fs::open(image.path(), &options).expect("it opens");
+            assert_eq!(
+                fs.read_only(),
+                None,
+                "{way}, {features}: {:?}",
+                fs.warnings()
+            );
+            assert_same(&expected, &comparable(by_dioxide(&fs)));
+            fs.close().expect("a clean end");
+            e2fsck_clean(image.path());
+        }
+    }
 }

@@ -1,10 +1,15 @@
 //! Changing the file system to what the plan says, in one transaction.
 //!
-//! Order: numbers that stand for another file now are set free; blocks that were added are taken,
-//! before anything is allocated; then files, directories, names, and what has no name left.
+//! Order: blocks that were added are taken, before anything is allocated; numbers that stand for another
+//! file now are set free; then files let go of blocks, as the kernel may have used some for maps; then they get
+//! theirs, and directories are made, names, and orphans of what has no name left.
+//!
+//! With data=writeback Linux gives blocks of one file to another before it is committed that they are free. Such blocks
+//! are in use before all this and after it, and so are neither freed nor taken: they only change hands.
 
 use super::names::Links;
 use super::plan::{File, Plan, wrong};
+use super::set::Set;
 use crate::mount::Mount;
 use crate::mount::groups::Counts;
 use crate::txn::{Writer, superblock};
@@ -15,6 +20,7 @@ use dioxide_format::journal::fast_commit::Record;
 use dioxide_format::types::Ino;
 use dioxide_journal::journal::Handle;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// An inode as it is on the device.
 #[derive(Clone, Debug)]
@@ -61,6 +67,8 @@ pub(super) struct Apply<'a> {
     pub(super) writer: &'a Writer,
     pub(super) handle: Handle<'a>,
     known: BTreeMap<Ino, Known>,
+    /// Clusters that go on being in use when a file gives them up.
+    pub(super) passed_on: Arc<Set>,
 }
 
 impl<'a> Apply<'a> {
@@ -70,6 +78,7 @@ impl<'a> Apply<'a> {
             writer,
             handle: writer.journal.start(writer.journal.max_credits())?,
             known: BTreeMap::new(),
+            passed_on: Arc::default(),
         })
     }
 
@@ -86,19 +95,25 @@ impl<'a> Apply<'a> {
         let is_live = |&(ino, _): &(Ino, &File)| self.known(ino).exists() && links.of(ino) > 0;
         let files = plan.files.iter().map(|(&ino, file)| (ino, file));
         let live: Vec<(Ino, &File)> = files.filter(is_live).collect();
+        let steps = live
+            .iter()
+            .map(|(ino, file)| self.steps(*ino, file))
+            .collect::<Result<Vec<_>>>()?;
+        let gone = self.mapped_without_name(&links)?;
+        self.take_clusters(&plan, &gone, &steps)?;
         for &ino in plan.files.keys() {
             self.clear_number(ino)?;
         }
-        let steps = live
-            .iter()
-            .map(|(ino, file)| self.take_blocks(*ino, file))
-            .collect::<Result<Vec<_>>>()?;
-        for ((ino, file), steps) in live.iter().zip(steps) {
-            match plan.parent_of(*ino).filter(|_| self.known(*ino).is_dir()) {
-                Some(parent) if self.known(*ino).is_new => {
-                    self.make_directory(*ino, file, parent, links.of(*ino))?;
-                }
-                _ => self.write_file(*ino, file, &steps, links.of(*ino))?,
+        self.hand_over(&gone)?;
+        for ((ino, file), steps) in live.iter().zip(&steps) {
+            if self.made_in(&plan, *ino).is_none() {
+                self.write_file(*ino, file, steps, links.of(*ino))?;
+            }
+        }
+        for ((ino, file), steps) in live.iter().zip(&steps) {
+            match self.made_in(&plan, *ino) {
+                Some(parent) => self.make_directory(*ino, file, parent, links.of(*ino))?,
+                None => self.map_file(*ino, steps)?,
             }
         }
         self.write_names(&plan, &links)?;
@@ -119,6 +134,13 @@ impl<'a> Apply<'a> {
             free_blocks: clusters * u64::from(self.mount.sb.cluster_ratio()),
             free_inodes: self.writer.inodes.free_inodes() as u32,
         })
+    }
+
+    /// The directory in which a new one is made, if it is one.
+    fn made_in(&self, plan: &Plan, ino: Ino) -> Option<Ino> {
+        let known = self.known(ino);
+        let is_made = known.is_new && known.is_dir();
+        plan.parent_of(ino).filter(|_| is_made)
     }
 
     /// What a name stands for on the device.

@@ -1,16 +1,17 @@
 //! Files: their blocks and their inodes.
 //!
 //! With bigalloc a file's cluster is one as long as any of its blocks is mapped: what a file had of a
-//! cluster before it is not taken, and what was freed by the way is taken again.
+//! cluster before it is not taken, and what was freed by the way only to be mapped again is not freed.
 
 use super::apply::{Apply, Old};
-use super::plan::{File, wrong};
+use super::names::Links;
+use super::plan::{File, Plan, wrong};
 use super::ranges::Backing;
 use super::set::Set;
 use crate::alloc::{NewInode, Run};
 use crate::inode::Inode;
+use crate::map::MapKind;
 use crate::map::tree::{Progress, State, Tree};
-use crate::map::{MapGuard, MapKind};
 use crate::mount::zone::ZoneCheck;
 use crate::txn::file::MapChange;
 use crate::{Error, Place, Result};
@@ -58,11 +59,18 @@ pub(super) struct Steps {
     remove: Vec<Range<u64>>,
     insert: Vec<Extent>,
     convert: Vec<(Range<u64>, State)>,
-    /// Clusters that were taken for it.
-    taken: u32,
+    /// Clusters that it did not have.
+    new: Set,
     /// Clusters that go with what is removed, and come back with what is inserted.
-    retake: Vec<Run>,
+    back: Set,
+    /// Clusters that go.
+    given_up: Set,
+    /// How many it counts that come.
+    come: u32,
 }
+
+/// A file that goes, and its clusters.
+pub(super) type Gone = (Arc<Inode>, Set);
 
 /// What backs a piece of a file on the device.
 #[derive(Clone)]
@@ -81,16 +89,7 @@ impl Apply<'_> {
         let (mount, writer) = (self.mount, self.writer);
         let inode = mount.orphan(ino)?;
         if mount.has_mapped(&inode)? {
-            let lock = inode.map.lock();
-            let all = 0..mount.map_end(&inode);
-            mount.change_map(
-                writer,
-                &mut self.handle,
-                &inode,
-                &lock,
-                |map| remove(map, all),
-                &mut |_, ()| {},
-            )?;
+            self.unmap(&inode)?;
         }
         mount.release_xattrs_in(writer, &mut self.handle, &inode)?;
         writer.orphans.remove(mount, &mut self.handle, &inode)?;
@@ -100,11 +99,17 @@ impl Apply<'_> {
         mount.free_inode(writer, &mut self.handle, &inode)
     }
 
-    /// Decides what to do with a file's map, and takes the blocks that it did not have.
+    /// Takes away all that is mapped.
+    fn unmap(&mut self, inode: &Inode) -> Result<()> {
+        let all = 0..self.mount.map_end(inode);
+        self.change_map(inode, |map| remove(map, all))
+    }
+
+    /// Decides what to do with a file's map.
     ///
     /// # Errors
-    /// Blocks that are in use or the file system's own; a file that maps none.
-    pub(super) fn take_blocks(&mut self, ino: Ino, file: &File) -> Result<Steps> {
+    /// Blocks that are mapped twice or the file system's own; a file that maps none.
+    pub(super) fn steps(&self, ino: Ino, file: &File) -> Result<Steps> {
         let mut steps = Steps::default();
         if file.ranges.is_empty() {
             return Ok(steps);
@@ -133,12 +138,12 @@ impl Apply<'_> {
             }
             steps.add(&pieces, range, backing);
         }
-        self.take_clusters(ino, &mut steps, &pieces)?;
+        self.find_clusters(ino, &mut steps, &pieces)?;
         Ok(steps)
     }
 
-    /// Takes the clusters that are new to a file, and finds those that are only lost by the way.
-    fn take_clusters(&mut self, ino: Ino, steps: &mut Steps, pieces: &[Piece]) -> Result<()> {
+    /// Finds the clusters that are new to a file, those that are only lost by the way, and those that it gives up.
+    fn find_clusters(&self, ino: Ino, steps: &mut Steps, pieces: &[Piece]) -> Result<()> {
         let ratio = u64::from(self.mount.sb.cluster_ratio());
         let removed: Set = steps.remove.iter().cloned().collect();
         let left: Vec<Piece> = pieces
@@ -147,26 +152,101 @@ impl Apply<'_> {
             .collect();
         let inserted: Vec<Piece> = steps.insert.iter().map(Piece::of).collect();
         check_mapped_once(ino, left.iter().chain(&inserted))?;
-        let had = clusters(pieces, ratio);
+        let (had, left) = (clusters(pieces, ratio), clusters(&left, ratio));
         let inserted = clusters(&inserted, ratio);
-        let new = inserted.without(&had);
-        for run in runs(&new, ratio) {
-            self.writer.blocks.take_given(&mut self.handle, run)?;
-            steps.taken += run.len;
+        steps.new = inserted.without(&had);
+        steps.back = inserted.without(&steps.new).without(&left);
+        steps.given_up = had.without(&left).without(&inserted);
+        let come = runs(&steps.new, ratio).chain(runs(&steps.back, ratio));
+        steps.come = come.map(|run| run.len).sum();
+        Ok(())
+    }
+
+    /// Files with blocks of which no name is left. Linux lets others have blocks before that is committed only if they were a
+    /// regular file's. One whose map is damaged stays an orphan with all that it has.
+    pub(super) fn mapped_without_name(&self, links: &Links) -> Result<Vec<Gone>> {
+        let are = links.gone().filter(|&ino| {
+            let known = self.known(ino);
+            known.same().is_some() && known.file_type == Some(FileType::Regular)
+        });
+        let found = are.filter_map(|ino| match self.going(ino) {
+            Err(error) if error.is_damage() => None,
+            found => Some(found),
+        });
+        found.collect()
+    }
+
+    fn going(&self, ino: Ino) -> Result<Gone> {
+        let inode = self.mount.orphan(ino)?;
+        let ratio = u64::from(self.mount.sb.cluster_ratio());
+        let clusters = clusters(&self.pieces_of(&inode)?, ratio);
+        Ok((inode, clusters))
+    }
+
+    /// Takes the clusters that files did not have, but for those that another gives up: they are passed on.
+    ///
+    /// # Errors
+    /// Clusters that are in use, and stay so; clusters that two files get.
+    pub(super) fn take_clusters(
+        &mut self,
+        plan: &Plan,
+        gone: &[Gone],
+        steps: &[Steps],
+    ) -> Result<()> {
+        let ratio = u64::from(self.mount.sb.cluster_ratio());
+        let is_replaced = |ino: &Ino| self.known(*ino).is_new && self.known(*ino).old.is_some();
+        let replaced = plan.files.keys().copied().filter(is_replaced);
+        let replaced = replaced.map(|ino| self.going(ino));
+        let replaced = replaced.collect::<Result<Vec<Gone>>>()?;
+        let whole = replaced.iter().chain(gone).map(|(_, clusters)| clusters);
+        let given_up = steps.iter().map(|steps| &steps.given_up).chain(whole);
+        let given_up: Set = given_up.flat_map(Set::iter).collect();
+        let mut passed_on = Vec::new();
+        for steps in steps {
+            let free = steps.new.without(&given_up);
+            for run in runs(&free, ratio) {
+                self.writer.blocks.take_given(&mut self.handle, run)?;
+            }
+            passed_on.extend(steps.new.without(&free).iter());
+            passed_on.extend(steps.back.iter());
         }
-        let lost = inserted.without(&new).without(&clusters(&left, ratio));
-        steps.retake.extend(runs(&lost, ratio));
+        passed_on.sort_unstable_by_key(|range| range.start);
+        if let Some(pair) = passed_on
+            .windows(2)
+            .find(|pair| pair[1].start < pair[0].end)
+        {
+            return Err(Error::Corrupt {
+                structure: "fast commit",
+                place: Place::block(pair[1].start * ratio),
+                what: "two files get it".to_owned(),
+            });
+        }
+        self.passed_on = Arc::new(passed_on.into_iter().collect());
+        Ok(())
+    }
+
+    /// Has files without names let go of what was passed on. What else they have they keep until the file system is open: it
+    /// may be much.
+    pub(super) fn hand_over(&mut self, gone: &[Gone]) -> Result<()> {
+        for (inode, clusters) in gone {
+            if clusters.without(&self.passed_on) != *clusters {
+                self.unmap(inode)?;
+            }
+        }
         Ok(())
     }
 
     /// What backs a file on the device.
     fn pieces(&self, ino: Ino) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        if self.known(ino).same().is_none() {
-            return Ok(pieces);
+        match self.known(ino).same() {
+            Some(_) => self.pieces_of(&*self.mount.orphan(ino)?),
+            None => Ok(Vec::new()),
         }
-        let inode = self.mount.orphan(ino)?;
-        if !self.mount.has_mapped(&inode)? {
+    }
+
+    fn pieces_of(&self, inode: &Inode) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        if !self.mount.has_mapped(inode)? {
             return Ok(pieces);
         }
         let mut put = |lblk: u64, len: u32, start: Pblk, unwritten: bool| {
@@ -177,18 +257,18 @@ impl Apply<'_> {
         };
         let lock = inode.map.lock();
         if inode.is_extent_mapped() {
-            for run in self.mount.tree_runs(&inode, &lock, 0..LBLK_END)? {
+            for run in self.mount.tree_runs(inode, &lock, 0..LBLK_END)? {
                 put(run.lblk.0.into(), run.len, run.pblk, run.unwritten);
             }
             return Ok(pieces);
         }
         let mut at = 0;
-        let end = self.mount.map_end(&inode);
+        let end = self.mount.map_end(inode);
         while at < end {
             let want = (end - at).min(u32::MAX.into()) as u32;
             let mapping = self
                 .mount
-                .mapping_locked(&inode, &lock, Lblk(at as u32), want)?;
+                .mapping_locked(inode, &lock, Lblk(at as u32), want)?;
             if mapping.kind != MapKind::Hole {
                 put(at, mapping.len, mapping.pblk, false);
             }
@@ -197,7 +277,7 @@ impl Apply<'_> {
         Ok(pieces)
     }
 
-    /// Writes a file's inode and changes its map.
+    /// Writes a file's inode, and removes from its map what has to go.
     pub(super) fn write_file(
         &mut self,
         ino: Ino,
@@ -207,18 +287,34 @@ impl Apply<'_> {
     ) -> Result<()> {
         let disk = self.new_inode(ino, file)?;
         let inode = self.write_inode(ino, disk, links)?;
-        if steps.is_nothing() {
-            return Ok(());
+        match steps.remove.is_empty() {
+            true => Ok(()),
+            false => self.change_map(&inode, |map| steps.cut(map)),
         }
-        let lock = inode.map.lock();
-        self.change_map(&inode, &lock, steps)
     }
 
-    fn change_map(&mut self, inode: &Inode, lock: &MapGuard<'_>, steps: &Steps) -> Result<()> {
-        let make = |map: &mut MapChange<'_, '_>| steps.make(map);
-        let handle = &mut self.handle;
+    /// Maps the blocks that come to a file.
+    pub(super) fn map_file(&mut self, ino: Ino, steps: &Steps) -> Result<()> {
+        if steps.insert.is_empty() && steps.convert.is_empty() {
+            return Ok(());
+        }
+        let inode = self.mount.orphan(ino)?;
+        self.change_map(&inode, |map| steps.make(map))
+    }
+
+    fn change_map(
+        &mut self,
+        inode: &Inode,
+        change: impl FnOnce(&mut MapChange<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        let passed_on = self.passed_on.clone();
+        let change = |map: &mut MapChange<'_, '_>| {
+            map.pass_on(passed_on);
+            change(map)
+        };
+        let (lock, handle) = (inode.map.lock(), &mut self.handle);
         self.mount
-            .change_map(self.writer, handle, inode, lock, make, &mut |_, ()| {})
+            .change_map(self.writer, handle, inode, &lock, change, &mut |_, ()| {})
     }
 
     /// Makes a new directory that holds nothing yet.
@@ -506,18 +602,13 @@ impl Steps {
         }
     }
 
-    fn is_nothing(&self) -> bool {
-        self.remove.is_empty() && self.insert.is_empty() && self.convert.is_empty()
+    fn cut(&self, map: &mut MapChange<'_, '_>) -> Result<()> {
+        let mut ranges = self.remove.iter();
+        ranges.try_for_each(|range| remove(map, range.clone()))
     }
 
     fn make(&self, map: &mut MapChange<'_, '_>) -> Result<()> {
-        for range in &self.remove {
-            remove(map, range.clone())?;
-        }
-        for &run in &self.retake {
-            map.take_given(run)?;
-        }
-        map.count_given(self.taken);
+        map.count_given(self.come);
         for (range, state) in &self.convert {
             let mut range = range.clone();
             while let Progress::More(rest) = map.convert(range, *state, map.handle.credits())? {

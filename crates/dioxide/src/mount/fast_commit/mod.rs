@@ -31,7 +31,7 @@ mod gate;
 mod names;
 mod plan;
 mod ranges;
-mod set;
+pub(crate) mod set;
 
 use super::Mount;
 use super::groups::Counts;
@@ -93,7 +93,8 @@ pub(super) fn replay(
             ..JournalOptions::default()
         },
     )?;
-    let writer = Writer::with(&mount, true, |_| Ok(journal))?;
+    let mut writer = Writer::with(&mount, true, |_| Ok(journal))?;
+    writer.uses_freed = true;
     let writer = mount.writer.get_or_init(|| writer);
     let mut apply = Apply::new(&mount, writer)?;
     apply.run(&recovery.recovered().fast_commit_records)?;

@@ -78,6 +78,12 @@ impl Links {
         self.of.get(&ino) == Some(&0)
     }
 
+    /// Files of which no name is left.
+    pub(super) fn gone(&self) -> impl Iterator<Item = Ino> {
+        let gone = self.of.iter().filter(|(_, links)| **links == 0);
+        gone.map(|(ino, _)| *ino)
+    }
+
     /// Finds the new directories that have a name in a directory that is there.
     fn reach(&mut self, apply: &Apply<'_>, plan: &Plan) {
         let mut dirs: Vec<Ino> = plan.names.keys().map(|(dir, _)| *dir).collect();

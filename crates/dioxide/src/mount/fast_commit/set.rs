@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Ranges in order, which neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Set(Vec<Range<u64>>);
+pub(crate) struct Set(Vec<Range<u64>>);
 
 impl FromIterator<Range<u64>> for Set {
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Set {
@@ -24,7 +24,7 @@ impl Set {
     }
 
     /// The parts of a range that are not in the set.
-    pub(super) fn outside(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn outside(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let first = self.0.partition_point(|inside| inside.end <= range.start);
         let (mut at, mut parts) = (range.start, Vec::new());
         for inside in self.0[first..]
