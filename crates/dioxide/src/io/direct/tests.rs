@@ -311,9 +311,7 @@ fn request_for_the_lock_of_who_drains_the_own_queue_is_a_deadlock_error() {
         let file = file.clone();
         start(move || file.set_len(10 * BLOCK as u64 + 1))
     };
-    while !file.inode.in_flight.is_being_drained() {
-        thread::yield_now();
-    }
+    wait_for_a_drain_of(&file);
     let read = file.read_at(&mut block(0), 0);
     let written = file.write_at(&half(2), BLOCK as u64);
     for error in [read.expect_err("no"), written.expect_err("no")] {
@@ -334,20 +332,7 @@ fn threads_that_drain_what_the_other_has_in_flight_do_not_wait_for_each_other() 
         let mut queue = queue_of(&fs);
         queue.read(&one, 0, block(0), 1).expect("room");
         queue.submit().expect("a working queue");
-        let cut = {
-            let (one, other) = (one.clone(), other.clone());
-            start(move || {
-                let mut queue = queue_of(&fs);
-                queue.read(&other, 0, block(0), 1).expect("room");
-                queue.submit().expect("a working queue");
-                let cut = one.set_len(1);
-                assert_eq!(reap_one(&mut queue).tag, 1);
-                cut
-            })
-        };
-        while !one.inode.in_flight.is_being_drained() {
-            thread::yield_now();
-        }
+        let cut = cuts_with_a_read_in_flight(&fs, &one, &other);
         check_deadlock(other.set_len(1).map(|()| 0));
         check_deadlock(other.write_at(&half(1), other.len() + 1));
         assert_eq!(reap_one(&mut queue).tag, 1);
@@ -376,9 +361,7 @@ fn wait_while_every_worker_is_at_what_another_thread_has_punted_is_a_deadlock_er
                 reap_one(&mut queue).tag
             })
         };
-        while !file.inode.in_flight.is_being_drained() {
-            thread::yield_now();
-        }
+        wait_for_a_drain_of(&file);
         other.write(&hole, 0, half(3), 3).expect("room");
         check_deadlock(other.wait(1, &mut done));
         assert_eq!(reap_one(&mut one).tag, 1);
@@ -394,6 +377,23 @@ fn wait_for_a_drain_of(file: &File) {
     }
 }
 
+/// A thread with a read of one file in flight, which it reaps after it has cut off another, of which somebody has requests in flight.
+fn cuts_with_a_read_in_flight(fs: &Fs, cut: &File, read: &File) -> Receiver<crate::Result<()>> {
+    let started = {
+        let (fs, cut, read) = (fs.clone(), cut.clone(), read.clone());
+        start(move || {
+            let mut queue = queue_of(&fs);
+            queue.read(&read, 0, block(0), 2).expect("room");
+            queue.submit().expect("a working queue");
+            let cut = cut.set_len(1);
+            assert_eq!(reap_one(&mut queue).tag, 2);
+            cut
+        })
+    };
+    wait_for_a_drain_of(cut);
+    started
+}
+
 // The lock that it wants is of one who drains, as it drains what another one has in flight, who drains what this one has.
 #[test]
 fn request_for_the_lock_of_who_waits_for_the_own_queue_through_others_is_a_deadlock_error() {
@@ -403,18 +403,7 @@ fn request_for_the_lock_of_who_waits_for_the_own_queue_through_others_is_a_deadl
         let mut queue = queue_of(&fs);
         queue.read(&a, 0, block(0), 1).expect("room");
         queue.submit().expect("a working queue");
-        let second = {
-            let (fs, a, b) = (fs.clone(), a.clone(), b.clone());
-            start(move || {
-                let mut queue = queue_of(&fs);
-                queue.read(&b, 0, block(0), 2).expect("room");
-                queue.submit().expect("a working queue");
-                let cut = a.set_len(1);
-                assert_eq!(reap_one(&mut queue).tag, 2);
-                cut
-            })
-        };
-        wait_for_a_drain_of(&a);
+        let second = cuts_with_a_read_in_flight(&fs, &a, &b);
         let third = {
             let b = b.clone();
             start(move || b.set_len(1))
@@ -438,18 +427,7 @@ fn wait_for_a_worker_that_waits_for_another_queue_through_others_is_a_deadlock_e
         let (mut one, mut other) = (queue_of(&fs), queue_of(&fs));
         other.read(&y, 0, block(0), 1).expect("room");
         other.submit().expect("a working queue");
-        let second = {
-            let (fs, x, y) = (fs.clone(), x.clone(), y.clone());
-            start(move || {
-                let mut queue = queue_of(&fs);
-                queue.read(&x, 0, block(0), 2).expect("room");
-                queue.submit().expect("a working queue");
-                let cut = y.set_len(1);
-                assert_eq!(reap_one(&mut queue).tag, 2);
-                cut
-            })
-        };
-        wait_for_a_drain_of(&y);
+        let second = cuts_with_a_read_in_flight(&fs, &y, &x);
         one.write(&x, 0, half(3), 3).expect("room");
         one.submit().expect("a working queue");
         wait_for_a_drain_of(&x);
@@ -513,9 +491,7 @@ fn wait_for_a_worker_that_waits_for_the_lock_of_who_drains_an_own_queue_is_a_dea
             let file = file.clone();
             start(move || file.set_len(10 * BLOCK as u64 + 1))
         };
-        while !file.inode.in_flight.is_being_drained() {
-            thread::yield_now();
-        }
+        wait_for_a_drain_of(&file);
         other.read(&file, 0, block(0), 2).expect("room");
         check_deadlock(other.wait(1, &mut Vec::new()));
         assert_eq!(reap_one(&mut one).tag, 1);
