@@ -1,11 +1,13 @@
 //! A mounted image, and directories in it whose names all lead to a few files.
 
 use crate::inode::Inode;
+use crate::map::tree::Tree;
 use crate::mount::Mount;
 use crate::namei::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use crate::txn::inode::{INODE_CREDITS, TableBlock};
 use crate::{Fs, MountOptions, Result};
-use dioxide_format::inode::{FileType, Inode as DiskInode};
+use dioxide_format::features::Incompat;
+use dioxide_format::inode::{FileType, Inode as DiskInode, InodeFlags};
 use dioxide_format::types::Ino;
 use dioxide_journal::Edit;
 use dioxide_testkit::{Image, ImageBuilder, debugfs, e2fsck_clean};
@@ -186,7 +188,9 @@ impl Bed {
             .inodes
             .allocate(&mut handle, parent.ino, kind)
             .expect("an inode");
-        let disk = fresh_directory(mount.sb.inode_size(), parent);
+        let incompat = mount.sb.features().incompat;
+        let has_extents = incompat.contains(Incompat::EXTENTS);
+        let disk = fresh_directory(mount.sb.inode_size(), has_extents, parent);
         write_inode(&mount, &mut handle, new.ino, disk);
         let dir = mount.inode(new.ino).expect("it is written");
         let before = handle.credits();
@@ -227,7 +231,7 @@ impl Bed {
     }
 }
 
-fn fresh_directory(inode_size: usize, parent: &Inode) -> DiskInode {
+fn fresh_directory(inode_size: usize, has_extents: bool, parent: &Inode) -> DiskInode {
     let mut disk = DiskInode::parse(&vec![0; inode_size], inode_size).expect("whole");
     let times = parent.node().disk.disk().i_mtime;
     let fields = disk.disk_mut();
@@ -237,6 +241,10 @@ fn fresh_directory(inode_size: usize, parent: &Inode) -> DiskInode {
     (fields.i_atime, fields.i_ctime, fields.i_mtime) = (times, times, times);
     if inode_size > 128 {
         fields.i_extra_isize = 32;
+    }
+    if has_extents {
+        disk.disk_mut().i_flags |= InodeFlags::EXTENTS.0;
+        disk.set_i_block(&Tree::empty_root());
     }
     disk
 }
