@@ -27,7 +27,8 @@ macro_rules! need_fuse {
 
 /// The option for FUSE over io_uring, and its opposite.
 pub const RINGS: &str = "io_uring";
-const NO_RINGS: &str = "noio_uring";
+/// For who mounts without [`Rings`]: other tests set the kernel's parameter meanwhile.
+pub const NO_RINGS: &str = "noio_uring";
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// The kernel's parameter for FUSE over io_uring, set until this is dropped. Nobody else sets it meanwhile.

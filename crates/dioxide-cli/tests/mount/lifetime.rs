@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::bed::{
-    Bed, Point, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports,
+    Bed, NO_RINGS, Point, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports,
 };
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
@@ -44,14 +44,18 @@ fn image_is_mounted_again_while_its_last_server_closes_it() {
     need_fuse!();
     let image = Image::builder().size(64 << 20).build();
     let dir = tempfile::tempdir().unwrap();
+    let mount = || {
+        let options = ["mount", "-o", NO_RINGS];
+        run(dioxide().args(options).args([image.path(), dir.path()]));
+    };
     for round in 0..5 {
-        run(dioxide().arg("mount").args([image.path(), dir.path()]));
+        mount();
         for n in 0..1000 {
             fs::write(dir.path().join(format!("{round}.{n}")), "few").unwrap();
         }
         run(limited("umount").arg("-i").arg(dir.path()));
     }
-    run(dioxide().arg("mount").args([image.path(), dir.path()]));
+    mount();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5001);
     run(dioxide().arg("umount").arg(dir.path()));
     e2fsck_clean(image.path());
@@ -88,7 +92,7 @@ fn umount_does_not_wait_for_a_mount_of_another_namespace() {
         let image = Image::builder().size(32 << 20).build();
         let dir = Point::new();
         run(dioxide()
-            .args(["mount", "-o", access])
+            .args(["mount", "-o", access, "-o", NO_RINGS])
             .args([image.path(), dir.path()]));
         let script = r#"umount -lR "$1" 2>/dev/null; exec timeout -k 5 60 "$2" umount "$3""#;
         let mut apart = limited("unshare");
