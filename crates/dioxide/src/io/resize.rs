@@ -356,15 +356,16 @@ impl Mount {
         }
     }
 
-    /// [`Mount::finish_truncate`] for all files. Nobody has one open.
-    pub(crate) fn finish_truncates(&self, writer: &Writer) -> Result<()> {
-        for ino in writer.orphans.all() {
-            let inode = self.inode(ino)?;
-            if inode.node().disk.links_count() > 0 {
-                self.finish_truncate(writer, &inode)?;
+    /// [`Mount::finish_truncate`] for all files that have a name. Nobody has one open. Where it fails, the file stays an orphan,
+    /// for the next mount.
+    pub(crate) fn finish_truncates(&self, writer: &Writer) {
+        for inode in writer.orphans.held() {
+            if inode.node().disk.links_count() > 0
+                && let Err(error) = self.finish_truncate(writer, &inode)
+            {
+                tracing::warn!("inode {}: its truncate is not finished: {error}", inode.ino);
             }
         }
-        Ok(())
     }
 
     /// Removes what a file has behind its end, and takes it from the orphans if it has a name.

@@ -69,7 +69,7 @@ struct Slot {
     at: (usize, usize),
     /// It stays in memory: what it has behind its end is known from there alone. None of what the mount found and has not looked
     /// at yet.
-    _inode: Option<Arc<Inode>>,
+    inode: Option<Arc<Inode>>,
 }
 
 #[derive(Debug)]
@@ -191,6 +191,14 @@ impl Orphans {
         in_file.chain(state.list.iter()).collect()
     }
 
+    /// Those that are in memory.
+    pub(crate) fn held(&self) -> Vec<Arc<Inode>> {
+        let state = self.state.lock();
+        let in_file = state.slots.values().filter_map(|slot| slot.inode.clone());
+        let in_list = state.list.links.values().map(|link| link.inode.clone());
+        in_file.chain(in_list).collect()
+    }
+
     /// Makes an inode an orphan, unless it is: [`ORPHAN_CREDITS`]. Its map's lock is free.
     ///
     /// # Errors
@@ -209,9 +217,12 @@ impl Orphans {
             && let Some(block) = state.free.iter().position(|&free| free > 0)
         {
             let at = (block, file.add(handle, block, inode.ino)?);
-            let _inode = Some(inode.clone());
+            let slot = Slot {
+                at,
+                inode: Some(inode.clone()),
+            };
             state.free[block] -= 1;
-            state.slots.insert(inode.ino, Slot { at, _inode });
+            state.slots.insert(inode.ino, slot);
             return Ok(());
         }
         set_next(mount, handle, inode, number(state.list.first))?;
@@ -286,7 +297,7 @@ impl Orphans {
     /// Keeps an orphan that was found in memory.
     fn hold(&self, inode: &Arc<Inode>) {
         if let Some(slot) = self.state.lock().slots.get_mut(&inode.ino) {
-            slot._inode = Some(inode.clone());
+            slot.inode = Some(inode.clone());
         }
     }
 }
@@ -377,7 +388,7 @@ impl Mount {
             found.free.push(entries - orphans.len());
             let placed = orphans.into_iter().map(|(entry, ino)| {
                 let at = (number, entry);
-                (ino, Slot { at, _inode: None })
+                (ino, Slot { at, inode: None })
             });
             found.in_file.extend(placed);
         }

@@ -174,7 +174,7 @@ impl Mount {
     pub(crate) fn close(&self) -> Result<()> {
         if let Some(writer) = self.started_writer() {
             self.reap_values(writer)?;
-            self.finish_truncates(writer)?;
+            self.finish_truncates(writer);
         }
         self.sync()?;
         // What fails from here on is said once.
