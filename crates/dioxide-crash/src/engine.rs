@@ -91,8 +91,10 @@ fn words(error: Error) -> String {
 }
 
 impl Mounted {
+    /// As root, so that a change of data leaves modes as they are.
     fn open(&self, options: OpenOptions, name: &str) -> Result<File, Error> {
-        options.read(true).write(true).open(&self.fs, name)
+        let options = options.read(true).write(true).fsetid(true);
+        options.open(&self.fs, name)
     }
 
     fn plain(&self, name: &str) -> Result<File, Error> {
@@ -145,7 +147,7 @@ impl Mounted {
 
     fn change_names(&mut self, op: NameOp) -> Result<(), Error> {
         let (fs, new) = (&self.fs, NewFile::new(names::OTHER_MODE));
-        let write = OpenOptions::new().read(true).write(true);
+        let write = OpenOptions::new().read(true).write(true).fsetid(true);
         let write = write.new_file(&NewFile::new(names::FILE_MODE));
         match op {
             NameOp::Create(path) => write.create_new(true).open(fs, path).map(drop),
