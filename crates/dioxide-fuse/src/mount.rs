@@ -227,34 +227,46 @@ fn wait_for_end(ended: &Receiver<End>, write: impl FnOnce() -> io::Result<()>) -
     if let End::Connection(end) = end {
         return end;
     }
-    write()?;
+    let written = write();
     let until = Instant::now() + PATIENCE;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         match ended.recv_timeout(left) {
-            Ok(End::Connection(end)) => return end,
+            Ok(End::Connection(end)) => return end.and(written),
             Ok(End::Asked) => {}
-            Err(_) => return Ok(()),
+            Err(_) => return written,
         }
     }
 }
 
-/// Has the kernel hand over what it has of files that are open, which it has queued at most when `syncfs` returns.
+/// Has the kernel hand over what it has of files that are open, which it has queued at most when `syncfs` returns. What cannot be
+/// written of them nobody else is told; of a file that is closed, who closed it was.
 fn write_open_files(server: Arc<Server>, pages: Pages) -> io::Result<()> {
-    let write = move || pages.write(&server.written().unwrap_or_default());
-    within(WRITING_PATIENCE, write).map_err(|error| {
+    let asked = server.clone();
+    let write = move || {
+        let files = asked.written().unwrap_or_default();
+        pages.write(&files);
+        files.is_empty()
+    };
+    let written = within(WRITING_PATIENCE, write).and_then(|none| match none {
+        true => Ok(()),
+        false => Ok(server.tell_lost()?),
+    });
+    written.map_err(|error| {
         let what = "it had not written all that it has of open files";
         io::Error::new(error.kind(), format!("{what}: {error}"))
     })
 }
 
 /// Does what may hang, in a thread of its own, and waits so long for it.
-fn within(patience: Duration, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn within<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
     let (tell, told) = channel();
     let thread = std::thread::Builder::new().name("sync".into());
     thread.spawn(move || {
-        work();
-        let _ = tell.send(());
+        let _ = tell.send(work());
     })?;
     told.recv_timeout(patience).map_err(io::Error::other)
 }

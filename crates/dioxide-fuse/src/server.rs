@@ -28,7 +28,7 @@ use crate::table::{Handles, Nodes};
 use crate::{Errno, Result};
 use dioxide::{Fs, NewFile, Node};
 use handle::Handle;
-use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,6 +96,8 @@ pub struct Server {
     maps_direct: AtomicBool,
     requests: Recorder,
     full: full::Full,
+    /// Why pages were lost last, if no sync of the root has told that.
+    lost: Mutex<Option<Errno>>,
     live: RwLock<Option<Live>>,
 }
 
@@ -130,6 +132,7 @@ impl Server {
             maps_direct: AtomicBool::new(false),
             requests: Recorder::new(),
             full: full::Full::default(),
+            lost: Mutex::default(),
             live: RwLock::new(Some(live)),
         })
     }
@@ -195,6 +198,15 @@ impl Server {
         nodes.sort_unstable();
         nodes.dedup();
         Ok(nodes)
+    }
+
+    /// Tells, once, that pages which the kernel wrote back could not be written, whoever's they are: the kernel has forgotten them, and
+    /// tells only who has such a file open.
+    ///
+    /// # Errors
+    /// What the last of them failed with since this was asked before.
+    pub fn tell_lost(&self) -> Result {
+        self.lost.lock().take().map_or(Ok(()), Err)
     }
 
     /// Waits for requests under way, closes what is open, and ends the mount: see [`Fs::close`]. Requests that come later

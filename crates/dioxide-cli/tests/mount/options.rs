@@ -526,6 +526,41 @@ fn want_of_room_is_told_once_to_each_descriptor_that_reads_and_writes() {
     }
 }
 
+/// The page cache took it, and has forgotten it when the root is synced. Of a server that is told to end nobody else hears it.
+#[test]
+fn want_of_room_is_told_once_to_a_sync_of_the_root_and_by_the_end() {
+    need_fuse!();
+    for transport in transports() {
+        let image = Image::builder().size(16 * M).args(&["-m", "0"]).build();
+        let bed = Bed::with(image, transport);
+        let keep = File::create(bed.at("keep")).unwrap();
+        let mode = rustix::fs::FallocateFlags::empty();
+        let most = free_bytes(bed.root()) - (256 << 10);
+        rustix::fs::fallocate(&keep, mode, 0, most).unwrap();
+        let mut both = OpenOptions::new();
+        let both = both.read(true).write(true).create_new(true);
+        let file = both.open(bed.at("f")).unwrap();
+        let root = File::open(bed.root()).unwrap();
+        let sync = || root.sync_all().map_err(|error| error.raw_os_error());
+        let write = || file.write_all_at(&pattern(1, 0, M as usize), 0).unwrap();
+        write();
+        assert_eq!(sync(), Err(Some(libc::ENOSPC)), "{transport}");
+        assert_eq!(sync(), Ok(()), "{transport}");
+        // Nothing of a transport: and it takes seconds.
+        if *transport == RINGS {
+            drop((keep, file, root));
+            bed.finish();
+            continue;
+        }
+        // Who closes a file is told by that; this one stays open.
+        write();
+        drop(root);
+        bed.signal(rustix::process::Signal::TERM);
+        e2fsck_clean(bed.ended(false).path());
+        drop((keep, file));
+    }
+}
+
 /// The page cache takes what finds no room; once some of it was to be written, whoever goes on is told.
 #[test]
 fn program_that_writes_until_there_is_no_room_is_told() {

@@ -117,8 +117,10 @@ impl Server {
         let others_place = || live.files.any(|other| other.may_have_placed(&handle));
         match flags.cached {
             // The pages of a mapping, where each write is to go to the end.
-            true if handle.appends && !others_place() => Err(Errno::PERM),
-            true => self.write_back(&live, &handle, buf, offset, flags.kill_suidgid),
+            true if handle.appends && !others_place() => Err(self.lose(Errno::PERM)),
+            true => self
+                .write_back(&live, &handle, buf, offset, flags.kill_suidgid)
+                .map_err(|error| self.lose(error)),
             false => {
                 let file = handle.for_transfer(flags.direct, flags.kill_suidgid)?;
                 handle.note_unseen(&live.nodes);
@@ -132,6 +134,12 @@ impl Server {
                 Ok(done)
             }
         }
+    }
+
+    /// For [`Server::tell_lost`].
+    fn lose(&self, error: Errno) -> Errno {
+        *self.lost.lock() = Some(error);
+        error
     }
 
     /// Writes pages of the kernel's cache. What finds no room is tried again, by a handle that can have reserved blocks if there is one:

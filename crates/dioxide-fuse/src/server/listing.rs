@@ -69,12 +69,15 @@ impl Server {
     /// the kernel does not tell us of `syncfs`. The transport has it hand over what it has of files that are [`Server::written`] before.
     ///
     /// # Errors
-    /// As [`dioxide::Node::sync`].
+    /// As [`dioxide::Node::sync`]; of the root as [`Server::tell_lost`] too.
     pub fn fsyncdir(&self, id: u64) -> Result {
         let _timed = self.requests.time(Op::Fsyncdir);
         let live = self.live()?;
         match id {
-            ROOT_ID => live.fs.sync()?,
+            ROOT_ID => {
+                live.fs.sync()?;
+                self.tell_lost()?;
+            }
             _ => live.node(id)?.sync()?,
         }
         Ok(())
