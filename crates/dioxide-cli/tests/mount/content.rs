@@ -3,7 +3,7 @@
 use crate::bed::{Bed, each, limited, run};
 use crate::need_fuse;
 use dioxide::{Buf, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{check_pattern, check_zero, fill_pattern, pattern};
+use dioxide_testkit::{check_pattern, check_zero, e2fsck_clean, fill_pattern, pattern};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{ReadWriteFlags, pwritev2};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -574,6 +574,32 @@ fn what_is_durable_without_fsync_is_there_when_the_server_was_killed() {
         let mut found = [0; 4096];
         assert_eq!(file.read_at(&mut found, 0).unwrap(), 4096, "way {way}");
         assert!(found == *pattern(1, 0, 4096), "way {way}");
+    }
+}
+
+#[test]
+fn size_that_a_mount_with_sync_was_told_is_there_when_the_server_was_killed() {
+    need_fuse!();
+    type Change = fn(&File);
+    let ways: [(Change, u64); 2] = [
+        (|file| file.set_len(100).unwrap(), 100),
+        (
+            |file| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 20_000).unwrap(),
+            20_000,
+        ),
+    ];
+    for (change, len) in ways {
+        let bed = Bed::new("commit=3600,sync");
+        let file = File::create(bed.at("f")).unwrap();
+        file.write_all_at(&pattern(1, 0, 8192), 0).unwrap();
+        change(&file);
+        let image = bed.kill();
+        let left = Fs::open(image.path(), &MountOptions::new()).unwrap();
+        let kept = OpenOptions::new().read(true).open(&left, "/f").unwrap();
+        assert_eq!(kept.len(), len);
+        drop(kept);
+        left.close().unwrap();
+        e2fsck_clean(image.path());
     }
 }
 

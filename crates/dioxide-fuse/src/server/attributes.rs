@@ -1,6 +1,6 @@
 //! Attributes: told, and changed.
 
-use super::{Caller, Live, Server};
+use super::{Caller, Live, Server, SyncMode};
 use crate::stats::Op;
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
@@ -151,10 +151,20 @@ pub(super) fn is_immutable(metadata: &Metadata) -> bool {
     metadata.flags & InodeFlags::IMMUTABLE.0 != 0
 }
 
-fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>) -> Result {
+/// The kernel asks for nothing after it, whatever the mount wants.
+fn resize(
+    live: &Live,
+    strip: bool,
+    node: &Node,
+    size: u64,
+    handle: Option<u64>,
+    sync: SyncMode,
+) -> Result {
     if let Some(handle) = handle {
         let handle = live.files.get(handle)?;
-        return Ok(handle.file(strip)?.set_len(size)?);
+        let file = handle.file(strip)?;
+        file.set_len(size)?;
+        return sync.wait(file);
     }
     match node.file_type() {
         FileType::Regular => {}
@@ -162,7 +172,8 @@ fn resize(live: &Live, strip: bool, node: &Node, size: u64, handle: Option<u64>)
         _ => return Err(Errno::INVAL),
     }
     let file = node.open(&OpenOptions::new().write(true).fsetid(!strip))?;
-    Ok(file.set_len(size)?)
+    file.set_len(size)?;
+    sync.wait(&file)
 }
 
 /// A change without those times that the kernel keeps and that are older than writes that it has not seen. With a change of
@@ -216,7 +227,8 @@ impl Server {
         let live = self.live()?;
         let node = live.node(id)?;
         if let Some(size) = change.size {
-            resize(&live, change.kill_suidgid, &node, size, change.handle)?;
+            let (strip, sync) = (change.kill_suidgid, self.options.sync);
+            resize(&live, strip, &node, size, change.handle, sync)?;
         }
         if let Some(set) = unless_older(&live, &node, change).attributes() {
             node.set_attributes(&set)?;

@@ -41,7 +41,7 @@ impl SyncMode {
         }
     }
 
-    fn wait(self, file: &File) -> Result {
+    pub(super) fn wait(self, file: &File) -> Result {
         match self {
             SyncMode::None => Ok(()),
             SyncMode::Data => Ok(file.sync_data()?),
@@ -206,7 +206,9 @@ impl Server {
         let live = self.live()?;
         let handle = live.files.get(handle)?;
         let file = handle.file(self.acting(caller).uid != 0)?;
-        Ok(file.allocate(mode, offset, len)?)
+        file.allocate(mode, offset, len)?;
+        // The kernel asks for nothing after it.
+        self.options.sync.wait(file)
     }
 
     /// `lseek`, of a file that nobody has open for writing.
