@@ -28,7 +28,7 @@ pub struct Options {
     pub auto_unmount: bool,
     /// `max_threads=`: how many requests are answered at the same time: two at least.
     pub threads: usize,
-    /// `max_background=`: how many requests that nobody waits for the kernel has under way.
+    /// `max_background=`: how many requests that nobody waits for the kernel has under way: two at least.
     pub max_background: u16,
     /// `io_uring`: requests come through rings, where the kernel has them.
     pub io_uring: bool,

@@ -7,7 +7,7 @@ mod wire;
 
 use crate::server::Server;
 use dev_fuse::DevFuse;
-use device::Device;
+use device::{Device, Reads};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct ConnectOptions {
     pub permissions: bool,
     /// How many requests are answered at the same time: two at least.
     pub threads: usize,
-    /// How many requests that nobody waits for the kernel has under way.
+    /// How many requests that nobody waits for the kernel has under way: two at least.
     pub max_background: u16,
     /// Rings are used where the kernel has them.
     pub io_uring: bool,
@@ -43,6 +43,9 @@ pub trait Transport: Send {
     /// Those of the system, which has no threads or descriptors left.
     fn start(self: Box<Self>) -> io::Result<Serving>;
 }
+
+/// A read that nobody waits for may wait for the kernel to write pages, by such requests.
+const LEAST_BACKGROUND: u16 = 2;
 
 /// Mounts, through rings if they are wanted and the kernel has them, and returns when the kernel knows that it is served. Requests
 /// wait until [`Transport::start`], which opens no files.
@@ -64,7 +67,7 @@ pub fn connect(
     let offer = Offer {
         writeback: server.options().writeback,
         permissions: options.permissions,
-        max_background: options.max_background,
+        max_background: options.max_background.max(LEAST_BACKGROUND),
         time_gran: server.time_gran(),
         io_uring: rings.is_some(),
     };
@@ -73,9 +76,10 @@ pub fn connect(
     if agreed.maps_direct {
         server.set_maps_direct();
     }
+    let reads = Arc::new(Reads::of(offer.max_background));
     Ok(match rings {
-        Some(rings) if agreed.over_io_uring => Box::new(Uring::new(rings, server, device)),
-        _ => Box::new(DevFuse::new(server, device, options.threads)),
+        Some(rings) if agreed.over_io_uring => Box::new(Uring::new(rings, server, device, reads)),
+        _ => Box::new(DevFuse::new(server, device, options.threads, reads)),
     })
 }
 

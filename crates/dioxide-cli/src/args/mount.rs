@@ -47,7 +47,8 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
   allow_other           others may use the mount too
   auto_unmount          unmount when the process ends, however it ends
   max_threads=, max_background=
-                        requests at the same time (two at least)
+                        requests at the same time, and those of them that
+                        nobody waits for (two at least)
   sandbox               as --sandbox
   stats=FILE            as --stats
   noio_uring            requests through /dev/fuse only; io_uring is used where the

@@ -1,5 +1,6 @@
 //! `dioxide mount` used by other programs. Needs root and `/dev/fuse`; each test says so where it has neither.
 
+mod aio;
 mod bed;
 mod content;
 mod flags;

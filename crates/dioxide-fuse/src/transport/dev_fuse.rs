@@ -1,7 +1,7 @@
 //! Requests through `read` and `write` of `/dev/fuse`: one thread and, where there are enough, one descriptor for each that is
 //! answered at the same time.
 
-use super::device::{Device, Spare};
+use super::device::{Device, Reads, Spare};
 use super::{Serving, Transport};
 use crate::server::Server;
 use std::io;
@@ -17,23 +17,30 @@ pub(super) struct DevFuse {
     server: Arc<Server>,
     device: Arc<Device>,
     threads: usize,
+    reads: Arc<Reads>,
 }
 
 impl DevFuse {
-    pub(super) fn new(server: Arc<Server>, mut device: Device, threads: usize) -> DevFuse {
+    pub(super) fn new(
+        server: Arc<Server>,
+        mut device: Device,
+        threads: usize,
+        reads: Arc<Reads>,
+    ) -> DevFuse {
         let threads = threads.max(LEAST_THREADS) + FOR_SYNC;
         device.add_descriptors(threads);
         DevFuse {
             server,
             device: Arc::new(device),
             threads,
+            reads,
         }
     }
 }
 
 impl Transport for DevFuse {
     fn start(self: Box<Self>) -> io::Result<Serving> {
-        let spare = Arc::new(Spare::of(self.threads - FOR_SYNC));
+        let spare = Arc::new(Spare::of(self.threads - FOR_SYNC, self.reads));
         let threads = (0..self.threads)
             .map(|thread| Device::reader(&self.device, thread, self.server.clone(), spare.clone()));
         Serving::start(threads, self.device.clone())

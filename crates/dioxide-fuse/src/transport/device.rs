@@ -12,7 +12,7 @@ use super::{ConnectOptions, Thread};
 use crate::server::Server;
 use crate::{Errno, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -279,14 +279,32 @@ fn reply(file: &File, unique: u64, answer: Result<usize>, payload: &[u8]) -> io:
 pub(super) struct Spare {
     pages: AtomicUsize,
     sync: AtomicUsize,
+    reads: Arc<Reads>,
+}
+
+/// How many reads of a connection may wait for pages at the same time. One that comes of `io_submit` is among the requests that nobody
+/// waits for, and so are the writes that it waits for: one of those has to find room.
+#[derive(Default)]
+pub(super) struct Reads(AtomicUsize);
+
+impl Reads {
+    /// As many less one as the kernel has under way, of so many that it was told: of users without privileges it takes no more than its
+    /// parameter says.
+    pub(super) fn of(max_background: u16) -> Reads {
+        let parameter = fs::read_to_string("/sys/module/fuse/parameters/max_user_bgreq");
+        let most: Option<u16> = parameter.ok().and_then(|most| most.trim().parse().ok());
+        let under_way = most.map_or(max_background, |most| most.min(max_background));
+        Reads(AtomicUsize::new(under_way.saturating_sub(1).into()))
+    }
 }
 
 impl Spare {
     /// Of so many threads one is to be left, and there is one more, for a sync of everything.
-    pub(super) fn of(threads: usize) -> Spare {
+    pub(super) fn of(threads: usize, reads: Arc<Reads>) -> Spare {
         Spare {
             pages: AtomicUsize::new(threads.saturating_sub(1)),
             sync: AtomicUsize::new(1),
+            reads,
         }
     }
 }
@@ -300,21 +318,30 @@ pub(super) struct Kernel<'a> {
 impl Kernel<'_> {
     /// Has the kernel write its pages, if one of so many spare threads is left for that.
     fn write(&self, nodes: &[u64], spare: &AtomicUsize) -> bool {
-        let taken = spare.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
-            left.checked_sub(1)
-        });
-        if taken.is_err() {
-            return false;
-        }
-        let written = self.device.write_pages(nodes).is_ok();
-        spare.fetch_add(1, Ordering::AcqRel);
-        written
+        with_one_of(spare, || self.device.write_pages(nodes).is_ok())
     }
+}
+
+/// Does something while it has one of those that are left; false if there is none.
+fn with_one_of(left: &AtomicUsize, work: impl FnOnce() -> bool) -> bool {
+    let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+        left.checked_sub(1)
+    });
+    if taken.is_err() {
+        return false;
+    }
+    let done = work();
+    left.fetch_add(1, Ordering::AcqRel);
+    done
 }
 
 impl Asker for Kernel<'_> {
     fn write_pages(&self, node: u64) -> bool {
         self.write(&[node], &self.spare.pages)
+    }
+
+    fn write_pages_for_read(&self, node: u64) -> bool {
+        with_one_of(&self.spare.reads.0, || self.write_pages(node))
     }
 
     fn write_all(&self, nodes: &[u64]) -> bool {

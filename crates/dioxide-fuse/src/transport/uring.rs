@@ -17,7 +17,7 @@
 mod memory;
 mod worker;
 
-use super::device::{Device, Spare};
+use super::device::{Device, Reads, Spare};
 use super::{Serving, Thread, Transport};
 use crate::server::Server;
 use std::io;
@@ -88,14 +88,21 @@ pub(super) struct Uring {
     server: Arc<Server>,
     device: Arc<Device>,
     workers: Vec<Worker>,
+    reads: Arc<Reads>,
 }
 
 impl Uring {
-    pub(super) fn new(Rings(workers): Rings, server: Arc<Server>, device: Device) -> Uring {
+    pub(super) fn new(
+        Rings(workers): Rings,
+        server: Arc<Server>,
+        device: Device,
+        reads: Arc<Reads>,
+    ) -> Uring {
         Uring {
             server,
             device: Arc::new(device),
             workers,
+            reads,
         }
     }
 }
@@ -106,6 +113,7 @@ impl Transport for Uring {
             server,
             device,
             workers,
+            reads,
         } = *self;
         let queues = workers.iter().map(Worker::queue).max();
         let queues = queues.map_or(1, |last| usize::from(last) + 1);
@@ -115,7 +123,8 @@ impl Transport for Uring {
             // Whatever these wait for, the worker is left.
             helpers => 1 + helpers,
         };
-        let spare: Vec<Arc<Spare>> = (0..queues).map(|_| Arc::new(Spare::of(answer))).collect();
+        let spare = (0..queues).map(|_| Arc::new(Spare::of(answer, reads.clone())));
+        let spare: Vec<Arc<Spare>> = spare.collect();
         let workers = workers.into_iter().map(|worker| -> Thread {
             let (server, device) = (server.clone(), device.clone());
             let spare = spare[usize::from(worker.queue())].clone();

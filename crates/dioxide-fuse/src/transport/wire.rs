@@ -103,6 +103,11 @@ pub(super) trait Asker {
     /// system knew of no holes.
     fn write_pages(&self, node: u64) -> bool;
 
+    /// The same for a read, which the kernel may count among the requests that nobody waits for.
+    fn write_pages_for_read(&self, node: u64) -> bool {
+        self.write_pages(node)
+    }
+
     /// The same for these files, before everything is synced: there is always one thread for one such request, and the kernel sends no
     /// second beside it, because it has the root locked meanwhile. False if it did.
     fn write_all(&self, nodes: &[u64]) -> bool;

@@ -208,7 +208,9 @@ impl Call<'_> {
         let bytes = self.server.read(handle, buffer, offset, direct)?;
         // Of the pages, the kernel has written only those that are read.
         let is_short = past_cache && bytes < buffer.len();
-        if is_short && self.server.may_be_longer(handle)? && self.asker.write_pages(self.head.node)
+        if is_short
+            && self.server.may_be_longer(handle)?
+            && self.asker.write_pages_for_read(self.head.node)
         {
             return self.server.read(handle, buffer, offset, direct);
         }

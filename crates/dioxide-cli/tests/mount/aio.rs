@@ -1,0 +1,96 @@
+//! Reads by `io_submit`, as databases make them: the kernel sends them without waiting, and has so many under way as
+//! `max_background` says.
+#![allow(unsafe_code)]
+
+use crate::bed::{Bed, transports};
+use crate::need_fuse;
+use dioxide::Buf;
+use dioxide_testkit::Image;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+/// `struct iocb` of a read and `struct io_event`, in words of 64 bits.
+type Iocb = [u64; 8];
+type Event = [u64; 4];
+
+/// A context of `io_setup`. Its end would wait for what is under way: it has none.
+struct Context(libc::c_ulong);
+
+impl Context {
+    fn new() -> Context {
+        let mut context = 0;
+        // SAFETY: the kernel writes the one word.
+        let made = unsafe { libc::syscall(libc::SYS_io_setup, 8, &raw mut context) };
+        assert_eq!(made, 0);
+        Context(context)
+    }
+
+    /// Submits a read of 4 KiB. Where they go to is never given back: it could be long before they come.
+    fn read(&self, file: &File, offset: u64) {
+        const PREAD: u64 = 0;
+        let operation = PREAD | (file.as_raw_fd() as u64) << 32;
+        let buf = Box::leak(Box::new(Buf::zeroed(4096)));
+        let at = buf.as_mut_ptr() as u64;
+        let mut read: Iocb = [0, 0, operation, at, buf.len() as u64, offset, 0, 0];
+        let mut reads = [&raw mut read];
+        // SAFETY: the kernel copies the structure, and writes to the buffer alone, which nobody else uses.
+        let given = unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, reads.as_mut_ptr()) };
+        assert_eq!(given, 1);
+    }
+
+    /// What one came to; none if that takes too long.
+    fn wait(&self) -> Option<i64> {
+        let mut event: Event = [0; 4];
+        let most = libc::timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        let (event_at, most) = (&raw mut event, &raw const most);
+        // SAFETY: there is room for the one event.
+        let got = unsafe { libc::syscall(libc::SYS_io_getevents, self.0, 1, 1, event_at, most) };
+        (got == 1).then_some(event[2] as i64)
+    }
+}
+
+/// One that comes to the end of a file has the kernel write its pages, which it sends without waiting too. All come from one processor,
+/// and so through one ring.
+#[test]
+fn reads_that_have_pages_written_leave_them_a_way_however_few_are_under_way() {
+    need_fuse!();
+    let mut set = CpuSet::new();
+    set.set(0);
+    // For the server too.
+    sched_setaffinity(None, &set).unwrap();
+    let context = Context::new();
+    for (transport, backend) in transports()
+        .iter()
+        .flat_map(|transport| ["auto", "uring"].map(|backend| (transport, backend)))
+    {
+        let image = Image::builder().size(16 << 20).build();
+        let options = format!("{transport},backend={backend},max_background=1");
+        let bed = Bed::with(image, &options);
+        let open = |name| {
+            let file = File::create(bed.at(name)).unwrap();
+            let mut direct = File::options();
+            let direct = direct.read(true).custom_flags(libc::O_DIRECT);
+            file.write_all_at(&[1; 100], 8192).unwrap();
+            (direct.open(bed.at(name)).unwrap(), file)
+        };
+        let alone = open("alone");
+        context.read(&alone.0, 0);
+        assert_eq!(context.wait(), Some(4096), "{options}");
+        // Where too many ask at once it ends where the server knows it to.
+        let beside = ["a", "b", "c", "d"].map(open);
+        for (direct, _) in &beside {
+            context.read(direct, 0);
+        }
+        for _ in &beside {
+            let read = context.wait();
+            assert!([Some(0), Some(4096)].contains(&read), "{options}: {read:?}");
+        }
+        drop((alone, beside));
+        bed.finish();
+    }
+}
