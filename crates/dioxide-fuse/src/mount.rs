@@ -29,9 +29,9 @@ use table::{Mounted, mounted};
 /// How long a mount that is to end waits for files that others have open, and who waits for a server's end.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a mount that is to end waits for the kernel to write what it has of open files. A program that goes on and on at the end of
-/// its file could keep it busy for ever.
-const WRITING_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a mount that is to end, and a sync of its root, wait for the kernel to write what it has of open files. A program that goes
+/// on and on at the end of its file could keep it busy for ever. Of what is not written yet it keeps little for a FUSE server.
+pub(crate) const WRITING_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long who waits for a server's end does so where nothing tells whether others have its file system mounted.
 const UNTOLD_PATIENCE: Duration = Duration::from_secs(10);
@@ -259,7 +259,7 @@ fn write_open_files(server: Arc<Server>, pages: Pages) -> io::Result<()> {
 }
 
 /// Does what may hang, in a thread of its own, and waits so long for it.
-fn within<T: Send + 'static>(
+pub(crate) fn within<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {

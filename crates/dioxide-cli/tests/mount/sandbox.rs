@@ -38,6 +38,8 @@ fn work(bed: &Bed) {
     direct.write_all_at(&buf, 8192).unwrap();
     direct.read_exact_at(&mut buf, 4096).unwrap();
     check_pattern(7, 4096, &buf);
+    // It takes a thread that is made for it.
+    File::open(bed.root()).unwrap().sync_all().unwrap();
     run(limited("setfattr")
         .args(["-n", "user.a", "-v", "b"])
         .arg(bed.at("h")));

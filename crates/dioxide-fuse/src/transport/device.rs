@@ -9,6 +9,7 @@ mod mount;
 use super::wire::abi::{self, opcode};
 use super::wire::{self, Agreed, Asker, Head, Init, Interrupts, Inval, Offer, PAYLOAD_BYTES};
 use super::{ConnectOptions, Thread};
+use crate::mount::{WRITING_PATIENCE, within};
 use crate::server::Server;
 use crate::{Errno, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,6 +19,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// What stands before the data of a write.
 const FRONT_BYTES: usize = abi::IN_HEADER_BYTES + abi::WRITE_IN_BYTES;
@@ -189,11 +191,11 @@ impl Device {
 
     /// Answers requests until the file system is unmounted. Any number of threads may.
     fn serve(
-        &self,
+        self: &Arc<Device>,
         file: &File,
         message: &mut Message,
         server: &Server,
-        spare: &Spare,
+        spare: &Arc<Spare>,
     ) -> io::Result<()> {
         let asker = Kernel {
             device: self,
@@ -311,14 +313,16 @@ impl Spare {
 
 /// The kernel, as a thread asks it that answers.
 pub(super) struct Kernel<'a> {
-    pub(super) device: &'a Device,
-    pub(super) spare: &'a Spare,
+    pub(super) device: &'a Arc<Device>,
+    pub(super) spare: &'a Arc<Spare>,
 }
 
 impl Kernel<'_> {
-    /// Has the kernel write its pages, if one of so many spare threads is left for that.
-    fn write(&self, nodes: &[u64], spare: &AtomicUsize) -> bool {
-        with_one_of(spare, || self.device.write_pages(nodes).is_ok())
+    /// Has the kernel write its pages, in a thread of its own that goes on where this gives up: until it ends there is no other.
+    fn write_all_within(&self, nodes: &[u64], patience: Duration) -> bool {
+        let (device, spare, nodes) = (self.device.clone(), self.spare.clone(), nodes.to_vec());
+        let write = move || with_one_of(&spare.sync, || device.write_pages(&nodes).is_ok());
+        within(patience, write).unwrap_or(false)
     }
 }
 
@@ -337,7 +341,8 @@ fn with_one_of(left: &AtomicUsize, work: impl FnOnce() -> bool) -> bool {
 
 impl Asker for Kernel<'_> {
     fn write_pages(&self, node: u64) -> bool {
-        self.write(&[node], &self.spare.pages)
+        let write = || self.device.write_pages(&[node]).is_ok();
+        with_one_of(&self.spare.pages, write)
     }
 
     fn write_pages_for_read(&self, node: u64) -> bool {
@@ -345,7 +350,7 @@ impl Asker for Kernel<'_> {
     }
 
     fn write_all(&self, nodes: &[u64]) -> bool {
-        self.write(nodes, &self.spare.sync)
+        nodes.is_empty() || self.write_all_within(nodes, WRITING_PATIENCE)
     }
 
     fn forget_attributes(&self, node: u64) {
@@ -372,6 +377,9 @@ impl From<Errno> for io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::OFlags;
+    use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
 
     const NOW: Agreed = Agreed {
         over_io_uring: false,
@@ -421,6 +429,45 @@ mod tests {
         assert_eq!(op, abi::op_bytes(opcode::BATCH_FORGET));
         let found = [&message.op[..op], &message.payload[..payload]].concat();
         assert!(found == rest, "some are lost");
+    }
+
+    /// A pipe that is full, for a kernel that goes on and on.
+    #[test]
+    fn sync_of_everything_gives_up_in_time_and_is_alone_until_it_was_done() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let file = File::from(OwnedFd::from(writer));
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).unwrap();
+        let page = || (&file).write(&[0; 4096]).ok();
+        let full: usize = std::iter::from_fn(page).sum();
+        rustix::fs::fcntl_setfl(&file, flags).unwrap();
+        let device = Device {
+            files: vec![file],
+            agreed: NOW,
+            interrupts: Interrupts::default(),
+            dir: PathBuf::from("/dev/null"),
+        };
+        let (device, spare) = (Arc::new(device), Arc::new(Spare::of(2, Arc::default())));
+        let kernel = Kernel {
+            device: &device,
+            spare: &spare,
+        };
+        let (long, short) = (Duration::from_secs(60), Duration::from_millis(10));
+        let left = || spare.sync.load(Ordering::Acquire);
+        assert!(!kernel.write_all_within(&[7], short));
+        while left() == 1 {
+            std::thread::sleep(short);
+        }
+        assert!(!kernel.write_all_within(&[7], long));
+        let mut told = vec![0; full + abi::INVAL_INODE_BYTES];
+        reader.read_exact(&mut told).unwrap();
+        while left() == 0 {
+            std::thread::sleep(short);
+        }
+        assert!(kernel.write_all_within(&[7], long));
+        // Nothing is detached of what has ended.
+        drop(reader);
+        assert!(device.has_ended());
     }
 
     #[test]

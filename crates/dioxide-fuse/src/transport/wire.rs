@@ -109,7 +109,7 @@ pub(super) trait Asker {
     }
 
     /// The same for these files, before everything is synced: there is always one thread for one such request, and the kernel sends no
-    /// second beside it, because it has the root locked meanwhile. False if it did.
+    /// second beside it, because it has the root locked meanwhile. False if it takes too long, and, from then on, until it is done.
     fn write_all(&self, nodes: &[u64]) -> bool;
 
     /// Has the kernel ask for a file's attributes again. It does so in time if that fails.

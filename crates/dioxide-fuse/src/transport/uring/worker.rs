@@ -34,6 +34,7 @@ use std::io;
 use std::mem;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::thread;
 
 /// `FUSE_IO_URING_CMD_REGISTER` and `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
@@ -256,8 +257,8 @@ impl Worker {
     pub(super) fn run(
         self,
         server: &Server,
-        device: &Device,
-        spare: &Spare,
+        device: &Arc<Device>,
+        spare: &Arc<Spare>,
         up: &dyn Fn(),
     ) -> io::Result<()> {
         let asker = Kernel { device, spare };
