@@ -20,6 +20,7 @@ What is durable when: fsync and fdatasync of a file or directory as on Linux, an
 or by unmounting. sync(2) and syncfs(2) only begin to hand over the data that the kernel has gathered, because it does not tell
 FUSE servers of them: names and data may be lost in a crash until the next commit. The times of files that are open for writing
 are the kernel's alone until then. To be sure of these too: sync -f DIR && sync DIR
+Before Linux 6.16 sync DIR, and a server that ends by SIGTERM, may miss data of files that are open: fsync each of them.
 A file with the flag SYNC (chattr +S) is written past the page cache, for who opens it once it has the flag (Linux 6.6).
 
 Reads do not change the time of last access, whatever the options say. A file that becomes immutable while a program has it

@@ -345,6 +345,10 @@ impl Asker for Kernel<'_> {
         with_one_of(&self.spare.pages, write)
     }
 
+    fn waits_for_pages(&self) -> bool {
+        self.device.agreed.waits_for_pages
+    }
+
     fn write_pages_for_read(&self, node: u64) -> bool {
         with_one_of(&self.spare.reads.0, || self.write_pages(node))
     }
@@ -385,6 +389,7 @@ mod tests {
         over_io_uring: false,
         setxattr_ext: true,
         maps_direct: true,
+        waits_for_pages: true,
     };
 
     fn message(opcode: u32, rest: &[u8]) -> (Message, usize) {

@@ -103,6 +103,11 @@ pub(super) trait Asker {
     /// system knew of no holes.
     fn write_pages(&self, node: u64) -> bool;
 
+    /// Whether all is written then that the page cache had, and not only what was not on its way.
+    fn waits_for_pages(&self) -> bool {
+        true
+    }
+
     /// The same for a read, which the kernel may count among the requests that nobody waits for.
     fn write_pages_for_read(&self, node: u64) -> bool {
         self.write_pages(node)

@@ -184,6 +184,10 @@ impl Asker for WithoutPages<'_> {
         false
     }
 
+    fn waits_for_pages(&self) -> bool {
+        self.kernel.waits_for_pages()
+    }
+
     fn write_all(&self, nodes: &[u64]) -> bool {
         nodes.iter().all(|&node| self.write_pages(node))
     }

@@ -25,6 +25,9 @@ pub(in crate::transport) struct Agreed {
     pub(in crate::transport) setxattr_ext: bool,
     /// Files that are open past the page cache can be mapped.
     pub(in crate::transport) maps_direct: bool,
+    /// Pages that the kernel writes back are locked until that is answered. Before Linux 6.16 it writes copies of them, and does not wait
+    /// for these when it is told to drop the pages.
+    pub(in crate::transport) waits_for_pages: bool,
 }
 
 impl Agreed {
@@ -106,6 +109,7 @@ impl Init {
             over_io_uring: has(init::OVER_IO_URING),
             setxattr_ext: has(init::SETXATTR_EXT),
             maps_direct: has(init::DIRECT_IO_ALLOW_MMAP),
+            waits_for_pages: self.minor >= abi::WAITS_FOR_PAGES,
         }
     }
 

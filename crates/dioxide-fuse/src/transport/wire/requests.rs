@@ -393,7 +393,10 @@ impl Call<'_> {
             return Err(Errno::NXIO);
         }
         let found = match self.server.lseek(handle, offset, what) {
-            Err(Errno(libc::ENOSYS)) if self.asker.write_pages(self.head.node) => {
+            // Without holes from now on is better than without data that are on their way.
+            Err(Errno(libc::ENOSYS))
+                if self.asker.waits_for_pages() && self.asker.write_pages(self.head.node) =>
+            {
                 self.server.lseek_written(handle, offset, what)?
             }
             found => found?,

@@ -50,6 +50,30 @@ impl Asker for Writing {
     }
 }
 
+/// The same, of copies that nobody waits for.
+#[derive(Default)]
+struct Copying(Writing);
+
+impl Asker for Copying {
+    fn write_pages(&self, node: u64) -> bool {
+        self.0.write_pages(node)
+    }
+
+    fn waits_for_pages(&self) -> bool {
+        false
+    }
+
+    fn write_all(&self, nodes: &[u64]) -> bool {
+        self.0.write_all(nodes)
+    }
+
+    fn forget_attributes(&self, _: u64) {}
+
+    fn interrupts(&self) -> &Interrupts {
+        self.0.interrupts()
+    }
+}
+
 /// A kernel that has a defect.
 #[derive(Default)]
 struct Broken(Interrupts);
@@ -256,6 +280,31 @@ fn only_what_both_sides_can_is_agreed() {
 fn kernel_without_the_second_word_of_flags_has_none_of_them() {
     let told = Init::decode(&init(7, 45, !(1 << 30))).unwrap().unwrap();
     assert!(!told.agreed(&OFFER).over_io_uring);
+}
+
+#[test]
+fn older_kernel_gets_no_holes_of_a_file_that_somebody_writes() {
+    for (minor, waits) in [(43, false), (44, true)] {
+        let told = Init::decode(&init(7, minor, 0)).unwrap().unwrap();
+        assert_eq!(told.agreed(&OFFER).waits_for_pages, waits);
+    }
+    let mut talk = Talk::new();
+    let (node, handle) = talk.create(b"f\0");
+    let seen = talk.open(node, libc::O_RDONLY);
+    let release = |handle| bytes([(handle, 8), (0, 8), (0, 8)]);
+    let seek = |talk: &mut Talk, kernel: &dyn Asker| {
+        let op = bytes([(seen, 8), (0, 8), (libc::SEEK_DATA as u64, 4), (0, 4)]);
+        let head = head(opcode::LSEEK, node);
+        answer(&talk.server, kernel, &head, &op, &mut talk.buffer, 0)
+    };
+    let none = Some(Err(Errno::NXIO));
+    assert_eq!(seek(&mut talk, &Writing::default()), none);
+    let older = Copying::default();
+    assert_eq!(seek(&mut talk, &older), Some(Err(Errno::NOSYS)));
+    talk.ask(opcode::RELEASE, node, &release(handle), b"");
+    assert_eq!(seek(&mut talk, &older), none);
+    talk.ask(opcode::RELEASE, node, &release(seen), b"");
+    talk.finish();
 }
 
 #[test]
