@@ -38,7 +38,8 @@ pub struct BenchOptions {
     /// Simple read path; `None`: as the experiment has it.
     pub simple: Option<SimpleChoice>,
     /// How bytes move between memory and the image. `Auto` means the mapping under a simulated
-    /// device, so that the imitated device is the slow part, and the engine's own choice otherwise.
+    /// device, so that the imitated device is the slow part, where the image is made or lies in memory, and the engine's own
+    /// choice otherwise.
     /// Files of mounted file systems are always driven by the best that they take.
     pub backend: Backend,
     /// Length of the timed part of each round; `None`: 1 s, or 200 ms if `quick` (`rows`: 30 and 20 ms;

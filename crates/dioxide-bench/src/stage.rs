@@ -21,6 +21,8 @@ pub(crate) struct Stage<'a> {
     options: &'a BenchOptions,
     pub(crate) image: Option<Image>,
     made: bool,
+    /// Whether a simulated device is laid over a mapping; nothing: not known yet.
+    mapped: Option<bool>,
     size: u64,
     open: Option<(Backend, Arc<dyn Device>)>,
     paths: Vec<Arc<PathSubject>>,
@@ -40,6 +42,7 @@ impl<'a> Stage<'a> {
             options,
             image: Image::given(options),
             made: false,
+            mapped: None,
             size,
             open: None,
             paths: Vec::new(),
@@ -75,16 +78,36 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// What is under a layer. The imitated device is to be the slow part: images that are made, and those that lie in memory,
+    /// are mapped for it.
+    fn backend(&mut self, layer: &Layer) -> Result<Backend> {
+        let asked = self.options.backend;
+        if asked != Backend::Auto || !matches!(layer, Layer::Sim(_)) {
+            return Ok(asked);
+        }
+        let mapped = match (self.mapped, &self.image) {
+            (Some(known), _) => known,
+            (None, Some(given)) if !self.made => {
+                // An image is locked by whoever writes it.
+                self.open = None;
+                let device = subject::open_image(given, asked, self.options.img_offset)?;
+                device.geometry().inline
+            }
+            (None, _) => true,
+        };
+        self.mapped = Some(mapped);
+        Ok(if mapped { Backend::Mmap } else { asked })
+    }
+
     /// The file through a layer over the image. No other may be open through another backend.
     /// `None` if only paths are looked at.
     fn subject(&mut self, layer: &Layer) -> Result<Option<Arc<Subject>>> {
-        let Some(image) = self.image.as_ref().filter(|_| self.needs_image()) else {
+        if !self.needs_image() {
             return Ok(None);
-        };
-        let backend = match (self.options.backend, layer) {
-            // The imitated device is to be the slow part.
-            (Backend::Auto, Layer::Sim(_)) if self.made => Backend::Mmap,
-            (backend, _) => backend,
+        }
+        let backend = self.backend(layer)?;
+        let Some(image) = &self.image else {
+            return Ok(None);
         };
         if self.open.as_ref().is_none_or(|(open, _)| *open != backend) {
             // An image is locked by whoever writes it.

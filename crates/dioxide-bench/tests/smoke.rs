@@ -194,6 +194,23 @@ fn given_image(dir: &Path, bytes: &[u8]) -> PathBuf {
     image
 }
 
+/// A device that takes as long as it says is the slow part only over a mapping: images in memory that were named were read by pread.
+#[test]
+fn given_image_in_memory_is_mapped_under_a_simulated_device() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let image = given_image(dir.path(), &vec![7; SIZE as usize]);
+    let report = run(&BenchOptions {
+        experiments: vec![Experiment::UnalignedOverwrite],
+        targets: vec![Target::Dioxide],
+        block_sizes: vec![2048],
+        verify: false,
+        ..on_given(&image, "/data")
+    });
+    for row in &report.rows {
+        assert!(row.device.starts_with("sim(mapping on "), "{}", row.device);
+    }
+}
+
 fn on_given(image: &Path, file: &str) -> BenchOptions {
     BenchOptions {
         image: Some(image.into()),
