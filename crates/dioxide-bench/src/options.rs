@@ -124,7 +124,7 @@ pub enum Experiment {
     /// Queued sequential overwrites of 2k, 8 threads, depth 256; before and after concurrent
     /// unaligned overwrites. (Foster, 2023.)
     UnalignedOverwrite,
-    /// Queued random overwrites, 1 thread, depth 64, 4k to 16k; completion inline and deferred.
+    /// Queued sequential overwrites, 1 thread, depth 64, 4k to 16k; completion inline and deferred.
     /// (Bongio, 2023.)
     AioCompletion,
     /// Queued 4k random reads, 1 thread, depth 512; simple path on and off. (Chang, 2026.)
@@ -192,7 +192,7 @@ impl Experiment {
                 "8 queues overwrite half blocks, before and after concurrent unaligned overwrites"
             }
             Experiment::AioCompletion => {
-                "one queue overwrites at random, completion inline and deferred to a worker"
+                "one queue overwrites in order, completion inline and deferred to a worker"
             }
             Experiment::SimpleRead => "one deep queue reads 4k blocks, simple path on and off",
             Experiment::SimpleReadSweep => "the same at depths 1 to 256",

@@ -80,6 +80,7 @@ fn defaults(experiment: Experiment) -> Defaults {
         },
         Experiment::AioCompletion => Defaults {
             read_percent: 0,
+            sequential: true,
             block_sizes: &[4096, 8192, 12_288, 16_384],
             depths: &[64],
             completions: &[CompletionMode::Deferred, CompletionMode::Inline],
@@ -386,6 +387,18 @@ mod tests {
             [4096, 8192, 12_288, 16_384]
         );
         assert_eq!(aio[0].job.engine.depth(), 64);
+
+        let rw = |experiment| {
+            let name = |case: &Case| rw_name(case.sequential, case.job.read_percent, 0);
+            let mut names: Vec<_> = plan(experiment, &options).iter().map(name).collect();
+            names.dedup();
+            names
+        };
+        assert_eq!(rw(Experiment::MixedRandrw), ["randrw:read"]);
+        assert_eq!(rw(Experiment::UnalignedOverwrite), ["write"]);
+        assert_eq!(rw(Experiment::AioCompletion), ["write"]);
+        assert_eq!(rw(Experiment::SimpleRead), ["randread"]);
+        assert_eq!(rw(Experiment::SimpleReadSweep), ["randread"]);
 
         let sweep = plan(Experiment::SimpleReadSweep, &options);
         assert_eq!(
