@@ -201,36 +201,65 @@ pub(crate) fn size_name(bytes: u32) -> String {
     }
 }
 
-/// The middle one; the mean of the two in the middle of an even count. 0 of nothing.
+/// The middle one; the mean of the two in the middle of an even count. Of nothing it is no number, which passes no limit.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
-        0 => 0.0,
+        0 => f64::NAN,
         n if n.is_multiple_of(2) => f64::midpoint(values[n / 2 - 1], values[n / 2]),
         n => values[n / 2],
     }
 }
 
-/// The median of a figure ÷ another's in the same round.
+/// The median of a figure ÷ another's in the same round; rounds in which both are 0 tell nothing.
 pub(crate) fn ratio(of: &Rounds, to: &Rounds, figure: impl Fn(&Outcome) -> f64) -> f64 {
     let pairs = of.outcomes.iter().zip(&to.outcomes);
     median(
         pairs
             .map(|(a, b)| figure(a) / figure(b))
-            .filter(|ratio| ratio.is_finite()),
+            .filter(|ratio| !ratio.is_nan()),
     )
 }
 
 #[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+    use crate::load::no_latencies;
+
+    /// Rounds of so many reads a second.
+    pub(crate) fn rounds(iops: &[f64]) -> Rounds {
+        let outcome = |&reads: &f64| Outcome {
+            iops: [reads, 0.0],
+            latencies: no_latencies(),
+            cpu_ns_per_io: 0.0,
+        };
+        Rounds {
+            outcomes: iops.iter().map(outcome).collect(),
+            stats: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use super::samples::rounds;
     use super::*;
 
     #[test]
     fn median_of_odd_even_and_none() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert_eq!(median([]), 0.0);
+        assert!(median([]).is_nan());
+    }
+
+    #[test]
+    fn rounds_in_which_nothing_was_finished_count() {
+        let of = |of, to| ratio(&rounds(of), &rounds(to), Outcome::total_iops);
+        assert_eq!(of(&[0.0; 3], &[2.0; 3]), 0.0);
+        assert_eq!(of(&[2.0; 3], &[0.0, 0.0, 2.0]), f64::INFINITY);
+        assert_eq!(of(&[2.0, 0.0, 0.0], &[1.0, 0.0, 0.0]), 2.0);
+        assert!(of(&[0.0], &[0.0]).is_nan());
     }
 
     #[test]

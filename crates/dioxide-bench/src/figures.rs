@@ -76,6 +76,9 @@ pub(crate) fn latency(outcomes: &[Outcome], side: usize) -> Latency {
 }
 
 fn seed_iops(case: &Case, variant: &Variant) -> Option<f64> {
+    if !plan::is_job_of_mail(case) {
+        return None;
+    }
     let name = match (case.experiment, variant.on.setting(), &variant.on) {
         (_, None, On::Raw(_)) => "raw".to_string(),
         (Experiment::MixedRandrw | Experiment::UnalignedOverwrite, Some(s), _) => {

@@ -222,6 +222,27 @@ pub(crate) fn cases(experiment: Experiment, options: &BenchOptions) -> Result<Ve
     Ok(cases)
 }
 
+/// Whether a case's job is the one that the mail tells of.
+pub(crate) fn is_job_of_mail(case: &Case) -> bool {
+    let Defaults {
+        read_percent,
+        jobs,
+        block_sizes,
+        depths,
+        ..
+    } = defaults(case.experiment);
+    let job = case.job;
+    (job.read_percent, job.jobs) == (read_percent, jobs)
+        && block_sizes.contains(&job.block_size)
+        && depths.contains(&job.engine.depth())
+}
+
+/// Whether its device is too.
+pub(crate) fn is_of_mail(case: &Case) -> bool {
+    let usual = BenchOptions::default();
+    is_job_of_mail(case) && case.layer == layer(case.experiment, &usual, case.job.block_size)
+}
+
 /// What was asked for, or what is usual.
 fn or<'a, T>(asked: &'a [T], usual: &'a [T]) -> &'a [T] {
     if asked.is_empty() { usual } else { asked }
@@ -415,6 +436,44 @@ mod tests {
                 batch: 32
             }
         );
+    }
+
+    #[test]
+    fn cases_are_of_the_mail_where_nothing_that_it_tells_is_changed() {
+        let all = |options: &BenchOptions| {
+            let of = |experiment| plan(experiment, options);
+            let cases = Experiment::SEEDS.into_iter().flat_map(of);
+            cases.collect::<Vec<_>>()
+        };
+        let usual = BenchOptions::default();
+        for options in [
+            usual.clone(),
+            BenchOptions {
+                quick: true,
+                seed: 7,
+                size_bytes: Some(4096),
+                batch: Some(1),
+                policies: vec![Policy::V56],
+                ..usual.clone()
+            },
+        ] {
+            assert!(all(&options).iter().all(is_of_mail));
+        }
+        let changed = |change: fn(&mut BenchOptions)| {
+            let mut options = usual.clone();
+            change(&mut options);
+            all(&options)
+        };
+        for cases in [
+            changed(|options| options.numjobs = Some(3)),
+            changed(|options| options.mix = Some(30)),
+            changed(|options| options.iodepths = vec![32]),
+            changed(|options| options.block_sizes = vec![512]),
+        ] {
+            assert!(!cases.iter().any(is_job_of_mail));
+        }
+        let cases = changed(|options| options.device = "sim:latency=1us".parse().unwrap());
+        assert!(cases.iter().all(is_job_of_mail) && !cases.iter().any(is_of_mail));
     }
 
     #[test]

@@ -150,6 +150,17 @@ fn flags_reach_the_rows() {
 }
 
 #[test]
+fn device_that_no_mail_tells_of_is_not_judged_by_one() {
+    let report = run(&BenchOptions {
+        device: "sim:latency=100us,iops=500k".parse().expect("a device"),
+        block_sizes: vec![2048],
+        verify: false,
+        ..tiny(Experiment::UnalignedOverwrite)
+    });
+    assert!(report.checks.iter().all(|check| check.damage));
+}
+
+#[test]
 fn path_target_runs_on_a_plain_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("data");
