@@ -300,3 +300,44 @@ fn paths_alone_need_no_image() {
     let report = run(&options);
     assert_eq!(report.rows.len(), 5 * 2);
 }
+
+/// What the kernel reached beside the one backend was held against the other.
+#[test]
+fn compare_kernel_divides_by_what_ran_beside() {
+    let script = include_str!("../../../scripts/compare-kernel");
+    let (_, code) = script
+        .split_once("<<'PYTHON'\n")
+        .expect("its end is Python");
+    let (code, _) = code.split_once("\nPYTHON\n").expect("an end");
+    let dir = tempfile::tempdir().expect("a directory");
+    let [rows, goals] = ["rows", "goals"].map(|name| dir.path().join(name));
+    let row = |backend, (target, iops)| {
+        format!(
+            "{{\"backend\":\"{backend}\",\"label\":\"one thread, blocking\",\"experiment\":\"mixed-randrw\",\"numjobs\":1,\
+             \"device\":\"\",\"rw\":\"randread\",\"block_size\":4096,\"target\":\"{target}\",\"iops\":{iops}}}\n"
+        )
+    };
+    let [off, on] = ["path:/w/mnt/kernel-off/data", "path:/w/mnt/kernel-on/data"];
+    let pread = [("dioxide", 300), (off, 100), (on, 90)].map(|cell| row("pread", cell));
+    let mmap = [("dioxide", 800), (off, 150), (on, 200)].map(|cell| row("mmap", cell));
+    std::fs::write(&rows, pread.concat() + &mmap.concat()).expect("rows");
+    std::fs::write(&goals, "").expect("goals");
+    let told = Command::new("python3")
+        .args(["-c", code])
+        .args([&rows, &goals])
+        .env("NAMES", "raw dioxide kernel-off kernel-on")
+        .output()
+        .expect("python3");
+    assert!(told.status.success(), "{told:?}");
+    let told = String::from_utf8_lossy(&told.stdout);
+    let best = told
+        .lines()
+        .rfind(|line| line.starts_with("best with one thread"));
+    let ratios: Vec<_> = best
+        .expect("a line")
+        .split_whitespace()
+        .rev()
+        .take(4)
+        .collect();
+    assert_eq!(ratios, ["-", "-", "4.00", "3.00"], "{told}");
+}
