@@ -142,7 +142,7 @@ impl Table<'_, '_> {
         drop(root);
         fs.close()?;
 
-        let before = resident_mib();
+        // Against what there was before the first mount: what that freed and the process still has may be this one's now.
         let some_in_memory = MountOptions::new().name_cache(SOME_NAMES);
         let fs = Fs::open_device(device, &some_in_memory)?;
         let root = fs.root()?;
