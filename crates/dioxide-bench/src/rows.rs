@@ -326,9 +326,7 @@ impl Table<'_, '_> {
                 self.beside(&subject, name)?;
             }
             // What changed is to be all on the image when e2fsck looks at it.
-            let subject = Arc::into_inner(subject).expect("the rounds are over");
-            drop(subject.file);
-            subject.fs.close()?;
+            subject.close()?;
         }
         if self.wants(&[5]) {
             self.overhead(&subject::open_image(&image, Backend::Auto, 0)?)?;
@@ -474,22 +472,24 @@ impl Table<'_, '_> {
 
     fn overhead(&mut self, device: &Arc<dyn dioxide::block::Device>) -> Result<()> {
         let row = "5: queued 4k reads ÷ raw, data to /dev/null";
-        match Subject::open(device, &Layer::Null, FILE, self.size) {
-            Ok(subject) => {
-                let goal = (0.95, Some(10.0));
-                self.judged_pair(
-                    row,
-                    "overhead",
-                    &Arc::new(subject),
-                    queue(READ, 4096, 512),
-                    goal,
-                )?;
-                Ok(())
-            }
-            Err(error) => {
+        let opened = Subject::open(device, &Layer::Null, FILE, self.size);
+        let Some(subject) = self.or_skipped(row, opened)? else {
+            return Ok(());
+        };
+        let (subject, goal) = (Arc::new(subject), (0.95, Some(10.0)));
+        self.judged_pair(row, "overhead", &subject, queue(READ, 4096, 512), goal)?;
+        subject.close()
+    }
+
+    /// What there is; nothing, and a row that is skipped, where this machine or kernel has no such thing. All else is an error.
+    fn or_skipped<T>(&mut self, row: &str, found: Result<T>) -> Result<Option<T>> {
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(error @ Error::Device(dioxide::block::Error::Unsupported { .. })) => {
                 self.skipped(row, &error);
-                Ok(())
+                Ok(None)
             }
+            Err(error) => Err(error),
         }
     }
 
@@ -513,17 +513,15 @@ impl Table<'_, '_> {
                 (made?, FILE)
             }
         };
-        let device = match subject::open_image(&image, Backend::Uring, self.options.img_offset) {
-            Ok(device) if !device.geometry().inline => device,
-            Ok(_) => {
-                self.skipped(row, &"the directory for temporary files is in memory");
-                return Ok(());
-            }
-            Err(error) => {
-                self.skipped(row, &error);
-                return Ok(());
-            }
+        let img_offset = self.options.img_offset;
+        let opened = subject::open_image(&image, Backend::Uring, img_offset);
+        let Some(device) = self.or_skipped(row, opened)? else {
+            return Ok(());
         };
+        if device.geometry().inline {
+            self.skipped(row, &"the directory for temporary files is in memory");
+            return Ok(());
+        }
         let subject = Subject::open_with(
             &device,
             &Layer::Bare,
@@ -552,6 +550,9 @@ impl Table<'_, '_> {
                 1.03,
             );
         }
+        subject.close()?;
+        let check = fsck_check(Experiment::Rows, &image, img_offset)?;
+        self.report.checks.extend(check);
         Ok(())
     }
 
@@ -615,6 +616,8 @@ impl Table<'_, '_> {
                 least,
                 format!("raw at the same places: {by_place:.3}"),
             );
+            few.close()?;
+            many.close()?;
         }
         self.fsck(&image)
     }
@@ -642,7 +645,7 @@ impl Table<'_, '_> {
         let (before, begin) = (resident_mib(), Instant::now());
         let fs = Fs::open_device(huge_device.clone(), &MountOptions::new())?;
         let (ms, mib) = (begin.elapsed().as_secs_f64() * 1e3, resident_mib() - before);
-        drop(fs);
+        fs.close()?;
         self.at_most("16: ms to open 16 TiB", ms, 50.0);
         self.at_most("16: MiB of memory for 16 TiB", mib, MOST_MIB);
         let open = |device| Subject::open(device, &Layer::Bare, FILE, bytes).map(Arc::new);
@@ -666,7 +669,9 @@ impl Table<'_, '_> {
             1.03,
             Some(note),
         );
-        Ok(())
+        subjects.into_iter().try_for_each(Subject::close)?;
+        self.fsck(&small)?;
+        self.fsck(&huge)
     }
 
     fn fsck(&mut self, image: &Image) -> Result<()> {
@@ -685,4 +690,34 @@ fn resident_mib() -> f64 {
         .nth(1)
         .and_then(|pages| pages.parse::<f64>().ok());
     pages.unwrap_or(0.0) * rustix::param::page_size() as f64 / MIB as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_machine_does_not_have_is_skipped() {
+        let options = BenchOptions::default();
+        let mut report = Report::default();
+        let (mut progress, (runs, timing)) = ((), plan::timing(&options, true));
+        let mut table = Table {
+            options: &options,
+            report: &mut report,
+            ticker: &mut Ticker::new(&mut progress),
+            runs,
+            timing,
+            size: MIB,
+        };
+        let unsupported = dioxide::block::Error::Unsupported {
+            what: "rings".into(),
+        };
+        let skipped = table.or_skipped::<()>("5: rings", Err(unsupported.into()));
+        assert!(matches!(skipped, Ok(None)));
+        let broken = Error::Setup("broken".into());
+        assert!(table.or_skipped::<()>("5: rings", Err(broken)).is_err());
+        assert_eq!(table.or_skipped("5: rings", Ok(7)).unwrap(), Some(7));
+        let told: Vec<_> = report.checks.iter().map(|check| check.pass).collect();
+        assert_eq!(told, [None]);
+    }
 }

@@ -89,7 +89,7 @@ pub(crate) struct Ticker<'a> {
 }
 
 impl<'a> Ticker<'a> {
-    fn new(progress: &'a mut dyn Progress) -> Self {
+    pub(crate) fn new(progress: &'a mut dyn Progress) -> Self {
         Ticker {
             progress,
             done: 0,

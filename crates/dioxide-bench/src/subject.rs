@@ -131,6 +131,13 @@ impl Subject {
         })
     }
 
+    /// Closes the file system, and tells what that met. Nobody else has it any more.
+    pub(crate) fn close(self: Arc<Self>) -> Result<()> {
+        let subject = Arc::into_inner(self).expect("the rounds are over");
+        drop(subject.file);
+        subject.fs.close()
+    }
+
     /// Writes every sector of what is used, stamped as [`verify`] wants it.
     pub(crate) fn fill(&self) -> Result<()> {
         fill(self.size, |at, buf| {

@@ -2,7 +2,7 @@
 //! of them rots. Needs mke2fs, debugfs and e2fsck.
 
 use dioxide_bench::{
-    BenchOptions, DeviceChoice, Experiment, Progress, Report, SimpleChoice, Target,
+    BenchOptions, Check, DeviceChoice, Experiment, Progress, Report, SimpleChoice, Target,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -102,6 +102,14 @@ fn rows_tiny_gives_a_verdict_for_each_row_of_the_table() {
     // The allocator keeps what other rows free: what grows into that is not seen.
     let first = &report.checks[0];
     assert!(first.what.starts_with("16:"), "{first:?}");
+    let others = |of: &Check| of.what.starts_with("13:");
+    let of_16: Vec<_> = report.checks.iter().take_while(|c| !others(c)).collect();
+    let looked_at = of_16.iter().filter(|check| check.damage).count();
+    assert_eq!(
+        looked_at,
+        if first.pass.is_some() { 2 } else { 0 },
+        "{of_16:?}"
+    );
 }
 
 #[test]
