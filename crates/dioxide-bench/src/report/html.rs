@@ -80,20 +80,29 @@ fn write_experiment(out: &mut String, rows: &[Row]) {
         let _ = writeln!(out, "<p>{}.</p>", Escaped(experiment.summary()));
     }
     let differs = Differences::among(rows);
-    let place = |row: &Row| (row.block_size, row.iodepth, row.numjobs);
-    for group in rows.chunk_by(|a, b| place(a) == place(b)) {
-        write_group(out, group, &differs);
+    let place = |row: &Row| (row.rw.clone(), row.block_size, row.iodepth, row.numjobs);
+    let mut groups: Vec<Vec<&Row>> = Vec::new();
+    // Of a mix, the reads: the writes are within a percent of them, and the mails' too.
+    for row in rows.iter().filter(|row| !row.rw.ends_with(":write")) {
+        // Where a target runs all that there is, its rows stand together, and not those of a case.
+        match groups
+            .iter_mut()
+            .find(|group| place(group[0]) == place(row))
+        {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    for group in groups {
+        write_group(out, &group, &differs);
     }
 }
 
 /// The variants of one case: a bar each for here and for the mail, each scaled to its own longest.
-fn write_group(out: &mut String, rows: &[Row], differs: &Differences) {
-    // Of a mix, the reads: the writes are within a percent of them, and the mails' too.
-    let shown: Vec<&Row> = rows
-        .iter()
-        .filter(|row| !row.rw.ends_with(":write"))
-        .collect();
-    let Some(first) = shown.first() else { return };
+fn write_group(out: &mut String, shown: &[&Row], differs: &Differences) {
+    let first = shown[0];
+    let of_target = |a: &Row, b: &Row| a.target == b.target && a.device != b.device;
+    let on_several = shown.iter().any(|a| shown.iter().any(|b| of_target(a, b)));
     let here = longest(shown.iter().map(|row| Some(row.iops)));
     let mail = longest(shown.iter().map(|row| row.seed_iops));
     let depth = if first.iodepth > 1 {
@@ -106,14 +115,21 @@ fn write_group(out: &mut String, rows: &[Row], differs: &Differences) {
     } else {
         "threads"
     };
+    // Names have no size.
+    let size = match first.block_size {
+        0 => String::new(),
+        size => size_name(size) + " ",
+    };
+    let on = match on_several {
+        true => String::new(),
+        false => format!(" <small>on {}</small>", Escaped(&first.device)),
+    };
     let _ = writeln!(
         out,
-        "<h3>{} {}{depth}, {} {threads} <small>on {}</small></h3>\n<div class=\"bars\">\n\
+        "<h3>{size}{}{depth}, {} {threads}{on}</h3>\n<div class=\"bars\">\n\
          <span></span><b>here</b><b>{}</b>",
-        size_name(first.block_size),
         Escaped(&first.rw),
         first.numjobs,
-        Escaped(&first.device),
         if mail > 0.0 { "in the mail" } else { "" },
     );
     for row in shown {
@@ -127,7 +143,11 @@ fn write_group(out: &mut String, rows: &[Row], differs: &Differences) {
             short_count(row.spread.min),
             short_count(row.spread.max)
         );
-        let _ = write!(out, "<span>{}</span>", Escaped(&differs.label(row)));
+        let mut label = differs.label(row);
+        if on_several {
+            label += &format!(", {}", row.device);
+        }
+        let _ = write!(out, "<span>{}</span>", Escaped(&label));
         write_bar(out, class, row.iops, here, &spread);
         match row.seed_iops {
             Some(iops) => write_bar(out, "mail", iops, mail, ""),
@@ -256,6 +276,36 @@ mod tests {
         for outside in ["http:", "https:", "<script", "<link", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }
+    }
+
+    #[test]
+    fn operations_are_groups_of_their_own_whatever_target_comes_between() {
+        let mut report = samples::report();
+        report.rows.truncate(1);
+        let mut row = report.rows.remove(0);
+        (row.experiment, row.block_size, row.numjobs) = ("names-1-dirs".into(), 0, 1);
+        for target in ["dioxide", "path:/mnt"] {
+            for rw in ["create", "stat"] {
+                (row.target, row.rw) = (target.into(), rw.into());
+                report.rows.push(row.clone());
+            }
+        }
+        let page = report.to_html();
+        assert_eq!(page.matches("<h3>").count(), 2, "{page}");
+        for heading in ["<h3>create, 1 thread ", "<h3>stat, 1 thread "] {
+            assert!(page.contains(heading), "{page}");
+        }
+    }
+
+    #[test]
+    fn devices_are_told_of_each_bar_where_they_differ() {
+        let mut report = samples::report();
+        report.rows.truncate(1);
+        report.rows.push(report.rows[0].clone());
+        report.rows[1].device = "pread".into();
+        let page = report.to_html();
+        assert!(page.contains("<span>raw, mem</span>") && page.contains("<span>raw, pread</span>"));
+        assert!(!page.contains("<small>on "), "{page}");
     }
 
     #[test]
