@@ -50,7 +50,9 @@ fn make_row(
         iops: rate,
         bw_MiBps: rate * f64::from(job.block_size) / f64::from(1 << 20),
         lat_us: latency(&rounds.outcomes, side),
-        cpu_ns_per_io: median(rounds.outcomes.iter().map(|outcome| outcome.cpu_ns_per_io)),
+        cpu_ns_per_io: Some(median(
+            rounds.outcomes.iter().map(|outcome| outcome.cpu_ns_per_io),
+        )),
         ratio_to_raw: raw.map(|raw| ratio(rounds, raw, iops)),
         spread: Spread::of(rounds.outcomes.iter().map(iops)),
         runs: rounds.outcomes.len() as u32,
@@ -66,7 +68,7 @@ pub(crate) fn latency(outcomes: &[Outcome], side: usize) -> Latency {
     for outcome in &outcomes[1..] {
         all.add(&outcome.latencies[side]).expect("the same bounds");
     }
-    let us = |ns: u64| ns as f64 / 1000.0;
+    let us = |ns: u64| Some(ns as f64 / 1000.0);
     Latency {
         mean: all.mean() / 1000.0,
         p50: us(all.value_at_quantile(0.5)),

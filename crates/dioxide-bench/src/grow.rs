@@ -591,7 +591,9 @@ fn make_row(entry: &Entry<'_>, rounds: &Rounds, raw: Option<&Rounds>) -> Row {
         iops: rate,
         bw_MiBps: rate * f64::from(work.block_size) / MIB as f64,
         lat_us: figures::latency(&rounds.outcomes, 1),
-        cpu_ns_per_io: median(rounds.outcomes.iter().map(|outcome| outcome.cpu_ns_per_io)),
+        cpu_ns_per_io: Some(median(
+            rounds.outcomes.iter().map(|outcome| outcome.cpu_ns_per_io),
+        )),
         ratio_to_raw: raw.map(|raw| speed(rounds, raw)),
         spread: Spread::of(rounds.outcomes.iter().map(Outcome::total_iops)),
         runs: rounds.outcomes.len() as u32,

@@ -445,7 +445,7 @@ fn rows(on: &On, shape: Shape, rates: &[Rates], runs: u32) -> Vec<Row> {
                 mean: 1e6 * f64::from(shape.threads) / rate,
                 ..Latency::default()
             },
-            cpu_ns_per_io: 0.0,
+            cpu_ns_per_io: None,
             ratio_to_raw: None,
             spread: Spread::of(values.into_iter()),
             runs,

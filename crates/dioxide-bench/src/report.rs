@@ -25,12 +25,12 @@ pub struct Machine {
 pub struct Latency {
     /// Mean.
     pub mean: f64,
-    /// Median.
-    pub p50: f64,
+    /// Median; nothing here and below: it was not measured.
+    pub p50: Option<f64>,
     /// 99 of a hundred are faster.
-    pub p99: f64,
+    pub p99: Option<f64>,
     /// 999 of a thousand are faster.
-    pub p999: f64,
+    pub p999: Option<f64>,
 }
 
 /// The smallest and the largest of the rounds.
@@ -88,8 +88,8 @@ pub struct Row {
     /// Latencies, of all rounds together.
     pub lat_us: Latency,
     /// Processor time of the process per request, in nanoseconds: median of the rounds. In a mix, per
-    /// request of either kind.
-    pub cpu_ns_per_io: f64,
+    /// request of either kind. Nothing: it was not measured.
+    pub cpu_ns_per_io: Option<f64>,
     /// Median over the rounds of iops ÷ raw's in the same round; none if raw did not run.
     pub ratio_to_raw: Option<f64>,
     /// Smallest and largest iops of the rounds.
@@ -249,11 +249,11 @@ pub(crate) mod samples {
             bw_MiBps: iops / 256.0,
             lat_us: Latency {
                 mean: 1.5,
-                p50: 1.0,
-                p99: 2.0,
-                p999: 3.0,
+                p50: Some(1.0),
+                p99: Some(2.0),
+                p999: Some(3.0),
             },
-            cpu_ns_per_io: 100.0,
+            cpu_ns_per_io: Some(100.0),
             ratio_to_raw: Some(1.0),
             spread: Spread {
                 min: iops - 1.0,

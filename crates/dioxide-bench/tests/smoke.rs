@@ -79,6 +79,14 @@ fn names_tiny_are_made_and_removed_in_each_shape() {
     });
     assert_eq!(report.rows.len(), 3 * 5, "five operations in three shapes");
     assert!(report.rows.iter().all(|row| row.iops > 0.0));
+    // What is not measured is not zero.
+    let unknown = "\"p50\":null,\"p99\":null,\"p999\":null},\"cpu_ns_per_io\":null,";
+    assert!(
+        report
+            .to_json_lines()
+            .lines()
+            .all(|row| row.contains(unknown))
+    );
     assert!(report.to_table().contains(Experiment::Names.id()));
 }
 

@@ -210,6 +210,9 @@ fn write_figures(out: &mut String, rows: &[Row]) {
 }
 
 fn write_figure(out: &mut String, row: &Row) {
+    let told = |figure: Option<f64>, digits: usize| {
+        figure.map_or("–".into(), |figure| format!("{figure:.digits$}"))
+    };
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "–".into());
     let cells = [
         row.experiment.clone(),
@@ -225,12 +228,11 @@ fn write_figure(out: &mut String, row: &Row) {
         short_count(row.iops),
         format!("{:.0}", row.bw_MiBps),
         format!("{:.1}", row.lat_us.mean),
-        format!("{:.1}", row.lat_us.p50),
-        format!("{:.1}", row.lat_us.p99),
-        format!("{:.1}", row.lat_us.p999),
-        format!("{:.0}", row.cpu_ns_per_io),
-        row.ratio_to_raw
-            .map_or("–".into(), |ratio| format!("{ratio:.3}")),
+        told(row.lat_us.p50, 1),
+        told(row.lat_us.p99, 1),
+        told(row.lat_us.p999, 1),
+        told(row.cpu_ns_per_io, 0),
+        told(row.ratio_to_raw, 3),
         format!(
             "{}–{}",
             short_count(row.spread.min),

@@ -40,15 +40,18 @@ fn write_rows(out: &mut String, rows: &[Row]) {
         };
         let _ = writeln!(
             out,
-            "{:<28} {:<13} {:>9} {:>8} {:>7.0} {:>9.1} {:>9.1} {:>8.0} {:>6}",
+            "{:<28} {:<13} {:>9} {:>8} {:>7.0} {:>9.1} {:>9} {:>8} {:>6}",
             clip(&differs.label(row), 28),
             format!("{}{depth}", row.rw),
             format!("{}×{}", size_name(row.block_size), row.numjobs),
             short_count(row.iops),
             row.bw_MiBps,
             row.lat_us.mean,
-            row.lat_us.p99,
-            row.cpu_ns_per_io,
+            row.lat_us
+                .p99
+                .map_or(String::new(), |us| format!("{us:.1}")),
+            row.cpu_ns_per_io
+                .map_or(String::new(), |ns| format!("{ns:.0}")),
             row.ratio_to_raw
                 .map_or(String::new(), |ratio| format!("{ratio:.3}")),
         );
