@@ -270,6 +270,7 @@ impl Explorer<'_> {
         let cache = crash.recorded.cache;
         let record = RecordDevice::new(Arc::new(CowDevice::new(before, cache)));
         self.recover(crash, Arc::new(record.clone()))?;
+        report.interrupted += 1;
         let log = record.take_log();
         let options = Options {
             seed: self.limits.seed,
@@ -282,7 +283,7 @@ impl Explorer<'_> {
         let mut media = Media::new(before.clone(), &log, cache);
         for state in States::new(&log, options).step_by(3).take(40) {
             let (device, _) = media.crash(&state).expect("listed from the same log");
-            report.interrupted += 1;
+            report.cuts += 1;
             let cut = |what| format!("its recovery cut at {state}: {what}");
             let seen = self.recover(crash, Arc::new(device)).map_err(cut)?;
             crash.check(&seen).map_err(cut)?;

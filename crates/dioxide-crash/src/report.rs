@@ -69,8 +69,10 @@ pub struct Report {
     pub left_out: u64,
     /// Of these, what a device leaves that keeps the order: prefixes of what was written.
     pub left_out_in_order: u64,
-    /// States recovered of which recovery itself was cut.
+    /// States of which recovery itself was cut.
     pub interrupted: u64,
+    /// Points at which, all together: each was recovered and checked.
+    pub cuts: u64,
     /// States recovered, unmounted and looked at again.
     pub reopened: u64,
     /// Arrangements of files that were found.
@@ -134,6 +136,7 @@ impl Report {
         self.left_out += other.left_out;
         self.left_out_in_order += other.left_out_in_order;
         self.interrupted += other.interrupted;
+        self.cuts += other.cuts;
         self.reopened += other.reopened;
         self.consistent += other.consistent;
         self.bad += other.bad;
@@ -205,7 +208,11 @@ impl fmt::Display for Report {
             "states        {} checked, {} the same, {} left out, {} of them prefixes",
             self.states, self.duplicates, self.left_out, self.left_out_in_order
         )?;
-        writeln!(f, "recovery cut  {}", self.interrupted)?;
+        writeln!(
+            f,
+            "recovery cut  {} states, at {} points",
+            self.interrupted, self.cuts
+        )?;
         writeln!(f, "reopened      {}", self.reopened)?;
         writeln!(f, "shapes        {}", self.shapes)?;
         writeln!(f, "consistent    {}", self.consistent)?;

@@ -80,7 +80,10 @@ fn toy_that_is_right_is_never_bad() {
     println!("{report}");
     assert_eq!(report.bad, 0, "DIOXIDE_SEED={seed}");
     assert_eq!(report.unsupported, 0);
-    assert!(report.states > 10_000 && report.interrupted > 0 && report.reopened > 0);
+    assert!(report.states > 10_000 && report.reopened > 0);
+    // One state in 200 at least, each at several points.
+    assert!((1..report.states / 50).contains(&report.interrupted));
+    assert!(report.cuts > report.interrupted);
 }
 
 fn is_caught(bug: Bug, fault: Option<Fault>) {
