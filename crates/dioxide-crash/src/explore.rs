@@ -223,11 +223,9 @@ impl Explorer<'_> {
             self.reopen(crash, &seen)?;
         }
         report.count_shape(shape(&seen));
-        if is_due(self.limits.check_every, turn) {
-            self.consistent(crash, report)?;
-        }
+        self.consistent(&crash.device, turn, report)?;
         if is_due(self.limits.interrupt_every, turn) {
-            self.interrupt(crash, &before, report)?;
+            self.interrupt(crash, &before, turn, report)?;
         }
         self.others(crash, &before, turn, report)
     }
@@ -252,12 +250,14 @@ impl Explorer<'_> {
         }
     }
 
-    fn consistent(&self, crash: &Crash<'_>, report: &mut Report) -> Result<(), String> {
-        let Some(check) = self.checks.consistent else {
-            return Ok(());
-        };
-        report.consistent += 1;
-        check.check(&crash.device.snapshot())
+    fn consistent(&self, device: &CowDevice, turn: u64, report: &mut Report) -> Result<(), String> {
+        match self.checks.consistent {
+            Some(check) if is_due(self.limits.check_every, turn) => {
+                report.consistent += 1;
+                check.check(&device.snapshot())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Cuts the recovery, at a few of its states, and recovers from that.
@@ -265,6 +265,7 @@ impl Explorer<'_> {
         &self,
         crash: &Crash<'_>,
         before: &Snapshot,
+        turn: u64,
         report: &mut Report,
     ) -> Result<(), String> {
         let cache = crash.recorded.cache;
@@ -281,12 +282,21 @@ impl Explorer<'_> {
             whole: crash.recorded.whole.clone(),
         };
         let mut media = Media::new(before.clone(), &log, cache);
-        for state in States::new(&log, options).step_by(3).take(40) {
-            let (device, _) = media.crash(&state).expect("listed from the same log");
+        let nothing = State {
+            at: 0,
+            parts: Vec::new(),
+        };
+        // What was recovered already.
+        let (_, contents) = media.crash(&nothing).expect("of any log");
+        let mut known = HashSet::from([contents]);
+        for state in cuts(&log, options) {
+            let (device, contents) = media.crash(&state).expect("listed from the same log");
+            if !known.insert(contents) {
+                continue;
+            }
             report.cuts += 1;
-            let cut = |what| format!("its recovery cut at {state}: {what}");
-            let seen = self.recover(crash, Arc::new(device)).map_err(cut)?;
-            crash.check(&seen).map_err(cut)?;
+            let again = self.again(crash, device, turn, report);
+            again.map_err(|what| format!("its recovery cut at {state}: {what}"))?;
         }
         Ok(())
     }
@@ -307,11 +317,73 @@ impl Explorer<'_> {
             };
             report.count_other(name, 1);
             let device = CowDevice::new(&image, crash.recorded.cache);
-            let seen = self.recover(crash, Arc::new(device)).map_err(by)?;
-            crash.check(&seen).map_err(by)?;
+            self.again(crash, device, turn, report).map_err(by)?;
         }
         Ok(())
     }
+
+    /// Recovers what an earlier recovery left, which keeps what the crash had to keep.
+    fn again(
+        &self,
+        crash: &Crash<'_>,
+        device: CowDevice,
+        turn: u64,
+        report: &mut Report,
+    ) -> Result<(), String> {
+        let seen = self.recover(crash, Arc::new(device.clone()))?;
+        crash.check(&seen)?;
+        self.consistent(&device, turn, report)
+    }
+}
+
+/// A recovery is cut at no more states.
+const CUTS: u64 = 16;
+
+/// The states at which a recovery is cut: the first after each flush and each forced write, so that none of its phases is left
+/// out; of the rest as [`Limits::states`] says.
+fn cuts(log: &Log, options: Options) -> impl Iterator<Item = State> {
+    let seed = options.seed;
+    let mut counts = [0; 3];
+    ranked(log, options.clone()).for_each(|(_, rank)| counts[rank] += 1);
+    let [firsts, in_order, others] = counts;
+    let of_firsts = firsts.min(CUTS);
+    let [of_order, of_others] = match CUTS - of_firsts {
+        0 => [0, 0],
+        rest => shares(rest, in_order, others),
+    };
+    let mut even = [
+        Even::new(of_firsts, firsts, seed),
+        Even::new(of_order, in_order, seed),
+        Even::new(of_others, others, seed),
+    ];
+    let chosen = ranked(log, options).filter(move |&(_, rank)| even[rank].takes());
+    chosen.map(|(state, _)| state)
+}
+
+/// All states: 0 is the first after something was made durable, 1 another in order, 2 any other.
+fn ranked(log: &Log, options: Options) -> impl Iterator<Item = (State, usize)> {
+    let (ends, mut last) = (durable_ends(log), None);
+    listed(log, options).map(move |(state, is_in_order)| {
+        let phase = ends.partition_point(|&end| end < state.at);
+        let is_first = last.replace(phase) != Some(phase);
+        let rank = match (is_first, is_in_order) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 2,
+        };
+        (state, rank)
+    })
+}
+
+/// When flushes and forced writes completed.
+fn durable_ends(log: &Log) -> Vec<u64> {
+    let end = |entry: &Entry| match entry.action {
+        Action::Flush | Action::Write { fua: true, .. } => entry.completed,
+        _ => None,
+    };
+    let mut ends: Vec<u64> = log.entries().iter().filter_map(end).collect();
+    ends.sort_unstable();
+    ends
 }
 
 /// All states, with whether a device that keeps the order could have left them.
@@ -596,6 +668,49 @@ mod tests {
                 let share = (limit - limit / 4) as usize;
                 assert_eq!(in_order(&few), in_order(&all).min(share), "{limit}");
             }
+        }
+    }
+
+    /// What a recovery that replays so many runs writes: these, the empty log, the mark, orphans, and what a close writes.
+    fn recovery(runs: u64, forced: Durability) -> Log {
+        let record = RecordDevice::new(Arc::new(MemDevice::new(1 << 20)));
+        for writes in [runs, 1, 1, 3, 2] {
+            for block in 0..writes {
+                let how = match block + 1 == writes {
+                    true => forced,
+                    false => Durability::Cached,
+                };
+                let written = record.write_at(block * 4096, &[1; 4096], how);
+                written.expect("there is room");
+            }
+            record.flush().expect("it is in memory");
+        }
+        record.take_log()
+    }
+
+    #[test]
+    fn recovery_is_cut_in_each_of_its_phases() {
+        let all = (1..=40).flat_map(|runs| {
+            [Durability::Cached, Durability::ForceUnitAccess].map(|forced| (runs, forced))
+        });
+        for (runs, forced) in all {
+            let log = recovery(runs, forced);
+            let is_flush = |entry: &&Entry| entry.action == Action::Flush;
+            let flushes = log.entries().iter().filter(is_flush);
+            let ends: Vec<u64> = flushes.filter_map(|flush| flush.completed).collect();
+            let options = Options {
+                exhaustive: 3,
+                samples: 2,
+                torn: 1,
+                ..Options::default()
+            };
+            let chosen: Vec<State> = cuts(&log, options).collect();
+            let at = |state: &State| ends.partition_point(|&end| end < state.at);
+            let cut: HashSet<usize> = chosen.iter().map(at).collect();
+            assert_eq!(cut, (0..=ends.len()).collect(), "{runs}, {forced:?}");
+            assert!(chosen.len() as u64 <= CUTS);
+            let in_the_first = |state: &&State| at(state) == 0 && !state.parts.is_empty();
+            assert!(chosen.iter().any(|state| in_the_first(&state)), "{runs}");
         }
     }
 

@@ -3,13 +3,17 @@
 
 mod toy;
 
-use dioxide::block::record::states::Cache;
-use dioxide_crash::explore::{Checks, Explorer, Limits};
+use dioxide::block::record::states::{Cache, Snapshot};
+use dioxide::block::{Device, Durability};
+use dioxide_crash::explore::{Check, Checks, Explorer, Limits, Recover, Sample};
 use dioxide_crash::fault::Fault;
 use dioxide_crash::image::Layout;
+use dioxide_crash::op::Op;
 use dioxide_crash::report::Report;
-use dioxide_crash::run::{Disk, record};
+use dioxide_crash::run::{Disk, Start, record};
+use dioxide_crash::target::{Outcome, Seen, Session, Target};
 use dioxide_crash::workload::Workload;
+use std::sync::Arc;
 use toy::{Bug, Toy, start};
 
 fn limits() -> Limits {
@@ -130,4 +134,158 @@ bugs! {
     device_that_loses_writes_is_caught: Bug::None, Some(Fault::LostWrite(5));
     device_that_writes_short_is_caught: Bug::None, Some(Fault::ShortWrite(5));
     device_that_misplaces_writes_is_caught: Bug::None, Some(Fault::Misplaced(5));
+}
+
+/// Sectors that the toy has no use for: the mark that it is in use, and a block that it takes then.
+const MARK: u64 = 31 << 10;
+const TAKEN: u64 = MARK + 512;
+
+/// The toy, which takes a block while it is in use. Its recovery gives the block back, and takes the mark off before or after.
+struct Marked {
+    mark_first: bool,
+}
+
+struct Marking {
+    inner: Box<dyn Session>,
+    device: Arc<dyn Device>,
+    in_use: bool,
+}
+
+fn set(device: &dyn Device, sector: u64, to: u8) -> Result<(), String> {
+    let written = device.write_at(sector, &[to; 512], Durability::Cached);
+    written
+        .and_then(|()| device.flush())
+        .map_err(|e| e.to_string())
+}
+
+fn is_set(image: &Snapshot, sector: u64) -> bool {
+    image.to_vec()[sector as usize] != 0
+}
+
+impl Target for Marked {
+    fn open(&self, device: Arc<dyn Device>) -> Result<Box<dyn Session>, String> {
+        let mut mark = [0; 512];
+        device.read_at(MARK, &mut mark).map_err(|e| e.to_string())?;
+        if mark[0] != 0 {
+            let order = match self.mark_first {
+                true => [MARK, TAKEN],
+                false => [TAKEN, MARK],
+            };
+            order.into_iter().try_for_each(|it| set(&*device, it, 0))?;
+        }
+        Ok(Box::new(Marking {
+            inner: Toy(Bug::None).open(device.clone())?,
+            device,
+            in_use: false,
+        }))
+    }
+}
+
+impl Session for Marking {
+    fn run(&mut self, op: &Op, name: &str, data: &[u8]) -> Result<Outcome, String> {
+        if !self.in_use {
+            let order = [MARK, TAKEN].into_iter();
+            order
+                .into_iter()
+                .try_for_each(|it| set(&*self.device, it, 1))?;
+            self.in_use = true;
+        }
+        self.inner.run(op, name, data)
+    }
+
+    fn look(&mut self, name: &str) -> Result<Seen, String> {
+        self.inner.look(name)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), String> {
+        self.inner.close()?;
+        let order = [TAKEN, MARK].into_iter();
+        let mut order = order.filter(|_| self.in_use);
+        order.try_for_each(|it| set(&*self.device, it, 0))
+    }
+}
+
+/// Finds the block that nobody gave back.
+struct NoLeak;
+
+impl Check for NoLeak {
+    fn check(&self, image: &Snapshot) -> Result<(), String> {
+        match is_set(image, TAKEN) {
+            true => Err("a block is lost".into()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Takes the mark off, and forgets the block.
+struct Forgetful;
+
+impl Recover for Forgetful {
+    fn name(&self) -> &str {
+        "another"
+    }
+
+    fn recover(&self, image: &Snapshot) -> Result<Option<Snapshot>, String> {
+        let mut bytes = image.to_vec();
+        bytes[MARK as usize] = 0;
+        Ok(Some(Snapshot::new(&bytes)))
+    }
+}
+
+fn explore_marked(mark_first: bool, others: Vec<Sample<'_>>) -> Report {
+    let target = Marked { mark_first };
+    let explorer = Explorer {
+        target: &target,
+        checks: Checks {
+            consistent: Some(&NoLeak),
+            others,
+        },
+        limits: Limits {
+            interrupt_every: 1,
+            ..limits()
+        },
+    };
+    let mut image = start().image.to_vec();
+    image[MARK as usize..][..1024].fill(0);
+    let start = Start {
+        image: Snapshot::new(&image),
+        ..start()
+    };
+    let workload = Workload::Single {
+        op: 0,
+        synced: true,
+    };
+    let ops = workload.ops(Layout::K1).expect("operations of the layout");
+    let disk = Disk {
+        cache: Cache::Volatile,
+        fault: None,
+    };
+    let recorded = record(&target, &start, &[ops], disk).expect("it runs");
+    let mut report = Report::default();
+    explorer.explore(&recorded, &workload.to_string(), &mut report);
+    println!("{report}");
+    report
+}
+
+#[test]
+fn recovery_that_loses_a_block_when_it_is_cut_is_caught() {
+    let right = explore_marked(false, Vec::new());
+    assert_eq!(right.bad, 0);
+    assert_eq!(right.interrupted, right.states);
+    assert!(right.cuts > right.interrupted);
+    assert_eq!(right.consistent, right.states + right.cuts);
+    let wrong = explore_marked(true, Vec::new());
+    let bad = wrong.examples.first().expect("a block is lost");
+    assert!(bad.what.starts_with("its recovery cut at ") && bad.what.ends_with("a block is lost"));
+}
+
+#[test]
+fn block_that_another_recovery_loses_is_found() {
+    let another = Sample {
+        recover: &Forgetful,
+        every: 1,
+    };
+    let report = explore_marked(false, vec![another]);
+    let bad = report.examples.first().expect("a block is lost");
+    assert_eq!(bad.what, "recovered by another: a block is lost");
 }
