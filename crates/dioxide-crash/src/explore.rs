@@ -709,8 +709,9 @@ mod tests {
             let cut: HashSet<usize> = chosen.iter().map(at).collect();
             assert_eq!(cut, (0..=ends.len()).collect(), "{runs}, {forced:?}");
             assert!(chosen.len() as u64 <= CUTS);
-            let in_the_first = |state: &&State| at(state) == 0 && !state.parts.is_empty();
-            assert!(chosen.iter().any(|state| in_the_first(&state)), "{runs}");
+            // Of fewer, what is there may be as before or after the first flush.
+            let in_the_first = |state: &State| at(state) == 0 && !state.parts.is_empty();
+            assert!(runs < 8 || chosen.iter().any(in_the_first), "{runs}");
         }
     }
 
