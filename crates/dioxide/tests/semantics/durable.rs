@@ -80,6 +80,29 @@ fn a7_dsync_overwrite_with_a_change_pending_commits() {
     }
 }
 
+// It is no sync: what another write left in the device's cache may be lost after it.
+#[test]
+fn a7_dsync_overwrite_covers_no_earlier_write() {
+    let bed = Bed::new(Policy::Best);
+    let old = read(&bed.open("/data"), 0..BLOCK);
+    let file = OpenOptions::new().write(true).dsync(true);
+    let file = file.open(&bed, "/data").expect("it exists");
+    let plain = bed.open("/data").write_at(&blocks(0xF5, 1), 0);
+    plain.expect("an overwrite");
+    file.write_at(&blocks(0xF6, 1), 8 * BLOCK as u64)
+        .expect("an overwrite");
+    let after = |first: &dyn Fn(Vec<u8>)| {
+        recover(&bed.crash_now(), |fs| {
+            let file = open_rw(fs, "/data");
+            assert_all(&read(&file, 8 * BLOCK..9 * BLOCK), 0xF6);
+            first(read(&file, 0..BLOCK));
+        });
+    };
+    after(&|first| assert_eq!(first, old));
+    bed.open("/data").sync_data().expect("a sync");
+    after(&|first| assert_all(&first, 0xF5));
+}
+
 // What a file's times do is nothing that its data needs.
 #[test]
 fn a7_dsync_overwrite_with_only_times_pending_is_fua() {
