@@ -83,6 +83,7 @@ struct Faulty {
 struct State {
     writes: u32,
     flushes: u32,
+    /// The last write that is in the cache only.
     late: Option<(u64, Vec<u8>)>,
 }
 
@@ -122,10 +123,17 @@ impl Faulty {
                 self.inner
                     .write_at((offset + 4096).min(end), buf, durability)
             }
-            Fault::LatePastFlush => match state.late.replace((offset, buf.to_vec())) {
-                Some((offset, buf)) => self.inner.write_at(offset, &buf, Durability::Cached),
-                None => Ok(()),
-            },
+            Fault::LatePastFlush => {
+                if let Some((offset, buf)) = state.late.take() {
+                    self.inner.write_at(offset, &buf, Durability::Cached)?;
+                }
+                match durability {
+                    Durability::Cached => state.late = Some((offset, buf.to_vec())),
+                    // That it is durable at once is no part of this fault.
+                    _ => self.inner.write_at(offset, buf, durability)?,
+                }
+                Ok(())
+            }
             _ => self.inner.write_at(offset, buf, durability),
         }
     }
@@ -182,5 +190,44 @@ impl Device for FaultyDevice {
 
     fn describe(&self) -> String {
         format!("faulty({:?}, {})", self.0.fault, self.0.inner.describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dioxide::block::record::{Action, RecordDevice};
+
+    #[test]
+    fn write_that_is_late_leaves_forced_writes_and_the_order_as_they_are() {
+        let base = Snapshot::new(&[0; 1 << 16]);
+        let record = RecordDevice::new(Arc::new(CowDevice::new(&base, Cache::Volatile)));
+        let inner = Arc::new(record.clone());
+        let device = FaultyDevice::new(Fault::LatePastFlush, inner, &base);
+        let write = |block: u64, durability| {
+            let written = device.write_at(block * 4096, &[1; 512], durability);
+            written.expect("there is room");
+        };
+        write(1, Durability::Cached);
+        write(2, Durability::Cached);
+        write(3, Durability::ForceUnitAccess);
+        write(4, Durability::Cached);
+        device.flush().expect("a flush");
+        write(5, Durability::ForceUnitAccess);
+        let log = record.take_log();
+        let passed = log.entries().iter().map(|entry| match entry.action {
+            Action::Write { offset, fua, .. } => (offset / 4096, fua),
+            _ => (0, false),
+        });
+        let flush = (0, false);
+        let right = [
+            (1, false),
+            (2, false),
+            (3, true),
+            flush,
+            (4, false),
+            (5, true),
+        ];
+        assert_eq!(passed.collect::<Vec<_>>(), right);
     }
 }

@@ -317,3 +317,45 @@ impl Work {
         freed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Dioxide;
+    use crate::image::Layout;
+    use crate::run::{Disk, record};
+    use crate::workload::Workload;
+    use dioxide::block::record::states::Cache;
+
+    /// So what a mutant is caught by is its change.
+    #[test]
+    fn log_that_is_sealed_without_a_change_is_the_same() {
+        let disk = Disk {
+            cache: Cache::Volatile,
+            fault: None,
+        };
+        for layout in [Layout::K1, Layout::Plain, Layout::Csum3, Layout::Indirect] {
+            let ops = Workload::Random { seed: 7 }
+                .ops(layout)
+                .expect("any layout");
+            let start = layout.make().expect("an image");
+            let recorded = record(&Dioxide::default(), &start, &[ops], disk).expect("it runs");
+            let entries = recorded.log.entries().to_vec();
+            let mut work = Work {
+                metadata: Metadata::of(&recorded.base).expect("ext4"),
+                transactions: transactions(&entries),
+                entries,
+            };
+            let transactions = work.transactions.clone();
+            let described = |one: &Transaction| one.described.len();
+            assert!(
+                transactions.iter().map(described).sum::<usize>() > 0,
+                "{layout}"
+            );
+            for transaction in &transactions {
+                work.seal(transaction);
+            }
+            assert!(work.entries == recorded.log.entries(), "{layout}");
+        }
+    }
+}
