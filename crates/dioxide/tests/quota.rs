@@ -12,6 +12,9 @@ use dioxide_testkit::{Image, ImageBuilder, debugfs, debugfs_query, e2fsck_clean}
 use random::Random;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 const PROJINHERIT: u32 = 0x2000_0000;
 
@@ -365,6 +368,32 @@ fn quota_file_that_is_damaged_is_not_written_to() {
         matches!(&made, Err(Error::Corrupt { structure, .. }) if *structure == "quota file"),
         "{made:?}"
     );
+}
+
+// It would count its own growth, and wait for its own lock.
+#[test]
+fn quota_file_that_is_an_ordinary_file_is_refused() {
+    for (field, number) in [("usr_quota_inum", 3), ("grp_quota_inum", 4)] {
+        let image = builder("").size(8 << 20).block_size(1024).build();
+        let host = tempfile::NamedTempFile::new().expect("a temporary file");
+        let host = host.path().display();
+        let make = [format!("dump <{number}> {host}"), format!("write {host} f")];
+        debugfs(image.path(), &make);
+        let ino = open(&image).metadata("/f").expect("it is there").ino;
+        debugfs(image.path(), &[format!("ssv {field} {ino}")]);
+        let (done, ended) = mpsc::channel();
+        thread::spawn(move || {
+            let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+            let set = SetAttributes::new().uid(1000).gid(1000);
+            done.send(fs.set_attributes("/", &set))
+        });
+        let changed = ended.recv_timeout(Duration::from_secs(30));
+        let changed = changed.expect("it ends");
+        assert!(
+            matches!(&changed, Err(Error::Corrupt { structure, .. }) if *structure == "quota file"),
+            "{field}: {changed:?}"
+        );
+    }
 }
 
 #[test]

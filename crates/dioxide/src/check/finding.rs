@@ -153,7 +153,7 @@ codes! {
     SpecialInode "special-inode" Pass1 Error "A device, FIFO or socket holds what it cannot have.",
     SymlinkInvalid "symlink-invalid" Pass1 Error "The target of a symbolic link is damaged.",
     RootMissing "root-missing" Pass1 Error "The root is no directory.",
-    QuotaInode "quota-inode" Pass1 Error "A quota inode is missing or no regular file.",
+    QuotaInode "quota-inode" Pass1 Error "A quota inode is missing, no regular file, or one that can hold no quota.",
     ExtentHeader "extent-header" Pass1 Error "The head of an extent node is damaged.",
     ExtentOrder "extent-order" Pass1 Error "Extents are out of order or outside what the parent gives them.",
     ExtentRange "extent-range" Pass1 Error "An extent leads outside the file system.",

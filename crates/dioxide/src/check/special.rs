@@ -10,6 +10,7 @@ use super::superblock;
 use super::walk::runs_of;
 use crate::mount::log::{LIES_ELSEWHERE, external, is_elsewhere};
 use crate::txn::orphan::FILE_BLOCKS;
+use crate::txn::quota::may_hold;
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_format::features::{Compat, RoCompat};
@@ -18,6 +19,7 @@ use dioxide_format::indirect;
 use dioxide_format::inode::{FileType, Inode};
 use dioxide_format::mmp::{Mmp, MmpState};
 use dioxide_format::orphan_file;
+use dioxide_format::quota::QuotaKind;
 use dioxide_format::types::{Group, Ino};
 use dioxide_journal::log::{Log, LogMap};
 use dioxide_journal::recovery::{FileSystem, Recovery};
@@ -239,8 +241,14 @@ impl Checker<'_> {
             return;
         }
         let names = ["user", "group", "project"];
-        for (name, ino) in names.into_iter().zip(self.sb.quota_inums().map(Ino)) {
+        let named = QuotaKind::ALL.into_iter().zip(names);
+        for ((kind, name), ino) in named.zip(self.sb.quota_inums().map(Ino)) {
             if ino.0 == 0 {
+                continue;
+            }
+            if !may_hold(&self.sb, kind, ino) {
+                let text = format!("the {name} quota is in an inode that can hold none");
+                self.find(Code::QuotaInode, At::ino(ino), text);
                 continue;
             }
             let inode = self.read_inode(ino).map(|(inode, _)| inode);

@@ -29,6 +29,7 @@ use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::quota::{
     self, BLOCK, LEVELS, QuotaHeader, QuotaKind, RECORDS_PER_BLOCK, ROOT, Record, RecordsHead,
 };
+use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_journal::{Edit, Kind};
 use parking_lot::Mutex;
@@ -95,21 +96,38 @@ struct Delta {
     bytes: i64,
 }
 
+/// Whether an inode is one that a kind of quota may have, as Linux has it: an ordinary file would count itself.
+pub(crate) fn may_hold(sb: &SuperBlock, kind: QuotaKind, ino: Ino) -> bool {
+    match kind {
+        QuotaKind::User => ino == Ino::USER_QUOTA,
+        QuotaKind::Group => ino == Ino::GROUP_QUOTA,
+        QuotaKind::Project => ino >= sb.first_ino(),
+    }
+}
+
 impl Quotas {
     /// The files that are there. Blocks.
     ///
     /// # Errors
-    /// Damage in a head; [`Error::Unsupported`] for a version that is not known; the device's.
+    /// Damage in a head; an inode that can hold none; [`Error::Unsupported`] for a version that is not known;
+    /// the device's.
     pub(crate) fn open(mount: &Mount) -> Result<Quotas> {
         let inums = mount.sb.quota_inums();
         let mut files = Vec::new();
         if mount.sb.features().ro_compat.contains(RoCompat::QUOTA) {
             for (kind, ino) in QuotaKind::ALL
                 .into_iter()
-                .zip(inums)
-                .filter(|(_, ino)| *ino != 0)
+                .zip(inums.map(Ino))
+                .filter(|(_, ino)| ino.0 != 0)
             {
-                files.push(QuotaFile::open(mount, kind, Ino(ino))?);
+                if !may_hold(&mount.sb, kind, ino) {
+                    return Err(Error::Corrupt {
+                        structure: "quota file",
+                        place: Place::ino(ino),
+                        what: "the superblock names an inode that can hold none".into(),
+                    });
+                }
+                files.push(QuotaFile::open(mount, kind, ino)?);
             }
         }
         let each = files.iter().map(|file| file.credits(mount)).sum();
@@ -471,9 +489,7 @@ impl Mount {
     /// What an inode counts, if it counts at all.
     fn usage(&self, ino: Ino, disk: &DiskInode) -> Option<Usage> {
         let sb = &self.sb;
-        let ours = [sb.disk().s_prj_quota_inum, sb.disk().s_orphan_file_inum];
-        let reserved = ino != Ino::ROOT && ino < sb.first_ino() || ours.contains(&ino.0);
-        if reserved || disk.flags().contains(InodeFlags::EA_INODE) {
+        if self.is_own_inode(ino) || disk.flags().contains(InodeFlags::EA_INODE) {
             return None;
         }
         let huge_file = sb.features().ro_compat.contains(RoCompat::HUGE_FILE);

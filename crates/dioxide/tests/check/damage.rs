@@ -891,6 +891,20 @@ fn quota_inode_that_is_a_directory_is_found() {
     one(&Subject { image, sb }, "quota", Code::QuotaInode, Agrees);
 }
 
+#[test]
+fn quota_file_in_an_ordinary_inode_is_found() {
+    let subject = of("quota");
+    let host = tempfile::NamedTempFile::new().expect("a temporary file");
+    let host = host.path().display();
+    debugfs(
+        subject.path(),
+        &[format!("dump <3> {host}"), format!("write {host} quota")],
+    );
+    let ino = subject.ino("quota").0;
+    debugfs(subject.path(), &[format!("ssv usr_quota_inum {ino}")]);
+    one(&subject, "quota", Code::QuotaInode, Agrees);
+}
+
 /// The superblock names them still, and nobody counts in them.
 #[test]
 fn quota_inodes_without_the_feature_are_told_if_they_hold_something() {
