@@ -8,7 +8,7 @@ use dioxide::{
     Error, FallocateMode, File, Fs, MountOptions, NewFile, OpenOptions, RenameMode, SetAttributes,
     XattrMode,
 };
-use dioxide_testkit::{Image, ImageBuilder, debugfs, debugfs_query, e2fsck_clean};
+use dioxide_testkit::{Image, ImageBuilder, debugfs, debugfs_query, dumpe2fs, e2fsck_clean};
 use random::Random;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -234,6 +234,30 @@ fn usage_with_clusters_is_exact() {
 #[test]
 fn usage_with_values_in_inodes_is_exact() {
     random_play(&builder(",ea_inode").build(), 31, 20_000);
+}
+
+// One change for each of them is more than a transaction of this journal holds.
+#[test]
+fn file_with_very_many_values_in_inodes_is_changed_and_removed() {
+    let image = builder(",ea_inode").size(48 << 20).block_size(4096).build();
+    let told = dumpe2fs(image.path());
+    assert!(told.contains("Total journal blocks:     1024"), "{told}");
+    on_image(&image, |fs| {
+        let file = make(fs, "/f", &NewFile::new(0o644));
+        for number in 0..203u32 {
+            let mut value = [b'v'; 4070];
+            value[..4].copy_from_slice(&number.to_le_bytes());
+            file.set_xattr(format!("user.{number}"), &value, XattrMode::Set)
+                .expect("room");
+        }
+    });
+    on_image(&image, |fs| {
+        fs.set_attributes("/f", &SetAttributes::new().mode(0o600))
+            .expect("it is changed");
+        fs.remove_file("/f").expect("it goes");
+        fs.sync().expect("it is durable");
+        assert_eq!(fs.read_only(), None);
+    });
 }
 
 #[test]

@@ -329,10 +329,11 @@ impl Mount {
     }
 
     fn apply(&self, writer: &Writer, inode: &Inode, set: &SetAttributes) -> Result<()> {
-        let lists = match set.permissions {
-            Some(_) => self.xattr_credits(inode, self.access_list_len(inode)?),
-            None => 0,
+        let list = match set.permissions {
+            Some(_) => self.access_list_len(inode)?,
+            None => None,
         };
+        let lists = list.map_or(0, |len| self.xattr_credits(inode, len));
         let mut handle = writer.begin(lists + INODE_CREDITS)?;
         let mut target = inode.node().disk.clone();
         apply(&mut target, set, self.now());

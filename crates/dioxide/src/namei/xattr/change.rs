@@ -116,11 +116,8 @@ impl Mount {
     /// Credits that changing one attribute of an inode takes, with a value of `value_len` bytes.
     /// Blocks on metadata.
     pub(crate) fn xattr_credits(&self, inode: &Inode, value_len: usize) -> u32 {
-        let held = self.held(&self.reader(), inode);
-        let entries = held.as_ref().ok().and_then(|held| held.entries(inode).ok());
-        let kept = entries.map_or(0, |entries| {
-            entries.in_block.iter().filter_map(value_inode).count() as u32
-        });
+        // What cannot be read is not changed.
+        let kept = self.values_shared(inode).unwrap_or(0);
         self.new_xattr_credits(value_len) + kept * INODE_CREDITS
     }
 
@@ -134,6 +131,20 @@ impl Mount {
         match self.has_value_inodes() {
             true => own + self.value_credits(value_len),
             false => own,
+        }
+    }
+
+    /// Values in inodes of their own that a copy of the block, which others have too, would refer to as well. A block
+    /// with such values gets no more owners.
+    fn values_shared(&self, inode: &Inode) -> Result<u32> {
+        let reader = self.reader();
+        let held = self.held(&reader, inode)?;
+        match held.at() {
+            Some(block) if self.owners(&reader, block)? > 1 => {
+                let entries = held.entries(inode)?.in_block;
+                Ok(entries.iter().filter_map(value_inode).count() as u32)
+            }
+            _ => Ok(0),
         }
     }
 
@@ -402,7 +413,8 @@ impl Mount {
         if held.block.is_none() && !held.entries(inode)?.in_inode.iter().any(apart) {
             return Ok(false);
         }
-        let mut handle = writer.begin(self.xattr_credits(inode, 0))?;
+        // Nothing is copied: of a block that others have only the count changes.
+        let mut handle = writer.begin(self.new_xattr_credits(0))?;
         let found = self.release_one_in(writer, &mut handle, inode)?;
         handle.stop()?;
         Ok(found)

@@ -120,10 +120,9 @@ impl Mount {
     ///
     /// # Errors
     /// Damage.
-    pub(crate) fn access_list_len(&self, inode: &Inode) -> Result<usize> {
-        Ok(self
-            .value_by_key(inode, &ACCESS)?
-            .map_or(0, |list| list.len()))
+    pub(crate) fn access_list_len(&self, inode: &Inode) -> Result<Option<usize>> {
+        let list = self.value_by_key(inode, &ACCESS)?;
+        Ok(list.map(|list| list.len()))
     }
 
     /// Brings the access list, if there is one, in line with a mode that `chmod` sets; the mode itself
