@@ -13,6 +13,7 @@ use dioxide_testkit::shape::fragmented;
 use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, leaf_extents};
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::Arc;
 
 const BLOCK: u64 = 1024;
@@ -70,6 +71,19 @@ fn damage_dir(image: &Image) {
 fn damage_inode(image: &Image) {
     let (at, _) = inode_place(image, "/odd");
     overwrite(image, at + 8, &[0x5A; 4]);
+}
+
+/// Damages a bitmap of the first group.
+fn damage_bitmap(image: &Image, of: &str) {
+    let told = dumpe2fs(image.path());
+    let before = format!("{of} bitmap at ");
+    let at = told.find(&before).expect("a group") + before.len();
+    let block: String = told[at..]
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    let block: u64 = block.parse().expect("a number");
+    overwrite(image, block * BLOCK + 200, &[0x55; 8]);
 }
 
 /// Where an inode lies in an image, and its number.
@@ -317,14 +331,7 @@ fn removal_of_what_is_not_damaged_records_nothing() {
 #[test]
 fn group_whose_bitmap_is_damaged_is_passed_over_and_told() {
     let image = image();
-    let told = dumpe2fs(image.path());
-    let at = told.find("Block bitmap at ").expect("a group") + "Block bitmap at ".len();
-    let block: String = told[at..]
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .collect();
-    let block: u64 = block.parse().expect("a number");
-    overwrite(&image, block * BLOCK + 300, &[0x55; 8]);
+    damage_bitmap(&image, "Block");
     for (policy, goes_on) in [
         (ErrorPolicy::Continue, true),
         (ErrorPolicy::RemountReadOnly, false),
@@ -343,6 +350,31 @@ fn group_whose_bitmap_is_damaged_is_passed_over_and_told() {
         let fs = open(&image, &MountOptions::new().read_only(true));
         assert_ne!(fs.superblock().state() & STATE_ERROR, 0);
         assert_eq!(fs.superblock().error_count(), 1);
+    }
+}
+
+#[test]
+fn removal_whose_group_has_a_damaged_bitmap_leaves_that_and_the_mount_goes_on() {
+    let clean = image();
+    for of in ["Block", "Inode"] {
+        let image = clean.copy();
+        damage_bitmap(&image, of);
+        let fs = open(&image, &MountOptions::new().errors(ErrorPolicy::Continue));
+        let made = fs.create_dir("/made", &NewFile::new(0o755));
+        made.expect("room in another group");
+        fs.remove_file("/small").expect("a file without damage");
+        create(&fs, "/later").expect("the mount goes on");
+        fs.close().expect("a clean end");
+        let fs = open(&image, &MountOptions::new().read_only(true));
+        assert_eq!(fs.superblock().error_count(), 1, "{of}");
+        fs.metadata("/made").expect("it was made");
+        fs.metadata("/later").expect("it was made");
+        let gone = fs.metadata("/small").expect_err("it was removed");
+        assert_eq!(gone.errno(), libc::ENOENT, "{of}: {gone}");
+        drop(fs);
+        let mends = Command::new("e2fsck").arg("-fy").arg(image.path()).output();
+        assert_eq!(mends.expect("e2fsck").status.code(), Some(1), "{of}");
+        e2fsck_clean(image.path());
     }
 }
 

@@ -166,6 +166,15 @@ pub(super) struct View {
     pub(super) fresh: bool,
 }
 
+/// A view of a group to free something in; none if it is damaged, which was told. As in Linux its bits stay as they are,
+/// and what is freed there is lost until `e2fsck` runs.
+pub(super) fn usable(view: Result<View>) -> Result<Option<View>> {
+    match view {
+        Err(Error::Corrupt { .. } | Error::Checksum { .. }) => Ok(None),
+        view => view.map(Some),
+    }
+}
+
 impl View {
     pub(super) fn new(desc: GroupDesc, bits: Arc<[u8]>, fresh: bool) -> View {
         let bits = Some(bits);

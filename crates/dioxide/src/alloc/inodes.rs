@@ -6,7 +6,9 @@
 //! Invariants: as for blocks. A number below `s_first_ino` is neither handed out nor taken back.
 
 use super::blocks::BlockAllocator;
-use super::groups::{GroupInodes, Groups, Load, Slot, Totals, UNKNOWN, View, contradiction};
+use super::groups::{
+    GroupInodes, Groups, Load, Slot, Totals, UNKNOWN, View, contradiction, usable,
+};
 use super::kinds::InodeBitmap;
 use super::orlov::Spread;
 use crate::txn::inode::TableBlock;
@@ -227,9 +229,10 @@ impl InodeAllocator {
         used(start..index).is_none() && used(index + 1..end).is_none()
     }
 
-    /// Frees an inode. Changes [`FREE_CREDITS`](Self::FREE_CREDITS) metadata blocks; blocks on the
-    /// device for a bitmap that is not cached. Nothing keeps the number from being handed out again at
-    /// once: the table block's next change belongs to the same transaction or a later one.
+    /// Frees an inode; in a group that is passed over it stays in use. Changes
+    /// [`FREE_CREDITS`](Self::FREE_CREDITS) metadata blocks; blocks on the device for a bitmap that is not
+    /// cached. Nothing keeps the number from being handed out again at once: the table block's next
+    /// change belongs to the same transaction or a later one.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for an inode that is free already, is reserved, or does not exist; nothing
@@ -244,7 +247,9 @@ impl InodeAllocator {
         let location = location.filter(|_| ino >= self.sb().first_ino());
         let (group, index) = location.ok_or_else(|| wrong("freed, and no file's"))?;
         let mut state = self.slot(group).inodes.lock();
-        let mut view = self.view(&*edit, group, &mut state)?;
+        let Some(mut view) = usable(self.view(&*edit, group, &mut state))? else {
+            return Ok(());
+        };
         if !bitmap::get(view.bits(), index as usize) {
             return Err(wrong("freed, and free already"));
         }

@@ -6,8 +6,7 @@
 //! owner: [`Release::Now`].)
 
 use super::blocks::{BlockAllocator, Run, damaged};
-use super::groups::View;
-use super::groups::{Load, UNKNOWN};
+use super::groups::{Load, UNKNOWN, View, usable};
 use super::pool::GroupBlocks;
 use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
@@ -51,7 +50,7 @@ impl Pending {
 }
 
 impl BlockAllocator {
-    /// Frees clusters, in one group or several. Changes
+    /// Frees clusters, in one group or several; those of a group that is passed over stay in use. Changes
     /// [`FREE_CREDITS_PER_GROUP`](Self::FREE_CREDITS_PER_GROUP) metadata blocks for each; blocks on
     /// the device for bitmaps that are not cached.
     ///
@@ -64,8 +63,9 @@ impl BlockAllocator {
         if pieces.len() > 1 {
             for (group, bits) in &pieces {
                 let mut state = self.slot(*group).blocks.lock();
-                let view = self.view(&*edit, *group, &mut state)?;
-                self.check_in_use(*group, &view, bits)?;
+                if let Some(view) = usable(self.view(&*edit, *group, &mut state))? {
+                    self.check_in_use(*group, &view, bits)?;
+                }
             }
         }
         pieces
@@ -121,7 +121,9 @@ impl BlockAllocator {
         release: Release,
     ) -> Result<()> {
         let mut state = self.slot(group).blocks.lock();
-        let mut view = self.view(&*edit, group, &mut state)?;
+        let Some(mut view) = usable(self.view(&*edit, group, &mut state))? else {
+            return Ok(());
+        };
         self.check_in_use(group, &view, &bits)?;
         let bytes = view.bits().len();
         view.let_go();
