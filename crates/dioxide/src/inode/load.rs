@@ -304,10 +304,9 @@ impl Mount {
             }
             let Location { block, offset } = self.locate_inode(ino)?;
             let size = self.sb.inode_size();
-            if self.read_meta(block)?[offset..offset + size]
-                .iter()
-                .all(|&byte| byte == 0)
-            {
+            let raw = &self.read_meta(block)?[offset..offset + size];
+            // Before it is judged: a symlink that was deleted has no target any more.
+            if DiskInode::parse(raw, size).is_ok_and(|disk| disk.links_count() == 0) {
                 return Ok(None);
             }
             let inode = self.load_any_inode(ino)?;

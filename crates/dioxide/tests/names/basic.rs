@@ -219,6 +219,32 @@ fn open_file_without_name_lives_until_it_is_closed() {
     });
 }
 
+// A symlink that was removed has no size left, which of one with a name would be damage.
+#[test]
+fn number_of_a_removed_file_of_any_kind_finds_nothing() {
+    let image = image();
+    on_image(&image, |fs| {
+        let new = NewFile::new(0o644);
+        fs.symlink("target", "/short", &new).expect("a symlink");
+        fs.symlink("t".repeat(200), "/long", &new)
+            .expect("a symlink");
+        write(fs, "/file", &[1; 5000]);
+        fs.mknod("/pipe", Special::Fifo, &new).expect("a pipe");
+        for path in ["/short", "/long", "/file", "/pipe"] {
+            let (ino, generation) = {
+                let node = fs.symlink_node(path).expect("it is there");
+                (node.ino(), node.generation())
+            };
+            fs.remove_file(path).expect("it goes");
+            for generation in [Some(generation), None] {
+                let found = fs.node_by_number(ino, generation).map(|_| ());
+                let errno = found.map_err(|error| error.errno());
+                assert_eq!(errno, Err(libc::ENOENT), "{path}");
+            }
+        }
+    });
+}
+
 #[test]
 fn unnamed_file_goes_unless_it_is_linked() {
     let image = image();
