@@ -30,10 +30,14 @@ pub(in crate::namei) type ChangeChain<'a> =
 
 impl Mount {
     /// As [`Mount::for_each_entry`].
-    pub(super) fn for_each_inline(&self, dir: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
+    pub(super) fn for_each_inline(
+        &self,
+        dir: &Inode,
+        node: &Node,
+        visit: &mut Visitor<'_>,
+    ) -> Result<()> {
         let format = |error| Error::format(error, dir.place());
-        let node = dir.node();
-        let inline = self.inline_dir(&node, dir)?;
+        let inline = self.inline_dir(node, dir)?;
         for entry in self.dots(dir.ino, inline.parent) {
             if visit(&entry).is_break() {
                 return Ok(());
@@ -48,9 +52,9 @@ impl Mount {
     }
 
     /// As [`Mount::find_entry`].
-    pub(super) fn find_inline(&self, dir: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+    pub(super) fn find_inline(&self, dir: &Inode, node: &Node, name: &[u8]) -> Result<Option<Ino>> {
         let mut found = None;
-        self.for_each_inline(dir, &mut |entry| {
+        self.for_each_inline(dir, node, &mut |entry| {
             if entry.name != name {
                 return std::ops::ControlFlow::Continue(());
             }

@@ -77,7 +77,7 @@ impl Mount {
     pub(crate) fn for_each_entry(&self, dir: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
         self.check_names(dir)?;
         if dir.has_inline_data() {
-            return self.for_each_inline(dir, visit);
+            return self.for_each_inline(dir, &dir.node(), visit);
         }
         let blocks = Blocks::new(self, dir)?;
         for lblk in 0..blocks.count {
@@ -108,7 +108,11 @@ impl Mount {
             self.check_names(dir)?;
         }
         if dir.has_inline_data() {
-            return Ok(self.find_inline(dir, name)?.ok_or(None));
+            // Of one moment: `..` is looked for beside changes, and the inode may lead to a block by now.
+            let node = dir.node();
+            if node.disk.has_inline_data() {
+                return Ok(self.find_inline(dir, &node, name)?.ok_or(None));
+            }
         }
         Ok(match self.find_in_blocks(dir, name)? {
             Sought::There(_, found) => Ok(found.ino),
