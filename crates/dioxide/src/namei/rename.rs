@@ -311,8 +311,15 @@ impl Mount {
     /// # Errors
     /// Damage.
     pub(super) fn check_is_in(&self, dir: &Inode, name: &[u8], inode: &Arc<Inode>) -> Result<()> {
-        match is_dir(inode) && self.parent_beside_changes(inode)?.ino != dir.ino {
-            true => Err(bad_entry(dir, name, inode.ino, "whose '..' is another")),
+        if !is_dir(inode) {
+            return Ok(());
+        }
+        if self.parent_beside_changes(inode)?.ino != dir.ino {
+            return Err(bad_entry(dir, name, inode.ino, "whose '..' is another"));
+        }
+        // Of two that are each in the other, threads would lock the names crosswise.
+        match self.find_entry(dir, b"..")? == Some(inode.ino) {
+            true => Err(bad_entry(dir, name, inode.ino, "which it is in")),
             false => Ok(()),
         }
     }

@@ -418,6 +418,20 @@ fn entry_of_what_is_hidden_is_corrupt_for_who_asks_a_directory() {
     }
 }
 
+// Threads that remove them would lock the names of each before those of the other.
+#[test]
+fn directories_that_are_each_in_the_other_are_corrupt() {
+    let image = extents();
+    let swap = ["unlink d/..", "link d/e d/..", "link d d/e/d"];
+    debugfs(image.path(), &swap);
+    for (path, name) in [("/d", "e"), ("/d/e", "d")] {
+        let fs = open(&image);
+        let dir = fs.node(path).expect("a directory");
+        let error = dir.remove_dir(name.as_bytes()).expect_err("it cannot be");
+        assert_corrupt(&error, "directory entry", "which it is in");
+    }
+}
+
 #[test]
 fn directory_of_impossible_size_is_corrupt() {
     for size in ["1000", "16777216"] {
