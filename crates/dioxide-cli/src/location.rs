@@ -50,6 +50,13 @@ pub enum Identity {
 /// What changes with the content of a file: its size and mtime. ctime does too, but also with another name of the file.
 pub type Stamp = (u64, Timestamp);
 
+/// Why an attribute was not set.
+pub struct XattrFailure {
+    /// The file system has no such attributes, or not for this process: it would be so with every file.
+    pub is_refusal: bool,
+    pub why: String,
+}
+
 /// What is known of a file on either side.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -178,17 +185,25 @@ impl Location {
     }
 
     /// Sets one, of a symlink itself; the error in words, since it does not end a copy.
-    pub fn set_xattr(&self, xattr: &Xattr) -> Result<(), String> {
+    pub fn set_xattr(&self, xattr: &Xattr) -> Result<(), XattrFailure> {
+        let failure = |errno, why| XattrFailure {
+            is_refusal: matches!(errno, Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS),
+            why,
+        };
         match self {
             Location::Image(target) => {
-                let node = target.node().map_err(|failure| failure.words())?;
-                let set = node.set_xattr(&xattr.name, &xattr.value, dioxide::XattrMode::Set);
-                set.map_err(|error| error.to_string())
+                let found = target.fs.symlink_node(target.path());
+                let set = found.and_then(|node| {
+                    node.set_xattr(&xattr.name, &xattr.value, dioxide::XattrMode::Set)
+                });
+                set.map_err(|error| {
+                    failure(Errno::from_raw_os_error(error.errno()), error.to_string())
+                })
             }
             Location::Host(path) => {
                 let name = OsStr::from_bytes(&xattr.name);
                 let set = rustix::fs::lsetxattr(path, name, &xattr.value, XattrFlags::empty());
-                set.map_err(|errno| crate::failure::io_words(&errno.into()))
+                set.map_err(|errno| failure(errno, crate::failure::io_words(&errno.into())))
             }
         }
     }
@@ -221,7 +236,7 @@ impl Location {
         }
     }
 
-    /// Whether the owner could be changed: on the host that is a matter of rights.
+    /// Whether the owner could be changed: on the host that is a matter of rights, and of the numbers that it knows.
     pub fn set_owner(&self, uid: u32, gid: u32) -> Result<bool, Failure> {
         match self {
             Location::Image(_) => {
@@ -232,7 +247,12 @@ impl Location {
                 let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
                 let done =
                     rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
-                Ok(done.is_ok())
+                match done {
+                    Err(Errno::PERM | Errno::INVAL | Errno::OVERFLOW) => Ok(false),
+                    done => done
+                        .map(|()| true)
+                        .map_err(|errno| Failure::host(self, &errno.into())),
+                }
             }
         }
     }
@@ -486,5 +506,17 @@ impl Tree for Location {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&printable(&String::from_utf8_lossy(self.shown())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_of_what_is_gone_is_an_error_and_no_want_of_rights() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Location::Host(dir.path().join("gone"));
+        assert!(file.set_owner(0, 0).is_err());
     }
 }

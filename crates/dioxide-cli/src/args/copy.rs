@@ -29,7 +29,7 @@ pub struct CpArgs {
     /// Keep mode, owner, times and access control lists
     #[arg(short, long)]
     pub preserve: bool,
-    /// As -r -p, with hard links and extended attributes
+    /// As -r -p, with hard links and extended attributes; one that is not for this user or file system is left out
     #[arg(short, long)]
     pub archive: bool,
     /// Leave files alone that are there already
@@ -61,7 +61,7 @@ pub struct CpArgs {
 #[command(after_help = "\
 Each operand is IMG:/PATH or a path on the host, in any mixture but from host to host. Inside one image files are renamed. Between
 images, and between an image and the host, they are copied as by cp -a, and removed once the copy is durable; if anything of a
-tree could not be copied, nothing of it is removed.
+tree could not be copied, an attribute too, nothing of it is removed.
 
 Examples:
   dioxide mv disk.img:/etc/fstab disk.img:/etc/fstab.old

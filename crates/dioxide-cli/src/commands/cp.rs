@@ -81,8 +81,8 @@ pub(super) struct Copier {
     progress: Progress,
     buf: Buf,
     attributes: Attributes,
-    /// Where files with several names went, and which file that is.
-    links: HashMap<Identity, (Location, Identity)>,
+    /// Where files with several names went, which file that is, and whether it has all that was to be kept.
+    links: HashMap<Identity, (Location, Identity, Status)>,
     /// The other way: of which file a copy is the one in `links`, so that it can be forgotten when another takes its place.
     linked: HashMap<Identity, Identity>,
     /// If it is asked for: how the files were that were copied.
@@ -222,8 +222,10 @@ impl Copier {
                 0 if !made => &place.child(b"."),
                 _ => place,
             };
-            self.attributes
+            let kept = self
+                .attributes
                 .set(visit.target, visit.metadata, None, directory)?;
+            self.worst = self.worst.max(kept);
         }
         Ok(Next::Pass)
     }
@@ -254,7 +256,8 @@ impl Copier {
         let several = self.options.archive && facts.nlink > 1;
         let first = self.links.get(&facts.identity).filter(|_| several);
         let old = found.as_ref().map(|found| found.identity);
-        if let Some((first, copy)) = first {
+        if let Some((first, copy, kept)) = first {
+            self.worst = self.worst.max(*kept);
             // As a name of it, the place would stay, and the other name too.
             if old != Some(*copy) {
                 Pending::link(place, first)?.place(place)?;
@@ -270,7 +273,8 @@ impl Copier {
             let model = found.filter(is_old);
             let model = model.as_ref().map(|old| (place, old));
             let made = pending.location();
-            self.attributes.set(source, facts, model, &made)?;
+            let kept = self.attributes.set(source, facts, model, &made)?;
+            self.worst = self.worst.max(kept);
             let copy = if several {
                 made.find(First::Itself)?
             } else {
@@ -279,7 +283,7 @@ impl Copier {
             pending.place(place)?;
             self.forget(old);
             if let Some(copy) = copy {
-                let first = (place.clone(), copy.identity);
+                let first = (place.clone(), copy.identity, kept);
                 self.links.insert(facts.identity, first);
                 self.linked.insert(copy.identity, facts.identity);
             }

@@ -450,6 +450,31 @@ fn mv_out_of_an_image_and_into_another_is_what_gnu_does() {
 }
 
 #[test]
+fn mv_keeps_each_file_whose_attributes_have_no_room_where_it_goes() {
+    let from = Fixture::with(Image::builder().features("ea_inode"));
+    let to = Image::builder().build();
+    let value = "v".repeat(5000);
+    dioxide(["ln", &from.at("/hello"), &from.at("/other")]).text();
+    let paths = ["/hello", "/other", "/empty"].map(|path| from.at(path));
+    for path in [&paths[0], &paths[2]] {
+        dioxide(["xattr", "set", "user.big", &value, path]).text();
+    }
+    let place = at(to.path(), "/");
+    let words = paths.each_ref().map(String::as_str);
+    for command in [&["cp", "-a"][..], &["mv"]] {
+        let ran = dioxide([command, &words, &[&place]].concat());
+        assert_eq!(ran.status, Some(2), "{command:?}: {}", ran.stderr);
+        let told = ran.stderr.matches("user.big").count();
+        assert_eq!(told, 2, "{command:?}: {}", ran.stderr);
+    }
+    for path in &paths {
+        assert!(dioxide(["xattr", "get", "user.big", path]).text() == value);
+    }
+    e2fsck_clean(from.image());
+    e2fsck_clean(to.path());
+}
+
+#[test]
 fn mv_from_the_host_removes_a_tree_with_files_of_each_kind() {
     let disk = Fixture::new();
     let tree = disk.beside("moved");

@@ -2,8 +2,9 @@
 
 use super::Options;
 use crate::args::{Owner, umask};
-use crate::failure::{Failure, complain};
-use crate::location::{Facts, Location};
+use crate::failure::{Failure, Status, complain};
+use crate::location::{Facts, Location, XattrFailure};
+use crate::render::printable;
 use dioxide::{FileType, Xattr};
 use std::collections::HashSet;
 
@@ -40,14 +41,15 @@ impl Attributes {
     }
 
     /// Sets those of a copy, symlinks themselves: those of the source if they are preserved, else those of the file
-    /// that it replaces, as if that had been written to; else what the user's other new files have.
+    /// that it replaces, as if that had been written to; else what the user's other new files have. Attributes that find no
+    /// room are told, and are in the status.
     pub(super) fn set(
         &mut self,
         source: &Location,
         facts: &Facts,
         old: Option<(&Location, &Facts)>,
         copy: &Location,
-    ) -> Result<(), Failure> {
+    ) -> Result<Status, Failure> {
         let is_link = facts.file_type == FileType::Symlink;
         match old {
             _ if self.preserve => {
@@ -55,13 +57,17 @@ impl Attributes {
                     true => |_| true,
                     false => is_acl,
                 };
-                self.like(source, facts, kept, copy)?;
-                copy.set_times(facts.atime, facts.mtime)
+                let kept = self.like(source, facts, kept, copy)?;
+                copy.set_times(facts.atime, facts.mtime)?;
+                Ok(kept)
             }
             Some((place, old)) => self.like(place, old, outlives_writing, copy),
             // In an image it was made so.
-            _ if is_link || matches!(copy, Location::Image(_)) => Ok(()),
-            _ => copy.set_permissions(facts.plain_permissions() & !self.umask),
+            _ if is_link || matches!(copy, Location::Image(_)) => Ok(Status::Fine),
+            _ => {
+                copy.set_permissions(facts.plain_permissions() & !self.umask)?;
+                Ok(Status::Fine)
+            }
         }
     }
 
@@ -71,30 +77,33 @@ impl Attributes {
         facts: &Facts,
         kept: fn(&Xattr) -> bool,
         copy: &Location,
-    ) -> Result<(), Failure> {
+    ) -> Result<Status, Failure> {
         let uid = self.owner.and_then(|owner| owner.uid);
         let gid = self.owner.and_then(|owner| owner.gid);
         let owned = copy.set_owner(uid.unwrap_or(facts.uid), gid.unwrap_or(facts.gid))?;
         // Before the mode, which may take the right to do so from this process.
-        self.set_xattrs(model, kept, copy)?;
+        let status = self.set_xattrs(model, kept, copy)?;
         if facts.file_type == FileType::Symlink {
-            return Ok(());
+            return Ok(status);
         }
         copy.set_permissions(match owned {
             true => facts.permissions,
             // Rights of another user are not lent to this one.
             false => facts.permissions & 0o1777,
-        })
+        })?;
+        Ok(status)
     }
 
-    /// Attributes that need more rights than there are, or another file system, are left out.
+    /// Attributes that need more rights than there are, or another file system, are left out: that is told once of each name.
+    /// What else goes wrong is told of each file, and is trouble.
     fn set_xattrs(
         &mut self,
         model: &Location,
         kept: fn(&Xattr) -> bool,
         copy: &Location,
-    ) -> Result<(), Failure> {
+    ) -> Result<Status, Failure> {
         let found = model.xattrs()?;
+        let mut worst = Status::Fine;
         let lacks = |stale: &Xattr| !found.iter().any(|xattr| xattr.name == stale.name);
         // What its directory gave it.
         for stale in copy.xattrs()?.iter().filter(|xattr| is_acl(xattr)) {
@@ -103,17 +112,17 @@ impl Attributes {
             }
         }
         for xattr in found.iter().filter(|xattr| kept(xattr)) {
-            let Err(why) = copy.set_xattr(xattr) else {
+            let Err(XattrFailure { is_refusal, why }) = copy.set_xattr(xattr) else {
                 continue;
             };
-            if self.refused.insert(xattr.name.clone()) {
-                let name = String::from_utf8_lossy(&xattr.name);
-                let name = crate::render::printable(&name);
-                complain(format_args!(
-                    "{model}: warning: attribute {name} is not kept: {why}"
-                ));
+            let name = String::from_utf8_lossy(&xattr.name);
+            let what = format!("attribute {} is not kept: {why}", printable(&name));
+            if !is_refusal {
+                worst = worst.max(Failure::trouble(model, what).tell());
+            } else if self.refused.insert(xattr.name.clone()) {
+                complain(format_args!("{model}: warning: {what}"));
             }
         }
-        Ok(())
+        Ok(worst)
     }
 }
