@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::render::printable;
 use dioxide::block::{self, file::Replacing};
 use serde::Serialize;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
@@ -73,7 +73,8 @@ impl Out {
     }
 }
 
-/// A file that was asked for. One of that name is overwritten, unless it is an image that is in use.
+/// A file that was asked for. One of that name, or where a symlink of that name leads, is overwritten, unless it is an image
+/// that is in use; until there is something to write it stays as it is.
 pub struct OutFile {
     held: Replacing,
     file: File,
@@ -82,15 +83,27 @@ pub struct OutFile {
 impl OutFile {
     pub fn create(path: &Path) -> Result<OutFile, Failure> {
         let failed = |error: block::Error| Failure::engine(path.display(), b"", &error.into());
-        let held = Replacing::begin(path).map_err(failed)?;
-        let file = File::create(path);
+        // A pipe that /dev/stdout leads to has no other name.
+        let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        let held = Replacing::begin(&place).map_err(failed)?;
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(place);
         let file = file.map_err(|error| Failure::host(path.display(), &error))?;
         Ok(OutFile { held, file })
     }
 
     pub fn write(mut self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
-        let written = self.file.write_all(bytes.as_ref());
-        written.map_err(|error| Failure::host(self.held.path().display(), &error))
+        let path = self.held.path().to_owned();
+        let failed = |error: block::Error| Failure::engine(path.display(), b"", &error.into());
+        self.held.check().map_err(failed)?;
+        let written = self.file.metadata().and_then(|found| {
+            // Others have no length.
+            if found.is_file() {
+                self.file.set_len(0)?;
+            }
+            self.file.write_all(bytes.as_ref())
+        });
+        written.map_err(|error| Failure::host(path.display(), &error))
     }
 }
 

@@ -780,6 +780,27 @@ fn bench_of_a_missing_image_tells_and_exits_2() {
 }
 
 #[test]
+fn bench_that_fails_leaves_the_file_that_its_rows_would_replace() {
+    let disk = Fixture::new();
+    let old = disk.beside("old.json");
+    fs::write(&old, "old").unwrap();
+    let old = old.to_str().unwrap();
+    let image = fs::read(disk.image()).unwrap();
+    let bench = |image: &str, rows: &str| {
+        let words = ["bench", "simple-read", "--quick", "--image", image];
+        dioxide(words.iter().chain(&["--file", "/large", "--json", rows]))
+    };
+    assert_eq!(bench("/no/such.img", old).status, Some(2));
+    assert_eq!(fs::read(old).unwrap(), b"old");
+    // The rows of an image have no place in it.
+    let ran = bench(&disk.name(), &disk.name());
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("is in use: locked"), "{}", ran.stderr);
+    assert!(fs::read(disk.image()).unwrap() == image);
+    e2fsck_clean(disk.image());
+}
+
+#[test]
 fn bench_without_use_for_an_option_or_place_for_its_rows_does_not_begin() {
     for (args, words) in [
         (

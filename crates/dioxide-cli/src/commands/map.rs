@@ -29,7 +29,8 @@ pub fn run(args: &MapArgs, out: &mut Out) -> Result<Status, Failure> {
         .check_options()
         .map_err(|error| fail(error.into()))?;
     let mut bar = Progress::of_steps();
-    let map = image_map(device, &options, &mut |progress| {
+    // Kept open: a picture that is to have the image's name finds it in use.
+    let map = image_map(device.clone(), &options, &mut |progress| {
         bar.set(progress.done, progress.total, progress.pass.to_string());
     });
     let map = map.map_err(fail)?;

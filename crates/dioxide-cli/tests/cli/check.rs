@@ -421,6 +421,29 @@ fn picture_for_a_dash_is_standard_output() {
     }
 }
 
+/// Nor is anything lost of what a run that failed would have replaced.
+#[test]
+fn picture_is_not_written_over_the_image_that_it_is_of_nor_over_one_in_use() {
+    let disk = Fixture::new();
+    let used = disk.beside("used.img");
+    fs::copy(disk.image(), &used).unwrap();
+    let link = disk.beside("link");
+    std::os::unix::fs::symlink("used.img", &link).unwrap();
+    let [used, link] = [used, link].map(|path| path.display().to_string());
+    let holder = dioxide::Fs::open(&used, &dioxide::MountOptions::new()).unwrap();
+    let before = [disk.name(), used.clone()].map(|image| fs::read(image).unwrap());
+    for (pictured, place) in [(disk.name(), link), (disk.name(), disk.name())] {
+        for form in ["--svg", "--html"] {
+            let ran = dioxide(["map", &pictured, form, &place]);
+            assert_eq!(ran.status, Some(2), "{form} {place}: {}", ran.stderr);
+            assert!(ran.stderr.contains("is in use: locked"), "{}", ran.stderr);
+        }
+    }
+    let after = [disk.name(), used].map(|image| fs::read(image).unwrap());
+    assert!(after == before);
+    holder.close().unwrap();
+}
+
 #[test]
 fn map_counts_every_block_once() {
     let disk = Fixture::new();
