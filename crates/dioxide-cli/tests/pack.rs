@@ -329,6 +329,53 @@ fn pack_of_an_image_onto_itself_is_refused() {
 }
 
 #[test]
+fn file_that_is_replaced_keeps_its_mode_and_owner() {
+    let disk = Fixture::new();
+    let (list, from) = (disk.tree("list"), disk.at("/list"));
+    for name in ["new.img", "new.tar"] {
+        let place = disk.beside(name);
+        let words = match name {
+            "new.img" => ["pack".as_ref(), list.as_os_str(), place.as_os_str()],
+            _ => ["unpack".as_ref(), from.as_ref(), place.as_os_str()],
+        };
+        let made = || {
+            assert_eq!(dioxide(words).status, Some(0), "{name}");
+            fs::metadata(&place).unwrap()
+        };
+        let umask = fs::metadata(disk.tree("hello")).unwrap().mode() & 0o777;
+        assert_eq!(made().mode() & 0o777, umask, "{name}");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o640)).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        let owner = is_root.then_some(1234);
+        chown(&place, owner, owner).unwrap();
+        let old = fs::metadata(&place).unwrap();
+        let new = made();
+        assert_ne!(new.ino(), old.ino(), "{name}");
+        let kept = |of: &fs::Metadata| (of.mode(), of.uid(), of.gid());
+        assert_eq!(kept(&new), kept(&old), "{name}");
+    }
+    e2fsck_clean(&disk.beside("new.img"));
+}
+
+/// Whose group this user is not in.
+#[test]
+fn archive_in_the_place_of_a_file_of_another_user_is_for_no_group() {
+    need_root!();
+    let disk = Fixture::new();
+    let [from, to] = ["from", "to"].map(|name| disk.beside(name));
+    fs::create_dir(&from).unwrap();
+    let image = pack_for_a_user(&disk, &from, &to);
+    let archive = to.join("old.tar");
+    fs::write(&archive, "old").unwrap();
+    fs::set_permissions(&archive, fs::Permissions::from_mode(0o640)).unwrap();
+    let words = ["unpack", image.to_str().unwrap(), archive.to_str().unwrap()];
+    assert_eq!(as_the_user(&words), "");
+    let made = fs::metadata(&archive).unwrap();
+    assert_eq!((made.mode() & 0o777, made.uid()), (0o600, 1234));
+    assert!(listed(&archive).contains(&"./lost+found/".to_owned()));
+}
+
+#[test]
 fn image_in_the_folder_that_it_is_made_of_is_left_out() {
     let disk = Fixture::new();
     let source = disk.tree("");

@@ -22,15 +22,15 @@ use self::behind::Behind;
 use crate::error::{Error, Result};
 use crate::size::{Free, Layout, Need, need, smallest};
 use crate::tree::{Tree, Warning, Watch};
+use crate::unfinished;
 use dioxide::block::Device;
 use dioxide::block::file::{self, FileOptions, Replacing};
 use dioxide::format::superblock::SuperBlock;
 use dioxide::mkfs::{Plan, WriteOptions};
 use dioxide::{Fs, Mkfs, MountOptions, Policy, Timestamp};
 use sink::ImageSink;
-use std::fs::{self, File, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -209,8 +209,8 @@ pub fn write(
             Ok(filled) => {
                 packed.warnings = filled.warnings;
                 target.check().map_err(|error| Error::kept(name(), error))?;
-                let named = filled.unfinished.persist(&image);
-                named.map_err(|error| Error::host(name(), error.error))?;
+                let named = unfinished::persist(filled.unfinished, &image);
+                named.map_err(|error| Error::host(name(), error))?;
                 return Ok(packed);
             }
             // The model is of a file system that gives out blocks as Linux does.
@@ -244,7 +244,7 @@ struct Filled {
 /// Writes the file system and the tree into a file that has no lasting name yet.
 fn fill(tree: &mut Tree, image: &Path, plan: &Plan, watch: &mut dyn Watch) -> Result<Filled> {
     let told = |error| Error::host(image.display().to_string(), error);
-    let (file, unfinished) = unnamed(image).map_err(told)?;
+    let (file, unfinished) = unfinished::unfinished(image).map_err(told)?;
     file.set_len(bytes_of(plan.superblock())).map_err(told)?;
     let in_image = |source| Error::Image {
         name: image.display().to_string(),
@@ -268,17 +268,6 @@ fn fill(tree: &mut Tree, image: &Path, plan: &Plan, watch: &mut dyn Watch) -> Re
         warnings,
         free_blocks,
     })
-}
-
-fn unnamed(image: &Path) -> io::Result<(File, TempPath)> {
-    let directory = image
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let file = tempfile::Builder::new()
-        .prefix(".dioxide-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
-    Ok(file.into_parts())
 }
 
 fn open(path: &Path) -> dioxide::Result<Arc<dyn Device>> {

@@ -26,6 +26,7 @@
 //! | [`sink`] | what a tree is written into; folders |
 //! | [`image`] | images: how large, what a tree makes of them, writing them |
 //! | [`size`](mod@size) | how much of a file system a tree takes |
+//! | `unfinished` | files that get their names once they are complete |
 
 mod entry;
 mod error;
@@ -36,6 +37,7 @@ pub mod size;
 pub mod source;
 pub mod tar;
 mod tree;
+mod unfinished;
 
 pub use entry::{Entry, FileData, Kind, NAME_MAX, XATTR_VALUE_MAX};
 pub use error::{Error, Result};

@@ -66,8 +66,8 @@ file system (and when files were made and changed) is that of the youngest file.
 SOURCE_DATE_EPOCH in the environment, sets that time, and no file is younger then. Where a sparse file
 has its holes is a part of it: a file system that keeps other holes makes another image.
 
-IMG gets its name when it is complete; a file of that name is replaced, unless it is mounted, attached
-to a loop device or open elsewhere. The exit status is 1 if
+IMG gets its name when it is complete; a file of that name, whose mode and owner it keeps, is replaced,
+unless it is mounted, attached to a loop device or open elsewhere. The exit status is 1 if
 something could not be kept as it is, which is told; 2 if there is no image.
 
 Examples:
@@ -138,7 +138,7 @@ lists and holes; inode flags and projects only images have. The same tree gives 
 time.
 
 A file that cannot be kept as it is, is told; the exit status is 1 then. An archive gets its name when
-it is complete.
+it is complete, and keeps the mode and owner of a file that had the name.
 
 Examples:
   dioxide unpack disk.img rootfs

@@ -10,13 +10,13 @@ use crate::entry::{Entry, FileData, Kind, join, split};
 use crate::error::{Error, Result};
 use crate::sink::Sink;
 use crate::tree::Warning;
+use crate::unfinished;
 use dioxide::Timestamp;
 use dioxide::block::file::Replacing;
 use std::collections::HashSet;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempPath;
 
@@ -87,14 +87,7 @@ impl TarSink {
             return TarSink::new(name, file, compression);
         }
         let target = Replacing::begin(path).map_err(|error| Error::kept(&name, error))?;
-        let directory = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        let file = tempfile::Builder::new()
-            .prefix(".dioxide-")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory.unwrap_or(Path::new(".")));
-        let (file, unfinished) = file.map_err(told)?.into_parts();
+        let (file, unfinished) = unfinished::unfinished(path).map_err(told)?;
         let mut sink = TarSink::new(name, file, compression)?;
         sink.unfinished = Some((unfinished, target));
         Ok(sink)
@@ -426,8 +419,8 @@ impl Sink for TarSink {
             Some((file, mut target)) => {
                 let checked = target.check();
                 checked.map_err(|error| Error::kept(&self.name, error))?;
-                let persisted = file.persist(target.path());
-                persisted.map_err(|error| self.failed(error.error))
+                let persisted = unfinished::persist(file, target.path());
+                persisted.map_err(|error| self.failed(error))
             }
             None => Ok(()),
         }
