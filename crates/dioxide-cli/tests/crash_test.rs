@@ -149,6 +149,8 @@ fn crash_test_that_cannot_run_exits_with_2() {
         &["--fault", "nonsense"],
         &["--replay", "1k/fua/single:0:1/0:99"],
         &["--replay", "1k"],
+        &["--replay", "no-journal/fua/single:30:1/0:"],
+        &["no-journal", "--workload", "single:30:1"],
         &["--states", "0"],
     ] {
         let done = crash_test(args);
@@ -168,4 +170,21 @@ fn crash_test_keeps_the_image_of_the_first_bad_state_of_threads() {
     assert!(text(&done.stdout).contains("threads:"), "{done:?}");
     let image = std::fs::read(path).expect("it was kept");
     assert_eq!(image.len(), 4 << 20);
+}
+
+#[test]
+fn crash_test_whose_image_cannot_be_kept_tells_so_and_reports() {
+    let args = ["1k", "--workload", "single:0:1", "--states", "30"];
+    let args = [&args[..], &["--fault", "no-flush"]].concat();
+    let more = ["--json", "--keep", "/no/dir/image"];
+    let done = crash_test(&[&args[..], &more].concat());
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    assert!(text(&done.stderr).contains("/no/dir/image"), "{done:?}");
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let state = report["examples"][0]["replay"].as_str().expect("a state");
+    let replay = ["--replay", state, "--fault", "no-flush"];
+    let done = crash_test(&[&replay[..], &more].concat());
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(report["bad"], 1, "{report}");
 }

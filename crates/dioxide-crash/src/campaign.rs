@@ -92,15 +92,18 @@ impl Campaign {
     /// Runs it. A workload that fails counts as a bad state.
     ///
     /// # Errors
-    /// An image could not be made.
+    /// An image could not be made, or a layout does not have the one workload that is asked for.
     pub fn run(
         &self,
         target: &dyn Target,
         checks: &Checks<'_>,
         progress: Progress<'_>,
     ) -> Result<Report, String> {
-        let starts = self.starts()?;
         let jobs = self.job_list();
+        if let Selection::One(_) = self.selection {
+            jobs.iter().try_for_each(Job::check)?;
+        }
+        let starts = self.starts()?;
         let (next, states, bad) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let ended = AtomicBool::new(false);
         let mut report = Report {
@@ -299,6 +302,17 @@ fn shuffle<T>(list: &mut [T], seed: u64) {
 }
 
 impl Job {
+    /// Whether there is such a workload.
+    ///
+    /// # Errors
+    /// The layout has no such operations.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let lanes = self.workload.lanes(self.layout);
+        lanes
+            .map(drop)
+            .map_err(|what| format!("{}: {what}", self.layout))
+    }
+
     /// Runs the workload.
     ///
     /// # Errors

@@ -26,13 +26,14 @@ impl Replay {
     /// Runs the workload, and checks the state; also the image of the state, before its recovery, if there is one.
     ///
     /// # Errors
-    /// The image could not be made, or the workload leaves no such state.
+    /// The image could not be made, the layout has no such workload, or that leaves no such state.
     pub fn run(
         &self,
         target: &dyn Target,
         checks: Checks<'_>,
         fault: Option<Fault>,
     ) -> Result<(Report, Option<Snapshot>), String> {
+        self.job.check()?;
         let start = self.job.layout.make()?;
         let recorded = match self.job.record(target, &start, fault) {
             Ok(recorded) => recorded,

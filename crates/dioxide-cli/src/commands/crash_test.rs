@@ -5,10 +5,10 @@ use crate::failure::{Failure, Status, complain};
 use crate::interrupt;
 use crate::output::{Out, OutFile};
 use crate::progress::Progress;
+use crate::session::told;
 use dioxide_crash::explore::{Check, Checks, Recover, Sample};
 use dioxide_crash::fsck::E2fsck;
 use dioxide_crash::kernel::Kernel;
-use dioxide_crash::replay::Replay;
 use dioxide_crash::report::Report;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -32,22 +32,31 @@ pub fn run(args: &CrashTestArgs, out: &mut Out) -> Result<Status, Failure> {
         consistent: e2fsck.map(|e2fsck| e2fsck as &dyn Check),
         others: by_e2fsck.into_iter().chain(by_kernel).collect(),
     };
-    let report = match &args.replay {
-        Some(replay) => replayed(args, replay, checks)?,
-        None => explored(args, &checks)?,
-    };
-    if let (Some(path), None, Some(image)) = (&args.keep, &args.replay, &report.first_bad) {
-        OutFile::create(path)?.write(image.to_vec())?;
+    let (report, image) = match &args.replay {
+        Some(replay) => replay.run(&args.target(), checks, args.fault),
+        None => explored(args, &checks).map(|mut report| {
+            let image = report.first_bad.take();
+            (report, image)
+        }),
     }
+    .map_err(trouble)?;
+    let kept = match (&args.keep, image) {
+        (Some(path), Some(image)) => {
+            OutFile::create(path).and_then(|file| file.write(image.to_vec()))
+        }
+        _ => Ok(()),
+    };
+    // What was found is told all the same.
+    let kept = told(kept)?;
     match args.json {
         true => out.json(&report)?,
         false => write!(out, "{report}")?,
     }
     if report.bad > 0 {
-        return Ok(Status::Negative);
+        return Ok(kept.max(Status::Negative));
     }
     interrupt::check()?;
-    Ok(Status::Fine)
+    Ok(kept)
 }
 
 fn trouble(what: String) -> Failure {
@@ -58,7 +67,7 @@ fn trouble(what: String) -> Failure {
     }
 }
 
-fn explored(args: &CrashTestArgs, checks: &Checks<'_>) -> Result<Report, Failure> {
+fn explored(args: &CrashTestArgs, checks: &Checks<'_>) -> Result<Report, String> {
     interrupt::watch();
     let campaign = args.campaign();
     let bar = Mutex::new(Progress::of_long_steps("states"));
@@ -78,14 +87,5 @@ fn explored(args: &CrashTestArgs, checks: &Checks<'_>) -> Result<Report, Failure
             campaign.states
         ));
     }
-    report.map_err(trouble)
-}
-
-fn replayed(args: &CrashTestArgs, replay: &Replay, checks: Checks<'_>) -> Result<Report, Failure> {
-    let ran = replay.run(&args.target(), checks, args.fault);
-    let (report, image) = ran.map_err(trouble)?;
-    if let (Some(path), Some(image)) = (&args.keep, image) {
-        OutFile::create(path)?.write(image.to_vec())?;
-    }
-    Ok(report)
+    report
 }
