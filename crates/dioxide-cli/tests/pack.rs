@@ -685,6 +685,26 @@ fn compressed_archive_that_looks_like_an_image_is_read_as_an_archive() {
     e2fsck_clean(&image);
 }
 
+#[test]
+fn pack_dry_run_refuses_what_pack_does() {
+    let disk = Fixture::new();
+    let [from, image] = ["from", "made.img"].map(|name| disk.beside(name));
+    fs::create_dir(&from).unwrap();
+    let words = ["pack", "-q", "-b", "1k"].map(OsStr::new);
+    let paths = [from.as_os_str(), image.as_os_str()];
+    for (target, status) in [("t".repeat(1023), 0), ("t".repeat(1024), 2)] {
+        std::os::unix::fs::symlink(target, from.join(status.to_string())).unwrap();
+        let pack = |more: &[&str]| {
+            let more = more.iter().map(OsStr::new);
+            dioxide(words.into_iter().chain(more).chain(paths))
+        };
+        let (asked, done) = (pack(&["-n"]), pack(&[]));
+        assert_eq!((asked.status, done.status), (Some(status), Some(status)));
+        assert_eq!(asked.stderr, done.stderr);
+    }
+    e2fsck_clean(&image);
+}
+
 /// Each group has a number of inodes that eight divides.
 #[test]
 fn tree_of_as_many_files_as_round_badly_has_room_in_an_image_of_a_given_size() {

@@ -19,6 +19,7 @@ use dioxide::Xattr;
 use dioxide::format::features::{Compat, Incompat, RoCompat};
 use dioxide::format::htree::HashVersion;
 use dioxide::format::superblock::SuperBlock;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// What of a file system matters to how much a tree takes.
@@ -41,6 +42,10 @@ pub struct Layout {
     pub inline_data: bool,
     /// Long attributes have inodes of their own.
     pub ea_inode: bool,
+    /// Files can have more than 2^32 sectors.
+    pub huge_file: bool,
+    /// Directories with an index can have any number of others in them.
+    pub dir_nlink: bool,
     /// How an index orders names.
     pub hash_version: HashVersion,
     /// As in the superblock.
@@ -59,6 +64,8 @@ impl Default for Layout {
             metadata_csum: true,
             inline_data: false,
             ea_inode: false,
+            huge_file: true,
+            dir_nlink: true,
             hash_version: HashVersion::HalfMd4,
             hash_seed: [0; 4],
         }
@@ -79,9 +86,19 @@ impl Layout {
             metadata_csum: features.ro_compat.contains(RoCompat::METADATA_CSUM),
             inline_data: features.incompat.contains(Incompat::INLINE_DATA),
             ea_inode: features.incompat.contains(Incompat::EA_INODE),
+            huge_file: features.ro_compat.contains(RoCompat::HUGE_FILE),
+            dir_nlink: features.ro_compat.contains(RoCompat::DIR_NLINK),
             hash_version: HashVersion::from_disk(sb.def_hash_version(), sb.hash_is_unsigned())
                 .unwrap_or(HashVersion::HalfMd4),
             hash_seed: sb.hash_seed(),
+        }
+    }
+
+    /// Directories that one can have in it: each is a link to it, as its name and its `.` are.
+    fn most_subdirs(&self) -> u32 {
+        match self.dir_nlink && self.dir_index {
+            true => u32::MAX,
+            false => LINK_MAX - 2,
         }
     }
 
@@ -113,30 +130,50 @@ pub struct Need {
 /// What a tree takes. Entries as in [`crate::Tree::entries`].
 ///
 /// # Errors
-/// [`Error::Refused`] for a file whose attributes have no room in this layout, or that is too large for it.
+/// [`Error::Refused`] for a file whose attributes, target, names or directories have no room in this layout, or that is too
+/// large for it.
 pub fn need(entries: &[Entry], layout: &Layout) -> Result<Need> {
     let mut sum = Sum {
         layout,
         clusters: 0,
         inodes: 0,
     };
-    let mut above: Vec<(&Entry, Vec<&[u8]>)> = Vec::new();
+    // Directories, the names in them, and how many of these are directories.
+    let mut above: Vec<(&Entry, Vec<&[u8]>, u32)> = Vec::new();
+    // Names beside the first.
+    let mut links: HashMap<&[u8], u32> = HashMap::new();
     for entry in entries {
-        while let Some((directory, names)) = above.pop_if(|(directory, _)| {
+        while let Some((directory, names, _)) = above.pop_if(|(directory, ..)| {
             !entry.path.is_empty() && split(&entry.path).0 != directory.path
         }) {
             sum.directory(directory, &names)?;
         }
-        if let Some((_, names)) = above.last_mut() {
+        if let Some((_, names, subdirs)) = above.last_mut() {
             names.push(entry.name());
+            // The one that is there was counted.
+            *subdirs += u32::from(entry.is_directory() && entry.path != LOST_AND_FOUND);
+            if *subdirs > layout.most_subdirs() {
+                let why = "too many links: the directory has as many others as it can have";
+                return Err(Error::refused(&entry.path, why));
+            }
         }
         match &entry.kind {
-            Kind::Directory => above.push((entry, Vec::new())),
-            Kind::HardLink(_) => {}
+            Kind::Directory => {
+                let subdirs = u32::from(entry.path.is_empty());
+                above.push((entry, Vec::new(), subdirs));
+            }
+            Kind::HardLink(target) => {
+                let links = links.entry(target).or_insert(1);
+                *links += 1;
+                if *links > LINK_MAX {
+                    let why = format!("too many links: a file has {LINK_MAX} at most");
+                    return Err(Error::refused(&entry.path, why));
+                }
+            }
             _ => sum.file(entry)?,
         }
     }
-    while let Some((directory, names)) = above.pop() {
+    while let Some((directory, names, _)) = above.pop() {
         sum.directory(directory, &names)?;
     }
     Ok(Need {
@@ -149,6 +186,9 @@ pub fn need(entries: &[Entry], layout: &Layout) -> Result<Need> {
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// Its size, and the least number of its blocks.
 const LOST_AND_FOUND_BYTES: u64 = 16 << 10;
+
+/// Links that a file can have.
+const LINK_MAX: u32 = 65000;
 
 /// Inline data has an entry of its own among the attributes.
 const INLINE_ENTRY_BYTES: u64 = 20;
@@ -201,6 +241,9 @@ impl Sum<'_> {
         let in_inode = self.xattrs(entry)?;
         match &entry.kind {
             Kind::File(data) => {
+                // With the hole at its end.
+                map::check_size(self.layout.blocks(data.size), self.layout)
+                    .map_err(|why| Error::refused(&entry.path, why))?;
                 // Past the 60 bytes of the map; a value takes whole words.
                 if self.layout.inline_data && data.size <= 60 + in_inode / 4 * 4 {
                     return Ok(());
@@ -212,7 +255,15 @@ impl Sum<'_> {
                 self.clusters += clusters + nodes;
             }
             // Shorter ones lie in the inode.
-            Kind::Symlink(target) if target.len() >= 60 => self.clusters += 1,
+            Kind::Symlink(target) if target.len() >= 60 => {
+                let (len, most) = (target.len(), self.layout.block_bytes as usize - 1);
+                if len > most {
+                    let why =
+                        format!("a target of {len} bytes, where {most} fit: file name too long");
+                    return Err(Error::refused(&entry.path, why));
+                }
+                self.clusters += 1;
+            }
             _ => {}
         }
         Ok(())
@@ -336,6 +387,8 @@ pub fn smallest(need: Need, most: u64, mut free: impl FnMut(u64) -> Option<Free>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::FileData;
+    use dioxide::Timestamp;
 
     #[test]
     fn smallest_size_that_fits_is_found_and_none_if_none_does() {
@@ -353,5 +406,76 @@ mod tests {
         let few = Need { inodes: 1, ..need };
         assert_eq!(smallest(few, 1 << 40, free), Some(1200));
         assert_eq!(smallest(need, 1400, free), None);
+    }
+
+    fn entry(path: String, kind: Kind) -> Entry {
+        let root = Entry::default_directory(path.into_bytes(), Timestamp::default());
+        Entry { kind, ..root }
+    }
+
+    /// What is said of a tree of a root with this in it; nothing if it has room.
+    fn refused(
+        layout: &Layout,
+        first: Option<Kind>,
+        count: u32,
+        kind: impl Fn() -> Kind,
+    ) -> String {
+        let root = entry(String::new(), Kind::Directory);
+        let first = first.map(|kind| entry("0".into(), kind));
+        let rest = (1..=count).map(|number| entry(number.to_string(), kind()));
+        let entries: Vec<_> = [root].into_iter().chain(first).chain(rest).collect();
+        need(&entries, layout).map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn links_that_no_file_can_have_are_refused() {
+        let layout = Layout::default();
+        let links = |count| {
+            let file = Kind::File(FileData::default());
+            refused(&layout, Some(file), count, || Kind::HardLink(b"0".into()))
+        };
+        assert_eq!(links(64_999), "");
+        assert!(links(65_000).starts_with("65000: too many links"));
+    }
+
+    #[test]
+    fn directories_that_none_can_have_are_refused_without_dir_nlink() {
+        let mut layout = Layout::default();
+        let in_root = |layout: &_, count| refused(layout, None, count, || Kind::Directory);
+        assert_eq!(in_root(&layout, 64_998), "");
+        layout.dir_nlink = false;
+        // With lost+found.
+        assert_eq!(in_root(&layout, 64_997), "");
+        assert!(in_root(&layout, 64_998).starts_with("64998: too many links"));
+    }
+
+    #[test]
+    fn hole_that_ends_behind_the_largest_file_is_refused() {
+        let huge = Layout::default();
+        let few = Layout {
+            huge_file: false,
+            ..Layout::default()
+        };
+        let indirect = Layout {
+            extents: false,
+            ..Layout::default()
+        };
+        let most = 12 + 1024 + (1 << 20) + (1 << 30);
+        for (layout, blocks) in [
+            (huge, (1 << 32) - 1),
+            (few, (1 << 29) - 1),
+            (indirect, most),
+        ] {
+            let hole = |blocks: u64| {
+                let data = || FileData {
+                    size: blocks * 4096,
+                    ..FileData::default()
+                };
+                refused(&layout, None, 1, || Kind::File(data()))
+            };
+            assert_eq!(hole(blocks), "");
+            let why = hole(blocks + 1);
+            assert!(why.starts_with("1: larger than a file"), "{why}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Blocks that map a file's blocks: extent trees, indirect blocks.
 
 use super::Layout;
+use dioxide::format::indirect::most_of;
 use std::ops::Range;
 
 /// Longest extent.
@@ -27,6 +28,29 @@ fn distinct(runs: &[Range<u64>], base: u64, unit: u64) -> u64 {
         next = end;
     }
     count
+}
+
+/// That a file can have so many blocks, though they be holes.
+///
+/// # Errors
+/// If none can be as large.
+pub(super) fn check_size(blocks: u64, layout: &Layout) -> Result<(), String> {
+    // An inode counts 2^32 sectors less one without `huge_file`.
+    let counted = match layout.huge_file {
+        true => u64::MAX,
+        false => u64::from(u32::MAX / (layout.block_bytes / 512)),
+    };
+    let most = match layout.extents {
+        true => counted.min(u32::MAX.into()),
+        false => most_of(layout.block_bytes, counted),
+    };
+    match blocks <= most {
+        true => Ok(()),
+        false => {
+            let most = u128::from(most) * u128::from(layout.block_bytes);
+            Err(format!("larger than a file can be, which is {most} bytes"))
+        }
+    }
 }
 
 /// Clusters for the map of a file whose blocks are given out in order.
