@@ -575,6 +575,32 @@ fn attributes_of_what_its_owner_may_not_write_are_unpacked_without_root() {
     }
 }
 
+/// The first name of the file lies where only root may look by then.
+#[test]
+fn file_with_a_name_in_a_directory_that_is_closed_is_unpacked_without_root() {
+    need_root!();
+    let disk = Fixture::new();
+    let [from, to] = ["from", "to"].map(|name| disk.beside(name));
+    fs::create_dir_all(from.join("a/deep")).unwrap();
+    fs::write(from.join("a/deep/file"), "x").unwrap();
+    fs::hard_link(from.join("a/deep/file"), from.join("b")).unwrap();
+    for (directory, mode) in [("a/deep", 0o500), ("a", 0o600)] {
+        let path = from.join(directory);
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        coreutils("touch", &["-d", "@1000", path.to_str().unwrap()]);
+    }
+    let image = pack_for_a_user(&disk, &from, &to);
+    let (image, folder) = (image.to_str().unwrap(), to.to_str().unwrap());
+    let unpack = ["unpack", "--exclude", "/lost+found", image, folder];
+    assert_eq!(as_the_user(&unpack), "");
+    let made = |path| fs::metadata(to.join(path)).unwrap();
+    assert_eq!(made("a/deep/file").ino(), made("b").ino());
+    for (directory, mode) in [("a/deep", 0o500), ("a", 0o600)] {
+        let made = made(directory);
+        assert_eq!((made.mode() & 0o7777, made.mtime()), (mode, 1000));
+    }
+}
+
 /// Who replaces a file need not be allowed to open it.
 #[test]
 fn files_without_any_permission_are_replaced_without_root() {

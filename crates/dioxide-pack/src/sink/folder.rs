@@ -5,7 +5,8 @@
 //! outside of it. Rejected: paths from the root of the target, which the kernel would walk again for
 //! each file, through whatever lies there by then.
 //!
-//! While it is being written, a directory and a file are open to their owner only.
+//! While it is being written, a directory and a file are open to their owner only. Directories stay so until all is there where
+//! the process is not root: others of their names may be given to files that lie in them.
 
 use crate::entry::{Entry, Kind, XATTR_VALUE_MAX, split};
 use crate::error::{Error, Result, shown};
@@ -34,7 +35,7 @@ pub struct FolderOptions {
     /// Write into a folder that has something in it: directories keep what the tree has not, other
     /// files are replaced. By default that is refused.
     pub merge: bool,
-    /// Give files to their owners, and make devices. By default if the process is root. Otherwise set-ID bits stay where
+    /// Give files to their owners, and make devices, which takes root. By default if the process is root. Otherwise set-ID bits stay where
     /// the owner and group are those wanted anyway, and others are told.
     pub owners: bool,
 }
@@ -56,6 +57,8 @@ pub struct FolderSink {
     /// The directories from the root to where the tree is.
     above: Vec<OwnedFd>,
     file: Option<File>,
+    /// Directories that are complete, and get their attributes at the end.
+    complete: Vec<Entry>,
     warnings: Vec<Warning>,
     /// What could not be made, and its other names.
     left_out: HashSet<Vec<u8>>,
@@ -95,6 +98,7 @@ impl FolderSink {
             options,
             above: vec![root],
             file: None,
+            complete: Vec::new(),
             warnings: Vec::new(),
             left_out: HashSet::new(),
         })
@@ -169,8 +173,19 @@ impl FolderSink {
     /// A name for a file that was made before, somewhere in the target.
     fn link(&self, target: &[u8], name: &OsStr) -> Result<(), Errno> {
         let (directory, file) = split(target);
+        linkat(
+            self.directory(directory)?,
+            OsStr::from_bytes(file),
+            self.here(),
+            name,
+            AtFlags::empty(),
+        )
+    }
+
+    /// A directory that was made before.
+    fn directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut at = self.above[0].try_clone().map_err(|_| Errno::MFILE)?;
-        for part in directory
+        for part in path
             .split(|&byte| byte == b'/')
             .filter(|part| !part.is_empty())
         {
@@ -181,13 +196,7 @@ impl FolderSink {
                 Mode::empty(),
             )?;
         }
-        linkat(
-            &at,
-            OsStr::from_bytes(file),
-            self.here(),
-            name,
-            AtFlags::empty(),
-        )
+        Ok(at)
     }
 
     fn attributes(&mut self, entry: &Entry, fd: &OwnedFd) -> Result<()> {
@@ -317,10 +326,19 @@ impl Sink for FolderSink {
             }
         };
         self.warnings.extend(Warning::image_only(entry));
+        if entry.is_directory() && !self.options.owners {
+            self.complete.push(entry.clone());
+            return Ok(());
+        }
         self.attributes(entry, &fd)
     }
 
     fn finish(&mut self) -> Result<()> {
+        // Each comes before the one that it is in, without which it could not be reached.
+        for entry in std::mem::take(&mut self.complete) {
+            let fd = self.directory(&entry.path).map_err(self.failed(&entry))?;
+            self.attributes(&entry, &fd)?;
+        }
         Ok(())
     }
 
