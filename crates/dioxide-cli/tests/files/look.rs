@@ -59,7 +59,8 @@ fn stat_of_each_directive_prints_what_gnu_stat_prints() {
     dioxide_testkit::need_root!();
     let linux = Linux::new();
     let form = "%a %A %b %B %f %F %g %h %i %n %o %s %t %T %r %R %Hr %Lr %u %w %W %x %X %y %Y %z %.3Z\
-        |%-12s|%012s|%+s|% 9s|%+09s|%.Y|%+Z|%#012f|%#a|%#f|%5.2F|%%|%.12X";
+        |%-12s|%012s|%+s|% 9s|%+09s|%.Y|%+Z|%#012f|%#a|%#f|%5.2F|%%|%.12X\
+        |%.3t|%.12i|%+.9s|%08.6h|%-9.7f.|%#.2a|%#.8f|%.0h|%#t|%.0T|%#.0a|%#6.3T";
     for path in [
         "/hello",
         "/null",

@@ -154,13 +154,22 @@ impl Directive {
                 let most = self.precision.unwrap_or(usize::MAX).min(text.len());
                 return self.pad(&text[..most], out);
             }
-            Value::Number(number) => number.to_string(),
-            Value::Signed(number) => self.with_sign(number.to_string()),
-            Value::Octal(number) => self.with_prefix("0", format!("{number:o}")),
-            Value::Hex(number) => self.with_prefix("0x", format!("{number:x}")),
+            Value::Number(number) => self.digits(number.to_string()),
+            Value::Signed(number) => self.with_sign(self.digits(number.to_string())),
+            Value::Octal(number) => {
+                let digits = self.digits(format!("{number:o}"));
+                let prefix = if digits.starts_with('0') { "" } else { "0" };
+                self.with_prefix(prefix, digits)
+            }
+            Value::Hex(number) => {
+                let prefix = if number == 0 { "" } else { "0x" };
+                self.with_prefix(prefix, self.digits(format!("{number:x}")))
+            }
             Value::Seconds(time) => self.with_sign(self.seconds(time)),
         };
-        if !self.flags.contains('0') || self.flags.contains('-') {
+        // The precision of a whole number has said how many zeros there are.
+        let has_zeros = self.precision.is_some() && !"WXYZ".contains(self.what.1);
+        if !self.flags.contains('0') || self.flags.contains('-') || has_zeros {
             return self.pad(value.as_bytes(), out);
         }
         // The zeros are between the sign, or the prefix, and the digits.
@@ -168,6 +177,15 @@ impl Directive {
         let before = before + 2 * usize::from(value.starts_with("0x"));
         let zeros = "0".repeat(self.width.saturating_sub(value.len()));
         out.write_all(format!("{}{zeros}{}", &value[..before], &value[before..]).as_bytes())
+    }
+
+    /// With zeros in front, if there are fewer digits than the precision says; 0 has none where it says none.
+    fn digits(&self, digits: String) -> String {
+        match self.precision {
+            Some(0) if digits == "0" => String::new(),
+            Some(least) => format!("{digits:0>least$}"),
+            None => digits,
+        }
     }
 
     /// A sign or a space in front of what has no sign, as the flags say.
