@@ -33,6 +33,25 @@ fn resize_grows_and_shrinks_image_and_file() {
 }
 
 #[test]
+fn resize_tells_the_bytes_of_a_name_that_is_not_utf_8() {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let image = Image::builder().size(64 << 20).build();
+    let mut name = image.path().as_os_str().as_bytes().to_vec();
+    name.push(b'\xff');
+    let odd = std::path::PathBuf::from(std::ffi::OsString::from_vec(name));
+    std::fs::rename(image.path(), &odd).expect("it is there");
+    let words = ["resize", "--json", "--minimum"].map(std::ffi::OsStr::new);
+    let told =
+        [&words[..2], &words[..]].map(|words| dioxide(words.iter().chain([&odd.as_os_str()])));
+    std::fs::rename(&odd, image.path()).expect("it is there");
+    for told in told.map(|ran| ran.json()) {
+        let hex = told["image_hex"].as_str().expect("the exact bytes");
+        assert!(hex.ends_with("ff"), "{told}");
+    }
+    e2fsck_clean(image.path());
+}
+
+#[test]
 fn resize_minimum_is_the_size_that_a_refusal_names() {
     let image = Image::builder().size(64 << 20).build();
     let least = dioxide(["resize", "--minimum", path(&image)]);

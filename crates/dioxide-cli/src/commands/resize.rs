@@ -5,7 +5,7 @@ use crate::failure::{Failure, Status, complain};
 use crate::interrupt;
 use crate::output::Out;
 use crate::progress::{Progress, waiting};
-use crate::render::bytes_words;
+use crate::render::{Text, bytes_words};
 use dioxide::format::superblock::SuperBlock;
 use dioxide::resize::{self, ResizeOptions, Step};
 use serde::Serialize;
@@ -14,7 +14,8 @@ use std::io::Write;
 /// What came of it, for programs.
 #[derive(Serialize)]
 struct Told {
-    image: String,
+    #[serde(flatten)]
+    image: Text,
     size_bytes_before: u64,
     size_bytes: u64,
     blocks: u64,
@@ -26,7 +27,8 @@ struct Told {
 
 #[derive(Serialize)]
 struct Least {
-    image: String,
+    #[serde(flatten)]
+    image: Text,
     minimum_bytes: u64,
 }
 
@@ -37,15 +39,15 @@ fn size_bytes(sb: &SuperBlock) -> u64 {
 pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
     let about = args.image.display();
     let failed = |error| Failure::engine(&about, b"", &error);
+    let image = || Text::path("image", &args.image);
     let options = ResizeOptions {
         img_offset: args.img_offset,
     };
     if args.minimum {
         let minimum_bytes = resize::minimum(&args.image, &options).map_err(failed)?;
-        let image = about.to_string();
         match args.json {
             true => out.json(&Least {
-                image,
+                image: image(),
                 minimum_bytes,
             })?,
             false => writeln!(out, "{minimum_bytes}")?,
@@ -68,7 +70,7 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
     let (before, after) = (size_bytes(&done.before), size_bytes(&done.after));
     if args.json {
         out.json(&Told {
-            image: about.to_string(),
+            image: image(),
             size_bytes_before: before,
             size_bytes: after,
             blocks: done.after.blocks_count(),
