@@ -180,6 +180,19 @@ fn pack_epoch_is_the_time_of_the_image_and_of_no_file_a_later_one() {
 }
 
 #[test]
+fn pack_epoch_before_1970_is_the_time_of_the_image_too() {
+    let disk = Fixture::new();
+    let image = disk.beside("new.img");
+    let list = disk.tree("list");
+    let words = ["pack", "-q", "--epoch=-100"].map(OsStr::new);
+    let paths = [list.as_os_str(), image.as_os_str()];
+    dioxide(words.into_iter().chain(paths)).text();
+    let at = format!("{}:/one", image.display());
+    assert_eq!(dioxide(["stat", "-c", "%Y %Z", &at]).text(), "-100 -100\n");
+    e2fsck_clean(&image);
+}
+
+#[test]
 fn pack_size_too_small_exits_2_and_leaves_what_was_there() {
     let disk = Fixture::new();
     let image = disk.beside("new.img");

@@ -299,9 +299,10 @@ fn mount_options(plan: &Plan) -> MountOptions {
         .commit_interval(Duration::from_secs(3600))
 }
 
-/// When the file system was made, in seconds since 1970.
+/// When the file system was made, in seconds since 1970, or before: other than [`SuperBlock::mkfs_time`], which reads it
+/// without a sign as Linux does.
 fn made_at(sb: &SuperBlock) -> i64 {
-    i64::from(sb.disk().s_mkfs_time_hi) << 32 | i64::from(sb.disk().s_mkfs_time)
+    i64::from(sb.disk().s_mkfs_time_hi.cast_signed()) << 32 | i64::from(sb.disk().s_mkfs_time)
 }
 
 /// From a tree to the numbers of a file system.
