@@ -4,6 +4,7 @@ use super::ImageArgs;
 use crate::address::Operand;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -41,7 +42,7 @@ pub enum XattrCommand {
 pub struct XattrGetArgs {
     /// The whole name, such as user.comment
     #[arg(value_name = "NAME")]
-    pub name: String,
+    pub name: OsString,
     /// Files of any kind; symbolic links are followed
     #[arg(value_name = "IMG:/PATH", required = true, value_parser = Operand::parser())]
     pub paths: Vec<Operand>,
@@ -97,7 +98,7 @@ pub enum Encoding {
 pub struct XattrSetArgs {
     /// The whole name, such as user.comment
     #[arg(value_name = "NAME")]
-    pub name: String,
+    pub name: OsString,
     /// The value: as it is, or 0x and hexadecimal digits, or 0s and base64, or in quotes with \\ and three octal digits for a byte
     #[arg(value_name = "VALUE", value_parser = Value::parser(), allow_hyphen_values = true)]
     pub value: Value,
@@ -124,7 +125,7 @@ pub struct XattrSetArgs {
 pub struct XattrRemoveArgs {
     /// The whole name, such as user.comment
     #[arg(value_name = "NAME")]
-    pub name: String,
+    pub name: OsString,
     /// Files of any kind; symbolic links are followed
     #[arg(value_name = "IMG:/PATH", required = true, value_parser = Operand::parser())]
     pub paths: Vec<Operand>,

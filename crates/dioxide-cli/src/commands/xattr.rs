@@ -13,6 +13,7 @@ use crate::walk::{First, Next, When, walk};
 use dioxide::{Error, FileType, Xattr};
 use serde::Serialize;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 
 pub fn run(args: &XattrArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     match &args.command {
@@ -65,7 +66,7 @@ fn get(args: &XattrGetArgs, session: &mut Session, out: &mut Out) -> Result<Stat
         let missing = || {
             let path = String::from_utf8_lossy(target.path()).into_owned();
             Failure::engine(
-                format_args!("{target}: {}", args.name),
+                format_args!("{target}: {}", args.name.display()),
                 target.path(),
                 &Error::NoAttribute(path),
             )

@@ -152,3 +152,23 @@ fn restore_that_ends_early_has_told_what_it_changed_as_a_whole_array() {
     assert_eq!(told.as_array().map(Vec::len), Some(1));
     assert_eq!(told[0]["name"], "user.a");
 }
+
+#[test]
+fn attribute_whose_name_is_not_utf_8_is_set_told_and_removed() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let disk = Fixture::new();
+    let (hello, name) = (disk.at("/hello"), OsStr::from_bytes(b"user.\xff"));
+    let xattr = |action: &str, value: &[&str]| {
+        let words = [OsStr::new("xattr"), action.as_ref(), name];
+        let rest = value.iter().copied().chain([&*hello]).map(OsStr::new);
+        dioxide(words.into_iter().chain(rest))
+    };
+    xattr("set", &["x"]).text();
+    assert_eq!(xattr("get", &[]).text(), "x");
+    xattr("remove", &[]).text();
+    let ran = xattr("get", &[]);
+    assert_eq!(ran.status, Some(1));
+    assert!(ran.stderr.contains("No such"), "{}", ran.stderr);
+    dioxide_testkit::e2fsck_clean(disk.image());
+}

@@ -53,7 +53,7 @@ pub(super) fn set(
     let mut report = Report::new(Telling::json(args.json), out);
     let status = session.for_each(&args.paths, |target| {
         let node = node(&target, args.no_dereference)?;
-        let done = node.set_xattr(&args.name, &args.value.0, mode);
+        let done = node.set_xattr(args.name.as_bytes(), &args.value.0, mode);
         done.map_err(|error| failure(&target, args.name.as_bytes(), &error))?;
         tell(&mut report, "set", &target, args.name.as_bytes())
     })?;
@@ -69,7 +69,7 @@ pub(super) fn remove(
     begin(session, &args.open);
     let mut report = Report::new(Telling::json(args.json), out);
     let status = session.for_each(&args.paths, |target| {
-        let done = node(&target, args.no_dereference)?.remove_xattr(&args.name);
+        let done = node(&target, args.no_dereference)?.remove_xattr(args.name.as_bytes());
         done.map_err(|error| failure(&target, args.name.as_bytes(), &error))?;
         tell(&mut report, "removed", &target, args.name.as_bytes())
     })?;
