@@ -85,6 +85,10 @@ impl Core {
             return self.flush_home();
         }
         if log.ring.is_none() {
+            if !closed.blocks.is_empty() {
+                // Data that was written before: these blocks lead to it as soon as they are there.
+                self.flush_home()?;
+            }
             self.write_home(&closed.blocks)?;
             self.enter_commit(closed.tid);
             return self.flush_home();

@@ -49,6 +49,8 @@ pub enum Layout {
     Inline,
     /// 4 KiB blocks in clusters of 16 KiB.
     Clusters,
+    /// No journal.
+    NoJournal,
 }
 
 impl Layout {
@@ -59,6 +61,7 @@ impl Layout {
             Layout::Indirect => "^extent,^64bit",
             Layout::Inline => "inline_data",
             Layout::Clusters => "bigalloc",
+            Layout::NoJournal => "^has_journal",
         }
     }
 

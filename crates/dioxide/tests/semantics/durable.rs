@@ -251,6 +251,30 @@ fn d11_dsync_write_exposes_nothing_on_its_way() {
     }
 }
 
+// Without a journal metadata goes to its place, and leads to the data from there.
+#[test]
+fn d11_without_a_journal_data_is_flushed_before_what_leads_to_it() {
+    let bed = Bed::with(Layout::NoJournal, Policy::Best);
+    let file = bed.open("/empty");
+    let from = bed.record.now();
+    file.write_at(&blocks(0xF8, 2), 0).expect("room");
+    file.sync_data().expect("a sync");
+    let data = place(&file, 0).start..place(&file, 1).end;
+    let log = bed.record.log();
+    let since = log.entries().iter().filter(|entry| entry.issued >= from);
+    let kinds: Vec<_> = since
+        .map(|entry| match &entry.action {
+            Action::Flush => "flush",
+            Action::Write { offset, .. } if data.contains(offset) => "data",
+            _ => "metadata",
+        })
+        .collect();
+    let first = kinds.iter().position(|&kind| kind == "metadata");
+    let before = &kinds[..first.expect("the file is longer")];
+    assert_eq!(before, ["data", "flush"], "{kinds:?}");
+    assert_eq!(kinds.last(), Some(&"flush"));
+}
+
 fn mtime_after_crash(bed: &Bed, path: &str) -> Timestamp {
     let mut found = None;
     recover(&bed.crash_now(), |fs| {
