@@ -1,6 +1,7 @@
 //! Attributes, times that stay in memory (lazytime), and the end of a mount.
 
 use crate::bed::*;
+use dioxide::check::{CheckOptions, check_path};
 use dioxide::{
     Error, FallocateMode, Fs, Metadata, MountOptions, NewFile, OpenOptions, Policy, SetAttributes,
     Timestamp, XattrMode,
@@ -659,4 +660,40 @@ fn features_that_come_by_use_are_set_by_use() {
         },
         [true, true],
     );
+}
+
+/// Before revision 1 a superblock has no features, and nobody looks at where they would be.
+#[test]
+fn features_by_use_of_a_file_system_of_revision_0_make_it_one_of_revision_1() {
+    let image = Image::builder().fs_type("ext2").size(16 << 20);
+    let image = image.args(&["-r", "0", "-b", "1024"]).build();
+    let in_superblock = |at: u64, bytes: &[u8]| {
+        let device = std::fs::OpenOptions::new().write(true).open(image.path());
+        let device = device.expect("the image");
+        std::os::unix::fs::FileExt::write_all_at(&device, bytes, 1024 + at).expect("room");
+    };
+    // What lies in the words of the features means nothing.
+    in_superblock(0x5C, &[0xFF; 12]);
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    assert_eq!(fs.superblock().features().names().len(), 0);
+    let options = OpenOptions::new().write(true).create(true);
+    let file = options.open(&fs, "/file").expect("room");
+    file.set_len(3 << 30).expect("a size");
+    drop(file);
+    let value = fs.set_xattr("/file", "user.some", b"value", XattrMode::Set);
+    value.expect("room");
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+    let found = check_path(image.path(), &CheckOptions::default(), &mut |_| {});
+    let found = found.expect("it can be checked");
+    // It notes that the backups are older, as of every feature by use.
+    assert_eq!(found.errors, 0, "{:?}", found.findings);
+    let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).expect("it opens");
+    let mut names = fs.superblock().features().names();
+    names.sort();
+    assert_eq!(names, ["ext_attr", "large_file"]);
+    let disk = fs.superblock().disk();
+    let revision = (disk.s_rev_level, disk.s_first_ino, disk.s_inode_size);
+    assert_eq!(revision, (1, 11, 128));
 }
