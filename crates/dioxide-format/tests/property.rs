@@ -916,6 +916,13 @@ fn extent_node_damage_names_the_field() {
     assert!(leaf(vec![extent(5, 5, 10), extent(9, 1, 30)]).contains("ee_block"));
     assert!(leaf(vec![extent(99, 2, 10)]).contains("ee_block"));
     assert!(leaf(vec![extent(0, 1, 9)]).contains("ee_start"));
+    // As in Linux, no file has the block 2^32 - 1.
+    let mut node = ExtentNode::parse(&as_extent_block(vec![0; 1024], 0, 0), None).unwrap();
+    let last = |node: &ExtentNode| node.validate(0..extent::LBLK_END, 10..1000);
+    node.entries = ExtentEntries::Leaf(vec![extent(u32::MAX - 2, 2, 10)]);
+    last(&node).unwrap();
+    node.entries = ExtentEntries::Leaf(vec![extent(u32::MAX - 2, 3, 10)]);
+    assert!(last(&node).unwrap_err().to_string().contains("ee_block"));
     assert!(leaf(vec![extent(0, 2, 999)]).contains("ee_start"));
     let header = |entries, depth, expected| {
         let block = as_extent_block(vec![0; 1024], entries, depth);
