@@ -28,7 +28,10 @@ impl From<Error> for Errno {
     /// What users of the mount see of an error is a number, so that what only the text tells is logged.
     fn from(error: Error) -> Errno {
         match &error {
-            Error::Device(_) | Error::Corrupt { .. } | Error::Checksum { .. } => {
+            Error::Device(_)
+            | Error::Corrupt { .. }
+            | Error::Checksum { .. }
+            | Error::OnlyRead(_) => {
                 tracing::error!(%error, "a request failed");
             }
             _ => {}

@@ -198,6 +198,9 @@ pub enum Error {
         /// The checksum that the bytes have.
         expected: u32,
     },
+    /// What contradicts the format, and can be read nevertheless, is not changed (`EUCLEAN`); says what.
+    #[error("it is not changed: {0}; run e2fsck on a copy of the image")]
+    OnlyRead(String),
     /// dioxide does not do this (yet). Nothing was changed.
     #[error("unsupported: {0}")]
     Unsupported(String),
@@ -286,7 +289,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Device(e) => e.errno(),
-            Error::Corrupt { .. } => libc::EUCLEAN,
+            Error::Corrupt { .. } | Error::OnlyRead(_) => libc::EUCLEAN,
             Error::Checksum { .. } => libc::EBADMSG,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::NotFound(_) => libc::ENOENT,

@@ -223,7 +223,10 @@ impl Checker<'_> {
                 "has extents, without the feature",
             ),
             (
-                self.sb.cluster_ratio() > 1 && ino != Ino::RESIZE && inode.has_pointers(),
+                self.sb.cluster_ratio() > 1
+                    && ino != Ino::RESIZE
+                    && inode.has_pointers()
+                    && inode.i_block().iter().any(|&byte| byte != 0),
                 "has a map of pointers to blocks, with bigalloc",
             ),
             (

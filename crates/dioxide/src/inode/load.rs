@@ -407,19 +407,21 @@ impl Mount {
                 "i_size is {found}, expected at most {most}"
             )));
         }
-        self.check_map(disk, ino)
-            .and_then(|()| self.check_flags(disk.flags()))
-            .map_err(corrupt)
+        self.check_flags(disk.flags()).map_err(corrupt)
     }
 
-    /// A cluster belongs to a file as a whole, which a map of pointers to blocks does not know: a change would take and
-    /// free whole clusters for each block. Linux changes no such map.
-    fn check_map(&self, disk: &DiskInode, ino: Ino) -> Result<(), String> {
-        let has_clusters = self.sb.cluster_ratio() > 1 && ino != Ino::RESIZE;
-        match has_clusters && disk.has_pointers() {
-            true => {
-                Err("it is mapped by pointers to blocks, in a file system with bigalloc".into())
-            }
+    /// Whether the map of a file may change. A cluster belongs to a file as a whole, which a map of pointers to blocks does not
+    /// know: a change would take and free whole clusters for each block. Linux reads such files and takes no blocks for them;
+    /// `e2fsck` makes such a `lost+found`.
+    ///
+    /// # Errors
+    /// [`Error::OnlyRead`].
+    pub(crate) fn check_map_changes(&self, inode: &Inode) -> Result<()> {
+        match self.sb.cluster_ratio() > 1 && inode.node().disk.has_pointers() {
+            true => Err(Error::OnlyRead(format!(
+                "inode {} is mapped by pointers to blocks, in a file system with bigalloc",
+                inode.ino
+            ))),
             false => Ok(()),
         }
     }

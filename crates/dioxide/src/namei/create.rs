@@ -132,17 +132,6 @@ pub(super) fn is_in_step(dir: &Inode) -> bool {
     dir.flags().0 & (InodeFlags::DIRSYNC.0 | InodeFlags::SYNC.0) != 0
 }
 
-/// Whether names in a directory may change. What is there, or is not, is told first, as by Linux.
-pub(super) fn check_dir_changes(dir: &Inode) -> Result<()> {
-    match dir.is_immutable() {
-        true => Err(Error::NotPermitted(format!(
-            "directory {} is immutable",
-            dir.ino
-        ))),
-        false => Ok(()),
-    }
-}
-
 /// An inode that has a number, and is not written yet.
 pub(super) struct Planned {
     pub(super) numbered: NewInode,
@@ -232,7 +221,7 @@ impl Mount {
             return Err(Error::Exists(String::from_utf8_lossy(name).into_owned()));
         };
         let writer = self.writer()?;
-        check_dir_changes(dir)?;
+        self.check_dir_changes(dir)?;
         self.check_target_fits(what)?;
         if what.is_dir() {
             self.check_more_subdirs(dir)?;
@@ -327,7 +316,7 @@ impl Mount {
         let writer = self.writer()?;
         let _names = dir.names.write();
         self.check_dir_holds(dir)?;
-        check_dir_changes(dir)?;
+        self.check_dir_changes(dir)?;
         let inode = self.with_space(writer, || {
             self.create_once(writer, dir, None, &Blueprint::Regular, new)
         })?;
@@ -350,6 +339,17 @@ impl Mount {
     pub(super) fn check_dir_holds(&self, dir: &Inode) -> Result<()> {
         check_lives(dir)?;
         self.check_names(dir)
+    }
+
+    /// Whether names in a directory may change. What is there, or is not, is told first, as by Linux.
+    pub(super) fn check_dir_changes(&self, dir: &Inode) -> Result<()> {
+        match dir.is_immutable() {
+            true => Err(Error::NotPermitted(format!(
+                "directory {} is immutable",
+                dir.ino
+            ))),
+            false => self.check_map_changes(dir),
+        }
     }
 
     /// Whether a directory can have one more in it.

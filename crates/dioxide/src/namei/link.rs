@@ -1,6 +1,6 @@
 //! Another name for a file.
 
-use super::create::{LINK_MAX, check_dir_changes, check_new_name};
+use super::create::{LINK_MAX, check_new_name};
 use super::dir::block::Room;
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use crate::inode::Inode;
@@ -28,7 +28,7 @@ impl Mount {
             return Err(Error::Exists(text()));
         };
         let writer = self.writer()?;
-        check_dir_changes(dir)?;
+        self.check_dir_changes(dir)?;
         if inode.file_type() == FileType::Directory {
             return Err(Error::NotPermitted(format!(
                 "{}: a link to a directory",

@@ -4,7 +4,7 @@
 //! orphan until it is gone: until its last user closes it, or its blocks are freed. With requests in flight on it that comes once
 //! they were reaped: whoever waits for a queue then, drops one, syncs or closes the file system frees it.
 
-use super::create::{check_dir_changes, remove_subdir};
+use super::create::remove_subdir;
 use super::edit::REMOVE_NAME_CREDITS;
 use crate::alloc::{BlockAllocator, InodeAllocator};
 use crate::inode::{End, Inode};
@@ -141,7 +141,7 @@ impl Mount {
     pub(super) fn removable(&self, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
         self.check_dir_holds(dir)?;
         let inode = self.child_locked(dir, name)?;
-        check_dir_changes(dir)?;
+        self.check_dir_changes(dir)?;
         let text = || String::from_utf8_lossy(name).into_owned();
         check_removable(dir, &inode, text)?;
         Ok(inode)
@@ -186,10 +186,16 @@ impl Mount {
     /// Looks at a file that is about to lose a name. If it ends with that, the way to its blocks is whole.
     ///
     /// # Errors
-    /// Damage in its map.
+    /// Damage in its map; [`Error::OnlyRead`] if it ends, and its blocks cannot be freed.
     pub(super) fn victim<'a>(&self, writer: &Writer, inode: &'a Arc<Inode>) -> Result<Victim<'a>> {
         let links = inode.node().disk.links_count();
         let is_last = links <= 1 || inode.file_type() == FileType::Directory;
+        if is_last
+            && let Err(error) = self.check_map_changes(inode)
+            && self.has_mapped(inode)?
+        {
+            return Err(error);
+        }
         let (is_open, was_open) = inode.opens();
         // Requests of a handle that is closed may be under way still. Who would have to wait for them
         // does that later, without the locks of the directory.

@@ -6,8 +6,7 @@
 
 use super::Inherited;
 use super::create::{
-    Blueprint, add_subdir, check_dir_changes, check_lives, check_new_name, is_in_step,
-    remove_subdir,
+    Blueprint, add_subdir, check_lives, check_new_name, is_in_step, remove_subdir,
 };
 use super::dentries::bad_entry;
 use super::dir::block::Room;
@@ -194,8 +193,8 @@ impl Mount {
         }
         let one_file = change.other.as_ref().is_some_and(|o| o.ino == inode.ino);
         if !one_file {
-            check_dir_changes(&from.dir)?;
-            check_dir_changes(&to.dir)?;
+            self.check_dir_changes(&from.dir)?;
+            self.check_dir_changes(&to.dir)?;
             self.check_project_of(inode, &to.dir, || to.text())?;
         }
         if let (RenameMode::Exchange, Some(other)) = (mode, &change.other) {

@@ -225,6 +225,7 @@ impl Mount {
         change: impl FnOnce(&mut MapChange<'_, 'j>) -> Result<T>,
         also: &mut dyn FnMut(&mut DiskInode, &T),
     ) -> Result<T> {
+        self.check_map_changes(inode)?;
         let before = *inode.node().disk.i_block();
         let extents = inode.is_extent_mapped();
         // What may fail for the device fails before anything is changed, as far as it can.
@@ -358,6 +359,7 @@ impl Mount {
         lblk: Lblk,
         kind: &dyn Kind,
     ) -> Result<()> {
+        self.check_map_changes(inode)?;
         let lock = inode.map.lock();
         // While nothing has changed.
         edit.read(inode.location.block, &TableBlock)?;

@@ -153,7 +153,7 @@ fn pointers_with_clusters(blocks: usize) -> Image {
 }
 
 #[test]
-fn pointers_with_clusters_are_corrupt_and_are_not_written_to() {
+fn pointers_with_clusters_are_read_and_not_changed() {
     type Change = fn(&dioxide::File) -> Result<(), Error>;
     let changes: [(usize, Change); 2] = [
         (1, |file| file.write_at(&[1; 16384], 65536).map(drop)),
@@ -163,21 +163,64 @@ fn pointers_with_clusters_are_corrupt_and_are_not_written_to() {
         let image = pointers_with_clusters(blocks);
         let before = dumpe2fs(image.path());
         let fs = open(&image);
-        let file = OpenOptions::new().write(true).open(&fs, "/f");
-        let error = file.and_then(|file| change(&file));
-        let error = error.expect_err("its clusters are not written to");
-        assert_corrupt(&error, "inode", "bigalloc");
-        let error = fs
-            .remove_file("/f")
-            .expect_err("its clusters are not freed");
-        assert_corrupt(&error, "inode", "bigalloc");
-        drop(fs);
+        let file = OpenOptions::new().read(true).write(true).open(&fs, "/f");
+        let file = file.expect("Linux opens it");
+        let mut read = vec![0; blocks * 4096];
+        assert_eq!(file.read_at(&mut read, 0).expect("it is read"), read.len());
+        assert!(read.iter().all(|&byte| byte == 7));
+        let error = change(&file).expect_err("its map is not changed");
+        assert_only_read(&error);
+        assert_only_read(&file.set_len(0).expect_err("nor is it cut off"));
+        assert_eq!(file.len(), read.len() as u64);
+        drop(file);
+        let error = fs.remove_file("/f").expect_err("nor is it freed");
+        assert_only_read(&error);
+        fs.close().expect("nothing is wrong");
         let free = |text: &str| {
             let rows = text.lines().filter(|row| row.contains("Free blocks:"));
             rows.map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(free(&before), free(&dumpe2fs(image.path())));
     }
+}
+
+#[track_caller]
+fn assert_only_read(error: &Error) {
+    assert_eq!(error.errno(), libc::EUCLEAN, "{error}");
+    assert!(error.to_string().contains("bigalloc"), "{error}");
+}
+
+/// As e2fsck makes `/lost+found` anew.
+#[test]
+fn directory_of_pointers_with_clusters_is_read_and_not_changed() {
+    let image = Image::builder().size(64 << 20).block_size(4096);
+    let image = image.features("bigalloc,^orphan_file");
+    let image = image.args(&["-C", "16384"]).build();
+    debugfs(image.path(), &["rmdir lost+found"]);
+    let e2fsck = |how| {
+        let path = "/usr/sbin:/sbin:/usr/bin:/bin";
+        let mut e2fsck = std::process::Command::new("e2fsck");
+        let done = e2fsck.arg(how).arg(image.path()).env("PATH", path).output();
+        let said = done.expect("e2fsprogs is installed").stdout;
+        String::from_utf8(said).expect("text")
+    };
+    e2fsck("-fy");
+    assert!(debugfs_query(image.path(), "stat lost+found").contains("Flags: 0x0"));
+    let fs = open(&image);
+    fs.read_dir("/lost+found").expect("Linux lists it");
+    assert_eq!(fs.metadata("/lost+found").expect("it is there").nlink, 2);
+    let options = OpenOptions::new().write(true).create(true);
+    let error = options.open(&fs, "/lost+found/f").expect_err("no");
+    assert_only_read(&error);
+    assert_only_read(&fs.remove_dir("/lost+found").expect_err("no"));
+    assert_eq!(fs.damage().count, 0);
+    options.open(&fs, "/f").expect("others are changed");
+    fs.close().expect("nothing is wrong");
+    assert!(!dumpe2fs(image.path()).contains("FS Error count"));
+    // It does not like what it made.
+    let said = e2fsck("-fn");
+    assert_eq!(said.matches("? no").count(), 1, "{said}");
+    assert!(said.contains("Inode 11 on bigalloc"), "{said}");
 }
 
 #[test]

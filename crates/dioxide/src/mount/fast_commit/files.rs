@@ -170,7 +170,7 @@ impl Apply<'_> {
             known.same().is_some() && known.file_type == Some(FileType::Regular)
         });
         let found = are.filter_map(|ino| match self.going(ino) {
-            Err(error) if error.is_damage() => None,
+            Err(error) if error.is_damage() || matches!(error, Error::OnlyRead(_)) => None,
             found => Some(found),
         });
         found.collect()
@@ -178,6 +178,7 @@ impl Apply<'_> {
 
     fn going(&self, ino: Ino) -> Result<Gone> {
         let inode = self.mount.orphan(ino)?;
+        self.mount.check_map_changes(&inode)?;
         let ratio = u64::from(self.mount.sb.cluster_ratio());
         let clusters = clusters(&self.pieces_of(&inode)?, ratio);
         Ok((inode, clusters))
