@@ -107,7 +107,10 @@ impl Mount {
         if !self.can_cut(inode, size, access) {
             return None;
         }
-        let beside = beside_readers(self, inode, slot::current());
+        let beside = match beside_readers(self, inode, slot::current()) {
+            Ok(beside) => beside,
+            Err(endless) => return Some(Err(endless)),
+        };
         if !self.can_cut(inode, size, access) {
             return None;
         }

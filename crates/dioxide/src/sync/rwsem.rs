@@ -431,6 +431,12 @@ impl Rwsem {
         Beside { sem: self, raw }
     }
 
+    /// As [`Rwsem::beside_readers`], but gives up when others had it for so long.
+    pub(crate) fn beside_readers_within(&self, limit: Duration) -> Option<Beside<'_>> {
+        let raw = self.raw.try_write_for(limit)?;
+        Some(Beside { sem: self, raw })
+    }
+
     /// As [`Rwsem::beside_readers`], if nobody else has it.
     pub(crate) fn try_beside_readers(&self) -> Option<Beside<'_>> {
         let raw = self.raw.try_write()?;

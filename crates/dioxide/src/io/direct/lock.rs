@@ -46,11 +46,25 @@ pub(crate) fn lock<'a>(
 }
 
 /// Takes the lock beside readers. Blocks, and counts when it had to wait. The calling thread has no requests in flight on the inode.
-pub(crate) fn beside_readers<'a>(mount: &Mount, inode: &'a Inode, slot: Slot) -> Beside<'a> {
-    inode.rwsem.try_beside_readers().unwrap_or_else(|| {
-        mount.counters.add(slot, Count::LockWait);
-        inode.rwsem.beside_readers()
-    })
+///
+/// # Errors
+/// As [`lock`].
+pub(crate) fn beside_readers<'a>(
+    mount: &Mount,
+    inode: &'a Inode,
+    slot: Slot,
+) -> Result<Beside<'a>> {
+    let lock = &inode.rwsem;
+    if let Some(beside) = lock.try_beside_readers() {
+        return Ok(beside);
+    }
+    mount.counters.add(slot, Count::LockWait);
+    match mount.in_flight.has_own_requests() {
+        true => {
+            wait_with_requests_in_flight(mount, inode, |limit| lock.beside_readers_within(limit))
+        }
+        false => Ok(lock.beside_readers()),
+    }
 }
 
 /// Waits until no direct I/O on the inode is in flight, and counts when that had to wait. The lock is exclusive.
@@ -76,42 +90,44 @@ fn contended<'a>(
         return Err(Error::WouldBlock("the inode lock is taken"));
     }
     mount.counters.add(slot, Count::LockWait);
+    let lock = &inode.rwsem;
     if mount.in_flight.has_own_requests() {
-        return wait_with_requests_in_flight(mount, inode, mode, slot);
+        return wait_with_requests_in_flight(mount, inode, |limit| match mode {
+            LockMode::None => Some(Guard::None),
+            LockMode::Shared => lock.shared_within(slot, limit).map(Guard::Shared),
+            LockMode::Exclusive => lock.exclusive_within(limit).map(Guard::Exclusive),
+        });
     }
     let _standing = errand::stand(inode.in_flight.id());
     Ok(match mode {
         LockMode::None => Guard::None,
-        LockMode::Shared => Guard::Shared(inode.rwsem.shared(slot)),
-        LockMode::Exclusive => Guard::Exclusive(inode.rwsem.exclusive()),
+        LockMode::Shared => Guard::Shared(lock.shared(slot)),
+        LockMode::Exclusive => Guard::Exclusive(lock.exclusive()),
     })
 }
 
-/// How often a thread that has requests in flight, and waits for the lock of a file, looks whether who has the lock waits for it.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// When a thread that has requests in flight, and waits for the lock of a file, looks first whether who has the lock waits for it. From
+/// look to look it waits twice as long, up to the longest time: each look costs it its place among those who wait.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-fn wait_with_requests_in_flight<'a>(
+/// `take` waits for the lock for so long.
+fn wait_with_requests_in_flight<T>(
     mount: &Mount,
-    inode: &'a Inode,
-    mode: LockMode,
-    slot: Slot,
-) -> Result<Guard<'a>> {
-    let (lock, limit) = (&inode.rwsem, LOOK_EVERY);
+    inode: &Inode,
+    take: impl Fn(Duration) -> Option<T>,
+) -> Result<T> {
     let (in_flight, registry) = (&inode.in_flight, &mount.in_flight);
     let _noted = registry.note_lock(in_flight);
+    let mut limit = FIRST_LOOK;
     loop {
-        let guard = match mode {
-            LockMode::None => Some(Guard::None),
-            LockMode::Shared => lock.shared_within(slot, limit).map(Guard::Shared),
-            LockMode::Exclusive => lock.exclusive_within(limit).map(Guard::Exclusive),
-        };
-        match guard {
+        match take(limit) {
             Some(guard) => return Ok(guard),
             None if in_flight.is_being_drained() && in_flight.is_awaited_by_self(registry) => {
                 return Err(Endless::OwnQueue.into());
             }
             None if registry.waits_for_self(in_flight) => return Err(Endless::Circle.into()),
-            None => {}
+            None => limit = (2 * limit).min(LONGEST_WAIT),
         }
     }
 }

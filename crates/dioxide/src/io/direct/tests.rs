@@ -17,6 +17,7 @@ use std::io::IoSlice;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -416,6 +417,75 @@ fn request_for_the_lock_of_who_waits_for_the_own_queue_through_others_is_a_deadl
             cut.recv_timeout(SOON).expect("it goes on").expect("a size");
         }
     });
+}
+
+// A truncate that goes beside readers waited for a lock without a look at who had it.
+#[test]
+fn truncate_for_the_lock_of_who_waits_for_the_own_queue_through_others_is_a_deadlock_error() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, one, other) = (bed.fs.clone(), bed.open("/setuid"), bed.open("/data"));
+    read_often(&other);
+    in_time(move || {
+        let beside = other.inode.rwsem.beside_readers();
+        let truncate = {
+            let (fs, one, other) = (fs.clone(), one.clone(), other.clone());
+            start(move || {
+                let mut queue = queue_of(&fs);
+                queue.read(&one, 0, block(0), 1).expect("room");
+                queue.submit().expect("a working queue");
+                let cut = other.set_len(BLOCK as u64);
+                assert_eq!(reap_one(&mut queue).tag, 1);
+                cut
+            })
+        };
+        while fs.stats().lock_waits == 0 {
+            thread::yield_now();
+        }
+        let second = cuts_with_a_read_in_flight(&fs, &one, &other);
+        let alone = beside.exclusive();
+        let drained = other.inode.in_flight.drain(&other.mount.in_flight);
+        assert_eq!(drained, Ok(true));
+        drop(alone);
+        let cut = truncate.recv_timeout(SOON).expect("it goes on");
+        check_deadlock(cut.map(|()| 0));
+        let cut = second.recv_timeout(SOON).expect("it goes on");
+        cut.expect("a size");
+        other.set_len(BLOCK as u64).expect("nothing is in flight");
+    });
+}
+
+// It looked so often that it was never the next whom the lock was given.
+#[test]
+fn thread_with_requests_in_flight_gets_a_lock_that_others_take_in_turns() {
+    let bed = Bed::new(Policy::V56);
+    let (fs, one, other) = (bed.fs.clone(), bed.open("/data"), bed.open("/hole"));
+    let got_it = Arc::new(AtomicBool::new(false));
+    let others = [(); 2].map(|()| {
+        let (other, got_it) = (other.clone(), got_it.clone());
+        thread::spawn(move || {
+            while !got_it.load(Ordering::Relaxed) {
+                let _alone = other.inode.rwsem.exclusive();
+                thread::sleep(Duration::from_millis(30));
+            }
+        })
+    });
+    let truncated = {
+        let other = other.clone();
+        start(move || {
+            let mut queue = queue_of(&fs);
+            queue.read(&one, 0, block(0), 1).expect("room");
+            queue.submit().expect("a working queue");
+            thread::sleep(A_WHILE);
+            other.set_len(1).expect("a size");
+            assert_eq!(reap_one(&mut queue).tag, 1);
+        })
+    };
+    let ended = truncated.recv_timeout(SOON);
+    got_it.store(true, Ordering::Relaxed);
+    for other in others {
+        other.join().expect("no panic");
+    }
+    ended.expect("it gets its turn");
 }
 
 // A worker waits for a thread that waits for another queue of who waits for the worker.
