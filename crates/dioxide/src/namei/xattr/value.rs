@@ -12,7 +12,7 @@ use super::area::Room;
 use super::change::Work;
 use super::key::Key;
 use crate::alloc::{
-    BlockAllocator, Claim, Goal, InodeAllocator, InodeKind, NewInode, Request, Right,
+    BlockAllocator, Claim, Goal, InodeAllocator, InodeKind, NewInode, Request, Reservation, Right,
 };
 use crate::inode::Inode;
 use crate::map::Run;
@@ -270,14 +270,15 @@ impl Work<'_, '_> {
         // Its map may take a block too, and then the number is taken.
         const IN_INODE: usize = 4;
         let incompat = self.mount.sb.features().incompat;
-        if claims.len() > IN_INODE || !incompat.contains(Incompat::EXTENTS) {
-            drop(self.writer.blocks.reserve(1, Right::Map)?);
-        }
+        let may_take_one = claims.len() > IN_INODE || !incompat.contains(Incompat::EXTENTS);
+        let writer = self.writer;
+        let for_map = may_take_one.then(|| writer.blocks.reserve(1, Right::Map));
+        let for_map = for_map.transpose()?;
         let new = self
             .writer
             .inodes
             .allocate(self.handle, self.inode.ino, InodeKind::File)?;
-        self.fill_value(&new, value, claims)
+        self.fill_value(&new, value, claims, for_map)
             // The number is taken: this must not be committed.
             .map_err(|error| self.mount.fail(error))?;
         Ok(new.ino)
@@ -304,13 +305,21 @@ impl Work<'_, '_> {
         Ok(claims)
     }
 
-    fn fill_value(&mut self, new: &NewInode, value: &[u8], claims: Vec<Claim>) -> Result<()> {
+    /// `for_map` is kept from others until the map may take it.
+    fn fill_value(
+        &mut self,
+        new: &NewInode,
+        value: &[u8],
+        claims: Vec<Claim>,
+        for_map: Option<Reservation<'_>>,
+    ) -> Result<()> {
         let mount = self.mount;
         self.write_new_inode(new, mount.new_value_inode(self.inode, value))?;
         let inode = mount.inode(new.ino)?;
         let block_bytes = mount.sb.block_size() as usize;
         let mut rest = value.chunks(block_bytes);
         let mut lblk = 0;
+        drop(for_map);
         for claim in claims {
             let start = claim.run().start;
             let blocks = (claim.run().len * mount.sb.cluster_ratio()).min(rest.len() as u32);
