@@ -382,6 +382,17 @@ impl NameOp {
 }
 
 impl NameOp {
+    /// Each `fsync` that makes it durable: that of [`NameOp::sync`], and of a directory in which it changes names.
+    pub(crate) fn syncs(self) -> Vec<NameOp> {
+        let mut syncs = vec![self.sync()];
+        for sync in self.dirs().into_iter().map(NameOp::Fsync) {
+            if !syncs.contains(&sync) {
+                syncs.push(sync);
+            }
+        }
+        syncs
+    }
+
     /// The directories in which it changes names.
     fn dirs(self) -> Vec<&'static str> {
         match self {

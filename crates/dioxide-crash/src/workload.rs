@@ -427,6 +427,14 @@ fn sync_of(op: &Op) -> Op {
     }
 }
 
+/// All that do.
+fn syncs_of(op: &Op) -> Vec<Op> {
+    match op {
+        Op::Name(op) => op.syncs().into_iter().map(Op::Name).collect(),
+        _ => vec![sync_of(op)],
+    }
+}
+
 /// More extents than one transaction takes away, and one that lies in most groups. Of a file that is mapped by indirect
 /// blocks: blocks of which each has an indirect one of its own, up to those that are mapped by three levels of them.
 fn truncate(layout: Layout) -> Vec<Op> {
@@ -534,10 +542,10 @@ fn mixed(own: &[Op], data: &[Op], seed: u64) -> Vec<Op> {
         let is_own = random.below(4) > 0 && !own.is_empty();
         let list = if is_own { own } else { data };
         let op = list[random.below(list.len() as u64) as usize].clone();
-        let sync = sync_of(&op);
+        let syncs = syncs_of(&op);
         ops.push(op);
         match random.below(8) {
-            0 => ops.push(sync),
+            0 => ops.push(syncs[random.below(syncs.len() as u64) as usize].clone()),
             1 => ops.push(Op::Sync),
             2 => ops.push(Op::Trim),
             _ => {}
@@ -850,6 +858,29 @@ mod tests {
         let ops = |op| valid(Layout::K4, vec![Op::Name(op), write(3, 0, 10)]).len();
         assert_eq!(ops(NameOp::Rename("/f3", "/a/g", names::Over::Nothing)), 2);
         assert_eq!(ops(NameOp::Unlink("/f3")), 1);
+    }
+
+    #[test]
+    fn names_are_synced_by_themselves_and_by_each_directory() {
+        let mixes = (0..1000).map(|seed| Workload::NamesRandom { seed }.ops(Layout::K4));
+        let mixes: Vec<Vec<Op>> = mixes.collect::<Result<_, _>>().expect("it has names");
+        let is_synced = |op: NameOp, path| {
+            let pair = [op, NameOp::Fsync(path)].map(Op::Name);
+            mixes
+                .iter()
+                .any(|ops| ops.windows(2).any(|two| two == pair))
+        };
+        let rename = NameOp::Rename("/a/x", "/b/y", names::Over::Replace);
+        for (op, paths) in [
+            (NameOp::Create("/a/n"), &["/a/n", "/a"][..]),
+            (NameOp::Link("/a/x", "/b/x2"), &["/b/x2", "/b"]),
+            (NameOp::Unnamed("/b/u"), &["/b/u", "/b"]),
+            (rename, &["/b/y", "/a", "/b"]),
+        ] {
+            for &path in paths {
+                assert!(is_synced(op, path), "{op}, {path}");
+            }
+        }
     }
 
     #[test]
