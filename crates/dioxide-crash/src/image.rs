@@ -404,13 +404,15 @@ impl Layout {
 
     fn mke2fs(self, image: &Path, tree: &Path) -> Result<(), String> {
         let recipe = self.recipe();
+        // All in one: of several -E the last counts.
+        let extended = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+        let extended = format!("{extended},hash_seed={HASH_SEED}");
         let mut mke2fs = program("mke2fs")?;
         mke2fs
             .env("E2FSPROGS_FAKE_TIME", EPOCH.to_string())
             .args(["-q", "-F", "-t", "ext4", "-m", "0", "-N", "64", "-U", UUID])
             .args(["-b", &recipe.block_bytes.to_string()])
-            .args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
-            .args(["-E", &format!("hash_seed={HASH_SEED}")])
+            .args(["-E", &extended])
             .args(["-O", recipe.features]);
         if !matches!(self, Layout::NoJournal | Layout::External) {
             // A journal has at least 1024 blocks.
@@ -552,6 +554,7 @@ impl FromStr for Layout {
 #[cfg(test)]
 mod tests {
     use super::Layout;
+    use crate::content;
     use crate::names;
     use dioxide::block::record::states::{Cache, CowDevice};
     use dioxide::format::features::Incompat;
@@ -567,6 +570,23 @@ mod tests {
 
     fn has(fs: &Fs, path: &str, flag: InodeFlags) -> bool {
         fs.metadata(path).expect("it is there").flags & flag.0 != 0
+    }
+
+    #[test]
+    fn free_space_is_poison() {
+        for layout in [
+            Layout::K4,
+            Layout::K1,
+            Layout::Bigalloc,
+            Layout::External,
+            Layout::Own,
+            Layout::NoJournal,
+        ] {
+            let image = layout.make().expect("an image").image.to_vec();
+            let pages = image.chunks(4096);
+            let poison = pages.filter(|page| content::is_poisoned(&page[..512]));
+            assert!(poison.count() > image.len() / 4096 / 4, "{layout}");
+        }
     }
 
     #[test]
