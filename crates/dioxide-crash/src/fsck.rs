@@ -200,6 +200,17 @@ impl E2fsck {
         Ok(file)
     }
 
+    /// Repairs an image, whatever is wrong with it.
+    ///
+    /// # Errors
+    /// It cannot; what it printed.
+    pub fn mend(&self, image: &Snapshot) -> Result<Snapshot, String> {
+        let shown = Shown::new(image)?;
+        E2fsck::repair(&shown)?;
+        E2fsck::clean(&shown)?;
+        shown.read()
+    }
+
     fn clean(shown: &Shown) -> Result<(), String> {
         run(&mut shown.e2fsck("-fn")?).map(drop)
     }

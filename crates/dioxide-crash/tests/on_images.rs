@@ -1,21 +1,26 @@
 //! The explorer on dioxide, over images of every layout, with e2fsck and the kernel as oracles.
 
 use dioxide::MountOptions;
-use dioxide::block::record::states::Snapshot;
+use dioxide::block::record::states::{Cache, CowDevice, Options, Snapshot, States};
 use dioxide_crash::campaign::{Campaign, Selection};
+use dioxide_crash::content;
 use dioxide_crash::engine::Dioxide;
-use dioxide_crash::explore::{Check, Checks, Limits, Recover, Sample};
+use dioxide_crash::explore::{Check, Checks, Limits, Recover, Sample, image_of};
 use dioxide_crash::fault::Fault;
 use dioxide_crash::fsck::E2fsck;
 use dioxide_crash::image::Layout;
 use dioxide_crash::kernel::Kernel;
 use dioxide_crash::mutant::Mutant;
 use dioxide_crash::names;
+use dioxide_crash::op::{Durable, Op};
 use dioxide_crash::replay::Replay;
 use dioxide_crash::report::{Coverage, Report};
+use dioxide_crash::run::{Disk, Recorded, record};
+use dioxide_crash::target::Target;
 use dioxide_crash::workload::Workload;
 use dioxide_testkit::{have_root, soaks};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// The same each time, so that a change is judged by what it changes; in a soak another one each time.
 fn seed() -> u64 {
@@ -486,4 +491,116 @@ fn fsck_notices_a_damaged_image() {
     let damaged = Snapshot::new(&bytes);
     assert!(e2fsck.check(&damaged).is_err());
     assert!(e2fsck.recover(&damaged).is_err());
+}
+
+/// Appends, and writes into a hole and into unwritten blocks; of each some are synced.
+fn extending() -> Vec<Op> {
+    let write = |file, offset, len| Op::Write {
+        file,
+        offset,
+        len,
+        durable: Durable::No,
+    };
+    let append = |file, len| Op::Append {
+        file,
+        len,
+        durable: Durable::No,
+    };
+    vec![
+        append(2, 5000),
+        Op::Fsync { file: 2 },
+        append(2, 3000),
+        write(1, 8192, 8192),
+        Op::Fdatasync { file: 1 },
+        write(3, 16_384, 2048),
+        append(0, 4096),
+        Op::Fsync { file: 3 },
+        append(2, 9000),
+    ]
+}
+
+/// What files hold after each operation of such a workload.
+fn contents(recorded: &Recorded, before: Vec<Vec<u8>>) -> Vec<Vec<Vec<u8>>> {
+    let mut states = vec![before];
+    for (state, op) in (1..).zip(recorded.lanes[0].model.ops()) {
+        let mut files = states[states.len() - 1].clone();
+        let (file, offset, len) = match *op {
+            Op::Write {
+                file, offset, len, ..
+            } => (file, offset, len),
+            Op::Append { file, len, .. } => (file, files[file].len() as u64, len),
+            _ => (0, 0, 0),
+        };
+        let (start, end) = (offset as usize, (offset + len) as usize);
+        let bytes = &mut files[file];
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[start..end].copy_from_slice(&content::data(file, state, offset, len));
+        states.push(files);
+    }
+    states
+}
+
+/// The last state of a file that was synced at a time; 0 if none was.
+fn synced(recorded: &Recorded, file: usize, at: u64) -> usize {
+    let lane = &recorded.lanes[0];
+    let is_synced = |op: &Op| match *op {
+        Op::Fsync { file: it } | Op::Fdatasync { file: it } => it == file,
+        _ => *op == Op::Sync,
+    };
+    let ops = lane.model.ops().iter().zip(&lane.times);
+    let last = ops
+        .rev()
+        .position(|(op, times)| is_synced(op) && times.acknowledged <= at);
+    last.map_or(0, |behind| lane.times.len() - behind)
+}
+
+/// Without a journal a crash leaves metadata of different ages, which e2fsck mends. What was synced is there after that, and
+/// no file shows what free space held.
+#[test]
+fn writes_that_extend_without_a_journal_come_before_their_map() {
+    let start = Layout::NoJournal.make().expect("an image");
+    let e2fsck = E2fsck::find().expect("e2fsprogs");
+    let target = Dioxide::default();
+    let disk = Disk {
+        cache: Cache::Volatile,
+        fault: None,
+    };
+    let recorded = record(&target, &start, &[extending()], disk).expect("it runs");
+    let files = start.files.iter().enumerate();
+    let before = files.map(|(file, spec)| spec.contents(file)).collect();
+    let contents = contents(&recorded, before);
+    let times = &recorded.lanes[0].times;
+    let options = Options {
+        exhaustive: 3,
+        samples: 2,
+        torn: 1,
+        marks: times.iter().map(|op| op.acknowledged).collect(),
+        whole: recorded.whole.clone(),
+        ..Options::default()
+    };
+    let states = || States::new(&recorded.log, options.clone());
+    let step = states().count().div_ceil(60);
+    for state in states().step_by(step) {
+        let crashed = image_of(&recorded, &state).expect("listed from the same log");
+        let image = e2fsck.mend(&crashed).expect("it is repaired");
+        let device = CowDevice::new(&image, Cache::Volatile);
+        let mut session = target.open(Arc::new(device)).expect("it is clean");
+        let begun = times.iter().filter(|op| op.began < state.at).count();
+        for (file, known) in recorded.known.iter().enumerate() {
+            let seen = session.look(&known.name).expect("it is there").data;
+            let synced = synced(&recorded, file, state.at);
+            let size = contents[synced][file].len();
+            assert!(seen.len() >= size, "{state}: {}, {known:?}", seen.len());
+            for (sector, bytes) in seen.chunks(512).enumerate() {
+                let what = content::explain(bytes);
+                let about = format!("{state}: sector {sector} of {}: {what}", known.name);
+                assert!(!content::is_poisoned(bytes), "{about}");
+                let at = sector * 512..size.min(sector * 512 + bytes.len());
+                let is_of = |files: &Vec<Vec<u8>>| files[file][at.clone()] == bytes[..at.len()];
+                let mut later = contents[synced..=begun.max(synced)].iter();
+                assert!(at.is_empty() || later.any(is_of), "{about}");
+            }
+        }
+        session.close().expect("it is unmounted");
+    }
 }
