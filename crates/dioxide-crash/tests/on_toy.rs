@@ -87,7 +87,6 @@ fn toy_that_is_right_is_never_bad() {
     assert!(report.states > 10_000 && report.reopened > 0);
     // One state in 200 at least, each at several points.
     assert!((1..report.states / 50).contains(&report.interrupted));
-    assert!(report.cuts > report.interrupted);
 }
 
 fn is_caught(bug: Bug, fault: Option<Fault>) {
