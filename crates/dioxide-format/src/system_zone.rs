@@ -11,6 +11,7 @@
 use crate::group_desc::GroupDesc;
 use crate::superblock::SuperBlock;
 use crate::types::{Group, Pblk};
+use std::fmt;
 use std::ops::Range;
 
 /// The blocks of fixed metadata.
@@ -31,7 +32,7 @@ impl SystemZone {
         let mut ranges = runs(
             groups
                 .zip(descs)
-                .map(|(group, desc)| group_ranges(sb, group, desc)),
+                .map(|(group, desc)| desc.metadata_ranges(sb, group)),
         );
         ranges.extend(others);
         Self {
@@ -57,19 +58,78 @@ impl SystemZone {
     }
 }
 
+/// What the blocks of a group's fixed metadata hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FixedKind {
+    /// A copy of the superblock and of the descriptors.
+    Descriptors,
+    /// Which blocks are in use.
+    BlockBitmap,
+    /// Which inodes are in use.
+    InodeBitmap,
+    /// The inodes.
+    InodeTable,
+}
+
+impl FixedKind {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            FixedKind::Descriptors => "superblock and descriptors",
+            FixedKind::BlockBitmap => "block bitmap",
+            FixedKind::InodeBitmap => "inode bitmap",
+            FixedKind::InodeTable => "inode table",
+        }
+    }
+}
+
+/// Blocks of fixed metadata.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    /// The blocks.
+    pub blocks: Range<u64>,
+    /// What they hold.
+    pub kind: FixedKind,
+    /// The group that they belong to, wherever they lie.
+    pub group: Group,
+}
+
+impl Fixed {
+    /// The metadata of a group. Some may have no blocks.
+    pub fn of(sb: &SuperBlock, group: Group, desc: &GroupDesc) -> [Fixed; KINDS] {
+        let [descriptors, block_bitmap, inode_bitmap, inode_table] =
+            desc.metadata_ranges(sb, group);
+        [
+            (descriptors, FixedKind::Descriptors),
+            (block_bitmap, FixedKind::BlockBitmap),
+            (inode_bitmap, FixedKind::InodeBitmap),
+            (inode_table, FixedKind::InodeTable),
+        ]
+        .map(|(blocks, kind)| Fixed {
+            blocks,
+            kind,
+            group,
+        })
+    }
+}
+
+impl fmt::Display for Fixed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of group {}", self.kind.name(), self.group)
+    }
+}
+
+/// Sorts metadata by where it begins, without what has no blocks. Gives the neighbours that overlap:
+/// there are some if anything does.
+pub fn overlaps(all: &mut Vec<Fixed>) -> impl Iterator<Item = (&Fixed, &Fixed)> {
+    all.retain(|fixed| !fixed.blocks.is_empty());
+    all.sort_unstable_by_key(|fixed| fixed.blocks.start);
+    let pairs = all.iter().zip(all.iter().skip(1));
+    pairs.filter(|(a, b)| b.blocks.start < a.blocks.end)
+}
+
 /// Kinds of metadata that every group has.
 const KINDS: usize = 4;
-
-/// The metadata that belongs to a group, wherever it lies, by kind.
-fn group_ranges(sb: &SuperBlock, group: Group, desc: &GroupDesc) -> [Range<u64>; KINDS] {
-    let kinds = [
-        (sb.group_first_block(group), sb.base_meta_blocks(group)),
-        (desc.block_bitmap(), 1),
-        (desc.inode_bitmap(), 1),
-        (desc.inode_table(), sb.inode_table_blocks()),
-    ];
-    kinds.map(|(start, len)| start.0..start.0.saturating_add(u64::from(len)))
-}
 
 /// Joins each group's ranges to those of the group before, kind by kind: with `flex_bg` they mostly
 /// touch, and what is to be sorted shrinks by the size of a flex group.

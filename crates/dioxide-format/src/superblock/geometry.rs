@@ -152,13 +152,22 @@ impl SuperBlock {
     }
 
     /// Blocks among which a group's bitmaps and inode table must lie: with `flex_bg` the whole file
-    /// system, without it the group.
+    /// system, without it the group; behind the superblock and its descriptors.
     pub fn group_metadata_range(&self, group: Group) -> std::ops::Range<u64> {
         if self.has_incompat(Incompat::FLEX_BG) {
-            return self.first_data_block().0..self.blocks_count();
+            return self.descriptors_end()..self.blocks_count();
         }
         let first = self.group_first_block(group).0;
-        first..first + u64::from(self.blocks_in_group(group))
+        first.max(self.descriptors_end())..first + u64::from(self.blocks_in_group(group))
+    }
+
+    /// Where the descriptors behind the superblock end, without the blocks that are kept for more.
+    fn descriptors_end(&self) -> u64 {
+        let table = match self.has_meta_bg() {
+            true => self.first_meta_bg().max(1),
+            false => self.descriptor_blocks(),
+        };
+        self.superblock_block(Group(0)).0 + 1 + u64::from(table)
     }
 
     /// The group that holds a block, if the block belongs to the file system.

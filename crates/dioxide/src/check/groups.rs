@@ -5,6 +5,7 @@ use super::finding::{At, Code};
 use super::layout::Kind;
 use dioxide_format::features::Incompat;
 use dioxide_format::group_desc::{BLOCK_UNINIT, GroupChecksum, GroupDesc, INODE_UNINIT};
+use dioxide_format::system_zone::{Fixed, FixedKind, overlaps};
 use dioxide_format::types::Group;
 use std::ops::Range;
 
@@ -26,21 +27,6 @@ pub(super) struct GroupState {
     pub(super) summed: bool,
 }
 
-/// Blocks of fixed metadata.
-#[derive(Clone, Debug)]
-pub(super) struct Fixed {
-    pub(super) blocks: Range<u64>,
-    pub(super) kind: &'static str,
-    group: Group,
-}
-
-const KINDS: [&str; 4] = [
-    "superblock and descriptors",
-    "block bitmap",
-    "inode bitmap",
-    "inode table",
-];
-
 impl Groups {
     pub(super) fn get(&self, group: Group) -> Option<&GroupState> {
         self.all.get(group.0 as usize)
@@ -54,12 +40,6 @@ impl Groups {
         self.fixed
             .get(before)
             .filter(|fixed| fixed.blocks.start < blocks.end)
-    }
-}
-
-impl std::fmt::Display for Fixed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of group {}", self.kind, self.group)
     }
 }
 
@@ -115,9 +95,6 @@ impl Checker<'_> {
         }
         if let Err(error) = counting.validate(&self.sb, group) {
             self.find(Code::DescriptorInvalid, place, error.to_string());
-        } else if !usable {
-            let what = "a bitmap or the inode table is where the superblock is";
-            self.find(Code::DescriptorInvalid, place, what);
         }
         self.groups.all.push(GroupState {
             desc,
@@ -127,13 +104,11 @@ impl Checker<'_> {
         });
     }
 
-    /// Whether bitmaps and inode table are inside the file system, and not zero.
+    /// Whether bitmaps and inode table are inside the file system, and not where the superblock is.
     pub(super) fn is_usable(&self, desc: &GroupDesc, group: Group) -> bool {
         let range = self.sb.group_metadata_range(group);
-        let first = self.sb.first_data_block().0;
         let places = &desc.metadata_ranges(&self.sb, group)[1..];
-        let inside =
-            |at: &Range<u64>| at.start > first && at.start >= range.start && at.end <= range.end;
+        let inside = |at: &Range<u64>| at.start >= range.start && at.end <= range.end;
         places.iter().all(inside)
     }
 
@@ -143,44 +118,29 @@ impl Checker<'_> {
         let end = self.sb.blocks_count();
         for (number, state) in (0..).zip(&self.groups.all) {
             let group = Group(number);
-            let ranges = state.desc.metadata_ranges(&self.sb, group);
             let known = if state.usable { 4 } else { 1 };
-            for (blocks, kind) in ranges.into_iter().zip(KINDS).take(known) {
-                let blocks = blocks.start.max(first)..blocks.end.min(end);
-                if !blocks.is_empty() {
-                    fixed.push(Fixed {
-                        blocks,
-                        kind,
-                        group,
-                    });
-                }
-            }
+            let parts = Fixed::of(&self.sb, group, &state.desc).into_iter();
+            fixed.extend(parts.take(known).map(|part| Fixed {
+                blocks: part.blocks.start.max(first)..part.blocks.end.min(end),
+                ..part
+            }));
         }
-        fixed.sort_unstable_by_key(|fixed| fixed.blocks.start);
-        self.report_overlaps(&fixed);
+        for (a, b) in overlaps(&mut fixed) {
+            let place = At::group(b.group).in_block(b.blocks.start);
+            self.find(Code::MetadataConflict, place, format!("{b} overlaps {a}"));
+        }
         for part in &fixed {
             self.claims.fix(part.blocks.clone());
             let kind = match part.kind {
-                "superblock and descriptors" => Kind::Descriptors,
-                "inode table" => Kind::InodeTable,
-                _ => Kind::Bitmap,
+                FixedKind::Descriptors => Kind::Descriptors,
+                FixedKind::InodeTable => Kind::InodeTable,
+                FixedKind::BlockBitmap | FixedKind::InodeBitmap => Kind::Bitmap,
             };
             self.layout.paint(kind, part.blocks.clone());
         }
         self.groups.fixed = fixed;
         if let Ok(Some(block)) = self.sb.mmp_block() {
             self.claims.fix(block.0..block.0.saturating_add(1));
-        }
-    }
-
-    fn report_overlaps(&mut self, fixed: &[Fixed]) {
-        for pair in fixed.windows(2) {
-            let [a, b] = pair else { continue };
-            if a.blocks.end > b.blocks.start {
-                let text = format!("{b} overlaps {a}");
-                let place = At::group(b.group).in_block(b.blocks.start);
-                self.find(Code::MetadataConflict, place, text);
-            }
         }
     }
 }

@@ -144,7 +144,7 @@ pub fn journal_state(
     let fs = FileSystem::of(&checker.sb, &**checker.source.device());
     let kind = |block: u64| {
         let fixed = checker.groups.fixed_at(&(block..block.saturating_add(1)));
-        fixed.map(|fixed| fixed.kind)
+        fixed.map(|fixed| fixed.kind.name())
     };
     let marked = checker.sb.needs_recovery();
     Look::at(&log, fs, &kind)?.state(ino.map_or(0, |ino| ino.0), Some(marked), list)

@@ -13,9 +13,8 @@ use super::groups::Counts;
 use crate::inode::Inode;
 use crate::map::{self, MapKind};
 use crate::{Error, Place, Result};
-use dioxide_format::group_desc::GroupDesc;
 use dioxide_format::superblock::SuperBlock;
-use dioxide_format::system_zone::SystemZone;
+use dioxide_format::system_zone::{Fixed, SystemZone, overlaps};
 use dioxide_format::types::{Group, Ino, Lblk, Pblk};
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,41 +42,45 @@ impl Zones {
     }
 }
 
-/// The ranges that belong to a group, wherever they lie.
-fn group_ranges(sb: &SuperBlock, group: Group, desc: &GroupDesc) -> [Range<u64>; 4] {
-    [
-        (sb.group_first_block(group), sb.base_meta_blocks(group)),
-        (desc.block_bitmap(), 1),
-        (desc.inode_bitmap(), 1),
-        (desc.inode_table(), sb.inode_table_blocks()),
-    ]
-    .map(|(start, len)| start.0..start.0.saturating_add(u64::from(len)))
-}
-
 fn zone_of(sb: &SuperBlock, ranges: Vec<Range<u64>>) -> SystemZone {
     SystemZone::new(sb, [], ranges)
 }
 
+/// Blocks that are the metadata of two kinds or groups.
+fn conflict((a, b): (&Fixed, &Fixed)) -> Error {
+    Error::Corrupt {
+        structure: "group descriptor",
+        place: Place {
+            block: Some(b.blocks.start),
+            ..Place::group(b.group)
+        },
+        what: format!("{b} overlaps {a}"),
+    }
+}
+
 impl Mount {
     /// Reads and checks the first [`KNOWN_GROUPS`] descriptors. If those are all, remembers what they
-    /// occupy, and what they count as free. Returns the damaged groups' errors, the first few of them.
+    /// occupy, and what they count as free. Returns the damaged groups' errors and what overlaps, the
+    /// first few of each.
     pub(super) fn learn_groups(&mut self) -> Vec<Error> {
         const FEW: usize = 4;
         let groups = self.sb.group_count();
         let mut errors = Vec::new();
-        let mut ranges = Vec::new();
+        let mut fixed = Vec::new();
         let mut counts = Counts::default();
         for group in (0..groups.min(KNOWN_GROUPS)).map(Group) {
             match self.group_desc(group) {
                 Ok(desc) => {
                     counts.add(&self.sb, &desc);
-                    ranges.extend(group_ranges(&self.sb, group, &desc));
+                    fixed.extend(Fixed::of(&self.sb, group, &desc));
                 }
                 Err(error) if errors.len() < FEW => errors.push(error),
                 Err(_) => {}
             }
         }
+        errors.extend(overlaps(&mut fixed).take(FEW).map(conflict));
         if groups <= KNOWN_GROUPS {
+            let ranges = fixed.into_iter().map(|fixed| fixed.blocks).collect();
             self.zones.fixed = Some(Arc::new(zone_of(&self.sb, ranges)));
             self.counts = errors.is_empty().then_some(counts);
         }
@@ -115,15 +118,21 @@ impl Mount {
         let size = self.window_groups();
         let first = window.saturating_mul(size);
         let end = first.saturating_add(size).min(self.sb.group_count());
-        let mut ranges = Vec::new();
+        let mut fixed = Vec::new();
         for group in (first..end).map(Group) {
             match self.group_desc(group) {
-                Ok(desc) => ranges.extend(group_ranges(&self.sb, group, &desc)),
+                Ok(desc) => fixed.extend(Fixed::of(&self.sb, group, &desc)),
                 // Salvage: what cannot be written cannot do harm.
                 Err(_) if self.read_only.is_some() => {}
                 Err(error) => return Err(error),
             }
         }
+        if let Some(pair) = overlaps(&mut fixed).next()
+            && self.read_only.is_none()
+        {
+            return Err(conflict(pair));
+        }
+        let ranges = fixed.into_iter().map(|fixed| fixed.blocks).collect();
         Ok(zone_of(&self.sb, ranges))
     }
 

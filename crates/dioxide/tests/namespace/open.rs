@@ -130,6 +130,42 @@ fn journal_that_is_no_journal_opens_read_only() {
     assert!(read_only_reason(&image).contains("journal"));
 }
 
+/// Whatever is damaged by what they overlap: files, the journal, descriptors.
+#[test]
+fn metadata_of_groups_that_overlaps_opens_read_only() {
+    let ext3 = Image::builder().fs_type("ext3").size(20 << 20);
+    let ext3 = ext3.block_size(1024).build();
+    for (request, what) in [
+        (
+            "set_bg 1 inode_table 8260",
+            "inode table of group 1 overlaps superblock and descriptors of group 1",
+        ),
+        (
+            "set_bg 2 inode_bitmap 16400",
+            "inode bitmap of group 2 overlaps inode table of group 2",
+        ),
+        ("set_bg 0 block_bitmap 2", "bg_block_bitmap"),
+    ] {
+        let image = ext3.copy();
+        debugfs(image.path(), &[request]);
+        let before = std::fs::read(image.path()).expect("the image");
+        let fs = open(&image).expect("it opens");
+        let why = fs.read_only().expect("it is read-only");
+        assert!(why.contains(what), "{why}");
+        // The root is in group 0, whose inodes cannot be read either then.
+        let expected = if what.contains("overlaps") {
+            libc::EROFS
+        } else {
+            libc::EUCLEAN
+        };
+        let error = fs.create_dir("/new", &NewFile::new(0o755));
+        let error = error.expect_err("nothing is written");
+        assert_eq!(error.errno(), expected, "{error}");
+        drop(fs);
+        assert!(std::fs::read(image.path()).expect("the image") == before);
+    }
+}
+
 /// Of what an image is opened read-only, a resize refuses all that it would hand on.
 fn resize_refuses(image: &Image, field: &str) {
     let options = dioxide::resize::ResizeOptions::default();
