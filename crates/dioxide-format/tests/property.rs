@@ -182,7 +182,7 @@ proptest! {
         let mut bytes = valid_superblock().encode();
         bytes[bit / 8] ^= 1 << (bit % 8);
         let sb = SuperBlock::parse(&bytes).unwrap();
-        // Without the bit that says there are checksums, or its revision, none is looked at.
+        // Without the bit that says there are checksums, none is looked at.
         let csum_gone = !sb.features().metadata_csum();
         prop_assert!(csum_gone || sb.verify_checksum().is_err());
     }

@@ -120,15 +120,22 @@ impl SuperBlock {
         }
     }
 
-    /// The feature sets. Revision 0 has none.
+    /// The feature sets. As Linux and libext2fs have it, they count in revision 0 too.
     pub fn features(&self) -> Features {
-        if self.disk.s_rev_level == 0 {
-            return Features::default();
-        }
         Features {
             compat: Compat(self.disk.s_feature_compat),
             incompat: Incompat(self.disk.s_feature_incompat),
             ro_compat: RoCompat(self.disk.s_feature_ro_compat),
+        }
+    }
+
+    /// Makes revision 0 what it has to be before a feature is set: revision 1, with the fields that
+    /// count from then on.
+    pub fn make_dynamic(&mut self) {
+        if self.disk.s_rev_level == 0 {
+            self.disk.s_rev_level = 1;
+            self.disk.s_first_ino = 11;
+            self.disk.s_inode_size = 128;
         }
     }
 

@@ -87,6 +87,7 @@ fn adjust_descriptors(sb: &SuperBlock, new: &mut SuperBlock) -> Result<()> {
     let (features, kept) = (sb.features(), u32::from(sb.reserved_gdt_blocks()));
     let (had, needs) = (sb.descriptor_blocks(), new.descriptor_blocks());
     let disk = new.disk_mut();
+    disk.s_rev_level = sb.disk().s_rev_level;
     disk.s_feature_incompat = features.incompat.bits();
     disk.s_feature_compat = features.compat.bits();
     disk.s_first_meta_bg = sb.first_meta_bg();
@@ -106,6 +107,8 @@ fn adjust_descriptors(sb: &SuperBlock, new: &mut SuperBlock) -> Result<()> {
         match left {
             Some(left) => disk.s_reserved_gdt_blocks = left.min(sb.block_size() / 4) as u16,
             None => {
+                new.make_dynamic();
+                let disk = new.disk_mut();
                 disk.s_feature_incompat |= Incompat::META_BG.bits();
                 disk.s_feature_compat &= !Compat::RESIZE_INODE.bits();
                 disk.s_first_meta_bg = had + kept;

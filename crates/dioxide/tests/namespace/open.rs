@@ -166,6 +166,40 @@ fn metadata_of_groups_that_overlaps_opens_read_only() {
     }
 }
 
+/// As libext2fs and Linux have it: `tune2fs -j` leaves revision 0 as it is.
+#[test]
+fn features_count_whatever_the_revision() {
+    let old = Image::builder().fs_type("ext3").size(8 << 20);
+    let old = old.block_size(1024).inode_size(128);
+    let old = old.args(&["-O", "none,has_journal"]).build();
+    let tree = ["mkdir /dir", "symlink /dir/link target"];
+    debugfs(old.path(), &[&tree[..], &["ssv rev_level 0"]].concat());
+
+    let unknown = old.copy();
+    debugfs(unknown.path(), &["feature FEATURE_I31"]);
+    let error = open(&unknown).expect_err("it is refused");
+    assert!(matches!(error, Error::Unsupported(_)), "{error}");
+
+    let block = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(block.path(), [7; 1024]).expect("its content");
+    let log = format!("jw -b 5000 {}", block.path().display());
+    debugfs(old.path(), &["jo", &log, "jc"]);
+    let fs = open(&old).expect("it opens");
+    assert_eq!(fs.superblock().disk().s_rev_level, 0);
+    fs.close().expect("a clean end");
+    let bytes = std::fs::read(old.path()).expect("the image");
+    assert!(bytes[5000 << 10..][..1024] == [7; 1024], "it is replayed");
+    e2fsck_clean(old.path());
+}
+
+#[test]
+fn superblock_whose_revision_is_damaged_is_refused_by_its_checksum() {
+    let image = small("");
+    poke(&image, 1024 + 0x4C, &[0]);
+    let error = open(&image).expect_err("it is refused");
+    assert!(matches!(error, Error::Checksum { .. }), "{error}");
+}
+
 /// Of what an image is opened read-only, a resize refuses all that it would hand on.
 fn resize_refuses(image: &Image, field: &str) {
     let options = dioxide::resize::ResizeOptions::default();

@@ -1,8 +1,8 @@
 //! Larger.
 
 use super::{M, geometry, image, kernel_reads, resize2fs, set_len};
-use dioxide::Error;
 use dioxide::resize::{ResizeOptions, resize};
+use dioxide::{Error, Fs, MountOptions};
 use dioxide_testkit::e2fsck_clean;
 
 /// Options of `mke2fs`, block size, and sizes before and after in MiB.
@@ -81,6 +81,22 @@ fn growth_beyond_the_blocks_kept_or_with_clusters_is_clean() {
         resize(image.path(), Some((after + after / 3) * M), &options).expect("it grows again");
         e2fsck_clean(image.path());
     }
+}
+
+/// Meta groups are a feature, and it has none before.
+#[test]
+fn growth_of_revision_0_beyond_the_blocks_kept_is_clean() {
+    let before = super::builder(16 * M, 1024).fs_type("ext2");
+    let image = super::filled(before.args(&["-r", "0", "-O", "none"]));
+    let options = ResizeOptions::default();
+    resize(image.path(), Some(400 * M), &options).expect("it grows");
+    e2fsck_clean(image.path());
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let disk = fs.superblock().disk().clone();
+    assert_eq!(
+        (disk.s_rev_level, disk.s_first_ino, disk.s_inode_size),
+        (1, 11, 128)
+    );
 }
 
 #[test]
