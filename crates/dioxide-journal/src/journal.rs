@@ -240,6 +240,15 @@ impl Journal {
         Journal::new(cache, Some(ring), max, options)
     }
 
+    /// Whether a log can be written, by its superblock: what [`Journal::open`] finds out too late for who
+    /// opens read-write.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub fn judge(superblock: &JournalSuperBlock) -> Result<()> {
+        ring::judge(superblock)
+    }
+
     /// For a file system without a journal: [`Journal::flush`] and every commit write changed blocks
     /// home, ordered data first, and not atomically.
     ///

@@ -324,8 +324,8 @@ fn not_fit(what: &str) -> Error {
     }
 }
 
-/// Adds the features that are needed to write. The log is empty, so nothing in it has another form.
-fn add_features(superblock: &mut JournalSuperBlock, options: &JournalOptions) -> Result<()> {
+/// Whether a log can be written, by its superblock.
+pub(super) fn judge(superblock: &JournalSuperBlock) -> Result<()> {
     if superblock.h_blocktype != 4 {
         let what = "a journal with a superblock of version 1, for writing";
         return Err(Error::Unsupported(what.into()));
@@ -341,6 +341,12 @@ fn add_features(superblock: &mut JournalSuperBlock, options: &JournalOptions) ->
         let what = format!("journal features {unknown:#x}");
         return Err(Error::Unsupported(what));
     }
+    Ok(())
+}
+
+/// Adds the features that are needed to write. The log is empty, so nothing in it has another form.
+fn add_features(superblock: &mut JournalSuperBlock, options: &JournalOptions) -> Result<()> {
+    judge(superblock)?;
     superblock.s_feature_incompat |= JournalIncompat::REVOKE.bits();
     if !options.replays_fast_commits {
         superblock.forget_fast_commits();

@@ -33,6 +33,7 @@ use dioxide_format::mmp::{Mmp, MmpState};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
+use dioxide_journal::journal::Journal;
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -336,6 +337,9 @@ impl Mount {
             self.warn(format!(
                 "the journal was aborted by an error (s_errno is {errno}): run e2fsck"
             ));
+        }
+        if let Err(error) = Journal::judge(&superblock) {
+            self.restrict(Error::from(error).to_string());
         }
         Ok(superblock.is_empty())
     }
