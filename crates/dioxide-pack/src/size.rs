@@ -88,7 +88,7 @@ impl Layout {
             ea_inode: features.incompat.contains(Incompat::EA_INODE),
             huge_file: features.ro_compat.contains(RoCompat::HUGE_FILE),
             dir_nlink: features.ro_compat.contains(RoCompat::DIR_NLINK),
-            hash_version: HashVersion::from_disk(sb.def_hash_version(), sb.hash_is_unsigned())
+            hash_version: HashVersion::from_disk(sb.root_hash_version(), sb.hash_is_unsigned())
                 .unwrap_or(HashVersion::HalfMd4),
             hash_seed: sb.hash_seed(),
         }

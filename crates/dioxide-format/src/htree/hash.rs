@@ -21,7 +21,7 @@ pub enum HashVersion {
 }
 
 impl HashVersion {
-    /// From the version that an index root stores. `unsigned` is
+    /// From the version that an index root stores, which is never an unsigned one (3 to 5). `unsigned` is
     /// `SuperBlock::hash_is_unsigned`; it turns the signed versions into their unsigned variants.
     ///
     /// # Errors
@@ -32,15 +32,22 @@ impl HashVersion {
             (0, false) => Self::Legacy,
             (1, false) => Self::HalfMd4,
             (2, false) => Self::Tea,
-            (0, true) | (3, _) => Self::LegacyUnsigned,
-            (1, true) | (4, _) => Self::HalfMd4Unsigned,
-            (2, true) | (5, _) => Self::TeaUnsigned,
+            (0, true) => Self::LegacyUnsigned,
+            (1, true) => Self::HalfMd4Unsigned,
+            (2, true) => Self::TeaUnsigned,
             (6, _) => {
                 return Err(Error::UnsupportedFeature {
                     feature: "siphash directory hash (encrypt with casefold)".to_owned(),
                 });
             }
-            _ => return Err(corrupt("htree root", "hash_version", version, "0 to 6")),
+            _ => {
+                return Err(corrupt(
+                    "htree root",
+                    "hash_version",
+                    version,
+                    "0 to 2, or 6",
+                ));
+            }
         })
     }
 

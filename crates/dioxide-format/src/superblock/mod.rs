@@ -285,6 +285,15 @@ impl SuperBlock {
         self.disk.s_def_hash_version
     }
 
+    /// Hash version that the roots of new indexed directories store: of the unsigned ones (3 to 5) the
+    /// signed one, as whether names are unsigned stands in the superblock alone.
+    pub fn root_hash_version(&self) -> u8 {
+        match self.disk.s_def_hash_version {
+            version @ 3..=5 => version - 3,
+            version => version,
+        }
+    }
+
     /// Whether directory hashes take names as unsigned bytes.
     pub fn hash_is_unsigned(&self) -> bool {
         self.disk.s_flags & FLAG_UNSIGNED_HASH != 0

@@ -565,6 +565,12 @@ const PLAIN: &[Case] = &[
     ("index levels", Code::HtreeRoot, Agrees, |s| {
         s.edit_block(s.blocks("big")[0], |b| b[0x1E] = 3)
     }),
+    (
+        "hash that roots do not have",
+        Code::HtreeRoot,
+        Agrees,
+        |s| s.edit_block(s.blocks("big")[0], |b| b[0x1C] = 4),
+    ),
     ("index out of order", Code::HtreeNode, Agrees, |s| {
         s.edit_block(s.blocks("big")[0], |block| {
             let hash = get32(block, 0x28);

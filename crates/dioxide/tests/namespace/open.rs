@@ -200,6 +200,23 @@ fn superblock_whose_revision_is_damaged_is_refused_by_its_checksum() {
     assert!(matches!(error, Error::Checksum { .. }), "{error}");
 }
 
+/// The superblock may name the unsigned hashes, a root may not.
+#[test]
+fn roots_of_indexes_hold_no_unsigned_hash() {
+    let image = small("");
+    debugfs(image.path(), &["ssv def_hash_version HASHALG_4"]);
+    let fs = open(&image).expect("it opens");
+    for n in 0..60 {
+        let path = format!("/dir/{n:040}");
+        fs.create_dir(path, &NewFile::new(0o755)).expect("room");
+    }
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+    assert_eq!(open(&image).expect("it opens").read_only(), None);
+    let fs = open(&image).expect("it opens");
+    fs.metadata(format!("/dir/{:040}", 59)).expect("its name");
+}
+
 /// Of what an image is opened read-only, a resize refuses all that it would hand on.
 fn resize_refuses(image: &Image, field: &str) {
     let options = dioxide::resize::ResizeOptions::default();

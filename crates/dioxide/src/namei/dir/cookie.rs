@@ -86,7 +86,7 @@ impl Mount {
     /// The hash that new indexes use, if it is one that is known.
     pub(in crate::namei) fn default_hash(&self) -> Option<HashVersion> {
         let unsigned = self.sb.hash_is_unsigned();
-        HashVersion::from_disk(self.sb.def_hash_version(), unsigned).ok()
+        HashVersion::from_disk(self.sb.root_hash_version(), unsigned).ok()
     }
 
     fn list_dots(

@@ -109,7 +109,7 @@ pub(super) fn make_index(
     let low = Lblk(blocks.count + made.add(Role::Leaf, halves.low));
     let high = Lblk(blocks.count + made.add(Role::Leaf, halves.high));
     let entries = vec![entry(0, low), entry(halves.boundary, high)];
-    let version = blocks.mount.sb.def_hash_version();
+    let version = blocks.mount.sb.root_hash_version();
     let root = DxRoot::new(dot.ino, dotdot.ino, version, format, entries);
     let mut bytes = vec![0; format.block_size as usize];
     root.encode_into(&mut bytes).map_err(damage)?;
