@@ -106,7 +106,8 @@ impl Checker<'_> {
 
     fn map_run(&mut self, ino: Ino, run: Run, tally: &mut Tally) -> bool {
         let ratio = u64::from(self.sb.cluster_ratio());
-        if ratio > 1 && run.pblk % ratio != run.lblk % ratio {
+        // Bad blocks are where they are.
+        if ino != Ino::BAD_BLOCKS && ratio > 1 && run.pblk % ratio != run.lblk % ratio {
             let text = format!(
                 "block {} of the file is not at its place in its cluster",
                 run.lblk

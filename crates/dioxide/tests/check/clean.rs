@@ -80,6 +80,17 @@ fn check_of_image_that_e2fsprogs_filled_finds_nothing() {
     }
 }
 
+/// They lie where the device has them, whatever the clusters.
+#[test]
+fn list_of_bad_blocks_with_clusters_is_clean() {
+    let list = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(list.path(), "5000\n5001\n5003\n6001\n").expect("its content");
+    let image = Image::builder().size(16 << 20).block_size(1024);
+    let image = image.features("bigalloc").args(&["-C", "4096", "-l"]);
+    let image = image.args(&[list.path().to_str().expect("a name")]).build();
+    assert_clean("bad blocks", image.path());
+}
+
 /// debugfs waits for other hosts.
 #[test]
 fn check_of_image_with_mmp_that_e2fsprogs_filled_finds_nothing() {
