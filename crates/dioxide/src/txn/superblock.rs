@@ -109,28 +109,14 @@ impl ByUse {
             return Ok(());
         }
         change(mount, edit, &mut |sb| {
+            sb.make_dynamic();
             let disk = sb.disk_mut();
-            make_dynamic(disk);
             match self {
                 ByUse::LargeFile => disk.s_feature_ro_compat |= RoCompat::LARGE_FILE.bits(),
                 ByUse::ExtAttr => disk.s_feature_compat |= Compat::EXT_ATTR.bits(),
             }
         })
     }
-}
-
-/// Gives a superblock of revision 0 what features need, as Linux does: revision 1, and the fields that it reads from then on. What
-/// lay in the words of the features meant nothing.
-fn make_dynamic(disk: &mut SuperBlockDisk) {
-    if disk.s_rev_level > 0 {
-        return;
-    }
-    disk.s_rev_level = 1;
-    disk.s_first_ino = 11;
-    disk.s_inode_size = 128;
-    disk.s_feature_compat = 0;
-    disk.s_feature_incompat = 0;
-    disk.s_feature_ro_compat = 0;
 }
 
 /// Changes the superblock on the device and flushes. No transaction may be open, and the log must
