@@ -24,7 +24,10 @@ pub use mount::{LoopDevice, Mount};
 pub use pattern::{check_pattern, check_zero, fill_pattern, pattern};
 pub use tools::{Extent, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, leaf_extents};
 
+use std::num::NonZero;
 use std::ops::RangeInclusive;
+use std::sync::Mutex;
+use std::thread;
 
 /// Whether tests take as long as they like, and look at everything: `make soak`.
 pub fn soaks() -> bool {
@@ -48,6 +51,22 @@ pub fn seeds(usual: u64) -> RangeInclusive<u64> {
         None if soak == "1" => 1..=20 * usual,
         None => 1..=number(&soak),
     }
+}
+
+/// Calls `test` with each case, on as many threads as there are processors: for a long test of cases that have nothing to do
+/// with each other, behind which the other processors would have nothing to do.
+///
+/// # Panics
+/// If a call did, once all others have ended.
+pub fn each_case<T>(cases: impl IntoIterator<Item = T, IntoIter: Send>, test: impl Fn(T) + Sync) {
+    let cases = Mutex::new(cases.into_iter());
+    let next = || cases.lock().expect("no panic with it").next();
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| std::iter::from_fn(next).for_each(&test));
+        }
+    });
 }
 
 /// Whether this process may attach loop devices and mount.

@@ -4,7 +4,7 @@ use crate::support::scratch;
 use dioxide::{Fs, MountOptions};
 use dioxide_pack::size::{Layout, need};
 use dioxide_pack::{Entry, Filter, Kind, Tree, source};
-use dioxide_testkit::{Image, ImageBuilder, need_root, pattern};
+use dioxide_testkit::{Image, ImageBuilder, each_case, need_root, pattern};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -195,7 +195,7 @@ fn model_of_random_trees_is_never_below_the_kernel_and_close_to_it() {
             .args(&["-N", "16000"])
             .features("inline_data"),
     ));
-    for (what, builder) in kinds {
+    each_case(kinds, |(what, builder)| {
         let dir = scratch();
         random_tree(dir.path(), 7);
         large_directories(dir.path(), 7, &[80, 100, 150, 300, 700, 2000]);
@@ -216,7 +216,7 @@ fn model_of_random_trees_is_never_below_the_kernel_and_close_to_it() {
         });
         let slack = if what == "inline data" { 40 } else { 8 };
         check(what, &folder(dir.path()), &full, &empty, slack);
-    }
+    });
 }
 
 fn xattrs(root: &Path) {

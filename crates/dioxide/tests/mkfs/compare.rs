@@ -2,7 +2,7 @@
 //! most options every byte is.
 
 use super::{EPOCH, HASH_SEED, UUID, dir, from_words};
-use dioxide_testkit::{dumpe2fs, e2fsck_clean};
+use dioxide_testkit::{dumpe2fs, e2fsck_clean, each_case};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -230,7 +230,7 @@ fn layout_of_odd_sizes_is_that_of_mke2fs() {
 #[test]
 fn layout_of_large_file_systems_is_that_of_mke2fs() {
     // Inodes keep what was in them before a journal's extents moved out to a block.
-    for (size, words) in [
+    let cases = [
         (5 * G, "-t ext4"),
         (100 * G, "-t ext4"),
         (10 * G, "-t ext4 -O bigalloc -C 1048576"),
@@ -240,9 +240,8 @@ fn layout_of_large_file_systems_is_that_of_mke2fs() {
         (300 * G, "-t ext4 -G 512"),
         (1024 * G, "-t ext4"),
         (1024 * G, "-t ext4 -b 1024"),
-    ] {
-        same(Layout, size, words);
-    }
+    ];
+    each_case(cases, |(size, words)| same(Layout, size, words));
 }
 
 #[test]

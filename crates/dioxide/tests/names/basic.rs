@@ -4,7 +4,7 @@ use dioxide::{
     Error, FallocateMode, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
     SetAttributes, Special, Timestamp, XattrMode,
 };
-use dioxide_testkit::{Image, debugfs, e2fsck_clean};
+use dioxide_testkit::{Image, debugfs, e2fsck_clean, each_case};
 
 fn image() -> Image {
     Image::builder().size(64 << 20).build()
@@ -433,7 +433,7 @@ fn many_names_grow_a_directory_and_leave_it() {
 #[test]
 fn links_are_counted_up_to_what_an_inode_can_have() {
     const MOST: u32 = 65_000;
-    for features in ["dir_nlink", "^dir_nlink"] {
+    each_case(["dir_nlink", "^dir_nlink"], |features| {
         let image = Image::builder().size(128 << 20).block_size(1024);
         let image = image.features(features).args(&["-N", "66000"]).build();
         on_image(&image, |fs| {
@@ -464,5 +464,5 @@ fn links_are_counted_up_to_what_an_inode_can_have() {
                 _ => assert_eq!(make(0).expect_err("too many").errno(), libc::EMLINK),
             }
         });
-    }
+    });
 }
