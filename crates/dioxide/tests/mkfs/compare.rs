@@ -231,6 +231,9 @@ fn layout_of_odd_sizes_is_that_of_mke2fs() {
 fn layout_of_large_file_systems_is_that_of_mke2fs() {
     // Inodes keep what was in them before a journal's extents moved out to a block.
     let cases = [
+        // The longest first.
+        (1024 * G, "-t ext4 -b 1024"),
+        (1024 * G, "-t ext4"),
         (5 * G, "-t ext4"),
         (100 * G, "-t ext4"),
         (10 * G, "-t ext4 -O bigalloc -C 1048576"),
@@ -238,8 +241,6 @@ fn layout_of_large_file_systems_is_that_of_mke2fs() {
         (130 * G, "-t ext4 -O ^flex_bg"),
         (200 * G, "-t ext4 -O bigalloc"),
         (300 * G, "-t ext4 -G 512"),
-        (1024 * G, "-t ext4"),
-        (1024 * G, "-t ext4 -b 1024"),
     ];
     each_case(cases, |(size, words)| same(Layout, size, words));
 }
