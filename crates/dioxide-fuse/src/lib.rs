@@ -30,6 +30,7 @@ mod error;
 mod inherited;
 mod mount;
 mod options;
+mod patience;
 pub mod sandbox;
 pub mod server;
 pub mod stats;

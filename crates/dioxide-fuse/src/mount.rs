@@ -6,6 +6,7 @@
 mod report;
 mod table;
 
+use crate::patience::{WRITING_PATIENCE, within};
 use crate::server::{Server, ServerOptions};
 use crate::stats::{IMAGE_XATTR, OFFSET_XATTR};
 use crate::transport::{self, ConnectOptions, Pages, Transport};
@@ -28,10 +29,6 @@ use table::{Mounted, mounted};
 
 /// How long a mount that is to end waits for files that others have open, and who waits for a server's end.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// How long a mount that is to end, and a sync of its root, wait for the kernel to write what it has of open files. A program that goes
-/// on and on at the end of its file could keep it busy for ever. Of what is not written yet it keeps little for a FUSE server.
-pub(crate) const WRITING_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long who waits for a server's end does so where nothing tells whether others have its file system mounted.
 const UNTOLD_PATIENCE: Duration = Duration::from_secs(10);
@@ -256,19 +253,6 @@ fn write_open_files(server: Arc<Server>, pages: Pages) -> io::Result<()> {
         let what = "it had not written all that it has of open files";
         io::Error::new(error.kind(), format!("{what}: {error}"))
     })
-}
-
-/// Does what may hang, in a thread of its own, and waits so long for it.
-pub(crate) fn within<T: Send + 'static>(
-    patience: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let (tell, told) = channel();
-    let thread = std::thread::Builder::new().name("sync".into());
-    thread.spawn(move || {
-        let _ = tell.send(work());
-    })?;
-    told.recv_timeout(patience).map_err(io::Error::other)
 }
 
 /// Ends a mount that this process serves.

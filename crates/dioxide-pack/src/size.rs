@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use dioxide::Xattr;
 use dioxide::format::features::{Compat, Incompat, RoCompat};
 use dioxide::format::htree::HashVersion;
+use dioxide::format::inode::LINK_MAX;
 use dioxide::format::superblock::SuperBlock;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -98,7 +99,7 @@ impl Layout {
     fn most_subdirs(&self) -> u32 {
         match self.dir_nlink && self.dir_index {
             true => u32::MAX,
-            false => LINK_MAX - 2,
+            false => u32::from(LINK_MAX) - 2,
         }
     }
 
@@ -165,7 +166,7 @@ pub fn need(entries: &[Entry], layout: &Layout) -> Result<Need> {
             Kind::HardLink(target) => {
                 let links = links.entry(target).or_insert(1);
                 *links += 1;
-                if *links > LINK_MAX {
+                if *links > LINK_MAX.into() {
                     let why = format!("too many links: a file has {LINK_MAX} at most");
                     return Err(Error::refused(&entry.path, why));
                 }
@@ -186,9 +187,6 @@ pub fn need(entries: &[Entry], layout: &Layout) -> Result<Need> {
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// Its size, and the least number of its blocks.
 const LOST_AND_FOUND_BYTES: u64 = 16 << 10;
-
-/// Links that a file can have.
-const LINK_MAX: u32 = 65000;
 
 /// Inline data has an entry of its own among the attributes.
 const INLINE_ENTRY_BYTES: u64 = 20;

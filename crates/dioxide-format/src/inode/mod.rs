@@ -27,6 +27,9 @@ pub const USUAL_SIZE: usize = 256;
 const USUAL_TAIL: usize = USUAL_SIZE - InodeDisk::SIZE;
 /// Bytes of an inode without extra fields.
 pub const GOOD_OLD_SIZE: usize = 128;
+
+/// Most links that an inode counts. A directory with more says 1, with `dir_nlink`.
+pub const LINK_MAX: u16 = 65000;
 const CHECKSUM_LO: std::ops::Range<usize> = 0x7C..0x7E;
 const CHECKSUM_HI: std::ops::Range<usize> = 0x82..0x84;
 

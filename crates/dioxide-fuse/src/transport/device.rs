@@ -9,7 +9,7 @@ mod mount;
 use super::wire::abi::{self, opcode};
 use super::wire::{self, Agreed, Asker, Head, Init, Interrupts, Inval, Offer, PAYLOAD_BYTES};
 use super::{ConnectOptions, Thread};
-use crate::mount::{WRITING_PATIENCE, within};
+use crate::patience::{WRITING_PATIENCE, within};
 use crate::server::Server;
 use crate::{Errno, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

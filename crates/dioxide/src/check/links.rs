@@ -5,11 +5,8 @@ use super::Checker;
 use super::finding::{At, Code, Pass};
 use super::inodes::{EA_INODE, HIDDEN, InodeInfo, ORPHAN};
 use dioxide_format::features::RoCompat;
-use dioxide_format::inode::FileType;
+use dioxide_format::inode::{FileType, LINK_MAX};
 use dioxide_format::types::{Group, Ino};
-
-/// Most links of a directory that are counted; with more it has link count 1.
-const LINK_MAX: u32 = 65000;
 
 /// A directory and how it hangs in the tree; 0 for what is not known.
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +168,7 @@ impl Checker<'_> {
         let once = self.sb.features().ro_compat.contains(RoCompat::DIR_NLINK)
             && info.kind == FileType::Directory.dirent_code()
             && info.links == 1;
-        if once && info.found > LINK_MAX {
+        if once && info.found > u32::from(LINK_MAX) {
             return;
         }
         let text = format!("i_links_count is {}, {} were found", info.links, info.found);

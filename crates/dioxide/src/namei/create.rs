@@ -25,7 +25,7 @@ use crate::{Error, Place, Result};
 use dioxide_format::features::{Incompat, RoCompat};
 use dioxide_format::inline_data;
 use dioxide_format::inode::{
-    DeviceNumber, FileType, GOOD_OLD_SIZE, Inode as DiskInode, InodeFlags, Timestamp,
+    DeviceNumber, FileType, GOOD_OLD_SIZE, Inode as DiskInode, InodeFlags, LINK_MAX, Timestamp,
 };
 use dioxide_format::types::{Ino, Lblk};
 use dioxide_journal::journal::Handle;
@@ -33,8 +33,6 @@ use dioxide_journal::{Edit, Kind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Most links of a file.
-pub(super) const LINK_MAX: u16 = 65000;
 /// What the fields beyond the first 128 bytes take.
 const EXTRA_ISIZE: u16 = 32;
 /// Longest target of a symlink that `i_block` holds, with the zero that ends it.

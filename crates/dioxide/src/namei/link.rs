@@ -1,6 +1,6 @@
 //! Another name for a file.
 
-use super::create::{LINK_MAX, check_new_name};
+use super::create::check_new_name;
 use super::dir::block::Room;
 use super::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use crate::inode::Inode;
@@ -10,7 +10,7 @@ use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
 use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{Error, FileType, Result};
-use dioxide_format::inode::InodeFlags;
+use dioxide_format::inode::{InodeFlags, LINK_MAX};
 use dioxide_journal::journal::Handle;
 use std::sync::Arc;
 

@@ -6,12 +6,9 @@ use crate::Result;
 use crate::inode::Inode;
 use crate::namei::edit::NewEntry;
 use dioxide_format::features::RoCompat;
-use dioxide_format::inode::FileType;
+use dioxide_format::inode::{FileType, LINK_MAX};
 use dioxide_format::types::Ino;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Most links of a directory; more are said as 1.
-const DIR_LINK_MAX: i64 = 65000;
 
 /// How many links each file has at the end.
 #[derive(Debug, Default)]
@@ -133,7 +130,7 @@ fn final_count(apply: &Apply<'_>, ino: Ino, names: i64, subdirs: i64) -> Result<
         (true, false) if names == 0 => before + subdirs,
         _ => return Err(wrong(ino, "a directory gets a second name")),
     };
-    let is_many = known.is_dir() && count >= DIR_LINK_MAX;
+    let is_many = known.is_dir() && count >= i64::from(LINK_MAX);
     let may_be_many = apply
         .mount
         .sb
