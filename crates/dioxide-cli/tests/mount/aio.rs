@@ -11,6 +11,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// `struct iocb` of a read and `struct io_event`, in words of 64 bits.
@@ -102,10 +103,20 @@ fn reads_that_have_pages_written_leave_them_a_way_however_few_are_under_way() {
         // it to.
         let beside = ["a", "b"].map(open);
         stop(&bed);
-        for (direct, _) in &beside {
-            context.read(direct, 0);
-        }
-        bed.signal(Signal::CONT);
+        std::thread::scope(|scope| {
+            let (submitted, are_submitted) = channel::<()>();
+            let (context, beside) = (&context, &beside);
+            scope.spawn(move || {
+                for (direct, _) in beside {
+                    context.read(direct, 0);
+                }
+                drop(submitted);
+            });
+            // Where the kernel has begun to write the pages by itself there is no room for another, and its submitter waits for a server
+            // that is stopped.
+            let _ = are_submitted.recv_timeout(Duration::from_secs(1));
+            bed.signal(Signal::CONT);
+        });
         for _ in &beside {
             let read = context.wait();
             assert!([Some(0), Some(4096)].contains(&read), "{options}: {read:?}");
