@@ -146,7 +146,8 @@ struct Cow {
 #[derive(Clone, Debug)]
 struct Pages {
     base: Snapshot,
-    own: Vec<Option<Box<Page>>>,
+    /// Shared with snapshots that were taken of it.
+    own: Vec<Option<Arc<Page>>>,
 }
 
 impl CowDevice {
@@ -178,7 +179,7 @@ impl CowDevice {
         let mut snapshot = pages.base.clone();
         for (index, page) in pages.own.iter().enumerate() {
             if let Some(page) = page {
-                Arc::make_mut(&mut snapshot.pages)[index] = Arc::new(**page);
+                Arc::make_mut(&mut snapshot.pages)[index] = page.clone();
             }
         }
         snapshot
@@ -206,7 +207,7 @@ impl Pages {
 
     fn page_mut(&mut self, index: usize) -> &mut Page {
         let base = &self.base.pages[index];
-        self.own[index].get_or_insert_with(|| Box::new(**base))
+        Arc::make_mut(self.own[index].get_or_insert_with(|| Arc::new(**base)))
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) {
