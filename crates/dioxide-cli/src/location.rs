@@ -248,7 +248,7 @@ impl Location {
                 let done =
                     rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
                 match done {
-                    Err(Errno::PERM | Errno::INVAL | Errno::OVERFLOW) => Ok(false),
+                    Err(Errno::PERM | Errno::ACCESS | Errno::INVAL | Errno::OVERFLOW) => Ok(false),
                     done => done
                         .map(|()| true)
                         .map_err(|errno| Failure::host(self, &errno.into())),

@@ -338,19 +338,18 @@ impl Explorer<'_> {
 
 /// A recovery is cut at no more states.
 const CUTS: u64 = 16;
+/// Of them, those that are the first of a phase, which hardly ever have a part of what was under way.
+const CUTS_OF_FIRSTS: u64 = 12;
 
-/// The states at which a recovery is cut: the first after each flush and each forced write, so that none of its phases is left
+/// The states at which a recovery is cut: the first after each flush and each forced write, so that of few phases none is left
 /// out; of the rest as [`Limits::states`] says.
 fn cuts(log: &Log, options: Options) -> impl Iterator<Item = State> {
     let seed = options.seed;
     let mut counts = [0; 3];
     ranked(log, options.clone()).for_each(|(_, rank)| counts[rank] += 1);
     let [firsts, in_order, others] = counts;
-    let of_firsts = firsts.min(CUTS);
-    let [of_order, of_others] = match CUTS - of_firsts {
-        0 => [0, 0],
-        rest => shares(rest, in_order, others),
-    };
+    let of_firsts = firsts.min(CUTS_OF_FIRSTS);
+    let [of_order, of_others] = shares(CUTS - of_firsts, in_order, others);
     let mut even = [
         Even::new(of_firsts, firsts, seed),
         Even::new(of_order, in_order, seed),
@@ -690,7 +689,7 @@ mod tests {
 
     #[test]
     fn recovery_is_cut_in_each_of_its_phases() {
-        let all = (1..=40).flat_map(|runs| {
+        let all = (1..=40).chain([120]).flat_map(|runs| {
             [Durability::Cached, Durability::ForceUnitAccess].map(|forced| (runs, forced))
         });
         for (runs, forced) in all {
@@ -707,8 +706,18 @@ mod tests {
             let chosen: Vec<State> = cuts(&log, options).collect();
             let at = |state: &State| ends.partition_point(|&end| end < state.at);
             let cut: HashSet<usize> = chosen.iter().map(at).collect();
-            assert_eq!(cut, (0..=ends.len()).collect(), "{runs}, {forced:?}");
+            let phases = ends.len() + 1;
+            match phases as u64 <= CUTS_OF_FIRSTS {
+                true => assert_eq!(cut, (0..phases).collect(), "{runs}, {forced:?}"),
+                false => assert!(cut.len() as u64 >= CUTS_OF_FIRSTS, "{runs}, {forced:?}"),
+            }
             assert!(chosen.len() as u64 <= CUTS);
+            // What is under way is there in part.
+            let in_parts = |state: &State| !state.parts.is_empty();
+            assert!(
+                runs < 8 || chosen.iter().any(in_parts),
+                "{runs}, {forced:?}"
+            );
             // Of fewer, what is there may be as before or after the first flush.
             let in_the_first = |state: &State| at(state) == 0 && !state.parts.is_empty();
             assert!(runs < 8 || chosen.iter().any(in_the_first), "{runs}");

@@ -2,7 +2,7 @@
 //! `max_background` says.
 #![allow(unsafe_code)]
 
-use crate::bed::{Bed, transports};
+use crate::bed::{Bed, SOON, transports};
 use crate::need_fuse;
 use dioxide::Buf;
 use dioxide_testkit::Image;
@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `struct iocb` of a read and `struct io_event`, in words of 64 bits.
 type Iocb = [u64; 8];
@@ -65,7 +65,9 @@ fn stop(bed: &Bed) {
         let status = fs::read_to_string(task.path().join("status"));
         status.is_ok_and(|status| status.contains("State:\tT"))
     };
+    let until = Instant::now() + SOON;
     while !fs::read_dir(&tasks).unwrap().flatten().all(stopped) {
+        assert!(Instant::now() < until, "it does not stop");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 
 /// After this the server is killed, so that whoever waits for it gets an error.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// What is to come comes by then, beside other tests too.
+pub const SOON: Duration = Duration::from_secs(20);
 
 /// Returns from the calling test, with a line that says so, where nothing can be mounted.
 #[macro_export]
@@ -119,6 +121,26 @@ pub fn run(command: &mut Command) -> String {
     stdout
 }
 
+/// Unmounts.
+#[track_caller]
+pub fn umount(dir: &Path) {
+    let done = patiently(dioxide().arg("umount").arg(dir));
+    assert!(done.status.success(), "{done:?}");
+}
+
+/// What an unmount comes to. A child that another test is about to start has our files open until it is.
+pub fn patiently(umount: &mut Command) -> Output {
+    for tries in 0.. {
+        let output = umount.output().expect("the command is there");
+        let is_busy = String::from_utf8_lossy(&output.stderr).contains("busy");
+        if !is_busy || tries == 50 {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    unreachable!("it was given up")
+}
+
 pub fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("UTF-8")
 }
@@ -196,7 +218,7 @@ impl Bed {
         run(limited("mount")
             .args(["-i", "-o", "remount"])
             .arg(self.root()));
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + SOON;
         // The server is told a moment later.
         while asked(self.root())["known_files"] != 0 {
             assert!(Instant::now() < until, "the kernel still has files");
@@ -222,15 +244,7 @@ impl Bed {
     /// Unmounts, waits for the server, and checks the image.
     #[track_caller]
     pub fn finish(self) -> Image {
-        // A child that another test is about to start has our files open until it is.
-        let umount = || dioxide().arg("umount").arg(self.root()).output();
-        let busy = |output: &Output| output.stderr.ends_with(b"busy (os error 16)\n");
-        for _ in 0..50 {
-            if !umount().is_ok_and(|output| busy(&output)) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let _ = patiently(dioxide().arg("umount").arg(self.root()));
         assert!(!is_mounted(self.root()), "it stays mounted");
         self.ended(true)
     }
@@ -294,7 +308,7 @@ fn serve(image: &Path, dir: &Path, options: &str) -> Result<Child, ExitStatus> {
 }
 
 fn wait(server: &mut Child) -> ExitStatus {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + SOON;
     loop {
         if let Some(status) = server.try_wait().expect("a child") {
             return status;

@@ -1,7 +1,7 @@
 //! File handles, by which NFS servers name files.
 #![allow(unsafe_code)]
 
-use crate::bed::{Bed, transports};
+use crate::bed::{Bed, SOON, transports};
 use crate::need_fuse;
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// `struct file_handle`, with room for what it holds.
 #[repr(C)]
@@ -87,7 +87,7 @@ fn file_handle_names_its_file_for_ever_and_no_other() {
         // It gets the number.
         fs::write(bed.at("d/other"), "other").unwrap();
         // A child that another test is about to start has it open until it is.
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + SOON;
         let stale = loop {
             match open(bed.root(), &gone) {
                 Err(error) => break error,

@@ -1,6 +1,6 @@
 //! Images that were damaged on purpose, mounted: whatever they say, the server neither dies nor hangs.
 
-use crate::bed::{Bed, dioxide};
+use crate::bed::{Bed, dioxide, patiently};
 use crate::need_fuse;
 use dioxide_testkit::{Image, one_in, pattern};
 use std::fs::{self, File};
@@ -116,7 +116,7 @@ fn server_of_a_damaged_image_neither_dies_nor_hangs() {
         };
         served += 1;
         use_all(bed.root(), 0, &mut 400);
-        let umount = dioxide().arg("umount").arg(bed.root()).output().unwrap();
+        let umount = patiently(dioxide().arg("umount").arg(bed.root()));
         assert!(umount.status.success(), "seed {seed}: {umount:?}");
         let ended = bed.status();
         assert!(ended.code().is_some(), "seed {seed}: {ended}");

@@ -1,6 +1,8 @@
 //! What each option of the mount does, as programs see it.
 
-use crate::bed::{Bed, Point, RINGS, Rings, dioxide, is_mounted, limited, run, text, transports};
+use crate::bed::{
+    Bed, Point, RINGS, Rings, SOON, dioxide, is_mounted, limited, run, text, transports, umount,
+};
 use crate::need_fuse;
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, debugfs, e2fsck_clean, pattern};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -24,10 +26,6 @@ fn mount(image: &Path, dir: &Point, options: &str) -> String {
     assert!(output.status.success(), "{options}: {said}");
     assert!(is_mounted(dir.path()));
     said
-}
-
-fn umount(dir: &Point) {
-    run(dioxide().arg("umount").arg(dir.path()));
 }
 
 /// What the image takes of its host, in bytes.
@@ -62,14 +60,12 @@ fn given_back(bed: &Bed, patience: Duration, step: impl Fn()) -> u64 {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
 #[test]
 fn discard_gives_freed_blocks_back_and_nodiscard_keeps_them() {
     need_fuse!();
     for (options, gives) in [("discard", true), ("nodiscard", false)] {
         let bed = Bed::new(options);
-        let patience = if gives { PATIENCE } else { PATIENCE / 40 };
+        let patience = if gives { SOON } else { SOON / 40 };
         let given = given_back(&bed, patience, || {});
         assert_eq!(given >= 30 * M, gives, "{options}: {given} bytes");
         bed.finish();
@@ -80,7 +76,7 @@ fn discard_gives_freed_blocks_back_and_nodiscard_keeps_them() {
 fn fitrim_of_the_mount_gives_back_what_is_free() {
     need_fuse!();
     let bed = Bed::new("nodiscard");
-    let given = given_back(&bed, PATIENCE, || {
+    let given = given_back(&bed, SOON, || {
         let said = run(limited("fstrim").arg("-v").arg(bed.root()));
         assert!(said.contains("bytes) trimmed"), "{said}");
     });
@@ -105,7 +101,7 @@ fn mount_that_finds_too_few_descriptors_says_so() {
             let expected = if is_there { Some(0) } else { Some(2) };
             assert_eq!(output.status.code(), expected, "{limit}: {output:?}");
             if is_there {
-                umount(&dir);
+                umount(dir.path());
                 mounted += 1;
             }
         }
@@ -127,7 +123,7 @@ fn image_within_an_image_is_mounted_by_its_place() {
     let dir = Point::new();
     mount(outer.path(), &dir, "img_offset=1M");
     fs::write(dir.path().join("f"), pattern(1, 0, 100_000)).unwrap();
-    umount(&dir);
+    umount(dir.path());
     let bytes = fs::read(outer.path()).unwrap();
     let around = [
         &bytes[..M as usize],
@@ -148,7 +144,7 @@ fn backup_superblock_shows_what_the_first_does_not() {
     let dir = Point::new();
     mount(image.path(), &dir, "rw");
     fs::write(dir.path().join("f"), "x").unwrap();
-    umount(&dir);
+    umount(dir.path());
     let file = OpenOptions::new().write(true).open(image.path()).unwrap();
     file.write_all_at(&[0; 1024], 1024).unwrap();
     let mut command = dioxide();
@@ -158,7 +154,7 @@ fn backup_superblock_shows_what_the_first_does_not() {
     assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"x");
     let refused = fs::write(dir.path().join("g"), "y").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    umount(&dir);
+    umount(dir.path());
 }
 
 #[test]
@@ -179,18 +175,18 @@ fn journal_is_left_alone_by_noload_and_read_by_ro() {
             !dir.path().join("f").exists(),
             "{options} has read the journal"
         );
-        umount(&dir);
+        umount(dir.path());
     }
     mount(image.path(), &dir, "ro");
     assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"synced");
-    umount(&dir);
+    umount(dir.path());
     assert!(
         fs::read(image.path()).unwrap() == before,
         "something was written"
     );
     mount(image.path(), &dir, "rw");
     assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"synced");
-    umount(&dir);
+    umount(dir.path());
     e2fsck_clean(image.path());
 }
 
@@ -223,7 +219,7 @@ fn device_that_cannot_be_written_is_mounted_read_only_and_said_so() {
     assert!(said.contains("read-only"), "{said}");
     let refused = fs::write(dir.path().join("f"), "x").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    umount(&dir);
+    umount(dir.path());
 }
 
 /// What decides about locks decides nothing about what is read.
@@ -442,7 +438,7 @@ fn image_without_its_journal_is_mounted_read_only() {
     );
     let error = File::create(dir.path().join("f")).expect_err("nothing is written");
     assert_eq!(error.raw_os_error(), Some(libc::EROFS));
-    umount(&dir);
+    umount(dir.path());
 }
 
 /// Room that is kept for root is kept from names and attributes of others too, and room for maps from all content.
@@ -616,9 +612,10 @@ fn space_of_a_removed_file_is_told_at_once() {
     assert!(free_bytes(bed.root()) < before - 31 * M);
     fs::remove_file(bed.at("f")).unwrap();
     // The kernel forgets the file a moment later.
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + SOON;
     while free_bytes(bed.root()) < before - M {
         assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(10));
     }
     bed.finish();
 }
@@ -732,7 +729,7 @@ fn partitions_of_one_image_are_mounted_side_by_side() {
     for dir in &dirs {
         fs::write(dir.path().join("f"), pattern(1, 0, 100_000)).unwrap();
     }
-    dirs.iter().for_each(umount);
+    dirs.iter().for_each(|dir| umount(dir.path()));
     for (part, at) in parts.iter().zip([M, 17 * M]) {
         let bytes = fs::read(whole.path()).unwrap();
         let bytes = &bytes[at as usize..][..16 * M as usize];

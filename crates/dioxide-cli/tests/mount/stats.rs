@@ -1,6 +1,6 @@
 //! What a mount counts, and what it takes.
 
-use crate::bed::{Bed, asked, dioxide, run, text};
+use crate::bed::{Bed, asked, dioxide, run, text, umount};
 use crate::need_fuse;
 use dioxide_testkit::Image;
 use serde_json::Value;
@@ -77,7 +77,7 @@ fn stats_file_is_there_from_the_beginning_and_has_the_end() {
     };
     assert!(told()["requests"]["mkdir"].is_null());
     fs::create_dir(dir.join("d")).unwrap();
-    run(dioxide().arg("umount").arg(&dir));
+    umount(&dir);
     assert_eq!(told()["requests"]["mkdir"]["count"], 1);
     let left: Vec<_> = fs::read_dir(home.path()).unwrap().collect();
     assert_eq!(left.len(), 2, "{left:?}");
@@ -118,7 +118,7 @@ fn stats_file_replaces_regular_files_that_nobody_uses() {
     run(dioxide()
         .args(["mount", "--stats"])
         .args([&*link, image.path(), &dir]));
-    run(dioxide().arg("umount").arg(&dir));
+    umount(&dir);
     assert!(link.is_symlink());
     let json = fs::read(&told).unwrap();
     assert!(serde_json::from_slice::<Value>(&json).is_ok());
@@ -150,7 +150,7 @@ fn damage_that_a_mount_passes_over_is_told() {
     File::open(home.path()).unwrap().sync_all().unwrap();
     let told = asked(home.path());
     let words = run(dioxide().arg("stats").arg(home.path()));
-    run(dioxide().arg("umount").arg(home.path()));
+    umount(home.path());
     let first = told["damage"]["passed_over"][0]
         .as_str()
         .unwrap_or_default();

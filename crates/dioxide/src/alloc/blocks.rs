@@ -133,6 +133,11 @@ impl BlockAllocator {
         self.space.reserve(count, right)
     }
 
+    /// What [`Reservation::keep`] kept.
+    pub(crate) fn reserved(&self, left: u64) -> Reservation<'_> {
+        self.space.reserved(left)
+    }
+
     /// Gives back what is kept for a stream that ends: at the last close, or when its inode goes.
     pub(crate) fn close_stream(&self, stream: Stream) {
         if let Some(state) = self.streams.remove(stream) {

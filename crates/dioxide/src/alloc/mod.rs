@@ -22,14 +22,7 @@
 //! lock, before the metadata buffer (which `Edit` takes inside). Locks of streams and of the list of
 //! pending runs are leaves.
 
-#![cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        unused_imports,
-        reason = "making inodes, and reserving blocks for that, is for names"
-    )
-)]
+#![cfg_attr(not(test), expect(unused_imports, reason = "some are for the tests"))]
 
 mod blocks;
 mod claim;

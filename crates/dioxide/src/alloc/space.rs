@@ -104,6 +104,11 @@ impl Space {
         Ok(Reservation { space: self, left })
     }
 
+    /// What [`Reservation::keep`] kept.
+    pub(super) fn reserved(&self, left: u64) -> Reservation<'_> {
+        Reservation { space: self, left }
+    }
+
     /// The error of who asks for more than there is.
     fn shortage(&self, asked: u64, right: Right) -> Error {
         let all = self.available.load(Relaxed);
@@ -168,6 +173,11 @@ impl Reservation<'_> {
     pub(super) fn spend(&mut self, count: u64) {
         assert!(count <= self.left, "more was taken than reserved");
         self.left -= count;
+    }
+
+    /// Ends it without giving back what is left: [`Space::reserved`] takes that up again.
+    pub(crate) fn keep(mut self) -> u64 {
+        std::mem::take(&mut self.left)
     }
 
     /// Whether it is of that file system.

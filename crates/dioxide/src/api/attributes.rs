@@ -333,7 +333,7 @@ impl Mount {
             Some(_) => self.access_list_len(inode)?,
             None => None,
         };
-        let lists = list.map_or(0, |len| self.xattr_credits(inode, len));
+        let lists = list.map_or(Ok(0), |len| self.xattr_credits(inode, len))?;
         let mut handle = writer.begin(lists + INODE_CREDITS)?;
         let mut target = inode.node().disk.clone();
         apply(&mut target, set, self.now());

@@ -116,7 +116,7 @@ impl Mount {
         }
         let changed = self.with_space(writer, || {
             let len = value.map_or(0, <[u8]>::len);
-            let credits = self.xattr_credits(inode, len) + INODE_CREDITS;
+            let credits = self.xattr_credits(inode, len)? + INODE_CREDITS;
             let mut handle = writer.begin(credits)?;
             self.change_xattr(writer, &mut handle, inode, name, value, mode)?;
             let (now, lock) = (self.now(), inode.map.lock());
@@ -129,11 +129,15 @@ impl Mount {
             handle.stop()?;
             Ok(())
         });
-        changed?;
-        let node = inode.node();
-        inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
+        if changed.is_ok() {
+            let node = inode.node();
+            inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
+        }
         drop((exclusive, names));
-        self.reap_values(writer)?;
+        // A value may have found room and the attribute none.
+        let reaped = self.reap_values(writer);
+        changed?;
+        reaped?;
         self.keep_in_step(inode)
     }
 }

@@ -305,8 +305,12 @@ impl Mount {
             let Location { block, offset } = self.locate_inode(ino)?;
             let size = self.sb.inode_size();
             let raw = &self.read_meta(block)?[offset..offset + size];
-            // Before it is judged: a symlink that was deleted has no target any more.
-            if DiskInode::parse(raw, size).is_ok_and(|disk| disk.links_count() == 0) {
+            // Before all else is judged: a symlink that was deleted has no target any more.
+            let seed = self.checksum_seed();
+            let is_right =
+                |disk: &DiskInode| seed.is_none_or(|seed| disk.verify_checksum(seed, ino).is_ok());
+            let is_gone = |disk: DiskInode| disk.links_count() == 0 && is_right(&disk);
+            if DiskInode::parse(raw, size).is_ok_and(is_gone) {
                 return Ok(None);
             }
             let inode = self.load_any_inode(ino)?;

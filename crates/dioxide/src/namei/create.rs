@@ -219,7 +219,7 @@ impl Mount {
             return Err(Error::Exists(String::from_utf8_lossy(name).into_owned()));
         };
         let writer = self.writer()?;
-        self.check_dir_changes(dir)?;
+        self.check_dir_grows(dir)?;
         self.check_target_fits(what)?;
         if what.is_dir() {
             self.check_more_subdirs(dir)?;
@@ -314,7 +314,7 @@ impl Mount {
         let writer = self.writer()?;
         let _names = dir.names.write();
         self.check_dir_holds(dir)?;
-        self.check_dir_changes(dir)?;
+        self.check_dir_grows(dir)?;
         let inode = self.with_space(writer, || {
             self.create_once(writer, dir, None, &Blueprint::Regular, new)
         })?;
@@ -339,15 +339,21 @@ impl Mount {
         self.check_names(dir)
     }
 
-    /// Whether names in a directory may change. What is there, or is not, is told first, as by Linux.
+    /// Whether names in a directory may change where there are some. What is there, or is not, is told first, as by Linux.
     pub(super) fn check_dir_changes(&self, dir: &Inode) -> Result<()> {
         match dir.is_immutable() {
             true => Err(Error::NotPermitted(format!(
                 "directory {} is immutable",
                 dir.ino
             ))),
-            false => self.check_map_changes(dir),
+            false => Ok(()),
         }
+    }
+
+    /// The same, and whether more names may come, for which it may need blocks.
+    pub(super) fn check_dir_grows(&self, dir: &Inode) -> Result<()> {
+        self.check_dir_changes(dir)?;
+        self.check_map_changes(dir)
     }
 
     /// Whether a directory can have one more in it.

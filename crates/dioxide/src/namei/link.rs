@@ -28,7 +28,7 @@ impl Mount {
             return Err(Error::Exists(text()));
         };
         let writer = self.writer()?;
-        self.check_dir_changes(dir)?;
+        self.check_dir_grows(dir)?;
         if inode.file_type() == FileType::Directory {
             return Err(Error::NotPermitted(format!(
                 "{}: a link to a directory",

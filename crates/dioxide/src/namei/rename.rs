@@ -194,7 +194,7 @@ impl Mount {
         let one_file = change.other.as_ref().is_some_and(|o| o.ino == inode.ino);
         if !one_file {
             self.check_dir_changes(&from.dir)?;
-            self.check_dir_changes(&to.dir)?;
+            self.check_dir_grows(&to.dir)?;
             self.check_project_of(inode, &to.dir, || to.text())?;
         }
         if let (RenameMode::Exchange, Some(other)) = (mode, &change.other) {

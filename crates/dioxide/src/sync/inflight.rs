@@ -544,6 +544,9 @@ mod tests {
                 waited
             })
         };
+        while !inode.is_being_drained() {
+            std::thread::yield_now();
+        }
         table.drop_last(2);
         if table.is_drained() {
             inode.wake();

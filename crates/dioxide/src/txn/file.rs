@@ -59,6 +59,8 @@ pub(crate) struct FileBlocks<'c> {
     freed: bool,
     /// Clusters that stay in use when it gives them up, if there may be some.
     passed_on: Option<Arc<Set>>,
+    /// Clusters that were reserved for the map, as [`Reservation::keep`] keeps them.
+    for_tree: u64,
 }
 
 impl Blocks for FileBlocks<'_> {
@@ -92,7 +94,16 @@ impl FileBlocks<'_> {
             stream: None,
             right,
         };
-        let run = self.writer.blocks.allocate(edit, &request)?;
+        let blocks = &self.writer.blocks;
+        let run = match (right, self.for_tree) {
+            (Right::Map, 1..) => {
+                let mut reserved = blocks.reserved(std::mem::take(&mut self.for_tree));
+                let run = blocks.allocate_reserved(edit, &request, &mut reserved);
+                self.for_tree = reserved.keep();
+                run?
+            }
+            _ => blocks.allocate(edit, &request)?,
+        };
         self.grown += 1;
         self.fresh.push(run.start);
         if !self.extents && run.start.0 >= INDIRECT_END {
@@ -300,6 +311,7 @@ impl Mount {
             grown: 0,
             freed: false,
             passed_on: None,
+            for_tree: 0,
         })
     }
 
@@ -530,6 +542,19 @@ impl MapChange<'_, '_> {
     /// Clusters that others, or the file itself, have next: they stay in use when they are taken away from it.
     pub(crate) fn pass_on(&mut self, clusters: Arc<Set>) {
         self.blocks.passed_on = Some(clusters);
+    }
+
+    /// Makes a change for whose own blocks clusters are reserved, as [`Reservation::keep`] keeps them; as many as it does not need are
+    /// left.
+    pub(crate) fn with_reserved<T>(
+        &mut self,
+        for_tree: &mut u64,
+        change: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        self.blocks.for_tree = std::mem::take(for_tree);
+        let changed = change(self);
+        *for_tree = std::mem::take(&mut self.blocks.for_tree);
+        changed
     }
 
     /// Counts clusters that were taken for the file before, or passed on to it.

@@ -6,7 +6,7 @@ use dioxide::block::file::FileOptions;
 use dioxide::block::record::RecordDevice;
 use dioxide::block::sim::{FaultOp, SimDevice, SimSpec};
 use dioxide::{
-    Buf, FallocateMode, File, Fs, MountOptions, OpenOptions, Policy, QueueOptions, block,
+    Buf, FallocateMode, File, Fs, MountOptions, OpenOptions, Policy, QueueOptions, XattrMode, block,
 };
 use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
 use std::sync::Arc;
@@ -358,6 +358,47 @@ fn insert_that_finds_no_block_in_its_last_step_changes_nothing() {
     assert!(after[..at] == before[..at] && after[at + len..] == before[at..]);
     assert!(after[at..at + len].iter().all(|&byte| byte == 0));
     drop((file, filler, others));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+/// The value of an attribute finds room and the block that is to name it does not: what the value took is free again.
+#[test]
+fn attribute_that_finds_no_room_keeps_nothing_of_its_value() {
+    const VALUE: [u8; 4000] = [1; 4000];
+    let builder = Image::builder().block_size(1024).size(8 << 20);
+    let builder = builder.features("ea_inode").inode_size(128);
+    let image = image_with(builder.args(&["-m", "0"]), &["a", "filler"]);
+    let fs = open_fs(&image);
+    let filler = open(&fs, "filler");
+    for step in [64 * KIB, KIB] {
+        while filler
+            .write_at(&vec![7; step as usize], filler.len())
+            .is_ok()
+        {}
+    }
+    let free = || {
+        fs.sync().expect("a sync");
+        let told = fs.statfs();
+        (told.blocks_free, told.files_free)
+    };
+    let mut refused = 0;
+    loop {
+        let before = free();
+        match fs.set_xattr("/a", "user.big", &VALUE, XattrMode::Create) {
+            Ok(()) => break,
+            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
+        }
+        assert_eq!(free(), before, "{refused}");
+        refused += 1;
+        let shorter = filler.len() - KIB;
+        filler.set_len(shorter).expect("a shorter file");
+    }
+    // Four blocks for the value, and one that names it.
+    assert_eq!(refused, 5);
+    let value = fs.xattr("/a", "user.big").expect("it reads");
+    assert!(value.as_deref() == Some(&VALUE[..]));
+    drop(filler);
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }

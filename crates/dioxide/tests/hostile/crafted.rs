@@ -196,7 +196,16 @@ fn directory_of_pointers_with_clusters_is_read_and_not_changed() {
     let image = Image::builder().size(64 << 20).block_size(4096);
     let image = image.features("bigalloc,^orphan_file");
     let image = image.args(&["-C", "16384"]).build();
-    debugfs(image.path(), &["rmdir lost+found"]);
+    debugfs(
+        image.path(),
+        &[
+            "mkdir d",
+            "mkdir e",
+            "unlink d",
+            "unlink e",
+            "rmdir lost+found",
+        ],
+    );
     let e2fsck = |how| {
         let path = "/usr/sbin:/sbin:/usr/bin:/bin";
         let mut e2fsck = std::process::Command::new("e2fsck");
@@ -208,7 +217,13 @@ fn directory_of_pointers_with_clusters_is_read_and_not_changed() {
     assert!(debugfs_query(image.path(), "stat lost+found").contains("Flags: 0x0"));
     let fs = open(&image);
     fs.read_dir("/lost+found").expect("Linux lists it");
-    assert_eq!(fs.metadata("/lost+found").expect("it is there").nlink, 2);
+    assert_eq!(fs.metadata("/lost+found").expect("it is there").nlink, 4);
+    // What it has put there may be taken out.
+    fs.rename("/lost+found/#12", "/d", RenameMode::Replace)
+        .expect("a place outside");
+    fs.remove_dir("/lost+found/#13").expect("it is empty");
+    let error = fs.rename("/d", "/lost+found/d", RenameMode::Replace);
+    assert_only_read(&error.expect_err("no"));
     let options = OpenOptions::new().write(true).create(true);
     let error = options.open(&fs, "/lost+found/f").expect_err("no");
     assert_only_read(&error);

@@ -4,6 +4,8 @@ use crate::bed::*;
 use dioxide::block::sim::FaultOp;
 use dioxide::{Error, File, OpenOptions, Policy};
 use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::Instant;
 
 fn write(file: &File, value: u8, offset: usize, len: usize) -> Receiver<dioxide::Result<usize>> {
     let file = file.clone();
@@ -97,6 +99,15 @@ fn e_aligned_write_behind_a_gap_is_demoted_before_its_io() {
     assert_all(&now[8 * BLOCK..], 2);
 }
 
+/// A thread that is started is not at its lock yet.
+fn wait_for_a_restart(bed: &Bed) {
+    let until = Instant::now() + SOON;
+    while bed.stats().restarts == 0 {
+        assert!(Instant::now() < until, "it does not restart");
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn e_aligned_write_behind_a_gap_drains_first() {
     let bed = Bed::new(Policy::Xfs);
@@ -109,6 +120,7 @@ fn e_aligned_write_behind_a_gap_drains_first() {
     queue.submit().expect("a working queue");
     hold.wait_for(1);
     let gap = write(&file, 2, 70 * BLOCK, BLOCK);
+    wait_for_a_restart(&bed);
     assert_waits(&gap);
     hold.release();
     reap_all_ok(&mut queue, 1);
@@ -204,6 +216,7 @@ fn e_unaligned_restart_drains() {
     queue.submit().expect("a working queue");
     hold.wait_for(1);
     let unaligned = write(&file, 3, BLOCK + 512, 512);
+    wait_for_a_restart(&bed);
     assert_waits(&unaligned);
     hold.release();
     reap_all_ok(&mut queue, 1);

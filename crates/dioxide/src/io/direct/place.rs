@@ -90,7 +90,7 @@ impl Target {
 }
 
 /// A write under way.
-struct Placing<'a, 'b> {
+pub(super) struct Placing<'a, 'b> {
     mount: &'a Mount,
     inode: &'a Inode,
     writer: &'a Writer,
@@ -106,6 +106,8 @@ struct Placing<'a, 'b> {
     alone: bool,
     /// When the request was admitted.
     cuts: Cuts,
+    /// The file reached the write's end by it: what cuts off some of that comes after it.
+    took_its_end: Cell<bool>,
     /// The file's times stay.
     keep_times: bool,
 }
@@ -149,7 +151,7 @@ pub(super) fn write_placing(
     placing(request, bufs, pos, alone, cuts, Placing::write)
 }
 
-fn placing<'a, 'b>(
+pub(super) fn placing<'a, 'b>(
     request: &WriteRequest<'a>,
     bufs: &'a [IoSlice<'b>],
     pos: u64,
@@ -171,6 +173,7 @@ fn placing<'a, 'b>(
         old_size: inode.i_size(),
         alone,
         cuts,
+        took_its_end: Cell::default(),
         keep_times: request.access.keep_times,
     };
     if placing.was_cut() {
@@ -219,7 +222,7 @@ impl Placing<'_, '_> {
         bytes.start >> self.mount.block_bits..bytes.end.div_ceil(self.block_bytes())
     }
 
-    fn write(&self) -> Result<Placed> {
+    pub(super) fn write(&self) -> Result<Placed> {
         match self.place(self.pos..self.end)? {
             Placed::Done => self.end(),
             Placed::MustBeAlone => Ok(Placed::MustBeAlone),
@@ -227,7 +230,7 @@ impl Placing<'_, '_> {
     }
 
     /// What comes when all blocks are written.
-    fn end(&self) -> Result<Placed> {
+    pub(super) fn end(&self) -> Result<Placed> {
         if !self.grow_to(self.end)? {
             return Ok(Placed::MustBeAlone);
         }
@@ -317,6 +320,7 @@ impl Placing<'_, '_> {
                 pos: bytes.start,
                 end: bytes.end,
                 old_size: self.inode.i_size(),
+                took_its_end: Cell::default(),
                 ..*self
             };
             part.write()?;
@@ -813,12 +817,13 @@ impl Placing<'_, '_> {
         lock.set_run(&run);
         if size > self.inode.i_size() {
             self.inode.set_size(size);
+            self.took_its_end.set(size >= self.end);
         }
     }
 
     /// Makes the file `size` bytes long if it is shorter: what the blocks did not take it to. False if it was cut off.
     fn grow_to(&self, size: u64) -> Result<bool> {
-        if size <= self.inode.i_size() {
+        if self.took_its_end.get() || size <= self.inode.i_size() {
             return Ok(true);
         }
         let mut handle = self.writer.begin(INODE_CREDITS)?;

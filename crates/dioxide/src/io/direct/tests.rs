@@ -849,6 +849,9 @@ fn writer_that_unlocked_for_the_io_locks_again() {
     hold.wait_for(1);
     let lock = file.inode.rwsem.try_exclusive().expect("nobody has it");
     hold.release();
+    while bed.fs.stats().lock_waits == 0 {
+        std::thread::yield_now();
+    }
     assert!(written.recv_timeout(A_WHILE).is_err(), "it did not lock");
     drop(lock);
     assert!(matches!(written.recv_timeout(SOON), Ok(Ok(BLOCK))));
@@ -890,6 +893,7 @@ fn truncate_that_waits_for_a_request_in_flight_counts_a_drain() {
             let file = file.clone();
             start(move || file.set_len(size as u64))
         };
+        wait_for_a_drain_of(&file);
         assert!(truncated.recv_timeout(A_WHILE).is_err(), "it did not wait");
         hold.release();
         assert_eq!(reap_one(&mut queue).tag, 1);
@@ -1110,6 +1114,35 @@ fn append_that_a_truncate_overtakes_starts_over() {
     let mut buf = block(1);
     file.read_at(&mut buf, new).expect("a gap");
     assert_eq!(buf[..], block(0)[..]);
+}
+
+// All of it was there, and its end was the file's: a truncate then cuts off some of it, and no second copy comes behind that.
+#[test]
+fn append_that_is_cut_before_it_has_returned_is_not_made_again() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let (old, cut) = (60 * BLOCK as u64, 61 * BLOCK as u64);
+    file.set_len(old).expect("a size");
+    read_often(&file);
+    let mut data = Buf::zeroed(2 * BLOCK);
+    data.fill(9);
+    let request = file.write_request(Memory::of_one(&data), data.len(), old, Wait::Block);
+    let admitted = write::admit(&request).expect("a sound file");
+    assert!(matches!(admitted.guard, Guard::Shared(_)));
+    let cuts = file.inode.cuts();
+    let bufs = [IoSlice::new(&data)];
+    let placed = place::placing(&request, &bufs, old, false, cuts, |placing| {
+        assert!(matches!(placing.write(), Ok(place::Placed::Done)));
+        assert_eq!(file.inode.i_size(), old + data.len() as u64);
+        file.inode.count_cut();
+        file.inode.set_size(cut);
+        placing.end()
+    });
+    assert!(matches!(placed, Ok(place::Placed::Done)));
+    file.inode.set_size(old + data.len() as u64);
+    file.inode.count_cut();
+    drop(admitted);
+    file.set_len(SIZE as u64).expect("room");
 }
 
 // Invariant 18, exit 1: the lock is taken.

@@ -115,10 +115,12 @@ struct Outcome {
 impl Mount {
     /// Credits that changing one attribute of an inode takes, with a value of `value_len` bytes.
     /// Blocks on metadata.
-    pub(crate) fn xattr_credits(&self, inode: &Inode, value_len: usize) -> u32 {
-        // What cannot be read is not changed.
-        let kept = self.values_shared(inode).unwrap_or(0);
-        self.new_xattr_credits(value_len) + kept * INODE_CREDITS
+    ///
+    /// # Errors
+    /// Damage; those of the device.
+    pub(crate) fn xattr_credits(&self, inode: &Inode, value_len: usize) -> Result<u32> {
+        let kept = self.values_shared(inode)?;
+        Ok(self.new_xattr_credits(value_len) + kept * INODE_CREDITS)
     }
 
     /// The same for an inode that does not have any yet.
@@ -486,7 +488,7 @@ impl Mount {
     /// # Errors
     /// As [`Mount::change_xattr`].
     pub(crate) fn remove_capability(&self, writer: &Writer, inode: &Inode) -> Result<()> {
-        let mut handle = writer.begin(self.xattr_credits(inode, 0))?;
+        let mut handle = writer.begin(self.xattr_credits(inode, 0)?)?;
         let name = b"security.capability";
         match self.change_xattr(writer, &mut handle, inode, name, None, XattrMode::Replace) {
             Ok(()) | Err(Error::NoAttribute(_)) => {}

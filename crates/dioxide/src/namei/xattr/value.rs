@@ -30,6 +30,7 @@ use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_format::xattr::XattrEntry;
 use dioxide_journal::{Edit, Kind};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Longest value, as Linux has it.
@@ -278,9 +279,11 @@ impl Work<'_, '_> {
             .writer
             .inodes
             .allocate(self.handle, self.inode.ino, InodeKind::File)?;
-        self.fill_value(&new, value, claims, for_map)
-            // The number is taken: this must not be committed.
-            .map_err(|error| self.mount.fail(error))?;
+        let mut for_map = for_map.map_or(0, Reservation::keep);
+        let filled = self.fill_value(&new, value, claims, &mut for_map);
+        drop(writer.blocks.reserved(for_map));
+        // The number is taken: this must not be committed.
+        filled.map_err(|error| self.mount.fail(error))?;
         Ok(new.ino)
     }
 
@@ -305,13 +308,13 @@ impl Work<'_, '_> {
         Ok(claims)
     }
 
-    /// `for_map` is kept from others until the map may take it.
+    /// `for_map`: what is reserved for the map.
     fn fill_value(
         &mut self,
         new: &NewInode,
         value: &[u8],
         claims: Vec<Claim>,
-        for_map: Option<Reservation<'_>>,
+        for_map: &mut u64,
     ) -> Result<()> {
         let mount = self.mount;
         self.write_new_inode(new, mount.new_value_inode(self.inode, value))?;
@@ -319,11 +322,10 @@ impl Work<'_, '_> {
         let block_bytes = mount.sb.block_size() as usize;
         let mut rest = value.chunks(block_bytes);
         let mut lblk = 0;
-        drop(for_map);
         for claim in claims {
             let start = claim.run().start;
             let blocks = (claim.run().len * mount.sb.cluster_ratio()).min(rest.len() as u32);
-            self.map_claim(&inode, lblk, blocks, claim)?;
+            self.map_claim(&inode, lblk..lblk + blocks, claim, for_map)?;
             for (block, chunk) in (start.0..).zip(rest.by_ref().take(blocks as usize)) {
                 let mut bytes = vec![0; block_bytes];
                 bytes[..chunk.len()].copy_from_slice(chunk);
@@ -339,17 +341,17 @@ impl Work<'_, '_> {
     fn map_claim(
         &mut self,
         inode: &Inode,
-        mut lblk: u32,
-        mut left: u32,
+        blocks: Range<u32>,
         mut claim: Claim,
+        for_map: &mut u64,
     ) -> Result<()> {
         let lock = inode.map.lock();
-        let mut pblk = claim.run().start;
-        while left > 0 {
+        let (mut lblk, mut pblk) = (blocks.start, claim.run().start);
+        while lblk < blocks.end {
             let extent = Extent {
                 lblk: Lblk(lblk),
                 // A value has at most 64 KiB.
-                len: left as u16,
+                len: (blocks.end - lblk) as u16,
                 unwritten: false,
                 pblk,
             };
@@ -358,7 +360,9 @@ impl Work<'_, '_> {
                 self.handle,
                 inode,
                 &lock,
-                |map| map.insert_claimed(extent, Some(&mut claim)),
+                |map| {
+                    map.with_reserved(for_map, |map| map.insert_claimed(extent, Some(&mut claim)))
+                },
                 &mut |_, _| {},
             )?;
             lock.set_run(&Run {
@@ -368,7 +372,6 @@ impl Work<'_, '_> {
                 unwritten: false,
             });
             lblk += mapped;
-            left -= mapped;
             pblk = Pblk(pblk.0 + u64::from(mapped));
         }
         Ok(())

@@ -54,7 +54,7 @@ fn chmod(fs: &Fs, path: &str, mode: u16) {
     let writer = mount.writer().expect("a writer");
     let _alone = mount.alone(&inode).expect("nobody else");
     let mut handle = writer
-        .begin(mount.xattr_credits(&inode, 1000))
+        .begin(mount.xattr_credits(&inode, 1000).expect("readable"))
         .expect("a handle");
     mount
         .acl_chmod(writer, &mut handle, &inode, mode)

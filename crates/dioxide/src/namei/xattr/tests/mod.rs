@@ -27,7 +27,7 @@ fn change(fs: &Fs, path: &str, name: &[u8], value: Option<&[u8]>, mode: XattrMod
     let inode = mount.lookup(path.as_bytes(), false)?;
     let writer = mount.writer()?;
     let _alone = mount.alone(&inode)?;
-    let credits = mount.xattr_credits(&inode, value.map_or(0, <[u8]>::len));
+    let credits = mount.xattr_credits(&inode, value.map_or(0, <[u8]>::len))?;
     let mut handle = writer.begin(credits)?;
     let result = mount.change_xattr(writer, &mut handle, &inode, name, value, mode);
     handle.stop()?;
@@ -380,7 +380,7 @@ fn value_that_a_crash_leaves_without_references_is_freed_by_the_next_mount() {
     let inode = mount.lookup(b"a", false).expect("it is there");
     let writer = mount.writer().expect("a writer");
     let mut handle = writer
-        .begin(mount.xattr_credits(&inode, 0))
+        .begin(mount.xattr_credits(&inode, 0).expect("readable"))
         .expect("a handle");
     mount
         .change_xattr(
