@@ -105,11 +105,15 @@ impl Mkfs {
         let sb = plan.superblock();
         let needed = sb.blocks_count() * u64::from(sb.block_size());
         let target = self.open(path, needed)?;
-        let mut options = WriteOptions {
-            reads_zero: self.discard(&target, needed),
-            progress,
-        };
-        let written = plan.write(&*target.device, &mut options);
+        // Before anything is thrown away.
+        let checked = plan.check_device(&*target.device);
+        let written = checked.and_then(|()| {
+            let mut options = WriteOptions {
+                reads_zero: self.discard(&target, needed),
+                progress,
+            };
+            plan.write(&*target.device, &mut options)
+        });
         if written.is_err() && target.is_new {
             // What went wrong first is what matters.
             let _ = fs::remove_file(path);

@@ -66,7 +66,7 @@ impl Plan {
         Ok(device.flush()?)
     }
 
-    fn check_device(&self, device: &dyn Device) -> Result<()> {
+    pub(super) fn check_device(&self, device: &dyn Device) -> Result<()> {
         let (geometry, block_size) = (device.geometry(), self.sb.block_size());
         if geometry.logical_block_bytes > block_size {
             return Err(Error::Invalid(format!(

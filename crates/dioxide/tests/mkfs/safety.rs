@@ -198,3 +198,19 @@ fn device_that_is_too_small_or_too_coarse_is_refused_untouched() {
     let error = plan.write(&coarse, &mut Default::default()).unwrap_err();
     assert!(error.to_string().contains("sectors"), "{error}");
 }
+
+/// It is refused before what is on it is discarded.
+#[test]
+fn device_of_large_sectors_keeps_what_it_has_where_blocks_are_smaller() {
+    need_root!();
+    let dir = dir();
+    let file = dir.path().join("device");
+    let before = vec![7; SIZE as usize];
+    fs::write(&file, &before).unwrap();
+    let device = LoopDevice::attach_with(&file, &["--sector-size=4096"]);
+    let small = fixed().block_size(1024).unwrap().force(true);
+    let refused = small.create(device.path(), None).unwrap_err();
+    assert!(refused.to_string().contains("sectors"), "{refused}");
+    drop(device);
+    assert!(fs::read(&file).unwrap() == before);
+}
