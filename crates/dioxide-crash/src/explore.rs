@@ -670,10 +670,10 @@ mod tests {
         }
     }
 
-    /// What a recovery that replays so many runs writes: these, the empty log, the mark, orphans, and what a close writes.
-    fn recovery(runs: u64, forced: Durability) -> Log {
+    /// What a recovery writes between its flushes.
+    fn recovery(phases: &[u64], forced: Durability) -> Log {
         let record = RecordDevice::new(Arc::new(MemDevice::new(1 << 20)));
-        for writes in [runs, 1, 1, 3, 2] {
+        for &writes in phases {
             for block in 0..writes {
                 let how = match block + 1 == writes {
                     true => forced,
@@ -689,11 +689,12 @@ mod tests {
 
     #[test]
     fn recovery_is_cut_in_each_of_its_phases() {
-        let all = (1..=40).chain([120]).flat_map(|runs| {
+        let all = (1..=40).flat_map(|runs| {
             [Durability::Cached, Durability::ForceUnitAccess].map(|forced| (runs, forced))
         });
         for (runs, forced) in all {
-            let log = recovery(runs, forced);
+            // These, the empty log, the mark, orphans, and what a close writes.
+            let log = recovery(&[runs, 1, 1, 3, 2], forced);
             let is_flush = |entry: &&Entry| entry.action == Action::Flush;
             let flushes = log.entries().iter().filter(is_flush);
             let ends: Vec<u64> = flushes.filter_map(|flush| flush.completed).collect();
@@ -706,22 +707,21 @@ mod tests {
             let chosen: Vec<State> = cuts(&log, options).collect();
             let at = |state: &State| ends.partition_point(|&end| end < state.at);
             let cut: HashSet<usize> = chosen.iter().map(at).collect();
-            let phases = ends.len() + 1;
-            match phases as u64 <= CUTS_OF_FIRSTS {
-                true => assert_eq!(cut, (0..phases).collect(), "{runs}, {forced:?}"),
-                false => assert!(cut.len() as u64 >= CUTS_OF_FIRSTS, "{runs}, {forced:?}"),
-            }
+            assert_eq!(cut, (0..=ends.len()).collect(), "{runs}, {forced:?}");
             assert!(chosen.len() as u64 <= CUTS);
-            // What is under way is there in part.
-            let in_parts = |state: &State| !state.parts.is_empty();
-            assert!(
-                runs < 8 || chosen.iter().any(in_parts),
-                "{runs}, {forced:?}"
-            );
             // Of fewer, what is there may be as before or after the first flush.
             let in_the_first = |state: &State| at(state) == 0 && !state.parts.is_empty();
             assert!(runs < 8 || chosen.iter().any(in_the_first), "{runs}");
         }
+    }
+
+    #[test]
+    fn recovery_of_many_phases_is_cut_amid_their_writes_too() {
+        let log = recovery(&[4; 30], Durability::Cached);
+        let chosen: Vec<State> = cuts(&log, Options::default()).collect();
+        assert_eq!(chosen.len() as u64, CUTS);
+        let amid = chosen.iter().filter(|state| !state.parts.is_empty());
+        assert_eq!(amid.count() as u64, CUTS - CUTS_OF_FIRSTS);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A file that gets its name, and takes the place of the one that has it, once it is complete.
 
+use crate::entry::XATTR_VALUE_MAX;
 use rustix::fs::{
     Gid, Mode, OFlags, Uid, XattrFlags, fchmod, fchown, fremovexattr, fsetxattr, lgetxattr,
 };
@@ -13,8 +14,6 @@ use tempfile::TempPath;
 
 /// Whom besides owner, group and others a file lets in.
 const ACCESS_LIST: &str = "system.posix_acl_access";
-/// Linux has no longer attributes.
-const MOST_BYTES: usize = 64 << 10;
 
 /// A file beside that of this path: what is to take the place of one is its user's only until then, since nobody else may
 /// be allowed to read that.
@@ -69,7 +68,7 @@ fn give(file: &OwnedFd, uid: Option<u32>, gid: u32) -> io::Result<bool> {
 /// Gives a file the access list of another, or none, whatever its directory gave it. Whether the permissions of its group may be those of
 /// the other: with a list they are those of everybody in it.
 fn copy_access_list(from: &Path, to: &OwnedFd) -> io::Result<bool> {
-    let mut list = vec![0; MOST_BYTES];
+    let mut list = vec![0; XATTR_VALUE_MAX];
     match lgetxattr(from, ACCESS_LIST, &mut list[..]) {
         Ok(len) => Ok(fsetxattr(to, ACCESS_LIST, &list[..len], XattrFlags::empty()).is_ok()),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => match fremovexattr(to, ACCESS_LIST) {
@@ -122,7 +121,7 @@ mod tests {
         let (_, new) = unfinished(&old).unwrap();
         persist(new, &old).unwrap();
         assert_eq!(fs::read(&old).unwrap(), b"");
-        let mut found = vec![0; MOST_BYTES];
+        let mut found = vec![0; XATTR_VALUE_MAX];
         let found = match lgetxattr(&old, ACCESS_LIST, &mut found[..]) {
             Ok(len) => Some(found[..len].to_vec()),
             Err(errno) => {

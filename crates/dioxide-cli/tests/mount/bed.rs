@@ -130,15 +130,15 @@ pub fn umount(dir: &Path) {
 
 /// What an unmount comes to. A child that another test is about to start has our files open until it is.
 pub fn patiently(umount: &mut Command) -> Output {
-    for tries in 0.. {
+    let mut more = 0..50;
+    loop {
         let output = umount.output().expect("the command is there");
         let is_busy = String::from_utf8_lossy(&output.stderr).contains("busy");
-        if !is_busy || tries == 50 {
+        if !is_busy || more.next().is_none() {
             return output;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    unreachable!("it was given up")
 }
 
 pub fn text(bytes: Vec<u8>) -> String {
