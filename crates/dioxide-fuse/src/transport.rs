@@ -7,7 +7,7 @@ mod wire;
 
 use crate::server::Server;
 use dev_fuse::DevFuse;
-use device::{Device, Reads};
+use device::{Common, Device};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -76,10 +76,10 @@ pub fn connect(
     if agreed.maps_direct {
         server.set_maps_direct();
     }
-    let reads = Arc::new(Reads::of(offer.max_background));
+    let common = Arc::new(Common::of(offer.max_background));
     Ok(match rings {
-        Some(rings) if agreed.over_io_uring => Box::new(Uring::new(rings, server, device, reads)),
-        _ => Box::new(DevFuse::new(server, device, options.threads, reads)),
+        Some(rings) if agreed.over_io_uring => Box::new(Uring::new(rings, server, device, common)),
+        _ => Box::new(DevFuse::new(server, device, options.threads, common)),
     })
 }
 

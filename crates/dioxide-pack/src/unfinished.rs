@@ -44,7 +44,11 @@ pub(crate) fn persist(unfinished: TempPath, path: &Path) -> io::Result<()> {
             // The user's group, and whom a list names, have no more than all others.
             permissions = permissions & 0o707 | (permissions & 0o007) << 3;
         }
-        fchmod(&file, Mode::from_raw_mode(permissions))?;
+        match fchmod(&file, Mode::from_raw_mode(permissions)) {
+            // It stays its owner's.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            done => done?,
+        }
     }
     unfinished.persist(path).map_err(|error| error.error)
 }
@@ -60,7 +64,9 @@ fn give(file: &OwnedFd, uid: Option<u32>, gid: u32) -> io::Result<bool> {
     let (uid, gid) = (uid.map(Uid::from_raw), Some(Gid::from_raw(gid)));
     match fchown(file, uid, gid) {
         Ok(()) => Ok(true),
-        Err(Errno::PERM | Errno::INVAL | Errno::ACCESS) => Ok(false),
+        Err(Errno::PERM | Errno::INVAL | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS) => {
+            Ok(false)
+        }
         Err(errno) => Err(errno.into()),
     }
 }
@@ -71,8 +77,10 @@ fn copy_access_list(from: &Path, to: &OwnedFd) -> io::Result<bool> {
     let mut list = vec![0; XATTR_VALUE_MAX];
     match lgetxattr(from, ACCESS_LIST, &mut list[..]) {
         Ok(len) => Ok(fsetxattr(to, ACCESS_LIST, &list[..len], XattrFlags::empty()).is_ok()),
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => match fremovexattr(to, ACCESS_LIST) {
-            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => match fremovexattr(to, ACCESS_LIST)
+        {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(true),
+            Err(Errno::PERM | Errno::ACCESS) => Ok(false),
             Err(errno) => Err(errno.into()),
         },
         Err(errno) => Err(errno.into()),

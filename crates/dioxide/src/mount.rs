@@ -16,6 +16,7 @@
 
 pub(crate) mod fast_commit;
 mod fence;
+mod flushes;
 pub(crate) mod groups;
 mod knobs;
 pub(crate) mod log;

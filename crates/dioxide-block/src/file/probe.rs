@@ -78,7 +78,8 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
             logical_block_bytes: logical,
             mem_align_bytes: mem_align,
             volatile_cache: !in_memory && queue.volatile_cache,
-            fua: queue.fua,
+            // Through the page cache it is a flush of all.
+            fua: queue.fua && (in_memory || alignment.is_some()),
             discard: options.write && discard,
             read_only: !options.write,
             inline: false,

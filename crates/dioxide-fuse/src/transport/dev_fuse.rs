@@ -1,7 +1,7 @@
 //! Requests through `read` and `write` of `/dev/fuse`: one thread and, where there are enough, one descriptor for each that is
 //! answered at the same time.
 
-use super::device::{Device, Reads, Spare};
+use super::device::{Common, Device, Spare};
 use super::{Serving, Transport};
 use crate::server::Server;
 use std::io;
@@ -17,7 +17,7 @@ pub(super) struct DevFuse {
     server: Arc<Server>,
     device: Arc<Device>,
     threads: usize,
-    reads: Arc<Reads>,
+    common: Arc<Common>,
 }
 
 impl DevFuse {
@@ -25,7 +25,7 @@ impl DevFuse {
         server: Arc<Server>,
         mut device: Device,
         threads: usize,
-        reads: Arc<Reads>,
+        common: Arc<Common>,
     ) -> DevFuse {
         let threads = threads.max(LEAST_THREADS) + FOR_SYNC;
         device.add_descriptors(threads);
@@ -33,14 +33,14 @@ impl DevFuse {
             server,
             device: Arc::new(device),
             threads,
-            reads,
+            common,
         }
     }
 }
 
 impl Transport for DevFuse {
     fn start(self: Box<Self>) -> io::Result<Serving> {
-        let spare = Arc::new(Spare::of(self.threads - FOR_SYNC, self.reads));
+        let spare = Arc::new(Spare::of(self.threads - FOR_SYNC, self.common));
         let threads = (0..self.threads)
             .map(|thread| Device::reader(&self.device, thread, self.server.clone(), spare.clone()));
         Serving::start(threads, self.device.clone())

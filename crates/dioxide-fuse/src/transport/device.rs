@@ -280,33 +280,39 @@ fn reply(file: &File, unique: u64, answer: Result<usize>, payload: &[u8]) -> io:
 #[derive(Default)]
 pub(super) struct Spare {
     pages: AtomicUsize,
-    sync: AtomicUsize,
-    reads: Arc<Reads>,
+    common: Arc<Common>,
 }
 
-/// How many reads of a connection may wait for pages at the same time. One that comes of `io_submit` is among the requests that nobody
-/// waits for, and so are the writes that it waits for: one of those has to find room.
+/// What all threads of a connection share.
 #[derive(Default)]
-pub(super) struct Reads(AtomicUsize);
+pub(super) struct Common {
+    /// How many syncs of everything may begin: it is one at a time.
+    sync: AtomicUsize,
+    /// How many reads may wait for pages at the same time. One that comes of `io_submit` is among the requests that nobody waits for,
+    /// and so are the writes that it waits for: one of those has to find room.
+    reads: AtomicUsize,
+}
 
-impl Reads {
-    /// As many less one as the kernel has under way, of so many that it was told: of users without privileges it takes no more than its
-    /// parameter says.
-    pub(super) fn of(max_background: u16) -> Reads {
+impl Common {
+    /// Reads as many less one as the kernel has under way, of so many that it was told: of users without privileges it takes no more
+    /// than its parameter says.
+    pub(super) fn of(max_background: u16) -> Common {
         let parameter = fs::read_to_string("/sys/module/fuse/parameters/max_user_bgreq");
         let most: Option<u16> = parameter.ok().and_then(|most| most.trim().parse().ok());
         let under_way = most.map_or(max_background, |most| most.min(max_background));
-        Reads(AtomicUsize::new(under_way.saturating_sub(1).into()))
+        Common {
+            sync: AtomicUsize::new(1),
+            reads: AtomicUsize::new(under_way.saturating_sub(1).into()),
+        }
     }
 }
 
 impl Spare {
     /// Of so many threads one is to be left, and there is one more, for a sync of everything.
-    pub(super) fn of(threads: usize, reads: Arc<Reads>) -> Spare {
+    pub(super) fn of(threads: usize, common: Arc<Common>) -> Spare {
         Spare {
             pages: AtomicUsize::new(threads.saturating_sub(1)),
-            sync: AtomicUsize::new(1),
-            reads,
+            common,
         }
     }
 }
@@ -321,7 +327,7 @@ impl Kernel<'_> {
     /// Has the kernel write its pages, in a thread of its own that goes on where this gives up: until it ends there is no other.
     fn write_all_within(&self, nodes: &[u64], patience: Duration) -> bool {
         let (device, spare, nodes) = (self.device.clone(), self.spare.clone(), nodes.to_vec());
-        let write = move || with_one_of(&spare.sync, || device.write_pages(&nodes).is_ok());
+        let write = move || with_one_of(&spare.common.sync, || device.write_pages(&nodes).is_ok());
         within(patience, write).unwrap_or(false)
     }
 }
@@ -350,7 +356,7 @@ impl Asker for Kernel<'_> {
     }
 
     fn write_pages_for_read(&self, node: u64) -> bool {
-        with_one_of(&self.spare.reads.0, || self.write_pages(node))
+        with_one_of(&self.spare.common.reads, || self.write_pages(node))
     }
 
     fn write_all(&self, nodes: &[u64]) -> bool {
@@ -452,13 +458,16 @@ mod tests {
             interrupts: Interrupts::default(),
             dir: PathBuf::from("/dev/null"),
         };
-        let (device, spare) = (Arc::new(device), Arc::new(Spare::of(2, Arc::default())));
+        let (device, spare) = (
+            Arc::new(device),
+            Arc::new(Spare::of(2, Arc::new(Common::of(1)))),
+        );
         let kernel = Kernel {
             device: &device,
             spare: &spare,
         };
         let (long, short) = (Duration::from_secs(60), Duration::from_millis(10));
-        let left = || spare.sync.load(Ordering::Acquire);
+        let left = || spare.common.sync.load(Ordering::Acquire);
         assert!(!kernel.write_all_within(&[7], short));
         while left() == 1 {
             std::thread::sleep(short);

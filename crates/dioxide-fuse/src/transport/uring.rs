@@ -17,7 +17,7 @@
 mod memory;
 mod worker;
 
-use super::device::{Device, Reads, Spare};
+use super::device::{Common, Device, Spare};
 use super::{Serving, Thread, Transport};
 use crate::server::Server;
 use std::io;
@@ -88,7 +88,7 @@ pub(super) struct Uring {
     server: Arc<Server>,
     device: Arc<Device>,
     workers: Vec<Worker>,
-    reads: Arc<Reads>,
+    common: Arc<Common>,
 }
 
 impl Uring {
@@ -96,13 +96,13 @@ impl Uring {
         Rings(workers): Rings,
         server: Arc<Server>,
         device: Device,
-        reads: Arc<Reads>,
+        common: Arc<Common>,
     ) -> Uring {
         Uring {
             server,
             device: Arc::new(device),
             workers,
-            reads,
+            common,
         }
     }
 }
@@ -113,7 +113,7 @@ impl Transport for Uring {
             server,
             device,
             workers,
-            reads,
+            common,
         } = *self;
         let queues = workers.iter().map(Worker::queue).max();
         let queues = queues.map_or(1, |last| usize::from(last) + 1);
@@ -123,7 +123,7 @@ impl Transport for Uring {
             // Whatever these wait for, the worker is left.
             helpers => 1 + helpers,
         };
-        let spare = (0..queues).map(|_| Arc::new(Spare::of(answer, reads.clone())));
+        let spare = (0..queues).map(|_| Arc::new(Spare::of(answer, common.clone())));
         let spare: Vec<Arc<Spare>> = spare.collect();
         let workers = workers.into_iter().map(|worker| -> Thread {
             let (server, device) = (server.clone(), device.clone());

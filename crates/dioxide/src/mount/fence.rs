@@ -1,4 +1,4 @@
-//! A device that may fence us off.
+//! A device that may fence us off, and whose flushes wait for each other ([`Flushes`]).
 //!
 //! `ESHUTDOWN` says that somebody else has the device from now on: another node took it over, or it is being taken
 //! away. Whichever request meets it, nothing is written any more: what is in memory may be older by now than what the
@@ -9,6 +9,7 @@
 //! Rejected: looking at each error where it is handled. Metadata is read in hundreds of places.
 
 use super::Mount;
+use super::flushes::Flushes;
 use dioxide_block::{Device, Durability, Error, Geometry, Lane, Queue, QueueOptions, Result};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -16,6 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 #[derive(Debug)]
 pub(crate) struct Fence {
     inner: Arc<dyn Device>,
+    flushes: Flushes,
     common: Arc<Common>,
 }
 
@@ -29,14 +31,21 @@ struct Common {
 
 impl Fence {
     pub(super) fn new(inner: Arc<dyn Device>) -> Arc<Fence> {
-        let common = Arc::default();
-        Arc::new(Fence { inner, common })
+        Fence::of(inner, Arc::default())
     }
 
     /// Another device of the same mount.
     pub(super) fn beside(&self, inner: Arc<dyn Device>) -> Arc<Fence> {
-        let common = self.common.clone();
-        Arc::new(Fence { inner, common })
+        Fence::of(inner, self.common.clone())
+    }
+
+    fn of(inner: Arc<dyn Device>, common: Arc<Common>) -> Arc<Fence> {
+        let flushes = Flushes::default();
+        Arc::new(Fence {
+            inner,
+            flushes,
+            common,
+        })
     }
 
     /// Who is told. Once.
@@ -70,6 +79,20 @@ impl Fence {
             self.look_at(error);
         }
         result
+    }
+
+    /// How a write is passed on, and whether a flush follows: where a device has none that are durable by themselves, it would
+    /// flush past the others.
+    fn forced(&self, durability: Durability) -> (Durability, bool) {
+        let flushes = durability == Durability::ForceUnitAccess && !self.geometry().fua;
+        (
+            if flushes {
+                Durability::Cached
+            } else {
+                durability
+            },
+            flushes,
+        )
     }
 
     /// Before anything that changes the device.
@@ -108,17 +131,21 @@ impl Device for Fence {
 
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.check("write", offset, buf.len() as u64)?;
-        self.seen(self.inner.write_at(offset, buf, durability))
+        let (durability, flushes) = self.forced(durability);
+        self.seen(self.inner.write_at(offset, buf, durability))?;
+        if flushes { self.flush() } else { Ok(()) }
     }
 
     fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.check("write", offset, buf.len() as u64)?;
-        self.seen(self.inner.write_atomic_at(offset, buf, durability))
+        let (durability, flushes) = self.forced(durability);
+        self.seen(self.inner.write_atomic_at(offset, buf, durability))?;
+        if flushes { self.flush() } else { Ok(()) }
     }
 
     fn flush(&self) -> Result<()> {
         self.check("flush", 0, 0)?;
-        self.seen(self.inner.flush())
+        self.flushes.flush(|| self.seen(self.inner.flush()))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -25,6 +25,7 @@ use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
 use crate::sync::rwsem::Presence;
 use crate::txn::damage::{self, Damage};
+use crate::txn::quota::Quotas;
 use crate::{Error, FileType, Place, Result, known};
 use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
@@ -127,8 +128,16 @@ impl Mount {
             return self.warn("deleted files wait to be freed (orphans)".into());
         }
         match self.judged(self.recover_orphans()) {
-            Ok(0) => {}
-            Ok(count) => self.warn(format!("{count} orphans were truncated or freed")),
+            Ok((done, left)) => {
+                if done > 0 {
+                    self.warn(format!("{done} orphans were truncated or freed"));
+                }
+                if left > 0 {
+                    self.warn(format!(
+                        "{left} orphans can only be read, and stay: run e2fsck"
+                    ));
+                }
+            }
             Err(error) => self.restrict(format!("orphans could not be freed: {error}")),
         }
     }
@@ -230,6 +239,7 @@ impl Mount {
         self.judge_features();
         self.judge_size();
         self.judge_groups();
+        self.judge_quotas();
         self.judge_journal();
         Ok(())
     }
@@ -300,6 +310,15 @@ impl Mount {
         }
     }
 
+    /// Where they cannot be counted nothing may change.
+    fn judge_quotas(&mut self) {
+        if self.read_only.is_none()
+            && let Err(error) = Quotas::open(self)
+        {
+            self.restrict(error.to_string());
+        }
+    }
+
     fn judge_journal(&mut self) {
         if !self.sb.features().compat.contains(Compat::HAS_JOURNAL) {
             return;
@@ -338,7 +357,9 @@ impl Mount {
                 "the journal was aborted by an error (s_errno is {errno}): run e2fsck"
             ));
         }
-        if let Err(error) = Journal::judge(&superblock) {
+        if !self.noload
+            && let Err(error) = Journal::judge(&superblock)
+        {
             self.restrict(Error::from(error).to_string());
         }
         Ok(superblock.is_empty())

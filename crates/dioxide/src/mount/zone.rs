@@ -123,12 +123,12 @@ impl Mount {
             match self.group_desc(group) {
                 Ok(desc) => fixed.extend(Fixed::of(&self.sb, group, &desc)),
                 // Salvage: what cannot be written cannot do harm.
-                Err(_) if self.read_only.is_some() => {}
+                Err(_) if self.why_read_only().is_some() => {}
                 Err(error) => return Err(error),
             }
         }
         if let Some(pair) = overlaps(&mut fixed).next()
-            && self.read_only.is_none()
+            && self.why_read_only().is_none()
         {
             return Err(conflict(pair));
         }

@@ -128,7 +128,7 @@ impl Mount {
         }
         self.check_is_in(dir, name, &inode)?;
         // Nothing is made in it from here on: it has no links then.
-        let its_names = inode.names.write();
+        let its_names = self.names_below(dir, &inode)?;
         if !self.is_empty_dir(&inode)? {
             return Err(Error::NotEmpty(text()));
         }

@@ -110,7 +110,7 @@ impl Mount {
             true => self.nearer_to_root(&from.dir, &to.dir)?,
             false => None,
         };
-        let names = lock_names(&from.dir, &to.dir, above);
+        let names = self.lock_names(&from.dir, &to.dir, above)?;
         check_new_name(from.name)?;
         self.check_dir_holds(&from.dir)?;
         let inode = self.child_locked(&from.dir, from.name)?;
@@ -143,9 +143,12 @@ impl Mount {
         }
         // Who makes names in them may be about to write a copy of the block that has their `..`.
         let others = change.other.iter().filter(|_| mode == RenameMode::Exchange);
-        let moving = std::iter::once(&change.inode).chain(others);
-        let moving = moving.filter(|inode| crosses && is_dir(inode));
-        let below: Vec<_> = moving.map(|dir| dir.names.write()).collect();
+        let moving = std::iter::once((&from.dir, &change.inode));
+        let moving = moving.chain(others.map(|other| (&to.dir, other)));
+        let moving = moving.filter(|(_, inode)| crosses && is_dir(inode));
+        let below: Vec<_> = moving
+            .map(|(dir, inode)| self.names_below(dir, inode))
+            .collect::<Result<_>>()?;
         let moved = match mode {
             RenameMode::Exchange => self.exchange(writer, &change).map(|()| None),
             _ => self.with_space(writer, || self.replace(writer, &change)),
@@ -244,8 +247,8 @@ impl Mount {
         }
     }
 
-    /// Whether `upper` is `dir`, or above it. The caller has `renaming`, or the two are of one directory; and the names of
-    /// `dir`, which was not removed: so nothing above it is removed or moved meanwhile.
+    /// Whether `upper` is `dir`, or above it. The caller has the names of `dir`, which was not removed: so nothing above it is removed
+    /// meanwhile. With `renaming`, or where the two are of one directory, nothing is moved either.
     fn is_above(&self, upper: &Inode, dir: &Arc<Inode>) -> Result<bool> {
         let mut at = dir.clone();
         for depth in 0..DEPTH_MAX {
@@ -316,10 +319,58 @@ impl Mount {
         if self.parent_beside_changes(inode)?.ino != dir.ino {
             return Err(bad_entry(dir, name, inode.ino, "whose '..' is another"));
         }
-        // Of two that are each in the other, threads would lock the names crosswise.
         match self.find_entry(dir, b"..")? == Some(inode.ino) {
             true => Err(bad_entry(dir, name, inode.ino, "which it is in")),
             false => Ok(()),
+        }
+    }
+
+    /// Locks the names of two directories, those of the upper first.
+    ///
+    /// # Errors
+    /// As [`Mount::names_below`].
+    fn lock_names<'a>(
+        &self,
+        a: &'a Arc<Inode>,
+        b: &'a Arc<Inode>,
+        above: Option<Ino>,
+    ) -> Result<Names<'a>> {
+        if Arc::ptr_eq(a, b) {
+            return Ok((a.names.write(), None));
+        }
+        let b_first = match above {
+            Some(ino) => ino == b.ino,
+            None => b.ino < a.ino,
+        };
+        let (first, second) = if b_first { (b, a) } else { (a, b) };
+        let guard = first.names.write();
+        let second = match above {
+            Some(_) => self.names_below(first, second)?,
+            None => second.names.write(),
+        };
+        Ok((guard, Some(second)))
+    }
+
+    /// Locks the names of a directory below another, whose names the caller has. Where damage has led directories in a circle, whoever
+    /// goes down may wait for one who waits for him in the end: who has waited for long looks.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn names_below<'a>(
+        &self,
+        dir: &Arc<Inode>,
+        below: &'a Arc<Inode>,
+    ) -> Result<RwLockWriteGuard<'a, ()>> {
+        const LONG: Duration = Duration::from_secs(1);
+        loop {
+            if let Some(names) = below.names.try_write_for(LONG) {
+                return Ok(names);
+            }
+            // Twice: beside renames one walk alone may put a way together that there never was.
+            if self.is_above(below, dir)? && self.is_above(below, dir)? {
+                let what = format!("it is in inode {}, which is in it", below.ino);
+                return Err(dir.corrupt("directory", what));
+            }
         }
     }
 
@@ -342,7 +393,8 @@ impl Mount {
         let other_is_dir = other.is_some_and(|other| is_dir(other));
         let _other_names = other
             .filter(|_| other_is_dir)
-            .map(|other| other.names.write());
+            .map(|other| self.names_below(&change.to.dir, other))
+            .transpose()?;
         if let Some(other) = other.filter(|_| other_is_dir)
             && !self.is_empty_dir(other)?
         {
@@ -606,16 +658,44 @@ impl Mount {
     }
 }
 
-/// Locks the names of two directories, those of the upper first.
-fn lock_names<'a>(a: &'a Arc<Inode>, b: &'a Arc<Inode>, above: Option<Ino>) -> Names<'a> {
-    if Arc::ptr_eq(a, b) {
-        return (a.names.write(), None);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fs, MountOptions};
+    use dioxide_testkit::{Image, debugfs};
+    use std::thread;
+
+    fn directories(requests: &[&str]) -> (Fs, Arc<Inode>, Arc<Inode>) {
+        let image = Image::builder().build();
+        debugfs(image.path(), &["mkdir a", "mkdir a/b", "mkdir a/b/c"]);
+        debugfs(image.path(), requests);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let find = |path: &[u8]| fs.0.lookup(path, false).expect("it is there");
+        let (dir, below) = (find(b"/a"), find(b"/a/b"));
+        (fs, dir, below)
     }
-    let b_first = match above {
-        Some(ino) => ino == b.ino,
-        None => b.ino < a.ino,
-    };
-    let (first, second) = if b_first { (b, a) } else { (a, b) };
-    let guard = first.names.write();
-    (guard, Some(second.names.write()))
+
+    #[test]
+    fn names_of_a_directory_below_are_waited_for() {
+        let (fs, dir, below) = directories(&[]);
+        let held = below.names.write();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| fs.0.names_below(&dir, &below).map(drop));
+            // Long enough to look whether it can ever have them.
+            thread::sleep(Duration::from_millis(1500));
+            assert!(!waits.is_finished());
+            drop(held);
+            waits.join().expect("no panic").expect("it has them");
+        });
+    }
+
+    // Three threads that remove `a/b`, `a/b/c` and `a/b/c/a` have the names of one, and want those of the next.
+    #[test]
+    fn names_that_lead_in_a_circle_are_not_waited_for_without_end() {
+        let circle = ["link a a/b/c/a", "unlink a/..", "link a/b/c a/.."];
+        let (fs, dir, below) = directories(&circle);
+        let _held = below.names.write();
+        let error = fs.0.names_below(&dir, &below).expect_err("it cannot be");
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    }
 }

@@ -417,18 +417,22 @@ impl Mount {
         Ok(list)
     }
 
-    /// Finishes what a crash has left to do; returns for how many inodes.
+    /// Finishes what a crash has left to do; returns for how many inodes, and how many stay because what they have can only be read.
     ///
     /// # Errors
     /// Damage.
-    pub(crate) fn recover_orphans(&self) -> Result<usize> {
+    pub(crate) fn recover_orphans(&self) -> Result<(usize, usize)> {
         let writer = self.writer()?;
         let orphans = writer.orphans.all();
+        let mut left = 0;
         for &ino in &orphans {
             let inode = self.orphan(ino)?;
             writer.orphans.hold(&inode);
             if inode.node().disk.links_count() == 0 {
-                self.delete(writer, &inode)?;
+                match self.delete(writer, &inode) {
+                    Err(Error::OnlyRead(_)) => left += 1,
+                    done => done?,
+                }
                 continue;
             }
             if inode.is_plain_data() && inode.file_type() == FileType::Regular {
@@ -441,7 +445,7 @@ impl Mount {
                 self.not_an_orphan(writer, &inode)?;
             }
         }
-        Ok(orphans.len())
+        Ok((orphans.len() - left, left))
     }
 
     /// Takes an inode from the orphans, unless something else is to be done with it.

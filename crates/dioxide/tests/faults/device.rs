@@ -543,6 +543,12 @@ fn journal_that_cannot_be_written_to_leaves_the_image_as_it_was() {
     assert_eq!(error.errno(), libc::EROFS, "{error}");
     fs.close().expect("nothing was changed");
     assert!(before == std::fs::read(image.path()).expect("the image"));
+    // As if there were none.
+    let fs = Fs::open(image.path(), &MountOptions::new().noload(true)).expect("it opens");
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    fs.set_attributes("/f0", &mode).expect("it can");
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }
 
 #[test]

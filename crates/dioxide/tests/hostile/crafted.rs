@@ -1,6 +1,6 @@
 //! Damage with an aim: one field at a time, by debugfs, and the error that must come of it.
 
-use dioxide::{Error, FallocateMode, Fs, MountOptions, OpenOptions, RenameMode};
+use dioxide::{Error, FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode};
 use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -182,6 +182,42 @@ fn pointers_with_clusters_are_read_and_not_changed() {
         };
         assert_eq!(free(&before), free(&dumpe2fs(image.path())));
     }
+}
+
+#[test]
+fn orphan_of_pointers_with_clusters_stays_and_others_go() {
+    let image = pointers_with_clusters(4);
+    let orphan = |name: &str, next: &str| {
+        [
+            format!("sif {name} links_count 0"),
+            format!("sif {name} dtime {next}"),
+            format!("unlink {name}"),
+        ]
+    };
+    debugfs(image.path(), &["write /dev/null g"]);
+    let number = |name| {
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        fs.metadata(name).expect("it is there").ino.to_string()
+    };
+    let (f, g) = (number("/f"), number("/g"));
+    debugfs(image.path(), &orphan("f", &g));
+    debugfs(image.path(), &orphan("g", "0"));
+    debugfs(image.path(), &[format!("ssv last_orphan {f}")]);
+    let fs = open(&image);
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    let told = fs.warnings().join("; ");
+    assert!(told.contains("1 orphans were truncated or freed"), "{told}");
+    assert!(told.contains("1 orphans can only be read"), "{told}");
+    fs.create_dir("/d", &NewFile::new(0o755)).expect("room");
+    fs.close().expect("nothing is wrong");
+    let left = dumpe2fs(image.path());
+    let left = left
+        .lines()
+        .find(|row| row.starts_with("First orphan inode"));
+    assert!(
+        left.is_some_and(|row| row.ends_with(&format!(" {f}"))),
+        "{left:?}"
+    );
 }
 
 #[track_caller]

@@ -5,6 +5,7 @@
 
 use crate::bed::*;
 use dioxide::block::record::Action;
+use dioxide::block::sim::{Fault, FaultKind, FaultOp};
 use dioxide::{FallocateMode, MountOptions, OpenOptions, Policy, SetAttributes, Timestamp};
 
 /// Writes of the device since `from` with and without force unit access, and flushes.
@@ -495,4 +496,63 @@ fn a7_of_dsync_and_sync_the_stronger_counts() {
         let kept = mtime_after_crash(&bed, "/data") > long_ago;
         assert_eq!(kept, times, "{options:?}");
     }
+}
+
+/// A write, and another with force unit access, which fails so often; its error, and what a sync of the first says.
+fn after_failed_dsync(times: u64) -> (i32, dioxide::Result<()>) {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    file.write_at(&blocks(1, 1), 0).expect("an overwrite");
+    let durable = OpenOptions::new().write(true).dsync(true);
+    let durable = durable.open(&bed, "/data").expect("it exists");
+    let fault = Fault {
+        count: times,
+        ..Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO))
+    };
+    bed.sim.inject(fault);
+    let failed = durable.write_at(&blocks(2, 1), 8 * BLOCK as u64);
+    let errno = failed.expect_err("a fault").errno();
+    let synced = file.sync_data();
+    drop((file, durable));
+    bed.abandon();
+    (errno, synced)
+}
+
+// What it is that failed, the write or the flush that came with it, no error says.
+#[test]
+fn a7_failed_dsync_overwrite_may_have_lost_what_others_wrote() {
+    let (errno, synced) = after_failed_dsync(1);
+    assert_eq!(errno, libc::EIO);
+    let error = synced.expect_err("the device may have dropped it");
+    assert_eq!(error.errno(), libc::EROFS);
+}
+
+#[test]
+fn a7_dsync_overwrite_of_a_bad_sector_is_its_own_error() {
+    let (errno, synced) = after_failed_dsync(2);
+    assert_eq!(errno, libc::EIO);
+    synced.expect("the first write is on the device");
+}
+
+// The kernel tells an error of what was written behind its back once, to whichever flush comes first.
+#[test]
+fn a7_sync_beside_another_whose_flush_fails_fails_too() {
+    let bed = Bed::new(Policy::Best);
+    let sync_a_write = |block: u64| {
+        let file = bed.open("/data");
+        let written = file.write_at(&blocks(1, 1), block * BLOCK as u64);
+        written.expect("an overwrite");
+        start(move || file.sync_data())
+    };
+    let hold = bed.sim.hold(None, FaultOp::Flush);
+    let flush = Fault::once(FaultOp::Flush, FaultKind::Io(libc::EIO));
+    bed.sim.inject(flush);
+    let first = sync_a_write(0);
+    hold.wait_for(1);
+    let second = sync_a_write(8);
+    assert_waits(&second);
+    hold.release();
+    finish(&first).expect_err("its flush failed");
+    finish(&second).expect_err("its data may have been lost with that");
+    bed.abandon();
 }

@@ -166,7 +166,8 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
     commit_map(request, Below::Written)?;
     let durability = request.durability(&first, pos);
     let device = &request.mount.device;
-    device.write_atomic_at(device_offset, buf, durability)?;
+    let write = |durability| Ok(device.write_atomic_at(device_offset, buf, durability)?);
+    write(durability).or_else(|error| request.forced_failed(error, durability, write))?;
     if !request.access.keep_times {
         request.inode.set_modified(coarse_now_ns());
     }

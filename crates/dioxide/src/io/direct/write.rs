@@ -494,7 +494,8 @@ fn carry_out(
     let (pos, first) = (admitted.pos, admitted.first);
     let held = Held::for_io(request, admitted.guard, admitted.plan.io_lock);
     let durability = request.durability(&first, pos);
-    transfer(request, bufs, pos, first, durability)?;
+    let transfer = |durability| transfer(request, bufs, pos, first, durability);
+    transfer(durability).or_else(|error| request.forced_failed(error, durability, transfer))?;
     if !request.access.keep_times {
         request.inode.set_modified(coarse_now_ns());
     }
@@ -522,10 +523,27 @@ impl WriteRequest<'_> {
         let covered = (u64::from(first.lblk.0) + u64::from(first.len)) << self.mount.block_bits;
         let data_only = self.access.sync_of(self.inode) == SyncMode::Data;
         let alone = data_only && self.mount.barrier && covered >= end;
-        if alone && self.mount.is_durable(self.inode.last_change(true)) {
+        let can = alone && self.mount.device.geometry().fua;
+        if can && self.mount.is_durable(self.inode.last_change(true)) {
             return Durability::ForceUnitAccess;
         }
         Durability::Cached
+    }
+
+    /// After a write failed that was to be so durable: if `again` does it without, a flush may have failed, and with it
+    /// writes of others, who are not told.
+    #[cold]
+    pub(super) fn forced_failed(
+        &self,
+        error: Error,
+        durability: Durability,
+        again: impl FnOnce(Durability) -> Result<()>,
+    ) -> Result<()> {
+        let forced = durability == Durability::ForceUnitAccess;
+        match forced && again(Durability::Cached).is_ok() {
+            true => Err(self.mount.fail(error)),
+            false => Err(error),
+        }
     }
 
     pub(super) fn make_durable(&self) -> Result<()> {
