@@ -97,14 +97,15 @@ impl Inode {
         End::Now
     }
 
-    /// Ends it, if nobody has it open: its last link is about to go. The caller frees what it has.
+    /// Ends it, if nobody has it open: its last link is about to go. Whether it ended by that: the caller frees what it has.
     pub(crate) fn end_if_closed(&self) -> bool {
         let mut state = self.life.state.lock();
-        if state.opens == 0 {
+        let ends = state.opens == 0 && !state.ended;
+        if ends {
             state.unlinked = true;
             self.end(&mut state);
         }
-        state.ended
+        ends
     }
 
     /// It was made without a name: it ends when it is closed, unless it gets one before.

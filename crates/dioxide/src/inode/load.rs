@@ -159,7 +159,10 @@ impl InodeCache {
     /// Keeps a closed file until its times were written. How many are kept so.
     pub(crate) fn keep_modified(&self, inode: &Arc<Inode>) -> usize {
         let mut modified = self.modified.lock();
-        modified.insert(inode.ino, inode.clone());
+        // Its number may be that of another, which is kept.
+        if !inode.has_ended() {
+            modified.insert(inode.ino, inode.clone());
+        }
         modified.len()
     }
 

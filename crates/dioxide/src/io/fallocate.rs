@@ -13,10 +13,13 @@
 use crate::alloc::{Request, Reservation, Right};
 use crate::api::attributes::FallocateMode as Mode;
 use crate::inode::Inode;
-use crate::io::direct::Access;
+use crate::io::direct::lock::lock;
+use crate::io::direct::policy::LockMode;
+use crate::io::direct::{Access, Wait};
 use crate::io::resize::{Steps, done_of, stamp};
 use crate::map::{self, MapKind, Run};
 use crate::mount::Mount;
+use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::file::{Credits, MOST_UNWRITTEN};
 use crate::txn::inode::INODE_CREDITS;
@@ -171,7 +174,13 @@ impl Mount {
     ) -> Result<()> {
         let mut filled = Vec::new();
         let blocks = self.blocks_touched(span);
-        if let Err(error) = self.fill_holes(writer, inode, blocks, &mut room, &mut filled) {
+        let size = match grow {
+            true => span.bytes.end.max(inode.i_size()),
+            false => inode.i_size(),
+        };
+        let done = self.fill_holes(writer, inode, blocks, &mut room, &mut filled);
+        let done = done.and_then(|()| self.grow(writer, inode, size));
+        if let Err(error) = done {
             for blocks in filled.into_iter().rev() {
                 // The first error is the one to tell.
                 if let Err(later) = self.remove_blocks(writer, inode, blocks) {
@@ -181,11 +190,7 @@ impl Mount {
             }
             return Err(error);
         }
-        let size = match grow {
-            true => span.bytes.end.max(inode.i_size()),
-            false => inode.i_size(),
-        };
-        self.grow(writer, inode, size)
+        Ok(())
     }
 
     /// Allocates unwritten blocks for the holes of a range, and tells which were holes.
@@ -554,6 +559,8 @@ impl Mount {
     /// The first byte at or behind `offset` that is data, or that is none. Unwritten blocks are holes.
     /// The end of the file is a hole.
     pub(crate) fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<Option<u64>> {
+        // What is moved to another place is for a while at neither.
+        let _nothing_moves = lock(self, inode, LockMode::Shared, Wait::Block, slot::current())?;
         let size = inode.i_size();
         if offset >= size {
             return Ok(None);

@@ -377,7 +377,9 @@ impl Mount {
         inode.set_cut_short(true);
         self.remove_blocks(writer, inode, first..self.map_end(inode))?;
         inode.set_cut_short(false);
-        self.not_an_orphan(writer, inode)
+        let done = self.not_an_orphan(writer, inode);
+        // Who removes it must know that it is one still.
+        done.inspect_err(|_| inode.set_cut_short(true))
     }
 
     /// Removes and frees blocks, in as many transactions as it takes. The file is alone.

@@ -85,6 +85,10 @@ pub(super) fn check_removable(dir: &Inode, inode: &Inode, text: impl Fn() -> Str
     }
 }
 
+fn more_names_than_links(inode: &Inode) -> Error {
+    inode.corrupt("inode", "it has more names than links".into())
+}
+
 impl Mount {
     /// Removes a name of anything but a directory. Blocks.
     ///
@@ -189,6 +193,9 @@ impl Mount {
     /// Damage in its map; [`Error::OnlyRead`] if it ends, and its blocks cannot be freed.
     pub(super) fn victim<'a>(&self, writer: &Writer, inode: &'a Arc<Inode>) -> Result<Victim<'a>> {
         let links = inode.node().disk.links_count();
+        if links == 0 {
+            return Err(more_names_than_links(inode));
+        }
         let is_last = links <= 1 || inode.file_type() == FileType::Directory;
         if is_last
             && let Err(error) = self.check_map_changes(inode)
@@ -263,9 +270,12 @@ impl Mount {
         let now = self.now();
         let lock = inode.map.lock();
         let before = inode.node().disk.links_count();
+        if before == 0 {
+            return Err(more_names_than_links(inode));
+        }
         let links = match inode.file_type() {
             FileType::Directory => 0,
-            _ => before.saturating_sub(1),
+            _ => before - 1,
         };
         inode.changed_in(handle.tid(), true);
         if links > 0 {

@@ -37,17 +37,27 @@ impl Mount {
     /// # Errors
     /// As [`Mount::sync_inode`].
     pub(crate) fn sync(&self) -> Result<()> {
-        self.delete_deferred()?;
-        self.write_all_times()?;
-        self.commit_and_flush(|writer| writer.journal.newest())
+        // What cannot be done keeps nothing else from being durable.
+        let deleted = self.delete_deferred();
+        let written = self.write_all_times();
+        let synced = self.commit_and_flush(|writer| writer.journal.newest());
+        let results = [deleted, written, synced].into_iter();
+        let errors = results.filter_map(Result::err);
+        // A reason, and not what comes of it.
+        match errors.min_by_key(|error| matches!(error, Error::ReadOnly(_))) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 
+    /// Those of all files. The first error is the one to tell.
     fn write_all_times(&self) -> Result<()> {
+        let mut written = Ok(());
         for inode in self.inodes.all() {
-            self.write_times(&inode)?;
+            written = written.and(self.write_times(&inode));
         }
         self.inodes.forget_modified();
-        Ok(())
+        written
     }
 
     /// Writes the times of overwrites that were kept in memory.

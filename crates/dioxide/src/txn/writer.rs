@@ -172,11 +172,13 @@ impl Mount {
     /// # Errors
     /// Those of the device and the journal; the file system then stays as after a crash.
     pub(crate) fn close(&self) -> Result<()> {
+        let mut reaped = Ok(());
         if let Some(writer) = self.started_writer() {
-            self.reap_values(writer)?;
+            reaped = self.reap_values(writer);
             self.finish_truncates(writer);
         }
-        self.sync()?;
+        let synced = self.sync();
+        reaped.and(synced)?;
         // What fails from here on is said once.
         self.closed.store(true, Ordering::Relaxed);
         let Some(writer) = self.started_writer() else {
@@ -335,6 +337,7 @@ impl Writer {
     /// Commits what is pending if that sets free blocks that can be had, or waits until others have freed some. Whether
     /// there can be more now. No handle is open.
     pub(crate) fn commit_for_space(&self, mount: &Mount) -> Result<bool> {
+        mount.free_deferred();
         if self.blocks.pending_clusters() == 0 && !self.wait_for_endings() {
             return Ok(false);
         }

@@ -16,10 +16,10 @@ use dioxide::block::{self, Device, Durability, Geometry, Op, Queue, SlotId, Wake
 use dioxide::format::features::Compat;
 use dioxide::format::superblock::SuperBlock;
 use dioxide::{
-    Backend, Buf, Error, File, Fs, MountOptions, OpenOptions, QueueOptions, SetAttributes,
+    Backend, Buf, Error, File, Fs, MountOptions, NewFile, OpenOptions, QueueOptions, SetAttributes,
 };
 use dioxide_testkit::{
-    Dir, Image, ImageBuilder, dumpe2fs, e2fsck_clean, leaf_extents, seeds, shape,
+    Dir, Image, ImageBuilder, debugfs_query, dumpe2fs, e2fsck_clean, leaf_extents, seeds, shape,
 };
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -1046,5 +1046,52 @@ fn device_that_panics_when_it_is_pushed_to_leaves_nothing_to_wait_for() {
     in_time("a queue that goes", || drop(queue));
     drop(file);
     fs.close().expect("nothing holds it");
+    e2fsck_clean(image.path());
+}
+
+/// What it has in one block of inodes, or in what a removed file had, is no reason to lose all else.
+#[test]
+fn sync_makes_durable_what_it_can_beside_times_that_it_cannot_write() {
+    let image = image_with(small(), &NAMES);
+    let options = OpenOptions::new().write(true);
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let file = options.open(&fs, "/f0").expect("it exists");
+    file.write_at(&[1; 1024], 0).expect("room");
+    drop(file);
+    fs.close().expect("a clean end");
+    let said = debugfs_query(image.path(), "imap f0");
+    let at = said.split("located at block ").nth(1);
+    let at = at.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+    let at = at.expect("imap tells it") * 1024;
+
+    let device = sim(&image);
+    let nothing_kept = MountOptions::new().metadata_cache(0).commit_interval(NEVER);
+    let fs = Fs::open_device(Arc::new(device.clone()), &nothing_kept).expect("it opens");
+    fs.create_dir("/first", &NewFile::new(0o755)).expect("room");
+    fs.sync().expect("a sync");
+    let file = options.open(&fs, "/f0").expect("it exists");
+    file.write_at(&[2; 1024], 0).expect("an overwrite");
+    let fault = Fault::every(FaultOp::Read, FaultKind::Io(libc::EIO));
+    let armed = device.inject(Fault {
+        range: Some(at..at + 1024),
+        ..fault
+    });
+    let made = (0..32).map(|number| format!("/made{number}"));
+    let made = made.filter(|path| fs.create_dir(path, &NewFile::new(0o755)).is_ok());
+    let made: Vec<String> = made.collect();
+    assert!(!made.is_empty(), "none has its inode elsewhere");
+    let error = fs.sync().expect_err("the times of f0");
+    assert_eq!(error.errno(), libc::EIO, "{error}");
+    assert!(device.hits(armed) > Some(0));
+    drop(file);
+    drop(fs);
+    device.remove(armed);
+    drop(device);
+
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    for path in &made {
+        fs.metadata(path).expect("it was made durable");
+    }
+    fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }

@@ -402,3 +402,31 @@ fn attribute_that_finds_no_room_keeps_nothing_of_its_value() {
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }
+
+/// It was removed while a read of it was in flight, which has been reaped since.
+#[test]
+fn space_comes_from_a_file_that_waits_to_be_freed() {
+    let image = filled(ext2(), &["a", "b", "filler"]);
+    let (fs, sim) = open_held(&image, &options());
+    let (a, b) = (open(&fs, "a"), open(&fs, "b"));
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    let start = b.map(0, 1).expect("a block").pblk.0 * KIB;
+    let hold = sim.hold(Some(start..start + KIB), FaultOp::Read);
+    let read = queue.read(&b, 0, Buf::zeroed(1024), 1);
+    read.expect("room in the queue");
+    queue.submit().expect("a working queue");
+    hold.wait_for(1);
+    fs.remove_file("/b").expect("it is there");
+    drop(b);
+    hold.release();
+    let mut done = Vec::new();
+    while queue.reap(&mut done) == 0 {
+        std::thread::yield_now();
+    }
+    let read = done.pop().expect("it was waited for");
+    assert_eq!(read.result.expect("a read"), 1024);
+    a.write_at(&[9; 1024], 12 * KIB).expect("room");
+    drop((a, queue));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}

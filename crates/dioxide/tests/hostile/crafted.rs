@@ -560,3 +560,19 @@ fn symlink_of_impossible_length_is_corrupt() {
         "i_size",
     );
 }
+
+#[test]
+fn file_with_more_names_than_links_ends_once() {
+    let image = extents();
+    debugfs(image.path(), &["link f g", "sif f links_count 1"]);
+    let fs = open(&image);
+    let file = OpenOptions::new().read(true).open(&fs, "/f");
+    let file = file.expect("it is there");
+    fs.remove_file("/f").expect("its last link");
+    let error = fs.remove_file("/g").expect_err("it has none any more");
+    assert_corrupt(&error, "inode", "more names than links");
+    drop(file);
+    drop(fs);
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    fs.remove_file("/g").expect_err("nobody's name");
+}

@@ -147,7 +147,7 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
         first,
         plain,
         facts,
-        appending: _appending,
+        appending,
         cuts,
     } = admitted;
     if !plain {
@@ -155,7 +155,8 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
         place::prepare(request, pos, &facts)?;
         let held = Held::for_io(request, guard, plan.io_lock);
         let placed = place::write_atomic(request, &[IoSlice::new(buf)], pos, alone, cuts)?;
-        drop(held);
+        // As in a write of any kind.
+        drop((held, appending));
         if placed == Placed::Done {
             request.make_durable()?;
         }

@@ -17,7 +17,7 @@
 
 use super::atomic::{self, Below, Row};
 use super::lock::drain;
-use super::policy::{LockMode, WriteFacts, read_lock};
+use super::policy::WriteFacts;
 use super::write::WriteRequest;
 use crate::alloc::{Claim, Goal, Request, Right};
 use crate::inode::{Cuts, Inode};
@@ -182,10 +182,9 @@ pub(super) fn placing<'a, 'b>(
     let placed = write(&placing);
     if placed.is_err() && alone && inode.i_size() > placing.old_size {
         // What was settled of it belongs to a write that failed. Readers without the lock may have found it.
-        let unlocked = read_lock(request.policy).0 == LockMode::None;
-        let _closed = unlocked.then(|| inode.in_flight.close());
+        let _closed = inode.in_flight.close();
         // Who would wait for a request of its own leaves them their blocks.
-        match unlocked && drain(mount, inode, request.slot).is_err() {
+        match drain(mount, inode, request.slot).is_err() {
             true => mount.shorten(writer, inode, placing.old_size)?,
             false => mount.shrink(writer, inode, placing.old_size)?,
         }
