@@ -18,7 +18,8 @@ What is in the way of a smaller size is moved: blocks of files to free blocks, i
 The file system is checked before, and nothing is moved if it has errors. A crash while files are moved
 leaves it as large as it was, with all files: open and close it, and resize it again. A crash while the
 end is cut off, or groups are added, leaves one that e2fsck brings in order. So does any crash if it has
-no journal, or has it on another device. With stable_inodes, inodes keep their numbers.
+no journal, or has it on another device. With stable_inodes, inodes keep their numbers; with casefold
+nothing is moved.
 
 Examples:
   dioxide resize disk.img 2G

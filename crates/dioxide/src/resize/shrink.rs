@@ -143,14 +143,14 @@ fn refused(sb: &SuperBlock, survey: &Survey<'_>, target: u64, least: u64) -> Err
     let (ino, block) = survey.last();
     let block_bytes = u64::from(sb.block_size());
     let metadata = survey.metadata_end(target);
-    let why = match metadata > target {
-        true => format!(
-            "block {}, metadata of a group that stays, is not moved",
-            metadata - 1
-        ),
-        false => format!(
-            "what is in use (up to inode {ino} and block {block}) has no room in {target} blocks"
-        ),
+    let in_use = format!("what is in use (up to inode {ino} and block {block})");
+    let why = if metadata > target {
+        let last = metadata - 1;
+        format!("block {last}, metadata of a group that stays, is not moved")
+    } else if survey.moves() {
+        format!("{in_use} has no room in {target} blocks")
+    } else {
+        format!("{in_use} is not moved in a file system with the feature casefold")
     };
     Error::Invalid(format!(
         "{why}: the smallest size is {} bytes ({least} blocks)",

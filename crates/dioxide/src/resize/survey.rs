@@ -311,7 +311,15 @@ impl<'a> Survey<'a> {
     /// The device's.
     pub fn least(&self) -> Result<u64> {
         let from = self.sb.first_data_block().0 + 1;
-        self.smallest(from, &|blocks| self.fits_at_last(blocks))
+        self.smallest(from, &|blocks| match self.moves() {
+            true => self.fits_at_last(blocks),
+            false => Ok(self.in_the_way(blocks)? == (0, 0)),
+        })
+    }
+
+    /// Whether anything can be moved: by a mount, and none opens file systems with the feature casefold.
+    pub fn moves(&self) -> bool {
+        !self.sb.features().incompat.contains(Incompat::CASEFOLD)
     }
 
     /// What is last, for who is refused.

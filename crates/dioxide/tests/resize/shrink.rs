@@ -87,6 +87,25 @@ fn minimum_holds_what_cannot_be_moved() {
     }
 }
 
+/// The least size was that of one whose files can be moved, and then refused.
+#[test]
+fn minimum_of_what_no_mount_opens_is_what_is_in_use() {
+    let options = ResizeOptions::default();
+    let image = image(60 * M, 1024, "-O casefold");
+    let least = minimum(image.path(), &options).expect("there is one");
+    assert!(least < 60 * M, "{least}");
+    let refused = resize(image.path(), Some(least - 4096), &options);
+    let refused = refused.expect_err("nothing is moved");
+    assert!(matches!(refused, Error::Invalid(_)), "{refused}");
+    for said in ["casefold", &least.to_string()] {
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
+    e2fsck_clean(image.path());
+    resize(image.path(), Some(least), &options).expect("it shrinks");
+    e2fsck_clean(image.path());
+    assert_eq!(minimum(image.path(), &options).expect("still"), least);
+}
+
 #[test]
 fn shrinking_in_steps_is_clean_at_each() {
     let options = ResizeOptions::default();
