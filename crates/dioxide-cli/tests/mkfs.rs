@@ -2,9 +2,11 @@
 
 mod support;
 
-use dioxide_testkit::{dumpe2fs, e2fsck_clean};
+use dioxide_testkit::{dumpe2fs, e2fsck_clean, need_root};
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::Path;
+use std::process::Command;
 use support::{command, dioxide};
 use tempfile::TempDir;
 
@@ -206,4 +208,29 @@ fn mkfs_too_small_for_a_journal_is_made_without_and_says_so() {
         ran.stderr
     );
     e2fsck_clean(Path::new(&image));
+}
+
+/// By the umask its maker may not open it.
+#[test]
+fn image_that_was_made_and_cannot_be_used_is_removed() {
+    need_root!();
+    let dir = TempDir::new().unwrap();
+    chown(dir.path(), Some(1234), Some(1234)).unwrap();
+    let image = image(&dir);
+    let make = || {
+        let output = Command::new("setpriv")
+            .args(["--reuid=1234", "--regid=1234", "--clear-groups"])
+            .args(["sh", "-c", "umask 777; exec \"$@\"", "sh"])
+            .args([env!("CARGO_BIN_EXE_dioxide"), "mkfs", &image, "16M"])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("Permission denied"), "{said}");
+    };
+    make();
+    assert!(!Path::new(&image).exists());
+    fs::write(&image, "mine").unwrap();
+    make();
+    assert_eq!(fs::read(&image).unwrap(), b"mine");
 }

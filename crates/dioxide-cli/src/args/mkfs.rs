@@ -12,7 +12,7 @@ pub struct FsArgs {
     /// Type of the file system
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", value_parser = ["ext2", "ext3", "ext4"])]
     pub fs_type: String,
-    /// Bytes per block: 1k to 64k
+    /// Bytes per block: 1k to 64k; 1k below 512 MiB if not given, else 4k, and no less than a sector of the device
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_u32)]
     pub block_size: Option<u32>,
     /// Bytes per cluster, with bigalloc

@@ -48,8 +48,8 @@ pub fn run(args: &MkfsArgs, out: &mut Out) -> Result<Status, Failure> {
     let failed = |error| Failure::engine(&about, b"", &error);
     let mkfs = wishes(&args.fs, Mkfs::new().force(args.force)).map_err(failed)?;
     let plan = if args.dry_run {
-        let size = mkfs.size_on(&args.image, args.size_bytes());
-        size.and_then(|size| mkfs.plan(size)).map_err(failed)?
+        let plan = mkfs.plan_on(&args.image, args.size_bytes());
+        plan.map_err(failed)?
     } else {
         make(args, mkfs)?
     };

@@ -115,7 +115,8 @@ impl Mkfs {
         self
     }
 
-    /// Bytes per block: a power of two from 1024 to 65536.
+    /// Bytes per block: a power of two from 1024 to 65536. If not given 1024 below 512 MiB and else 4096, and
+    /// no less than a sector of the device ([`Mkfs::plan_on`]).
     ///
     /// # Errors
     /// [`Error::Invalid`].

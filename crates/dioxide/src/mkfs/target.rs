@@ -2,10 +2,11 @@
 //!
 //! An image or device that is mounted, attached or locked is refused when it is opened, whatever is
 //! asked; one that holds something is refused unless that is forced. An image that was made here is
-//! removed again if the file system could not be written.
+//! removed again if it could not be used, or the file system not be written.
 
 use super::options::Mkfs;
 use super::plan::Plan;
+use super::profile;
 use super::write::WriteOptions;
 use crate::{Error, Result};
 use dioxide_block::file::{self, FileOptions};
@@ -84,9 +85,8 @@ impl Mkfs {
     /// image that is not there is made, one that is too small is enlarged. Blocks.
     ///
     /// # Errors
-    /// As [`Mkfs::plan`] and [`Plan::write`]; [`Error::Device`] when it is in use;
-    /// [`Error::Invalid`] when it holds something and [`Mkfs::force`] is not set, naming what, or
-    /// when there is no image and no size.
+    /// As [`Mkfs::plan_on`] and [`Plan::write`]; [`Error::Device`] when it is in use;
+    /// [`Error::Invalid`] when it holds something and [`Mkfs::force`] is not set, naming what.
     pub fn create(&self, path: &Path, size_bytes: Option<u64>) -> Result<Plan> {
         self.create_with(path, size_bytes, None)
     }
@@ -101,24 +101,35 @@ impl Mkfs {
         size_bytes: Option<u64>,
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<Plan> {
-        let plan = self.plan(self.size_on(path, size_bytes)?)?;
-        let sb = plan.superblock();
-        let needed = sb.blocks_count() * u64::from(sb.block_size());
-        let target = self.open(path, needed)?;
-        // Before anything is thrown away.
-        let checked = plan.check_device(&*target.device);
-        let written = checked.and_then(|()| {
-            let mut options = WriteOptions {
-                reads_zero: self.discard(&target, needed),
-                progress,
-            };
-            plan.write(&*target.device, &mut options)
-        });
-        if written.is_err() && target.is_new {
+        let plan = self.plan_on(path, size_bytes)?;
+        let is_new = !path.exists();
+        if is_new {
+            let file = OpenOptions::new().write(true).create_new(true).open(path);
+            file.map_err(|error| failed(path, "cannot make it", error))?;
+        }
+        let written = self.write_on(path, is_new, &plan, progress);
+        if written.is_err() && is_new {
             // What went wrong first is what matters.
             let _ = fs::remove_file(path);
         }
         written.map(|()| plan)
+    }
+
+    fn write_on(
+        &self,
+        path: &Path,
+        is_new: bool,
+        plan: &Plan,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+    ) -> Result<()> {
+        let sb = plan.superblock();
+        let needed = sb.blocks_count() * u64::from(sb.block_size());
+        let target = self.open(path, is_new, needed)?;
+        let mut options = WriteOptions {
+            reads_zero: self.discard(&target, needed),
+            progress,
+        };
+        plan.write(&*target.device, &mut options)
     }
 
     /// What an image or device holds where the file system is to be, in words; none when nothing is
@@ -145,40 +156,44 @@ impl Mkfs {
         found_on_device(&*file::open(path, &options(write, offset))?)
     }
 
-    /// Bytes of the file system that is to be made on an image or device.
+    /// As [`Mkfs::plan`], of a file system on an image or device, `size_bytes` large or as large as that is. Blocks that
+    /// are not asked for otherwise are no smaller than its sectors. Opens it for reading only. Blocks.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when no size is given and the image is not there; [`Error::Device`].
-    pub fn size_on(&self, path: &Path, size_bytes: Option<u64>) -> Result<u64> {
-        if let Some(bytes) = size_bytes {
-            return Ok(bytes);
+    /// As [`Mkfs::plan`]; [`Error::Invalid`] when no size is given and the image is not there, or when the device is too
+    /// small, or its sectors are larger than the blocks that are asked for; [`Error::Device`].
+    pub fn plan_on(&self, path: &Path, size_bytes: Option<u64>) -> Result<Plan> {
+        let is_there = path.exists();
+        if let Some(bytes) = size_bytes
+            && (!is_there || is_image(path)?)
+        {
+            // It is made, or grows.
+            return self.plan(bytes);
         }
-        if !path.exists() {
+        if !is_there {
             let what = "there is no such image: give a size, and it is made";
             return Err(Error::Invalid(what.into()));
         }
         let device = file::open(path, &options(false, self.extended.offset))?;
-        Ok(device.geometry().size_bytes / PAGE_BYTES * PAGE_BYTES)
+        let geometry = device.geometry();
+        let size = size_bytes.unwrap_or(geometry.size_bytes / PAGE_BYTES * PAGE_BYTES);
+        let mut mkfs = self.clone();
+        let by_default = profile::usage(size).0.max(geometry.logical_block_bytes);
+        mkfs.block_size.get_or_insert(by_default);
+        let plan = mkfs.plan(size)?;
+        plan.check_device(&*device)?;
+        Ok(plan)
     }
 
-    fn open(&self, path: &Path, needed: u64) -> Result<Target> {
+    fn open(&self, path: &Path, is_new: bool, needed: u64) -> Result<Target> {
         let end = self.extended.offset.checked_add(needed);
         let end = end.ok_or_else(|| Error::Invalid("the offset is too large".into()))?;
-        let is_new = !path.exists();
-        if is_new {
-            let file = OpenOptions::new().write(true).create_new(true).open(path);
-            let file = file.map_err(|error| failed(path, "cannot make it", error))?;
-            if let Err(error) = file.set_len(end) {
-                // What went wrong first is what matters.
-                let _ = fs::remove_file(path);
-                return Err(failed(path, "cannot make it that large", error));
-            }
-        } else {
+        if !is_new {
             self.judge(path)?;
         }
         let is_image = is_image(path)?;
-        if is_image && !is_new {
-            enlarge(path, end).map_err(|error| failed(path, "cannot enlarge it", error))?;
+        if is_image {
+            enlarge(path, end).map_err(|error| failed(path, "cannot make it that large", error))?;
         }
         let device = file::open(path, &options(true, self.extended.offset))?;
         if !is_new {

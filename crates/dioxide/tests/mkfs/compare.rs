@@ -35,6 +35,11 @@ use Depth::{Bytes, Layout};
 
 fn mke2fs(path: &Path, size_bytes: u64, words: &str) {
     File::create(path).unwrap().set_len(size_bytes).unwrap();
+    mke2fs_on(path, words);
+}
+
+/// On an image or device that is there, and as large as that is.
+pub(super) fn mke2fs_on(path: &Path, words: &str) {
     let words: Vec<&str> = words.split_whitespace().collect();
     let mut extended = format!("hash_seed={HASH_SEED}");
     let mut command = Command::new("mke2fs");
@@ -54,7 +59,7 @@ fn mke2fs(path: &Path, size_bytes: u64, words: &str) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
-fn lines(image: &Path) -> Vec<String> {
+pub(super) fn lines(image: &Path) -> Vec<String> {
     let text = dumpe2fs(image);
     let told = |line: &&str| !MAY_DIFFER.iter().any(|start| line.starts_with(start));
     text.lines().filter(told).map(str::to_owned).collect()

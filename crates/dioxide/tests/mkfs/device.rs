@@ -1,8 +1,9 @@
 //! Block devices that hold something else: what must be zero is made so.
 
+use super::compare::{lines, mke2fs_on};
 use super::{dir, from_words};
 use dioxide_testkit::{LoopDevice, Mount, e2fsck_clean, need_root};
-use std::fs;
+use std::fs::{self, File};
 
 const SIZE: usize = 64 << 20;
 
@@ -60,4 +61,32 @@ fn file_system_at_an_offset_leaves_what_is_before_it() {
     assert!(again.to_string().contains("holds"), "{again}");
     fs::write(&path, &bytes[1 << 20..]).unwrap();
     e2fsck_clean(&path);
+}
+
+/// As `mke2fs` chooses. Elsewhere so small a file system has blocks of 1 KiB.
+#[test]
+fn blocks_are_no_smaller_than_the_sectors_of_the_device() {
+    need_root!();
+    let dir = dir();
+    let path = dir.path().join("disk.img");
+    File::create(&path).unwrap().set_len(SIZE as u64).unwrap();
+    let device = LoopDevice::attach_with(&path, &["--sector-size=4096"]);
+    for words in [
+        "-t ext4",
+        "-t ext2",
+        "-t ext4 -O bigalloc",
+        "-t ext4 -N 5000",
+    ] {
+        mke2fs_on(device.path(), words);
+        let expected = lines(device.path());
+        let mkfs = from_words(words).force(true);
+        let planned = mkfs.plan_on(device.path(), None).unwrap();
+        assert_eq!(planned.superblock().block_size(), 4096, "{words}");
+        mkfs.create(device.path(), None).unwrap();
+        assert_eq!(lines(device.path()), expected, "{words}");
+        e2fsck_clean(device.path());
+    }
+    let smaller = from_words("-b 1024").plan_on(device.path(), None);
+    let refused = smaller.unwrap_err().to_string();
+    assert!(refused.contains("sectors"), "{refused}");
 }
