@@ -72,9 +72,9 @@ fn sizes(mkfs: &Mkfs, features: &Features, size_bytes: u64) -> Result<(u32, u32)
         Some(_) if !bigalloc => {
             return Err(invalid("a cluster size needs the feature bigalloc"));
         }
-        Some(bytes) if bytes <= block_size => {
+        Some(bytes) if bytes < block_size => {
             return Err(invalid(format!(
-                "cluster size {bytes} is not larger than a block ({block_size})"
+                "cluster size {bytes} is smaller than a block ({block_size})"
             )));
         }
         Some(bytes) => bytes,

@@ -17,6 +17,9 @@ use std::io::Read;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// The last time of a superblock, whose times have 40 bits and no sign.
+const LAST_SECS: i64 = (1 << 40) - 1;
+
 /// A file system that is laid out but not written.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -146,10 +149,11 @@ fn identify(sb: &mut SuperBlock, mkfs: &Mkfs, now: i64) -> Result<()> {
     for (slot, word) in disk.s_hash_seed.iter_mut().zip(words) {
         *slot = u32::from_le_bytes(*word);
     }
-    let high = (now >> 32) as u8;
-    disk.s_mkfs_time = now as u32;
-    disk.s_lastcheck = now as u32;
-    disk.s_wtime = now as u32;
+    let secs = now.clamp(0, LAST_SECS);
+    let (low, high) = (secs as u32, (secs >> 32) as u8);
+    disk.s_mkfs_time = low;
+    disk.s_lastcheck = low;
+    disk.s_wtime = low;
     disk.s_mkfs_time_hi = high;
     disk.s_lastcheck_hi = high;
     disk.s_wtime_hi = high;

@@ -202,6 +202,7 @@ fn layout_with_each_number_is_that_of_mke2fs() {
         "-b 16384",
         "-b 65536",
         "-O bigalloc -C 65536",
+        "-b 4096 -O bigalloc -C 4096",
         // Backups: the resize inode has their descriptors a block late.
         "-b 1024 -O bigalloc -C 4096",
         // The resize inode is larger than 2 GiB.

@@ -99,3 +99,18 @@ fn orphan_file_that_linux_does_not_mount_is_refused() {
     let most = "-O orphan_file -b 4096 -E orphan_file_size=512";
     from_words(most).plan(8 << 30).unwrap();
 }
+
+/// They wrapped: the file system of a time before 1970 was said to be made in 2106.
+#[test]
+fn time_that_a_superblock_cannot_have_becomes_the_nearest() {
+    for (secs, low, high) in [(-1, 0, 0), (1 << 41, u32::MAX, u8::MAX), (1 << 32, 0, 1)] {
+        let plan = fixed().epoch(secs).plan(16 << 20).unwrap();
+        let disk = plan.superblock().disk();
+        let times = [
+            (disk.s_mkfs_time, disk.s_mkfs_time_hi),
+            (disk.s_wtime, disk.s_wtime_hi),
+            (disk.s_lastcheck, disk.s_lastcheck_hi),
+        ];
+        assert_eq!(times, [(low, high); 3], "{secs}");
+    }
+}

@@ -7,13 +7,14 @@ use std::fs;
 use std::process::Command;
 
 /// One of each kind.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 11] = [
     "-t ext2",
     "-t ext3",
     "-t ext4",
     "-t ext4 -b 4096 -O orphan_file,metadata_csum_seed,fast_commit",
     "-t ext4 -O inline_data,large_dir,ea_inode",
     "-t ext4 -O bigalloc",
+    "-t ext4 -b 4096 -O bigalloc -C 4096",
     "-t ext4 -O ^resize_inode,meta_bg,sparse_super2",
     "-t ext4 -O ^metadata_csum,uninit_bg,^64bit",
     "-t ext4 -O quota,project -b 4096",
