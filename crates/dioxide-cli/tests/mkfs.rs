@@ -123,6 +123,8 @@ fn mkfs_wish_that_is_unknown_or_unsupported_is_named_and_makes_nothing() {
         (["-O", "frob"], "'frob'"),
         (["-O", "casefold"], "casefold"),
         (["-E", "frob=1"], "'frob'"),
+        (["-E", "discard=0"], "'discard'"),
+        (["-J", "location=16384"], "block 16384"),
         (["-J", "device=/dev/null"], "'device'"),
         (["-t", "ext5"], "ext5"),
         (["-b", "3k"], "3072"),

@@ -15,7 +15,7 @@ pub struct FsArgs {
     /// Bytes per block: 1k to 64k; 1k below 512 MiB if not given, else 4k, and no less than a sector of the device
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_u32)]
     pub block_size: Option<u32>,
-    /// Bytes per cluster, with bigalloc
+    /// Bytes per cluster, with bigalloc; 16 blocks if not given
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_u32)]
     pub cluster_size: Option<u32>,
     /// Make an inode for each so many bytes
@@ -24,7 +24,7 @@ pub struct FsArgs {
     /// Bytes per inode on the disk
     #[arg(short = 'I', long, value_name = "BYTES", value_parser = parse_u32)]
     pub inode_size: Option<u32>,
-    /// How many inodes there are
+    /// How many inodes there are at least
     #[arg(short = 'N', long, value_name = "COUNT")]
     pub inodes: Option<u32>,
     /// Which part of the blocks is kept for the super user
@@ -79,6 +79,9 @@ Extended options: stride, stripe_width, resize, lazy_itable_init, lazy_journal_i
 num_backup_sb, packed_meta_blocks, discard, nodiscard, assume_storage_prezeroed, offset,
 mmp_update_interval, orphan_file_size, quotatype, hash_seed.
 
+What needs a feature is refused without it, also where mke2fs takes it and does nothing. 0 is the
+default of -J size, -J fast_commit_size and -E mmp_update_interval.
+
 Examples:
   dioxide mkfs disk.img 1G
   dioxide mkfs -t ext3 -b 4096 -L data -m 0 disk.img 20G
@@ -99,7 +102,7 @@ pub struct MkfsArgs {
     /// Show what would be made, and make nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Print nothing
+    /// Print nothing but warnings
     #[arg(short = 'q', long)]
     pub quiet: bool,
     /// Print one JSON object

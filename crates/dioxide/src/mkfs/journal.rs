@@ -1,6 +1,6 @@
 //! The journal of a new file system: how large, where, and its superblock.
 
-use super::options::Mkfs;
+use super::options::{Amount, Mkfs};
 use super::plan::Plan;
 use super::profile;
 use crate::{Error, Result};
@@ -11,7 +11,7 @@ use dioxide_format::journal::{self, BlockType, JournalSuperBlock};
 use dioxide_format::types::{Group, Ino};
 use std::ops::RangeInclusive;
 
-/// Log blocks that a journal has at least and at most.
+/// Log blocks that a journal has at least, and blocks in all at most.
 const JOURNAL_BLOCKS: RangeInclusive<u64> = 1024..=10_240_000;
 /// One fast-commit block for so many blocks of a log of the default size.
 const FAST_COMMIT_SHARE: u64 = 64;
@@ -31,22 +31,28 @@ impl Plan {
         let mut fast = 0;
         if self.sb.features().compat.contains(Compat::FAST_COMMIT) {
             fast = match mkfs.journal.fast_commit_kib {
+                // Of none Linux makes a number of its own.
+                Some(kib) if u64::from(kib) < kib_per_block => {
+                    return Err(Error::Invalid(format!(
+                        "fast_commit_size {kib} KiB is less than a block ({kib_per_block} KiB)"
+                    )));
+                }
                 Some(kib) => u64::from(kib) / kib_per_block,
                 None => by_default.unwrap_or(0) / FAST_COMMIT_SHARE,
             };
         }
-        if !JOURNAL_BLOCKS.contains(&log) {
+        let (all, most) = (log + fast, *JOURNAL_BLOCKS.end());
+        if !JOURNAL_BLOCKS.contains(&log) || all > most {
             return Err(Error::Invalid(format!(
-                "a journal of {log} blocks: there must be from {} to {}",
-                JOURNAL_BLOCKS.start(),
-                JOURNAL_BLOCKS.end()
+                "a journal of {log} blocks, and {fast} for fast commits: there must be at least {}, and {most} in all at most",
+                JOURNAL_BLOCKS.start()
             )));
         }
         let free = self.free_blocks();
-        if mkfs.journal.mib.is_some() && log + fast > free / 2 {
+        let is_asked = mkfs.journal.mib.is_some() || mkfs.journal.fast_commit_kib.is_some();
+        if is_asked && all > free / 2 {
             return Err(Error::Invalid(format!(
-                "a journal of {} blocks is more than half of the {free} free ones",
-                log + fast
+                "a journal of {all} blocks is more than half of the {free} free ones"
             )));
         }
         Ok(Some((log, fast)))
@@ -59,7 +65,7 @@ impl Plan {
         };
         let unit = self.space.unit();
         let goal = match (mkfs.journal.location, self.uses_extents()) {
-            (Some(location), _) => location.in_blocks(self.sb.block_size()) / unit * unit,
+            (Some(location), _) => self.place_of(location)? / unit * unit,
             (None, _) if mkfs.extended.packed => self.first_goal(),
             (None, true) => self.middle(),
             (None, false) => self.first_goal(),
@@ -74,6 +80,18 @@ impl Plan {
         self.overhead += blocks / unit;
         self.journal = Some((blocks, mapping.runs));
         Ok(())
+    }
+
+    /// The block that was asked for.
+    fn place_of(&self, location: Amount) -> Result<u64> {
+        let block = location.in_blocks(self.sb.block_size());
+        let blocks = self.sb.blocks_count();
+        if block < blocks {
+            return Ok(block);
+        }
+        Err(Error::Invalid(format!(
+            "a journal at block {block}: the file system has {blocks} blocks"
+        )))
     }
 
     /// The file system is too small for a journal, and for what needs one.

@@ -243,7 +243,8 @@ impl Mkfs {
     /// Options of `mke2fs -E`, separated by commas: `stride=8,lazy_itable_init=0`. There are
     /// `stride`, `stripe_width`, `resize`, `lazy_itable_init`, `lazy_journal_init`, `root_owner`,
     /// `num_backup_sb`, `packed_meta_blocks`, `discard`, `nodiscard`, `assume_storage_prezeroed`,
-    /// `offset`, `mmp_update_interval`, `orphan_file_size`, `quotatype`, `hash_seed`.
+    /// `offset`, `mmp_update_interval`, `orphan_file_size`, `quotatype`, `hash_seed`. One whose feature
+    /// is missing is refused when the file system is planned.
     ///
     /// # Errors
     /// [`Error::Invalid`], naming the option.
@@ -267,12 +268,17 @@ impl Mkfs {
             "root_owner" => e.root_owner = owner(value)?,
             "num_backup_sb" => e.backups = Some(within("the number", number(value)?, 0, 2)?),
             "packed_meta_blocks" => e.packed = flag(value)?,
-            "discard" => e.no_discard = false,
-            "nodiscard" => e.no_discard = true,
+            "discard" | "nodiscard" => {
+                if value.is_some() {
+                    return Err(invalid("it takes no value"));
+                }
+                e.no_discard = name == "nodiscard";
+            }
             "assume_storage_prezeroed" => e.prezeroed = flag(value)?,
             "offset" => e.offset = size_of(value)?,
             "mmp_update_interval" => {
-                e.mmp_interval = Some(within("the interval", number(value)?, 1, 300)?);
+                let secs = within("the interval", number(value)?, 0, 300)?;
+                e.mmp_interval = unless_zero(secs);
             }
             "orphan_file_size" => e.orphan_file_bytes = Some(amount(value)?),
             "quotatype" => e.quota_types = Some(quota_types(value)?),
@@ -302,8 +308,8 @@ impl Mkfs {
 
     fn one_journal(&mut self, name: &str, value: Option<&str>) -> Result<()> {
         match name {
-            "size" => self.journal.mib = Some(number(value)?),
-            "fast_commit_size" => self.journal.fast_commit_kib = Some(number(value)?),
+            "size" => self.journal.mib = unless_zero(number(value)?),
+            "fast_commit_size" => self.journal.fast_commit_kib = unless_zero(number(value)?),
             "location" => self.journal.location = Some(amount(value)?),
             "device" => {
                 let what = "a journal on another device is not made";
@@ -340,7 +346,48 @@ impl Mkfs {
             features.ro_compat = features.ro_compat | RoCompat::PROJECT;
         }
         agree(&features)?;
+        self.have_features(&features)?;
         Ok(features)
+    }
+
+    /// Whether the options have the features without which they would do nothing.
+    fn have_features(&self, features: &Features) -> Result<()> {
+        let (e, j) = (&self.extended, &self.journal);
+        let compat = |bit| features.compat.contains(bit);
+        let (fast, location) = (j.fast_commit_kib.is_some(), j.location.is_some());
+        let journal = compat(Compat::HAS_JOURNAL);
+        let fast_commit = compat(Compat::FAST_COMMIT);
+        let mmp = features.incompat.contains(Incompat::MMP);
+        let quota = features.ro_compat.contains(RoCompat::QUOTA);
+        let sparse2 = compat(Compat::SPARSE_SUPER2);
+        let orphans = compat(Compat::ORPHAN_FILE);
+        let wrongs = [
+            (location && !journal, "location", "has_journal"),
+            (fast && !journal, "fast_commit_size", "has_journal"),
+            (fast && !fast_commit, "fast_commit_size", "fast_commit"),
+            (
+                e.backups.is_some() && !sparse2,
+                "num_backup_sb",
+                "sparse_super2",
+            ),
+            (
+                e.mmp_interval.is_some() && !mmp,
+                "mmp_update_interval",
+                "mmp",
+            ),
+            (
+                e.orphan_file_bytes.is_some() && !orphans,
+                "orphan_file_size",
+                "orphan_file",
+            ),
+            (e.quota_types.is_some() && !quota, "quotatype", "quota"),
+        ];
+        match wrongs.into_iter().find(|(wrong, ..)| *wrong) {
+            Some((_, option, feature)) => Err(invalid(format!(
+                "{option} needs the feature {feature} (-O {feature})"
+            ))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -363,6 +410,11 @@ fn number<T: std::str::FromStr>(value: Option<&str>) -> Result<T> {
     let value = value.ok_or_else(|| invalid("a number is missing"))?;
     let parsed = value.parse();
     parsed.map_err(|_| invalid(format!("'{value}' is not a number that fits")))
+}
+
+/// Zero is what is chosen without the option.
+fn unless_zero<T: Default + PartialEq>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
 }
 
 /// On if it has no value.

@@ -168,6 +168,8 @@ fn layout_with_each_feature_is_that_of_mke2fs() {
     }
     same(Bytes, 100 * M, "-t ext3 -O orphan_file -b 2048");
     same(Bytes, 100 * M, "-t ext4 -O quota,project -b 4096");
+    // Zero is the default.
+    same(Layout, 100 * M, "-t ext4 -O mmp -E mmp_update_interval=0");
     // Multi-mount protection: see MAY_DIFFER. Quota files with blocks of 1 KiB lie in order here, and
     // lost+found does not grow out of its inode first.
     for features in ["mmp", "quota", "inline_data"] {
@@ -213,8 +215,12 @@ fn layout_with_each_number_is_that_of_mke2fs() {
         "-E resize=1G",
         // Not more than what one block of descriptors reaches to.
         "-b 4096 -E resize=1G",
-        "-b 4096 -E quotatype=prjquota",
-        "-O ^has_journal -J location=5000",
+        "-b 4096 -O quota -E quotatype=prjquota",
+        "-J location=5000",
+        "-O fast_commit -J fast_commit_size=512",
+        "-O fast_commit -J size=8,fast_commit_size=20000",
+        // The default.
+        "-O fast_commit -J size=0,fast_commit_size=0",
         "-E root_owner=1000:1001",
         "-E lazy_itable_init=0,lazy_journal_init=1",
         "-O ^flex_bg -E stride=16",

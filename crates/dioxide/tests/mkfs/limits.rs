@@ -36,13 +36,15 @@ fn size_of_every_block_count_makes_a_plan_or_a_refusal() {
 
 #[test]
 fn wishes_that_contradict_each_other_name_what_is_wrong() {
-    let wrong: [(Mkfs, &str); 9] = [
+    let wrong: [(Mkfs, &str); 11] = [
         (from_words("-C 65536"), "bigalloc"),
         (from_words("-G 4 -O ^flex_bg"), "flex_bg"),
         (from_words("-N 4000000"), "inodes"),
         (from_words("-I 128 -O inline_data"), "inline_data"),
         (from_words("-I 4096 -b 1024"), "inode size 4096"),
         (from_words("-J size=60"), "journal"),
+        (from_words("-J location=65536"), "block 65536"),
+        (from_words("-J location=1T"), "a journal at"),
         (from_words("-E resize=1000"), "resize"),
         (
             from_words("-O ^resize_inode,^sparse_super -E resize=1T"),
@@ -98,6 +100,55 @@ fn orphan_file_that_linux_does_not_mount_is_refused() {
     }
     let most = "-O orphan_file -b 4096 -E orphan_file_size=512";
     from_words(most).plan(8 << 30).unwrap();
+}
+
+#[test]
+fn area_for_fast_commits_has_bounds_that_are_named() {
+    for (size, words, bound) in [
+        // A block.
+        (64 << 20, "-b 4096 -J fast_commit_size=3", "4 KiB"),
+        // Half of what is free.
+        (64 << 20, "-J fast_commit_size=60000", "half"),
+        (64 << 20, "-J size=4,fast_commit_size=60000", "half"),
+        (64 << 20, "-J fast_commit_size=4294967295", "10240000"),
+        (1 << 40, "-J fast_commit_size=4294967295", "10240000"),
+        (
+            1 << 40,
+            "-b 4096 -J size=40000,fast_commit_size=4",
+            "10240000",
+        ),
+    ] {
+        let mkfs = from_words(words).features("fast_commit").unwrap();
+        let error = mkfs.plan(size).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{words}: {error}");
+        assert!(error.to_string().contains(bound), "{words}: {error}");
+    }
+    let most = from_words("-b 4096 -O fast_commit -J size=39996,fast_commit_size=4096");
+    most.plan(1 << 40).unwrap();
+}
+
+/// `mke2fs` takes them and does nothing.
+#[test]
+fn option_without_its_feature_is_refused_by_name() {
+    for (words, option, feature) in [
+        ("-J fast_commit_size=256", "fast_commit_size", "fast_commit"),
+        (
+            "-O fast_commit,^has_journal -J fast_commit_size=256",
+            "fast_commit_size",
+            "has_journal",
+        ),
+        ("-t ext2 -J location=5000", "location", "has_journal"),
+        ("-E num_backup_sb=1", "num_backup_sb", "sparse_super2"),
+        ("-E orphan_file_size=64k", "orphan_file_size", "orphan_file"),
+        ("-E mmp_update_interval=5", "mmp_update_interval", "mmp"),
+        ("-E quotatype=usrquota", "quotatype", "quota"),
+        ("-O project -E quotatype=prj", "quotatype", "quota"),
+    ] {
+        let error = from_words(words).plan(64 << 20).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{words}: {error}");
+        let said = format!("{option} needs the feature {feature}");
+        assert!(error.to_string().contains(&said), "{words}: {error}");
+    }
 }
 
 /// They wrapped: the file system of a time before 1970 was said to be made in 2106.
