@@ -89,8 +89,8 @@ pub struct JournalOptions {
     pub checksum_v3: bool,
     /// Use block numbers of 64 bits. Linux does so if the file system has `64bit`.
     pub wide: bool,
-    /// The log is followed by fast commits, whose changes are to be one transaction, the only one: it may have seven
-    /// eighths of the log. Without, what the log says of fast commits is forgotten: none are written, and a log
+    /// The log is followed by fast commits, whose changes are to be one transaction, the only one: it may have all
+    /// of the log. Without, what the log says of fast commits is forgotten: none are written, and a log
     /// with them means something else to `e2fsck`.
     pub replays_fast_commits: bool,
     /// The file system has fast commits. Linux sets the end of the log apart for them when it mounts, after it has found where
@@ -233,7 +233,7 @@ impl Journal {
     ) -> Result<Journal> {
         let ring = Ring::open(device, map, superblock, &cache, options)?;
         let most = match options.replays_fast_commits {
-            true => ring.usable() - ring.usable() / 8,
+            true => ring.most_at_once(),
             false => ring.usable() / 4,
         };
         let max = options.max_transaction.min(most);

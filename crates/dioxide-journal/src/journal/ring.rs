@@ -129,9 +129,17 @@ impl Ring {
         u32::try_from(all).unwrap_or(u32::MAX)
     }
 
+    /// The largest transaction that the log can hold when it is empty, in blocks. It revokes nothing: an empty log has no copies.
+    pub(super) fn most_at_once(&self) -> u32 {
+        let tags = DescriptorWriter::capacity(self.block_bytes, &self.format) as u32;
+        // Without the block that is always left, and the commit block.
+        let room = self.usable() - 2;
+        room - room.div_ceil(tags + 1)
+    }
+
     /// Writes all of a transaction but its commit block, without a flush.
     pub(super) fn write_body(&mut self, closed: &Closed) -> Result<()> {
-        // A transaction takes at most a quarter of the log, or is the only one and leaves an eighth; what the log can have revoked a little.
+        // A transaction takes at most a quarter of the log, and what the log can have revoked a little; or it is the only one, and revokes nothing.
         let need = self.need(closed.blocks.len(), closed.revoked.len());
         assert!(need <= self.free, "{need} blocks in {} free", self.free);
         if self.superblock.is_empty() {

@@ -4,9 +4,10 @@ use super::walk::extents;
 use dioxide::block::mem::MemDevice;
 use dioxide::block::{Device, Durability};
 use dioxide::format::checksum::crc32c;
+use dioxide::format::journal::Tid;
 use dioxide::format::journal::fast_commit::Record;
 use dioxide::{Fs, MountOptions, OpenOptions};
-use dioxide_journal::log::{Log, LogMap, fast_commit_area};
+use dioxide_journal::log::{Log, LogMap, Ring, fast_commit_area};
 use dioxide_journal::recovery::{FileSystem, Recovery};
 use dioxide_testkit::{Dir, Image, Mount};
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,15 +119,33 @@ pub fn with_quota_from_before(image: &Image) {
     }
     debugfs_write(image.path(), "feature needs_recovery");
     let log = log_of(image);
-    let mut journal = log.read_superblock().expect("a journal");
-    // Nothing in the log, and the number that the fast commits name.
-    (journal.s_start, journal.s_sequence) = (1, following.0.wrapping_sub(1));
-    log.write_superblock(&mut journal, Durability::Cached)
-        .expect("room");
+    follow(&log, 1, following);
     let at = log.map().device_block(0).expect("the first block") * BLOCK as u64;
     let mut block = vec![0; BLOCK];
     log.device().read_at(at, &mut block).expect("it is there");
     file.write_all_at(&block, at).expect("room");
+}
+
+/// Has a log begin at block `first` with nothing in it, followed by the fast commits that are there. `following` is the number
+/// of the next transaction but one.
+fn follow(log: &Log, first: u32, following: Tid) {
+    let mut journal = log.read_superblock().expect("a journal");
+    (journal.s_first, journal.s_start) = (first, first);
+    // The number that the fast commits name.
+    journal.s_sequence = following.0.wrapping_sub(1);
+    log.write_superblock(&mut journal, Durability::Cached)
+        .expect("room");
+}
+
+/// An image in memory whose log has so many blocks, and is empty but for the fast commits that follow it.
+pub fn with_small_log(image: &Image, blocks: u32) -> Arc<MemDevice> {
+    let device = loaded(&fs::read(image.path()).expect("the image"));
+    let log = log_on(image, device.clone());
+    let recovery = Recovery::plan(&log, FILE_SYSTEM).expect("the kernel's log");
+    recovery.replay(&*device).expect("room");
+    let end = Ring::of(recovery.superblock()).end;
+    follow(&log, end - blocks, recovery.recovered().next_sequence);
+    device
 }
 
 /// Has `e2fsck` replay the journal and mend what is wrong.

@@ -1,7 +1,9 @@
 //! Damaged areas, and areas that lie.
 
 use super::a_little_of_everything;
-use super::area::{TAIL, Tlv, area, crashed, loaded, records, seal, tlvs};
+use super::area::{
+    TAIL, Tlv, area, crashed, fsync, loaded, records, seal, tlvs, unloaded, with_small_log,
+};
 use dioxide::{Fs, MountOptions};
 use dioxide_testkit::{Image, e2fsck_clean, need_root, one_in};
 use std::fs;
@@ -88,4 +90,44 @@ fn records_that_lie_end_in_a_replay_or_a_reason() {
     }
     println!("{replayed} replayed, {refused} refused");
     assert!(replayed > 0 && refused > 0);
+}
+
+/// The transaction of the changes lies in the log with a descriptor and a commit block.
+#[test]
+fn log_without_room_for_the_changes_is_refused_with_nothing_written() {
+    need_root!();
+    let name = |n: usize| format!("file{n}");
+    let image = crashed(
+        "",
+        |root| (0..256).for_each(|n| fs::write(root.join(name(n)), b"").expect("room")),
+        |root| {
+            // Each has its inode in another block.
+            for n in (0..192).step_by(16) {
+                fs::write(root.join(name(n)), [1; 4096]).expect("room");
+                fsync(&root.join(name(n)));
+            }
+        },
+    );
+    let mut replayed = Vec::new();
+    let rooms = 16..=32;
+    for room in rooms.clone() {
+        let device = with_small_log(&image, room);
+        let before = unloaded(&*device);
+        let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
+        if let Some(why) = fs.read_only() {
+            assert!(why.contains("fast commits"), "{room} blocks: {why}");
+            drop(fs);
+            assert!(unloaded(&*device) == before, "{room} blocks");
+            continue;
+        }
+        replayed.push(room);
+        fs.close().expect("a clean end");
+        let copy = image.copy();
+        fs::write(copy.path(), unloaded(&*device)).expect("room");
+        e2fsck_clean(copy.path());
+    }
+    println!("replayed with {replayed:?} blocks");
+    let least = *replayed.first().expect("room enough");
+    assert!(least > *rooms.start(), "some have no room");
+    assert!(replayed.into_iter().eq(least..=*rooms.end()));
 }
