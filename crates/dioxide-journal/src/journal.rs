@@ -90,7 +90,8 @@ pub struct JournalOptions {
     /// Use block numbers of 64 bits. Linux does so if the file system has `64bit`.
     pub wide: bool,
     /// The log is followed by fast commits, whose changes are to be one transaction, the only one: it may have all
-    /// of the log. Without, what the log says of fast commits is forgotten: none are written, and a log
+    /// of the log. Its superblock has it begin at its first block, with the number that they name, and nothing in it: one that is
+    /// written for a failure before the changes are there leaves the fast commits to the next replay. Without, what the log says of fast commits is forgotten: none are written, and a log
     /// with them means something else to `e2fsck`.
     pub replays_fast_commits: bool,
     /// The file system has fast commits. Linux sets the end of the log apart for them when it mounts, after it has found where
@@ -216,7 +217,7 @@ impl State {
 }
 
 impl Journal {
-    /// A journal on a log that is empty: clean, or recovered.
+    /// A journal on a log that is empty: clean, or recovered. With [`JournalOptions::replays_fast_commits`] it is one that begins anew.
     ///
     /// `device` holds the log, `map` says where on it. `cache` is of the file system's device, which
     /// is the same one unless the journal is external.

@@ -9,9 +9,10 @@ use commit_support::{
 use dioxide_block::Device;
 use dioxide_block::mem::MemDevice;
 use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use dioxide_format::journal::JournalSuperBlock;
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
-use dioxide_journal::journal::Journal;
+use dioxide_journal::journal::{Journal, JournalOptions};
 use dioxide_journal::{Edit, Error, Kind, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -186,6 +187,27 @@ fn ordered_failure_aborts_before_the_commit() {
     let mut image = image(&memory);
     replay(&mut image).expect("replay");
     assert_eq!(version_of(&image), 0);
+}
+
+/// What fails before the changes are in the log leaves it as it was: begun anew, and followed by the fast commits.
+#[test]
+fn failed_replay_of_fast_commits_leaves_them_to_the_next() {
+    let (memory, _) = fresh(FORM, 1);
+    let options = JournalOptions {
+        replays_fast_commits: true,
+        ..options()
+    };
+    let journal = commit_support::open_with(Arc::new(memory.clone()), FORM, 7, &options);
+    set(&journal, &[0], 1).expect("room");
+    let mut handle = journal.start(1).expect("room");
+    handle.add_ordered(Box::new(|| Err(Error::Unsupported("this data".into()))));
+    handle.stop().expect("no commit yet");
+    journal.flush().expect_err("the data is not there");
+    assert_aborted(&journal);
+    let image = image(&memory);
+    let left = JournalSuperBlock::parse(&image[48 * BLOCK..]).expect("a superblock");
+    left.verify_checksum().expect("a good one");
+    assert_eq!((left.s_start, left.s_sequence), (left.s_first, 7));
 }
 
 /// Changes [`Summed`] blocks and forgets their checksum.

@@ -72,8 +72,13 @@ impl Ring {
         cache: &BufferCache,
         options: &JournalOptions,
     ) -> Result<Ring> {
-        if !superblock.is_empty() {
-            return Err(not_fit("s_start is not 0: the log was not recovered"));
+        let start = match options.replays_fast_commits {
+            true => superblock.s_first,
+            false => 0,
+        };
+        if superblock.s_start != start {
+            let what = format!("s_start is not {start}: the log was not recovered");
+            return Err(not_fit(&what));
         }
         let block_bytes = cache.block_bytes();
         add_features(&mut superblock, options)?;
@@ -142,7 +147,7 @@ impl Ring {
         // A transaction takes at most a quarter of the log, and what the log can have revoked a little; or it is the only one, and revokes nothing.
         let need = self.need(closed.blocks.len(), closed.revoked.len());
         assert!(need <= self.free, "{need} blocks in {} free", self.free);
-        if self.superblock.is_empty() {
+        if self.written.is_empty() {
             self.point_to(self.head, self.sequence, Durability::Cached)?;
         }
         self.begun = (self.head, TransactionSum::default());

@@ -3,7 +3,9 @@
 use super::a_little_of_everything;
 use super::area::{crashed, fixed, loaded, records, replayed, unloaded};
 use super::walk::{Tree, assert_same, by_dioxide};
-use dioxide::block::record::RecordDevice;
+use dioxide::block::mem::MemDevice;
+use dioxide::block::record::{Action, Log, RecordDevice};
+use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, one_in};
 use std::fs;
@@ -46,6 +48,66 @@ fn replay_cut_after_any_write_is_finished_by_the_next_open() {
         fs::write(image.path(), unloaded(&*device)).expect("room");
         e2fsck_clean(image.path());
     }
+}
+
+/// What stays of a device that was like this, with what was written and never flushed, or without.
+fn left(bytes: &[u8], log: &Log, with_unflushed: bool) -> Arc<MemDevice> {
+    let device = loaded(bytes);
+    for epoch in log.epochs() {
+        for entry in epoch.changes {
+            let is_fua = matches!(entry.action, Action::Write { fua: true, .. });
+            let stays = with_unflushed || epoch.flush.is_some() || is_fua;
+            if stays && entry.completed.is_some() {
+                entry.apply(&*device).expect("a write");
+            }
+        }
+    }
+    device
+}
+
+/// After a request that fails the fast commits are still there, or what they ask for.
+#[test]
+fn replay_in_which_a_request_fails_is_made_by_the_next_open() {
+    need_root!();
+    let (before, during) = a_little_of_everything();
+    let image = crashed("", before, during);
+    let bytes = fs::read(image.path()).expect("the image");
+    let whole = Fs::open_device(loaded(&bytes), &MountOptions::new()).expect("it opens");
+    let expected = timeless(by_dioxide(&whole));
+    drop(whole);
+    let mut failed = 0;
+    for op in [FaultOp::Write, FaultOp::Flush] {
+        for skip in 0.. {
+            let sim = SimDevice::new(loaded(&bytes), SimSpec::default());
+            let fault = Fault {
+                skip,
+                ..Fault::once(op, FaultKind::Io(libc::EIO))
+            };
+            let fault = sim.inject(fault);
+            let recorder = Arc::new(RecordDevice::new(Arc::new(sim.clone())));
+            let opened = Fs::open_device(recorder.clone(), &MountOptions::new());
+            let is_met = sim.hits(fault) == Some(1);
+            assert_eq!(opened.is_err(), is_met, "{op:?} {skip}");
+            drop(opened);
+            if !is_met {
+                break;
+            }
+            failed += 1;
+            let log = recorder.take_log();
+            for with_unflushed in [false, true] {
+                let device = left(&bytes, &log, with_unflushed);
+                let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
+                let said = fs.warnings().join("\n");
+                assert_eq!(fs.read_only(), None, "{op:?} {skip}: {said}");
+                assert_same(&expected, &timeless(by_dioxide(&fs)));
+                fs.close().expect("a clean end");
+                fs::write(image.path(), unloaded(&*device)).expect("room");
+                e2fsck_clean(image.path());
+            }
+        }
+    }
+    println!("{failed} requests failed");
+    assert!(failed > 10);
 }
 
 /// What is synced after a replay is in a log without fast commits: with their mark, `e2fsck` would not replay it.

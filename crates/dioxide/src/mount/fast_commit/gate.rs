@@ -1,8 +1,7 @@
 //! A device that is not written to before everything is known to go well.
 //!
 //! For: the changes that fast commits ask for. They go through the same code as all others, which notes in
-//! the journal's superblock that a change failed half-way; here that would take the fast commits away from
-//! those who can replay them.
+//! the journal's superblock that a change failed half-way; here nothing has failed for those who can replay them.
 
 use dioxide_block::{
     Device, Durability, Error, Geometry, Queue, QueueOptions, Result as BlockResult,

@@ -80,10 +80,7 @@ pub(super) fn replay(
     let journal = Journal::open(
         log_device,
         log.map().clone(),
-        JournalSuperBlock {
-            s_start: 0,
-            ..next.clone()
-        },
+        next.clone(),
         mount.cache.clone(),
         &JournalOptions {
             commit_interval: NEVER,
