@@ -8,9 +8,11 @@ use super::walk::{Tree, assert_same, by_dioxide, by_kernel};
 use dioxide::format::journal::fast_commit::Record;
 use dioxide::{MountOptions, OpenOptions};
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, pattern};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
@@ -450,6 +452,59 @@ fn usage_is_that_of_the_files_after_the_replay() {
     }
 }
 
+/// A file without a name.
+fn unnamed(root: &Path) -> File {
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let file = rustix::fs::open(root, flags, Mode::from_raw_mode(0o644));
+    File::from(file.expect("a file without a name"))
+}
+
+/// Gives a file a name, and syncs it.
+fn give_name(file: &File, to: &Path) {
+    let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, fd, CWD, to, AtFlags::SYMLINK_FOLLOW).expect("a name");
+    file.sync_all().expect("a sync");
+}
+
+/// A number that is used again leaves the list of orphans, in which the one before it is changed too.
+#[test]
+fn orphans_behind_a_number_that_is_used_again_are_freed() {
+    need_root!();
+    let orphans = RefCell::new(Vec::new());
+    let image = crashed(
+        "^orphan_file",
+        |root| {
+            for _ in 0..3 {
+                let orphan = unnamed(root);
+                orphan.write_all_at(&[5; 10_000], 0).expect("room");
+                orphans.borrow_mut().push(orphan);
+            }
+        },
+        |root| {
+            // The last leads to the one before it.
+            let mut orphans = orphans.take();
+            let number = orphans[1].metadata().expect("a file").ino();
+            drop(orphans.remove(1));
+            fs::write(root.join("again"), b"again").expect("room");
+            fsync(&root.join("again"));
+            let again = fs::metadata(root.join("again")).expect("a file").ino();
+            assert_eq!(again, number);
+            give_name(&orphans[1], &root.join("named"));
+            orphans
+        },
+    );
+    let (commits, records) = records(&image);
+    println!("{commits} fast commits, {:?}", kinds(&records));
+    assert!(commits > 0);
+    let fs = replayed(&image, commits);
+    let said = fs.warnings().join("\n");
+    assert!(said.contains("2 orphans were"), "{said}");
+    let tree = by_dioxide(&fs);
+    assert!(tree.contains_key(&b"/again"[..]) && tree.contains_key(&b"/named"[..]));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
 #[test]
 fn file_without_a_name_is_freed_and_one_that_got_its_first_is_there() {
     need_root!();
@@ -458,21 +513,9 @@ fn file_without_a_name_is_freed_and_one_that_got_its_first_is_there() {
             let open = File::open(root.join("base2")).expect("a file");
             fs::remove_file(root.join("base2")).expect("a name");
             sync_names(root, 0);
-            let unnamed = rustix::fs::open(
-                root,
-                rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR,
-                rustix::fs::Mode::from_raw_mode(0o644),
-            );
-            let unnamed = File::from(unnamed.expect("a file without a name"));
+            let unnamed = unnamed(root);
             unnamed.write_all_at(&[5; 10_000], 0).expect("room");
-            let fd = format!(
-                "/proc/self/fd/{}",
-                std::os::fd::AsRawFd::as_raw_fd(&unnamed)
-            );
-            let (from, to) = (rustix::fs::CWD, root.join("named"));
-            rustix::fs::linkat(from, fd, from, to, rustix::fs::AtFlags::SYMLINK_FOLLOW)
-                .expect("a name");
-            unnamed.sync_all().expect("a sync");
+            give_name(&unnamed, &root.join("named"));
             (open, unnamed)
         });
         let (commits, records) = records(&image);

@@ -435,7 +435,10 @@ impl Apply<'_> {
         let inode = mount.orphan(ino)?;
         let lock = inode.map.lock();
         mount.change_inode(&mut self.handle, &inode, &lock, &mut |now| {
+            // The next in the list of orphans, which may be another one by now.
+            let next = now.dtime();
             *now = disk.clone();
+            now.set_dtime(next);
         })?;
         drop(lock);
         Ok(inode)
