@@ -2,10 +2,11 @@
 
 use super::area::{
     Tlv, area, blocks_before, crashed, crashed_on, fsync, over_garbage, records, replayed, seal,
-    tlvs,
+    tlvs, with_quota_from_before,
 };
 use super::walk::by_dioxide;
 use dioxide::format::journal::fast_commit::Record;
+use dioxide::format::superblock::SuperBlock;
 use dioxide::{Fs, MountOptions};
 use dioxide_testkit::{Image, e2fsck_clean, need_root};
 use std::cell::Cell;
@@ -13,6 +14,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 const ADD_RANGE: u16 = 1;
+const DEL_RANGE: u16 = 2;
 const CREAT: u16 = 3;
 const LINK: u16 = 4;
 const UNLINK: u16 = 5;
@@ -93,6 +95,118 @@ fn directory_that_gets_into_itself_is_refused_with_nothing_written() {
     assert!(why.contains("fast commits"), "{why}");
     drop(fs);
     assert_eq!(records(&image).0, commits, "they are still there");
+}
+
+/// An image with a file that was cut off and written to in fast commits, in whose records it has the number that `of` makes of
+/// its own.
+fn of_another(features: &str, of: impl Fn(&SuperBlock, u32) -> u32) -> Image {
+    let mut number = 0;
+    let image = crashed(
+        features,
+        |root| {
+            let path = root.join("file");
+            fs::write(&path, vec![1; 60_000]).expect("room");
+            if features.contains("ea_inode") {
+                let flags = rustix::fs::XattrFlags::empty();
+                rustix::fs::setxattr(&path, "user.large", &[7; 9000], flags).expect("room");
+            }
+        },
+        |root| {
+            let file = fs::File::options().write(true).open(root.join("file"));
+            let file = file.expect("it is there");
+            number = file.metadata().expect("a file").ino() as u32;
+            file.set_len(4096).expect("a length");
+            fsync(&root.join("file"));
+            file.write_all_at(&[2; 4096], 90_000).expect("room");
+            fsync(&root.join("file"));
+            fs::write(root.join("new"), b"new").expect("room");
+            fsync(&root.join("new"));
+        },
+    );
+    if features.contains("quota") {
+        with_quota_from_before(&image);
+    }
+    let sb = fs::read(image.path()).expect("the image");
+    let other = of(
+        &SuperBlock::parse(&sb[1024..]).expect("a superblock"),
+        number,
+    );
+    forge(&image, |bytes, tlv| {
+        let is_its_own = [ADD_RANGE, DEL_RANGE, INODE].contains(&tlv.tag);
+        if is_its_own && word(bytes, tlv.value) == number {
+            bytes[tlv.value..tlv.value + 4].copy_from_slice(&other.to_le_bytes());
+        }
+    });
+    image
+}
+
+/// Linux commits so what becomes of its quota files, but not what is in them.
+#[test]
+fn records_of_quota_files_are_passed_over() {
+    need_root!();
+    // Of users and of groups.
+    for kind in 0..2 {
+        let image = of_another("quota", |sb, _| sb.quota_inums()[kind]);
+        let (commits, _) = records(&image);
+        assert!(commits > 0);
+        let fs = replayed(&image, commits);
+        let tree = by_dioxide(&fs);
+        assert_eq!(tree[&b"/new"[..]].content.as_deref(), Some(&b"new"[..]));
+        assert_eq!(tree[&b"/file"[..]].size, 60_000);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}
+
+#[test]
+fn records_of_what_is_no_file_are_refused_with_nothing_written() {
+    need_root!();
+    let orphans = of_another("orphan_file", |sb, _| {
+        sb.orphan_file_inum().expect("it has one").0
+    });
+    // The inode that holds the attribute's value was made after that of the file.
+    let value = of_another("ea_inode", |_, number| number + 1);
+    for image in [orphans, value] {
+        let (commits, _) = records(&image);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let why = fs.read_only().expect("read-only").to_owned();
+        assert!(why.contains("it is the number of no file"), "{why}");
+        drop(fs);
+        assert_eq!(records(&image).0, commits, "they are still there");
+    }
+}
+
+#[test]
+fn directory_that_a_file_names_too_leads_to_the_directory_that_does() {
+    need_root!();
+    let mut numbers = [0; 3];
+    let image = crashed(
+        "",
+        |root| {
+            fs::write(root.join("file"), b"a file").expect("room");
+            fs::create_dir(root.join("dir")).expect("a directory");
+        },
+        |root| {
+            fs::create_dir(root.join("dir/made")).expect("a directory");
+            fs::write(root.join("spare"), b"spare").expect("room");
+            fsync(&root.join("spare"));
+            let number = |name: &str| fs::metadata(root.join(name)).expect("it is there").ino();
+            numbers = ["file", "spare", "dir/made"].map(|name| number(name) as u32);
+        },
+    );
+    let [file, spare, made] = numbers;
+    forge(&image, |bytes, tlv| {
+        let value = &mut bytes[tlv.value..tlv.value + tlv.len];
+        if tlv.tag == CREAT && value[4..8] == spare.to_le_bytes() {
+            value[..4].copy_from_slice(&file.to_le_bytes());
+            value[4..8].copy_from_slice(&made.to_le_bytes());
+        }
+    });
+    let (commits, _) = records(&image);
+    let fs = replayed(&image, commits);
+    assert_eq!(by_dioxide(&fs)[&b"/dir/made"[..]].nlink, 2);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }
 
 #[test]

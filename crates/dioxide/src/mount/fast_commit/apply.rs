@@ -15,7 +15,7 @@ use crate::mount::groups::Counts;
 use crate::txn::{Writer, superblock};
 use crate::{Error, Place, Result};
 use dioxide_format::features::RoCompat;
-use dioxide_format::inode::{FileType, Inode as DiskInode};
+use dioxide_format::inode::{FileType, Inode as DiskInode, InodeFlags};
 use dioxide_format::journal::fast_commit::Record;
 use dioxide_format::types::Ino;
 use dioxide_journal::journal::Handle;
@@ -87,10 +87,15 @@ impl<'a> Apply<'a> {
     /// # Errors
     /// [`Error::Unsupported`]; damage. The transaction must not be committed then.
     pub(super) fn run(&mut self, records: &[Record]) -> Result<()> {
-        let plan = Plan::new(self.mount, records, &|dir, name| {
+        let mut plan = Plan::new(self.mount, records, &|dir, name| {
             self.bound_before(dir, name)
         })?;
         self.learn(&plan)?;
+        for (ino, file) in &mut plan.files {
+            if !self.known(*ino).is_new {
+                file.is_one();
+            }
+        }
         let links = Links::count(self, &plan)?;
         let is_live = |&(ino, _): &(Ino, &File)| self.known(ino).exists() && links.of(ino) > 0;
         let files = plan.files.iter().map(|(&ino, file)| (ino, file));
@@ -106,12 +111,12 @@ impl<'a> Apply<'a> {
         }
         self.hand_over(&gone)?;
         for ((ino, file), steps) in live.iter().zip(&steps) {
-            if self.made_in(&plan, *ino).is_none() {
+            if links.made_in(*ino).is_none() {
                 self.write_file(*ino, file, steps, links.of(*ino))?;
             }
         }
         for ((ino, file), steps) in live.iter().zip(&steps) {
-            match self.made_in(&plan, *ino) {
+            match links.made_in(*ino) {
                 Some(parent) => self.make_directory(*ino, file, parent, links.of(*ino))?,
                 None => self.map_file(*ino, steps)?,
             }
@@ -134,13 +139,6 @@ impl<'a> Apply<'a> {
             free_blocks: clusters * u64::from(self.mount.sb.cluster_ratio()),
             free_inodes: self.writer.inodes.free_inodes() as u32,
         })
-    }
-
-    /// The directory in which a new one is made, if it is one.
-    fn made_in(&self, plan: &Plan, ino: Ino) -> Option<Ino> {
-        let known = self.known(ino);
-        let is_made = known.is_new && known.is_dir();
-        plan.parent_of(ino).filter(|_| is_made)
     }
 
     /// What a name stands for on the device.
@@ -170,21 +168,34 @@ impl<'a> Apply<'a> {
         });
         let all: BTreeSet<Ino> = plan.files.keys().copied().chain(bound).collect();
         for ino in all {
-            let known = self.look_at(ino, plan.files.get(&ino))?;
+            let known = self.look_at(ino, plan)?;
             self.known.insert(ino, known);
         }
         Ok(())
     }
 
-    fn look_at(&self, ino: Ino, file: Option<&File>) -> Result<Known> {
+    fn look_at(&self, ino: Ino, plan: &Plan) -> Result<Known> {
         let old = match self.is_used(ino)? {
             true => Some(self.read_inode(ino)?),
             false => None,
         };
-        let raw = file.and_then(|file| file.raw.as_deref());
+        let is_value = |old: &Old| old.disk.flags().contains(InodeFlags::EA_INODE);
+        if self.mount.is_own_inode(ino) || old.as_ref().is_some_and(is_value) {
+            return Err(wrong(ino, "it is the number of no file"));
+        }
+        let raw = plan.files.get(&ino).and_then(|file| file.raw.as_deref());
         let generation = old.as_ref().map(|old| old.disk.generation().to_le_bytes());
-        let is_new =
-            raw.is_some_and(|raw| generation.is_none() || File::generation(raw) != generation);
+        let differs = raw.is_some_and(|raw| File::generation(raw) != generation);
+        let loses_names = |old: &Old| match old.disk.links_count() {
+            0 => true,
+            _ if old.disk.file_type() == Some(FileType::Directory) => plan.names_of(ino) > 0,
+            links => plan.names_of(ino) >= links.into(),
+        };
+        let is_new = differs && old.as_ref().is_none_or(loses_names);
+        // A file can be given another generation, unless checksums depend on it.
+        if differs && !is_new && self.mount.checksum_seed().is_some() {
+            return Err(wrong(ino, "it is recorded as another file, and has names"));
+        }
         let recorded = raw
             .and_then(|raw| raw.first_chunk().copied())
             .map(u16::from_le_bytes);

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct Links {
     of: BTreeMap<Ino, u16>,
-    /// New directories that a way leads to.
-    reached: BTreeSet<Ino>,
+    /// New directories that a way leads to, with those that name them.
+    reached: BTreeMap<Ino, Ino>,
 }
 
 impl Links {
@@ -70,6 +70,11 @@ impl Links {
         self.of.get(&ino).copied().unwrap_or(0)
     }
 
+    /// The directory in which a new one is made, if it is one.
+    pub(super) fn made_in(&self, ino: Ino) -> Option<Ino> {
+        self.reached.get(&ino).copied()
+    }
+
     /// Whether no name of it is left.
     fn is_gone(&self, ino: Ino) -> bool {
         self.of.get(&ino) == Some(&0)
@@ -89,7 +94,9 @@ impl Links {
         while let Some(dir) = dirs.pop() {
             for ino in plan.named_in(dir).filter_map(|binding| binding.after) {
                 let known = apply.known(ino);
-                if known.is_new && known.is_dir() && self.reached.insert(ino) {
+                let is_made = known.is_new && known.is_dir();
+                if is_made && !self.reached.contains_key(&ino) {
+                    self.reached.insert(ino, dir);
                     dirs.push(ino);
                 }
             }
@@ -98,7 +105,7 @@ impl Links {
 
     fn is_there(&self, apply: &Apply<'_>, dir: Ino) -> bool {
         let known = apply.known(dir);
-        known.is_dir() && (known.same().is_some() || self.reached.contains(&dir))
+        known.is_dir() && (known.same().is_some() || self.reached.contains_key(&dir))
     }
 
     /// What changes of a name, if anything: names of files that are not there are left out. All names

@@ -3,9 +3,9 @@
 //! For: folding the records in their order, so that each file and each name is changed once. Not for:
 //! the device, but for what a number or a name stands for before the records.
 //!
-//! A number may be used again: a record of an inode with another generation is another file. The
-//! kernel writes the ranges of a file right before its inode, so ranges belong to the inode that
-//! comes next, or to the last one.
+//! A number may be used again: a record of an inode with another generation is another file, unless names are left that lead
+//! to the one on the device ([`super::apply`]). The kernel writes the ranges of a file right before its inode, so ranges belong
+//! to the inode that comes next, or to the last one.
 
 use super::ranges::{Backing, Ranges};
 use crate::mount::Mount;
@@ -29,6 +29,8 @@ pub(super) struct File {
     /// Its inode as it was recorded last.
     pub(super) raw: Option<Vec<u8>>,
     pub(super) ranges: Ranges,
+    /// Ranges that were recorded when it had another generation.
+    earlier: Ranges,
     /// Ranges since its inode was recorded.
     later: Ranges,
 }
@@ -46,8 +48,8 @@ pub(super) struct Plan {
     pub(super) files: BTreeMap<Ino, File>,
     /// By directory and name.
     pub(super) names: BTreeMap<(Ino, Vec<u8>), Binding>,
-    /// The directory that names a file first.
-    parents: BTreeMap<Ino, Ino>,
+    /// How many of the names stand for a number on the device.
+    before: BTreeMap<Ino, usize>,
 }
 
 impl Plan {
@@ -59,6 +61,11 @@ impl Plan {
         let mut plan = Plan::default();
         for record in records {
             match record {
+                // Linux commits so what becomes of its quota files, and not what is in them: what is used is counted anew.
+                Record::AddRange { ino, .. }
+                | Record::DelRange { ino, .. }
+                | Record::Inode { ino, .. }
+                    if is_quota_file(mount, *ino) => {}
                 Record::AddRange { ino, extent } => {
                     let (range, backing) = added(mount, *ino, extent)?;
                     plan.file(mount, *ino)?.later.set(range, backing);
@@ -88,17 +95,7 @@ impl Plan {
         for file in plan.files.values_mut() {
             file.ranges.append(&mut file.later);
         }
-        for ((dir, _), binding) in &plan.names {
-            if let Some(ino) = binding.after {
-                plan.parents.entry(ino).or_insert(*dir);
-            }
-        }
         Ok(plan)
-    }
-
-    /// The directory that names a new directory.
-    pub(super) fn parent_of(&self, ino: Ino) -> Option<Ino> {
-        self.parents.get(&ino).copied()
     }
 
     /// What names of a directory stand for.
@@ -108,9 +105,14 @@ impl Plan {
         self.names.range(first..end).map(|(_, binding)| binding)
     }
 
+    /// How many names of the plan stand for a number on the device.
+    pub(super) fn names_of(&self, ino: Ino) -> usize {
+        self.before.get(&ino).copied().unwrap_or(0)
+    }
+
     fn file_number(&self, mount: &Mount, ino: Ino) -> Result<()> {
         let numbers = mount.sb.first_ino().0..=mount.sb.inodes_count();
-        match numbers.contains(&ino.0) {
+        match numbers.contains(&ino.0) && !mount.is_own_inode(ino) {
             true => Ok(()),
             false => Err(wrong(ino, "it is the number of no file")),
         }
@@ -133,6 +135,9 @@ impl Plan {
         let key = (name.parent, name.name.clone());
         if !self.names.contains_key(&key) {
             let now = before(name.parent, &name.name)?;
+            if let Some(ino) = now {
+                *self.before.entry(ino).or_default() += 1;
+            }
             let binding = Binding {
                 before: now,
                 after: now,
@@ -149,15 +154,25 @@ impl File {
         raw.get(GENERATION)?.try_into().ok()
     }
 
+    /// All records are of one file, whatever generations it had.
+    pub(super) fn is_one(&mut self) {
+        self.earlier.append(&mut self.ranges);
+        std::mem::swap(&mut self.earlier, &mut self.ranges);
+    }
+
     /// Its inode is now like this.
     fn record(&mut self, raw: &[u8]) {
         let before = self.raw.as_deref().and_then(File::generation);
         if before.is_some_and(|before| Some(before) != File::generation(raw)) {
-            self.ranges = Ranges::default();
+            self.earlier.append(&mut self.ranges);
         }
         self.ranges.append(&mut self.later);
         self.raw = Some(raw.to_vec());
     }
+}
+
+fn is_quota_file(mount: &Mount, ino: Ino) -> bool {
+    ino.0 != 0 && mount.sb.quota_inums().contains(&ino.0)
 }
 
 /// The range that was added, and its blocks, which lie in the file system.
