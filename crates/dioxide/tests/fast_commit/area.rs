@@ -156,7 +156,7 @@ pub fn fixed(image: &Image) {
     assert!(status.code().is_some_and(|code| code < 4), "{status}");
 }
 
-fn debugfs_write(image: &Path, command: &str) {
+pub fn debugfs_write(image: &Path, command: &str) {
     let mut tool = Command::new("debugfs");
     let done = tool.args(["-w", "-R", command]).arg(image).output();
     assert!(done.expect("debugfs of e2fsprogs").status.success());

@@ -1,8 +1,8 @@
 //! Records that Linux does not write so, made from others.
 
 use super::area::{
-    Tlv, area, blocks_before, crashed, crashed_on, fsync, over_garbage, records, replayed, seal,
-    tlvs, with_quota_from_before,
+    Tlv, area, blocks_before, crashed, crashed_on, debugfs_write, fsync, over_garbage, records,
+    replayed, seal, sync_names, tlvs, unloaded, with_quota_from_before, with_small_log,
 };
 use super::walk::by_dioxide;
 use dioxide::format::journal::fast_commit::Record;
@@ -205,6 +205,38 @@ fn directory_that_a_file_names_too_leads_to_the_directory_that_does() {
     let (commits, _) = records(&image);
     let fs = replayed(&image, commits);
     assert_eq!(by_dioxide(&fs)[&b"/dir/made"[..]].nlink, 2);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+/// A replay by Linux does not count the directories that it makes.
+#[test]
+fn directory_with_too_few_links_stays_when_those_in_it_go() {
+    need_root!();
+    let image = crashed(
+        "",
+        |root| {
+            for name in ["dir", "dir/one", "dir/two"] {
+                fs::create_dir(root.join(name)).expect("a directory");
+            }
+            fs::write(root.join("dir/file"), b"a file").expect("room");
+        },
+        |root| {
+            for name in ["dir/one", "dir/two"] {
+                fs::remove_dir(root.join(name)).expect("it is empty");
+            }
+            sync_names(root, 0);
+        },
+    );
+    let (commits, _) = records(&image);
+    assert!(commits > 0);
+    let device = with_small_log(&image, 500);
+    fs::write(image.path(), unloaded(&*device)).expect("room");
+    debugfs_write(image.path(), "set_inode_field /dir links_count 2");
+    let fs = replayed(&image, commits);
+    let tree = by_dioxide(&fs);
+    assert_eq!(tree[&b"/dir"[..]].nlink, 2);
+    assert!(tree.contains_key(&b"/dir/file"[..]) && !tree.contains_key(&b"/dir/one"[..]));
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }
