@@ -36,9 +36,9 @@ pub(crate) mod set;
 use super::Mount;
 use super::groups::Counts;
 use super::zone::journal_blocks;
-use crate::Result;
 use crate::api::fs::MountOptions;
 use crate::txn::Writer;
+use crate::{Error, Result};
 use apply::Apply;
 use dioxide_block::{Device, Durability};
 use dioxide_format::journal::JournalSuperBlock;
@@ -96,6 +96,11 @@ pub(super) fn replay(
     let mut apply = Apply::new(&mount, writer)?;
     apply.run(&recovery.recovered().fast_commit_records)?;
     let counts = apply.finish()?;
+    // What is freed in a damaged group is lost until e2fsck runs, and here nobody would be told.
+    if let Some(what) = mount.damage.met().passed_over.first() {
+        let what = format!("fast commits that free what a damaged group has: {what}");
+        return Err(Error::Unsupported(what));
+    }
     gate.open();
     log_gate.open();
     log.write_superblock(&mut next.clone(), Durability::Cached)?;
