@@ -472,20 +472,20 @@ impl File {
     }
 
     /// `SEEK_DATA`: the first byte at or behind `offset` that is data; none (`ENXIO`) if there is no
-    /// more. Unwritten blocks are holes. Blocks on metadata.
+    /// more. Unwritten blocks are holes. Blocks on metadata, and while another thread collapses or inserts a range.
     ///
     /// # Errors
-    /// Damage in the extent tree.
+    /// Damage in the extent tree; `EDEADLK` if that thread waits for requests of this one's queue.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
         self.mount
             .call(|| self.mount.seek(&self.inode, offset, true))
     }
 
     /// `SEEK_HOLE`: the first byte at or behind `offset` that is no data; the end of the file is a
-    /// hole. None (`ENXIO`) for an offset at or behind the end. Blocks on metadata.
+    /// hole. None (`ENXIO`) for an offset at or behind the end. Blocks as [`File::seek_data`].
     ///
     /// # Errors
-    /// Damage in the extent tree.
+    /// As [`File::seek_data`].
     pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
         self.mount
             .call(|| self.mount.seek(&self.inode, offset, false))
@@ -540,7 +540,8 @@ impl File {
     }
 
     /// The mapping that covers file-system block `lblk` of the file: as much of it as one lookup
-    /// tells, at most `want` blocks. Past the last extent it is a hole. Blocks on metadata.
+    /// tells, at most `want` blocks. Past the last extent it is a hole; and so may be what another thread
+    /// moves meanwhile, by collapsing or inserting a range. Blocks on metadata.
     ///
     /// # Errors
     /// Damage in the extent tree; `EINVAL` if `want` is 0; [`Error::Unsupported`] for a file whose

@@ -16,7 +16,7 @@ use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::transaction::Tid;
 use parking_lot::{RwLock, RwLockWriteGuard};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// An inode in memory: one per inode and mount, shared by all handles.
@@ -72,12 +72,24 @@ pub(crate) struct Inode {
     pub(crate) names: RwLock<()>,
     /// How often a name in it has changed, counted when what is in memory of it has.
     pub(crate) names_version: AtomicU64,
+    /// How often moving blocks to other places in it has begun or ended: odd while that is under way. Changed under the rwsem,
+    /// exclusive.
+    moves: AtomicU32,
     /// Set when blocks were allocated for it: the window that is kept for it goes with it.
     allocator: OnceLock<Arc<BlockAllocator>>,
     pub(crate) map: ExtentMap,
 }
 
 const _: () = assert!(std::mem::offset_of!(Inode, rwsem) + Rwsem::SEEN_BY_READERS <= 64);
+
+/// Blocks are being moved.
+pub(crate) struct Moving<'a>(&'a Inode);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.moves.fetch_add(1, Ordering::Release);
+    }
+}
 
 /// The inode itself.
 #[derive(Debug)]
@@ -176,6 +188,7 @@ impl Inode {
             goal: AtomicU64::new(0),
             cut_short: AtomicBool::new(false),
             cuts: AtomicU32::new(0),
+            moves: AtomicU32::new(0),
             allocator: OnceLock::new(),
         };
         inode.set_size(size);
@@ -298,6 +311,27 @@ impl Inode {
     /// Changes that. The caller holds the rwsem exclusive.
     pub(crate) fn set_cut_short(&self, cut_short: bool) {
         self.cut_short.store(cut_short, Ordering::Relaxed);
+    }
+
+    /// To be held while blocks are moved to other places in the file: what is moved is at neither for a while. The caller has it
+    /// exclusive.
+    pub(crate) fn moving(&self) -> Moving<'_> {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+        // Before whatever is moved.
+        fence(Ordering::Release);
+        Moving(self)
+    }
+
+    /// Looks at the map without a lock, if nothing is moved from beginning to end.
+    pub(crate) fn while_nothing_moves<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        let before = self.moves.load(Ordering::Acquire);
+        if !before.is_multiple_of(2) {
+            return None;
+        }
+        let found = look();
+        // After all that was looked at.
+        fence(Ordering::Acquire);
+        (self.moves.load(Ordering::Relaxed) == before).then_some(found)
     }
 
     /// Truncates beside readers until now.

@@ -358,6 +358,7 @@ impl Mount {
         }
         let size = old - (span.bytes.end - span.bytes.start);
         let delta = -((span.whole.end - span.whole.start) as i64);
+        let _moving = inode.moving();
         let (mut removing, mut shifting) =
             (span.whole.clone(), span.whole.end..self.map_end(inode));
         if let Some(credits) = self.credits_for_both(writer, inode, &removing) {
@@ -451,6 +452,7 @@ impl Mount {
         let delta = (len >> self.block_bits) as i64;
         let shifting = span.whole.start..self.map_end(inode) - delta as u64;
         self.check_unmapped(inode, shifting.end..self.map_end(inode))?;
+        let _moving = inode.moving();
         let mut left = self.with_space(writer, || {
             self.grow_and_shift(writer, inode, &shifting, delta, size)
         })?;
@@ -559,8 +561,15 @@ impl Mount {
     /// The first byte at or behind `offset` that is data, or that is none. Unwritten blocks are holes.
     /// The end of the file is a hole.
     pub(crate) fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<Option<u64>> {
-        // What is moved to another place is for a while at neither.
+        let look = || self.seek_now(inode, offset, data);
+        if let Some(found) = inode.while_nothing_moves(look) {
+            return found;
+        }
         let _nothing_moves = lock(self, inode, LockMode::Shared, Wait::Block, slot::current())?;
+        look()
+    }
+
+    fn seek_now(&self, inode: &Inode, offset: u64, data: bool) -> Result<Option<u64>> {
         let size = inode.i_size();
         if offset >= size {
             return Ok(None);
@@ -579,5 +588,35 @@ impl Mount {
             at += u64::from(mapping.len);
         }
         Ok((!data).then_some(size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Fs, MountOptions, OpenOptions};
+    use dioxide_testkit::Image;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn seek_waits_for_blocks_that_move_and_for_nothing_else() {
+        let image = Image::builder().build();
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let options = OpenOptions::new().write(true).create(true);
+        let file = options.open(&fs, "/f").expect("room");
+        file.write_at(&[1; 100], 0).expect("room");
+        let inode = fs.0.lookup(b"/f", false).expect("it is there");
+        let alone = fs.0.alone(&inode).expect("nobody else has it");
+        let seek = || file.seek_data(0).expect("a map");
+        thread::scope(|scope| {
+            let at_once = scope.spawn(seek);
+            assert_eq!(at_once.join().expect("no panic"), Some(0));
+            let moving = inode.moving();
+            let later = scope.spawn(seek);
+            thread::sleep(Duration::from_millis(100));
+            assert!(!later.is_finished());
+            drop((moving, alone));
+            assert_eq!(later.join().expect("no panic"), Some(0));
+        });
     }
 }

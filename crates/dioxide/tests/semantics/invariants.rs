@@ -830,26 +830,3 @@ fn d_table_fsync_does_not_wait_for_writes_in_flight() {
         finish(&truncated).expect("a size");
     }
 }
-
-// While it moves what a file has, some of that is nowhere.
-#[test]
-fn seek_waits_for_who_changes_the_map() {
-    let bed = Bed::new(Policy::Best);
-    let (file, mut queue) = (bed.open("/data"), bed.queue());
-    let hold = bed.sim.hold(None, FaultOp::Write);
-    queue.write(&file, 0, blocks(1, 1), 1).expect("room");
-    queue.submit().expect("a working queue");
-    hold.wait_for(1);
-    let mover = file.clone();
-    let (offset, len) = (8 * BLOCK as u64, BLOCK as u64);
-    let moves = start(move || mover.allocate(FallocateMode::CollapseRange, offset, len));
-    assert_waits(&moves);
-    let seeker = file.clone();
-    let seeks = start(move || seeker.seek_data(0));
-    assert_waits(&seeks);
-    hold.release();
-    reap_all_ok(&mut queue, 1);
-    finish(&moves).expect("it is moved");
-    let found = finish(&seeks).expect("the device answers");
-    assert_eq!(found, Some(0));
-}
