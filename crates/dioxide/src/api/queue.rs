@@ -200,9 +200,10 @@ impl Files {
         }
         self.most = REMEMBERED_FILES.max(2 * self.inodes.len());
         let finished = old.inodes.iter();
-        finished
-            .filter(|inode| !self.index.contains_key(&inode.in_flight.id()))
-            .for_each(|inode| mount.keep_times(inode));
+        let finished = finished.filter(|inode| !self.index.contains_key(&inode.in_flight.id()));
+        for inode in finished {
+            mount.keep_times_at_once(inode);
+        }
     }
 
     fn forget(&mut self, mount: &Mount) {

@@ -128,13 +128,17 @@ impl Mount {
         }
     }
 
-    /// A file is closed: its times stay until the next sync.
-    pub(crate) fn keep_times(&self, inode: &Arc<Inode>) {
+    /// As [`Mount::keep_times`], where a thread must not wait. How many are kept.
+    pub(crate) fn keep_times_at_once(&self, inode: &Arc<Inode>) -> usize {
         if inode.modified_ns().is_none() || inode.has_ended() || self.why_read_only().is_some() {
-            return;
+            return 0;
         }
-        let kept = self.inodes.keep_modified(inode);
-        if kept > MOST_KEPT
+        self.inodes.keep_modified(inode)
+    }
+
+    /// A file is closed: its times stay until the next sync, or so many are kept. Blocks then.
+    pub(crate) fn keep_times(&self, inode: &Arc<Inode>) {
+        if self.keep_times_at_once(inode) > MOST_KEPT
             && let Err(error) = self.write_all_times()
         {
             tracing::warn!("times of overwrites were not written: {error}");
