@@ -14,12 +14,14 @@ the device or image has. An image that is too short is made longer, and shorter 
 The size that comes of it may be a little less: a last group needs room for its own metadata. It is more,
 and the exit status 1, if groups that were to make room for what is moved turn out to be needed; -M is content.
 
+The file system is checked before, whether it is to be larger or smaller, and nothing is changed if it
+has errors. That reads all metadata, as `dioxide check` does.
+
 What is in the way of a smaller size is moved: blocks of files to free blocks, inodes to free numbers.
-The file system is checked before, and nothing is moved if it has errors. A crash while files are moved
-leaves it as large as it was, with all files: open and close it, and resize it again. A crash while the
-end is cut off, or groups are added, leaves one that e2fsck brings in order. So does any crash if it has
-no journal, or has it on another device. With stable_inodes, inodes keep their numbers; with casefold
-nothing is moved.
+A crash while files are moved leaves it as large as it was, with all files: open and close it, and resize
+it again. A crash while the end is cut off, or groups are added, leaves one that e2fsck brings in order.
+So does any crash if it has no journal, or has it on another device. With stable_inodes, inodes keep their
+numbers; with casefold nothing is moved.
 
 Examples:
   dioxide resize disk.img 2G

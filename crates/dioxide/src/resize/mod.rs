@@ -21,12 +21,13 @@
 //!
 //! New groups are laid out as `resize2fs` does. Where more blocks of descriptors are needed than are
 //! kept, the file system gets `meta_bg`, as the kernel does when it grows a mounted one; `resize2fs`
-//! moves files out of the way instead. So growing touches metadata only.
+//! moves files out of the way instead. So growing touches metadata only. With `flex_bg` what new groups need may lie in old
+//! ones, where the bitmaps say that nothing is.
 //!
 //! Shrinking has two parts. Files are moved by a mount of its own, through the journal: after a crash the file system is
 //! as large as it was, and whole. Then the end, which nobody uses any more, is cut off, as groups are added.
 //!
-//! Invariants of that, and of growing: everything is read, judged and laid out before the first write. A crash before the
+//! Invariants of that, and of growing: everything is read, laid out, and checked, the whole file system, before the first write. A crash before the
 //! superblock is marked has changed nothing that counts; from the mark on, which takes away the sign of a clean
 //! end, until the new superblock is written at last, `e2fsck` brings the file system in order as it was
 //! before: descriptors and bitmaps of the last groups, and the resize inode, may say too much then, and
@@ -49,6 +50,7 @@ mod shrink;
 mod survey;
 mod write;
 
+use crate::check::{CheckOptions, Severity, check};
 use crate::mount::log::refuse_journal_device;
 use crate::mount::mmp::{self, Protection, User};
 use crate::mount::span::read_span;
@@ -96,7 +98,7 @@ pub struct Resized {
 pub enum Step {
     /// Waiting for signs of other hosts, for some seconds: multi-mount protection.
     Wait,
-    /// Looking for damage, before anything is moved.
+    /// Looking for damage, before anything is changed.
     Check,
     /// Giving inodes other numbers.
     Inodes,
@@ -127,11 +129,11 @@ pub type OnProgress<'p> = dyn FnMut(Step, u64, u64) + 'p;
 /// groups that were to make room cannot go: as small as it could be made then. Blocks.
 ///
 /// # Errors
-/// Nothing is changed by any of these, but for the length of an image, and the block of multi-mount protection, which
-/// tells who was the last. [`Error::Device`], also for one that is in use, here or by another host. [`Error::Busy`] if
+/// Nothing is changed by any of these, but for the block of multi-mount protection, which tells who was the last, and, by
+/// the first, the length of an image. [`Error::Device`], also for one that is in use, here or by another host. [`Error::Busy`] if
 /// the file system was not closed cleanly. [`Error::Invalid`] for a size that no file system of this kind can have, or
-/// that what is in use has no room in: says which has; and where something has to be moved and the file system has
-/// errors. [`Error::Unsupported`] for features that are not known, and for what cannot be moved: says what. Damage.
+/// that what is in use has no room in: says which has; and where the file system has errors, of which it names the first: it
+/// is checked before. [`Error::Unsupported`] for features that are not known, and for what cannot be moved: says what. Damage.
 ///
 /// From the first write on only those of the device: see the module's documentation.
 pub fn resize(path: &Path, size_bytes: Option<u64>, options: &ResizeOptions) -> Result<Resized> {
@@ -167,11 +169,17 @@ pub fn resize_telling(
         let before = sb.clone();
         return Ok(Resized { before, after: sb });
     }
-    if needed > own {
-        lengthen(path, options.img_offset.saturating_add(needed))?;
-    }
+    let lengthened = match needed > own {
+        true => lengthen(path, options.img_offset.saturating_add(needed))?,
+        false => None,
+    };
     let device = open(path, true, Some(&sb), options)?;
-    let resized = resize_on(&device, size / block, progress)?;
+    let resized = resize_on(&device, size / block, progress).inspect_err(|error| {
+        // After one of the device's it may be larger than it was.
+        if let (Some((had, has)), false) = (lengthened, matches!(error, Error::Device(_))) {
+            let _ = change_len(path, |len| (len == has).then_some(had));
+        }
+    })?;
     if options.img_offset == 0 {
         let has = resized.after.blocks_count() * block;
         // While nobody else can have it, who may need more of it.
@@ -217,11 +225,31 @@ pub fn resize_on(
     // Until then it may have been another host's.
     let (before, after) = wanted(&**device, blocks)?;
     let after = match after.blocks_count().cmp(&before.blocks_count()) {
-        Ordering::Greater => layout::grow(&**device, &before, after)?.write(&**device)?,
+        Ordering::Greater => {
+            let plan = layout::grow(&**device, &before, after)?;
+            refuse_errors(device, progress)?;
+            plan.write(&**device)?
+        }
         Ordering::Equal => before.clone(),
         Ordering::Less => shrink::shrink(device, after, progress)?,
     };
     Ok(Resized { before, after })
+}
+
+/// Nothing is changed in a file system with errors: blocks that are said to be free could be somebody's.
+fn refuse_errors(device: &Arc<dyn Device>, progress: &mut OnProgress<'_>) -> Result<()> {
+    let report = check(device.clone(), &CheckOptions::default(), &mut |at| {
+        progress(Step::Check, at.done, at.total);
+    })?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    let mut findings = report.findings.iter();
+    let first = findings.find(|one| one.code.severity() == Severity::Error);
+    let first = first.map_or(String::new(), |one| format!(" ({one})"));
+    Err(Error::Invalid(format!(
+        "there are errors in the file system{first}: run e2fsck -f, nothing is changed before"
+    )))
 }
 
 /// The superblock as it is, and as it is to be.
@@ -324,8 +352,14 @@ fn judge(sb: &SuperBlock) -> Result<()> {
     Ok(())
 }
 
-fn lengthen(path: &Path, size_bytes: u64) -> Result<()> {
-    change_len(path, |len| (len < size_bytes).then_some(size_bytes))
+/// Makes an image longer that is too short: how long it was, and is.
+fn lengthen(path: &Path, size_bytes: u64) -> Result<Option<(u64, u64)>> {
+    let mut lengthened = None;
+    change_len(path, |len| {
+        lengthened = (len < size_bytes).then_some((len, size_bytes));
+        lengthened.map(|(_, has)| has)
+    })?;
+    Ok(lengthened)
 }
 
 /// What a file system with blocks of `block` bytes has of so many, by default.
@@ -363,7 +397,7 @@ fn are_zeros(path: &Path, bytes: Range<u64>) -> bool {
 }
 
 /// Gives an image file the length that `wanted` makes of its own.
-fn change_len(path: &Path, wanted: impl Fn(u64) -> Option<u64>) -> Result<()> {
+fn change_len(path: &Path, wanted: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
     let failed = |source| {
         Error::Device(dioxide_block::Error::Open {
             path: path.into(),

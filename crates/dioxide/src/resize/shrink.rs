@@ -8,8 +8,7 @@ use super::kept::Kept;
 use super::layout::{Groups, Plan};
 use super::relocate::{Task, relocate};
 use super::survey::Survey;
-use super::{OnProgress, Step, geometry, groups, mmp_block, read_superblock};
-use crate::check::{CheckOptions, check};
+use super::{OnProgress, geometry, groups, mmp_block, read_superblock, refuse_errors};
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_format::features::Compat;
@@ -93,7 +92,7 @@ pub(super) fn shrink(
             survey.read_maps()?;
         } else {
             if !is_checked {
-                judge(device, progress)?;
+                refuse_errors(device, progress)?;
             }
             let new = geometry::resized(&old, target)?;
             return cut(&**device, &old, new)?.write(&**device);
@@ -114,7 +113,7 @@ pub(super) fn shrink(
         let smaller = geometry::resized(&old, reached)?;
         if !std::mem::replace(&mut is_checked, true) {
             movable(&**device, &old, &new)?;
-            judge(device, progress)?;
+            refuse_errors(device, progress)?;
         }
         let mut task = Task {
             new: &smaller,
@@ -206,24 +205,6 @@ fn bad_blocks(device: &dyn Device, sb: &SuperBlock) -> Result<Vec<u64>> {
     let runs = map.extents.iter();
     let ends = runs.map(|extent| extent.pblk.0 + u64::from(extent.len) - 1);
     Ok(ends.chain(map.nodes.iter().copied()).collect())
-}
-
-/// Nothing is moved or cut off in a file system with errors: blocks that are said to be free could be somebody's.
-fn judge(device: &Arc<dyn Device>, progress: &mut OnProgress<'_>) -> Result<()> {
-    let report = check(device.clone(), &CheckOptions::default(), &mut |at| {
-        progress(Step::Check, at.done, at.total);
-    })?;
-    if report.is_clean() {
-        return Ok(());
-    }
-    let first = report
-        .findings
-        .iter()
-        .find(|one| one.code.severity() == crate::check::Severity::Error);
-    let first = first.map_or(String::new(), |one| format!(" ({one})"));
-    Err(Error::Invalid(format!(
-        "there are errors in the file system{first}: run e2fsck -f, nothing is moved or cut off before"
-    )))
 }
 
 /// Cuts off what nobody uses.

@@ -2,8 +2,8 @@
 
 use super::{M, geometry, image, kernel_reads, resize2fs, set_len};
 use dioxide::resize::{ResizeOptions, resize};
-use dioxide::{Error, Fs, MountOptions};
-use dioxide_testkit::e2fsck_clean;
+use dioxide::{Error, Fs, MountOptions, OpenOptions};
+use dioxide_testkit::{debugfs, e2fsck_clean};
 
 /// Options of `mke2fs`, block size, and sizes before and after in MiB.
 const SETS: &[(&str, u32, u64, u64)] = &[
@@ -102,7 +102,7 @@ fn growth_of_revision_0_beyond_the_blocks_kept_is_clean() {
 #[test]
 fn growth_of_what_is_not_clean_is_refused_and_changes_nothing() {
     let image = image(60 * M, 4096, "");
-    dioxide_testkit::debugfs(image.path(), &["ssv state 0"]);
+    debugfs(image.path(), &["ssv state 0"]);
     let before = std::fs::read(image.path()).expect("the image");
     let refused = resize(image.path(), Some(90 * M), &ResizeOptions::default());
     assert!(
@@ -110,6 +110,38 @@ fn growth_of_what_is_not_clean_is_refused_and_changes_nothing() {
         "{refused:?}"
     );
     assert!(std::fs::read(image.path()).expect("the image") == before);
+}
+
+/// Metadata of new groups go where old bitmaps say that nothing is: those bitmaps have to be right.
+#[test]
+fn growth_over_blocks_of_a_file_that_are_said_to_be_free_is_refused_and_changes_nothing() {
+    let options = ResizeOptions::default();
+    for args in ["", "-O ^metadata_csum,^uninit_bg"] {
+        let image = image(20 * M, 1024, args);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let make = OpenOptions::new().write(true).create_new(true);
+        let file = make.open(&fs, "/large").expect("a file");
+        // All that is free of the first group, in which the metadata of all of the flex group lie, and more.
+        file.write_at(&vec![9; 12 * M as usize], 0).expect("room");
+        let run = file.map(0, 12 << 10).expect("its map");
+        drop(file);
+        fs.close().expect("it closes");
+        e2fsck_clean(image.path());
+        debugfs(image.path(), &[format!("freeb {} {}", run.pblk.0, run.len)]);
+        let before = std::fs::read(image.path()).expect("the image");
+        let refused = resize(image.path(), Some(60 * M), &options);
+        assert!(
+            std::fs::read(image.path()).expect("the image") == before,
+            "{args}: {refused:?}"
+        );
+        match refused {
+            Err(Error::Invalid(what)) => {
+                assert!(what.contains("[block-bitmap]"), "{what}");
+                assert!(what.contains("run e2fsck"), "{what}");
+            }
+            other => panic!("{args}: {other:?}"),
+        }
+    }
 }
 
 #[test]
