@@ -1,9 +1,13 @@
 //! Larger.
 
+use super::relocate::{e2fsck, image_of, is_clean, options, recorded, superblock};
+use super::tree::{fill, seen};
 use super::{M, geometry, image, kernel_reads, resize2fs, set_len};
+use crate::walk::assert_same;
+use dioxide::block::record::states::{Cache, Media, States};
 use dioxide::resize::{ResizeOptions, resize};
 use dioxide::{Error, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{debugfs, e2fsck_clean};
+use dioxide_testkit::{debugfs, e2fsck_clean, each_case, one_in};
 
 /// Options of `mke2fs`, block size, and sizes before and after in MiB.
 const SETS: &[(&str, u32, u64, u64)] = &[
@@ -151,6 +155,83 @@ fn growth_to_the_same_size_changes_nothing() {
     let same = resize(image.path(), None, &ResizeOptions::default()).expect("it is so large");
     assert_eq!(same.before, same.after);
     assert!(std::fs::read(image.path()).expect("the image") == before);
+}
+
+/// Options of `mke2fs`, and sizes before and after in MiB. Most have small groups, so that there are more blocks of descriptors.
+const CUTS: &[(&str, u64, u64)] = &[
+    ("-g 1024", 12, 20),
+    ("-g 1024 -E resize=30000", 12, 36),
+    ("-g 1024 -O ^resize_inode", 12, 20),
+    ("-g 1024 -O meta_bg,^resize_inode", 12, 20),
+    ("-g 1024 -O ^metadata_csum,^uninit_bg", 12, 20),
+    ("-g 1024 -O sparse_super2,orphan_file", 12, 20),
+    ("-O ^flex_bg,^metadata_csum,uninit_bg", 12, 20),
+    ("-O bigalloc -C 4096", 12, 40),
+    ("-t ext2 -g 1024", 12, 20),
+    ("-t ext3", 12, 20),
+];
+
+/// What is left is as large as it was and has to be brought in order, or is done; every file is as it was.
+#[test]
+fn growth_cut_anywhere_leaves_what_e2fsck_makes_as_it_was() {
+    each_case(CUTS, |(args, from, to)| {
+        let (args, extended) = args.split_once(" -E ").unwrap_or((args, ""));
+        let words: Vec<&str> = args.split_whitespace().collect();
+        let image = super::builder(from * M, 1024).args(&["-N", "768"]);
+        let image = match words[..] {
+            ["-t", fs_type, ..] => image.fs_type(fs_type).args(&words[2..]),
+            _ => image.args(&words),
+        };
+        let image = match extended {
+            "" => image.build(),
+            option => image.extended(option).build(),
+        };
+        fill(&image, 20, 13);
+        e2fsck_clean(image.path());
+        let before = seen(image.path());
+        set_len(image.path(), to * M);
+        let (base, log) = recorded(&image, to << 10);
+        let mut media = Media::new(base, &log, Cache::Volatile);
+        let mut states = States::new(&log, options());
+        let entries = log.entries().len();
+        let end = 2 * entries as u64;
+        let few = one_in(1 + entries / 24) as u64;
+        let random = one_in(8) * entries / 2;
+        // As it was, in between, and done.
+        let mut met = [0; 3];
+        for number in 0.. {
+            let Some(state) = states.next() else {
+                break;
+            };
+            // Where few writes are not certain, if it is right.
+            let at_an_end = state.at < 4 || state.at + 4 >= end;
+            let in_order = states.is_in_order(&state);
+            let of_few = in_order && state.at / 2 % few == 0;
+            if !(at_an_end || of_few || number % random == 0) {
+                continue;
+            }
+            let (device, _) = media.crash(&state).expect("a state of this log");
+            let about = format!("{args} {extended}, state {state}");
+            let blocks = superblock(&device).blocks_count();
+            let (clean, grown) = (is_clean(&device), blocks > from << 10);
+            assert!(clean || !grown, "{about}: {blocks} blocks");
+            met[usize::from(!clean) + 2 * usize::from(grown)] += 1;
+            let image = image_of(&device);
+            if !clean {
+                e2fsck(&image, "-fy", &about);
+            }
+            e2fsck_clean(image.path());
+            assert_same(&before, &seen(image.path()));
+            if met[1] % 8 == 1 {
+                let done = resize(image.path(), Some(to * M), &ResizeOptions::default());
+                done.unwrap_or_else(|error| panic!("{about}: {error}"));
+                e2fsck_clean(image.path());
+                assert_same(&before, &seen(image.path()));
+            }
+        }
+        println!("{args} {extended}: {met:?} of {entries} writes");
+        assert!(met.iter().all(|met| *met > 0), "{args}: {met:?}");
+    });
 }
 
 /// What needs no more than this kernel has.

@@ -4,8 +4,8 @@ use super::tree::{assert_kept, fill, of, seen, seen_by_kernel};
 use super::{M, PROGRAMS, builder};
 use crate::walk::{Tree, assert_same};
 use dioxide::block::Device;
-use dioxide::block::record::RecordDevice;
 use dioxide::block::record::states::{Cache, CowDevice, Media, Options, Snapshot, States};
+use dioxide::block::record::{Log, RecordDevice};
 use dioxide::format::superblock::{STATE_CLEAN, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::resize::{ResizeOptions, Step, minimum, resize, resize_on, resize_telling};
 use dioxide::{Error, Fs, MountOptions, NewFile};
@@ -236,25 +236,9 @@ fn cut_anywhere_every_file_is_there() {
 /// Shrinks it to `blocks` blocks, and calls `each` with what is there when the power fails meanwhile: at each call the
 /// number of the state, and its name.
 pub fn each_cut(image: &Image, blocks: u64, each: &mut dyn FnMut(&CowDevice, usize, &str)) {
-    let base = Snapshot::new(&std::fs::read(image.path()).expect("the image"));
-    let record = Arc::new(RecordDevice::new(Arc::new(CowDevice::new(
-        &base,
-        Cache::Volatile,
-    ))));
-    let device: Arc<dyn Device> = record.clone();
-    resize_on(&device, blocks, &mut |_, _, _| ()).expect("it shrinks");
-    drop(device);
-    let log = record.take_log();
-    let options = Options {
-        exhaustive: 2,
-        samples: 3,
-        torn: 1,
-        // The first sector of the superblock.
-        whole: std::iter::once(0..4096).collect(),
-        ..Options::default()
-    };
+    let (base, log) = recorded(image, blocks);
     let most = if soaks() { 400 } else { 12 };
-    let states = States::new(&log, options);
+    let states = States::new(&log, options());
     let moments = states.moments();
     let mut states = states.every(moments / most).peekable();
     let mut media = Media::new(base, &log, Cache::Volatile);
@@ -278,6 +262,30 @@ pub fn each_cut(image: &Image, blocks: u64, each: &mut dyn FnMut(&CowDevice, usi
     }
 }
 
+/// What is there before it is resized to `blocks` blocks, and what is written meanwhile.
+pub fn recorded(image: &Image, blocks: u64) -> (Snapshot, Log) {
+    let base = Snapshot::new(&std::fs::read(image.path()).expect("the image"));
+    let record = Arc::new(RecordDevice::new(Arc::new(CowDevice::new(
+        &base,
+        Cache::Volatile,
+    ))));
+    let device: Arc<dyn Device> = record.clone();
+    resize_on(&device, blocks, &mut |_, _, _| ()).expect("it can be resized");
+    drop(device);
+    (base, record.take_log())
+}
+
+pub fn options() -> Options {
+    Options {
+        exhaustive: 2,
+        samples: 3,
+        torn: 1,
+        // The first sector of the superblock.
+        whole: std::iter::once(0..4096).collect(),
+        ..Options::default()
+    }
+}
+
 fn splitmix(number: u64) -> u64 {
     let number = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let number = (number ^ number >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -286,10 +294,13 @@ fn splitmix(number: u64) -> u64 {
 
 /// Whether the superblock says that it is clean.
 pub fn is_clean(device: &CowDevice) -> bool {
+    superblock(device).state() & STATE_CLEAN != 0
+}
+
+pub fn superblock(device: &CowDevice) -> SuperBlock {
     let mut bytes = dioxide::block::Buf::zeroed(4096);
     device.read_at(0, &mut bytes).expect("it reads");
-    let sb = SuperBlock::parse(&bytes[SUPERBLOCK_OFFSET as usize..]).expect("a superblock");
-    sb.state() & STATE_CLEAN != 0
+    SuperBlock::parse(&bytes[SUPERBLOCK_OFFSET as usize..]).expect("a superblock")
 }
 
 /// What is on a device.
@@ -314,23 +325,28 @@ fn recover(device: &CowDevice, before: &Tree, journal: bool, by_us: bool, about:
     }
     let image = image_of(device);
     if !(clean && by_us) {
-        let fixed = Command::new("e2fsck")
-            .env("PATH", super::PROGRAMS)
-            .args([if clean { "-p" } else { "-fy" }])
-            .arg(image.path())
-            .output()
-            .expect("e2fsck");
-        let said = String::from_utf8_lossy(&fixed.stdout);
-        assert!(
-            fixed.status.code().is_some_and(|code| code <= 1),
-            "{about}: {said}"
-        );
+        e2fsck(&image, if clean { "-p" } else { "-fy" }, about);
     }
     e2fsck_clean(image.path());
     match journal {
         true => assert_same(before, &seen(image.path())),
         false => assert_kept(before, &seen(image.path()), about),
     }
+}
+
+/// Has `e2fsck` mend it.
+pub fn e2fsck(image: &Image, how: &str, about: &str) {
+    let fixed = Command::new("e2fsck")
+        .env("PATH", PROGRAMS)
+        .arg(how)
+        .arg(image.path())
+        .output()
+        .expect("e2fsck");
+    let said = String::from_utf8_lossy(&fixed.stdout);
+    assert!(
+        fixed.status.code().is_some_and(|code| code <= 1),
+        "{about}: {said}"
+    );
 }
 
 #[test]
