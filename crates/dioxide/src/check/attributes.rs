@@ -12,7 +12,7 @@ use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_format::xattr::{
     self, INDEX_ENCRYPTION, MAX_VALUE, XattrBlock, XattrEntry, XattrValue,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What inodes share, and how often they do.
 #[derive(Debug, Default)]
@@ -21,6 +21,8 @@ pub(super) struct SharedXattrs {
     blocks: BTreeMap<u64, SharedBlock>,
     /// Inodes that hold values: references that were found.
     pub(super) values: HashMap<Ino, u64>,
+    /// Those of them that Lustre wrote: they name their owner, and have neither hash nor count.
+    by_lustre: HashSet<Ino>,
 }
 
 #[derive(Debug)]
@@ -145,9 +147,11 @@ impl Checker<'_> {
             match entry.value {
                 XattrValue::Inode { ino, size } => {
                     taken.values += 1;
-                    taken.blocks +=
-                        u64::from(size).div_ceil(cluster) * u64::from(self.sb.cluster_ratio());
                     self.value_inode(place, entry, ino, size);
+                    if !self.shared_xattrs.by_lustre.contains(&ino) {
+                        taken.blocks +=
+                            u64::from(size).div_ceil(cluster) * u64::from(self.sb.cluster_ratio());
+                    }
                 }
                 XattrValue::Bytes(_) => {
                     let missing = in_block && entry.head.e_hash == 0 && !zero_is_right(entry);
@@ -250,10 +254,22 @@ impl Checker<'_> {
         let is_right =
             |unsigned| xattr::entry_hash(entry.name, &hash, unsigned) == entry.head.e_hash;
         if !is_right(true) && !is_right(false) {
-            let text = format!("the attribute {name} does not match its hash");
-            self.find(Code::XattrHash, place.clone(), text);
+            if self.is_owner(place.ino, &inode) {
+                self.shared_xattrs.by_lustre.insert(ino);
+            } else {
+                let text = format!("the attribute {name} does not match its hash");
+                self.find(Code::XattrHash, place.clone(), text);
+            }
         }
         *self.shared_xattrs.values.entry(ino).or_default() += 1;
+    }
+
+    /// Whether a value that Lustre wrote names `owner`.
+    fn is_owner(&self, owner: Option<Ino>, value: &Inode) -> bool {
+        let named = Ino(value.disk().i_mtime);
+        let owner = owner.filter(|owner| *owner == named);
+        let owner = owner.and_then(|ino| self.read_inode(ino));
+        owner.is_some_and(|(owner, _)| owner.generation() == value.generation())
     }
 
     /// What only all inodes together tell.
@@ -265,7 +281,11 @@ impl Checker<'_> {
                 self.find(Code::XattrRefcount, At::block(block), text);
             }
         }
-        let mut values: Vec<Ino> = self.shared_xattrs.values.keys().copied().collect();
+        let SharedXattrs {
+            values, by_lustre, ..
+        } = &self.shared_xattrs;
+        let hashed = values.keys().filter(|ino| !by_lustre.contains(ino));
+        let mut values: Vec<Ino> = hashed.copied().collect();
         values.sort_unstable();
         for ino in values {
             self.judge_value(ino);

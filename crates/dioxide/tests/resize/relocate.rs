@@ -5,12 +5,13 @@ use super::{M, PROGRAMS, builder};
 use crate::walk::{Tree, assert_same};
 use dioxide::block::Device;
 use dioxide::block::record::states::{Cache, CowDevice, Media, Options, Snapshot, States};
-use dioxide::block::record::{Log, RecordDevice};
+use dioxide::block::record::{Action, Log, RecordDevice};
+use dioxide::format::journal::{BlockHeader, BlockType};
 use dioxide::format::superblock::{STATE_CLEAN, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::resize::{ResizeOptions, Step, minimum, resize, resize_on, resize_telling};
-use dioxide::{Error, Fs, MountOptions, NewFile};
+use dioxide::{Error, Fs, MountOptions, NewFile, XattrMode};
 use dioxide_testkit::{Image, debugfs, e2fsck_clean, have_root, soaks};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -208,6 +209,7 @@ fn what_would_only_be_cut_off_is_looked_at_too() {
 fn cut_anywhere_every_file_is_there() {
     for (args, journal) in [
         ("-J size=1 -g 4096 -N 1024", true),
+        ("-J size=1 -g 1024 -N 1024", true),
         (
             "-J size=1 -g 4096 -N 1024 -O ^flex_bg,orphan_file,ea_inode",
             true,
@@ -226,16 +228,22 @@ fn cut_anywhere_every_file_is_there() {
         fill(&image, 55, 11);
         let before = seen(image.path());
         let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
-        each_cut(&image, least / 1024, &mut |device, number, about| {
+        let descriptors = each_cut(&image, least / 1024, &mut |device, number, about| {
             let about = format!("{args}, {about}");
             recover(device, &before, journal, number % 2 == 0, &about);
         });
+        // More tags than a block has room for.
+        assert!(descriptors > 1 || !journal, "{args}: {descriptors}");
     }
 }
 
 /// Shrinks it to `blocks` blocks, and calls `each` with what is there when the power fails meanwhile: at each call the
-/// number of the state, and its name.
-pub fn each_cut(image: &Image, blocks: u64, each: &mut dyn FnMut(&CowDevice, usize, &str)) {
+/// number of the state, and its name. How many descriptor blocks a transaction had at most.
+pub fn each_cut(
+    image: &Image,
+    blocks: u64,
+    each: &mut dyn FnMut(&CowDevice, usize, &str),
+) -> usize {
     let (base, log) = recorded(image, blocks);
     let most = if soaks() { 400 } else { 12 };
     let states = States::new(&log, options());
@@ -260,6 +268,7 @@ pub fn each_cut(image: &Image, blocks: u64, each: &mut dyn FnMut(&CowDevice, usi
         );
         number += 1;
     }
+    most_descriptors(&log)
 }
 
 /// What is there before it is resized to `blocks` blocks, and what is written meanwhile.
@@ -273,6 +282,22 @@ pub fn recorded(image: &Image, blocks: u64) -> (Snapshot, Log) {
     resize_on(&device, blocks, &mut |_, _, _| ()).expect("it can be resized");
     drop(device);
     (base, record.take_log())
+}
+
+/// Descriptor blocks of the transaction that has the most.
+fn most_descriptors(log: &Log) -> usize {
+    let mut of: HashMap<u32, HashSet<u64>> = HashMap::new();
+    for entry in log.entries() {
+        let Action::Write { offset, bytes, .. } = &entry.action else {
+            continue;
+        };
+        for (at, block) in (*offset..).step_by(1024).zip(bytes.chunks(1024)) {
+            if let Some((BlockType::Descriptor, tid)) = BlockHeader::of(block) {
+                of.entry(tid.0).or_default().insert(at);
+            }
+        }
+    }
+    of.values().map(HashSet::len).max().unwrap_or(0)
 }
 
 pub fn options() -> Options {
@@ -429,6 +454,64 @@ fn leaf_at_the_end_of_a_file_that_would_do_without_moves() {
         .read_at(&mut read, 0)
         .expect("it reads");
     assert!(read == [block(0), vec![0; 1024], block(2)].concat());
+}
+
+/// Lustre's values of attributes name their owner by its number, and have neither hash nor count.
+#[test]
+fn values_that_lustre_wrote_name_their_owner_when_that_has_another_number() {
+    for args in ["-O ea_inode", "-O ea_inode,^metadata_csum,^has_journal"] {
+        let image = image(args, 1024, 64, 60, 8);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        // At the top directories are spread over the groups.
+        let names = (0..40).map(|n| {
+            let dir = format!("/spread{n}");
+            fs.create_dir(&dir, &NewFile::new(0o755)).expect("room");
+            let name = format!("{dir}/file");
+            let file = dioxide::OpenOptions::new().write(true).create_new(true);
+            file.open(&fs, &name).expect("room");
+            name
+        });
+        let name = names.max_by_key(|name| fs.metadata(name).expect("it is there").ino);
+        let name = name.expect("some");
+        fs.set_xattr(&name, "user.large", &[5; 2500], XattrMode::Set)
+            .expect("room");
+        fs.close().expect("it closes");
+        let inodes: Vec<_> = (11..=2048).map(|ino| format!("stat <{ino}>")).collect();
+        let value = debugfs(image.path(), &inodes);
+        let value = value.split("Inode: ").find(|stat| {
+            let word = |name: &str| stat.split_once(name)?.1.split_whitespace().next();
+            let flags = word("Flags: ").and_then(|hex| u32::from_str_radix(&hex[2..], 16).ok());
+            flags.is_some_and(|flags| flags & 0x20_0000 != 0) && word("Size: ") == Some("2500")
+        });
+        let value = value.and_then(|stat| stat.split_whitespace().next());
+        let value = value.expect("an inode that holds a value");
+        let stat = debugfs(image.path(), &[format!("stat {name}")]);
+        let of = |name: &str| {
+            let rest = stat.split_once(name).expect("it tells that").1;
+            rest.split_whitespace().next().expect("a word").to_owned()
+        };
+        let (owner, generation) = (of("Inode: "), of("Generation: "));
+        let sectors: u64 = of("Blockcount: ").parse().expect("a number");
+        let commands = [
+            format!("sif <{value}> mtime @{owner}"),
+            format!("sif <{value}> generation {generation}"),
+            format!("sif <{value}> atime @1600000000"),
+            format!("sif <{value}> ctime @1600000000"),
+            // Nor is one counted among the blocks of its owner.
+            format!("sif <{owner}> blocks {}", sectors - 6),
+        ];
+        debugfs(image.path(), &commands);
+        e2fsck_clean(image.path());
+        let before = seen(image.path());
+        let options = ResizeOptions::default();
+        resize(image.path(), Some(80 * M), &options).expect("it grows");
+        e2fsck_clean(image.path());
+        let least = minimum(image.path(), &options).expect("there is one");
+        assert!(shrink(&image, least).contains("inodes"));
+        assert_same(&before, &seen(image.path()));
+        let moved = debugfs(image.path(), &[format!("stat {name}")]);
+        assert!(!moved.contains(&format!("Inode: {owner} ")), "{moved}");
+    }
 }
 
 /// A run of blocks over more groups than a transaction of a small journal has credits for, and very many runs.

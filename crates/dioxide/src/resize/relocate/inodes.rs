@@ -55,15 +55,20 @@ struct Moving {
     from: Ino,
     to: Ino,
     holders: Vec<Holder>,
-    /// Blocks whose checksum has its number as a seed.
+    /// Blocks whose checksum has its number as a seed, and inodes that name it as their owner.
     own: Vec<Own>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Own {
     Node(u64),
-    Names { lblk: u32, block: u64 },
+    Names {
+        lblk: u32,
+        block: u64,
+    },
     Orphans(u64),
+    /// The value of an attribute that Lustre wrote: it names its owner.
+    Value(Ino),
 }
 
 struct Renumber<'a> {
@@ -115,22 +120,26 @@ pub(super) fn renumber(mount: &Mount, task: &mut Task<'_, '_>) -> Result<()> {
 fn find(mount: &Mount, writer: &Writer, groups: u32) -> Result<Vec<Moving>> {
     let last = groups.saturating_mul(mount.sb.inodes_per_group());
     let mut free = FreeInodes::new(mount, writer, last);
+    let values = mount.sb.features().incompat.contains(Incompat::EA_INODE);
     let mut moving: Vec<Moving> = Vec::new();
     let mut index = HashMap::new();
     all_inodes(mount, &mut |ino, inode| {
         if ino.0 > last {
             let to = free.next()?.ok_or(Error::NoSpace(Shortage::Inodes))?;
             index.insert(ino, moving.len());
+            let mut own = own_blocks(mount, ino, &inode)?;
+            if values {
+                own_values(mount, ino, &inode, &mut own)?;
+            }
             moving.push(Moving {
                 from: ino,
                 to,
                 holders: Vec::new(),
-                own: own_blocks(mount, ino, &inode)?,
+                own,
             });
         }
         Ok(())
     })?;
-    let values = mount.sb.features().incompat.contains(Incompat::EA_INODE);
     let mut seen = HashSet::new();
     all_inodes(mount, &mut |ino, inode| {
         let mut add = |named: Ino, holder: Holder| {
@@ -224,6 +233,23 @@ fn own_blocks(mount: &Mount, ino: Ino, inode: &Inode) -> Result<Vec<Own>> {
         own.extend(blocks_of(&map).map(|(_, block)| Own::Orphans(block)));
     }
     Ok(own)
+}
+
+/// Adds the values that Lustre wrote: those have no hash and no count, but one time in place of both.
+fn own_values(mount: &Mount, ino: Ino, inode: &Inode, own: &mut Vec<Own>) -> Result<()> {
+    let mut values = Vec::new();
+    attributes(mount, ino, inode, &mut HashSet::new(), &mut |value, _| {
+        values.push(value);
+    })?;
+    for value in values {
+        let of = load(mount, value)?;
+        let disk = of.disk();
+        let names_owner = disk.i_mtime == ino.0 && of.generation() == inode.generation();
+        if names_owner && disk.i_ctime == disk.i_atime {
+            own.push(Own::Value(value));
+        }
+    }
+    Ok(())
 }
 
 /// Tells whom a directory names, and where.
@@ -343,8 +369,16 @@ impl Renumber<'_> {
         Ok(())
     }
 
-    /// What belongs to the inode has its new number in its checksums.
+    /// What belongs to the inode has its new number, in its checksums or by itself.
     fn seal(&mut self, edit: &mut dyn Edit, one: &Moving, own: &[Own]) -> Result<()> {
+        for own in own {
+            if let Own::Value(value) = *own {
+                let value = self.now.get(&value).copied().unwrap_or(value);
+                let mut of = load(self.mount, value)?;
+                of.disk_mut().i_mtime = one.to.0;
+                store(self.mount, edit, value, of)?;
+            }
+        }
         let inode = load(self.mount, one.to)?;
         let Some(seed) = self.mount.checksum_seed() else {
             return Ok(());
@@ -352,6 +386,7 @@ impl Renumber<'_> {
         let seed = inode.seed(seed, one.to);
         for own in own {
             match *own {
+                Own::Value(_) => {}
                 Own::Node(block) => change(edit, block, &mut |bytes| {
                     extent::update_checksum(bytes, seed)
                 })?,
