@@ -13,9 +13,13 @@ mod tree;
 #[path = "namespace/walk.rs"]
 mod walk;
 
+use dioxide_testkit::memory::Counting;
 use dioxide_testkit::{Image, ImageBuilder, Mount, need_root};
 use std::path::Path;
 use std::process::Command;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const M: u64 = 1 << 20;
 const PROGRAMS: &str = "/usr/sbin:/sbin:/usr/bin:/bin";

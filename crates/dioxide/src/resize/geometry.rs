@@ -45,14 +45,17 @@ pub(super) fn resized(sb: &SuperBlock, blocks: u64) -> Result<SuperBlock> {
 }
 
 fn check_count(sb: &SuperBlock, blocks: u64) -> Result<()> {
-    let most = match sb.is_64bit() && !sb.features().compat.contains(Compat::RESIZE_INODE) {
+    let features = sb.features();
+    // Pointers of the resize inode have 32 bits, and meta groups cannot take its place where there are some.
+    let stays = features.incompat.contains(Incompat::META_BG)
+        && features.compat.contains(Compat::RESIZE_INODE);
+    let most = match sb.is_64bit() && !stays {
         true => 1 << 48,
-        // The pointers of the resize inode have 32 bits too.
         false => u64::from(u32::MAX),
     };
     if blocks > most {
         return Err(invalid(format!(
-            "{blocks} blocks are more than the {most} that the features 64bit and resize_inode allow"
+            "{blocks} blocks are more than the {most} that there can be with its features (more than 2^32 need 64bit)"
         )));
     }
     if blocks <= sb.first_data_block().0 {
@@ -79,13 +82,14 @@ fn keep_reserve(sb: &SuperBlock, new: &mut SuperBlock) {
 }
 
 /// Blocks for more descriptors come from those that are kept; where they do not suffice, the rest goes
-/// into meta groups. Backups of `sparse_super2` follow the last group.
+/// into meta groups. Beyond 2^32 blocks there is no resize inode. Backups of `sparse_super2` follow the last group.
 fn adjust_descriptors(sb: &SuperBlock, new: &mut SuperBlock) -> Result<()> {
     if new.group_count() > MAX_GROUPS {
         return Err(invalid(format!("more than {MAX_GROUPS} groups")));
     }
     let (features, kept) = (sb.features(), u32::from(sb.reserved_gdt_blocks()));
     let (had, needs) = (sb.descriptor_blocks(), new.descriptor_blocks());
+    let has_32bits = u32::try_from(new.blocks_count()).is_ok();
     let disk = new.disk_mut();
     disk.s_rev_level = sb.disk().s_rev_level;
     disk.s_feature_incompat = features.incompat.bits();
@@ -105,6 +109,10 @@ fn adjust_descriptors(sb: &SuperBlock, new: &mut SuperBlock) -> Result<()> {
             false => None,
         };
         match left {
+            Some(_) if resize_inode && !has_32bits => {
+                disk.s_feature_compat &= !Compat::RESIZE_INODE.bits();
+                disk.s_reserved_gdt_blocks = 0;
+            }
             Some(left) => disk.s_reserved_gdt_blocks = left.min(sb.block_size() / 4) as u16,
             None => {
                 new.make_dynamic();

@@ -41,7 +41,7 @@ impl Kept {
             let group = old.group_of_block(dioxide_format::types::Pblk(dind));
             let group = group.ok_or_else(|| damaged("its block is outside"))?;
             put(groups.bitmap(group.0)?, new, group, &cluster, false);
-            kept.blocks.push(table.replaced(old, None));
+            kept.blocks.push(table.replaced(old, None)?);
             return Ok(kept);
         }
         let (had, count) = (
@@ -61,7 +61,7 @@ impl Kept {
         // With bigalloc each block counts as a cluster, though several share one.
         let clusters = 1 + u64::from(count) * bases.len() as u64;
         let sectors = clusters * u64::from(new.cluster_size() / 512);
-        kept.blocks.push(table.replaced(new, Some(sectors)));
+        kept.blocks.push(table.replaced(new, Some(sectors))?);
         Ok(kept)
     }
 
@@ -129,20 +129,28 @@ impl TableSlot {
     }
 
     /// The block with another count of sectors in the inode, or with no such inode.
-    fn replaced(&self, sb: &SuperBlock, sectors: Option<u64>) -> (u64, Vec<u8>) {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for more than an inode can have: clusters may be large.
+    fn replaced(&self, sb: &SuperBlock, sectors: Option<u64>) -> Result<(u64, Vec<u8>)> {
         let size = sb.inode_size();
         let mut inode = match sectors {
             Some(_) => self.inode.clone(),
             None => Inode::parse(&vec![0; size], size).expect("the size of inodes"),
         };
         let huge_file = sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
-        let fits = inode.set_sectors(sectors.unwrap_or(0), huge_file, sb.block_size());
-        assert!(fits, "at most a block of pointers to blocks of pointers");
+        let sectors = sectors.unwrap_or(0);
+        if !inode.set_sectors(sectors, huge_file, sb.block_size()) {
+            let what = format!(
+                "a resize inode of {sectors} sectors: make the file system without resize_inode"
+            );
+            return Err(Error::Unsupported(what));
+        }
         if sb.features().metadata_csum() {
             inode.update_checksum(sb.checksum_seed(), Ino::RESIZE);
         }
         let mut bytes = self.bytes.clone();
         bytes[self.at..self.at + size].copy_from_slice(&inode.encode());
-        (self.block, bytes)
+        Ok((self.block, bytes))
     }
 }

@@ -19,11 +19,18 @@ pub(super) struct Plan {
     pub sb: SuperBlock,
     /// All that there will be.
     pub descs: Vec<GroupDesc>,
-    /// Bitmaps that change, by their block.
+    /// Bitmaps that change of groups that were there, by their block.
     pub bitmaps: BTreeMap<u64, Vec<u8>>,
-    /// Inode tables that must read as zeros: first block and length.
-    pub tables: Vec<(u64, u64)>,
+    pub added: Added,
     pub kept: Kept,
+}
+
+/// New groups. Their bitmaps are made when they are written: there may be very many.
+pub(super) struct Added {
+    /// From this one on.
+    pub first: u32,
+    /// What is taken in them.
+    space: Space,
 }
 
 fn failed(error: dioxide_format::Error) -> Error {
@@ -90,10 +97,16 @@ impl Groups<'_> {
         if self.new.cluster_ratio() == 1 {
             return;
         }
+        let new = self.new;
+        let group_of = |block| new.group_of_block(Pblk(block)).map(|group| group.0);
         for (group, desc) in (0..).zip(&self.descs) {
-            for range in desc.metadata_ranges(self.new, Group(group)) {
-                for (&other, bits) in &mut self.bitmaps {
-                    mark(bits, self.new, Group(other), &range);
+            for range in desc.metadata_ranges(new, Group(group)) {
+                let Some(first) = group_of(range.start).filter(|_| !range.is_empty()) else {
+                    continue;
+                };
+                let last = group_of(range.end - 1).unwrap_or(u32::MAX);
+                for (&other, bits) in self.bitmaps.range_mut(first..=last) {
+                    mark(bits, new, Group(other), &range);
                 }
             }
         }
@@ -125,9 +138,12 @@ impl Groups<'_> {
         sb.set_free_inodes_count(inodes);
         Ok(Plan {
             sb,
+            added: Added {
+                first: self.descs.len() as u32,
+                space: Space::new(0..0),
+            },
             descs: self.descs,
             bitmaps,
-            tables: Vec::new(),
             kept,
         })
     }
@@ -151,21 +167,23 @@ pub(super) fn grow(device: &dyn Device, old: &SuperBlock, new: SuperBlock) -> Re
     groups.bitmap(first - 1)?;
     groups.move_copies()?;
     let kept = Kept::plan(device, old, &mut groups)?;
+    // Before something is placed where it was given back.
+    groups.mark_own();
     let (places, space) = place(&mut groups, first)?;
-    let mut inode_bitmaps = BTreeMap::new();
     for group in first..new.group_count() {
-        let desc = new_desc(&new, &places[group as usize], group, &space)?;
+        let mut desc = new_desc(&new, &places[group as usize], group, &space)?;
+        if new.features().metadata_csum()
+            && let Some(bits) = new_block_bitmap(&new, group, &desc, &space)
+        {
+            bitmap::update_block_bitmap(&bits, &new, &mut desc).map_err(failed)?;
+        }
         groups.descs.push(desc);
-        add_bitmaps(&mut groups, group, &space, &mut inode_bitmaps)?;
     }
-    let mut plan = groups.finish(new.clone(), kept)?;
-    plan.bitmaps.append(&mut inode_bitmaps);
-    if !new.features().group_csum() {
-        let len = new.inode_table_blocks().into();
-        let added = plan.descs[first as usize..].iter();
-        plan.tables = added.map(|desc| (desc.inode_table().0, len)).collect();
-    }
-    Ok(plan)
+    let plan = groups.finish(new.clone(), kept)?;
+    Ok(Plan {
+        added: Added { first, space },
+        ..plan
+    })
 }
 
 /// Places what new groups need. With `flex_bg` that may lie in old groups, whose bitmaps say so then.
@@ -247,30 +265,59 @@ fn new_desc(sb: &SuperBlock, place: &Placed, group: u32, space: &Space) -> Resul
     Ok(desc)
 }
 
-/// The bitmaps of a new group, as far as they do not follow from its descriptor.
-fn add_bitmaps(
-    groups: &mut Groups<'_>,
+/// The block bitmap of a new group, if it does not follow from its descriptor.
+fn new_block_bitmap(
+    sb: &SuperBlock,
     group: u32,
+    desc: &GroupDesc,
     space: &Space,
-    inode_bitmaps: &mut BTreeMap<u64, Vec<u8>>,
-) -> Result<()> {
-    let sb = groups.new;
-    let desc = &mut groups.descs[group as usize];
+) -> Option<Vec<u8>> {
+    if desc.flags() & BLOCK_UNINIT != 0 {
+        return None;
+    }
+    let mut bits = vec![0; sb.block_size() as usize];
+    let here = sb.group_first_block(Group(group)).0;
+    let end = here + u64::from(sb.blocks_in_group(Group(group)));
+    for run in space.taken_runs(here..end) {
+        mark(&mut bits, sb, Group(group), &run);
+    }
+    pad(&mut bits, sb, Group(group));
+    Some(bits)
+}
+
+/// The inode bitmap of a new group, if it does not follow from its descriptor.
+fn new_inode_bitmap(sb: &SuperBlock, desc: &GroupDesc) -> Option<Vec<u8>> {
+    if desc.flags() & INODE_UNINIT != 0 {
+        return None;
+    }
     let bytes = sb.block_size() as usize;
-    if desc.flags() & INODE_UNINIT == 0 {
-        let mut bits = vec![0; bytes];
-        bitmap::put_range(&mut bits, sb.inodes_per_group() as usize..bytes * 8, true);
-        inode_bitmaps.insert(desc.inode_bitmap().0, bits);
-    }
-    if desc.flags() & BLOCK_UNINIT == 0 {
-        let mut bits = vec![0; bytes];
-        let here = sb.group_first_block(Group(group)).0;
-        let end = here + u64::from(sb.blocks_in_group(Group(group)));
-        for run in space.taken_runs(here..end) {
-            mark(&mut bits, sb, Group(group), &run);
+    let mut bits = vec![0; bytes];
+    bitmap::put_range(&mut bits, sb.inodes_per_group() as usize..bytes * 8, true);
+    Some(bits)
+}
+
+impl Plan {
+    /// Calls `each` with every new bitmap, and its block.
+    ///
+    /// # Errors
+    /// The first of `each`.
+    pub fn each_new_bitmap(&self, each: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let Added { first, space } = &self.added;
+        for (group, desc) in (*first..).zip(&self.descs[*first as usize..]) {
+            if let Some(bits) = new_block_bitmap(&self.sb, group, desc, space) {
+                each(desc.block_bitmap().0, &bits)?;
+            }
+            if let Some(bits) = new_inode_bitmap(&self.sb, desc) {
+                each(desc.inode_bitmap().0, &bits)?;
+            }
         }
-        pad(&mut bits, sb, Group(group));
-        groups.bitmaps.insert(group, bits);
+        Ok(())
     }
-    Ok(())
+
+    /// Inode tables that must read as zeros: first blocks. Others are zeroed when they are used.
+    pub fn new_tables(&self) -> impl Iterator<Item = u64> + '_ {
+        let descs = self.descs[self.added.first as usize..].iter();
+        let written = descs.filter(|desc| desc.flags() & INODE_UNINIT == 0);
+        written.map(|desc| desc.inode_table().0)
+    }
 }

@@ -19,10 +19,10 @@
 //! | `relocate` | moving what is in the way of a smaller one |
 //! | `shrink` | moving and cutting off, in as many goes as it takes |
 //!
-//! New groups are laid out as `resize2fs` does. Where more blocks of descriptors are needed than are
-//! kept, the file system gets `meta_bg`, as the kernel does when it grows a mounted one; `resize2fs`
-//! moves files out of the way instead. So growing touches metadata only. With `flex_bg` what new groups need may lie in old
-//! ones, where the bitmaps say that nothing is.
+//! New groups are laid out as `resize2fs` does. Beyond 2^32 blocks there is no resize inode, whose pointers have 32 bits. Where
+//! more blocks of descriptors are needed than are kept, the file system gets `meta_bg`, as the kernel does when it grows a
+//! mounted one; `resize2fs` moves files out of the way instead. So growing touches metadata only. With `flex_bg` what new
+//! groups need may lie in old ones, where the bitmaps say that nothing is.
 //!
 //! Shrinking has two parts. Files are moved by a mount of its own, through the journal: after a crash the file system is
 //! as large as it was, and whole. Then the end, which nobody uses any more, is cut off, as groups are added.

@@ -17,9 +17,11 @@ impl Plan {
     pub fn write(mut self, device: &dyn Device) -> Result<SuperBlock> {
         mark(device)?;
         let block = u64::from(self.sb.block_size());
-        for (start, len) in &self.tables {
-            device.write_zeroes(start * block, len * block)?;
+        let table_bytes = u64::from(self.sb.inode_table_blocks()) * block;
+        for start in self.new_tables() {
+            device.write_zeroes(start * block, table_bytes)?;
         }
+        self.each_new_bitmap(&mut |at, bytes| write_span(device, at * block, bytes))?;
         for (at, bytes) in self
             .bitmaps
             .iter()

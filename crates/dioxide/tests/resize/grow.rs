@@ -5,9 +5,13 @@ use super::tree::{fill, seen};
 use super::{M, geometry, image, kernel_reads, resize2fs, set_len};
 use crate::walk::assert_same;
 use dioxide::block::record::states::{Cache, Media, States};
+use dioxide::format::features::{Compat, Incompat};
+use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::resize::{ResizeOptions, resize};
 use dioxide::{Error, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{debugfs, e2fsck_clean, each_case, one_in};
+use dioxide_testkit::memory::peak_of;
+use dioxide_testkit::{Dir, debugfs, e2fsck_clean, each_case, one_in};
+use std::os::unix::fs::FileExt;
 
 /// Options of `mke2fs`, block size, and sizes before and after in MiB.
 const SETS: &[(&str, u32, u64, u64)] = &[
@@ -155,6 +159,85 @@ fn growth_to_the_same_size_changes_nothing() {
     let same = resize(image.path(), None, &ResizeOptions::default()).expect("it is so large");
     assert_eq!(same.before, same.after);
     assert!(std::fs::read(image.path()).expect("the image") == before);
+}
+
+/// The pointers of the resize inode have 32 bits: there is none then, but meta groups if descriptors are too many.
+#[test]
+fn growth_beyond_32_bits_goes_without_the_resize_inode() {
+    // The second has as many blocks of descriptors as were kept.
+    for (args, resize_to, size, meta_groups) in [
+        ("-O ^bigalloc", 1 << 20, (1 << 44) + 1024 * M, true),
+        ("-O bigalloc -C 65536", u64::from(u32::MAX), 1 << 44, false),
+    ] {
+        let words: Vec<&str> = args.split_whitespace().collect();
+        let image = super::builder(256 * M, 4096).dir(Dir::Tmpfs);
+        let image = image.args(&["-N", "64"]).args(&words);
+        let image = super::filled(image.extended(&format!("resize={resize_to}")));
+        let done = resize(image.path(), Some(size), &ResizeOptions::default());
+        let after = done.expect("it grows").after;
+        assert_eq!(after.blocks_count(), size / 4096);
+        let features = after.features();
+        assert!(!features.compat.contains(Compat::RESIZE_INODE));
+        assert_eq!(features.incompat.contains(Incompat::META_BG), meta_groups);
+        e2fsck_clean(image.path());
+        kernel_may_read(args, &image);
+    }
+    let image = image(60 * M, 4096, "-O ^64bit");
+    let refused = resize(image.path(), Some(1 << 44), &ResizeOptions::default());
+    match refused {
+        Err(Error::Invalid(what)) => assert!(what.contains("need 64bit"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Bitmaps of new groups are not all in memory at the same time.
+#[test]
+fn growth_by_many_groups_takes_little_memory() {
+    let image =
+        super::builder(128 * M, 4096).args(&["-N", "64", "-O", "^metadata_csum,^uninit_bg"]);
+    let image = super::filled(image.dir(Dir::Tmpfs));
+    let options = ResizeOptions::default();
+    let peak = peak_of(|| {
+        resize(image.path(), Some(256 << 30), &options).expect("it grows");
+    });
+    // There are 2048 groups, with two bitmaps each.
+    assert!(peak < 4 << 20, "{peak} bytes");
+    e2fsck_clean(image.path());
+}
+
+/// More sectors than an inode counts.
+#[test]
+fn growth_with_a_resize_inode_that_would_be_too_large_is_refused() {
+    let image = super::builder(1 << 40, 4096).dir(Dir::Tmpfs);
+    let image = image.args(&[
+        "-N",
+        "64",
+        "-g",
+        "256",
+        "-C",
+        "536870912",
+        "-O",
+        "bigalloc,^huge_file,^has_journal",
+    ]);
+    let image = image.build();
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(image.path());
+    let file = file.expect("the image");
+    let mut bytes = [0; SuperBlock::SIZE];
+    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)
+        .expect("it reads");
+    let mut sb = SuperBlock::parse(&bytes).expect("it is whole");
+    sb.disk_mut().s_reserved_gdt_blocks = 1024;
+    sb.update_checksum();
+    file.write_all_at(&sb.encode(), SUPERBLOCK_OFFSET)
+        .expect("room");
+    let blocks = sb.blocks_count() + 5 * u64::from(sb.blocks_per_group());
+    match resize(image.path(), Some(blocks * 4096), &ResizeOptions::default()) {
+        Err(Error::Unsupported(what)) => assert!(what.contains("sectors"), "{what}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Options of `mke2fs`, and sizes before and after in MiB. Most have small groups, so that there are more blocks of descriptors.
