@@ -46,7 +46,7 @@ pub(crate) fn persist(unfinished: TempPath, path: &Path) -> io::Result<()> {
         }
         match fchmod(&file, Mode::from_raw_mode(permissions)) {
             // It stays its owner's.
-            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             done => done?,
         }
     }

@@ -25,6 +25,11 @@ impl Plan {
             Some(mib) => u64::from(mib) * 1024 / kib_per_block,
             None => match by_default {
                 Some(blocks) => blocks,
+                None if mkfs.journal.is_shaped() => {
+                    return Err(Error::Invalid(
+                        "the file system is too small for a journal, and for options of one".into(),
+                    ));
+                }
                 None => return Ok(None),
             },
         };

@@ -67,6 +67,13 @@ pub(super) struct Journal {
     pub location: Option<Amount>,
 }
 
+impl Journal {
+    /// Whether more is asked of it than a size.
+    pub fn is_shaped(&self) -> bool {
+        self.fast_commit_kib.is_some() || self.location.is_some()
+    }
+}
+
 /// So many bytes, or so many blocks of a size that is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Amount {

@@ -69,6 +69,12 @@ impl Fence {
         self.common.mount.get().and_then(Weak::upgrade)
     }
 
+    /// Whether the mount writes nothing any more.
+    pub(super) fn has_failed(&self) -> bool {
+        self.mount()
+            .is_some_and(|mount| mount.failed.get().is_some())
+    }
+
     /// Lets nothing through any more that changes a device of the mount. What goes past this one, the mount has to refuse.
     pub(super) fn shut(&self) {
         let _ = self.common.fenced.set(());
@@ -81,18 +87,17 @@ impl Fence {
         result
     }
 
-    /// How a write is passed on, and whether a flush follows: where a device has none that are durable by themselves, it would
-    /// flush past the others.
-    fn forced(&self, durability: Durability) -> (Durability, bool) {
-        let flushes = durability == Durability::ForceUnitAccess && !self.geometry().fua;
-        (
-            if flushes {
-                Durability::Cached
-            } else {
-                durability
-            },
-            flushes,
-        )
+    /// A write that is to be so durable. A device that has none which are durable by themselves would flush past the others.
+    fn forced(
+        &self,
+        durability: Durability,
+        write: impl FnOnce(Durability) -> Result<()>,
+    ) -> Result<()> {
+        if durability == Durability::Cached || self.geometry().fua {
+            return self.seen(write(durability));
+        }
+        self.seen(write(Durability::Cached))?;
+        self.flush()
     }
 
     /// Before anything that changes the device.
@@ -131,16 +136,16 @@ impl Device for Fence {
 
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.check("write", offset, buf.len() as u64)?;
-        let (durability, flushes) = self.forced(durability);
-        self.seen(self.inner.write_at(offset, buf, durability))?;
-        if flushes { self.flush() } else { Ok(()) }
+        self.forced(durability, |durability| {
+            self.inner.write_at(offset, buf, durability)
+        })
     }
 
     fn write_atomic_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.check("write", offset, buf.len() as u64)?;
-        let (durability, flushes) = self.forced(durability);
-        self.seen(self.inner.write_atomic_at(offset, buf, durability))?;
-        if flushes { self.flush() } else { Ok(()) }
+        self.forced(durability, |durability| {
+            self.inner.write_atomic_at(offset, buf, durability)
+        })
     }
 
     fn flush(&self) -> Result<()> {

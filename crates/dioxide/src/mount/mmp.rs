@@ -197,7 +197,7 @@ impl Protection {
         let thread = thread::Builder::new()
             .name("dioxide-mmp".into())
             .spawn(move || {
-                if let Err(error) = count(&block, &theirs, confirmed) {
+                if let Err(error) = count(&block, &fence, &theirs, confirmed) {
                     lose(&fence, &theirs, error);
                 }
             })?;
@@ -233,14 +233,19 @@ impl Stop {
 }
 
 /// The thread, until it is stopped. The number was on the device at `checked`.
-fn count(block: &Block, stop: &Stop, mut checked: Instant) -> Result<()> {
+fn count(block: &Block, fence: &Fence, stop: &Stop, mut checked: Instant) -> Result<()> {
     loop {
         // Who was late may have been taken for dead.
         if checked.elapsed() > Duration::from_secs(block.check.into()) {
             block.confirm()?;
         }
         let next = block.ours.lock().mmp_seq % SEQ_MAX + 1;
-        block.write(next)?;
+        match block.write(next) {
+            // Of a flush before, after which the mount writes nothing. Others are to stay away, and find a clean end.
+            Err(Error::Device(dioxide_block::Error::Io { op: "flush", .. }))
+                if fence.has_failed() => {}
+            written => written?,
+        }
         checked = Instant::now();
         if stop.wait(Duration::from_secs(block.update.into())) {
             return Ok(());

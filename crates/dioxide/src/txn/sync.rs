@@ -24,12 +24,14 @@ impl Mount {
     /// # Errors
     /// Those of the device and of the journal. After one of them nothing is written any more.
     pub(crate) fn sync_inode(&self, inode: &Inode, data_only: bool) -> Result<()> {
+        let mut written = Ok(());
         if !data_only {
-            self.write_times(inode)?;
+            written = self.write_times(inode);
             // Who has taken the times to write them is done with it then, and they belong to his transaction.
             drop(inode.map.lock());
         }
-        self.commit_and_flush(|_| inode.last_change(data_only))
+        let synced = self.commit_and_flush(|_| inode.last_change(data_only));
+        first_of([written, synced])
     }
 
     /// Makes everything durable that has completed. Blocks.
@@ -41,20 +43,14 @@ impl Mount {
         let deleted = self.delete_deferred();
         let written = self.write_all_times();
         let synced = self.commit_and_flush(|writer| writer.journal.newest());
-        let results = [deleted, written, synced].into_iter();
-        let errors = results.filter_map(Result::err);
-        // A reason, and not what comes of it.
-        match errors.min_by_key(|error| matches!(error, Error::ReadOnly(_))) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        first_of([deleted, written, synced])
     }
 
-    /// Those of all files. The first error is the one to tell.
+    /// Those of all files.
     fn write_all_times(&self) -> Result<()> {
         let mut written = Ok(());
         for inode in self.inodes.all() {
-            written = written.and(self.write_times(&inode));
+            written = first_of([written, self.write_times(&inode)]);
         }
         self.inodes.forget_modified();
         written
@@ -143,5 +139,16 @@ impl Mount {
         {
             tracing::warn!("times of overwrites were not written: {error}");
         }
+    }
+}
+
+/// Of several results the error to tell: damage first, which something is to be done about, and last that nothing is written
+/// any more, which comes of another.
+pub(super) fn first_of<const N: usize>(results: [Result<()>; N]) -> Result<()> {
+    let errors = results.into_iter().filter_map(Result::err);
+    let rank = |error: &Error| (matches!(error, Error::ReadOnly(_)), !error.is_damage());
+    match errors.min_by_key(rank) {
+        Some(error) => Err(error),
+        None => Ok(()),
     }
 }

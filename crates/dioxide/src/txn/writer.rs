@@ -3,6 +3,7 @@
 use super::orphan::Orphans;
 use super::quota::Quotas;
 use super::superblock;
+use super::sync::first_of;
 use crate::alloc::{BlockAllocator, Groups, InodeAllocator};
 use crate::mount::Mount;
 use crate::namei::xattr::Sharing;
@@ -178,7 +179,7 @@ impl Mount {
             self.finish_truncates(writer);
         }
         let synced = self.sync();
-        reaped.and(synced)?;
+        first_of([reaped, synced])?;
         // What fails from here on is said once.
         self.closed.store(true, Ordering::Relaxed);
         let Some(writer) = self.started_writer() else {

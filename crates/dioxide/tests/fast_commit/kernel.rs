@@ -470,22 +470,30 @@ fn give_name(file: &File, to: &Path) {
 #[test]
 fn file_that_got_another_generation_keeps_its_names_and_blocks() {
     need_root!();
-    let mut expected = Tree::new();
-    let image = crashed("^metadata_csum", base, |root| {
-        write_synced(&root.join("base1"), 100_000, 5000);
-        let mut tool = Command::new("chattr");
-        let status = tool.args(["-v", "77"]).arg(root.join("base1")).status();
-        assert!(status.expect("chattr of e2fsprogs").success());
-        write_synced(&root.join("base1"), 200_000, 5000);
-        expected = comparable(by_kernel(root, 4096));
-    });
-    let (commits, records) = records(&image);
-    println!("{commits} fast commits, {:?}", kinds(&records));
-    assert!(commits > 0);
-    let fs = replayed(&image, commits);
-    assert_same(&expected, &comparable(by_dioxide(&fs)));
-    fs.close().expect("a clean end");
-    e2fsck_clean(image.path());
+    for moves in [false, true] {
+        let mut expected = Tree::new();
+        let image = crashed("^metadata_csum", base, |root| {
+            let mut path = root.join("base1");
+            write_synced(&path, 100_000, 5000);
+            let mut tool = Command::new("chattr");
+            let status = tool.args(["-v", "77"]).arg(&path).status();
+            assert!(status.expect("chattr of e2fsprogs").success());
+            if moves {
+                let to = root.join("moved");
+                fs::rename(&path, &to).expect("a name");
+                path = to;
+            }
+            write_synced(&path, 200_000, 5000);
+            expected = comparable(by_kernel(root, 4096));
+        });
+        let (commits, records) = records(&image);
+        println!("{commits} fast commits, {:?}", kinds(&records));
+        assert!(commits > 0);
+        let fs = replayed(&image, commits);
+        assert_same(&expected, &comparable(by_dioxide(&fs)));
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
 }
 
 /// A number that is used again leaves the list of orphans, in which the one before it is changed too.

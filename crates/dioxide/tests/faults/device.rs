@@ -14,6 +14,7 @@ use dioxide::block::file::FileOptions;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::block::{self, Device, Durability, Geometry, Op, Queue, SlotId, Waker};
 use dioxide::format::features::Compat;
+use dioxide::format::mmp::{Mmp, MmpState};
 use dioxide::format::superblock::SuperBlock;
 use dioxide::{
     Backend, Buf, Error, File, Fs, MountOptions, NewFile, OpenOptions, QueueOptions, SetAttributes,
@@ -476,6 +477,30 @@ fn fenced_device_gets_no_number_of_mmp() {
     let _ = fs.close();
     let hits = (device.hits(writes), device.hits(flushes));
     assert_eq!(hits, (Some(0), Some(0)), "it was tried again");
+}
+
+/// Nothing is written any more, but the number: others are to stay away from what is still read, and to find a clean end.
+#[test]
+fn mmp_counts_on_after_a_flush_that_failed_and_ends_clean() {
+    let image = image_with(small().features("mmp"), &NAMES);
+    let device = sim(&image);
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let counts = Duration::from_secs(fs.superblock().mmp_interval_secs().into());
+    let mmp = || {
+        let bytes = std::fs::read(image.path()).expect("the image");
+        let sb = SuperBlock::parse(&bytes[1024..]).expect("a superblock");
+        let block = sb.mmp_block().expect("a block").expect("it has one");
+        let at = block.0 as usize * 1024;
+        Mmp::parse(&bytes[at..at + 1024]).expect("a block of MMP")
+    };
+    device.inject(Fault::once(FaultOp::Flush, FaultKind::Io(libc::EIO)));
+    let error = fs.sync().expect_err("the flush fails");
+    assert_eq!(error.errno(), libc::EIO, "{error}");
+    let before = mmp().mmp_seq;
+    std::thread::sleep(counts + Duration::from_secs(1));
+    assert_ne!(mmp().mmp_seq, before);
+    let _ = fs.close();
+    assert_eq!(mmp().state(), MmpState::Clean);
 }
 
 /// Opening takes as long as it takes, and the number counts meanwhile: another host that looks for a sign of life finds one.

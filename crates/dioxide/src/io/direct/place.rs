@@ -184,9 +184,17 @@ pub(super) fn placing<'a, 'b>(
         // What was settled of it belongs to a write that failed. Readers without the lock may have found it.
         let _closed = inode.in_flight.close();
         // Who would wait for a request of its own leaves them their blocks.
-        match drain(mount, inode, request.slot).is_err() {
-            true => mount.shorten(writer, inode, placing.old_size)?,
-            false => mount.shrink(writer, inode, placing.old_size)?,
+        let taken_back = match drain(mount, inode, request.slot).is_err() {
+            true => mount.shorten(writer, inode, placing.old_size),
+            false => mount.shrink(writer, inode, placing.old_size),
+        };
+        match taken_back {
+            // It is in memory only, where nothing is written any more.
+            Err(_) if mount.why_read_only().is_some() => {
+                let _map = inode.map.lock();
+                inode.set_size(placing.old_size);
+            }
+            done => done?,
         }
     }
     placed

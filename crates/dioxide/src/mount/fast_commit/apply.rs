@@ -179,6 +179,7 @@ impl<'a> Apply<'a> {
             true => Some(self.read_inode(ino)?),
             false => None,
         };
+        // Linux may give a file the number that a value had. Who frees the value's owner would free that file.
         let is_value = |old: &Old| old.disk.flags().contains(InodeFlags::EA_INODE);
         if self.mount.is_own_inode(ino) || old.as_ref().is_some_and(is_value) {
             return Err(wrong(ino, "it is the number of no file"));
@@ -191,8 +192,16 @@ impl<'a> Apply<'a> {
             _ if old.disk.file_type() == Some(FileType::Directory) => plan.names_of(ino) > 0,
             links => plan.names_of(ino) >= links.into(),
         };
-        let is_new = differs && old.as_ref().is_none_or(loses_names);
-        // A file can be given another generation, unless checksums depend on it.
+        let is_another = |old: &Old| {
+            // A file can be given another generation, unless checksums depend on it.
+            let may_be_same = self.mount.checksum_seed().is_none();
+            let times = File::made_at(&old.raw).zip(raw.and_then(File::made_at));
+            match times.filter(|_| may_be_same) {
+                Some((before, now)) => before != now || plan.makes(ino),
+                None => loses_names(old),
+            }
+        };
+        let is_new = differs && old.as_ref().is_none_or(is_another);
         if differs && !is_new && self.mount.checksum_seed().is_some() {
             return Err(wrong(ino, "it is recorded as another file, and has names"));
         }

@@ -96,9 +96,9 @@ pub(super) fn replay(
     let mut apply = Apply::new(&mount, writer)?;
     apply.run(&recovery.recovered().fast_commit_records)?;
     let counts = apply.finish()?;
-    // What is freed in a damaged group is lost until e2fsck runs, and here nobody would be told.
+    // What is freed in a damaged group is lost until e2fsck runs, and nobody would be told of this mount's damage.
     if let Some(what) = mount.damage.met().passed_over.first() {
-        let what = format!("fast commits that free what a damaged group has: {what}");
+        let what = format!("fast commits beside damage: {what}");
         return Err(Error::Unsupported(what));
     }
     gate.open();

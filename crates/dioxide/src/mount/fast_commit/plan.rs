@@ -3,8 +3,8 @@
 //! For: folding the records in their order, so that each file and each name is changed once. Not for:
 //! the device, but for what a number or a name stands for before the records.
 //!
-//! A number may be used again: a record of an inode with another generation is another file, unless names are left that lead
-//! to the one on the device ([`super::apply`]). The kernel writes the ranges of a file right before its inode, so ranges belong
+//! A number may be used again: a record of an inode with another generation is another file, unless it is the one on the device
+//! with another generation ([`super::apply`]). The kernel writes the ranges of a file right before its inode, so ranges belong
 //! to the inode that comes next, or to the last one.
 
 use super::ranges::{Backing, Ranges};
@@ -14,11 +14,14 @@ use dioxide_format::dir::validate_name;
 use dioxide_format::extent::{ExtentDisk, LBLK_END, MAX_LEN};
 use dioxide_format::journal::fast_commit::{Name, Record};
 use dioxide_format::types::{Ino, Pblk};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Where `i_generation` lies in an inode.
 const GENERATION: Range<usize> = 0x64..0x68;
+/// Where `i_extra_isize` and `i_crtime` with its extra bits lie, in one of more than 128 bytes.
+const EXTRA_ISIZE: Range<usize> = 0x80..0x82;
+const CRTIME: Range<usize> = 0x90..0x98;
 
 /// What a name of a directory stands for on the device.
 pub(super) type Lookup<'a> = dyn Fn(Ino, &[u8]) -> Result<Option<Ino>> + 'a;
@@ -50,6 +53,8 @@ pub(super) struct Plan {
     pub(super) names: BTreeMap<(Ino, Vec<u8>), Binding>,
     /// How many of the names stand for a number on the device.
     before: BTreeMap<Ino, usize>,
+    /// The numbers that files were made with.
+    made: BTreeSet<Ino>,
 }
 
 impl Plan {
@@ -82,6 +87,9 @@ impl Plan {
                 Record::Creat(name) | Record::Link(name) => {
                     plan.file_number(mount, name.ino)?;
                     plan.name(mount, name, before)?.after = Some(name.ino);
+                    if matches!(record, Record::Creat(_)) {
+                        plan.made.insert(name.ino);
+                    }
                 }
                 Record::Unlink(name) => {
                     let binding = plan.name(mount, name, before)?;
@@ -108,6 +116,11 @@ impl Plan {
     /// How many names of the plan stand for a number on the device.
     pub(super) fn names_of(&self, ino: Ino) -> usize {
         self.before.get(&ino).copied().unwrap_or(0)
+    }
+
+    /// Whether a file was made with this number.
+    pub(super) fn makes(&self, ino: Ino) -> bool {
+        self.made.contains(&ino)
     }
 
     fn file_number(&self, mount: &Mount, ino: Ino) -> Result<()> {
@@ -152,6 +165,13 @@ impl File {
     /// The generation of an inode's bytes.
     pub(super) fn generation(raw: &[u8]) -> Option<[u8; 4]> {
         raw.get(GENERATION)?.try_into().ok()
+    }
+
+    /// When it was made, as bytes, if there is room for that.
+    pub(super) fn made_at(raw: &[u8]) -> Option<&[u8]> {
+        let extra = raw.get(EXTRA_ISIZE)?.try_into().map(u16::from_le_bytes);
+        let end = EXTRA_ISIZE.start + usize::from(extra.ok()?);
+        raw.get(CRTIME).filter(|_| end >= CRTIME.end)
     }
 
     /// All records are of one file, whatever generations it had.
