@@ -282,7 +282,7 @@ fn open(path: &Path) -> dioxide::Result<Arc<dyn Device>> {
 
 fn mount_options(plan: &Plan) -> MountOptions {
     let clock = Timestamp {
-        secs: made_at(plan.superblock()),
+        secs: plan.made_at(),
         nanos: 0,
     };
     MountOptions::new()
@@ -297,12 +297,6 @@ fn mount_options(plan: &Plan) -> MountOptions {
         .keep_for_maps(false)
         .workers(1)
         .commit_interval(Duration::from_secs(3600))
-}
-
-/// When the file system was made, in seconds since 1970, or before: other than [`SuperBlock::mkfs_time`], which reads it
-/// without a sign as Linux does.
-fn made_at(sb: &SuperBlock) -> i64 {
-    i64::from(sb.disk().s_mkfs_time_hi.cast_signed()) << 32 | i64::from(sb.disk().s_mkfs_time)
 }
 
 /// From a tree to the numbers of a file system.

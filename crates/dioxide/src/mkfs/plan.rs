@@ -76,6 +76,11 @@ impl Plan {
         &self.sb
     }
 
+    /// When it is made, in seconds since 1970, or before: where a superblock can have that, its time too.
+    pub fn made_at(&self) -> i64 {
+        self.now
+    }
+
     /// Blocks of the journal; none without one.
     pub fn journal_blocks(&self) -> Option<u64> {
         self.journal.as_ref().map(|(blocks, _)| *blocks)
