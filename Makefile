@@ -69,6 +69,8 @@ install: ## The command, helpers of mount(8), man pages, completions, units, und
 	sed 's|/usr/local/bin|$(bindir)|' contrib/systemd/dioxide@.service >$(DESTDIR)$(unitdir)/dioxide@.service
 	install -m 644 contrib/systemd/srv-photos.mount $(DESTDIR)$(docdir)/examples
 	install -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE $(DESTDIR)$(docdir)
+	install -d $(DESTDIR)$(docdir)/docs
+	install -m 644 docs/*.md $(DESTDIR)$(docdir)/docs
 
 uninstall: ## Remove what install has put there: say the same DESTDIR and PREFIX
 	rm -f $(DESTDIR)$(bindir)/dioxide

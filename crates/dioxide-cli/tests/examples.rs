@@ -105,6 +105,23 @@ fn of_readme() -> Vec<String> {
     examples.map(str::to_owned).collect()
 }
 
+#[test]
+fn quick_start_of_the_readme_is_the_example_that_compiles() {
+    let readme = include_str!("../../../README.md");
+    let (_, code) = readme.split_once("```rust\n").expect("it has Rust");
+    let (code, _) = code.split_once("```").expect("it ends");
+    let example = include_str!("../../dioxide/examples/quick_start.rs");
+    let (_, body) = example
+        .split_once("fn main() -> Result<(), Box<dyn std::error::Error>> {\n")
+        .expect("it has a main");
+    let (body, _) = body.split_once("    Ok(())\n}").expect("it ends");
+    let body: Vec<&str> = body
+        .lines()
+        .map(|line| line.strip_prefix("    ").unwrap_or(line))
+        .collect();
+    assert_eq!(code.lines().collect::<Vec<_>>(), body);
+}
+
 fn shell(script: &str, dir: &Path) -> Output {
     let ours = Path::new(env!("CARGO_BIN_EXE_dioxide")).parent().unwrap();
     let path = std::env::var("PATH").unwrap();

@@ -10,25 +10,25 @@
 //! let mut block = vec![0; 4096];
 //! file.read_at(&mut block, 8192)?;
 //! file.write_at(&block, 0)?;
+//! file.sync_data()?; // durable, if that is Ok
+//! fs.close()?;
 //! # Ok::<(), dioxide::Error>(())
 //! ```
 //!
 //! [`File`] is for blocking use, from any number of threads at once. A [`Queue`] is for one
-//! thread's asynchronous requests: push, submit, reap. Both run the same engine; which lock a
+//! thread's asynchronous requests: push, submit, reap (`examples/quick_start.rs`). Both run the same engine; which lock a
 //! request takes is decided by the mount's [`Policy`], and [`File::explain`] tells why.
 //!
 //! | Module | Holds |
 //! |---|---|
-//! | `api` | the types that you see here |
-//! | `io` | the direct-I/O engine: policies, read, write, completion, workers |
-//! | `map` | the extent map, and reading it from extent trees and indirect blocks |
-//! | `inode`, `namei` | inodes in memory; directories, paths, symlinks, attributes |
-//! | `check` | whether a file system is consistent |
-//! | `alloc`, `txn` | which blocks and inodes are free; changing metadata through the journal |
-//! | `mount` | opening a file system, and what all its files share |
+//! | [`policy`] | which lock a request takes under which kernel's rules, as pure functions |
+//! | [`check`] | whether a file system is consistent |
 //! | [`mkfs`] | making file systems |
-//! | `sync` | the locks |
-//! | `user` | for whom a thread works |
+//! | [`resize`] | making them larger and smaller |
+//! | [`block`] | devices, queues and buffers, a simulator and a recorder |
+//! | [`format`](mod@format) | on-disk structures |
+//!
+//! `docs/ARCHITECTURE.md` has the modules inside, and one request followed from the API to the device.
 
 mod alloc;
 mod api;

@@ -87,7 +87,7 @@ impl SetAttributes {
         self
     }
 
-    /// Last change of the inode: the time that it is, if this is not said. For who keeps times himself, as the kernel
+    /// Last change of the inode: now, if this is not set. For callers that keep times themselves, as the kernel
     /// does for a FUSE mount.
     pub fn ctime(mut self, time: Timestamp) -> Self {
         self.ctime = Some(time);

@@ -260,7 +260,8 @@ fn held(inode: Arc<Inode>) -> Result<Arc<Inode>> {
 ///
 /// Reads and writes go straight to the device: there is no cache of file data. A write that returned is
 /// seen by every read; it survives a crash once it was synced ([`File::sync_data`], [`File::sync_all`],
-/// [`Fs::sync`], or [`OpenOptions::dsync`]). The times of overwrites stay in memory until then.
+/// [`Fs::sync`], or [`OpenOptions::dsync`]). The times of overwrites stay in memory at first; [`File::sync_all`],
+/// [`Fs::sync`], [`OpenOptions::sync`] and closing the mount make them durable.
 #[derive(Debug)]
 pub struct File {
     pub(crate) mount: Arc<Mount>,

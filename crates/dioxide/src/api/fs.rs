@@ -144,6 +144,7 @@ impl MountOptions {
 
     /// `noload` (or `norecovery`): leave a journal that needs recovery alone. The file system is shown
     /// as it was before the journal, which may be inconsistent, and is read-only.
+    /// Any other file system opens for writing, without its journal: after a crash run e2fsck.
     pub fn noload(mut self, on: bool) -> Self {
         self.noload = on;
         self
@@ -185,8 +186,8 @@ impl MountOptions {
         self
     }
 
-    /// The backend that is chosen by probing may be a mapping, for an image in memory: small requests are copies where the image
-    /// has pages, and holes take no memory. For a program to say and not for a library: a process-wide `SIGBUS` handler is installed.
+    /// Lets [`Backend::Auto`] choose a mapping for an image in memory: small requests are copies where the image has
+    /// pages, and holes take no memory. For programs, not libraries: it installs a process-wide `SIGBUS` handler.
     pub fn may_map(mut self, on: bool) -> Self {
         self.may_map = on;
         self
@@ -211,8 +212,8 @@ impl MountOptions {
         self
     }
 
-    /// `commit=`: how long a change stays in memory at most, if nobody syncs it. Zero: each step of a change is committed before the
-    /// next one begins, which is slow, and for who wants to see what a crash between them leaves.
+    /// `commit=`: how long a change stays in memory at most, if nobody syncs it. Zero commits each step of a change before the
+    /// next one begins, which is slow, and shows what a crash between them leaves (`-o commit=0` is the default of 5 s).
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.commit_interval = interval;
         self
@@ -227,8 +228,8 @@ impl MountOptions {
         self
     }
 
-    /// Whether the caller keeps everybody else away from the device, which has no name yet, say. Multi-mount protection is then
-    /// neither asked nor waited for, and its block stays as it is. By default not.
+    /// The caller keeps everybody else off the device (one without a name yet, say): multi-mount protection is neither
+    /// checked nor waited for, and its block stays as it is. Default false.
     pub fn protected(mut self, protected: bool) -> Self {
         self.is_protected = protected;
         self
@@ -269,8 +270,8 @@ impl MountOptions {
         self
     }
 
-    /// `grpid` or `nogrpid`: new files have the group of their directory, or that of who makes them. Then no directory takes
-    /// the setgid bit of the one that it is made in, as in Linux; without, what is made in a directory with that bit has its group in any case.
+    /// New files get their directory's group (`grpid`) or their maker's (`nogrpid`). With `grpid` a new directory does
+    /// not inherit the setgid bit, as in Linux; with `nogrpid` a directory with that bit still hands on its group.
     /// By default what the superblock says.
     pub fn grpid(mut self, on: bool) -> Self {
         self.grpid = Some(on);

@@ -68,10 +68,10 @@ pub struct QueueFull;
 ///
 /// Reap what you push: another thread that must have a file to itself (an unaligned write into
 /// unwritten blocks, a truncate) waits until the file's requests in this queue were reaped. The
-/// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead; also where it would wait for the lock
-/// of who waits for its queue, for requests in the queue of who does, or in [`Queue::wait`] for requests that wait for another queue
-/// of its own. A queue is the thread's that last pushed to it, submitted or reaped. One that was handed on with requests in flight is
-/// still the other thread's until then, and a wait for it is not told: use each of several before waiting for any, or dropping one.
+/// same thread waiting for its own queue would wait for ever, and gets `EDEADLK` instead; so it does for a lock or requests held by a thread
+/// that waits for its queue, and in [`Queue::wait`] for requests stuck behind another of its queues. A queue belongs to the thread that
+/// last pushed, submitted or reaped; one handed on with requests in flight is the old thread's until then, and a deadlock by it
+/// is not found: use each of several queues before waiting for any, or dropping one.
 #[repr(C, align(64))]
 pub struct Queue {
     device: QueueLane,

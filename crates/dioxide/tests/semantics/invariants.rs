@@ -99,7 +99,7 @@ fn freeing() -> Vec<(u64, Job)> {
 
 type Job = Box<dyn FnOnce(&dioxide::File) -> dioxide::Result<()> + Send>;
 
-// Also the rows on truncate and fallocate: exclusive, and direct I/O is drained.
+// Also the rows on truncate and fallocate: with a request in flight they have the file alone, and drain.
 #[test]
 fn d06_freed_block_receives_no_late_dio() {
     for policy in Policy::ALL {

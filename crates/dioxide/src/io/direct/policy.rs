@@ -140,7 +140,7 @@ impl Policy {
                 "newest, but aligned extending writes shared, and unaligned ones up to EOF exclusive, as in XFS"
             }
             Policy::Xfs => {
-                "XFS: shared first, retried exclusive when a mapping needs it, demoted before the I/O"
+                "XFS: aligned writes and unaligned overwrites before EOF shared, others exclusive; demoted before the I/O"
             }
         }
     }
@@ -240,7 +240,7 @@ pub struct EntryFacts {
     pub dioread_nolock: bool,
 }
 
-/// What is known of a write under its lock. Each field as in `dio-semantics` A2.
+/// What is known of a write under its lock. Each field as in `docs/SEMANTICS.md` A2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct WriteFacts {
     /// Position, length and memory are multiples of the file-system block.

@@ -1,4 +1,4 @@
-//! Direct reads: the entry order of `dio-semantics` B1, synchronous.
+//! Direct reads: the entry order of `docs/SEMANTICS.md` B1, synchronous.
 //!
 //! Lock as the policy says → simple path if the read is small → general path: sample i_size, then
 //! mapping by mapping: holes and unwritten blocks are zeros, mapped blocks come from the device;

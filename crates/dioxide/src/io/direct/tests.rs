@@ -1,5 +1,5 @@
-//! The engine's behaviour under concurrency: the invariants of `dio-semantics` D that this slice
-//! has, each on a real image behind a simulated device that holds requests in flight.
+//! The engine's behaviour under concurrency: invariants of `docs/SEMANTICS.md` D, each on a real image behind a
+//! simulated device that holds requests in flight.
 
 use crate::io::direct::lock::Guard;
 use crate::io::direct::policy::Policy;

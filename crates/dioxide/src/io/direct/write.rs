@@ -1,4 +1,4 @@
-//! Direct writes: the entry order of `dio-semantics` A1.
+//! Direct writes: the entry order of `docs/SEMANTICS.md` A1.
 //!
 //! [`admit`] takes the lock that the policy hints at, makes every check under it, and starts over
 //! with the exclusive lock if the policy says so; nothing that was learnt under the shared lock
