@@ -96,17 +96,19 @@ impl Device for OverlayDevice {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let overlay = &*self.0;
-        overlay.inner.read_at(offset, buf)?;
+        // A block that a power cut left half written may be unreadable, and is not needed where it is replaced.
+        let in_one = overlay.inner.read_at(offset, buf);
         let block_bytes = overlay.block_bytes;
         let end = offset + buf.len() as u64;
         for block in offset / block_bytes..end.div_ceil(block_bytes) {
-            let Some(&redirect) = overlay.redirects.get(&block) else {
-                continue;
-            };
             let start = block * block_bytes;
             let (from, to) = (offset.max(start), end.min(start + block_bytes));
             let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
-            overlay.read_part(redirect, from - start, part)?;
+            match overlay.redirects.get(&block) {
+                Some(&redirect) => overlay.read_part(redirect, from - start, part)?,
+                None if in_one.is_err() => overlay.inner.read_at(from, part)?,
+                None => {}
+            }
         }
         Ok(())
     }
@@ -141,6 +143,7 @@ impl Device for OverlayDevice {
 mod tests {
     use super::*;
     use crate::mem::MemDevice;
+    use crate::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 
     /// 16 blocks, each full of its number; 2 and 3 are read from 12 and 13, the last with a head.
     fn overlay() -> OverlayDevice {
@@ -180,6 +183,29 @@ mod tests {
         let firsts: Vec<u8> = buf.chunks(1024).map(|block| block[4]).collect();
         assert_eq!(firsts, [0, 1, 12, 13, 4, 5]);
         assert_eq!(buf[3 * 1024..][..4], [0xAA, 0xBB, 0xCC, 0xDD]);
+    }
+
+    #[test]
+    fn block_that_is_replaced_need_not_be_readable() {
+        let sim = SimDevice::new(Arc::new(MemDevice::new(16 * 1024)), SimSpec::default());
+        sim.inject(Fault {
+            range: Some(2 * 1024..3 * 1024),
+            ..Fault::every(FaultOp::Read, FaultKind::Io(libc::EIO))
+        });
+        let source = overlay().0.inner.clone();
+        let redirect = Redirect {
+            block: 12,
+            head: None,
+        };
+        let of = |block| {
+            let redirects = HashMap::from([(block, redirect)]);
+            OverlayDevice::new(Arc::new(sim.clone()), source.clone(), 1024, redirects)
+        };
+        let mut buf = vec![0xFF; 6 * 1024];
+        of(2).read_at(0, &mut buf).expect("the others can be read");
+        let firsts: Vec<u8> = buf.chunks(1024).map(|block| block[4]).collect();
+        assert_eq!(firsts, [0, 0, 12, 0, 0, 0]);
+        of(3).read_at(0, &mut buf).expect_err("the second cannot");
     }
 
     #[test]

@@ -168,6 +168,8 @@ struct Log {
     home: HashMap<u64, checkpoint::Pending>,
     /// Pins of a transaction whose commit failed, so that readers go on seeing one state.
     stuck: Vec<crate::transaction::Frozen>,
+    /// The superblock says that the journal was aborted.
+    is_noted: bool,
 }
 
 struct State {
@@ -276,6 +278,7 @@ impl Journal {
                 ring,
                 home: HashMap::new(),
                 stuck: Vec::new(),
+                is_noted: false,
             }),
             state: Alone(Mutex::new(State {
                 running: None,
@@ -373,8 +376,11 @@ impl Journal {
     /// Runs `write` while nobody commits, checkpoints, or writes any block to its place: for who has to write beside a
     /// journal that was aborted.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
-        let _nobody_writes = self.core.log.lock();
-        write()
+        let nobody_writes = self.core.log.lock();
+        let written = write();
+        drop(nobody_writes);
+        self.core.note_abort();
+        written
     }
 
     /// Has `then` called when the journal aborts, by whoever finds the reason: perhaps the thread that
@@ -447,10 +453,18 @@ impl Core {
         self.done.notify_all();
     }
 
-    /// Latches, and notes the failure in the log's superblock unless somebody writes to the log.
+    /// Latches, and notes it in the log's superblock, or leaves that to who has the log.
     fn abort(&self, reason: String) {
         self.latch(reason);
-        if let Some(mut log) = self.log.try_lock() {
+        self.note_abort();
+    }
+
+    /// Has the log's superblock say that the journal was aborted, if it was. Whoever gives the log back asks, since
+    /// somebody may have aborted meanwhile, who does not wait for the log.
+    fn note_abort(&self) {
+        if self.aborted.get().is_some()
+            && let Some(mut log) = self.log.try_lock()
+        {
             log.note_failure();
         }
     }
@@ -471,8 +485,8 @@ impl Core {
 impl Log {
     /// Best effort: the journal is lost for writing in any case.
     fn note_failure(&mut self) {
-        if let Some(ring) = &mut self.ring {
-            let _ = ring.note_failure();
+        if let (Some(ring), false) = (&mut self.ring, self.is_noted) {
+            self.is_noted = ring.note_failure().is_ok();
         }
     }
 }

@@ -104,6 +104,31 @@ fn fault_everywhere(op: FaultOp) -> u64 {
     unreachable!()
 }
 
+/// A commit waits for a handle whose owner aborts the journal, and who does not wait for the commit.
+#[test]
+fn abort_beside_a_commit_that_waits_for_handles_is_noted_in_the_log() {
+    let (memory, _) = fresh(FORM, 1);
+    let journal = open(Arc::new(memory.clone()), FORM, 1);
+    set(&journal, &[0], 1).expect("room");
+    let handle = journal.start(1).expect("room");
+    thread::scope(|scope| {
+        let committer = scope.spawn(|| journal.force_commit());
+        // It has the log by then, most likely: if not, the journal is aborted with nobody beside it.
+        thread::sleep(Duration::from_millis(100));
+        journal.abort("a device that cannot be read");
+        drop(handle);
+        let result = committer.join().expect("no panic");
+        assert!(matches!(result, Err(Error::Aborted(_))), "{result:?}");
+    });
+    drop(journal);
+    let errno = (48 * BLOCK) + 0x20;
+    assert_eq!(
+        image(&memory)[errno..errno + 4],
+        (-EIO).to_be_bytes(),
+        "s_errno"
+    );
+}
+
 #[test]
 fn write_fault_anywhere_latches() {
     let sites = fault_everywhere(FaultOp::Write);

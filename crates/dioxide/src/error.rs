@@ -116,6 +116,13 @@ pub enum Shortage {
     IndexEntries,
     /// Room for attributes in an inode and its block.
     Attributes,
+    /// Blocks of the journal: one change needs more of them at once than a transaction can have.
+    Transaction {
+        /// How many it needs.
+        blocks: u32,
+        /// How many there can be.
+        most: u32,
+    },
 }
 
 impl Shortage {
@@ -126,7 +133,10 @@ impl Shortage {
             | Shortage::ScatteredClusters
             | Shortage::Inodes
             | Shortage::LowBlocks => true,
-            Shortage::DirectoryBlocks | Shortage::IndexEntries | Shortage::Attributes => false,
+            Shortage::DirectoryBlocks
+            | Shortage::IndexEntries
+            | Shortage::Attributes
+            | Shortage::Transaction { .. } => false,
         }
     }
 }
@@ -142,6 +152,12 @@ impl fmt::Display for Shortage {
                 return write!(
                     f,
                     "{asked} blocks (clusters, with bigalloc) asked for, {available} available, {kept} more kept for the super user and for maps; remove files, or make the file system larger"
+                );
+            }
+            Shortage::Transaction { blocks, most } => {
+                return write!(
+                    f,
+                    "the change needs {blocks} blocks of the journal at once, a transaction has {most}; make the journal larger (tune2fs -J size=)"
                 );
             }
             Shortage::ScatteredClusters => {
@@ -369,6 +385,10 @@ impl From<dioxide_journal::Error> for Error {
                 what,
             },
             J::Unsupported(what) => Error::Unsupported(what),
+            J::HandleTooLarge { credits, max } => Error::NoSpace(Shortage::Transaction {
+                blocks: credits,
+                most: max,
+            }),
             J::NoThread(error) => Error::NoThread("the journal", error),
             J::Aborted(_) => Error::ReadOnly(error.to_string()),
             other => Error::Invalid(other.to_string()),

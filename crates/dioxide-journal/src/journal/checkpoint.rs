@@ -36,7 +36,10 @@ impl Core {
         let mut log = self.log.lock();
         self.check_aborted()?;
         let result = self.checkpoint(&mut log, u32::MAX);
-        result.map_err(|error| self.fail(&mut log, error))
+        let result = result.map_err(|error| self.fail(&mut log, error));
+        drop(log);
+        self.note_abort();
+        result
     }
 
     /// Writes the oldest transactions home, until `want` blocks of the log are free or all are home.

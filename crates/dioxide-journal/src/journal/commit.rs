@@ -22,7 +22,7 @@ impl Core {
             }
             state.committer = true;
             drop(state);
-            let turn = Turn(self);
+            let turn = Turn::new(self);
             self.commit_running()?;
             drop(turn);
             state = self.state.lock();
@@ -32,6 +32,12 @@ impl Core {
 
     /// Commits the running transaction, if there is one. The caller is the committer.
     fn commit_running(&self) -> Result<()> {
+        let result = self.commit_closed();
+        self.note_abort();
+        result
+    }
+
+    fn commit_closed(&self) -> Result<()> {
         let mut log = self.log.lock();
         let Some(mut closed) = self.close_running()? else {
             return Ok(());
@@ -150,12 +156,23 @@ impl State {
 }
 
 /// Being the committer. Ends with it, also by a panic, which aborts the journal.
-struct Turn<'a>(&'a Core);
+struct Turn<'a> {
+    core: &'a Core,
+    /// Of the caller's, which is no concern of ours: it drops its files now.
+    in_a_panic: bool,
+}
+
+impl<'a> Turn<'a> {
+    fn new(core: &'a Core) -> Turn<'a> {
+        let in_a_panic = std::thread::panicking();
+        Turn { core, in_a_panic }
+    }
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let Turn(core) = self;
-        if std::thread::panicking() {
+        let core = self.core;
+        if !self.in_a_panic && std::thread::panicking() {
             core.abort("a panic interrupted a commit".into());
         }
         core.state.lock().committer = false;

@@ -26,6 +26,8 @@ pub struct Handle<'j> {
     sync: bool,
     /// Part of the transaction. Not between the two halves of a restart, and not after `stop`.
     open: bool,
+    /// It began in a panic of the caller's, who drops his files, say. Then that is not what ends it.
+    in_a_panic: bool,
 }
 
 /// A block that a handle has changed; its buffer, unless the handle forgot it.
@@ -44,6 +46,7 @@ impl<'j> Handle<'j> {
             last: Cell::new(None),
             sync: false,
             open: true,
+            in_a_panic: std::thread::panicking(),
         })
     }
 
@@ -293,7 +296,7 @@ impl Edit for Handle<'_> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        if self.open && std::thread::panicking() {
+        if self.open && !self.in_a_panic && std::thread::panicking() {
             let reason = "a panic interrupted a change of metadata";
             self.journal.abort(reason);
         }

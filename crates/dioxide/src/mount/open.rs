@@ -66,7 +66,7 @@ impl Mount {
             .sb
             .map_or(Some(SUPERBLOCK_OFFSET), |block| block.checked_mul(1024));
         let at = at.ok_or_else(|| Error::Invalid("sb: past the end of any device".into()))?;
-        let sb = read_superblock(&*device, at)?;
+        let mut sb = read_superblock(&*device, at)?;
         fits_device(&sb, &*device)?;
         let mut options = options.with_journal(&sb)?;
         // Before anybody else has them, so that nobody writes past it.
@@ -84,6 +84,9 @@ impl Mount {
                 what: "no thread for multi-mount protection".into(),
                 source,
             })?;
+            // Another host may have written while this one waited.
+            sb = read_superblock(&*device, at)?;
+            fits_device(&sb, &*device)?;
         }
         let is_protected = options.is_protected || mmp.is_some();
         let replayed = replay(device, options, sb, at, is_protected)?;

@@ -979,6 +979,36 @@ impl Device for Panics {
     }
 }
 
+/// Not ours: who panics with files open drops them, and the mount, which commits what it can.
+#[test]
+fn panic_of_the_caller_leaves_what_was_written_and_a_sound_journal() {
+    let image = small().build();
+    let device = sim(&image);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+        let options = OpenOptions::new().write(true).create(true);
+        for name in ["/a", "/b"] {
+            let file = options.open(&fs, name).expect("room");
+            file.write_at(&[7; 5000], 0).expect("room");
+        }
+        let _held = options.open(&fs, "/a").expect("it is there");
+        fs.remove_file("/a").expect("it is there");
+        panic!("on purpose");
+    }));
+    panicked.expect_err("it does");
+    let device: Arc<dyn Device> = Arc::new(device);
+    let looks = MountOptions::new().read_only(true);
+    let fs = Fs::open_device(device.clone(), &looks).expect("it opens");
+    let aborted = |warning: &String| warning.contains("aborted");
+    assert!(!fs.warnings().iter().any(aborted), "{:?}", fs.warnings());
+    drop(fs);
+    let fs = Fs::open_device(device, &MountOptions::new()).expect("it opens");
+    assert_eq!(fs.metadata("/b").expect("it was committed").size, 5000);
+    fs.metadata("/a").expect_err("so was this");
+    fs.close().expect("nothing holds it");
+    e2fsck_clean(image.path());
+}
+
 #[test]
 fn request_whose_worker_panics_comes_back_and_the_next_ones_are_served() {
     let image = small().build();
