@@ -167,7 +167,7 @@ const PASSED_OVER: &[&str] = &[
 /// For `mount` and its kin, who have acted on them already.
 const FOR_MOUNT: &[&str] = &[
     "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail",
-    "subtype", "loop", "async", "silent", "loud", "comment", "helper", "uhelper", "sloppy",
+    "subtype", "loop", "silent", "loud", "comment", "helper", "uhelper", "sloppy",
 ];
 
 /// Flags of `mount(2)`, and what each takes back.
@@ -268,6 +268,12 @@ impl Options {
             "fakeroot" => self.server.fakeroot = true,
             "sandbox" => self.sandbox = true,
             "nosandbox" => self.sandbox = false,
+            "async" => {
+                self.generic.retain(|flag| flag != "sync");
+                self.server.sync = SyncMode::None;
+                let dirsync = self.generic.iter().any(|flag| flag == "dirsync");
+                self.image = self.image.clone().dirsync(dirsync);
+            }
             _ => return false,
         }
         true
@@ -400,6 +406,30 @@ mod tests {
             let (options, warnings) = Options::parse(words).unwrap();
             let told = format!("{:?}", options.image);
             assert!(told.contains(&format!("grpid: {grpid}")), "{words}: {told}");
+            assert!(warnings.is_empty(), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn async_takes_sync_back_and_leaves_dirsync() {
+        for (words, sync, dirsync) in [
+            ("sync", SyncMode::Data, true),
+            ("sync,async", SyncMode::None, false),
+            ("async,sync", SyncMode::Data, true),
+            ("dirsync,sync,async", SyncMode::None, true),
+        ] {
+            let (options, warnings) = Options::parse(words).unwrap();
+            assert_eq!(options.server.sync, sync, "{words}");
+            assert_eq!(
+                options.generic.contains(&"sync".into()),
+                sync != SyncMode::None,
+                "{words}"
+            );
+            let told = format!("{:?}", options.image);
+            assert!(
+                told.contains(&format!("dirsync: {dirsync}")),
+                "{words}: {told}"
+            );
             assert!(warnings.is_empty(), "{warnings:?}");
         }
     }

@@ -23,15 +23,15 @@ are the kernel's alone until then. To be sure of these too: sync -f DIR && sync 
 Before Linux 6.16 sync DIR, and a server that ends by SIGTERM, may miss data of files that are open: fsync each of them.
 A file with the flag SYNC (chattr +S) is written past the page cache, for who opens it once it has the flag (Linux 6.6).
 
-Reads do not change the time of last access, whatever the options say. A file that becomes immutable while a program has it
-open for reading and writing takes what this program writes, without nowriteback; O_DIRECT writes are refused. One that has it
-open for writing only is refused lseek(2) to its end too: the kernel asks for the size as it does before a write.
+Reads do not change the time of last access, whatever the options say. A file made immutable while a program has it open for
+reading and writing still takes that program's buffered writes, unless nowriteback; O_DIRECT writes are refused. Open for
+writing only, lseek(2) to its end fails too: the kernel asks for the size as before a write.
 
 Options (those of ext4 that only the kernel knows do nothing, and a warning says so):
   ro, noload, errors=, data=, commit=, barrier, nobarrier, discard, nodiscard,
   dioread_nolock, dioread_lock, sb=, resuid=, resgid=, grpid, nogrpid, bsdgroups,
   sysvgroups, journal_path=
-                        as for ext4
+                        as for ext4, but data=journal is refused, and errors=panic fails every call instead
   img_offset=BYTES      where the file system begins in the image; k, M, G
   dio_policy=POLICY     whose rules decide about locks, see dioxide explain
   backend=HOW           auto, uring, pread or mmap; auto copies what an image in memory has, and reads its holes by pread
@@ -54,7 +54,7 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
   stats=FILE            as --stats
   noio_uring            requests through /dev/fuse only; io_uring is used where the
                         kernel's parameter fuse.enable_uring is Y
-  suid, dev, exec, sync, dirsync, noatime and their opposites, fsname=
+  suid, dev, exec, sync and their opposites, dirsync, noatime, nosymfollow, fsname=
                         as for other mounts
   sloppy                options that nobody knows warn too
 

@@ -281,8 +281,11 @@ impl Mount {
                 found => return found.map(|inode| (inode, false)),
             }
             match self.create_file(&path, new) {
-                // It is there now; or it is a symlink that leads to nothing yet.
-                Err(Error::Exists(_)) => path = self.through_symlink(&path)?,
+                // It is there now; or it is a symlink that leads to nothing yet; or it is gone already.
+                Err(Error::Exists(_)) => match self.through_symlink(&path) {
+                    Err(Error::NotFound(_)) => {}
+                    target => path = target?,
+                },
                 made => return made.map(|inode| (inode, true)),
             }
         }
@@ -417,14 +420,13 @@ impl Mount {
             return Err(unmake(&mut handle, error));
         }
         match name {
-            Some(name) => {
+            Some(_) => {
                 self.names_changed(&mut handle, dir, &mut |disk| {
                     if what.is_dir() {
                         add_subdir(disk);
                     }
                 })
                 .map_err(|error| self.fail(error))?;
-                self.dentries.change(dir, name, inode.ino);
             }
             None => {
                 inode.set_unnamed();
@@ -433,8 +435,10 @@ impl Mount {
             }
         }
         inode.changed_in(handle.tid(), true);
-        if name.is_some() {
+        if let Some(name) = name {
+            // First, since who finds the name in memory waits for no lock, and opens it.
             inode.made();
+            self.dentries.change(dir, name, inode.ino);
         }
         self.finish(handle, dir)?;
         Ok(inode)

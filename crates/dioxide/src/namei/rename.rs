@@ -575,13 +575,14 @@ impl Mount {
         }
     }
 
-    /// Has what is in memory of the names follow. `left` has the old name now, if anything has.
+    /// Has what is in memory of the names follow. `left` has the old name now, if anything has. The old name goes first, so
+    /// that nobody finds the file by both: who looks for it waits for the directory's lock.
     fn moved(&self, change: &Move<'_>, left: Option<Ino>) {
         let (from, to) = (change.from, change.to);
+        self.dentries.remove(&from.dir, from.name);
         self.dentries.change(&to.dir, to.name, change.inode.ino);
-        match left {
-            Some(left) => self.dentries.change(&from.dir, from.name, left),
-            None => self.dentries.remove(&from.dir, from.name),
+        if let Some(left) = left {
+            self.dentries.change(&from.dir, from.name, left);
         }
         self.ways.left(&change.inode);
         if let Some(other) = &change.other {

@@ -283,3 +283,56 @@ fn directory_that_is_removed_while_it_is_asked_for_is_not_there() {
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }
+
+#[test]
+fn open_that_may_make_a_file_finds_or_makes_it_while_another_makes_and_removes_it() {
+    let image = plain().build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let may_make = OpenOptions::new().write(true).create(true);
+    let again = || {
+        drop(may_make.open(&fs, "/spool"));
+        match fs.remove_file("/spool") {
+            Ok(()) | Err(Error::NotFound(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    beside(again, || {
+        for _ in 0..5_000 {
+            may_make.open(&fs, "/spool").expect("found or made");
+        }
+    });
+    fs.close().expect("it closes");
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn file_that_is_renamed_is_never_found_by_both_names() {
+    const NAMES: usize = 5_000;
+    let image = plain().build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let create = OpenOptions::new().write(true).create(true);
+    create.open(&fs, "/0").expect("room");
+    let ended = AtomicBool::new(false);
+    scope(|scope| {
+        scope.spawn(|| {
+            let _ends = Ends(&ended);
+            for name in 0..NAMES {
+                let (from, to) = (format!("/{name}"), format!("/{}", name + 1));
+                fs.rename(&from, &to, RenameMode::Replace)
+                    .expect("it is there");
+            }
+        });
+        let mut name = 0;
+        while !ended.load(Ordering::Acquire) {
+            // No name comes back.
+            if fs.metadata(format!("/{}", name + 1)).is_ok() {
+                assert!(fs.metadata(format!("/{name}")).is_err(), "{name}");
+                name += 1;
+            } else if fs.metadata(format!("/{name}")).is_err() {
+                name += 1;
+            }
+        }
+    });
+    fs.close().expect("it closes");
+    e2fsck_clean(image.path());
+}
