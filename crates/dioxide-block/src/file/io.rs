@@ -170,12 +170,7 @@ impl FileIo {
         if self.geometry.read_only || self.in_memory {
             return Ok(());
         }
-        loop {
-            match fs::fdatasync(&self.fd) {
-                Err(Errno::INTR) => {}
-                result => return result.map_err(|e| failed("flush", 0, 0, e)),
-            }
-        }
+        rio::retry_on_intr(|| fs::fdatasync(&self.fd)).map_err(|e| failed("flush", 0, 0, e))
     }
 
     pub(super) fn discard(&self, offset: u64, len: u64) -> Result<()> {
@@ -190,10 +185,10 @@ impl FileIo {
         if len == 0 {
             return Ok(());
         }
-        let done = match self.block_device {
+        let done = rio::retry_on_intr(|| match self.block_device {
             true => self.block_ioctl::<BLKDISCARD>(offset, len),
             false => self.punch_hole(offset, len),
-        };
+        });
         done.map_err(|e| failed(OP, offset, len, e))
     }
 
@@ -204,10 +199,10 @@ impl FileIo {
         if len == 0 {
             return Ok(());
         }
-        let done = match self.block_device {
+        let done = rio::retry_on_intr(|| match self.block_device {
             true => self.block_ioctl::<BLKZEROOUT>(offset, len),
             false => self.zero_range(offset, len),
-        };
+        });
         match done {
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => self.write_zeroes_by_hand(offset, len),
             other => other.map_err(|e| failed(OP, offset, len, e)),

@@ -103,7 +103,8 @@ impl Slot {
     /// A short transfer or an error; false if the piece must be issued again.
     #[cold]
     fn settle_odd(&mut self, piece: u32, moved: i32) -> bool {
-        if moved == -libc::EINTR {
+        // Linux 5.14 to 6.13: a request that io_uring itself tried without waiting may end so.
+        if matches!(-moved, libc::EINTR | libc::EAGAIN) {
             return false;
         }
         let name = self.kind.name();
@@ -132,5 +133,30 @@ impl Slot {
         };
         self.error.get_or_insert_with(|| Box::new(error));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_was_kept_from_is_issued_again_and_other_errors_are_told() {
+        let seg = Seg {
+            device_offset: 4096,
+            buf_offset: 0,
+            len: 512,
+        };
+        for kind in [OpKind::Read, OpKind::Write, OpKind::Flush] {
+            let mut slot = Slot::empty();
+            slot.begin(kind, seg, Buf::zeroed(512), false);
+            for errno in [libc::EINTR, libc::EAGAIN] {
+                assert!(!slot.settle_odd(0, -errno), "{kind:?}: {errno}");
+            }
+            assert_eq!((*slot.seg(0), slot.remaining), (seg, 1));
+            assert!(slot.settle_odd(0, -libc::EIO));
+            let error = slot.take().1.expect_err("EIO");
+            assert_eq!(error.errno(), libc::EIO, "{kind:?}");
+        }
     }
 }
