@@ -15,7 +15,8 @@
 //! where the kernel tells, and from trying where it does not.
 //!
 //! Invariants: an image that is open for writing is locked (OFD write lock on the file, `O_EXCL`
-//! on a block device) for as long as the device or one of its queues lives, and was neither mounted
+//! on a block device) for as long as the device or one of its queues lives, or the kernel has operations of a queue that was
+//! dropped where it could not wait for them; and it was neither mounted
 //! nor attached to a loop device when it was opened. Offset 0 of the device is byte `img_offset` of
 //! the file, and no transfer leaves `img_offset..img_offset + size`.
 //!

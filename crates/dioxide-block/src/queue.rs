@@ -2,7 +2,7 @@
 //!
 //! A queue belongs to one thread at a time (`&mut self`). Memory that the device may touch is owned
 //! by the queue from [`Queue::push`] until the [`Completion`] gives it back; a queue that is dropped
-//! waits for what is in flight, and leaks those buffers if it cannot.
+//! waits for what is in flight, and leaks those buffers if it cannot; the image then stays locked until the kernel is done.
 
 use crate::{Buf, BufPool, Error, Geometry, Result};
 use std::any::Any;

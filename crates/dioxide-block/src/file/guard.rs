@@ -18,6 +18,7 @@ use rustix::ioctl;
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Says which part of the kernel uses an image file or block device: where it is mounted, which
 /// loop device it is attached to, what holds it. `None` if nothing is found, or the path cannot be
@@ -94,7 +95,7 @@ fn hold(path: &Path) -> Result<Locked> {
     };
     let fd = fd.map_err(|e| step(path, "open", e))?;
     check_replaced(path, &fd)?;
-    let held = Locked(fd);
+    let held = Locked::new(fd);
     match held.lock(&WHOLE, write) {
         Err(Errno::AGAIN | Errno::ACCESS) => {
             let stat = fs::fstat(&held).map_err(|e| step(path, "stat", e))?;
@@ -128,7 +129,7 @@ pub(super) fn check_and_lock(
             format!("{by}; unmount or detach it first, or open it read-only"),
         ));
     }
-    let fd = Locked(fd);
+    let fd = Locked::new(fd);
     match fd.lock(&part, write) {
         Ok(()) => {}
         Err(Errno::AGAIN | Errno::ACCESS) => return Err(busy(path, locked_by(stat, write))),
@@ -156,7 +157,7 @@ fn lock_behind(
             open_behind(behind.last().unwrap_or(fd), number, part, write)
         && let Ok(next_stat) = fs::fstat(&next)
     {
-        let next = Locked(next);
+        let next = Locked::new(next);
         if let Err(Errno::AGAIN | Errno::ACCESS) = next.lock(&next_part, write) {
             let by = locked_by(&next_stat, write);
             return Err(busy(path, format!("its backing file is {by}")));
@@ -325,14 +326,30 @@ const WHOLE: Range<u64> = 0..u64::MAX;
 /// A descriptor whose lock, if it has one, ends when this is dropped. Closing would do, but not while a process that
 /// another thread has just forked still holds a copy of it.
 #[derive(Debug)]
-pub(super) struct Locked(pub(super) OwnedFd);
+pub(super) struct Locked {
+    fd: OwnedFd,
+    /// The lock is to last as long as the open file.
+    stays: AtomicBool,
+}
 
 impl Locked {
+    pub(super) fn new(fd: OwnedFd) -> Locked {
+        Locked {
+            fd,
+            stays: AtomicBool::new(false),
+        }
+    }
+
+    /// Leaves the lock to who else has the open file: a ring in which it is registered, say. It ends with the last of them.
+    pub(super) fn stay_locked(&self) {
+        self.stays.store(true, Ordering::Relaxed);
+    }
+
     fn lock(&self, part: &Range<u64>, write: bool) -> Result<(), Errno> {
         let kind = if write { libc::F_WRLCK } else { libc::F_RDLCK };
-        set_lock(&self.0, part, kind)?;
+        set_lock(&self.fd, part, kind)?;
         // A virtual machine has the whole image, of which this may be a part behind what it locks.
-        match write && part.start > BY_QEMU[0] && is_held_by_qemu(&self.0) {
+        match write && part.start > BY_QEMU[0] && is_held_by_qemu(&self.fd) {
             true => Err(Errno::AGAIN),
             false => Ok(()),
         }
@@ -341,15 +358,17 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // A file system without locks, say: then there is none.
-        let _ = set_lock(&self.0, &WHOLE, libc::F_UNLCK);
+        if !*self.stays.get_mut() {
+            // A file system without locks, say: then there is none.
+            let _ = set_lock(&self.fd, &WHOLE, libc::F_UNLCK);
+        }
     }
 }
 
 impl AsFd for Locked {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -358,7 +377,7 @@ impl Deref for Locked {
 
     #[inline]
     fn deref(&self) -> &OwnedFd {
-        &self.0
+        &self.fd
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::fs::{self, FallocateFlags};
 use rustix::io::{self as rio, Errno, ReadWriteFlags};
 use rustix::ioctl;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::iter;
 use std::os::fd::AsFd;
 
 /// Unaligned memory is copied through a buffer of at most this size.
@@ -29,7 +30,7 @@ const BLKZEROOUT: ioctl::Opcode = ioctl::opcode::none(0x12, 127);
 pub(super) struct FileIo {
     pub(super) fd: Locked,
     /// What lies behind it, locked as long.
-    pub(super) _behind: Vec<Locked>,
+    pub(super) behind: Vec<Locked>,
     /// Byte of the file where the device begins.
     pub(super) base: u64,
     pub(super) geometry: Geometry,
@@ -46,6 +47,17 @@ pub(super) struct FileIo {
 }
 
 impl FileIo {
+    /// The locks last as long as any ring in which the files are registered: the kernel has those until it has done all that
+    /// the ring was given.
+    pub(super) fn stay_locked(&self) {
+        self.files().for_each(Locked::stay_locked);
+    }
+
+    /// What a ring is given, the image first: with it what lies behind, which the ring keeps locked for as long.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Locked> {
+        iter::once(&self.fd).chain(&self.behind)
+    }
+
     #[inline]
     pub(super) fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.geometry.check("read", offset, buf.len() as u64)?;

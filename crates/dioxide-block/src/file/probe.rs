@@ -95,7 +95,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         polls: queue_attribute(disk, "io_poll").as_deref() == Some("1"),
         name: short_name(path),
         fd,
-        _behind: behind,
+        behind,
     })
 }
 

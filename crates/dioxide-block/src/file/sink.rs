@@ -38,7 +38,7 @@ impl NullSink {
             ..metadata.geometry().clone()
         };
         let io = Arc::new(FileIo {
-            fd: Locked(fd),
+            fd: Locked::new(fd),
             base: 0,
             geometry,
             direct: false,
@@ -47,7 +47,7 @@ impl NullSink {
             in_memory: false,
             polls: false,
             name: "null".into(),
-            _behind: Vec::new(),
+            behind: Vec::new(),
         });
         Ok(NullSink { metadata, io })
     }

@@ -715,7 +715,9 @@ impl Queue for UringQueue {
 impl Drop for UringQueue {
     fn drop(&mut self) {
         if !self.settle_all() {
-            // The device may still write into these buffers: they are lost, and so is their pool.
+            // The device may still write into these buffers: they are lost, and so is their pool. What it writes from them is
+            // kept from others by the locks, which end with the ring.
+            self.io.stay_locked();
             tracing::warn!(image = %self.io.name, "io_uring queue dropped with operations in flight");
             std::mem::forget(std::mem::take(&mut self.slots));
             return;

@@ -8,7 +8,7 @@ use super::super::io::FileIo;
 use crate::{BufPool, Error, QueueOptions, Result};
 use io_uring::{Builder, IoUring};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// The kernel registers at most this much in one buffer.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
@@ -72,16 +72,15 @@ pub(super) fn builders(options: &QueueOptions) -> Vec<Builder> {
     vec![newest, deferred, cooperative, plain]
 }
 
-/// Registers the file, and the pool if the kernel lets us pin that much memory.
+/// Registers the file and what lies behind it, and the pool if the kernel lets us pin that much memory.
 pub(super) fn register(
     ring: &IoUring,
     io: &FileIo,
     pool: Option<&BufPool>,
 ) -> Result<Option<Registered>> {
     let submitter = ring.submitter();
-    submitter
-        .register_files(&[io.fd.as_raw_fd()])
-        .map_err(refused)?;
+    let files: Vec<RawFd> = io.files().map(|file| file.as_raw_fd()).collect();
+    submitter.register_files(&files).map_err(refused)?;
     let Some(pool) = pool.filter(|p| p.buf_size() <= MAX_REGISTERED_BYTES) else {
         return Ok(None);
     };

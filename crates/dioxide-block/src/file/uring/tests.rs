@@ -5,6 +5,7 @@ use super::*;
 use crate::BufPool;
 use crate::file::guard::Locked;
 use crate::file::{Backend, FileOptions, probe};
+use std::os::fd::BorrowedFd;
 
 fn polled(file: &tempfile::NamedTempFile) -> UringQueue {
     let options = QueueOptions {
@@ -196,7 +197,7 @@ fn what_follows_a_refused_entry_is_submitted_too() {
 fn short_transfer_is_issued_again_for_the_rest() {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut io = probe::open(sparse().path(), &FileOptions::default()).unwrap();
-    io.fd = Locked(reader.into());
+    io.fd = Locked::new(reader.into());
     let options = QueueOptions {
         depth: 2,
         ..QueueOptions::default()
@@ -231,7 +232,7 @@ fn short_transfer_is_issued_again_for_the_rest() {
 fn on_a_pipe() -> (UringQueue, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut io = probe::open(sparse().path(), &FileOptions::default()).unwrap();
-    io.fd = Locked(reader.into());
+    io.fd = Locked::new(reader.into());
     let queue = UringQueue::new(Arc::new(io), &QueueOptions::default(), false);
     (queue.unwrap(), writer)
 }
@@ -271,6 +272,43 @@ fn queue_dropped_elsewhere_with_operations_in_flight_leaks_them() {
     queue.submit().unwrap();
     std::thread::spawn(move || drop(queue)).join().unwrap();
     assert!(pool.take().is_none(), "the kernel may still write into it");
+}
+
+/// Of a queue that is lost, the kernel may still write: nobody else gets the image until it has taken the ring apart.
+#[test]
+fn image_of_a_lost_queue_stays_locked_as_long_as_its_ring_is_there() {
+    let (image, behind) = (sparse(), sparse());
+    let open = FileOptions {
+        backend: Backend::Uring,
+        write: true,
+        ..FileOptions::default()
+    };
+    let mut io = probe::open(image.path(), &open).expect("opens");
+    let other = probe::open(behind.path(), &open).expect("opens");
+    io.behind.push(other.fd);
+    let mut queue = UringQueue::new(Arc::new(io), &QueueOptions::default(), false).unwrap();
+    // A request that has no end.
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let reader_fd = io_uring::types::Fd(reader.as_raw_fd());
+    let poll = opcode::PollAdd::new(reader_fd, libc::POLLIN as u32).build();
+    // SAFETY: a poll touches no memory of ours.
+    unsafe { queue.ring.submission().push(&poll.user_data(0)) }.expect("room");
+    queue.written += 1;
+    queue.submit().unwrap();
+    // SAFETY: the queue has the ring's descriptor.
+    let ring = unsafe { BorrowedFd::borrow_raw(queue.ring.as_raw_fd()) };
+    let ring = ring.try_clone_to_owned().unwrap();
+    std::thread::spawn(move || drop(queue)).join().unwrap();
+    for file in [&image, &behind] {
+        let opened = probe::open(file.path(), &open);
+        assert!(matches!(opened, Err(Error::Busy { .. })), "{opened:?}");
+    }
+    drop(ring);
+    let until = Instant::now() + Duration::from_secs(20);
+    while [&image, &behind].map(|file| probe::open(file.path(), &open).is_err()) != [false; 2] {
+        assert!(Instant::now() < until, "the locks stay for ever");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
