@@ -24,6 +24,7 @@ use crate::{
     SlotId, Waker, push_in_place,
 };
 use parking_lot::{Condvar, Mutex};
+use std::io;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,11 +65,15 @@ impl<D: Device> InlineQueue<D> {
     #[inline]
     fn run_next(&mut self) {
         let (kind, seg) = self.ahead[self.ran % (AHEAD + 1)];
-        let completion = &mut self.done[self.ran];
+        let Completion { buf, result, .. } = &mut self.done[self.ran];
+        // First: what panics is not done again.
         self.ran += 1;
-        match transfer(&self.device, kind, &seg, &mut completion.buf) {
+        let unfinished = Unfinished { kind, seg, result };
+        let moved = transfer(&self.device, kind, &seg, buf);
+        mem::forget(unfinished);
+        match moved {
             Ok(streamed) => self.streamed.and(streamed),
-            Err(error) => completion.result = Err(error.into()),
+            Err(error) => *result = Err(error.into()),
         }
     }
 
@@ -165,6 +170,25 @@ impl<D: Device> InlineQueue<D> {
             }
         }
         Ok(())
+    }
+}
+
+/// An operation in which the device may panic. It would have gone well else, for who reaps it later.
+struct Unfinished<'a> {
+    kind: OpKind,
+    seg: Seg,
+    result: &'a mut Result<(), Box<Error>>,
+}
+
+impl Drop for Unfinished<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        *self.result = Err(Box::new(Error::Io {
+            op: self.kind.name(),
+            offset: self.seg.device_offset,
+            len: u64::from(self.seg.len),
+            source: io::Error::other("the device panicked"),
+        }));
     }
 }
 
@@ -271,7 +295,7 @@ mod tests {
     use crate::Geometry;
     use crate::mem::MemDevice;
 
-    /// Memory that asks for time, and remembers what it did. Block 7 fails.
+    /// Memory that asks for time, and remembers what it did. Block 7 fails, and block 13 panics.
     #[derive(Clone, Debug)]
     struct Slow {
         memory: MemDevice,
@@ -302,6 +326,7 @@ mod tests {
             self.done.lock().push(offset / 512);
             match offset / 512 {
                 7 => Err(Error::ReadOnly { op: "write" }),
+                13 => panic!("a device that panics"),
                 _ => Ok(()),
             }
         }
@@ -413,6 +438,26 @@ mod tests {
         assert_eq!(write(&mut queue, 9), 0);
         queue.wait(None).unwrap();
         assert_eq!(device.did(), [6, 7, 8, 0, 9]);
+    }
+
+    #[test]
+    fn operation_in_which_the_device_panicked_has_an_error_and_is_not_done_again() {
+        let device = Slow::new();
+        let mut queue = device.queue(4);
+        write(&mut queue, 13);
+        write(&mut queue, 1);
+        let submit = std::panic::AssertUnwindSafe(|| queue.submit());
+        assert!(std::panic::catch_unwind(submit).is_err());
+        let mut done = Vec::new();
+        assert_eq!(queue.reap(&mut done), 2);
+        let errors: Vec<i32> = done
+            .iter()
+            .map(|done| done.result.as_ref().map_or_else(|e| e.errno(), |()| 0))
+            .collect();
+        assert_eq!(errors, [libc::EIO, 0]);
+        assert_eq!(device.did(), [13, 1]);
+        drop(queue);
+        assert_eq!(device.did(), [13, 1]);
     }
 
     #[test]
