@@ -16,9 +16,8 @@
 //!
 //! Invariants: an image that is open for writing is locked (OFD write lock on the file, `O_EXCL`
 //! on a block device) for as long as the device or one of its queues lives, or the kernel has operations of a queue that was
-//! dropped where it could not wait for them; and it was neither mounted
-//! nor attached to a loop device when it was opened. Offset 0 of the device is byte `img_offset` of
-//! the file, and no transfer leaves `img_offset..img_offset + size`.
+//! dropped where it could not wait for them. It was neither mounted nor attached to a loop device when it was opened. Offset 0
+//! of the device is byte `img_offset` of the file, and no transfer leaves `img_offset..img_offset + size`.
 //!
 //! Rejected: choosing a mapping by itself for images in memory. It is the fastest, but a program
 //! that never asked for it should not get a process-wide `SIGBUS` handler: it says [`FileOptions::may_map`] if it may.

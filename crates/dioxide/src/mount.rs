@@ -28,6 +28,7 @@ pub(crate) mod span;
 pub(crate) mod zone;
 
 use crate::inode::InodeCache;
+use crate::io::direct::place::Growth;
 use crate::io::worker::Workers;
 use crate::namei::{Deferred, Dentries, Ways};
 use crate::stats::Counters;
@@ -111,6 +112,9 @@ pub(crate) struct Mount {
     pub(crate) starting: Mutex<()>,
     /// Why nothing is written any more, if so.
     pub(crate) failed: OnceLock<String>,
+    /// What failed writes had made of sizes before others made them larger still: they are in memory only, once nothing is
+    /// written any more.
+    pub(crate) failed_growths: Mutex<Vec<Growth>>,
     /// Changes of all directories are durable at once.
     pub(crate) dirsync: bool,
     /// Where the journal lies, if not in the file system.

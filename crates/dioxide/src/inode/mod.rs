@@ -217,6 +217,18 @@ impl Inode {
         *self.node.write() = Arc::new(node);
     }
 
+    /// Lets others see no change of it.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized + '_ {
+        self.node.read()
+    }
+
+    /// Whether somebody waits to show a change.
+    #[cfg(test)]
+    pub(crate) fn is_changing(&self) -> bool {
+        self.node.try_read().is_none()
+    }
+
     /// What kind of file it is.
     pub(crate) fn file_type(&self) -> FileType {
         self.file_type
@@ -241,7 +253,7 @@ impl Inode {
     }
 
     /// Changes both sizes. The caller holds the rwsem exclusive; or the map's lock, for a size that grows, or
-    /// counts a cut first; or is the only one to know the inode.
+    /// counts a cut first, or where nothing is written any more; or is the only one to know the inode.
     pub(crate) fn set_size(&self, size: u64) {
         self.i_size.store(size, Ordering::Release);
         self.i_disksize.store(size, Ordering::Release);

@@ -188,6 +188,7 @@ impl Mount {
             writer: OnceLock::new(),
             starting: Mutex::new(()),
             failed: OnceLock::new(),
+            failed_growths: Mutex::default(),
             journal_device: options.journal_device.clone(),
             noload: options.noload,
             barrier: options.barrier,

@@ -31,7 +31,7 @@ use crate::txn::{Tries, Writer};
 use crate::{Error, Result, Shortage};
 use dioxide_block::{Buf, Durability};
 use dioxide_format::extent::Extent;
-use dioxide_format::types::{Lblk, Pblk};
+use dioxide_format::types::{Ino, Lblk, Pblk};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -89,6 +89,14 @@ impl Target {
     }
 }
 
+/// What a write made of a file's size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    ino: Ino,
+    from: u64,
+    to: u64,
+}
+
 /// A write under way.
 pub(super) struct Placing<'a, 'b> {
     mount: &'a Mount,
@@ -106,8 +114,8 @@ pub(super) struct Placing<'a, 'b> {
     alone: bool,
     /// When the request was admitted.
     cuts: Cuts,
-    /// The file reached the write's end by it: what cuts off some of that comes after it.
-    took_its_end: Cell<bool>,
+    /// What it added to the file's size.
+    growth: Cell<Option<Growth>>,
     /// The file's times stay.
     keep_times: bool,
 }
@@ -173,7 +181,7 @@ pub(super) fn placing<'a, 'b>(
         old_size: inode.i_size(),
         alone,
         cuts,
-        took_its_end: Cell::default(),
+        growth: Cell::default(),
         keep_times: request.access.keep_times,
     };
     if placing.was_cut() {
@@ -196,6 +204,9 @@ pub(super) fn placing<'a, 'b>(
             }
             done => done?,
         }
+    }
+    if placed.is_err() && !alone && mount.why_read_only().is_some() {
+        placing.forget_growth();
     }
     placed
 }
@@ -222,6 +233,27 @@ impl Placing<'_, '_> {
     /// what was planned, and will take away what is added behind the end that it set.
     fn was_cut(&self) -> bool {
         !self.alone && self.inode.cuts() != self.cuts
+    }
+
+    /// Whether the file reached the write's end by it: what cuts off some of that comes after it.
+    fn took_its_end(&self) -> bool {
+        self.growth.get().is_some_and(|grew| grew.to >= self.end)
+    }
+
+    /// Takes back in memory what it added to the size, where nothing is written any more. What others have added behind it
+    /// stays, until they have failed too.
+    fn forget_growth(&self) {
+        let Some(growth) = self.growth.get() else {
+            return;
+        };
+        let _map = self.inode.map.lock();
+        let mut failed = self.mount.failed_growths.lock();
+        failed.push(growth);
+        let is_last =
+            |growth: &Growth| (growth.ino, growth.to) == (self.inode.ino, self.inode.i_size());
+        while let Some(at) = failed.iter().position(is_last) {
+            self.inode.set_size(failed.swap_remove(at).from);
+        }
     }
 
     /// The blocks that bytes lie in.
@@ -327,7 +359,7 @@ impl Placing<'_, '_> {
                 pos: bytes.start,
                 end: bytes.end,
                 old_size: self.inode.i_size(),
-                took_its_end: Cell::default(),
+                growth: Cell::default(),
                 ..*self
             };
             part.write()?;
@@ -822,15 +854,22 @@ impl Placing<'_, '_> {
     /// Shows readers what the transaction says.
     fn publish(&self, lock: &MapGuard<'_>, run: Run, size: u64) {
         lock.set_run(&run);
-        if size > self.inode.i_size() {
+        self.publish_size(size);
+    }
+
+    /// The map is locked.
+    fn publish_size(&self, size: u64) {
+        let (ino, from) = (self.inode.ino, self.inode.i_size());
+        if size > from {
             self.inode.set_size(size);
-            self.took_its_end.set(size >= self.end);
+            let to = size;
+            self.growth.set(Some(Growth { ino, from, to }));
         }
     }
 
     /// Makes the file `size` bytes long if it is shorter: what the blocks did not take it to. False if it was cut off.
     fn grow_to(&self, size: u64) -> Result<bool> {
-        if self.took_its_end.get() || size <= self.inode.i_size() {
+        if self.took_its_end() || size <= self.inode.i_size() {
             return Ok(true);
         }
         let mut handle = self.writer.begin(INODE_CREDITS)?;
@@ -844,7 +883,7 @@ impl Placing<'_, '_> {
                 self.stamp(disk, size);
             })?;
         self.inode.changed_in(handle.tid(), true);
-        self.inode.set_size(size);
+        self.publish_size(size);
         drop(lock);
         handle.stop()?;
         Ok(true)

@@ -7,8 +7,8 @@ use crate::io::direct::write::{self, Memory};
 use crate::io::direct::{Wait, place};
 use crate::sync::slot::Slot;
 use crate::{
-    Buf, Completion, CompletionMode, Error, File, Fs, MountOptions, OpenOptions, Queue,
-    QueueOptions,
+    Buf, Completion, CompletionMode, Error, FallocateMode, File, Fs, MountOptions, OpenOptions,
+    Queue, QueueOptions,
 };
 use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
@@ -1143,6 +1143,88 @@ fn append_that_is_cut_before_it_has_returned_is_not_made_again() {
     file.inode.count_cut();
     drop(admitted);
     file.set_len(SIZE as u64).expect("room");
+}
+
+// The journal is aborted when readers know the new end, and the change can still be part of no transaction.
+#[test]
+fn append_beside_which_the_journal_is_aborted_takes_its_size_back() {
+    for unwritten in [false, true] {
+        let mut bed = Bed::new(Policy::Best);
+        let file = bed.open("/data");
+        let old = 60 * BLOCK as u64;
+        file.set_len(old).expect("a size");
+        if unwritten {
+            let allocated = file.allocate(FallocateMode::KeepSize, old, 4 * BLOCK as u64);
+            allocated.expect("room");
+        }
+        bed.fs.sync().expect("a sound device");
+        let inode = file.inode.hold();
+        let append = {
+            let file = file.clone();
+            start(move || file.write_at(&block(9), old))
+        };
+        // All else is changed.
+        while !file.inode.is_changing() {
+            thread::yield_now();
+        }
+        file.mount.fail(Error::ReadOnly("a test".into()));
+        drop(inode);
+        let appended = append.recv_timeout(SOON).expect("it goes on");
+        let error = appended.expect_err("its journal is aborted");
+        assert_eq!(error.errno(), libc::EROFS, "{error}");
+        assert_eq!(bed.fs.stats().writes_exclusive, 0);
+        assert_eq!(file.len(), old, "unwritten: {unwritten}");
+        assert!(matches!(file.read_at(&mut block(0), old), Ok(0)));
+        drop((file, bed.fs.0.take()));
+    }
+}
+
+#[test]
+fn appends_that_fail_in_any_order_take_the_size_back() {
+    let failed = || Err(Error::ReadOnly("a test".into()));
+    for in_order in [false, true] {
+        let mut bed = Bed::new(Policy::Best);
+        let file = bed.open("/data");
+        let ends = [60, 61, 62].map(|block| block * BLOCK as u64);
+        file.set_len(ends[0]).expect("a size");
+        bed.fs.sync().expect("a sound device");
+        let data = block(9);
+        let request = |at| file.write_request(Memory::of_one(&data), BLOCK, at, Wait::Block);
+        let (first, second) = (request(ends[0]), request(ends[1]));
+        let admitted = write::admit(&first).expect("a sound file");
+        assert!(matches!(admitted.guard, Guard::Shared(_)));
+        let (cuts, bufs) = (file.inode.cuts(), [IoSlice::new(&data)]);
+        let (outer, inner) = match in_order {
+            true => ((&second, ends[1]), (&first, ends[0])),
+            false => ((&first, ends[0]), (&second, ends[1])),
+        };
+        let write = |placing: &place::Placing<'_, '_>| {
+            assert!(matches!(placing.write(), Ok(place::Placed::Done)));
+        };
+        let placed = place::placing(outer.0, &bufs, outer.1, false, cuts, |later| {
+            if !in_order {
+                write(later);
+            }
+            let placed = place::placing(inner.0, &bufs, inner.1, false, cuts, |sooner| {
+                write(sooner);
+                if in_order {
+                    write(later);
+                }
+                assert_eq!(file.len(), ends[2]);
+                file.mount.fail(Error::ReadOnly("a test".into()));
+                failed()
+            });
+            assert!(placed.is_err());
+            // Readers have what is not known to have failed.
+            assert_eq!(file.len(), if in_order { ends[2] } else { ends[1] });
+            failed()
+        });
+        assert!(placed.is_err());
+        assert_eq!(file.len(), ends[0]);
+        drop(admitted);
+        drop((first, second));
+        drop((file, bed.fs.0.take()));
+    }
 }
 
 // Invariant 18, exit 1: the lock is taken.
