@@ -373,7 +373,7 @@ impl Placing<'_, '_> {
         let mut tries = Tries::default();
         while let Some(bytes) = parts.pop_front() {
             let targets = self.plan(self.blocks_of(&bytes))?;
-            if !self.alone && self.end > self.old_size && self.takes_steps(&targets) {
+            if !self.alone && self.end > self.old_size && self.takes_steps(&targets)? {
                 // If one of them fails, the others are taken back.
                 return Ok(Placed::MustBeAlone);
             }
@@ -405,9 +405,21 @@ impl Placing<'_, '_> {
     }
 
     /// Whether more than one transaction settles them.
-    fn takes_steps(&self, targets: &[Target]) -> bool {
-        let changing = targets.iter().filter(|t| !matches!(t.what, What::Written));
-        changing.count() > 1 || !self.inode.is_extent_mapped()
+    fn takes_steps(&self, targets: &[Target]) -> Result<bool> {
+        let mut changing = targets.iter().filter(|t| !matches!(t.what, What::Written));
+        let first = changing.next();
+        if changing.next().is_some() || !self.inode.is_extent_mapped() {
+            return Ok(true);
+        }
+        match first {
+            Some(target) if matches!(target.what, What::Unwritten) && target.len > 1 => {
+                let blocks = target.blocks();
+                Ok(!atomic::is_one_unwritten_extent(
+                    self.mount, self.inode, blocks,
+                )?)
+            }
+            _ => Ok(false),
+        }
     }
 
     fn plan(&self, blocks: Range<u64>) -> Result<Vec<Target>> {

@@ -6,6 +6,7 @@ use crate::io::direct::policy::Policy;
 use crate::io::direct::write::{self, Memory};
 use crate::io::direct::{Wait, place};
 use crate::sync::slot::Slot;
+use crate::txn::inode::INODE_CREDITS;
 use crate::{
     Buf, Completion, CompletionMode, Error, FallocateMode, File, Fs, MountOptions, OpenOptions,
     Queue, QueueOptions,
@@ -13,6 +14,7 @@ use crate::{
 use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
 use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use dioxide_format::inode::Inode as DiskInode;
 use std::io::IoSlice;
 use std::path::Path;
 use std::process::Command;
@@ -1143,6 +1145,60 @@ fn append_that_is_cut_before_it_has_returned_is_not_made_again() {
     file.inode.count_cut();
     drop(admitted);
     file.set_len(SIZE as u64).expect("room");
+}
+
+/// Two extents of unwritten blocks that touch, one of which ends before `lblk`, where there was one.
+fn split_unwritten(file: &File, lblk: u32) {
+    let writer = file.mount.writer().expect("it may write");
+    let mut handle = writer.begin(INODE_CREDITS).expect("a sound journal");
+    let lock = file.inode.map.lock();
+    let split = &mut |disk: &mut DiskInode| {
+        let mut root = *disk.i_block();
+        let entries = usize::from(root[2]);
+        assert!(entries < 4 && root[6] == 0, "room in the root");
+        let last = 12 * entries;
+        let field = |at: usize| u32::from_le_bytes(root[at..at + 4].try_into().expect("four"));
+        let (first, start) = (field(last), field(last + 8));
+        let len = u32::from(root[last + 4]);
+        assert!(root[last + 5] == 0x80 && first < lblk && lblk < first + len);
+        root.copy_within(last..last + 12, last + 12);
+        root[last + 4] = (lblk - first) as u8;
+        root[last + 16] = (first + len - lblk) as u8;
+        root[last + 12..last + 16].copy_from_slice(&lblk.to_le_bytes());
+        root[last + 20..last + 24].copy_from_slice(&(start + lblk - first).to_le_bytes());
+        root[2] += 1;
+        disk.set_i_block(&root);
+    };
+    let changed = file
+        .mount
+        .change_inode(&mut handle, &file.inode, &lock, split);
+    changed.expect("room");
+    drop(lock);
+    handle.stop().expect("a sound journal");
+}
+
+// The second of them may find no room for the map, when readers, and appends, have seen the end of the first.
+#[test]
+fn append_to_several_unwritten_extents_has_the_file_alone() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let end = |block: u64| block * BLOCK as u64;
+    file.set_len(end(60)).expect("a size");
+    let allocated = file.allocate(FallocateMode::KeepSize, end(60), end(8));
+    allocated.expect("room");
+    let mut data = Buf::zeroed(4 * BLOCK);
+    data.fill(9);
+    let restarts = |data: &[u8], at: u64, expected: u64| {
+        file.write_at(data, end(at)).expect("room");
+        assert_eq!(bed.fs.stats().restarts, expected);
+    };
+    restarts(&data[..2 * BLOCK], 60, 0);
+    split_unwritten(&file, 64);
+    restarts(&data, 62, 1);
+    assert_eq!(file.len(), end(66));
+    let mut read = Buf::zeroed(6 * BLOCK);
+    file.read_at(&mut read, end(60)).expect("written blocks");
+    assert!(read.iter().all(|&byte| byte == 9));
 }
 
 // The journal is aborted when readers know the new end, and the change can still be part of no transaction.
