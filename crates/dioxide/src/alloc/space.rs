@@ -77,7 +77,7 @@ impl Space {
 
     fn floor(&self, right: Right) -> u64 {
         match right {
-            Right::Everyone => self.kept + self.aside,
+            Right::Everyone => self.kept.saturating_add(self.aside),
             Right::Resource => self.aside,
             Right::Map => 0,
         }
@@ -192,5 +192,21 @@ impl Drop for Reservation<'_> {
         if self.left > 0 {
             self.space.available.fetch_add(self.left, Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The superblock of a damaged file system may say any number.
+    #[test]
+    fn more_kept_than_there_is_leaves_nothing_to_others() {
+        let space = Space::new(10, u64::MAX, 2);
+        let had = |right| space.available(right);
+        assert_eq!(had(Right::Everyone), 0);
+        assert_eq!((had(Right::Resource), had(Right::Map)), (8, 10));
+        let refused = space.reserve(1, Right::Everyone).expect_err("all is kept");
+        assert!(matches!(refused, Error::NoSpace(_)), "{refused}");
     }
 }
