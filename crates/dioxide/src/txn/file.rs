@@ -443,7 +443,8 @@ impl Mount {
             unwritten: false,
             pblk,
         };
-        Tree::new(&owner, root).insert(edit, blocks, extent)
+        // What it would free may be in use on the disk until this transaction is durable.
+        Tree::new(&owner, root).insert_only(edit, blocks, extent)
     }
 
     /// Near which block to allocate for a file.

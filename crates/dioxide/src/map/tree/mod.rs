@@ -183,6 +183,19 @@ impl<'a> Tree<'a> {
         self.change(edit, blocks, |plan, _| plan.insert(extent))
     }
 
+    /// As [`Tree::insert`], without freeing a node: the tree does not become less deep.
+    pub(crate) fn insert_only(
+        &mut self,
+        edit: &mut dyn Edit,
+        blocks: &mut dyn Blocks,
+        extent: Extent,
+    ) -> Result<()> {
+        self.change(edit, blocks, |plan, _| {
+            plan.keep_nodes();
+            plan.insert(extent)
+        })
+    }
+
     /// Removes what is mapped in `range` and frees it. With bigalloc a cluster is freed with the
     /// last of its blocks. Changes any number of blocks.
     pub(crate) fn remove(

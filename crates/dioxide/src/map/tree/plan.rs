@@ -69,6 +69,8 @@ pub(super) struct Plan<'a> {
     freed_clusters: u64,
     /// New entries come at the end of the tree: nodes that are split stay full.
     appending: bool,
+    /// The root takes in no child.
+    keeps_nodes: bool,
 }
 
 impl<'a> Plan<'a> {
@@ -86,11 +88,17 @@ impl<'a> Plan<'a> {
             credits: 0,
             freed_clusters: 0,
             appending: false,
+            keeps_nodes: false,
         };
         let node = plan.parse(root, None, None, 0..LBLK_END)?;
         let fate = Fate::Unchanged;
         plan.nodes.insert(ROOT, Slot { node, fate });
         Ok(plan)
+    }
+
+    /// No node is to be freed by what is inserted.
+    pub(super) fn keep_nodes(&mut self) {
+        self.keeps_nodes = true;
     }
 
     pub(super) fn into_changes(self) -> Changes {
@@ -625,7 +633,9 @@ impl<'a> Plan<'a> {
             root.header.eh_depth = 0;
             root.entries = ExtentEntries::Leaf(Vec::new());
         }
-        while let [only] = self.node(ROOT).indices() {
+        while !self.keeps_nodes
+            && let [only] = self.node(ROOT).indices()
+        {
             let (child, range, depth) = (
                 only.leaf,
                 u64::from(only.lblk.0)..LBLK_END,

@@ -629,6 +629,36 @@ fn too_few_credits_are_refused_before_any_change() {
 }
 
 #[test]
+fn insertion_that_joins_makes_the_tree_less_deep_unless_it_is_to_free_nothing() {
+    let two_levels = || {
+        let mut file = File::new(TINY, 1);
+        let start = file.pool.data(0, 90).0;
+        for at in [0, 20, 40, 60, 80] {
+            let data = extent(at, 10, start + u64::from(at), false);
+            file.insert(data).expect("space");
+        }
+        assert_eq!(file.depth(), 1);
+        (extent(10, 10, start + 10, false), file)
+    };
+    let (between, mut file) = two_levels();
+    file.insert(between).expect("space");
+    assert_eq!((file.depth(), file.nodes().len()), (0, 0));
+
+    let (between, mut file) = two_levels();
+    let nodes = file.walk().nodes;
+    let mut tree = Tree::new(&file.owner, &mut file.root);
+    tree.insert_only(&mut file.edit, &mut file.pool, between)
+        .expect("space");
+    let (edit, root) = (&file.edit, ExtentNode::parse(&file.root, None));
+    let root = root.expect("a root");
+    let child = root.indices()[0].leaf.0;
+    assert!(nodes.contains(&child) && nodes.len() == 1);
+    let leaf = ExtentNode::parse(&edit.blocks[&child], Some(0)).expect("a leaf");
+    assert_eq!((leaf.len(), leaf.extents()[0].len), (4, 30));
+    assert!(file.pool.used.contains(&child));
+}
+
+#[test]
 fn appends_leave_full_leaves_and_depth_3_shrinks_back() {
     let mut file = File::new(1024, 1);
     let tree_of = |file: &mut File, at: u32| {
