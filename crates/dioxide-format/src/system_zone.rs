@@ -28,16 +28,11 @@ impl SystemZone {
         descs: impl IntoIterator<Item = &'a GroupDesc>,
         others: impl IntoIterator<Item = Range<u64>>,
     ) -> Self {
-        let groups = (0..sb.group_count()).map(Group);
-        let mut ranges = runs(
-            groups
-                .zip(descs)
-                .map(|(group, desc)| desc.metadata_ranges(sb, group)),
-        );
-        ranges.extend(others);
-        Self {
-            ranges: joined(ranges),
+        let mut all = Gathered::default();
+        for (group, desc) in (0..sb.group_count()).map(Group).zip(descs) {
+            all.add(desc.metadata_ranges(sb, group));
         }
+        all.zone(others)
     }
 
     /// The ranges, in order.
@@ -131,25 +126,37 @@ pub fn overlaps(all: &mut Vec<Fixed>) -> impl Iterator<Item = (&Fixed, &Fixed)> 
 /// Kinds of metadata that every group has.
 const KINDS: usize = 4;
 
-/// Joins each group's ranges to those of the group before, kind by kind: with `flex_bg` they mostly
-/// touch, and what is to be sorted shrinks by the size of a flex group.
-fn runs(groups: impl Iterator<Item = [Range<u64>; KINDS]>) -> Vec<Range<u64>> {
-    let mut ranges = Vec::new();
-    let mut open: [Range<u64>; KINDS] = Default::default();
-    for group in groups {
-        for (open, range) in open.iter_mut().zip(group) {
+/// The metadata of groups, gathered one group after the other. Joins each group's ranges to those of the group before, kind
+/// by kind: with `flex_bg` they mostly touch, and what is kept and sorted shrinks by the size of a flex group.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    ranges: Vec<Range<u64>>,
+    open: [Range<u64>; KINDS],
+}
+
+impl Gathered {
+    /// Takes in the next group's, as [`GroupDesc::metadata_ranges`] has them. Some may be empty.
+    pub fn add(&mut self, group: [Range<u64>; KINDS]) {
+        for (open, range) in self.open.iter_mut().zip(group) {
             if range.is_empty() {
                 continue;
             }
             if range.start == open.end {
                 open.end = range.end;
             } else {
-                ranges.push(std::mem::replace(open, range));
+                self.ranges.push(std::mem::replace(open, range));
             }
         }
     }
-    ranges.extend(open);
-    ranges
+
+    /// All of it, and `others`.
+    pub fn zone(mut self, others: impl IntoIterator<Item = Range<u64>>) -> SystemZone {
+        self.ranges.extend(self.open);
+        self.ranges.extend(others);
+        SystemZone {
+            ranges: joined(self.ranges),
+        }
+    }
 }
 
 /// What ranges in any order hold, as ranges in order that are not empty, and neither overlap nor touch.

@@ -26,7 +26,7 @@ use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
 use dioxide_format::group_desc::{GroupChecksum, GroupDesc};
 use dioxide_format::superblock::SuperBlock;
-use dioxide_format::system_zone::SystemZone;
+use dioxide_format::system_zone::{Gathered, SystemZone};
 use dioxide_format::types::{Group, Pblk};
 use dioxide_journal::{Asked, Edit, Kind};
 use parking_lot::Mutex;
@@ -277,8 +277,8 @@ impl Table {
 }
 
 impl Groups {
-    /// `zone` holds the blocks that are never free: all fixed metadata that is known, and the
-    /// journal. A group's own metadata is taken from its descriptor in any case.
+    /// `zone` holds blocks that are never free: those of the journal. A group's own metadata is taken from its descriptor, and
+    /// that of others once [`Groups::totals`] has read theirs.
     pub(crate) fn new(sb: Arc<SuperBlock>, zone: SystemZone) -> Groups {
         Groups {
             table: Arc::new(Table::new(sb)),
@@ -380,11 +380,27 @@ impl Groups {
         self.sb().features().group_csum() && desc.flags() & flag != 0
     }
 
+    fn blocks_of(&self, group: Group) -> Range<u64> {
+        let first = self.sb().group_first_block(group).0;
+        first..first + u64::from(self.sb().blocks_in_group(group))
+    }
+
+    /// The metadata of a group that do not lie in it as a whole. On a huge file system the others would be too many to keep.
+    fn outside(&self, group: Group, desc: &GroupDesc) -> [Range<u64>; 4] {
+        let own = self.blocks_of(group);
+        desc.metadata_ranges(self.sb(), group).map(|range| {
+            match own.start <= range.start && range.end <= own.end {
+                true => 0..0,
+                false => range,
+            }
+        })
+    }
+
     /// Bits of a group's block bitmap that are metadata: the group's own wherever it lies in it, and
     /// what the zone has there. May overlap and come in any order.
     pub(super) fn metadata_bits(&self, group: Group, desc: &GroupDesc) -> Vec<Range<usize>> {
-        let first = self.sb().group_first_block(group).0;
-        let blocks = first..first + u64::from(self.sb().blocks_in_group(group));
+        let blocks = self.blocks_of(group);
+        let first = blocks.start;
         let ratio = u64::from(self.sb().cluster_ratio());
         let own = desc.metadata_ranges(self.sb(), group);
         let all = self.zone.ranges();
@@ -415,22 +431,26 @@ impl Groups {
         bytes
     }
 
-    /// Adds up all descriptors. The superblock's own totals are right only after a clean unmount, so
+    /// Adds up all descriptors, and learns which metadata lie outside of their own group: with `flex_bg` most do, and their
+    /// group does not say so. The superblock's own totals are right only after a clean unmount, so
     /// whoever mounts for writing asks for these. Reads the whole table, each block once.
     ///
     /// # Errors
     /// The device's; damaged descriptors.
-    pub(crate) fn totals(&self, edit: &dyn Edit) -> Result<Totals> {
-        let mut totals = Totals::default();
+    pub(crate) fn totals(&mut self, edit: &dyn Edit) -> Result<Totals> {
+        let (mut totals, mut outside) = (Totals::default(), Gathered::default());
         let per_block = self.sb().descs_per_block().max(1);
         for index in 0..self.count().div_ceil(per_block) {
             let block = self.sb().descriptor_block(index);
             let bytes = edit.read(block, &DescRead).map_err(Error::from)?;
             for group in self.table.groups_of(index).map(Group) {
                 let (_, at) = self.table.place(group);
-                totals.add(&self.parse(group, block, &bytes, at)?);
+                let desc = self.parse(group, block, &bytes, at)?;
+                totals.add(&desc);
+                outside.add(self.outside(group, &desc));
             }
         }
+        self.zone = outside.zone(self.zone.ranges().iter().cloned());
         Ok(totals)
     }
 }

@@ -6,7 +6,9 @@
 //! On a file system of up to [`KNOWN_GROUPS`] groups all of them are known from the time it is
 //! opened. On a larger one only those are checked that belong to the groups around the block in
 //! question ([`WINDOW_GROUPS`] at a time), which is where `mke2fs` puts them: reading every
-//! descriptor of a huge file system for one file would take longer than anything else.
+//! descriptor of a huge file system for one file would take longer than anything else. What lies farther from its group (flex
+//! groups of more groups than that, tables of groups that were added later) is not seen here; it is never freed and never
+//! allocated, since who changes a file system reads all descriptors (`Groups::totals`).
 
 use super::Mount;
 use super::groups::Counts;
@@ -17,7 +19,6 @@ use dioxide_format::superblock::SuperBlock;
 use dioxide_format::system_zone::{Fixed, SystemZone, overlaps};
 use dioxide_format::types::{Group, Ino, Lblk, Pblk};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Most groups whose descriptors are all read and checked at open (2 TiB of 4 KiB blocks).
 pub(super) const KNOWN_GROUPS: u32 = 16384;
@@ -28,7 +29,7 @@ const WINDOW_GROUPS: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Zones {
     /// All metadata, if the groups were read at open.
-    fixed: Option<Arc<SystemZone>>,
+    fixed: Option<SystemZone>,
     journal: SystemZone,
 }
 
@@ -81,7 +82,7 @@ impl Mount {
         errors.extend(overlaps(&mut fixed).take(FEW).map(conflict));
         if groups <= KNOWN_GROUPS {
             let ranges = fixed.into_iter().map(|fixed| fixed.blocks).collect();
-            self.zones.fixed = Some(Arc::new(zone_of(&self.sb, ranges)));
+            self.zones.fixed = Some(zone_of(&self.sb, ranges));
             self.counts = errors.is_empty().then_some(counts);
         }
         errors
@@ -101,11 +102,9 @@ impl Mount {
         self.sb.first_data_block().0 + fixed + len(&self.zones.journal)
     }
 
-    /// All blocks that are never free, as far as they are known.
-    pub(crate) fn fixed_zone(&self) -> SystemZone {
-        let fixed = self.zones.fixed.iter().flat_map(|zone| zone.ranges());
-        let ranges = fixed.chain(self.zones.journal.ranges()).cloned();
-        zone_of(&self.sb, ranges.collect())
+    /// The blocks of the journal.
+    pub(crate) fn journal_zone(&self) -> SystemZone {
+        self.zones.journal.clone()
     }
 
     /// Remembers the blocks of the journal.

@@ -238,10 +238,10 @@ impl Writer {
         has_journal: bool,
         journal: impl FnOnce(&Orphans) -> Result<Journal>,
     ) -> Result<Writer> {
-        let groups = Arc::new(
-            Groups::new(mount.sb.clone(), mount.fixed_zone()).telling(mount.damage.clone()),
-        );
+        let groups = Groups::new(mount.sb.clone(), mount.journal_zone());
+        let mut groups = groups.telling(mount.damage.clone());
         let totals = groups.totals(&mount.reader())?;
+        let groups = Arc::new(groups);
         let blocks = Arc::new(BlockAllocator::new(groups, totals, mount.aside_clusters()));
         let inodes = InodeAllocator::new(blocks.clone(), totals);
         let orphans = Orphans::open(mount)?;

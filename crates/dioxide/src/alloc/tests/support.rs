@@ -3,7 +3,7 @@
 use crate::alloc::{BlockAllocator, Groups, InodeAllocator, Totals};
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::system_zone::SystemZone;
-use dioxide_format::types::{Group, Pblk};
+use dioxide_format::types::Pblk;
 use dioxide_journal::{Asked, Edit, Error, Kind, Result};
 use dioxide_testkit::{Image, ImageBuilder, dumpe2fs, e2fsck_clean};
 use parking_lot::Mutex;
@@ -166,15 +166,9 @@ impl Fs {
             changed: Mutex::default(),
             incomplete: Mutex::default(),
         };
-        let groups = Groups::new(sb.clone(), SystemZone::default());
-        let handle = disk.handle(0);
-        let descs: Vec<_> = (0..sb.group_count())
-            .map(|group| groups.desc(&handle, Group(group)).expect("descriptor"))
-            .collect();
-        let zone = SystemZone::new(&sb, &descs, more);
-        let groups = Arc::new(Groups::new(sb.clone(), zone));
-        let totals = groups.totals(&handle).expect("descriptors");
-        let blocks = Arc::new(BlockAllocator::new(groups, totals, 0));
+        let mut groups = Groups::new(sb.clone(), SystemZone::new(&sb, [], more));
+        let totals = groups.totals(&disk.handle(0)).expect("descriptors");
+        let blocks = Arc::new(BlockAllocator::new(Arc::new(groups), totals, 0));
         Fs {
             inodes: InodeAllocator::new(blocks.clone(), totals),
             blocks,
