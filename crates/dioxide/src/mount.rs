@@ -40,6 +40,7 @@ use crossbeam_utils::CachePadded;
 use dioxide_block::{AtomicUnits, Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
+use dioxide_format::features::Incompat;
 use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
 use dioxide_journal::buffer::BufferCache;
 use fence::Fence;
@@ -163,6 +164,11 @@ impl Mount {
     #[inline]
     pub(crate) fn block_bytes(&self) -> u64 {
         self.block_mask + 1
+    }
+
+    /// Whether files that are made have extents. Others may be there without, or with.
+    pub(crate) fn has_extents(&self) -> bool {
+        self.sb.features().incompat.contains(Incompat::EXTENTS)
     }
 
     /// The largest size that a file can have, in bytes: as many blocks as have numbers, less one.

@@ -58,6 +58,8 @@ pub(crate) struct Request {
     pub(crate) stream: Option<Stream>,
     /// Which of the blocks that are kept may be used. Who has which right is the caller's decision.
     pub(crate) right: Right,
+    /// Only groups before this one; none where any serves.
+    pub(crate) below: Option<Group>,
 }
 
 /// Clusters that lie together, in one group when they come from `allocate` or a claim.

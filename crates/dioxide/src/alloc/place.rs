@@ -50,7 +50,8 @@ struct Search<'e, 'r, 's> {
     reservation: &'r mut Reservation<'s>,
     /// Whether more may be reserved.
     grows: bool,
-    goal: (Group, u32),
+    /// None if that is not one of the groups that serve.
+    goal: Option<(Group, u32)>,
     /// Why a group could not be used: the first reason.
     damage: Option<Error>,
 }
@@ -81,6 +82,11 @@ impl Search<'_, '_, '_> {
 
     fn most(&self) -> u32 {
         *self.request.len.end()
+    }
+
+    /// Where the search begins.
+    fn start(&self) -> (Group, u32) {
+        self.goal.unwrap_or((Group(0), 0))
     }
 
     fn edit(&self) -> &dyn Edit {
@@ -116,8 +122,8 @@ impl BlockAllocator {
     ///
     /// # Errors
     /// [`Error::NoSpace`] when no run is long enough, or when there are too few clusters for this
-    /// caller. A damaged group is passed over; the call that finds the damage returns its
-    /// [`Error::Corrupt`] when no other group serves, later ones do not count the group at all.
+    /// caller; [`Shortage::LowBlocks`] is what only some groups may serve. A damaged group is passed over; the call that finds
+    /// the damage returns its [`Error::Corrupt`] when no other group serves, later ones do not count the group at all.
     /// [`Error::Invalid`] for an empty length. In each case nothing is changed.
     pub(crate) fn allocate(&self, edit: &mut dyn Edit, request: &Request) -> Result<Run> {
         let chosen = self.reserve_and_choose(Use::Allocate(edit), request)?;
@@ -200,7 +206,7 @@ impl BlockAllocator {
             to,
             reservation,
             grows,
-            goal: self.goal(goal),
+            goal: self.goal(goal, request.below),
             damage: None,
         };
         if let Some(chosen) = self.at_goal(&mut search)? {
@@ -213,37 +219,32 @@ impl BlockAllocator {
                     return Ok(chosen);
                 }
             }
-            // One cluster was reserved, so one there is: it was given back where the search had been.
-            // Several may be there and not lie together.
-            if search.least() > 1 || self.space.openings() == openings {
-                return Err(search
-                    .damage
-                    .unwrap_or(Error::NoSpace(Shortage::ScatteredClusters)));
-            }
+            let short = match request.below {
+                // What was reserved may be anywhere.
+                Some(_) => Shortage::LowBlocks,
+                // One cluster was reserved, so one there is: it was given back where the search had been.
+                // Several may be there and not lie together.
+                None if search.least() == 1 && self.space.openings() != openings => continue,
+                None => Shortage::ScatteredClusters,
+            };
+            return Err(search.damage.unwrap_or(Error::NoSpace(short)));
         }
     }
 
-    /// The group and bit of a goal; the first ones for a goal outside the file system.
-    fn goal(&self, goal: Pblk) -> (Group, u32) {
+    /// The group and bit of a goal in the file system, in one of the groups that serve.
+    fn goal(&self, goal: Pblk, below: Option<Group>) -> Option<(Group, u32)> {
         let sb = self.sb();
-        match sb.group_of_block(goal) {
-            Some(group) => {
-                let offset = (goal.0 - sb.group_first_block(group).0) as u32;
-                (group, offset / sb.cluster_ratio())
-            }
-            None => (Group(0), 0),
-        }
+        let group = sb.group_of_block(goal)?;
+        let offset = (goal.0 - sb.group_first_block(group).0) as u32;
+        let serves = below.is_none_or(|end| group < end);
+        serves.then_some((group, offset / sb.cluster_ratio()))
     }
 
     /// The goal itself, for a request that continues.
     fn at_goal(&self, search: &mut Search<'_, '_, '_>) -> Result<Option<Chosen>> {
-        let Goal::Append(goal) = search.request.goal else {
+        let (Goal::Append(_), Some((group, at))) = (search.request.goal, search.goal) else {
             return Ok(None);
         };
-        if self.sb().group_of_block(goal).is_none() {
-            return Ok(None);
-        }
-        let (group, at) = search.goal;
         let mut state = self.slot(group).blocks.lock();
         let view = match self.view(search.edit(), group, &mut state) {
             Ok(view) => view,
@@ -282,13 +283,13 @@ impl BlockAllocator {
         stream.map_or(0, |stream| self.streams.window(stream, available))
     }
 
-    /// Tries every group, the nearest first, and those that were locked once more at the end.
+    /// Tries every group that serves, the nearest first, and those that were locked once more at the end.
     fn sweep(&self, search: &mut Search<'_, '_, '_>, want: u32, steal: bool) -> Result<Tried> {
         let mut longest = 0;
         for wait in [false, true] {
             let mut busy = false;
             let mode = Mode { want, steal, wait };
-            for group in self.order(search.goal.0) {
+            for group in self.order(search.start().0, search.request.below) {
                 match self.attempt(search, group, mode)? {
                     Tried::Short(len) => longest = longest.max(len),
                     Tried::Busy => busy = true,
@@ -302,9 +303,10 @@ impl BlockAllocator {
         Ok(Tried::Short(longest))
     }
 
-    /// All groups: the goal's flex group from the goal on, then the others from there on, around.
-    fn order(&self, goal: Group) -> impl Iterator<Item = Group> + use<> {
+    /// All groups that serve: the goal's flex group from the goal on, then the others from there on, around.
+    fn order(&self, goal: Group, below: Option<Group>) -> impl Iterator<Item = Group> + use<> {
         let count = self.groups.count();
+        let count = below.map_or(count, |end| end.0.min(count));
         let log = u32::from(self.sb().log_groups_per_flex());
         let first = goal.0 >> log << log;
         let end = (u64::from(first) + (1 << log)).min(count.into()) as u32;
@@ -340,10 +342,9 @@ impl BlockAllocator {
         } else {
             state.open_to(settled, stream)
         };
-        let from = if group == search.goal.0 {
-            search.goal.1
-        } else {
-            0
+        let from = match search.start() {
+            (goal, bit) if goal == group => bit,
+            _ => 0,
         };
         let end = self.sb().clusters_in_group(group);
         let run = match search::first_fit(&bits, from, end, mode.want) {

@@ -245,6 +245,8 @@ impl Mount {
                     stream: Some(inode.stream()),
                     // That was asked when they were reserved.
                     right: Right::Everyone,
+                    // It has extents.
+                    below: None,
                 };
                 let reader = self.reader();
                 let claim = writer.blocks.claim_reserved(&reader, &request, room)?;

@@ -28,7 +28,6 @@ use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Result};
 use dioxide_block::{Buf, Durability};
 use dioxide_format::extent::Extent;
-use dioxide_format::features::Incompat;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Lblk, Pblk};
 use std::io::IoSlice;
@@ -232,6 +231,7 @@ impl Mount {
             len: 1..=1,
             stream: Some(inode.stream()),
             right,
+            below: self.groups_below(self.has_extents()),
         };
         let claim = self.claim_some(writer, &request)?;
         let Pblk(block) = claim.run().start;
@@ -248,7 +248,7 @@ impl Mount {
     fn make_block_mapped(&self, disk: &mut DiskInode) {
         let flags = &mut disk.disk_mut().i_flags;
         *flags &= !InodeFlags::INLINE_DATA.0;
-        if self.sb.features().incompat.contains(Incompat::EXTENTS) {
+        if self.has_extents() {
             *flags |= InodeFlags::EXTENTS.0;
             disk.set_i_block(&Tree::empty_root());
         } else {

@@ -594,7 +594,7 @@ impl Mount {
         };
         if let Some(inline) = inline {
             disk = inline;
-        } else if what.is_mapped() && incompat.contains(Incompat::EXTENTS) {
+        } else if what.is_mapped() && self.has_extents() {
             disk.disk_mut().i_flags |= InodeFlags::EXTENTS.0;
             disk.set_i_block(&Tree::empty_root());
         }

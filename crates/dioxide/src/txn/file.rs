@@ -13,11 +13,11 @@ use crate::map::tree::{
 use crate::map::{MapGuard, MapKind, Mapping};
 use crate::mount::Mount;
 use crate::mount::fast_commit::set::Set;
-use crate::{Error, FileType, Result, Shortage};
+use crate::{Error, FileType, Result};
 use dioxide_format::extent::{Extent, ExtentNode};
-use dioxide_format::features::{Incompat, RoCompat};
+use dioxide_format::features::RoCompat;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
-use dioxide_format::types::{Lblk, Pblk};
+use dioxide_format::types::{Group, Lblk, Pblk};
 use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
 use std::ops::Range;
@@ -93,6 +93,7 @@ impl FileBlocks<'_> {
             len: 1..=1,
             stream: None,
             right,
+            below: self.mount.groups_below(self.extents),
         };
         let blocks = &self.writer.blocks;
         let run = match (right, self.for_tree) {
@@ -106,10 +107,6 @@ impl FileBlocks<'_> {
         };
         self.grown += 1;
         self.fresh.push(run.start);
-        if !self.extents && run.start.0 >= INDIRECT_END {
-            self.free_run(edit, run)?;
-            return Err(Error::NoSpace(Shortage::LowBlocks));
-        }
         Ok(run.start)
     }
 
@@ -167,7 +164,7 @@ impl Credits {
 
     /// Inserting the first run of a file.
     pub(crate) fn insert_new(mount: &Mount) -> u32 {
-        let map = match mount.sb.features().incompat.contains(Incompat::EXTENTS) {
+        let map = match mount.has_extents() {
             true => tree::credits_for_insert(1),
             false => indirect::CREDITS_FOR_SET,
         };
@@ -445,6 +442,18 @@ impl Mount {
         };
         // What it would free may be in use on the disk until this transaction is durable.
         Tree::new(&owner, root).insert_only(edit, blocks, extent)
+    }
+
+    /// The end of the groups whose blocks a file can have, if it cannot have all: where it has no extents.
+    pub(crate) fn groups_below(&self, has_extents: bool) -> Option<Group> {
+        if has_extents || self.sb.blocks_count() <= INDIRECT_END {
+            return None;
+        }
+        // The last of them reaches no further, as in Linux.
+        let blocks = INDIRECT_END - self.sb.first_data_block().0;
+        Some(Group(
+            (blocks / u64::from(self.sb.blocks_per_group())) as u32,
+        ))
     }
 
     /// Near which block to allocate for a file.

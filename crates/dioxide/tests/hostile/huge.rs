@@ -1,8 +1,8 @@
 //! A file system of 16 TiB costs no more than a small one; what is not known of one when it is opened is kept safe all the same.
 
-use dioxide::{File, Fs, MountOptions, OpenOptions};
+use dioxide::{File, Fs, MountOptions, NewFile, OpenOptions, XattrMode};
 use dioxide_testkit::memory;
-use dioxide_testkit::{Image, debugfs, debugfs_query};
+use dioxide_testkit::{Image, debugfs, debugfs_query, e2fsck_clean};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -102,4 +102,77 @@ fn inode_tables_of_other_groups_that_a_bitmap_has_as_free_are_not_allocated() {
     assert!(!(first..first + len).contains(&mapped.pblk.0), "{mapped:?}");
     drop(file);
     fs.close().expect("a clean end");
+}
+
+/// 20 TiB of 4 KiB blocks, and no file has extents: `mke2fs` makes no such file system.
+fn without_extents() -> Image {
+    let features = "^has_journal,^resize_inode,^orphan_file,sparse_super2,ea_inode";
+    let image = Image::builder().size(20 << 40).features(features);
+    let image = image.args(&["-i", "67108864"]);
+    let image = image.extended("num_backup_sb=0").build();
+    let mut commands = Vec::new();
+    for (dir, blocks) in [("/", 1), ("/lost+found", 4)] {
+        let pointer = |at: u64| match at < blocks {
+            true => debugfs_query(image.path(), &format!("bmap {dir} {at}")),
+            false => "0".into(),
+        };
+        commands.push(format!("sif {dir} flags 0"));
+        // What an extent tree with one extent had.
+        let pointers = (0..6).map(pointer).enumerate();
+        commands.extend(pointers.map(|(at, to)| format!("sif {dir} block[{at}] {}", to.trim())));
+    }
+    commands.push("feature -extent inline_data".into());
+    debugfs(image.path(), &commands);
+    image
+}
+
+/// A directory of a group whose blocks have numbers of more than 32 bits, where it would have its own.
+fn far_directory(fs: &Fs) -> String {
+    let sb = fs.superblock();
+    let groups = (1u64 << 32) / u64::from(sb.blocks_per_group());
+    let first = groups * u64::from(sb.inodes_per_group());
+    let is_far = |path: &String| {
+        let made = fs.create_dir(path, &NewFile::new(0o755));
+        made.expect("room in lower groups");
+        u64::from(fs.metadata(path).expect("it was made").ino) > first
+    };
+    let mut paths = (0..200).map(|number| format!("/dir{number}"));
+    paths.find(is_far).expect("directories spread")
+}
+
+fn read_back(file: &File, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    assert_eq!(file.read_at(&mut bytes, at).expect("it reads"), len);
+    bytes
+}
+
+#[test]
+fn files_without_extents_have_the_first_blocks_wherever_their_inodes_are() {
+    let image = without_extents();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    let dir = far_directory(&fs);
+    let data = vec![7; 1 << 20];
+    let file = create(&fs, &format!("{dir}/file"));
+    // In the inode, in a block, by pointers in blocks.
+    file.write_at(&[1; 20], 0).expect("room in the inode");
+    for at in [0, 100 << 20, 8u64 << 30] {
+        file.write_at(&data, at).expect("room in lower groups");
+        assert!(read_back(&file, at, data.len()) == data);
+        let mapped = file.map((at >> 12) as u32, 1).expect("a mapping");
+        assert!(mapped.pblk.0 < 1 << 32, "{mapped:?}");
+    }
+    let value = vec![9; 10_000];
+    file.set_xattr("user.long", &value, XattrMode::Set)
+        .expect("room for a value");
+    file.set_xattr("user.short", &[8; 2000], XattrMode::Set)
+        .expect("room for attributes");
+    fs.symlink("t".repeat(900), format!("{dir}/link"), &NewFile::new(0o777))
+        .expect("room for a target");
+    for number in 0..100 {
+        drop(create(&fs, &format!("{dir}/{number}{}", "n".repeat(200))));
+    }
+    drop(file);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }

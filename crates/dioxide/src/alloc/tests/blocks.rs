@@ -1,8 +1,8 @@
 //! Single rules of the block allocator.
 
 use super::support::{Dump, Fs, VARIANTS};
-use crate::Error;
-use crate::alloc::{BlockAllocator, Goal, Release, Request, Reservation, Right, Run};
+use crate::alloc::{BlockAllocator, Goal, Release, Request, Reservation, Right, Run, Stream};
+use crate::{Error, Shortage};
 use dioxide_format::types::{Group, Pblk};
 use dioxide_testkit::Image;
 use std::collections::BTreeSet;
@@ -18,6 +18,7 @@ pub(super) fn request(goal: Goal, least: u32, most: u32) -> Request {
         len: least..=most,
         stream: None,
         right: Right::Map,
+        below: None,
     }
 }
 
@@ -162,6 +163,53 @@ fn near_goal_full_group_goes_to_its_flex_group_first() {
     }
     groups.dedup();
     assert_eq!(groups[..5], [5, 6, 7, 4, 8]);
+    for run in runs {
+        fs.blocks
+            .free(&mut fs.for_blocks(), run, Release::Now)
+            .unwrap();
+    }
+    fs.finish();
+}
+
+#[test]
+fn groups_that_do_not_serve_are_left_alone_however_short_the_runs_of_others_are() {
+    let fs = Fs::make(VARIANTS[0].builder());
+    // In the middle of a flex group.
+    let end = Group(6);
+    let beyond = fs.sb.group_first_block(Group(9));
+    let below = |goal, most| Request {
+        below: Some(end),
+        stream: Some(Stream(1)),
+        ..request(goal, 1, most)
+    };
+    let allocate = |request: &Request| fs.blocks.allocate(&mut fs.for_blocks(), request);
+    let mut runs = Vec::new();
+    let refused = loop {
+        match allocate(&below(Goal::Near(beyond), u32::MAX)) {
+            Ok(run) => runs.push(run),
+            Err(error) => break error,
+        }
+    };
+    let group = |run: &Run| fs.sb.group_of_block(run.start).unwrap();
+    assert!(runs.iter().all(|run| group(run) < end), "{runs:?}");
+    assert!(runs.iter().any(|run| group(run) == Group(5)));
+    assert!(fs.blocks.available_clusters(Right::Map) > 2048);
+    let low = Error::NoSpace(Shortage::LowBlocks).to_string();
+    assert_eq!(refused.to_string(), low);
+    let one = Run {
+        start: Pblk(fs.sb.group_first_block(end).0 - 1),
+        len: 1,
+    };
+    fs.blocks
+        .free(&mut fs.for_blocks(), one, Release::Now)
+        .unwrap();
+    let again = below(Goal::Append(beyond), 16);
+    let claim = fs.blocks.claim(&fs.handle(0), &again).unwrap();
+    assert_eq!(claim.run(), one);
+    assert_eq!(allocate(&again).unwrap_err().to_string(), low);
+    drop(claim);
+    assert_eq!(allocate(&again).unwrap(), one);
+    fs.blocks.close_stream(Stream(1));
     for run in runs {
         fs.blocks
             .free(&mut fs.for_blocks(), run, Release::Now)

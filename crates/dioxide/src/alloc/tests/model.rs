@@ -83,6 +83,7 @@ impl Model {
             } else {
                 Right::Everyone
             },
+            below: None,
         }
     }
 

@@ -493,15 +493,13 @@ impl Placing<'_, '_> {
             len: 1..=wanted as u32,
             stream: Some(self.inode.stream()),
             right: self.right,
+            below: self.mount.groups_below(self.inode.is_extent_mapped()),
         };
         let claim = self.mount.claim_some(self.writer, &request)?;
         let run = claim.run();
         let len = (u64::from(run.len) * ratio - skip).min(hole.end - hole.start);
         let end = Pblk(run.start.0 + u64::from(run.len) * ratio);
         self.inode.set_goal(end, &self.writer.blocks);
-        if !self.inode.is_extent_mapped() && end.0 > 1 << 32 {
-            return Err(Error::NoSpace(Shortage::LowBlocks));
-        }
         Ok(Target {
             lblk: hole.start as u32,
             len: len as u32,

@@ -16,7 +16,6 @@ use crate::mount::zone::ZoneCheck;
 use crate::txn::file::MapChange;
 use crate::{Error, Place, Result};
 use dioxide_format::extent::{Extent, LBLK_END};
-use dioxide_format::features::Incompat;
 use dioxide_format::inode::{FileType, GOOD_OLD_SIZE, Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use std::ops::Range;
@@ -364,15 +363,9 @@ impl Apply<'_> {
 
     fn keep_map_of_directory(&self, disk: &mut DiskInode, old: Option<&Old>) {
         const MAP: u32 = InodeFlags::EXTENTS.0 | InodeFlags::INDEX.0 | InodeFlags::INLINE_DATA.0;
-        let has_extents = self
-            .mount
-            .sb
-            .features()
-            .incompat
-            .contains(Incompat::EXTENTS);
         let flags = match old {
             Some(old) => old.disk.flags().0,
-            None if has_extents => InodeFlags::EXTENTS.0,
+            None if self.mount.has_extents() => InodeFlags::EXTENTS.0,
             None => 0,
         };
         disk.disk_mut().i_flags = disk.flags().0 & !MAP | flags & MAP;

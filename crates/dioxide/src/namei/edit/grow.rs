@@ -20,7 +20,6 @@ use crate::txn::Writer;
 use crate::txn::file::{MOST_WRITTEN, MapChange};
 use crate::{Error, Result, Shortage};
 use dioxide_format::extent::Extent;
-use dioxide_format::features::Incompat;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Lblk, Pblk};
 use dioxide_journal::Edit;
@@ -149,7 +148,7 @@ impl Mount {
         bytes: &[u8],
         mut disk: DiskInode,
     ) -> Result<()> {
-        let has_extents = self.sb.features().incompat.contains(Incompat::EXTENTS);
+        let has_extents = self.has_extents();
         let flags = &mut disk.disk_mut().i_flags;
         *flags &= !(InodeFlags::INLINE_DATA.0 | InodeFlags::INDEX.0 | InodeFlags::EXTENTS.0);
         if has_extents {
@@ -161,8 +160,15 @@ impl Mount {
         });
         let size = self.block_bytes();
         disk.set_size(size);
-        let claim = self.claim_run(writer, handle, dir, Goal::Near(self.goal_of(dir)?), 1)?;
-        let piece = self.piece(has_extents, 0..1, claim)?;
+        let request = Request {
+            goal: Goal::Near(self.goal_of(dir)?),
+            len: 1..=1,
+            stream: Some(dir.stream()),
+            right: self.right(),
+            below: self.groups_below(has_extents),
+        };
+        let claim = self.claim_run(writer, handle, dir, &request)?;
+        let piece = self.piece(0..1, claim);
         let kind = DirBlock {
             role: Role::Leaf,
             format: self.dir_format,
@@ -211,8 +217,14 @@ impl Mount {
                         None => self.goal_behind(dir, at)?,
                     };
                     let clusters = (skip + end - at).div_ceil(ratio);
-                    let claim = self.claim_run(writer, handle, dir, goal, clusters as u32)?;
-                    self.piece(dir.is_extent_mapped(), at..end, claim)?
+                    let request = Request {
+                        goal,
+                        len: 1..=clusters as u32,
+                        stream: Some(dir.stream()),
+                        right: self.right(),
+                        below: self.groups_below(dir.is_extent_mapped()),
+                    };
+                    self.piece(at..end, self.claim_run(writer, handle, dir, &request)?)
                 }
             };
             at += u64::from(piece.extent.len);
@@ -235,34 +247,24 @@ impl Mount {
         writer: &Writer,
         handle: &Handle<'_>,
         dir: &Inode,
-        goal: Goal,
-        clusters: u32,
+        request: &Request,
     ) -> Result<Claim> {
-        let request = Request {
-            goal,
-            len: 1..=clusters,
-            stream: Some(dir.stream()),
-            right: self.right(),
-        };
-        let claim = writer.blocks.claim(handle, &request)?;
+        let claim = writer.blocks.claim(handle, request)?;
         // Also for one that is given back: who has a goal is asked for what is held ahead of it when he is let go.
         dir.set_goal(claim.run().start, &writer.blocks);
         Ok(claim)
     }
 
     /// As much of `wanted` as a claim gives, from a cluster's first block on or not.
-    fn piece(&self, has_extents: bool, wanted: Range<u64>, claim: Claim) -> Result<Piece> {
+    fn piece(&self, wanted: Range<u64>, claim: Claim) -> Piece {
         let ratio = u64::from(self.sb.cluster_ratio());
         let (run, skip) = (claim.run(), wanted.start % ratio);
         let blocks = u64::from(run.len) * ratio;
         let len = (wanted.end - wanted.start).min(blocks - skip);
-        if !has_extents && run.start.0 + blocks > 1 << 32 {
-            return Err(Error::NoSpace(Shortage::LowBlocks));
-        }
-        Ok(Piece {
+        Piece {
             extent: extent(wanted.start, len, run.start.0 + skip),
             claim: Some(claim),
-        })
+        }
     }
 
     /// Maps blocks behind the end of a directory, and changes its inode.

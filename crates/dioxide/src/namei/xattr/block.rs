@@ -146,6 +146,8 @@ impl Work<'_, '_> {
             len: 1..=1,
             stream: None,
             right: self.mount.right(),
+            // Its number has 48 bits in every inode.
+            below: None,
         };
         Ok(self.writer.blocks.allocate(self.handle, &request)?.start)
     }

@@ -24,7 +24,6 @@ use crate::txn::orphan::ORPHAN_CREDITS;
 use crate::{FileType, Result};
 use dioxide_format::checksum::crc32c;
 use dioxide_format::extent::Extent;
-use dioxide_format::features::Incompat;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_format::xattr::XattrEntry;
@@ -188,7 +187,7 @@ impl Mount {
         raw.i_atime = self.value_hash(value);
         raw.i_flags = InodeFlags::EA_INODE.0;
         raw.i_generation = crc32c(now as u32, &owner.disk.generation().to_le_bytes());
-        if self.sb.features().incompat.contains(Incompat::EXTENTS) {
+        if self.has_extents() {
             raw.i_flags |= InodeFlags::EXTENTS.0;
             raw.i_block = Tree::empty_root();
         }
@@ -270,8 +269,7 @@ impl Work<'_, '_> {
         let claims = self.claim_value(value)?;
         // Its map may take a block too, and then the number is taken.
         const IN_INODE: usize = 4;
-        let incompat = self.mount.sb.features().incompat;
-        let may_take_one = claims.len() > IN_INODE || !incompat.contains(Incompat::EXTENTS);
+        let may_take_one = claims.len() > IN_INODE || !self.mount.has_extents();
         let writer = self.writer;
         let for_map = may_take_one.then(|| writer.blocks.reserve(1, Right::Map));
         let for_map = for_map.transpose()?;
@@ -299,6 +297,7 @@ impl Work<'_, '_> {
                 len: 1..=left,
                 stream: None,
                 right: self.mount.right(),
+                below: self.mount.groups_below(self.mount.has_extents()),
             };
             let claim = self.writer.blocks.claim(&*self.handle, &request)?;
             left -= claim.run().len;

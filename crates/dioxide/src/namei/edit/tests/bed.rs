@@ -6,7 +6,6 @@ use crate::mount::Mount;
 use crate::namei::edit::{NewEntry, REMOVE_NAME_CREDITS};
 use crate::txn::inode::{INODE_CREDITS, TableBlock};
 use crate::{Fs, MountOptions, Result};
-use dioxide_format::features::Incompat;
 use dioxide_format::inode::{FileType, Inode as DiskInode, InodeFlags};
 use dioxide_format::types::Ino;
 use dioxide_journal::Edit;
@@ -188,9 +187,7 @@ impl Bed {
             .inodes
             .allocate(&mut handle, parent.ino, kind)
             .expect("an inode");
-        let incompat = mount.sb.features().incompat;
-        let has_extents = incompat.contains(Incompat::EXTENTS);
-        let disk = fresh_directory(mount.sb.inode_size(), has_extents, parent);
+        let disk = fresh_directory(mount.sb.inode_size(), mount.has_extents(), parent);
         write_inode(&mount, &mut handle, new.ino, disk);
         let dir = mount.inode(new.ino).expect("it is written");
         let before = handle.credits();
