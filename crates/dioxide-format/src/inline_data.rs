@@ -163,24 +163,13 @@ fn put_entry(at: &mut [u8], head: &XattrEntryDisk, index: u8, name: &[u8]) {
     at[XattrEntryDisk::SIZE..][..name.len()].copy_from_slice(name);
 }
 
-/// The content of a file or symlink. `data` is the value of `system.data`, empty when there is none.
-///
-/// # Errors
-/// `Corrupt` when the size is more than the inode holds.
-pub fn file_content(inode: &Inode, data: &[u8]) -> Result<Vec<u8>> {
-    let head = inode.i_block();
-    let (size, most) = (inode.size(), head.len() + data.len());
-    let ok = size <= most as u64;
-    ensure(
-        ok,
-        STRUCTURE,
-        "i_size",
-        size,
-        format_args!("at most {most}"),
-    )?;
-    let mut content = [head, data].concat();
-    content.truncate(size as usize);
-    Ok(content)
+/// The content of a file or symlink, as far as the inode holds it. A file may be longer, as older Linux
+/// leaves it after `truncate`: what follows are zeros. `data` is the value of `system.data`, empty when there
+/// is none.
+pub fn file_content(inode: &Inode, data: &[u8]) -> Vec<u8> {
+    let mut content = [inode.i_block(), data].concat();
+    content.truncate(usize::try_from(inode.size()).unwrap_or(usize::MAX));
+    content
 }
 
 /// An inline directory.

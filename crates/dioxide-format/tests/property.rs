@@ -233,7 +233,8 @@ proptest! {
         let _ = (inode.crtime(), inode.version(), inode.projid(), symlink::fast_target(&inode));
         let area = inode.in_inode_xattrs(&bytes[..size]);
         let _ = xattr::parse_in_inode(area);
-        let _ = inline_data::file_content(&inode, area);
+        let content = inline_data::file_content(&inode, area);
+        prop_assert!(content.len() as u64 <= inode.size());
     }
 
     #[test]

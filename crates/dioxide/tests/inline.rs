@@ -1,8 +1,11 @@
 //! Files whose content lies in their inodes: compared with a model, with the kernel's ext4, and across power
 //! cuts.
 
-use dioxide::{Direction, FallocateMode, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, ImageBuilder, debugfs_query, e2fsck_clean, need_root};
+use dioxide::block::Buf;
+use dioxide::{Direction, FallocateMode, File, Fs, MountOptions, OpenOptions, QueueOptions};
+use dioxide_testkit::{
+    Image, ImageBuilder, debugfs, debugfs_query, e2fsck_clean, have_root, need_root,
+};
 use std::fs;
 
 const FILES: usize = 40;
@@ -266,5 +269,139 @@ fn synced_content_is_there_in_what_a_crash_leaves() {
         }
         fs.close().expect("a clean end");
         e2fsck_clean(crashed.path());
+    }
+}
+
+/// What a file's size says behind the bytes that the inode has room for, as older Linux leaves it after
+/// `truncate` to more.
+const LONG: usize = 1 << 20;
+
+/// An image with `f0`, whose content lies in its inode and is shorter than its size; its content.
+fn longer_than_its_inode(builder: ImageBuilder, len: usize) -> (Image, Vec<u8>) {
+    let image = builder.build();
+    let fs = open(&image);
+    let mut content = vec![7; len];
+    let options = OpenOptions::new().write(true).create_new(true);
+    let file = options.open(&fs, "f0").expect("room");
+    assert_eq!(file.write_at(&content, 0).expect("room"), len);
+    assert!(is_inline(&fs, 0));
+    drop(file);
+    fs.close().expect("a clean end");
+    debugfs(image.path(), &[format!("set_inode_field f0 size {LONG}")]);
+    e2fsck_clean(image.path());
+    content.resize(LONG, 0);
+    (image, content)
+}
+
+fn read_by_kernel(image: &Image) -> Vec<u8> {
+    image.populate_with_kernel(|root| fs::read(root.join("f0")).expect("readable"))
+}
+
+#[test]
+fn file_that_is_longer_than_its_inode_reads_as_zeros_behind() {
+    for (shape, builder) in shapes() {
+        for len in [0, 30, 60, 90] {
+            let (image, content) = longer_than_its_inode(builder.clone(), len);
+            let fs = open(&image);
+            assert!(read_all(&fs, 0) == content, "{shape}: {len}");
+            let file = open_file(&fs, 0);
+            for at in [0, 20, 59, 100, 4096, LONG - 10, LONG, LONG + 1] {
+                let mut part = [0xEE; 512];
+                let got = file.read_at(&mut part, at as u64).expect("readable");
+                let expected = &content[at.min(LONG)..(at + part.len()).min(LONG)];
+                assert_eq!(&part[..got], expected, "{shape}: {len}, {at}");
+            }
+            let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+            let mut done = Vec::new();
+            for at in [0, 4096, LONG - 512] {
+                let mut buf = Buf::zeroed(4096);
+                buf.fill(0xEE);
+                queue.read(&file, at as u64, buf, 0).expect("room");
+                queue.wait(1, &mut done).expect("it works");
+                let completion = done.pop().expect("a completion");
+                let got = completion.result.expect("readable");
+                let expected = &content[at..(at + 4096).min(LONG)];
+                assert_eq!(&completion.buf[..got], expected, "{shape}: {len}, {at}");
+            }
+            let room = len.max(60) as u64;
+            let seek = |at| (file.seek_data(at).unwrap(), file.seek_hole(at).unwrap());
+            assert_eq!(seek(0), (Some(0), Some(room)));
+            assert_eq!(seek(room - 1), (Some(room - 1), Some(room)));
+            assert_eq!(seek(room), (None, Some(room)));
+            assert_eq!(seek(5000), (None, Some(5000)));
+            assert_eq!(seek(LONG as u64), (None, None));
+            drop((queue, file));
+            assert!(is_inline(&fs, 0));
+            fs.close().expect("a clean end");
+            if have_root() {
+                assert!(read_by_kernel(&image) == content, "{shape}: {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn file_that_is_longer_than_its_inode_changes_as_any() {
+    type Change = fn(&File, &mut Vec<u8>);
+    fn write(file: &File, content: &mut Vec<u8>, at: usize, len: usize) {
+        assert_eq!(file.write_at(&vec![9; len], at as u64).expect("room"), len);
+        content.resize(content.len().max(at + len), 0);
+        content[at..at + len].fill(9);
+    }
+    fn set_len(file: &File, content: &mut Vec<u8>, len: usize) {
+        file.set_len(len as u64).expect("room");
+        content.resize(len, 0);
+    }
+    let changes: [(&str, Change); 12] = [
+        ("inside", |file, content| write(file, content, 5, 20)),
+        ("across", |file, content| write(file, content, 50, 40)),
+        ("behind", |file, content| write(file, content, 9000, 10)),
+        ("far", |file, content| write(file, content, LONG - 5, 10)),
+        ("beyond", |file, content| {
+            write(file, content, LONG + 9000, 10)
+        }),
+        ("longer", |file, content| set_len(file, content, 2 * LONG)),
+        ("as long", |file, content| set_len(file, content, LONG)),
+        ("shorter", |file, content| set_len(file, content, 5000)),
+        ("into the inode", |file, content| {
+            set_len(file, content, 40);
+            assert!(file.metadata().flags & 0x1000_0000 != 0);
+            set_len(file, content, 60);
+        }),
+        ("empty", |file, content| {
+            set_len(file, content, 0);
+            write(file, content, 3, 3);
+        }),
+        ("punch", |file, content| {
+            file.allocate(FallocateMode::PunchHole, 10, 10_000)
+                .expect("room");
+            content[10..10_010].fill(0);
+        }),
+        ("append", |file, content| {
+            let end = content.len();
+            write(file, content, end, 100);
+        }),
+    ];
+    for (shape, builder) in shapes() {
+        for (name, change) in changes {
+            let (image, mut content) = longer_than_its_inode(builder.clone(), 90);
+            let fs = open(&image);
+            let file = open_file(&fs, 0);
+            change(&file, &mut content);
+            assert!(read_all(&fs, 0) == content, "{shape}: {name}");
+            drop(file);
+            fs.close().expect("a clean end");
+            e2fsck_clean(image.path());
+            let fs = open(&image);
+            assert!(read_all(&fs, 0) == content, "{shape}: {name}");
+            fs.close().expect("a clean end");
+            if have_root() {
+                assert!(read_by_kernel(&image) == content, "{shape}: {name}");
+            }
+            let fs = open(&image);
+            fs.remove_file("f0").expect("it exists");
+            fs.close().expect("a clean end");
+            e2fsck_clean(image.path());
+        }
     }
 }

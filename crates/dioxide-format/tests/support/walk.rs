@@ -387,7 +387,7 @@ impl<'i> Walk<'i> {
             self.seen.inline_files += 1;
             let entries = xattr::parse_in_inode(inode.in_inode_xattrs(raw)).unwrap();
             let data = inline_data::system_data(&entries).unwrap_or(&[]);
-            inline_data::file_content(inode, data).unwrap()
+            inline_data::file_content(inode, data)
         } else if ino.0 < self.sb.first_ino().0 && ino != Ino(self.sb.disk().s_journal_inum) {
             // The resize inode maps blocks of the descriptor table that mean nothing as content.
             return Vec::new();

@@ -19,6 +19,7 @@ use crate::io::direct::{Access, Wait};
 use crate::io::resize::{Steps, done_of, stamp};
 use crate::map::{self, MapKind, Run};
 use crate::mount::Mount;
+use crate::namei::inline_content;
 use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::file::{Credits, MOST_UNWRITTEN};
@@ -576,8 +577,14 @@ impl Mount {
         if offset >= size {
             return Ok(None);
         }
-        if inode.has_inline_data() {
-            return Ok(Some(if data { offset } else { size }));
+        // Nobody has it alone: flag and content are of one moment.
+        let node = inode.node();
+        if node.disk.has_inline_data() {
+            let end = inline_content(&node, inode)?.len() as u64;
+            return Ok(match data {
+                true => (offset < end).then_some(offset),
+                false => Some(offset.max(end)),
+            });
         }
         let end = size.div_ceil(self.block_bytes());
         let mut at = offset >> self.block_bits;

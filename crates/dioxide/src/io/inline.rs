@@ -1,7 +1,8 @@
 //! Regular files whose content lies in the inode: writing it there, cutting it, and moving it out.
 //!
 //! The first 60 bytes lie in `i_block`, the others are the attribute `system.data` in the inode, which is
-//! there even if it is empty, as Linux wants. Reading is [`Mount::inline_data`].
+//! there even if it is empty, as Linux wants. Reading is [`Mount::inline_data`]. A file may be longer than
+//! what lies there, as `truncate` of older Linux leaves it, and has zeros behind.
 //!
 //! All of it runs with the file alone, and whether the content lies in the inode is asked under that
 //! lock; so who finds that it does acts on it before anybody else can. A content that has left its inode
@@ -101,13 +102,13 @@ fn write_alone(
     pos: u64,
 ) -> Result<Inlined> {
     let (mount, inode) = (request.mount, request.inode);
-    let end = pos + request.len as u64;
-    if !mount.fits_inline(inode, end)? {
+    let size = inode.i_size().max(pos + request.len as u64);
+    if !mount.fits_inline(inode, size)? {
         mount.move_out(writer, inode, request.access.right())?;
         return Ok(Inlined::MovedOut);
     }
     let mut content = mount.inline_data(inode)?;
-    content.resize(content.len().max(end as usize), 0);
+    content.resize(size as usize, 0);
     let mut at = pos as usize;
     for buf in bufs {
         content[at..at + buf.len()].copy_from_slice(buf);
@@ -174,8 +175,8 @@ impl Mount {
         Ok(true)
     }
 
-    /// Moves the content of a file from its inode to a block, or to no block if there is none. The file
-    /// is alone, and no handle open. Blocks.
+    /// Moves the content of a file from its inode to a block, or to no block if there is none. What it has
+    /// no room for becomes a hole. The file is alone, and no handle open. Blocks.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; damage; those of the device and of the journal.

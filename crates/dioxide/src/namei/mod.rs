@@ -30,4 +30,5 @@ pub(crate) use dentries::Dentries;
 pub(crate) use path::At;
 pub(crate) use remove::Deferred;
 pub(crate) use rename::check_mode;
+pub(crate) use symlink::inline_content;
 pub(crate) use ways::Ways;

@@ -62,16 +62,20 @@ impl Mount {
         self.read_meta(mapping.pblk)
     }
 
-    /// The content of a file whose data lies in its inode. Does not block.
+    /// The content of a file whose data lies in its inode, as far as it has room there; what follows up to its size are
+    /// zeros. Does not block.
     ///
     /// # Errors
     /// Damage.
     pub(crate) fn inline_data(&self, inode: &Inode) -> Result<Vec<u8>> {
-        let node = inode.node();
-        let data = system_data(&node, inode)?;
-        inline_data::file_content(&node.disk, data)
-            .map_err(|error| Error::format(error, inode.place()))
+        inline_content(&inode.node(), inode)
     }
+}
+
+/// As [`Mount::inline_data`]; `node` is that of `inode`.
+pub(crate) fn inline_content(node: &Node, inode: &Inode) -> Result<Vec<u8>> {
+    let data = system_data(node, inode)?;
+    Ok(inline_data::file_content(&node.disk, data))
 }
 
 /// The part of inline content that is kept as an attribute; empty when there is none. `node` is

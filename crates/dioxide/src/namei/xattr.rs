@@ -202,7 +202,11 @@ impl Mount {
     /// The first `len` bytes of a small file that is metadata.
     fn small_content(&self, inode: &Inode, len: usize) -> Result<Vec<u8>> {
         if inode.has_inline_data() {
-            return self.inline_data(inode);
+            let content = self.inline_data(inode)?;
+            return match content.len() < len {
+                true => Err(inode.corrupt("attribute's value", "it is too short".into())),
+                false => Ok(content),
+            };
         }
         let mut content = Vec::with_capacity(len);
         for lblk in (0..).map(Lblk) {

@@ -336,7 +336,7 @@ fn zero_range(bufs: &mut [IoSliceMut<'_>], from: usize, to: usize) {
     }
 }
 
-/// A read of a file whose data lies in its inode. Waits for nothing.
+/// A read of a file whose data lies in its inode; what that has no room for are zeros. Waits for nothing.
 pub(crate) fn read_inline(
     mount: &Mount,
     inode: &Inode,
@@ -345,10 +345,13 @@ pub(crate) fn read_inline(
 ) -> Result<usize> {
     let data = mount.inline_data(inode)?;
     let from = usize::try_from(offset).map_or(data.len(), |offset| offset.min(data.len()));
-    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let asked: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let left = inode.i_size().saturating_sub(offset);
+    let len = usize::try_from(left).map_or(asked, |left| left.min(asked));
     let bytes = &data[from..][..len.min(data.len() - from)];
     Scatter::new(bufs, 0, bytes.len()).put(bytes);
-    Ok(bytes.len())
+    zero_range(bufs, bytes.len(), len);
+    Ok(len)
 }
 
 impl Mount {
