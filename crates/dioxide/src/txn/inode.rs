@@ -41,6 +41,15 @@ pub(crate) fn disk_time(ns: i64) -> Timestamp {
     }
 }
 
+/// # Errors
+/// [`Error::NotFound`]: its number may be another file's.
+pub(super) fn check_not_given_back(inode: &Inode) -> Result<()> {
+    match inode.is_given_back() {
+        true => Err(Error::NotFound(format!("inode {}, removed", inode.ino))),
+        false => Ok(()),
+    }
+}
+
 impl Mount {
     /// What is stamped on what changes now.
     pub(crate) fn now(&self) -> Timestamp {
@@ -66,7 +75,7 @@ impl Mount {
     /// it.
     ///
     /// # Errors
-    /// Those of the journal; the inode in memory is then as it was.
+    /// [`Error::NotFound`] if it was written for the last time; those of the journal. The inode in memory is then as it was.
     pub(crate) fn change_inode(
         &self,
         edit: &mut dyn Edit,
@@ -75,9 +84,7 @@ impl Mount {
         change: &mut dyn FnMut(&mut DiskInode),
     ) -> Result<()> {
         // Whoever found it by its name may come when the name and the file have gone.
-        if inode.is_given_back() {
-            return Err(Error::NotFound(format!("inode {}, removed", inode.ino)));
-        }
+        check_not_given_back(inode)?;
         let before = inode.node();
         let mut disk = before.disk.clone();
         let modified = inode.take_modified_ns();
@@ -114,7 +121,7 @@ impl Mount {
     /// then on.
     ///
     /// # Errors
-    /// Those of the journal.
+    /// As [`Mount::change_inode`].
     pub(crate) fn end_inode(
         &self,
         edit: &mut dyn Edit,
@@ -122,6 +129,7 @@ impl Mount {
         _lock: &MapGuard<'_>,
         change: &mut dyn FnMut(&mut DiskInode),
     ) -> Result<()> {
+        check_not_given_back(inode)?;
         let before = inode.node();
         self.count_change(edit, inode.ino, Some(&before.disk), None, |_| Ok(1))?;
         let mut disk = before.disk.clone();

@@ -6,7 +6,7 @@
 //! Locks: the list's comes after handle start and before the map's of any inode, because taking an
 //! inode out of the middle changes its neighbour.
 
-use super::inode::INODE_CREDITS;
+use super::inode::{INODE_CREDITS, check_not_given_back};
 use super::{Writer, superblock};
 use crate::alloc::InodeAllocator;
 use crate::inode::Inode;
@@ -466,6 +466,7 @@ impl Mount {
             (_, true) => Some(self.alone(inode)?),
             _ => None,
         };
+        check_not_given_back(inode)?;
         self.release_xattrs(writer, inode)?;
         let credits = ORPHAN_CREDITS + INODE_CREDITS + InodeAllocator::FREE_CREDITS;
         let emptying = self.emptying_credits(inode)?;

@@ -1,7 +1,9 @@
 //! Damage with an aim: one field at a time, by debugfs, and the error that must come of it.
 
-use dioxide::{Error, FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode};
-use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs};
+use dioxide::{
+    Error, FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode, XattrMode,
+};
+use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs, e2fsck_clean};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -575,4 +577,35 @@ fn file_with_more_names_than_links_ends_once() {
     drop(fs);
     let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
     fs.remove_file("/g").expect_err("nobody's name");
+}
+
+/// Gives a file attributes with one value that is too long for a block.
+fn set_long(image: &Image, path: &str, names: &[&str]) {
+    let fs = open(image);
+    for name in names {
+        fs.set_xattr(path, name, &[9; 20_000], XattrMode::Create)
+            .expect("room");
+    }
+    fs.close().expect("a clean end");
+}
+
+/// The inode that holds a value: the only one with this flag.
+fn value_inode(image: &Image) -> u32 {
+    let is_value =
+        |ino: &u32| debugfs_query(image.path(), &format!("stat <{ino}>")).contains("Flags: 0x2");
+    (11..40).find(is_value).expect("one holds the value")
+}
+
+/// It was given back twice, and could be another file's the second time.
+#[test]
+fn value_that_more_attributes_name_than_it_counts_ends_once() {
+    let image = image("ea_inode");
+    set_long(&image, "/f", &["user.a", "user.b"]);
+    let value = value_inode(&image);
+    debugfs(image.path(), &[format!("sif <{value}> version 1")]);
+    let fs = open(&image);
+    fs.remove_file("/f").expect("it is there");
+    assert_eq!(fs.read_only(), None);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
 }

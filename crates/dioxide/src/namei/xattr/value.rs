@@ -240,11 +240,19 @@ impl Work<'_, '_> {
     /// One attribute less refers to a value. The last one makes it an orphan.
     pub(super) fn drop_value(&mut self, ino: Ino) -> Result<()> {
         let inode = self.mount.inode(ino)?;
+        let node = inode.node();
         let count = match is_by_lustre(self.inode, &inode) {
-            true => 1,
-            false => references(&inode.node().disk),
+            true => u64::from(node.disk.links_count() > 0),
+            false => references(&node.disk),
         };
-        let left = count.saturating_sub(1);
+        // More attributes name it than it counts. It is deleted once.
+        let Some(left) = count.checked_sub(1) else {
+            let what = format!("inode {ino}, its value, has no reference left");
+            self.mount
+                .damage
+                .pass_over(&self.inode.corrupt("xattr", what));
+            return Ok(());
+        };
         if left == 0 {
             self.sharing.values.retain(|&(_, other)| other != ino);
             self.writer.orphans.add(self.mount, self.handle, &inode)?;
