@@ -609,3 +609,41 @@ fn value_that_more_attributes_name_than_it_counts_ends_once() {
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }
+
+/// The copy of a shared block refers to all values that it names: the times of a file that is none were overwritten by their
+/// count.
+#[test]
+fn block_that_others_have_is_copied_only_if_it_names_values() {
+    let image = image("ea_inode,^metadata_csum");
+    debugfs(image.path(), &["write /dev/null g", "write /dev/null x"]);
+    let fs = open(&image);
+    // Nothing else fits into the inode.
+    fs.set_xattr("/f", "user.fill", &[1; 60], XattrMode::Create)
+        .expect("room");
+    fs.close().expect("a clean end");
+    set_long(&image, "/f", &["user.a"]);
+    let said = debugfs_query(image.path(), "stat f");
+    let (_, block) = said.split_once("File ACL: ").expect("debugfs tells it");
+    let block = block.split_whitespace().next().expect("a number");
+    let block: u64 = block.parse().expect("a number");
+    debugfs(image.path(), &[format!("sif g file_acl {block}")]);
+    let file = File::options().read(true).write(true).open(image.path());
+    let file = file.expect("the image");
+    let mut named = [0; 4];
+    let at = block * 1024;
+    file.read_exact_at(&mut named, at + 32 + 4).expect("inside");
+    assert_eq!(u32::from_le_bytes(named), value_inode(&image));
+    let plain = open(&image).metadata("/x").expect("it is there").ino;
+    let change = [(at + 4, 2), (at + 32 + 4, plain)];
+    for (at, number) in change {
+        file.write_all_at(&u32::to_le_bytes(number), at)
+            .expect("inside");
+    }
+    let before = debugfs_query(image.path(), "stat x");
+    let fs = open(&image);
+    let error = fs.set_xattr("/f", "user.b", &[2; 50], XattrMode::Create);
+    let error = error.expect_err("one of the values is none");
+    assert_corrupt(&error, "xattr", "holds no attribute's value");
+    drop(fs);
+    assert_eq!(debugfs_query(image.path(), "stat x"), before);
+}

@@ -7,7 +7,7 @@ use crate::inode::{Inode, Node};
 use crate::{Error, Place, Result};
 use dioxide_format::inode::Inode as DiskInode;
 use dioxide_format::types::{Ino, Pblk};
-use dioxide_format::xattr::{self, XattrBlock, XattrEntry, XattrValue};
+use dioxide_format::xattr::{self, XattrBlock, XattrEntry, XattrHeader, XattrValue};
 use std::sync::Arc;
 
 /// Bytes of an inode that every one has, and of those that one gets that has none beyond.
@@ -53,6 +53,15 @@ impl Held {
     /// Where the block lies.
     pub(super) fn at(&self) -> Option<Pblk> {
         self.block.as_ref().map(|(block, _)| *block)
+    }
+
+    /// Whether others have the block too.
+    pub(super) fn is_shared(&self) -> bool {
+        let header = self
+            .block
+            .as_ref()
+            .map(|(_, bytes)| XattrHeader::parse(bytes));
+        header.is_some_and(|header| header.is_ok_and(|header| header.h_refcount > 1))
     }
 
     /// Bytes of the area in the inode.

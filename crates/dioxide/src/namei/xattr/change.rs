@@ -281,6 +281,12 @@ impl Mount {
         } else if old.is_none() && change.permissions.is_none() {
             return Ok(None);
         }
+        if touched.block && held.is_shared() {
+            // The copy refers to the values of those that stay, too.
+            let stay = entries.in_block.iter();
+            stay.filter(|entry| !change.key.names(entry))
+                .try_for_each(|entry| self.check_value_inode(inode, value_inode(entry)))?;
+        }
         let plan = Plan {
             entries,
             touched,
