@@ -95,10 +95,10 @@ fn one(row: Row, target: &Target) -> Listing {
 }
 
 fn has_acl(target: &Target) -> bool {
-    let xattrs = target.fs.xattrs(target.path()).unwrap_or_default();
-    xattrs
+    let names = target.fs.xattr_names(target.path()).unwrap_or_default();
+    names
         .iter()
-        .any(|xattr| xattr.name.starts_with(b"system.posix_acl_"))
+        .any(|name| name.starts_with(b"system.posix_acl_"))
 }
 
 struct Lister<'a> {

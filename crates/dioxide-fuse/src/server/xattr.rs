@@ -33,15 +33,15 @@ impl Server {
     /// `listxattr`: each name with a NUL behind it. Those that are for root are told to root only.
     ///
     /// # Errors
-    /// As [`dioxide::Node::xattrs`].
+    /// As [`dioxide::Node::xattr_names`].
     pub fn listxattr(&self, caller: Caller, id: u64) -> Result<Vec<u8>> {
         let _timed = self.requests.time(Op::Listxattr);
         let root = self.acting(caller).uid == 0;
         let mut names = Vec::new();
         let live = self.live()?;
-        for xattr in live.node(id)?.xattrs()? {
-            if root || !xattr.name.starts_with(b"trusted.") {
-                names.extend_from_slice(&xattr.name);
+        for name in live.node(id)?.xattr_names()? {
+            if root || !name.starts_with(b"trusted.") {
+                names.extend_from_slice(&name);
                 names.push(0);
             }
         }

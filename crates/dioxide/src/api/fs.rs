@@ -486,6 +486,14 @@ impl Fs {
         self.node(path)?.xattrs()
     }
 
+    /// `listxattr`: the names of those that [`Fs::xattrs`] gives, without reading any value. Blocks as that.
+    ///
+    /// # Errors
+    /// As [`Fs::metadata`].
+    pub fn xattr_names(&self, path: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>> {
+        self.node(path)?.xattr_names()
+    }
+
     /// Changes attributes of a file; symlinks are followed. Blocks.
     ///
     /// # Errors

@@ -392,6 +392,14 @@ impl Node {
         self.mount.call(|| self.mount.xattrs(&self.inode))
     }
 
+    /// As [`Fs::xattr_names`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
+        self.mount.call(|| self.mount.xattr_names(&self.inode))
+    }
+
     /// Changes attributes.
     ///
     /// # Errors

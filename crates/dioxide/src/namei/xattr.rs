@@ -58,24 +58,52 @@ impl Mount {
     pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
         let mut found = Vec::new();
         let mut total = 0;
-        let _unchanged = lock(self, inode, LockMode::Shared, Wait::Block, slot::current())?;
-        let node = inode.node();
-        self.for_each_xattr(&node.disk, &node.raw, inode.ino, &mut |entry| {
-            if !xattr::is_listed(entry.head.e_name_index) {
-                return Ok(());
-            }
-            let xattr = self.whole_xattr(inode, entry)?;
-            total += xattr.value.len();
+        self.for_each_listed(inode, &mut |name, entry| {
+            let value = self.value_of(inode, entry)?;
+            total += value.len();
             if total > TOTAL_MAX {
                 return Err(Error::Unsupported(format!(
                     "inode {} has over {TOTAL_MAX} bytes of attributes",
                     inode.ino
                 )));
             }
-            found.push(xattr);
+            found.push(Xattr { name, value });
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// The names of those that [`Mount::xattrs`] gives. As in Linux, no value is looked at. Takes the file's lock shared,
+    /// and blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn xattr_names(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.for_each_listed(inode, &mut |name, _| {
+            names.push(name);
+            Ok(())
+        })?;
+        Ok(names)
+    }
+
+    fn for_each_listed(
+        &self,
+        inode: &Inode,
+        visit: &mut dyn FnMut(Vec<u8>, &XattrEntry<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let _unchanged = lock(self, inode, LockMode::Shared, Wait::Block, slot::current())?;
+        let node = inode.node();
+        self.for_each_xattr(&node.disk, &node.raw, inode.ino, &mut |entry| {
+            if !xattr::is_listed(entry.head.e_name_index) {
+                return Ok(());
+            }
+            let name = entry.full_name();
+            visit(
+                name.map_err(|error| Error::format(error, inode.place()))?,
+                entry,
+            )
+        })
     }
 
     /// Whether an inode has the attribute `security.capability`. Blocks on metadata.
@@ -116,14 +144,6 @@ impl Mount {
                 .map_err(|error| Error::format(error, place))?;
         }
         Ok(bytes)
-    }
-
-    fn whole_xattr(&self, inode: &Inode, entry: &XattrEntry<'_>) -> Result<Xattr> {
-        let name = entry
-            .full_name()
-            .map_err(|error| Error::format(error, inode.place()))?;
-        let value = self.value_of(inode, entry)?;
-        Ok(Xattr { name, value })
     }
 
     /// A value as `getxattr` gives it.

@@ -647,3 +647,48 @@ fn block_that_others_have_is_copied_only_if_it_names_values() {
     drop(fs);
     assert_eq!(debugfs_query(image.path(), "stat x"), before);
 }
+
+/// As in Linux, which reads no values for them: one that does not match its hash made the mount read-only.
+#[test]
+fn names_of_attributes_are_listed_whatever_their_values_are() {
+    let image = image("ea_inode");
+    set_long(&image, "/f", &["user.a"]);
+    let value = value_inode(&image);
+    debugfs(image.path(), &[format!("sif <{value}> atime 7")]);
+    let fs = open(&image);
+    assert_eq!(fs.xattr_names("/f").expect("no damage"), [b"user.a"]);
+    assert_eq!(fs.read_only(), None);
+    let error = fs.xattrs("/f").expect_err("its hash");
+    assert_eq!(error.errno(), libc::EBADMSG, "{error}");
+}
+
+#[test]
+fn names_of_attributes_are_listed_however_large_their_values_are() {
+    const COUNT: usize = 260;
+    let image = Image::builder().block_size(4096).inode_size(2048);
+    let image = image.features("ea_inode").build();
+    debugfs(image.path(), &["write /dev/null f"]);
+    let fs = open(&image);
+    let name = |number: usize| {
+        format!(
+            "user.{}{}",
+            number / 26,
+            (b'a' + (number % 26) as u8) as char
+        )
+    };
+    for number in 0..COUNT {
+        fs.set_xattr("/f", name(number), &[9; 65_536], XattrMode::Create)
+            .expect("room");
+    }
+    let error = fs.xattrs("/f").expect_err("over 16 MiB");
+    assert_eq!(error.errno(), libc::EOPNOTSUPP, "{error}");
+    let names = fs.xattr_names("/f").expect("no damage");
+    assert_eq!(
+        names,
+        (0..COUNT)
+            .map(|number| name(number).into_bytes())
+            .collect::<Vec<_>>()
+    );
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
