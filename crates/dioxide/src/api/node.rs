@@ -312,7 +312,7 @@ impl Node {
     /// Entries that are there all the while come once, whatever comes and goes between the calls.
     ///
     /// # Errors
-    /// `ENOTDIR`; damage.
+    /// `ENOTDIR`; `ENOENT` if it was removed; damage.
     pub fn read_dir(&self, from: u64, most: usize) -> Result<Vec<(DirEntry, u64)>> {
         let dir = self.directory()?;
         self.mount.call(|| {

@@ -390,6 +390,22 @@ fn attribute_of_an_unknown_kind_is_not_listed() {
     });
 }
 
+/// As in Linux.
+#[test]
+fn removed_directory_that_is_held_has_no_entries() {
+    let image = image();
+    on_image(&image, |fs| {
+        fs.create_dir("/d", &dir()).expect("room");
+        let held = fs.node("/d").expect("just made");
+        assert_eq!(held.read_dir(0, 9).expect("a directory").len(), 2);
+        fs.remove_dir("/d").expect("it is empty");
+        let gone = held.read_dir(0, 9).expect_err("it is no more");
+        assert_eq!(gone.errno(), libc::ENOENT);
+        let gone = held.read_dir_plus(0, 9).map(drop).expect_err("no more");
+        assert_eq!(gone.errno(), libc::ENOENT);
+    });
+}
+
 /// As in Linux: a full block keeps no room for names from a value that lies in an inode of its own.
 #[test]
 fn value_gets_an_inode_where_values_have_filled_the_block() {

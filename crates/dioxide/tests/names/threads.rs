@@ -397,7 +397,10 @@ fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
         }
         Call::List(dir) => {
             let names = tree.names(dirs[dir])?;
-            Ok(Found::Names(names.keys().map(|name| text(name)).collect()))
+            match tree.node(dirs[dir]).nlink {
+                0 => Err(libc::ENOENT),
+                _ => Ok(Found::Names(names.keys().map(|name| text(name)).collect())),
+            }
         }
     }
 }

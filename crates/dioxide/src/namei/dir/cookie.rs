@@ -21,6 +21,7 @@ use super::inline::SHIFT;
 use super::{index_makes_no_sense, is_dot};
 use crate::inode::Inode;
 use crate::mount::Mount;
+use crate::namei::create::check_lives;
 use crate::{Error, Place, Result};
 use dioxide_format::checksum::crc32c;
 use dioxide_format::dir::{self, DirEntry, DirFormat};
@@ -48,7 +49,7 @@ impl Mount {
     /// cookie of the next, until it says so. Blocks on metadata.
     ///
     /// # Errors
-    /// As [`Mount::check_names`]; damage, after the entries before it were visited.
+    /// As [`Mount::check_names`]; [`Error::NotFound`] if it was removed; damage, after the entries before it were visited.
     pub(crate) fn read_dir_from(
         &self,
         dir: &Inode,
@@ -56,6 +57,7 @@ impl Mount {
         visit: &mut Visit<'_>,
     ) -> Result<()> {
         self.check_names(dir)?;
+        check_lives(dir)?;
         match self.order(dir)? {
             Order::Index(descent) => self.list_index(descent, cookie, visit),
             Order::Hash(version) => self.list_small(dir, version, cookie, visit),
