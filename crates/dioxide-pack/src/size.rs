@@ -329,7 +329,7 @@ impl Sum<'_> {
 
 /// What an attribute's entry and value take; the prefix of its name is a number on the disk.
 fn on_disk(xattr: &Xattr) -> (u64, u64) {
-    let prefixes: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+    let prefixes: [&[u8]; 5] = [b"user.", b"trusted.", b"security.", b"gnu.", b"system."];
     let value = xattr.value.len() as u64;
     if xattr.name.starts_with(b"system.posix_acl_") {
         // A header of 4 bytes, and entries of 8; those without an ID have 4 on the disk.

@@ -14,7 +14,12 @@ const MARK: usize = 4;
 const IN_INODE_HEADER: usize = 4;
 
 /// The prefixes of names that a user may set, with their index.
-const PREFIXES: [(u8, &[u8]); 3] = [(1, b"user."), (4, b"trusted."), (6, b"security.")];
+const PREFIXES: [(u8, &[u8]); 4] = [
+    (1, b"user."),
+    (4, b"trusted."),
+    (6, b"security."),
+    (10, b"gnu."),
+];
 /// Names that are all prefix.
 const WHOLE: [(u8, &[u8]); 2] = [
     (2, b"system.posix_acl_access"),
@@ -224,6 +229,7 @@ mod tests {
         assert_eq!(split_name(b"system.posix_acl_default"), Some((3, &b""[..])));
         assert_eq!(split_name(b"system.posix_acl_defaults"), None);
         assert_eq!(split_name(b"system.data"), None);
-        assert_eq!(split_name(b"gnu.x"), None);
+        assert_eq!(split_name(b"gnu.x"), Some((10, &b"x"[..])));
+        assert_eq!(split_name(b"gnus.x"), None);
     }
 }

@@ -26,10 +26,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Attributes that an ext4 can have.
-const KEPT: [&[u8]; 5] = [
+const KEPT: [&[u8]; 6] = [
     b"user.",
     b"trusted.",
     b"security.",
+    b"gnu.",
     b"system.posix_acl_access",
     b"system.posix_acl_default",
 ];

@@ -390,6 +390,28 @@ fn attribute_of_an_unknown_kind_is_not_listed() {
     });
 }
 
+/// As in Linux, to which they are those of the Hurd, on files of all kinds.
+#[test]
+fn attributes_of_the_hurd_are_set_and_read() {
+    let image = image();
+    on_image(&image, |fs| {
+        write(fs, "/file", b"");
+        fs.mknod("/pipe", Special::Fifo, &NewFile::default())
+            .expect("room");
+        for path in ["/file", "/pipe", "/"] {
+            fs.set_xattr(path, "gnu.x", b"value", XattrMode::Create)
+                .expect("room");
+            let value = fs.xattr(path, "gnu.x").expect("it reads");
+            assert_eq!(value.as_deref(), Some(&b"value"[..]));
+            let listed = fs.xattrs(path).expect("no damage");
+            assert_eq!(listed[0].name, b"gnu.x");
+        }
+        fs.remove_xattr("/pipe", "gnu.x").expect("it is there");
+        let refused = fs.set_xattr("/file", "gnu.", b"", XattrMode::Set);
+        assert_eq!(refused.expect_err("no name").errno(), libc::EINVAL);
+    });
+}
+
 /// As in Linux.
 #[test]
 fn removed_directory_that_is_held_has_no_entries() {

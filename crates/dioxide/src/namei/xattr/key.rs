@@ -31,7 +31,7 @@ impl<'a> Key<'a> {
         }
         let (index, rest) = xattr::split_name(name)
             .ok_or_else(|| Error::Unsupported(format!(
-                    "attributes such as {}: names begin with user., trusted., security. or system.posix_acl_",
+                    "attributes such as {}: names begin with user., trusted., security., gnu. or system.posix_acl_",
                     shown()
                 )))?;
         let key = Key { index, name: rest };
