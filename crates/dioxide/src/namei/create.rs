@@ -623,7 +623,8 @@ impl Mount {
     fn extra_isize(&self) -> u16 {
         let disk = self.sb.disk();
         let room = self.sb.inode_size() - GOOD_OLD_SIZE;
-        let wanted = disk.s_want_extra_isize.max(disk.s_min_extra_isize);
+        // It is a multiple of 4.
+        let wanted = disk.s_want_extra_isize.max(disk.s_min_extra_isize) & !3;
         match usize::from(wanted) <= room {
             true => wanted.max(EXTRA_ISIZE),
             false => EXTRA_ISIZE,

@@ -412,6 +412,25 @@ fn attributes_of_the_hurd_are_set_and_read() {
     });
 }
 
+/// `s_want_extra_isize` may be what no inode can have.
+#[test]
+fn new_files_have_an_extra_size_that_can_be() {
+    let image = image();
+    for wanted in [33, 43, 127, 1000] {
+        debugfs(image.path(), &[format!("ssv want_extra_isize {wanted}")]);
+        let path = format!("/file-{wanted}");
+        on_image(&image, |fs| {
+            write(fs, &path, b"");
+            fs.set_xattr(&path, "user.a", b"value", XattrMode::Create)
+                .expect("room");
+        });
+        on_image(&image, |fs| {
+            let value = fs.xattr(&path, "user.a").expect("it reads");
+            assert_eq!(value.as_deref(), Some(&b"value"[..]));
+        });
+    }
+}
+
 /// As in Linux.
 #[test]
 fn removed_directory_that_is_held_has_no_entries() {
