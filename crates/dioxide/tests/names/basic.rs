@@ -412,6 +412,51 @@ fn attributes_of_the_hurd_are_set_and_read() {
     });
 }
 
+/// As in Linux: it takes the list away, whatever the file is, and leaves the mode.
+#[test]
+fn list_set_to_an_empty_value_goes() {
+    let image = image();
+    on_image(&image, |fs| {
+        write(fs, "/file", b"");
+        fs.create_dir("/dir", &dir()).expect("room");
+        let entry = |tag: u16, perm: u16, id: u32| {
+            [
+                &tag.to_le_bytes()[..],
+                &perm.to_le_bytes(),
+                &id.to_le_bytes(),
+            ]
+            .concat()
+        };
+        let any = u32::MAX;
+        let list = [
+            2_u32.to_le_bytes().to_vec(),
+            entry(1, 6, any),
+            entry(2, 4, 1000),
+            entry(4, 4, any),
+            entry(0x10, 6, any),
+            entry(0x20, 0, any),
+        ]
+        .concat();
+        for (path, name) in [
+            ("/file", "system.posix_acl_access"),
+            ("/dir", "system.posix_acl_access"),
+            ("/dir", "system.posix_acl_default"),
+        ] {
+            fs.set_xattr(path, name, &list, XattrMode::Set)
+                .expect("a list");
+            let mode = fs.metadata(path).expect("it is there").permissions;
+            for mode in [XattrMode::Create, XattrMode::Replace] {
+                fs.set_xattr(path, name, b"", mode).expect("nothing");
+            }
+            assert_eq!(fs.xattr(path, name).expect("it reads"), None);
+            let after = fs.metadata(path).expect("it is there").permissions;
+            assert_eq!(after, mode);
+        }
+        fs.set_xattr("/file", "system.posix_acl_default", b"", XattrMode::Set)
+            .expect("nothing");
+    });
+}
+
 /// `s_want_extra_isize` may be what no inode can have.
 #[test]
 fn new_files_have_an_extra_size_that_can_be() {

@@ -22,15 +22,15 @@ const DEFAULT: Key<'static> = Key {
 };
 
 /// What setting a list, or removing it, changes. An access list changes the mode, and one that says
-/// no more than a mode is not stored.
+/// no more than a mode is not stored. An empty value removes it.
 pub(super) fn change_of<'a>(
     inode: &Inode,
     key: Key<'a>,
     value: Option<&[u8]>,
 ) -> Result<Change<'a>> {
     let list = match value {
-        Some(value) => Acl::from_xattr(value)?,
-        None => None,
+        Some(value) if !value.is_empty() => Acl::from_xattr(value)?,
+        _ => None,
     };
     let mut change = Change {
         key,
