@@ -5,8 +5,9 @@ use dioxide::{Fs, MountOptions};
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::tar::Compression;
 use dioxide_pack::{Filter, Tree, source};
-use dioxide_testkit::{Image, ImageBuilder, Mount, need_root};
+use dioxide_testkit::{Image, ImageBuilder, Mount, debugfs, need_root};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 fn tree_of(image: &Image, root: &[u8]) -> Tree {
@@ -60,6 +61,24 @@ fn image_filled_by_the_kernel_comes_out_in_a_folder_as_the_kernel_shows_it() {
         assert_same(&found, &expected);
         mount.unmount();
     }
+}
+
+// As older Linux leaves it after a truncate.
+#[test]
+fn file_that_is_longer_than_its_inode_comes_out_with_a_hole() {
+    need_root!();
+    let tree = scratch();
+    fs::write(tree.path().join("f"), [7; 50]).unwrap();
+    let builder = Image::builder().features("inline_data");
+    let image = builder.source(tree.path()).build();
+    debugfs(image.path(), &["set_inode_field f size 1000000"]);
+    let dir = scratch();
+    let target = dir.path().join("out");
+    assert_eq!(to_folder(&mut tree_of(&image, b"/"), &target), [""; 0]);
+    let expected = [vec![7; 50], vec![0; 999_950]].concat();
+    assert!(fs::read(target.join("f")).unwrap() == expected);
+    let blocks = fs::metadata(target.join("f")).unwrap().blocks();
+    assert!(blocks < 100, "{blocks}");
 }
 
 #[test]

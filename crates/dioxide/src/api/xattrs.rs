@@ -12,7 +12,7 @@ use dioxide_format::inode::InodeFlags;
 
 /// Names are as `setxattr` takes them, with their prefix: `user.comment`. Access control lists
 /// (`system.posix_acl_access`, `system.posix_acl_default`) are given and taken in the form of `getxattr`; setting the
-/// access list changes the permissions. All block.
+/// access list changes the permissions, and an empty value takes a list away. All block.
 ///
 /// Errors that all have: `ENODATA`, `EOPNOTSUPP` for a prefix that is none, `EPERM` for `user.` on anything but
 /// files and directories and for immutable files, `ERANGE` for a name that is too long, `E2BIG` for a value of over 64 KiB, `ENOSPC` also
