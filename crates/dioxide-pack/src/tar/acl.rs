@@ -13,11 +13,20 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The value of the attribute for a list in text; none if it says no more than a mode does.
+/// Whose list it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    /// The file's own, of which its mode has a part.
+    Access,
+    /// What a directory gives to new files, of which no mode tells.
+    Default,
+}
+
+/// The value of the attribute for a list in text; none if there is none, or it says no more than a mode does.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn from_text(text: &[u8]) -> Result<Option<Vec<u8>>, String> {
+pub(super) fn from_text(text: &[u8], list: List) -> Result<Option<Vec<u8>>, String> {
     let text = std::str::from_utf8(text).map_err(|_| "an access control list that is no text")?;
     let lines = text
         .lines()
@@ -27,8 +36,13 @@ pub(super) fn from_text(text: &[u8]) -> Result<Option<Vec<u8>>, String> {
         .filter(|word| !word.is_empty());
     let mut entries = words.map(entry).collect::<Result<Vec<_>, String>>()?;
     entries.sort_unstable();
-    let extended = [USER, GROUP, MASK];
-    if !entries.iter().any(|entry| extended.contains(&entry.0)) {
+    let says_more = match list {
+        List::Access => entries
+            .iter()
+            .any(|entry| matches!(entry.0, USER | GROUP | MASK)),
+        List::Default => !entries.is_empty(),
+    };
+    if !says_more {
         return Ok(None);
     }
     let mut value = VERSION.to_le_bytes().to_vec();
@@ -115,22 +129,27 @@ mod tests {
     #[test]
     fn list_in_each_form_of_text_becomes_the_attribute_and_back() {
         let plain = "user::rw-,user:1000:r--,group::r-x,group:5:---,mask::r-x,other::---";
-        let value = from_text(plain.as_bytes()).unwrap().unwrap();
+        let value = from_text(plain.as_bytes(), List::Access).unwrap().unwrap();
         assert_eq!(value.len(), 4 + 6 * 8);
         assert_eq!(to_text(&value).unwrap(), plain);
         let star = "u::rw-\nuser:joe:r--:1000\ng::r-x #effective:r--\ngroup:tty:---:5\nm::r-x\nother:---\n";
-        assert_eq!(from_text(star.as_bytes()), Ok(Some(value)));
+        assert_eq!(from_text(star.as_bytes(), List::Default), Ok(Some(value)));
     }
 
     #[test]
     fn list_that_is_only_a_mode_is_no_attribute() {
-        assert_eq!(from_text(b"user::rw-,group::r--,other::r--"), Ok(None));
-        assert_eq!(from_text(b""), Ok(None));
+        let text = b"user::rw-,group::r--,other::r--";
+        assert_eq!(from_text(text, List::Access), Ok(None));
+        let value = from_text(text, List::Default).unwrap();
+        assert_eq!(value.map(|value| value.len()), Some(4 + 3 * 8));
+        for list in [List::Access, List::Default] {
+            assert_eq!(from_text(b"", list), Ok(None));
+        }
     }
 
     #[test]
     fn list_with_a_name_without_number_is_refused_by_that_name() {
-        let error = from_text(b"user::rw-,user:joe:r--").unwrap_err();
+        let error = from_text(b"user::rw-,user:joe:r--", List::Access).unwrap_err();
         assert!(error.contains("'joe'"), "{error}");
         for text in [
             &b"user"[..],
@@ -140,7 +159,7 @@ mod tests {
             b"mask:1:rwx",
             b"\xff",
         ] {
-            assert!(from_text(text).is_err());
+            assert!(from_text(text, List::Default).is_err());
         }
         assert_eq!(to_text(b"\x02\0\0\0\x01"), None);
         assert_eq!(to_text(b"\x01\0\0\0"), None);

@@ -210,15 +210,24 @@ impl Records<'_> {
                 xattrs.entry(name).or_insert(Cow::Owned(value));
             }
         }
-        for (key, name) in [
-            (&b"SCHILY.acl.access"[..], &b"system.posix_acl_access"[..]),
-            (b"SCHILY.acl.default", b"system.posix_acl_default"),
+        for (key, name, list) in [
+            (
+                &b"SCHILY.acl.access"[..],
+                &b"system.posix_acl_access"[..],
+                acl::List::Access,
+            ),
+            (
+                b"SCHILY.acl.default",
+                b"system.posix_acl_default",
+                acl::List::Default,
+            ),
         ] {
             if xattrs.contains_key(name) {
                 continue;
             }
-            let list = self.last(key).map(acl::from_text).transpose()?;
-            if let Some(value) = list.flatten() {
+            let text = self.last(key);
+            let value = text.map(|text| acl::from_text(text, list)).transpose()?;
+            if let Some(value) = value.flatten() {
                 xattrs.insert(name, Cow::Owned(value));
             }
         }

@@ -362,3 +362,27 @@ fn compressed_archive_from_a_pipe_is_known_however_its_bytes_come() {
         assert_eq!(tree.totals().files, 2, "{program}");
     }
 }
+
+/// What a directory gives to new files is in no mode, however few entries it has.
+#[test]
+fn default_list_of_three_entries_is_kept_and_one_that_is_a_mode_is_none() {
+    need_root!();
+    let dir = scratch();
+    let from = dir.path().join("from");
+    fs::create_dir_all(from.join("d")).unwrap();
+    run(
+        "setfacl",
+        &["-d", "-m", "g::rwx,o::-", name(&from.join("d"))],
+    );
+    let given = "system.posix_acl_default".as_bytes();
+    let list = walk(&from)[Path::new("d")].xattrs[given].clone();
+    assert_eq!(list.len(), 4 + 3 * 8);
+    let archive = dir.path().join("a.tar");
+    let place = ["-C", name(&from), "-cf", name(&archive), "."];
+    run("tar", &[&["--format=posix", "--acls"], &place[..]].concat());
+    let to = dir.path().join("to");
+    to_folder(&mut from_archive(&archive).unwrap(), &to);
+    let found = walk(&to);
+    assert_eq!(found[Path::new("d")].xattrs.get(given), Some(&list));
+    assert!(found[Path::new("")].xattrs.is_empty());
+}
