@@ -69,7 +69,7 @@ pub fn read(root: &Path, filter: Filter) -> Result<Tree> {
 
 /// What tells that a file is still the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+pub(crate) struct Stamp {
     dev: u64,
     ino: u64,
     size: u64,
@@ -77,7 +77,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(metadata: &fs::Metadata) -> Stamp {
+    pub(crate) fn of(metadata: &fs::Metadata) -> Stamp {
         Stamp {
             dev: metadata.dev(),
             ino: metadata.ino(),

@@ -1,7 +1,7 @@
 //! Reads an archive as a tree.
 //!
-//! One pass: headers become entries; data stays where it is if the archive is a plain file, and is
-//! otherwise copied into a file without a name. What is held in memory at once is bounded whatever
+//! One pass: headers become entries; data stays where it is if the archive is a plain file, which must not change until
+//! all is read, and is otherwise copied into a file without a name. What is held in memory at once is bounded whatever
 //! the headers say: an extended header is read as far as it is there, and up to a limit.
 
 use super::codec::{Compression, MAGIC_BYTES, decoder, detect};
@@ -14,6 +14,7 @@ use crate::entry::{Entry, FileData, Kind};
 use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
 use crate::source::CHUNK_BYTES;
+use crate::source::folder::Stamp;
 use crate::tree::{Builder, Contents, Tree, Watch, clean_path, go_on, weight};
 use std::cell::Cell;
 use std::fs::File;
@@ -46,7 +47,8 @@ pub struct ReadOptions {
 /// ignored. Names of users and groups are ignored as well: only numbers count.
 ///
 /// # Errors
-/// [`Error::Archive`] for a damaged or truncated archive, and what cannot be unpacked; [`Error::Refused`] for entries; [`Error::Host`].
+/// [`Error::Archive`] for a damaged or truncated archive, and what cannot be unpacked; [`Error::Refused`] for entries;
+/// [`Error::Changed`] if it changes meanwhile, where its data are read again; [`Error::Host`].
 pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Result<Tree> {
     let name = archive.display().to_string();
     let told = |error: io::Error| Error::host(&name, error);
@@ -78,6 +80,7 @@ pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Resu
             Input::InPlace {
                 reader: BufReader::with_capacity(BUFFER_BYTES, file),
                 len: metadata.len(),
+                stamp: Stamp::of(&metadata),
             }
         }
         _ => {
@@ -144,6 +147,7 @@ enum Input {
     InPlace {
         reader: BufReader<File>,
         len: u64,
+        stamp: Stamp,
     },
     Stream {
         reader: Box<dyn Read>,
@@ -573,15 +577,18 @@ impl Reader {
     }
 
     fn finish(self) -> Result<Tree> {
-        let file = match self.input {
-            Input::InPlace { reader, .. } => reader.into_inner(),
-            Input::Stream { spool, .. } => spool,
+        let (file, stamp) = match self.input {
+            Input::InPlace { reader, stamp, .. } => (reader.into_inner(), Some(stamp)),
+            Input::Stream { spool, .. } => (spool, None),
         };
-        self.builder.finish(Box::new(ArchiveContents {
+        let contents = ArchiveContents {
             name: self.name,
             file,
+            stamp,
             buf: vec![0; CHUNK_BYTES],
-        }))
+        };
+        contents.check()?;
+        self.builder.finish(Box::new(contents))
     }
 }
 
@@ -612,7 +619,25 @@ struct Sparse {
 struct ArchiveContents {
     name: String,
     file: File,
+    /// Of the archive itself when it was opened.
+    stamp: Option<Stamp>,
     buf: Vec<u8>,
+}
+
+impl ArchiveContents {
+    /// That it is what it was.
+    fn check(&self) -> Result<()> {
+        let Some(stamp) = self.stamp else {
+            return Ok(());
+        };
+        let now = self.file.metadata();
+        match now.map_err(|error| Error::host(&self.name, error))? {
+            now if Stamp::of(&now) == stamp => Ok(()),
+            _ => Err(Error::Changed {
+                name: self.name.clone(),
+            }),
+        }
+    }
 }
 
 impl Contents for ArchiveContents {
@@ -635,6 +660,6 @@ impl Contents for ArchiveContents {
                 stored += part.len() as u64;
             }
         }
-        Ok(())
+        self.check()
     }
 }

@@ -1,8 +1,9 @@
 //! Archives that GNU tar made.
 
 use crate::support::*;
+use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::tar::{self, ReadOptions};
-use dioxide_pack::{Filter, Pattern, source};
+use dioxide_pack::{Error, Filter, Pattern, source};
 use dioxide_testkit::need_root;
 use std::fs;
 use std::io::Write;
@@ -211,6 +212,39 @@ fn gzip_archive_that_a_tape_filled_up_with_zeros_is_read_and_one_with_more_behin
     ] {
         fs::write(&archive, [&whole[..], rest].concat()).unwrap();
         assert!(from_archive(&archive).is_err(), "{:?}", &rest[..1]);
+    }
+}
+
+/// Its data are read where they are, long after its headers.
+#[test]
+fn plain_archive_that_changes_after_its_headers_were_read_is_an_error() {
+    let change: [fn(&Path); 2] = [
+        |path| {
+            let archive = fs::OpenOptions::new().write(true).open(path).unwrap();
+            archive.write_all_at(b"other", 512).unwrap();
+            // Whatever the clock's grain is.
+            let later = std::time::SystemTime::now() + Duration::from_secs(1);
+            archive.set_modified(later).unwrap();
+        },
+        |path| {
+            let archive = fs::OpenOptions::new().append(true).open(path);
+            archive.unwrap().write_all(&[0; 512]).unwrap();
+        },
+    ];
+    for (number, change) in change.into_iter().enumerate() {
+        let dir = scratch();
+        let from = dir.path().join("from");
+        small_tree(&from);
+        let archive = dir.path().join("a.tar");
+        run("tar", &["-C", name(&from), "-cf", name(&archive), "d"]);
+        let mut tree = from_archive(&archive).unwrap();
+        change(&archive);
+        let mut sink = FolderSink::new(&dir.path().join("to"), FolderOptions::default()).unwrap();
+        let error = tree.write_to(&mut sink, &mut ()).unwrap_err();
+        assert!(
+            matches!(&error, Error::Changed { name } if name.ends_with("a.tar")),
+            "{number}: {error}"
+        );
     }
 }
 
