@@ -184,6 +184,35 @@ const GENERIC: &[(&str, &str)] = &[
     ("nosymfollow", ""),
 ];
 
+/// What a remount can change: flags of `mount(2)`.
+const REMOUNT: &[&str] = &[
+    "remount",
+    "bind",
+    "ro",
+    "rw",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "exec",
+    "noexec",
+    "atime",
+    "noatime",
+    "relatime",
+    "nosymfollow",
+];
+
+/// What the kernel shows of each mount of FUSE, and mount(8) hands on as it is.
+const SHOWN: &[&str] = &[
+    "user_id",
+    "group_id",
+    "rootmode",
+    "default_permissions",
+    "allow_other",
+    "max_read",
+    "blksize",
+];
+
 /// What begins with `x-` is for whoever reads fstab.
 fn is_for_mount(name: &str) -> bool {
     FOR_MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
@@ -222,6 +251,20 @@ impl Options {
             }
         }
         Ok((options, warnings))
+    }
+
+    /// Words as after `-o remount`: those that `mount(2)` can change, and a line for each that stays as it was.
+    pub fn remount(words: &str) -> (Vec<&str>, Vec<String>) {
+        let words = words.split(',').map(str::trim);
+        let (flags, rest): (Vec<_>, Vec<_>) = words
+            .filter(|word| !word.is_empty())
+            .partition(|word| REMOUNT.contains(word));
+        let stays = rest.into_iter().filter(|word| {
+            let name = word.split('=').next().unwrap_or_default();
+            !is_for_mount(name) && !SHOWN.contains(&name)
+        });
+        let warnings = stays.map(|word| format!("option {word} is not changed by a remount"));
+        (flags, warnings.collect())
     }
 
     /// Whether it is known.
@@ -464,6 +507,18 @@ mod tests {
         let of_mount = "ro,x-systemd.automount,X-mount.mkdir,comment=mine,uhelper=udisks2";
         let (_, warnings) = Options::parse(&format!("{words},{of_mount}")).unwrap();
         let expected = passed_over.map(|word| format!("option {word} does nothing here"));
+        assert_eq!(warnings, expected);
+    }
+
+    #[test]
+    fn options_that_a_remount_does_not_change_warn() {
+        // As mount(8) has them from its table and the kernel.
+        let by_mount = "nofail,x-systemd.automount,user_id=0,group_id=0,allow_other";
+        let words = format!("remount,ro,commit=5,{by_mount},, sync,noatime,frobnicate");
+        let (flags, warnings) = Options::remount(&words);
+        assert_eq!(flags, ["remount", "ro", "noatime"]);
+        let expected = ["commit=5", "sync", "frobnicate"];
+        let expected = expected.map(|word| format!("option {word} is not changed by a remount"));
         assert_eq!(warnings, expected);
     }
 

@@ -23,9 +23,9 @@ use std::process::{Child, Command, Stdio};
 
 /// Mounts.
 pub fn run(args: &MountArgs) -> Result<Status, Failure> {
-    let remount = args.options.iter().flat_map(|words| words.split(','));
-    if remount.clone().any(|word| word == "remount") {
-        return change(args, remount.collect());
+    let words = args.options.join(",");
+    if words.split(',').any(|word| word == "remount") {
+        return change(args, &words);
     }
     if args.fake {
         tell(args, &options(args)?.1);
@@ -39,28 +39,13 @@ pub fn run(args: &MountArgs) -> Result<Status, Failure> {
 
 /// `mount -o remount`: what mount(8) would do itself for a file system that has no helper. Only flags of the mount can be
 /// changed; the server goes on. What becomes read-only is made durable.
-fn change(args: &MountArgs, mut words: Vec<&str>) -> Result<Status, Failure> {
-    const FLAGS: &[&str] = &[
-        "remount",
-        "bind",
-        "ro",
-        "rw",
-        "suid",
-        "nosuid",
-        "dev",
-        "nodev",
-        "exec",
-        "noexec",
-        "atime",
-        "noatime",
-        "relatime",
-        "nosymfollow",
-    ];
-    words.retain(|word| FLAGS.contains(word));
+fn change(args: &MountArgs, words: &str) -> Result<Status, Failure> {
+    let (flags, warnings) = Options::remount(words);
+    tell(args, &warnings);
     let mut mount = Command::new("mount");
-    mount.args(["-i", "-o", &words.join(",")]).arg(&args.dir);
+    mount.args(["-i", "-o", &flags.join(",")]).arg(&args.dir);
     match mount.status() {
-        Ok(status) if status.success() && words.contains(&"ro") => {
+        Ok(status) if status.success() && flags.contains(&"ro") => {
             // The kernel has given its pages away. A directory's fsync makes all durable that the server has.
             let dir = std::fs::File::open(&args.dir);
             let synced = dir.and_then(|dir| dir.sync_all());
