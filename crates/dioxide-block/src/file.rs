@@ -22,6 +22,7 @@
 //! Rejected: choosing a mapping by itself for images in memory. It is the fastest, but a program
 //! that never asked for it should not get a process-wide `SIGBUS` handler: it says [`FileOptions::may_map`] if it may.
 
+mod close;
 mod guard;
 mod io;
 mod lane;
@@ -32,6 +33,7 @@ mod sink;
 mod sparse;
 mod uring;
 
+pub use close::close;
 pub use guard::{Replacing, in_use_by};
 pub use lane::{Lane, QueueLane};
 pub use sink::NullSink;

@@ -5,7 +5,8 @@
 
 use crate::failure::Failure;
 use crate::render::printable;
-use dioxide::block::{self, file::Replacing};
+use dioxide::block;
+use dioxide::block::file::{Replacing, close};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -17,8 +18,9 @@ pub struct Out {
     terminal: bool,
 }
 
-/// That of standard output itself, and no copy: a mount closes what else is open.
-struct Descriptor;
+/// That of standard output itself, and no copy: a mount closes what else is open, and whoever closes a copy is told what
+/// [`Out::finish`] is to learn.
+pub struct Descriptor;
 
 impl Write for Descriptor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -67,9 +69,11 @@ impl Out {
         OutFile::create(path)?.write(text)
     }
 
-    /// Hands over what is still buffered.
+    /// Hands over what is still buffered, and learns what closing would: it is not told when the process ends.
     pub fn finish(&mut self) -> Result<(), Failure> {
-        Ok(self.file.flush()?)
+        self.file.flush()?;
+        let same = rustix::io::dup(io::stdout()).map_err(io::Error::from)?;
+        Ok(close(same)?)
     }
 }
 
@@ -103,7 +107,8 @@ impl OutFile {
             }
             self.file.write_all(bytes.as_ref())
         });
-        written.map_err(|error| Failure::host(path.display(), &error))
+        let closed = written.and_then(|()| close(self.file));
+        closed.map_err(|error| Failure::host(path.display(), &error))
     }
 }
 

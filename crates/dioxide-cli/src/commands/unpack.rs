@@ -5,15 +5,12 @@ use crate::args::UnpackArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Images;
 use crate::interrupt;
-use crate::output::Out;
+use crate::output::{Descriptor, Out};
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::tar::Compression;
 use dioxide_pack::tar::write::TarSink;
 use dioxide_pack::{Error, Sink, Totals, Warning, source};
 use serde::Serialize;
-use std::fs::File;
-use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 /// What was unpacked.
@@ -54,8 +51,7 @@ pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
             Box::new(FolderSink::new(&args.target, options).map_err(failure)?)
         }
         Some(how) if to_stdout => {
-            let stdout = io::stdout().as_fd().try_clone_to_owned()?;
-            Box::new(TarSink::new("standard output", File::from(stdout), how).map_err(failure)?)
+            Box::new(TarSink::new("standard output", Descriptor, how).map_err(failure)?)
         }
         Some(how) => Box::new(TarSink::create(&args.target, how).map_err(failure)?),
     };

@@ -6,7 +6,7 @@
 use super::{Content, Location};
 use crate::failure::Failure;
 use crate::session::Target;
-use dioxide::block::file::Replacing;
+use dioxide::block::file::{Replacing, close};
 use dioxide::{Error, FileType, NewFile, RenameMode, Special};
 use rustix::fs::{CWD, Mode, makedev, mknodat};
 use std::ffi::OsStr;
@@ -146,8 +146,12 @@ impl Pending {
                     Ok(())
                 });
                 let pending = pending.map_err(|error| Failure::host(place.display(), &error))?;
-                let file = made.expect("it was made");
-                fill(&Content::Host(file, place.clone()))?;
+                let content = Content::Host(made.expect("it was made"), place.clone());
+                fill(&content)?;
+                let Content::Host(file, _) = content else {
+                    unreachable!("it was made on the host");
+                };
+                close(file).map_err(|error| Failure::host(place.display(), &error))?;
                 Ok(pending)
             }
         }

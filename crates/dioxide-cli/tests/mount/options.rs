@@ -1,7 +1,8 @@
 //! What each option of the mount does, as programs see it.
 
 use crate::bed::{
-    Bed, Point, RINGS, Rings, SOON, dioxide, is_mounted, limited, run, text, transports, umount,
+    Bed, NO_RINGS, Point, RINGS, Rings, SOON, dioxide, is_mounted, limited, run, text, transports,
+    umount,
 };
 use crate::need_fuse;
 use dioxide_testkit::{Dir, Image, LoopDevice, Mount, debugfs, e2fsck_clean, pattern};
@@ -555,6 +556,59 @@ fn want_of_room_is_told_once_to_a_sync_of_the_root_and_by_the_end() {
         e2fsck_clean(bed.ended(false).path());
         drop((keep, file));
     }
+}
+
+/// The page cache takes all of it, and whoever closes the file is told.
+#[test]
+fn command_that_learns_only_at_the_end_that_there_is_no_room_fails_and_keeps_what_was_there() {
+    need_fuse!();
+    let tree = tempfile::tempdir().unwrap();
+    fs::write(tree.path().join("large"), pattern(1, 0, M as usize)).unwrap();
+    let from = Image::builder().source(tree.path()).build();
+    let from = from.path().display();
+    let (large, root) = (format!("{from}:/large"), format!("{from}:/"));
+    let image = Image::builder().size(64 * M).args(&["-m", "0"]).build();
+    let bed = Bed::with(image, NO_RINGS);
+    let at = |name: &str| bed.at(name).display().to_string();
+    let [file, archive, folder, cat] = ["file", "a.tar", "folder", "cat"].map(at);
+    for path in [&file, &archive] {
+        fs::write(path, "old").unwrap();
+    }
+    let keep = File::create(bed.at("keep")).unwrap();
+    let mode = rustix::fs::FallocateFlags::empty();
+    let most = free_bytes(bed.root()) - (256 << 10);
+    rustix::fs::fallocate(&keep, mode, 0, most).unwrap();
+    for words in [
+        &["cp", &large, &file][..],
+        &["unpack", &root, &archive],
+        &["unpack", "--exclude", "/lost+found", &root, &folder],
+        &["cat", &large],
+        &["unpack", "--exclude", "/lost+found", &root, "-"],
+    ] {
+        let mut command = dioxide();
+        command.args(words).stderr(Stdio::piped());
+        let is_to_stdout = words[0] == "cat" || words.last() == Some(&"-");
+        if is_to_stdout {
+            command.stdout(File::create(&cat).unwrap());
+        }
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        let said = text(output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        assert!(said.contains("No space left"), "{words:?}: {said}");
+        let _ = fs::remove_file(&cat);
+        let _ = fs::remove_dir_all(&folder);
+    }
+    for path in [&file, &archive] {
+        assert_eq!(fs::read(path).unwrap(), b"old", "{path}");
+    }
+    let mut names: Vec<_> = fs::read_dir(bed.root())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a.tar", "file", "keep", "lost+found"]);
+    drop(keep);
+    bed.finish();
 }
 
 /// The page cache takes what finds no room; once some of it was to be written, whoever goes on is told.

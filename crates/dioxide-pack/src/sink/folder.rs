@@ -12,7 +12,7 @@ use crate::entry::{Entry, Kind, XATTR_VALUE_MAX, split};
 use crate::error::{Error, Result, shown};
 use crate::sink::Sink;
 use crate::tree::Warning;
-use dioxide::block::file::Replacing;
+use dioxide::block::file::{Replacing, close};
 use dioxide::{Timestamp, Xattr};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
@@ -104,8 +104,12 @@ impl FolderSink {
         })
     }
 
+    fn named(&self, entry: &Entry) -> String {
+        format!("{}/{}", self.name, shown(&entry.path))
+    }
+
     fn failed(&self, entry: &Entry) -> impl Fn(Errno) -> Error + use<> {
-        let name = format!("{}/{}", self.name, shown(&entry.path));
+        let name = self.named(entry);
         move |error| Error::host(&name, error)
     }
 
@@ -117,9 +121,8 @@ impl FolderSink {
     fn check_replaced(&self, entry: &Entry) -> Result<()> {
         let here = format!("/proc/self/fd/{}", self.here().as_raw_fd());
         let path = Path::new(&here).join(OsStr::from_bytes(entry.name()));
-        let name = || format!("{}/{}", self.name, shown(&entry.path));
         let replacing = Replacing::begin(&path);
-        replacing.map_err(|error| Error::kept(name(), error))?;
+        replacing.map_err(|error| Error::kept(self.named(entry), error))?;
         Ok(())
     }
 
@@ -330,7 +333,8 @@ impl Sink for FolderSink {
             self.complete.push(entry.clone());
             return Ok(());
         }
-        self.attributes(entry, &fd)
+        self.attributes(entry, &fd)?;
+        close(fd).map_err(|error| Error::host(self.named(entry), error))
     }
 
     fn finish(&mut self) -> Result<()> {

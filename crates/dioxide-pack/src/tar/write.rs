@@ -12,7 +12,7 @@ use crate::sink::Sink;
 use crate::tree::Warning;
 use crate::unfinished;
 use dioxide::Timestamp;
-use dioxide::block::file::Replacing;
+use dioxide::block::file::{Replacing, close};
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -35,8 +35,8 @@ pub struct TarSink {
     left_out: HashSet<Vec<u8>>,
     /// What is stored of the file that is being written: in blocks, which segments need not be.
     pieces: Vec<Range<u64>>,
-    /// The file under the name that it has until it is complete, and its own.
-    unfinished: Option<(TempPath, Replacing)>,
+    /// The file, the name that it has until it is complete, and its own.
+    unfinished: Option<(File, TempPath, Replacing)>,
     /// Which piece comes next, and how far it is written.
     piece: usize,
     at: u64,
@@ -88,8 +88,9 @@ impl TarSink {
         }
         let target = Replacing::begin(path).map_err(|error| Error::kept(&name, error))?;
         let (file, unfinished) = unfinished::unfinished(path).map_err(told)?;
+        let same = file.try_clone().map_err(told)?;
         let mut sink = TarSink::new(name, file, compression)?;
-        sink.unfinished = Some((unfinished, target));
+        sink.unfinished = Some((same, unfinished, target));
         Ok(sink)
     }
 
@@ -415,15 +416,16 @@ impl Sink for TarSink {
         let end = (self.pos + 2 * BLOCK as u64).next_multiple_of(RECORD_BYTES);
         self.zeros(end - self.pos)?;
         self.out.finish().map_err(|error| self.failed(error))?;
-        match self.unfinished.take() {
-            Some((file, mut target)) => {
-                let checked = target.check();
-                checked.map_err(|error| Error::kept(&self.name, error))?;
-                let persisted = unfinished::persist(file, target.path());
-                persisted.map_err(|error| self.failed(error))
-            }
-            None => Ok(()),
-        }
+        let Some((file, unfinished, mut target)) = self.unfinished.take() else {
+            return Ok(());
+        };
+        // What it replaces may be the only other one.
+        let durable = file.sync_all().and_then(|()| close(file));
+        durable.map_err(|error| self.failed(error))?;
+        let checked = target.check();
+        checked.map_err(|error| Error::kept(&self.name, error))?;
+        let persisted = unfinished::persist(unfinished, target.path());
+        persisted.map_err(|error| self.failed(error))
     }
 
     fn warnings(&self) -> &[Warning] {
