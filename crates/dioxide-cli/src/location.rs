@@ -317,22 +317,34 @@ impl Location {
         }
     }
 
-    /// Makes all durable that the file system of this file was given.
+    /// Makes all durable that the file system was given in which this file has its name, and that name.
     pub fn sync(&self) -> Result<(), Failure> {
         match self {
             Location::Image(target) => {
                 let done = target.fs.sync();
                 done.map_err(|error| target.failure(&error))
             }
-            Location::Host(path) => {
-                // A directory may be where another file system is mounted.
-                let directory = match path.is_dir() {
-                    true => path.clone(),
-                    false => OsStr::from_bytes(self.parent().shown()).into(),
-                };
-                let synced = fs::File::open(directory).and_then(|fd| Ok(rustix::fs::syncfs(fd)?));
-                synced.map_err(|error| Failure::host(self, &error))
+            Location::Host(_) => {
+                let directory = self.parent();
+                let opened = fs::File::open(OsStr::from_bytes(directory.shown()));
+                let synced = opened.and_then(|fd| Ok(rustix::fs::syncfs(fd)?));
+                synced.map_err(|error| Failure::host(&directory, &error))?;
+                directory.sync_names()
             }
+        }
+    }
+
+    /// Makes the names in a directory of the host durable: a server of FUSE is told of no syncfs. In an image [`Location::sync`]
+    /// does it.
+    pub fn sync_names(&self) -> Result<(), Failure> {
+        let Location::Host(path) = self else {
+            return Ok(());
+        };
+        match fs::File::open(path).map(rustix::fs::fsync) {
+            // Some file systems have nothing to do for a directory.
+            Ok(Ok(()) | Err(Errno::INVAL)) => Ok(()),
+            Ok(Err(errno)) => Err(Failure::host(self, &errno.into())),
+            Err(error) => Err(Failure::host(self, &error)),
         }
     }
 

@@ -60,6 +60,8 @@ pub(super) struct Options {
     /// Hard links and all extended attributes too.
     pub archive: bool,
     pub no_clobber: bool,
+    /// The sources are removed then: copies on the host are durable, and no attribute may be missing.
+    pub moving: bool,
     pub new_files: NewFiles,
 }
 
@@ -70,6 +72,7 @@ impl Options {
             preserve: args.preserve || args.archive,
             archive: args.archive,
             no_clobber: args.no_clobber,
+            moving: false,
             new_files: args.new_files,
         }
     }
@@ -85,8 +88,8 @@ pub(super) struct Copier {
     links: HashMap<Identity, (Location, Identity, Status)>,
     /// The other way: of which file a copy is the one in `links`, so that it can be forgotten when another takes its place.
     linked: HashMap<Identity, Identity>,
-    /// If it is asked for: how the files were that were copied.
-    pub stamps: Option<HashMap<Identity, Stamp>>,
+    /// How the files were that were copied, if they are moved.
+    pub stamps: HashMap<Identity, Stamp>,
     /// For each directory that is entered: whether it was made.
     made: Vec<bool>,
     /// Directories that copies go into, which are not copied themselves.
@@ -112,7 +115,7 @@ impl Copier {
             attributes: Attributes::new(&options),
             links: HashMap::new(),
             linked: HashMap::new(),
-            stamps: None,
+            stamps: HashMap::new(),
             made: Vec::new(),
             receiving: HashSet::new(),
             given: Given::default(),
@@ -216,6 +219,10 @@ impl Copier {
 
     fn leave(&mut self, visit: &Visited<'_>, place: &Location) -> Result<Next, Failure> {
         let made = self.made.pop().unwrap_or(false);
+        if made && self.options.moving {
+            // While it is open to this process.
+            place.sync_names()?;
+        }
         if made || self.options.preserve {
             // A symlink that led to the directory keeps what it has.
             let directory = match visit.depth {
@@ -288,9 +295,10 @@ impl Copier {
                 self.linked.insert(copy.identity, facts.identity);
             }
         }
-        if let Some(stamps) = &mut self.stamps {
+        if self.options.moving {
             // Other names get the copy of the first, which has what the file was then.
-            stamps.entry(facts.identity).or_insert(facts.stamp());
+            let stamp = self.stamps.entry(facts.identity);
+            stamp.or_insert(facts.stamp());
         }
         if visit.depth == 0 {
             self.given.add(place);

@@ -18,7 +18,6 @@ use crate::output::Out;
 use crate::session::{Session, told};
 use crate::walk::{First, Tree};
 use dioxide::{Error, RenameMode};
-use std::collections::HashMap;
 
 pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -40,18 +39,18 @@ pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status
             preserve: true,
             archive: true,
             no_clobber: false,
+            moving: true,
             new_files: NewFiles::default(),
         }),
         copied: Vec::new(),
         report: Report::new(telling, out),
     };
-    mover.copier.stamps = Some(HashMap::new());
     for source in &sources {
         interrupt::check()?;
         let place = destination.place(source.name());
         worst = worst.max(told(mover.move_one(source, &place))?);
     }
-    worst = worst.max(mover.remove_copied(&destination.location)?);
+    worst = worst.max(mover.remove_copied()?);
     mover.report.finish()?;
     Ok(worst)
 }
@@ -125,13 +124,13 @@ impl Mover<'_> {
         Ok(())
     }
 
-    fn remove_copied(&mut self, destination: &Location) -> Result<Status, Failure> {
+    fn remove_copied(&mut self) -> Result<Status, Failure> {
         let copied = std::mem::take(&mut self.copied);
         let mut worst = Status::Fine;
-        if copied.is_empty() {
-            return Ok(worst);
+        if let Some((_, place)) = copied.first() {
+            // All are in one directory.
+            place.sync()?;
         }
-        destination.sync()?;
         for (source, place) in copied {
             interrupt::check()?;
             let moved = self
@@ -148,9 +147,7 @@ impl Mover<'_> {
                 let mut quiet = Report::new(Telling::default(), self.report.out);
                 remove_tree(target, &mut quiet)?
             }
-            Location::Host(_) => {
-                removal::remove(source, self.copier.stamps.get_or_insert_default())?
-            }
+            Location::Host(_) => removal::remove(source, &self.copier.stamps)?,
         };
         match removed {
             Status::Fine => Ok(()),

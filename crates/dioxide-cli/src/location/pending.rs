@@ -122,10 +122,12 @@ impl Pending {
         }
     }
 
-    /// A regular file whose content `fill` writes. In an image it is made as `new` says; on the host for its user only.
+    /// A regular file whose content `fill` writes. In an image it is made as `new` says; on the host for its user only, and its
+    /// content is there to stay if it is to be `durable`.
     pub fn regular(
         place: &Location,
         new: &NewFile,
+        durable: bool,
         fill: &mut dyn FnMut(&Content) -> Result<(), Failure>,
     ) -> Result<Pending, Failure> {
         match place {
@@ -151,7 +153,10 @@ impl Pending {
                 let Content::Host(file, _) = content else {
                     unreachable!("it was made on the host");
                 };
-                close(file).map_err(|error| Failure::host(place.display(), &error))?;
+                // By the descriptor that wrote: others are not told what failed.
+                let synced = if durable { file.sync_all() } else { Ok(()) };
+                let closed = synced.and_then(|()| close(file));
+                closed.map_err(|error| Failure::host(place.display(), &error))?;
                 Ok(pending)
             }
         }

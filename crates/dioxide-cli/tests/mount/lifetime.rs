@@ -401,6 +401,30 @@ fn killed_server_loses_nothing_that_came_before_a_sync_of_the_root() {
     }
 }
 
+/// Nobody tells the server of the `syncfs` either by which `mv` makes sure of other file systems.
+#[test]
+fn what_mv_has_moved_to_a_mount_is_there_though_the_server_is_killed() {
+    need_fuse!();
+    let tree = tempfile::tempdir().unwrap();
+    fs::create_dir_all(tree.path().join("d/e")).unwrap();
+    fs::write(tree.path().join("d/e/f"), pattern(8, 0, 1 << 20)).unwrap();
+    std::os::unix::fs::symlink("e", tree.path().join("d/link")).unwrap();
+    fs::write(tree.path().join("g"), "g").unwrap();
+    for bed in each("commit=300") {
+        let from = Image::builder().source(tree.path()).build();
+        let at = |name: &str| format!("{}:/{name}", from.path().display());
+        run(dioxide().args(["mv", &at("d"), &at("g")]).arg(bed.root()));
+        let again = Bed::with(bed.kill(), "");
+        check_pattern(8, 0, &fs::read(again.at("d/e/f")).unwrap());
+        assert_eq!(fs::read_link(again.at("d/link")).unwrap(), Path::new("e"));
+        assert_eq!(fs::read(again.at("g")).unwrap(), b"g");
+        again.finish();
+        let left = dioxide().args(["ls", "-A", &at("")]).output().unwrap();
+        assert_eq!(text(left.stdout), "lost+found\n");
+        e2fsck_clean(from.path());
+    }
+}
+
 /// Writes every second page of so many to a new file, which stays open: the kernel writes each back by a request of its own.
 fn scattered(bed: &Bed, pages: u64) -> File {
     let file = File::create(bed.at("f")).unwrap();

@@ -16,7 +16,8 @@ impl Copier {
         new: &NewFile,
     ) -> Result<Pending, Failure> {
         let content = source.open(self.first())?;
-        Pending::regular(place, new, &mut |copy| self.fill(&content, copy))
+        let durable = self.options.moving;
+        Pending::regular(place, new, durable, &mut |copy| self.fill(&content, copy))
     }
 
     /// All that a pipe or a device of the host has to tell, once.
@@ -31,7 +32,7 @@ impl Copier {
             return Err(Failure::trouble(source, what));
         };
         let mut input = Input::of_file(path)?;
-        Pending::regular(place, new, &mut |copy| {
+        Pending::regular(place, new, self.options.moving, &mut |copy| {
             let mut offset = 0;
             loop {
                 match input.fill(&mut self.buf)? {
