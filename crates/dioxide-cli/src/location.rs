@@ -257,8 +257,9 @@ impl Location {
         }
     }
 
-    /// Permissions of anything but a symlink.
-    pub fn set_permissions(&self, permissions: u16) -> Result<(), Failure> {
+    /// Permissions of anything but a symlink. That a file system of the host has none, or not for this process, is an error only
+    /// where they are `needed`.
+    pub fn set_permissions(&self, permissions: u16, needed: bool) -> Result<(), Failure> {
         match self {
             Location::Image(_) => self.set(&dioxide::SetAttributes::new().mode(permissions)),
             Location::Host(path) => {
@@ -269,7 +270,14 @@ impl Location {
                     let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
                     rustix::fs::chmod(itself, mode)
                 });
-                done.map_err(|errno| Failure::host(self, &errno.into()))
+                match done {
+                    Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS)
+                        if !needed =>
+                    {
+                        Ok(())
+                    }
+                    done => done.map_err(|errno| Failure::host(self, &errno.into())),
+                }
             }
         }
     }

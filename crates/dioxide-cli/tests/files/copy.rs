@@ -1,10 +1,11 @@
 //! cp out of images.
 
 use super::Linux;
-use super::support::{Fixture, command, coreutils, dioxide};
+use super::support::{Fixture, Ran, command, coreutils, dioxide};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 /// All that tells a tree from another, a line for each file.
 fn tree(path: &str, form: &str) -> Vec<String> {
@@ -193,4 +194,43 @@ fn copy_that_finds_no_room_leaves_nothing_behind() {
         .map(|entry| entry.unwrap().file_name());
     assert_eq!(names.collect::<Vec<_>>(), ["lost+found"]);
     mount.unmount();
+}
+
+/// The command, for which some system calls fail.
+fn with_a_refusal(calls: &str, errno: &str, args: &[&str]) -> Ran {
+    let trace = format!("trace={calls}");
+    let inject = format!("inject={calls}:error={errno}");
+    let words = ["-f", "-qqq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
+    let mut strace = Command::new("strace");
+    strace
+        .args(words)
+        .arg(env!("CARGO_BIN_EXE_dioxide"))
+        .args(args);
+    let output = strace.env("LC_ALL", "C").output();
+    output.expect("strace is installed").into()
+}
+
+/// As on a file system that has no modes.
+#[test]
+fn copy_to_where_modes_are_refused_is_made_unless_they_are_to_be_kept() {
+    let disk = Fixture::new();
+    let place = disk.beside("copy");
+    let (hello, name) = (disk.at("/hello"), place.display().to_string());
+    let refused = |errno, args: &[&str]| with_a_refusal("chmod,fchmod,fchmodat", errno, args);
+    for errno in ["EPERM", "EACCES", "EOPNOTSUPP", "ENOSYS"] {
+        // New, and in the place of another.
+        for _ in 0..2 {
+            let ran = refused(errno, &["cp", &hello, &name]);
+            assert_eq!((ran.status, &*ran.stderr), (Some(0), ""), "{errno}");
+            assert_eq!(fs::read(&place).unwrap(), b"hello, world\n", "{errno}");
+        }
+        fs::write(&place, "old").unwrap();
+        let ran = refused(errno, &["cp", "-p", &hello, &name]);
+        assert_eq!(ran.status, Some(2), "{errno}: {}", ran.stderr);
+        assert_eq!(fs::read(&place).unwrap(), b"old", "{errno}");
+        fs::remove_file(&place).unwrap();
+    }
+    let ran = refused("EIO", &["cp", &hello, &name]);
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    assert!(!place.exists());
 }

@@ -65,7 +65,7 @@ impl Attributes {
             // In an image it was made so.
             _ if is_link || matches!(copy, Location::Image(_)) => Ok(Status::Fine),
             _ => {
-                copy.set_permissions(facts.plain_permissions() & !self.umask)?;
+                copy.set_permissions(facts.plain_permissions() & !self.umask, false)?;
                 Ok(Status::Fine)
             }
         }
@@ -86,11 +86,12 @@ impl Attributes {
         if facts.file_type == FileType::Symlink {
             return Ok(status);
         }
-        copy.set_permissions(match owned {
+        let permissions = match owned {
             true => facts.permissions,
             // Rights of another user are not lent to this one.
             false => facts.permissions & 0o1777,
-        })?;
+        };
+        copy.set_permissions(permissions, self.preserve)?;
         Ok(status)
     }
 
