@@ -61,7 +61,8 @@ pub struct CpArgs {
 #[command(after_help = "\
 Each operand is IMG:/PATH or a path on the host, in any mixture but from host to host. Inside one image files are renamed. Between
 images, and between an image and the host, they are copied as by cp -a, and removed once the copy is durable; if anything of a
-tree could not be copied, an attribute too, nothing of it is removed.
+tree could not be copied, an attribute too, nothing of it is removed. Owners are no such thing: who may give files to nobody else
+gets the copies, as with mv of GNU.
 
 Examples:
   dioxide mv disk.img:/etc/fstab disk.img:/etc/fstab.old

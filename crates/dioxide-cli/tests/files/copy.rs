@@ -2,6 +2,7 @@
 
 use super::Linux;
 use super::support::{Fixture, Ran, command, coreutils, dioxide};
+use dioxide_testkit::e2fsck_clean;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
@@ -233,4 +234,45 @@ fn copy_to_where_modes_are_refused_is_made_unless_they_are_to_be_kept() {
     let ran = refused("EIO", &["cp", &hello, &name]);
     assert_eq!(ran.status, Some(2), "{}", ran.stderr);
     assert!(!place.exists());
+}
+
+#[test]
+fn mv_keeps_each_file_whose_attributes_are_refused_where_it_goes() {
+    let disk = Fixture::new();
+    let out = disk.beside("out");
+    let [hello, empty, one] = ["/hello", "/empty", "/list/one"].map(|path| disk.at(path));
+    for path in [&hello, &empty] {
+        dioxide(["xattr", "set", "user.kept", "x", path]).text();
+    }
+    let name = out.display().to_string();
+    for errno in ["EPERM", "EACCES", "EOPNOTSUPP"] {
+        fs::create_dir(&out).unwrap();
+        let refused = |words: &[&str]| {
+            let words = [words, &[&hello, &empty, &one, &name]].concat();
+            with_a_refusal("lsetxattr", errno, &words)
+        };
+        // A copy does without, and says so once.
+        let ran = refused(&["cp", "-a"]);
+        assert_eq!(ran.status, Some(0), "{errno}: {}", ran.stderr);
+        let told = ran.stderr.matches("user.kept is not kept").count();
+        assert_eq!(told, 1, "{errno}: {}", ran.stderr);
+        let ran = refused(&["mv"]);
+        assert_eq!(ran.status, Some(2), "{errno}: {}", ran.stderr);
+        for path in [&hello, &empty] {
+            let lost = format!("dioxide: mv: {path}: attribute user.kept is not kept: ");
+            assert!(ran.stderr.contains(&lost), "{errno}: {}", ran.stderr);
+            let stays = format!("dioxide: mv: {path}: is not removed, since ");
+            assert!(ran.stderr.contains(&stays), "{errno}: {}", ran.stderr);
+            assert_eq!(
+                dioxide(["xattr", "get", "user.kept", path]).text(),
+                "x",
+                "{errno}"
+            );
+        }
+        // What has no attributes was moved.
+        assert_eq!(dioxide(["stat", &one]).status, Some(1));
+        dioxide(["cp", &format!("{name}/one"), &one]).text();
+        fs::remove_dir_all(&out).unwrap();
+    }
+    e2fsck_clean(disk.image());
 }

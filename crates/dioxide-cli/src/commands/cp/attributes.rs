@@ -12,6 +12,7 @@ use std::collections::HashSet;
 pub(super) struct Attributes {
     preserve: bool,
     all_xattrs: bool,
+    moving: bool,
     /// Who owns copies, whoever owns the sources.
     owner: Option<Owner>,
     umask: u16,
@@ -34,6 +35,7 @@ impl Attributes {
         Attributes {
             preserve: options.preserve,
             all_xattrs: options.archive,
+            moving: options.moving,
             owner: options.new_files.owner(),
             umask: umask(),
             refused: HashSet::new(),
@@ -96,7 +98,7 @@ impl Attributes {
     }
 
     /// Attributes that need more rights than there are, or another file system, are left out: that is told once of each name.
-    /// What else goes wrong is told of each file, and is trouble.
+    /// What else goes wrong is told of each file, and is trouble; if the source is to be removed, that too.
     fn set_xattrs(
         &mut self,
         model: &Location,
@@ -118,7 +120,7 @@ impl Attributes {
             };
             let name = String::from_utf8_lossy(&xattr.name);
             let what = format!("attribute {} is not kept: {why}", printable(&name));
-            if !is_refusal {
+            if !is_refusal || self.moving {
                 worst = worst.max(Failure::trouble(model, what).tell());
             } else if self.refused.insert(xattr.name.clone()) {
                 complain(format_args!("{model}: warning: {what}"));
