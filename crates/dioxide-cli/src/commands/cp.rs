@@ -2,12 +2,13 @@
 //!
 //! Invariants: a file appears under its name when it is complete, and until then what has the name stays; nothing below a
 //! destination is written through a symlink, so that no tree, however it was made, leads out of the place where its copy goes;
-//! devices and pipes are only replaced by their like.
+//! devices and pipes are only replaced by their like; what a run made it does not replace, though a file system may take two names
+//! for one (`A` and `a`).
 
 mod attributes;
 mod content;
 
-use super::destination::{Given, Operands};
+use super::destination::{Given, Operands, made_just_now};
 use super::report::{Done, Named, Report, Telling};
 use crate::args::{CpArgs, NewFiles};
 use crate::failure::{Failure, Status, complain};
@@ -96,6 +97,9 @@ pub(super) struct Copier {
     receiving: HashSet<Identity>,
     /// Names of the destination that this run has given to operands.
     pub given: Given,
+    /// What it has made there, and below the operand that is being copied.
+    placed: HashSet<Identity>,
+    below: HashSet<Identity>,
     /// The file on the host that holds the image where the copy goes.
     image: Option<Identity>,
     /// Of what was told and did not end the copy of a file.
@@ -119,6 +123,8 @@ impl Copier {
             made: Vec::new(),
             receiving: HashSet::new(),
             given: Given::default(),
+            placed: HashSet::new(),
+            below: HashSet::new(),
             image: None,
             worst: Status::Fine,
             options,
@@ -142,6 +148,7 @@ impl Copier {
         let first = self.first();
         self.image = place.image_file();
         self.made.clear();
+        self.below = HashSet::new();
         let prefix = root.shown().len();
         walk(root, first, &mut |visit: &Visited<'_>| {
             let below = &visit.target.shown()[prefix..];
@@ -197,7 +204,12 @@ impl Copier {
             Some(found) if found.identity == source.identity => {
                 return Err(same_file(visit.target, place));
             }
-            Some(found) if found.is_directory() => false,
+            Some(found) if found.is_directory() => {
+                if visit.depth > 0 {
+                    self.check_kept(place, found.identity, visit.depth)?;
+                }
+                false
+            }
             Some(_) => {
                 let what = "is no directory, and not replaced by one";
                 return Err(Failure::trouble(place, what));
@@ -211,7 +223,10 @@ impl Copier {
             Some(found) => Some(found),
             None => place.find(First::Itself)?,
         };
-        self.receiving.extend(received.map(|found| found.identity));
+        if let Some(received) = received {
+            self.receiving.insert(received.identity);
+            self.keep(received.identity, visit.depth);
+        }
         tell(visit.target, place, report)?;
         self.made.push(made);
         Ok(Next::Enter)
@@ -254,9 +269,7 @@ impl Copier {
             if self.options.no_clobber {
                 return Ok(Next::Pass);
             }
-            if visit.depth == 0 {
-                self.given.check(place)?;
-            }
+            self.check_kept(place, found.identity, visit.depth)?;
         } else if place.says_directory() {
             return Err(Failure::trouble(place, "Not a directory"));
         }
@@ -282,14 +295,13 @@ impl Copier {
             let made = pending.location();
             let kept = self.attributes.set(source, facts, model, &made)?;
             self.worst = self.worst.max(kept);
-            let copy = if several {
-                made.find(First::Itself)?
-            } else {
-                None
-            };
+            let copy = made.find(First::Itself)?;
             pending.place(place)?;
             self.forget(old);
-            if let Some(copy) = copy {
+            if let Some(copy) = &copy {
+                self.keep(copy.identity, visit.depth);
+            }
+            if let Some(copy) = copy.filter(|_| several) {
                 let first = (place.clone(), copy.identity, kept);
                 self.links.insert(facts.identity, first);
                 self.linked.insert(copy.identity, facts.identity);
@@ -305,6 +317,33 @@ impl Copier {
         }
         tell(source, place, report)?;
         Ok(Next::Pass)
+    }
+
+    /// This run made it.
+    fn keep(&mut self, made: Identity, depth: usize) {
+        match depth {
+            0 => self.placed.insert(made),
+            _ => self.below.insert(made),
+        };
+    }
+
+    /// Whether what is there may be replaced, as far as this run made it.
+    pub fn check_kept(
+        &self,
+        place: &Location,
+        found: Identity,
+        depth: usize,
+    ) -> Result<(), Failure> {
+        let kept = match depth {
+            0 => self.placed.contains(&found),
+            // In a directory that was made for the copy nothing else can rightly be.
+            _ => self.made.last() == Some(&true) || self.below.contains(&found),
+        };
+        match (kept, depth) {
+            (true, _) => Err(made_just_now(place)),
+            (false, 0) => self.given.check(place),
+            (false, _) => Ok(()),
+        }
     }
 
     /// What was replaced is no copy any more that other names could be given to.

@@ -38,10 +38,7 @@ impl Given {
     /// Whether a file that is there may be replaced, as far as this run made it.
     pub fn check(&self, place: &Location) -> Result<(), Failure> {
         match self.0.contains(place.shown()) {
-            true => {
-                let what = "was made just now, and is not replaced";
-                Err(Failure::trouble(place, what))
-            }
+            true => Err(made_just_now(place)),
             false => Ok(()),
         }
     }
@@ -49,6 +46,10 @@ impl Given {
     pub fn add(&mut self, place: &Location) {
         self.0.insert(place.shown().to_vec());
     }
+}
+
+pub fn made_just_now(place: &Location) -> Failure {
+    Failure::trouble(place, "was made just now, and is not replaced")
 }
 
 impl<'a> Operands<'a> {

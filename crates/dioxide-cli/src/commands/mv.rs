@@ -82,7 +82,7 @@ impl Mover<'_> {
             if ends.contains(&found.identity) {
                 return Err(same_file(source, place));
             }
-            self.copier.given.check(place)?;
+            self.copier.check_kept(place, found.identity, 0)?;
         } else if place.says_directory() && !facts.is_directory() {
             return Err(Failure::trouble(place, "Not a directory"));
         }

@@ -2,11 +2,12 @@
 
 use super::Linux;
 use super::support::{Fixture, Ran, command, coreutils, dioxide};
-use dioxide_testkit::e2fsck_clean;
+use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// All that tells a tree from another, a line for each file.
 fn tree(path: &str, form: &str) -> Vec<String> {
@@ -274,5 +275,138 @@ fn mv_keeps_each_file_whose_attributes_are_refused_where_it_goes() {
         dioxide(["cp", &format!("{name}/one"), &one]).text();
         fs::remove_dir_all(&out).unwrap();
     }
+    e2fsck_clean(disk.image());
+}
+
+/// Names of so many bytes that what is told of them is more than pipes and buffers hold.
+const MANY: usize = 400;
+
+/// An image with a directory of many files, and of two behind them; the directory.
+fn many_and_two(disk: &Fixture) -> String {
+    let tree = disk.beside("many");
+    fs::create_dir_all(tree.join("y")).unwrap();
+    for number in 0..MANY {
+        fs::write(tree.join(format!("{number:0250}")), "many").unwrap();
+    }
+    fs::write(tree.join("y/z"), "below").unwrap();
+    fs::write(tree.join("z"), "another").unwrap();
+    let many = disk.at("/many");
+    dioxide(["cp", "-r", &tree.display().to_string(), &many]).text();
+    many
+}
+
+/// Runs a command until it stands still, since nobody reads on in what it tells, and lets it come to its end after `act`.
+fn with_a_stop(args: &[&str], act: impl FnOnce()) -> Ran {
+    let mut child = command()
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let told = child.stdout.as_mut().unwrap();
+    told.read_exact(&mut [0]).unwrap();
+    act();
+    child.wait_with_output().unwrap().into()
+}
+
+/// What a file system that takes two names for one (`A` and `a`) shows when the second is looked for: the first, or what is in a
+/// directory that was just made.
+#[test]
+fn copy_does_not_replace_what_it_has_just_made() {
+    let disk = Fixture::new();
+    let many = many_and_two(&disk);
+    let first = format!("{:0250}", 0);
+    let what = "was made just now, and is not replaced";
+    let new = |name: &str| {
+        let out = disk.beside(name);
+        fs::create_dir(&out).unwrap();
+        let path = out.display().to_string();
+        (out, path)
+    };
+    let check = |ran: Ran, paths: &[PathBuf]| {
+        assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+        let told = paths
+            .iter()
+            .map(|path| format!("dioxide: cp: {}: {what}\n", path.display()));
+        assert_eq!(ran.stderr, told.collect::<String>());
+    };
+    let another_name = |out: &Path| fs::hard_link(out.join(&first), out.join("z")).unwrap();
+
+    // As operands.
+    let (out, name) = new("operands");
+    let pattern = format!("{many}/*");
+    let ran = with_a_stop(&["cp", "-rv", &pattern, &name], || another_name(&out));
+    check(ran, &[out.join("z")]);
+    assert_eq!(fs::read(out.join("z")).unwrap(), b"many");
+
+    // In a directory that was there, where what the run did not make is replaced as ever.
+    let (out, name) = new("there");
+    fs::create_dir(out.join("y")).unwrap();
+    fs::write(out.join("y/z"), "old").unwrap();
+    let all = format!("{many}/.");
+    let ran = with_a_stop(&["cp", "-rv", &all, &name], || another_name(&out));
+    check(ran, &[out.join("z")]);
+    assert_eq!(fs::read(out.join("y/z")).unwrap(), b"below");
+    // Another run makes them anew.
+    dioxide(["cp", "-r", &all, &name]).text();
+    assert_eq!(fs::read(out.join("z")).unwrap(), b"another");
+
+    // In one that was just made.
+    let (out, name) = new("made");
+    let made = out.join("many");
+    let ran = with_a_stop(&["cp", "-rv", &many, &name], || {
+        fs::create_dir(made.join("y")).unwrap();
+        fs::write(made.join("z"), "somebody's").unwrap();
+    });
+    check(ran, &[made.join("y"), made.join("z")]);
+    assert_eq!(fs::read(made.join("z")).unwrap(), b"somebody's");
+    assert_eq!(fs::read_dir(made.join("y")).unwrap().count(), 0);
+    e2fsck_clean(disk.image());
+}
+
+#[test]
+fn mv_to_where_case_does_not_count_loses_no_file() {
+    need_root!();
+    let folds = Image::builder().features("casefold").build();
+    let mount = match Mount::try_ext4(folds.path(), "") {
+        Ok(mount) => mount,
+        Err(said) => {
+            eprintln!("skipped: this kernel's ext4 knows no casefold: {said}");
+            return;
+        }
+    };
+    let out = mount.path().join("out");
+    fs::create_dir(&out).unwrap();
+    coreutils("chattr", &["+F", out.to_str().unwrap()]);
+    let disk = Fixture::new();
+    let tree = disk.beside("both");
+    for directory in ["dir/D", "dir/d"] {
+        fs::create_dir_all(tree.join(directory)).unwrap();
+    }
+    for path in ["A", "a", "dir/B", "dir/b", "dir/D/c", "dir/d/C"] {
+        fs::write(tree.join(path), path).unwrap();
+    }
+    let both = disk.at("/both");
+    dioxide(["cp", "-r", tree.to_str().unwrap(), &both]).text();
+    let operands = ["A", "a", "dir"].map(|name| format!("{both}/{name}"));
+    let mut words = vec!["mv"];
+    words.extend(operands.iter().map(String::as_str));
+    let ran = dioxide([&words[..], &[out.to_str().unwrap()]].concat());
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    let told = ran.stderr.matches("was made just now").count();
+    assert_eq!(told, 3, "{}", ran.stderr);
+    // The first of each is there, and what was not copied is in the image as it was.
+    assert_eq!(fs::read(out.join("A")).unwrap(), b"A");
+    assert_eq!(fs::read(out.join("dir/B")).unwrap(), b"dir/B");
+    assert_eq!(dioxide(["stat", &operands[0]]).status, Some(1));
+    for path in ["a", "dir/B", "dir/b", "dir/D/c", "dir/d/C"] {
+        assert_eq!(
+            dioxide(["cat", &format!("{both}/{path}")]).text(),
+            path,
+            "{path}"
+        );
+    }
+    mount.unmount();
+    e2fsck_clean(folds.path());
     e2fsck_clean(disk.image());
 }
