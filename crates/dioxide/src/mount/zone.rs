@@ -98,7 +98,7 @@ impl Mount {
             let ranges = zone.ranges().iter();
             ranges.map(|range| range.end - range.start).sum()
         };
-        let fixed = self.zones.fixed.as_ref().map_or(0, |zone| len(zone));
+        let fixed = self.zones.fixed.as_ref().map_or(0, len);
         self.sb.first_data_block().0 + fixed + len(&self.zones.journal)
     }
 

@@ -1278,7 +1278,6 @@ fn appends_that_fail_in_any_order_take_the_size_back() {
         assert!(placed.is_err());
         assert_eq!(file.len(), ends[0]);
         drop(admitted);
-        drop((first, second));
         drop((file, bed.fs.0.take()));
     }
 }
