@@ -154,8 +154,8 @@ impl Mount {
         })?;
         inode.changed_in(handle.tid(), true);
         drop(lock);
-        inode.set_size(content.len() as u64);
         handle.stop()?;
+        inode.set_size(content.len() as u64);
         Ok(())
     }
 
