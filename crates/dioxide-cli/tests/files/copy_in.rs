@@ -601,6 +601,34 @@ fn mv_leaves_names_of_a_file_that_has_changed_between_them() {
     e2fsck_clean(disk.image());
 }
 
+/// As where a file system takes the second name for the first.
+#[test]
+fn mv_does_not_replace_what_it_has_just_made_whatever_its_name() {
+    let disk = Fixture::new();
+    let out = disk.beside("out");
+    fs::create_dir(&out).unwrap();
+    // Refused, and told of, when it is their turn.
+    let busy = disk.at(&format!("/{}", "d".repeat(250)));
+    dioxide(["mkdir", &busy]).text();
+    let [hello, one] = ["/hello", "/list/one"].map(|path| disk.at(path));
+    let mut args = vec![hello.clone()];
+    args.extend((0..MANY).map(|_| format!("{busy}/.")));
+    args.extend([one.clone(), out.display().to_string()]);
+    let ran = mv_with_a_stop(
+        &args,
+        |child| child.stderr.as_mut().unwrap(),
+        || fs::hard_link(out.join("hello"), out.join("one")).unwrap(),
+    );
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    let what = "was made just now, and is not replaced";
+    let told = format!("dioxide: mv: {}: {what}\n", out.join("one").display());
+    assert!(ran.stderr.ends_with(&told), "{}", ran.stderr);
+    assert_eq!(dioxide(["stat", &hello]).status, Some(1));
+    assert_eq!(fs::read(out.join("one")).unwrap(), b"hello, world\n");
+    assert_eq!(dioxide(["cat", &one]).stdout.len(), 1);
+    e2fsck_clean(disk.image());
+}
+
 #[test]
 fn owner_that_is_asked_for_is_that_of_every_copy() {
     let disk = Fixture::new();
