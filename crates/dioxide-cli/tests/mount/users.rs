@@ -1,7 +1,7 @@
 //! Who may do what.
 
 use crate::bed::{
-    Bed, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports, umount,
+    Bed, Point, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports, umount,
 };
 use crate::need_fuse;
 use dioxide_testkit::{Image, Mount, e2fsck_clean};
@@ -277,19 +277,19 @@ fn mount_helper_takes_the_words_of_mount() {
     let image = Image::builder().size(16 << 20).build();
     let helper = home.path().join("mount.fuse.dioxide");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dioxide"), &helper).unwrap();
-    let dir = home.path().join("dir");
-    fs::create_dir(&dir).unwrap();
+    let point = Point::new();
+    let dir = point.path();
     let mut mount = limited(helper.to_str().unwrap());
     run(mount
         .arg(image.path())
-        .arg(&dir)
+        .arg(dir)
         .args(["-n", "-o", "rw,noatime", "-t", "fuse.dioxide"]));
-    assert!(is_mounted(&dir));
+    assert!(is_mounted(dir));
     fs::write(dir.join("f"), "x").unwrap();
     let remount = |flag: &str| {
         let mut mount = limited(helper.to_str().unwrap());
         let options = format!("remount,{flag},noatime,nofail,commit=5");
-        let mount = mount.arg(image.path()).arg(&dir).args(["-o", &options]);
+        let mount = mount.arg(image.path()).arg(dir).args(["-o", &options]);
         let output = mount.output().unwrap();
         let said = text(output.stderr);
         assert!(output.status.success(), "{said}");
@@ -308,7 +308,7 @@ fn mount_helper_takes_the_words_of_mount() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     remount("rw");
     fs::write(dir.join("f"), "y").unwrap();
-    umount(&dir);
+    umount(dir);
     e2fsck_clean(image.path());
 }
 
