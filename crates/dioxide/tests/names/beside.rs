@@ -297,7 +297,7 @@ fn open_that_may_make_a_file_finds_or_makes_it_while_another_makes_and_removes_i
         }
     };
     beside(again, || {
-        for _ in 0..5_000 {
+        for _ in 0..100_000 {
             may_make.open(&fs, "/spool").expect("found or made");
         }
     });

@@ -160,14 +160,8 @@ impl Mount {
         });
         let size = self.block_bytes();
         disk.set_size(size);
-        let request = Request {
-            goal: Goal::Near(self.goal_of(dir)?),
-            len: 1..=1,
-            stream: Some(dir.stream()),
-            right: self.right(),
-            below: self.groups_below(has_extents),
-        };
-        let claim = self.claim_run(writer, handle, dir, &request)?;
+        let goal = Goal::Near(self.goal_of(dir)?);
+        let claim = self.claim_run(writer, handle, dir, (goal, 1), has_extents)?;
         let piece = self.piece(0..1, claim);
         let kind = DirBlock {
             role: Role::Leaf,
@@ -217,14 +211,10 @@ impl Mount {
                         None => self.goal_behind(dir, at)?,
                     };
                     let clusters = (skip + end - at).div_ceil(ratio);
-                    let request = Request {
-                        goal,
-                        len: 1..=clusters as u32,
-                        stream: Some(dir.stream()),
-                        right: self.right(),
-                        below: self.groups_below(dir.is_extent_mapped()),
-                    };
-                    self.piece(at..end, self.claim_run(writer, handle, dir, &request)?)
+                    let wanted = (goal, clusters as u32);
+                    let has_extents = dir.is_extent_mapped();
+                    let claim = self.claim_run(writer, handle, dir, wanted, has_extents)?;
+                    self.piece(at..end, claim)
                 }
             };
             at += u64::from(piece.extent.len);
@@ -247,9 +237,17 @@ impl Mount {
         writer: &Writer,
         handle: &Handle<'_>,
         dir: &Inode,
-        request: &Request,
+        (goal, clusters): (Goal, u32),
+        has_extents: bool,
     ) -> Result<Claim> {
-        let claim = writer.blocks.claim(handle, request)?;
+        let request = Request {
+            goal,
+            len: 1..=clusters,
+            stream: Some(dir.stream()),
+            right: self.right(),
+            below: self.groups_below(has_extents),
+        };
+        let claim = writer.blocks.claim(handle, &request)?;
         // Also for one that is given back: who has a goal is asked for what is held ahead of it when he is let go.
         dir.set_goal(claim.run().start, &writer.blocks);
         Ok(claim)
