@@ -53,7 +53,7 @@ mod handle;
 mod ring;
 mod timer;
 
-pub use handle::Handle;
+pub use handle::{Handle, has_open_handle};
 
 use crate::buffer::BufferCache;
 use crate::log::LogMap;

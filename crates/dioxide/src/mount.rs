@@ -33,6 +33,7 @@ use crate::io::worker::Workers;
 use crate::namei::{Deferred, Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
+use crate::sync::rank::RenamingLock;
 use crate::sync::rwsem::Presence;
 use crate::txn::Writer;
 use crate::txn::damage::Damage;
@@ -92,7 +93,7 @@ pub(crate) struct Mount {
     pub(crate) dentries: Dentries,
     pub(crate) ways: Ways,
     /// Held while a name moves from one directory to another.
-    pub(crate) renaming: Mutex<()>,
+    pub(crate) renaming: RenamingLock,
     /// Of the next inode that is made.
     pub(crate) next_generation: CachePadded<AtomicU32>,
     /// For requests that would block a queue.

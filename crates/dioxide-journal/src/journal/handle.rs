@@ -30,6 +30,27 @@ pub struct Handle<'j> {
     in_a_panic: bool,
 }
 
+#[cfg(debug_assertions)]
+thread_local! {
+    /// Handles of this thread that are part of a transaction.
+    static OPEN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread has a handle, and so must not wait for who may wait for a commit. Never in release builds.
+pub fn has_open_handle() -> bool {
+    #[cfg(debug_assertions)]
+    let has = OPEN.try_with(|open| open.get() > 0).unwrap_or(false);
+    #[cfg(not(debug_assertions))]
+    let has = false;
+    has
+}
+
+#[inline(always)]
+fn count_open(_change: u32) {
+    #[cfg(debug_assertions)]
+    let _ = OPEN.try_with(|open| open.set(open.get().wrapping_add(_change)));
+}
+
 /// A block that a handle has changed; its buffer, unless the handle forgot it.
 struct Changed(Option<(Arc<Buffer>, Freed)>);
 
@@ -40,7 +61,7 @@ impl<'j> Handle<'j> {
         }
         Ok(Handle {
             journal,
-            tid: join(journal, credits)?,
+            tid: join(journal, credits).inspect(|_| count_open(1))?,
             credits,
             changed: SmallVec::new(),
             last: Cell::new(None),
@@ -86,6 +107,7 @@ impl<'j> Handle<'j> {
         self.tid = join(self.journal, credits)?;
         self.credits = credits;
         self.open = true;
+        count_open(1);
         Ok(())
     }
 
@@ -133,6 +155,7 @@ impl<'j> Handle<'j> {
         if !std::mem::replace(&mut self.open, false) {
             return;
         }
+        count_open(u32::MAX);
         let core = self.core();
         // A block that was freed leaves the cache with the commit, which comes at the earliest now.
         self.last.set(None);

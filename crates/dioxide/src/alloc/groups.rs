@@ -21,6 +21,7 @@
 
 use super::kinds::{DescBlock, DescRead};
 use super::pool::GroupBlocks;
+use crate::sync::rank::{DescriptorLock, GroupLock};
 use crate::txn::damage::Damage;
 use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
@@ -29,7 +30,6 @@ use dioxide_format::superblock::SuperBlock;
 use dioxide_format::system_zone::{Gathered, SystemZone};
 use dioxide_format::types::{Group, Pblk};
 use dioxide_journal::{Asked, Edit, Kind};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -84,11 +84,11 @@ pub(super) struct Slot {
     pub(super) free_inodes: Hint,
     /// Inodes that are directories.
     pub(super) used_dirs: Hint,
-    pub(super) blocks: Mutex<GroupBlocks>,
-    pub(super) inodes: Mutex<GroupInodes>,
+    pub(super) blocks: GroupLock<GroupBlocks>,
+    pub(super) inodes: GroupLock<GroupInodes>,
     /// Its block bitmap was written; it stays so.
     pub(super) initialised: AtomicBool,
-    desc: Mutex<Known>,
+    desc: DescriptorLock<Known>,
     /// The block of the table does not have the descriptor as it is now. Changed under the lock of `desc`.
     is_ahead: AtomicBool,
 }

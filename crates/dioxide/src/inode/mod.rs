@@ -11,11 +11,12 @@ use crate::FileType;
 use crate::alloc::{BlockAllocator, Stream};
 use crate::map::ExtentMap;
 use crate::sync::inflight::InFlight;
+use crate::sync::rank::{AppendingLock, NamesLock, WriteLocked};
 use crate::sync::rwsem::Rwsem;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::transaction::Tid;
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
@@ -64,12 +65,12 @@ pub(crate) struct Inode {
     cut_short: AtomicBool,
     /// Held by appends, which may share the rwsem: each sees the end that the one before left; shared by other writes that
     /// make the file longer. Taken after the rwsem.
-    pub(crate) appending: RwLock<()>,
+    pub(crate) appending: AppendingLock,
     file_type: FileType,
     pub(crate) in_flight: InFlight,
     life: Life,
     /// Of a directory: held shared to look for a name, exclusive to change names.
-    pub(crate) names: RwLock<()>,
+    pub(crate) names: NamesLock,
     /// How often a name in it has changed, counted when what is in memory of it has.
     pub(crate) names_version: AtomicU64,
     /// How often moving blocks to other places in it has begun or ended: odd while that is under way. Changed under the rwsem,
@@ -169,10 +170,10 @@ impl Inode {
             file_type: node.disk.file_type().into(),
             flags: AtomicU32::new(node.disk.flags().0),
             node: RwLock::new(Arc::new(node)),
-            names: RwLock::new(()),
+            names: NamesLock::new(()),
             names_version: AtomicU64::new(0),
             life: Life::default(),
-            appending: RwLock::new(()),
+            appending: AppendingLock::new(()),
             in_flight: InFlight::new(rwsem.id()),
             rwsem,
             map: ExtentMap::new(),
@@ -311,7 +312,7 @@ impl Inode {
 
     /// The lock of its names, if it is a directory: who changes those may write the inode anew from what he has read of it, so that
     /// who changes anything else of it has them too.
-    pub(crate) fn lock_names_of_dir(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+    pub(crate) fn lock_names_of_dir(&self) -> Option<WriteLocked<'_, ()>> {
         (self.file_type() == FileType::Directory).then(|| self.names.write())
     }
 

@@ -25,8 +25,8 @@ use super::{
     ExtentMap, REGION_BITS, REGION_BLOCKS, Run, RunSource, SPAN_BITS, SPAN_BLOCKS, push_clipped,
 };
 use crate::Result;
+use crate::sync::rank::Locked;
 use dioxide_format::types::{Lblk, Pblk};
-use parking_lot::MutexGuard;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering;
 #[derive(Debug)]
 pub(crate) struct MapGuard<'a> {
     map: &'a ExtentMap,
-    _lock: MutexGuard<'a, ()>,
+    _lock: Locked<'a, ()>,
 }
 
 impl ExtentMap {

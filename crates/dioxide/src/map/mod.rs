@@ -60,8 +60,8 @@ mod word;
 pub(crate) use change::MapGuard;
 
 use crate::Result;
+use crate::sync::rank::MapLock;
 use dioxide_format::types::{Lblk, Pblk};
-use parking_lot::Mutex;
 use region::Region;
 use std::sync::OnceLock;
 use word::Piece;
@@ -129,7 +129,7 @@ pub(crate) struct ExtentMap {
     first: Region,
     rest: [OnceLock<Box<[Region]>>; (32 - REGION_BITS) as usize],
     /// Held by whoever loads or changes. Guards nothing that readers wait for.
-    change: Mutex<()>,
+    change: MapLock,
 }
 
 impl ExtentMap {
@@ -138,7 +138,7 @@ impl ExtentMap {
         ExtentMap {
             first: Region::new(),
             rest: [const { OnceLock::new() }; (32 - REGION_BITS) as usize],
-            change: Mutex::new(()),
+            change: MapLock::new(()),
         }
     }
 

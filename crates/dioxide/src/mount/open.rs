@@ -23,6 +23,7 @@ use crate::io::worker::Workers;
 use crate::namei::{Deferred, Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
+use crate::sync::rank::RenamingLock;
 use crate::sync::rwsem::Presence;
 use crate::txn::damage::{self, Damage};
 use crate::txn::quota::Quotas;
@@ -168,7 +169,7 @@ impl Mount {
             inodes: InodeCache::new(),
             dentries: Dentries::new(options.name_cache),
             ways: Ways::new(),
-            renaming: Mutex::new(()),
+            renaming: RenamingLock::new(()),
             deferred: Deferred::default(),
             next_generation: AtomicU32::new(first_generation(options)).into(),
             workers: Workers::new("dioxide-worker", options.workers),

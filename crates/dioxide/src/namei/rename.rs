@@ -20,6 +20,7 @@ use crate::io::direct::Wait;
 use crate::io::direct::lock::{Guard, lock};
 use crate::io::direct::policy::LockMode;
 use crate::mount::Mount;
+use crate::sync::rank::{Excuse, Rank, WriteLocked};
 use crate::sync::slot;
 use crate::txn::Writer;
 use crate::txn::inode::INODE_CREDITS;
@@ -27,7 +28,6 @@ use crate::{Error, FileType, Result};
 use dioxide_format::inode::FileType as DiskType;
 use dioxide_format::types::Ino;
 use dioxide_journal::journal::Handle;
-use parking_lot::RwLockWriteGuard;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 /// Directories on the way to the root: more are damage.
 const DEPTH_MAX: u32 = 1 << 20;
 
-type Names<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
+type Names<'a> = (WriteLocked<'a, ()>, Option<WriteLocked<'a, ()>>);
 
 /// A rename whose parts were found.
 struct Move<'a> {
@@ -360,7 +360,7 @@ impl Mount {
         &self,
         dir: &Arc<Inode>,
         below: &'a Arc<Inode>,
-    ) -> Result<RwLockWriteGuard<'a, ()>> {
+    ) -> Result<WriteLocked<'a, ()>> {
         const LONG: Duration = Duration::from_secs(1);
         loop {
             if let Some(names) = below.names.try_write_for(LONG) {
@@ -454,7 +454,11 @@ impl Mount {
     }
 
     fn plan_whiteout<'a>(&'a self, dir: &'a Inode, new: &'a NewFile) -> Result<Whiteout<'a>> {
+        // The caller may have the replaced file's, which it got by a try; and it has the directory's names, without which
+        // nobody asks for this one exclusively.
+        let excuse = Excuse::of(Rank::File);
         let attributes = lock(self, dir, LockMode::Shared, Wait::Block, slot::current())?;
+        drop(excuse);
         let acls = self.acl_inherit(dir, DiskType::CharDevice, 0, new.umask)?;
         Ok(Whiteout {
             new,

@@ -6,6 +6,7 @@
 //! | [`slot`] | a small number that one thread or queue owns |
 //! | [`rwsem`] | the inode's reader-writer lock, whose readers share no cache line |
 //! | [`errand`] | what a worker does for a queue, and whether it has to wait for the file |
+//! | [`rank`] | the order of locks, checked in debug builds |
 //! | [`inflight`] | direct I/O in flight, and waiting for its end |
 //! | [`record`] | a few words that are read and changed as one |
 //! | [`buckets`] | records that are found by a hash, and become more |
@@ -15,6 +16,7 @@ pub(crate) mod errand;
 pub(crate) mod fence;
 pub(crate) mod inflight;
 mod prim;
+pub(crate) mod rank;
 pub(crate) mod record;
 pub(crate) mod rwsem;
 pub(crate) mod slot;

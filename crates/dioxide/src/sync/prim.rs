@@ -1,6 +1,8 @@
 //! The primitives under the locks: the real ones, or the model checker's.
 
 #[cfg(not(loom))]
+pub(crate) use super::rank::{Held, Rank};
+#[cfg(not(loom))]
 pub(crate) use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence as full_fence};
@@ -8,7 +10,7 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence as full
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence as full_fence};
 #[cfg(loom)]
-pub(crate) use loom_shim::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use loom_shim::{Held, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex};
@@ -69,6 +71,23 @@ impl Event {
 #[cfg(loom)]
 mod loom_shim {
     pub(crate) use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+    /// The models have one lock, and no order.
+    #[derive(Debug)]
+    pub(crate) struct Held;
+
+    pub(crate) enum Rank {
+        File,
+    }
+
+    impl Held {
+        pub(crate) fn wait(_: Rank) -> Held {
+            Held
+        }
+        pub(crate) fn taken(_: Rank) -> Held {
+            Held
+        }
+    }
 
     #[derive(Debug)]
     pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);

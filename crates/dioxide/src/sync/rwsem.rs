@@ -27,7 +27,8 @@
 
 use super::fence;
 use super::prim::{
-    AtomicU32, AtomicU64, Event, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard, full_fence,
+    AtomicU32, AtomicU64, Event, Held, Ordering, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    full_fence,
 };
 #[cfg(not(loom))]
 use super::slot::SLOTS;
@@ -172,7 +173,10 @@ pub(crate) enum Shared<'a> {
     /// Announced in the table.
     Announced(#[allow(dead_code)] Announced<'a>),
     /// Through the underlying lock.
-    Raw(#[allow(dead_code)] RwLockReadGuard<'a, ()>),
+    Raw(
+        #[allow(dead_code)] RwLockReadGuard<'a, ()>,
+        #[allow(dead_code)] Held,
+    ),
 }
 
 /// An announcement, withdrawn when dropped.
@@ -181,6 +185,7 @@ pub(crate) enum Shared<'a> {
 pub(crate) struct Announced<'a> {
     sem: &'a Rwsem,
     entry: &'a AtomicU64,
+    _held: Held,
 }
 
 impl Drop for Announced<'_> {
@@ -204,13 +209,14 @@ impl Drop for Announced<'_> {
 pub(crate) struct Exclusive<'a> {
     sem: &'a Rwsem,
     raw: RwLockWriteGuard<'a, ()>,
+    held: Held,
 }
 
 impl<'a> Exclusive<'a> {
     /// Becomes shared without letting another writer in between.
     pub(crate) fn downgrade(self) -> Shared<'a> {
         #[cfg(not(loom))]
-        return Shared::Raw(RwLockWriteGuard::downgrade(self.raw));
+        return Shared::Raw(RwLockWriteGuard::downgrade(self.raw), self.held);
         #[cfg(loom)]
         unreachable!("the models do not downgrade {:?}", self.raw)
     }
@@ -229,6 +235,7 @@ impl<'a> Exclusive<'a> {
 pub(crate) struct Beside<'a> {
     sem: &'a Rwsem,
     raw: RwLockWriteGuard<'a, ()>,
+    held: Held,
 }
 
 impl<'a> Beside<'a> {
@@ -280,6 +287,7 @@ impl<'a> Beside<'a> {
         Exclusive {
             sem: self.sem,
             raw: self.raw,
+            held: self.held,
         }
     }
 }
@@ -331,15 +339,24 @@ impl Rwsem {
         fence::light_only();
         // Acquire: whoever set the bias again did so after the last writer left.
         if self.bias.load(Ordering::Acquire) == BIASED {
-            return Some(Announced { sem: self, entry });
+            return Some(self.announced(entry));
         }
         self.announce_fenced(entry, count)
+    }
+
+    #[inline(always)]
+    fn announced<'a>(&'a self, entry: &'a AtomicU64) -> Announced<'a> {
+        Announced {
+            sem: self,
+            entry,
+            _held: Held::taken(Rank::File),
+        }
     }
 
     /// The rest of an announcement where the light fence is not enough, or the bias was revoked.
     #[cold]
     fn announce_fenced<'a>(&'a self, entry: &'a AtomicU64, count: u64) -> Option<Announced<'a>> {
-        let announced = Announced { sem: self, entry };
+        let announced = self.announced(entry);
         announced_to_all(entry, self.id << COUNT_BITS | count);
         match self.bias.load(Ordering::Acquire) {
             BIASED => Some(announced),
@@ -370,7 +387,7 @@ impl Rwsem {
     fn try_shared_raw(&self) -> Option<Shared<'_>> {
         let guard = self.raw.try_read()?;
         self.count_unbiased_read();
-        Some(Shared::Raw(guard))
+        Some(Shared::Raw(guard, Held::taken(Rank::File)))
     }
 
     /// Takes the lock shared, waiting for writers.
@@ -378,9 +395,10 @@ impl Rwsem {
         if let Some(announced) = self.announce(slot) {
             return Shared::Announced(announced);
         }
+        let held = Held::wait(Rank::File);
         let guard = self.raw.read();
         self.count_unbiased_read();
-        Shared::Raw(guard)
+        Shared::Raw(guard, held)
     }
 
     /// As [`Rwsem::shared`], but gives up when a writer had it for so long.
@@ -388,16 +406,18 @@ impl Rwsem {
         if let Some(announced) = self.announce(slot) {
             return Some(Shared::Announced(announced));
         }
+        let held = Held::wait(Rank::File);
         let guard = self.raw.try_read_for(limit)?;
         self.count_unbiased_read();
-        Some(Shared::Raw(guard))
+        Some(Shared::Raw(guard, held))
     }
 
     /// As [`Rwsem::exclusive`], but gives up when others had the underlying lock for so long.
     pub(crate) fn exclusive_within(&self, limit: Duration) -> Option<Exclusive<'_>> {
+        let held = Held::wait(Rank::File);
         let raw = self.raw.try_write_for(limit)?;
         self.keep_out();
-        Some(Exclusive { sem: self, raw })
+        Some(self.alone(raw, held))
     }
 
     /// Called with `raw` held shared.
@@ -412,9 +432,10 @@ impl Rwsem {
 
     /// Takes the lock exclusive, waiting for everybody.
     pub(crate) fn exclusive(&self) -> Exclusive<'_> {
+        let held = Held::wait(Rank::File);
         let raw = self.raw.write();
         self.keep_out();
-        Exclusive { sem: self, raw }
+        self.alone(raw, held)
     }
 
     /// Waits until announced readers have left, and no more come. Called with `raw` held exclusive.
@@ -427,20 +448,22 @@ impl Rwsem {
 
     /// Takes the lock beside readers that announce themselves, waiting for everybody else.
     pub(crate) fn beside_readers(&self) -> Beside<'_> {
+        let held = Held::wait(Rank::File);
         let raw = self.raw.write();
-        Beside { sem: self, raw }
+        self.beside(raw, held)
     }
 
     /// As [`Rwsem::beside_readers`], but gives up when others had it for so long.
     pub(crate) fn beside_readers_within(&self, limit: Duration) -> Option<Beside<'_>> {
+        let held = Held::wait(Rank::File);
         let raw = self.raw.try_write_for(limit)?;
-        Some(Beside { sem: self, raw })
+        Some(self.beside(raw, held))
     }
 
     /// As [`Rwsem::beside_readers`], if nobody else has it.
     pub(crate) fn try_beside_readers(&self) -> Option<Beside<'_>> {
         let raw = self.raw.try_write()?;
-        Some(Beside { sem: self, raw })
+        Some(self.beside(raw, Held::taken(Rank::File)))
     }
 
     /// Takes the lock exclusive if nobody has it. Revokes the bias even when it fails.
@@ -452,7 +475,23 @@ impl Rwsem {
             }
             self.bias.store(UNBIASED, Ordering::Relaxed);
         }
-        Some(Exclusive { sem: self, raw })
+        Some(self.alone(raw, Held::taken(Rank::File)))
+    }
+
+    fn alone<'a>(&'a self, raw: RwLockWriteGuard<'a, ()>, held: Held) -> Exclusive<'a> {
+        Exclusive {
+            sem: self,
+            raw,
+            held,
+        }
+    }
+
+    fn beside<'a>(&'a self, raw: RwLockWriteGuard<'a, ()>, held: Held) -> Beside<'a> {
+        Beside {
+            sem: self,
+            raw,
+            held,
+        }
     }
 
     /// Called with `raw` held exclusive. Whether readers that announced themselves may still be inside.
@@ -473,6 +512,7 @@ impl Rwsem {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::rank::Excuse;
     use crate::sync::slot;
     use std::cell::Cell;
     use std::thread;
@@ -505,7 +545,7 @@ mod tests {
     fn readers_of_a_new_lock_announce_themselves_after_a_few_reads() {
         let sem = Rwsem::new(7, Presence::leaked());
         for _ in 0..FIRST_BIAS_AFTER {
-            assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
+            assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(..)));
         }
         assert!(matches!(sem.shared(Slot::of(3)), Shared::Announced(_)));
     }
@@ -515,16 +555,17 @@ mod tests {
         let sem = sem();
         drop(sem.exclusive());
         for _ in 0..REBIAS_AFTER {
-            assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
+            assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(..)));
         }
         assert!(matches!(sem.shared(Slot::of(3)), Shared::Announced(_)));
     }
 
     #[test]
     fn nested_shared_uses_the_underlying_lock() {
+        let _excuse = Excuse::of_a_test();
         let (sem, other) = (sem(), Rwsem::biased(8, Presence::leaked()));
         let outer = sem.shared(Slot::of(3));
-        assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(_)));
+        assert!(matches!(sem.shared(Slot::of(3)), Shared::Raw(..)));
         assert!(matches!(other.shared(Slot::of(3)), Shared::Announced(_)));
         drop(outer);
     }

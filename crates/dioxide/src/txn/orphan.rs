@@ -12,13 +12,13 @@ use crate::alloc::InodeAllocator;
 use crate::inode::Inode;
 use crate::map::{self, MapKind};
 use crate::mount::Mount;
+use crate::sync::rank::{Excuse, OrphansLock, Rank};
 use crate::{Error, FileType, Place, Result};
 use dioxide_format::orphan_file;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
-use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) const FILE_BLOCKS: u64 = 1 << 15;
 #[derive(Debug)]
 pub(crate) struct Orphans {
     file: Option<OrphanFile>,
-    state: Mutex<State>,
+    state: OrphansLock<State>,
 }
 
 #[derive(Debug, Default)]
@@ -165,7 +165,7 @@ impl Orphans {
         let file = OrphanFile::open(mount)?;
         let found = mount.find_orphans(file.as_ref())?;
         Ok(Orphans {
-            state: Mutex::new(State {
+            state: OrphansLock::new(State {
                 slots: found.in_file,
                 free: found.free,
                 list: found.in_list,
@@ -463,7 +463,11 @@ impl Mount {
     /// Damage; those of the journal.
     pub(crate) fn delete(&self, writer: &Writer, inode: &Arc<Inode>) -> Result<()> {
         let _alone = match inode.opens() {
-            (_, true) => Some(self.alone(inode)?),
+            // Who looks for space may have another file's: nobody else asks for that of a file that has ended.
+            (_, true) => {
+                let _excuse = Excuse::of(Rank::File);
+                Some(self.alone(inode)?)
+            }
             _ => None,
         };
         check_not_given_back(inode)?;

@@ -23,6 +23,7 @@ use crate::inode::Inode;
 use crate::map::load::lookup_or_load;
 use crate::map::{MapKind, indirect, tree};
 use crate::mount::Mount;
+use crate::sync::rank::{Excuse, Locked, QuotaLock, Rank};
 use crate::{Error, FileType, Place, Result};
 use dioxide_format::features::RoCompat;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
@@ -32,7 +33,6 @@ use dioxide_format::quota::{
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_journal::{Edit, Kind};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Inodes that one transaction changes at most: both directories, the file and one that it replaces.
@@ -53,7 +53,7 @@ struct QuotaFile {
     kind: QuotaKind,
     inode: Arc<Inode>,
     /// Held while the file is read and changed.
-    lock: Mutex<()>,
+    lock: QuotaLock,
 }
 
 /// A file-system block of a quota file. It has no checksum; what is in it is judged where it is used.
@@ -149,7 +149,7 @@ impl QuotaFile {
         if inode.file_type() != FileType::Regular || inode.has_inline_data() {
             return Err(inode.corrupt("quota file", "it is no regular file with blocks".into()));
         }
-        let lock = Mutex::new(());
+        let lock = QuotaLock::new(());
         let file = QuotaFile { kind, inode, lock };
         file.header(mount, &mount.reader())?;
         Ok(file)
@@ -260,6 +260,12 @@ impl QuotaFile {
         }
     }
 
+    /// The file's records. Whoever has this may wait for the map of the file, which is behind it unlike other maps: who has
+    /// that asks for no records.
+    fn lock(&self) -> (Locked<'_, ()>, Excuse) {
+        (self.lock.lock(), Excuse::of(Rank::Map))
+    }
+
     /// Adds to what an id uses. Taking more than there is leaves 0: the count was wrong.
     fn add(
         &self,
@@ -269,7 +275,7 @@ impl QuotaFile {
         id: u32,
         delta: Delta,
     ) -> Result<()> {
-        let _one = self.lock.lock();
+        let _one = self.lock();
         let (block, at, mut record) = match self.find(mount, edit, id)? {
             Some(found) => found,
             None => self.insert(mount, writer, edit, id)?,
@@ -284,7 +290,7 @@ impl QuotaFile {
     /// # Errors
     /// [`Error::NoSpace`], and damage: no record was made.
     fn make(&self, mount: &Mount, writer: &Writer, edit: &mut dyn Edit, id: u32) -> Result<()> {
-        let _one = self.lock.lock();
+        let _one = self.lock();
         match self.find(mount, edit, id)? {
             Some(_) => Ok(()),
             None => self.insert(mount, writer, edit, id).map(drop),

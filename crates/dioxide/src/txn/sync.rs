@@ -10,6 +10,7 @@
 
 use crate::inode::Inode;
 use crate::mount::Mount;
+use crate::sync::rank::{self, Rank};
 use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Result};
 use dioxide_journal::transaction::Tid;
@@ -83,6 +84,7 @@ impl Mount {
         }
         let flushed = match self.started_writer() {
             Some(writer) => {
+                rank::may_wait(Rank::Handle);
                 let committed = writer.journal.commit_if_needed(tid(writer));
                 committed.map_err(|error| self.fail(error.into()))?
             }

@@ -7,6 +7,7 @@ use super::sync::first_of;
 use crate::alloc::{BlockAllocator, Groups, InodeAllocator};
 use crate::mount::Mount;
 use crate::namei::xattr::Sharing;
+use crate::sync::rank::{self, Rank, XattrsLock};
 use crate::{Error, Result, Shortage};
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::STATE_CLEAN;
@@ -31,7 +32,7 @@ pub(crate) struct Writer {
     /// See [`superblock::ByUse`].
     feature_credits: u32,
     /// Held while attributes that inodes share are changed; after handle start and before the orphans.
-    pub(crate) xattrs: Mutex<Sharing>,
+    pub(crate) xattrs: XattrsLock<Sharing>,
     has_journal: bool,
     /// Freed blocks are discarded once that is committed.
     discard: bool,
@@ -254,7 +255,7 @@ impl Writer {
             orphans,
             quotas,
             feature_credits: superblock::ByUse::credits(&mount.sb),
-            xattrs: Mutex::default(),
+            xattrs: XattrsLock::default(),
             has_journal,
             ending: AtomicUsize::new(0),
             discard: mount.discard,
@@ -274,6 +275,7 @@ impl Writer {
     /// # Errors
     /// [`Error::ReadOnly`] after an abort.
     pub(crate) fn begin(&self, credits: u32) -> Result<Handle<'_>> {
+        rank::may_wait(Rank::Handle);
         Ok(self.journal.start(credits + self.own_credits())?)
     }
 
@@ -342,6 +344,7 @@ impl Writer {
         if self.blocks.pending_clusters() == 0 && !self.wait_for_endings() {
             return Ok(false);
         }
+        rank::may_wait(Rank::Handle);
         self.journal.force_commit()?;
         if let Some(kept_back) = &self.kept_back {
             let (releaser, all) = (self.releaser(mount), std::mem::take(&mut *kept_back.lock()));
@@ -367,6 +370,7 @@ impl Writer {
     /// Waits until a transaction is durable, where there is a journal to make it so.
     pub(crate) fn make_durable(&self, tid: Tid) -> Result<()> {
         if self.has_journal && !self.is_durable(tid) {
+            rank::may_wait(Rank::Handle);
             self.journal.wait_commit(tid)?;
         }
         Ok(())

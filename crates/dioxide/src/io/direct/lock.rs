@@ -7,6 +7,7 @@ use crate::mount::Mount;
 use crate::stats::Count;
 use crate::sync::errand;
 use crate::sync::inflight::Endless;
+use crate::sync::rank::{self, Rank};
 use crate::sync::rwsem::{Beside, Exclusive, Shared};
 use crate::sync::slot::Slot;
 use crate::{Error, Result};
@@ -34,6 +35,9 @@ pub(crate) fn lock<'a>(
     wait: Wait,
     slot: Slot,
 ) -> Result<Guard<'a>> {
+    if wait == Wait::Block && mode != LockMode::None {
+        rank::may_wait(Rank::File);
+    }
     let guard = match mode {
         LockMode::None => Some(Guard::None),
         LockMode::Shared => inode.rwsem.try_shared(slot).map(Guard::Shared),
@@ -54,6 +58,7 @@ pub(crate) fn beside_readers<'a>(
     inode: &'a Inode,
     slot: Slot,
 ) -> Result<Beside<'a>> {
+    rank::may_wait(Rank::File);
     let lock = &inode.rwsem;
     if let Some(beside) = lock.try_beside_readers() {
         return Ok(beside);
@@ -72,6 +77,7 @@ pub(crate) fn beside_readers<'a>(
 /// # Errors
 /// [`Error::Deadlock`] if it would wait for ever.
 pub(crate) fn drain(mount: &Mount, inode: &Inode, slot: Slot) -> Result<()> {
+    rank::may_wait(Rank::Drain);
     if inode.in_flight.drain(&mount.in_flight)? {
         mount.counters.add(slot, Count::Drain);
     }

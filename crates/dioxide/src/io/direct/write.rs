@@ -21,10 +21,10 @@ use crate::io::inline::{self, Inlined};
 use crate::map::{MapKind, Mapping};
 use crate::mount::Mount;
 use crate::stats::Count;
+use crate::sync::rank::{ReadLocked, WriteLocked};
 use crate::sync::slot::Slot;
 use crate::{Error, Result, Shortage};
 use dioxide_block::Durability;
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::io::IoSlice;
 
 /// A write as it comes in.
@@ -63,8 +63,8 @@ pub(crate) struct Admitted<'a> {
 /// What a write behind the end of the file holds: others may be under way where it says where it goes, none where it
 /// goes where the end is.
 pub(crate) enum AtTheEnd<'a> {
-    Beside(#[allow(dead_code)] RwLockReadGuard<'a, ()>),
-    Alone(#[allow(dead_code)] RwLockWriteGuard<'a, ()>),
+    Beside(#[allow(dead_code)] ReadLocked<'a, ()>),
+    Alone(#[allow(dead_code)] WriteLocked<'a, ()>),
 }
 
 /// How the segments of a request are aligned.
