@@ -156,6 +156,12 @@ impl Location {
         }
     }
 
+    /// Whether it is a symlink, wherever that leads.
+    pub fn is_symlink(&self) -> Result<bool, Failure> {
+        let found = self.find(First::Itself)?;
+        Ok(found.is_some_and(|facts| facts.file_type == FileType::Symlink))
+    }
+
     /// The target of a symlink.
     pub fn read_link(&self) -> Result<Vec<u8>, Failure> {
         match self {

@@ -195,9 +195,11 @@ impl Copier {
         if self.receiving.contains(&source.identity) {
             return Err(Failure::trouble(visit.target, "is not copied into itself"));
         }
-        let first = match visit.depth {
-            0 => First::Followed,
-            _ => First::Itself,
+        // What goes into a directory is not told apart from it: `DIR/.` may lead there, but a name in it that does is no directory.
+        let is_all_of_it = visit.depth == 0 && matches!(visit.target.name(), b"" | b"." | b"..");
+        let first = match is_all_of_it {
+            true => First::Followed,
+            false => First::Itself,
         };
         let found = place.find(first)?;
         let made = match &found {

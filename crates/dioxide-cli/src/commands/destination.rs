@@ -88,9 +88,12 @@ impl<'a> Operands<'a> {
         let location = session.destination(self.destination)?;
         let into = match self.how {
             How::Exactly => false,
-            How::Into | How::IfDirectory => location
-                .find(First::Followed)?
-                .is_some_and(|facts| facts.is_directory()),
+            How::Into | How::IfDirectory => match location.find(First::Followed) {
+                Ok(found) => found.is_some_and(|facts| facts.is_directory()),
+                // A symlink that leads nowhere, round in a circle, or through a file, may be what is to be replaced.
+                Err(_) if location.is_symlink()? => false,
+                Err(failure) => return Err(failure),
+            },
         };
         if self.how == How::Into && !into {
             return Err(not_into(&location)?);

@@ -5,7 +5,7 @@ use super::support::{Fixture, Ran, command, coreutils, dioxide};
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -162,6 +162,51 @@ fn copy_never_writes_through_a_link_below_its_destination() {
     assert!(ran.stderr.contains("is no directory"), "{}", ran.stderr);
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 0);
     assert_eq!(fs::read(out.join("hello")).unwrap(), b"hello, world\n");
+}
+
+/// What was copied there before may have put a link where a directory goes now: each is from somebody else, perhaps.
+#[test]
+fn directory_is_not_copied_through_a_link_of_its_name() {
+    need_root!();
+    let disk = Fixture::new();
+    let (out, victim) = (disk.beside("out"), disk.beside("victim"));
+    for dir in [&out, &victim] {
+        fs::create_dir(dir).unwrap();
+    }
+    fs::set_permissions(&victim, fs::Permissions::from_mode(0o700)).unwrap();
+    symlink(&victim, out.join("dir")).unwrap();
+    let out_word = out.display().to_string();
+    let exactly = out.join("dir").display().to_string();
+    let from = [disk.at("/dir"), disk.at("/d*")];
+    for args in [
+        ["cp", "-r", &from[0], &out_word],
+        ["cp", "-a", &from[1], &out_word],
+        ["cp", "-aT", &from[0], &exactly],
+    ] {
+        let ran = dioxide(args);
+        assert_eq!(ran.status, Some(2), "{args:?}");
+        assert!(ran.stderr.contains("is no directory"), "{}", ran.stderr);
+        assert_eq!(fs::read_dir(&victim).unwrap().count(), 0, "{args:?}");
+        assert_eq!(fs::metadata(&victim).unwrap().mode() & 0o777, 0o700);
+    }
+    // Into an image.
+    fs::remove_file(out.join("dir")).unwrap();
+    fs::create_dir(out.join("to-dir")).unwrap();
+    fs::write(out.join("to-dir/planted"), b"x").unwrap();
+    let ran = dioxide([
+        "cp",
+        "-a",
+        &out.join("to-dir").display().to_string(),
+        &disk.at("/"),
+    ]);
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is no directory"), "{}", ran.stderr);
+    assert_eq!(dioxide(["ls", &disk.at("/dir/planted")]).status, Some(1));
+    // Its content goes where the link leads: that is what the user calls the destination.
+    let all_of_it = out.join("to-dir/.").display().to_string();
+    dioxide(["cp", "-a", &all_of_it, &disk.at("/to-dir")]).text();
+    assert_eq!(dioxide(["cat", &disk.at("/dir/planted")]).text(), "x");
+    e2fsck_clean(disk.image());
 }
 
 #[test]

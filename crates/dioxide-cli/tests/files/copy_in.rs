@@ -168,7 +168,7 @@ fn copy_through_a_symlink_gives_its_attributes_to_the_directory() {
         "chmod 700 deep/er; ln -s deep/er into; ln -s deep/er/est exactly; touch -h -d @9 into exactly; touch -d @5 .",
     );
     twins.run(
-        &["cp -a %/from/. @/into", "cp -aT %/from @/exactly"],
+        &["cp -a %/from/. @/into", "cp -aT %/from/. @/exactly"],
         "cp -a $H/from/. into; cp -aT $H/from exactly/.",
     );
     twins.check(true);

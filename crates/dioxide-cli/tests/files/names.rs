@@ -187,10 +187,17 @@ fn ln_makes_the_links_that_gnu_makes() {
             "ln -sfn nowhere @/to-dir",
             "ln -t @/log @/empty @/sparse",
             "ln -sT x @/deep/T",
+            "ln -s round @/round",
+            "ln -s hello/x @/through-file",
+            "ln -sf new @/round",
+            "ln -sfn new @/through-file",
+            "ln -s again @/again-round",
+            "ln -f @/hello @/again-round",
         ],
         "ln hello again; ln dangling dangling2; ln -s ../some/where link; ln -s a/b c/d deep; \
          ln -sf hello dangling; ln -f large log/a.gz; ln -f large log/a.gz; ln -sf ../large log/a.gz; ln -sfn nowhere to-dir; \
-         ln -t log empty sparse; ln -sT x deep/T",
+         ln -t log empty sparse; ln -sT x deep/T; ln -s round round; ln -s hello/x through-file; ln -sf new round; \
+         ln -sfn new through-file; ln -s again again-round; ln -f hello again-round",
     );
     // A path in the image of the link is the path.
     dioxide(twins.words("ln -s @/bin/tool @/tool")).text();
