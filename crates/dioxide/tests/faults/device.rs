@@ -6,6 +6,9 @@
 //! - From a failed flush, or a failed write of the log, on, nothing is written any more: each later change
 //!   and each sync is refused with `EROFS`, and from `ESHUTDOWN` on, whoever met it. After another failure all goes on.
 //! - Opened again, without the fault, the file system is whole and has what was synced.
+//!
+//! Without a journal a failed write may leave half of what was changed since the last sync. Then `e2fsck` is able to
+//! mend it, and has its say before the last rule is looked at.
 
 use crate::ops::{self, NAMES, Op as FileOp, Shape, What};
 use crate::variants::image_with;
@@ -64,6 +67,29 @@ struct Ground {
     pieces: Vec<u8>,
     /// How long a change waits for a commit that nobody asks for.
     interval: Duration,
+    has_journal: bool,
+}
+
+impl Ground {
+    fn check(&self, workload: &Workload, image: &Image, writes_fail: bool) {
+        if self.has_journal || workload.is_closed {
+            workload.check(image);
+        } else {
+            workload.check_mended(image, writes_fail);
+        }
+    }
+
+    /// The workload, which begins with many transactions.
+    fn workload(&self, seed: u64) -> Workload {
+        let mut workload = Workload::new(seed, self.shape);
+        let size = self.shape.cluster;
+        let first = FileOp {
+            file: PIECES,
+            what: What::Truncate { size },
+        };
+        workload.begin_with(first, &self.pieces);
+        workload
+    }
 }
 
 /// No commit comes in the background.
@@ -78,14 +104,7 @@ const COUNT: u64 = 100;
 fn survive(ground: &Ground, seed: u64, since: Since, fault: Fault) -> bool {
     let copy = ground.image.copy();
     let what = format!("seed {seed}, since {since:?}, {fault:?}");
-    let mut workload = Workload::new(seed, ground.shape);
-    let first = FileOp {
-        file: PIECES,
-        what: What::Truncate {
-            size: ground.shape.cluster,
-        },
-    };
-    workload.begin_with(first, &ground.pieces);
+    let mut workload = ground.workload(seed);
     let device = sim(&copy);
     let options = MountOptions::new().commit_interval(ground.interval);
     let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
@@ -122,7 +141,7 @@ fn survive(ground: &Ground, seed: u64, since: Since, fault: Fault) -> bool {
     if reported {
         check_failures(workload, &fault, ground.interval);
     }
-    workload.check(&copy);
+    ground.check(workload, &copy, fault.op == FaultOp::Write);
     hits > 0
 }
 
@@ -200,12 +219,14 @@ fn prepare(builder: ImageBuilder) -> Ground {
     }
     let pieces = ops::content(&file);
     drop(file);
+    let features = fs.superblock().features();
     fs.close().expect("a clean end");
     Ground {
         image,
         shape,
         pieces,
         interval: NEVER,
+        has_journal: features.compat.contains(Compat::HAS_JOURNAL),
     }
 }
 
@@ -242,7 +263,7 @@ fn survive_everywhere_on(name: &str, ground: &Ground, fault: Fault) {
     }
 }
 
-fn layouts() -> [(&'static str, ImageBuilder); 6] {
+fn layouts() -> [(&'static str, ImageBuilder); 8] {
     let large = || Image::builder().size(16 << 20);
     [
         ("extents", small()),
@@ -257,6 +278,8 @@ fn layouts() -> [(&'static str, ImageBuilder); 6] {
             "bigalloc",
             large().features("bigalloc").args(&["-C", "16384"]),
         ),
+        ("no journal", small().features("^has_journal,^orphan_file")),
+        ("ext2", small().fs_type("ext2")),
     ]
 }
 
@@ -288,11 +311,106 @@ fn failed_commit_in_the_background_is_told_once_to_who_syncs() {
 /// anybody.
 #[test]
 fn short_write_at_every_site_is_reported_once_and_loses_nothing() {
-    let fault = Fault {
-        range: Some(2048..u64::MAX),
-        ..Fault::once(FaultOp::Write, FaultKind::Short)
-    };
-    survive_everywhere("extents", small(), fault);
+    for (name, builder) in layouts() {
+        let fault = Fault {
+            range: Some(2048..u64::MAX),
+            ..Fault::once(FaultOp::Write, FaultKind::Short)
+        };
+        survive_everywhere(name, builder, fault);
+    }
+}
+
+/// What the memory has then is partly new, and nobody may take it for read.
+#[test]
+fn short_read_at_every_site_is_reported_once_and_changes_nothing() {
+    for (name, builder) in layouts() {
+        survive_everywhere(name, builder, Fault::once(FaultOp::Read, FaultKind::Short));
+    }
+}
+
+/// Whoever needs what lay behind the end gets the device's error, each time, and finds what else there is as it was. Nothing
+/// that was synced is lost: it is there when the device has its end again.
+#[test]
+fn end_of_the_device_that_vanishes_fails_what_needs_it_and_loses_nothing() {
+    // Groups with bitmaps and inode tables of their own, so that there is metadata behind each end.
+    let groups = |features| small().features(features).args(&["-g", "1024"]);
+    let reads_and_writes = [FaultOp::Read, FaultOp::Write];
+    for (name, builder) in [
+        ("extents", groups("^flex_bg")),
+        ("no extents", groups("^flex_bg,^extents,^64bit")),
+        ("no journal", groups("^flex_bg,^has_journal,^orphan_file")),
+        ("ext2", groups("^flex_bg").fs_type("ext2")),
+    ] {
+        let ground = prepare(builder);
+        for ops in [
+            &reads_and_writes[..],
+            &reads_and_writes[..1],
+            &reads_and_writes[1..],
+        ] {
+            let mut met = 0;
+            // From right behind the first superblock to where no file is.
+            for end in (0..16).map(|step| (step * 96 + 2) << 10) {
+                for seed in seeds(1) {
+                    met += u64::from(outlive_the_end(&ground, seed, ops, end));
+                }
+            }
+            println!("{name}: {ops:?} met in {met} runs");
+            assert!(met > 3, "{name}: {ops:?} met in {met} runs");
+        }
+    }
+}
+
+/// Runs the workload on a device whose end vanishes when the files are open. Whether anything met that.
+fn outlive_the_end(ground: &Ground, seed: u64, gone: &[FaultOp], end: u64) -> bool {
+    let copy = ground.image.copy();
+    let what = format!("seed {seed}, {gone:?} from {end} on");
+    let mut workload = ground.workload(seed);
+    workload.fails_on = true;
+    let device = sim(&copy);
+    let options = MountOptions::new().commit_interval(NEVER).metadata_cache(0);
+    let open = || Fs::open_device(Arc::new(device.clone()), &options);
+    let fs = open().expect("it opens");
+    let files = workload.open(&fs);
+    let armed = gone.iter().map(|&op| {
+        device.inject(Fault {
+            range: Some(end..u64::MAX),
+            ..Fault::every(op, FaultKind::Io(libc::EIO))
+        })
+    });
+    let armed: Vec<_> = armed.collect();
+    let hits = || -> u64 { armed.iter().filter_map(|&id| device.hits(id)).sum() };
+    let report = Report(
+        &what,
+        in_time(&what, || {
+            workload.run_on(fs, files, STEPS, || hits() > 0);
+            workload
+        }),
+    );
+    let (hits, workload) = (hits(), &report.1);
+    let failures = &workload.failures;
+    let errno = |at: usize| failures.get(at).map(|failure| failure.errno);
+    let writes_fail = gone.contains(&FaultOp::Write);
+    assert!(hits > 0 || failures.is_empty(), "an error out of nothing");
+    assert!(
+        hits == 0 || errno(0).is_some() || !writes_fail,
+        "{hits} hits"
+    );
+    assert!(matches!(errno(0), None | Some(libc::EIO)), "{failures:?}");
+    let refused = failures.iter().find(|failure| failure.errno != libc::EIO);
+    if let Some(refused) = refused {
+        assert_eq!(refused.errno, libc::EROFS, "{failures:?}");
+        let later = |&&at: &&usize| at > refused.step;
+        let later = workload.succeeded.iter().filter(later).count();
+        assert_eq!(later, 0, "after a failure for good: {failures:?}");
+    }
+    // Who opens it meanwhile has no more luck, and does no harm.
+    in_time(&what, || match open() {
+        Ok(fs) => drop(fs),
+        Err(error) => assert_eq!(error.errno(), libc::EIO, "{error}"),
+    });
+    drop(device);
+    ground.check(workload, &copy, writes_fail);
+    hits > 0
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::history::History;
 use crate::ops::{self, FILES, Generator, Op, Shape, What};
 use dioxide::{Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, e2fsck_clean};
+use dioxide_testkit::{Image, e2fsck_clean, e2fsck_mend};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -53,6 +53,14 @@ pub struct Workload {
     pub ops: Vec<Op>,
     /// What is done first.
     first: Option<Op>,
+    /// The device fails again and again, so that nothing that failed needs to be readable.
+    pub fails_on: bool,
+    /// Files that were changed since they were synced.
+    changed: [bool; FILES],
+    /// Files of which an operation failed and then reading: what they have is of before it or of after it. They are left alone.
+    unknown: [bool; FILES],
+    /// The file system was closed without an error.
+    pub is_closed: bool,
 }
 
 impl Workload {
@@ -66,6 +74,10 @@ impl Workload {
             succeeded: Vec::new(),
             ops: Vec::new(),
             first: None,
+            fails_on: false,
+            changed: [false; FILES],
+            unknown: [false; FILES],
+            is_closed: false,
         }
     }
 
@@ -80,6 +92,17 @@ impl Workload {
     /// has.
     pub fn run(&mut self, fs: Fs, steps: usize, has_failed: impl Fn() -> bool) {
         let files = self.open(&fs);
+        self.run_on(fs, files, steps, has_failed);
+    }
+
+    /// As [`Workload::run`], on files that were opened by [`Workload::open`].
+    pub fn run_on(
+        &mut self,
+        fs: Fs,
+        files: Vec<dioxide::File>,
+        steps: usize,
+        has_failed: impl Fn() -> bool,
+    ) {
         for step in 0..steps {
             let next = || self.generator.next(&self.files);
             let op = self.first.take().unwrap_or_else(next);
@@ -88,7 +111,7 @@ impl Workload {
             self.look(step, &has_failed);
         }
         drop(files);
-        self.note(steps, fs.close());
+        self.is_closed = self.note(steps, fs.close());
         self.look(steps, &has_failed);
     }
 
@@ -105,7 +128,7 @@ impl Workload {
     }
 
     /// Opens the files; one that fails is noted, and opened again.
-    fn open(&mut self, fs: &Fs) -> Vec<dioxide::File> {
+    pub fn open(&mut self, fs: &Fs) -> Vec<dioxide::File> {
         let options = OpenOptions::new().read(true).write(true);
         let mut files = Vec::new();
         for name in ops::NAMES {
@@ -131,6 +154,11 @@ impl Workload {
 
     fn step(&mut self, fs: &Fs, files: &[dioxide::File], step: usize, op: &Op) {
         let (file, shape) = (&files[op.file], self.generator.shape);
+        let changes = !self.is_sync(step);
+        if changes && self.unknown[op.file] {
+            return;
+        }
+        self.changed[op.file] |= changes;
         let mut content = self.files[op.file].clone();
         let expected = ops::apply(&op.what, &mut content, &shape);
         self.histories[op.file].begin(&content);
@@ -147,20 +175,39 @@ impl Workload {
         if !self.failures.iter().any(|failure| failure.step == step) {
             self.synced(op);
         }
+        if self.fails_on && !self.unknown[op.file] {
+            match ops::try_content(file) {
+                Ok(found) => assert!(found == self.files[op.file], "after {op:?}"),
+                Err(error) => assert_eq!(error.errno(), libc::EIO, "{error}, after {op:?}"),
+            }
+        }
     }
 
     fn synced(&mut self, op: &Op) {
-        match op.what {
-            What::SyncAll | What::SyncData => self.histories[op.file].durable(),
-            What::SyncFs => self.histories.iter_mut().for_each(History::durable),
-            _ => {}
+        let synced = match op.what {
+            What::SyncAll | What::SyncData => op.file..op.file + 1,
+            What::SyncFs => 0..FILES,
+            _ => return,
+        };
+        for file in synced {
+            self.changed[file] = false;
+            if !self.unknown[file] {
+                self.histories[file].durable();
+            }
         }
     }
 
     /// What a file has after a failed operation must be of before it or of after it, and a write leaves the
     /// size that it found.
     fn after_failure(&mut self, op: &Op, file: &dioxide::File) -> Vec<u8> {
-        let found = ops::content(file);
+        let found = match ops::try_content(file) {
+            Ok(found) => found,
+            Err(error) => {
+                assert!(self.fails_on, "{error}, after {op:?}");
+                self.unknown[op.file] = true;
+                return self.files[op.file].clone();
+            }
+        };
         if let Some(complaint) = self.histories[op.file].complaint(&found) {
             panic!("{op:?} failed, and left {complaint}");
         }
@@ -173,11 +220,29 @@ impl Workload {
 
     /// Opens the image without the fault: what was synced is there, and the file system is whole.
     pub fn check(&self, image: &Image) {
+        self.check_but(image, [false; FILES]);
+    }
+
+    /// Without a journal: [`Workload::check`] once `e2fsck` has mended what a failure left. Where that may be half of a
+    /// change, nothing is promised of files that were changed since they were synced.
+    pub fn check_mended(&self, image: &Image, by_half: bool) {
+        e2fsck_mend(image.path());
+        self.check_but(image, self.changed.map(|changed| changed && by_half));
+    }
+
+    fn check_but(&self, image: &Image, left_out: [bool; FILES]) {
         let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
         assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
-        for (number, file) in ops::open_files(&fs).iter().enumerate() {
-            if let Some(complaint) = self.histories[number].complaint(&ops::content(file)) {
-                panic!("f{number}: {complaint}");
+        for (number, name) in ops::NAMES.iter().enumerate() {
+            let file = OpenOptions::new().read(true).open(&fs, format!("/{name}"));
+            let found = file.and_then(|file| ops::try_content(&file));
+            // Nothing needs to be there, but looking must end.
+            if left_out[number] {
+                continue;
+            }
+            let found = found.expect("it exists, and reads");
+            if let Some(complaint) = self.histories[number].complaint(&found) {
+                panic!("{name}: {complaint}");
             }
         }
         let free = fs.statfs().blocks_free;

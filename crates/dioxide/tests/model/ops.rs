@@ -247,8 +247,13 @@ pub fn open_files(fs: &Fs) -> Vec<File> {
 
 /// The whole content, as dioxide reads it.
 pub fn content(file: &File) -> Vec<u8> {
+    try_content(file).expect("a read")
+}
+
+/// The whole content, of a file that may not be readable.
+pub fn try_content(file: &File) -> dioxide::Result<Vec<u8>> {
     let mut found = vec![0xEE; file.len() as usize + 100];
-    let len = file.read_at(&mut found, 0).expect("a read");
+    let len = file.read_at(&mut found, 0)?;
     found.truncate(len);
-    found
+    Ok(found)
 }
