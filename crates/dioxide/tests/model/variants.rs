@@ -16,7 +16,11 @@ pub fn variants() -> Vec<(&'static str, ImageBuilder)> {
             "orphan file",
             small().features("orphan_file").args(&["-J", "size=1"]),
         ),
-        ("no journal", image().features("^has_journal")),
+        (
+            "no orphan file",
+            small().features("^orphan_file").args(&["-J", "size=1"]),
+        ),
+        ("no journal", image().features("^has_journal,^orphan_file")),
         (
             "bigalloc",
             image().features("bigalloc").args(&["-C", "16384"]),
