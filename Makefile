@@ -33,6 +33,7 @@ test: ## Set up; format, clippy, rustdoc, licences, model tests, all tests
 soak: ## The long explorations: hours rather than minutes
 	@scripts/setup test
 	DIOXIDE_SOAK=1 cargo test --workspace --release -- --nocapture
+	cargo test --workspace --release --test sim -- --ignored --nocapture --test-threads 1
 	DIOXIDE=$(TARGET)/release/dioxide tests/foreign/run
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} scripts/fuzz
 

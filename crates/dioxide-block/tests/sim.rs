@@ -580,35 +580,48 @@ fn lateness(latency: Duration, threads: usize) -> Vec<u64> {
     all
 }
 
+/// Most tries of a measurement: what else the machine does only ever makes one worse.
+const TRIES: usize = 5;
+
 #[test]
-#[ignore = "a measurement: run it alone, in release, on a quiet machine"]
+#[ignore = "a measurement: run it alone, in release, as `make soak` does"]
 fn blocking_call_is_late_by_a_few_microseconds() {
     for threads in [1, 8] {
         for us in [12, 50, 231, 1000] {
-            let late = lateness(Duration::from_micros(us), threads);
-            let (mean, at) = (late.iter().sum::<u64>() / late.len() as u64, |p| {
-                late[late.len() * p / 100]
+            let is_precise = (0..TRIES).any(|_| {
+                let late = lateness(Duration::from_micros(us), threads);
+                let (mean, at) = (late.iter().sum::<u64>() / late.len() as u64, |p| {
+                    late[late.len() * p / 100]
+                });
+                let [p50, p90, p99] = [50, 90, 99].map(at);
+                println!(
+                    "{threads} threads, {us:>4} us: {:>7} requests, late by mean {mean} ns, \
+                     p50 {p50}, p90 {p90}, p99 {p99}",
+                    late.len()
+                );
+                p50 < 10_000
             });
-            let [p50, p90, p99] = [50, 90, 99].map(at);
-            println!(
-                "{threads} threads, {us:>4} us: {:>7} requests, late by mean {mean} ns, \
-                 p50 {p50}, p90 {p90}, p99 {p99}",
-                late.len()
-            );
-            assert!(p50 < 10_000, "half of them by more than {p50} ns");
+            assert!(is_precise, "{threads} threads, {us} us");
         }
     }
 }
 
-/// Requests a second of `threads` queues that are kept full.
-fn rate(spec: &str, threads: usize, depth: u32) -> f64 {
+/// How long this thread has waited for a processor that others had; nothing, where the kernel does not count it.
+fn kept_waiting() -> Duration {
+    let said = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = said.split_whitespace().nth(1);
+    Duration::from_nanos(waited.and_then(|ns| ns.parse().ok()).unwrap_or(0))
+}
+
+/// Requests a second of `threads` queues that are kept full: by the clock, and in the time that others left them.
+fn rate(spec: &str, threads: usize, depth: u32) -> [f64; 2] {
     let (sim, limit) = (&sim(spec), Duration::from_secs(2));
     let one = move || {
         let (mut queue, mut done) = (queue(sim, depth), Vec::with_capacity(depth as usize));
         for _ in 0..depth {
             queue.push(op(OpKind::Read, 0, 0, 4096)).expect("room");
         }
-        let (mut count, start) = (0u64, Instant::now());
+        let (mut count, start, waited) = (0u64, Instant::now(), kept_waiting());
         while start.elapsed() < limit {
             queue.wait(None).expect("wait");
             queue.reap(&mut done);
@@ -624,37 +637,48 @@ fn rate(spec: &str, threads: usize, depth: u32) -> f64 {
                 queue.push(Op { kind, buf, segs }).expect("room");
             }
         }
-        count
+        let (took, waited) = (start.elapsed(), kept_waiting() - waited);
+        let by = |time: Duration| count as f64 / time.as_secs_f64();
+        [by(took), by(took.saturating_sub(waited))]
     };
-    let total: u64 = thread::scope(|s| {
+    let rates: Vec<[f64; 2]> = thread::scope(|s| {
         let threads: Vec<_> = (0..threads).map(|_| s.spawn(one)).collect();
-        threads
-            .into_iter()
-            .map(|t| t.join().expect("no panic"))
-            .sum()
+        let join = |t: thread::ScopedJoinHandle<'_, _>| t.join().expect("no panic");
+        threads.into_iter().map(join).collect()
     });
-    total as f64 / limit.as_secs_f64()
+    [0, 1].map(|of| rates.iter().map(|rate| rate[of]).sum())
 }
 
+/// A device without a ceiling completes a million, and one with a ceiling what that lets through.
 #[test]
-#[ignore = "a measurement: run it alone, in release, on a quiet machine"]
+#[ignore = "a measurement: run it alone, in release, as `make soak` does"]
 fn queue_completes_more_than_a_million_requests_a_second() {
-    let mut best = 0.0f64;
-    for (spec, threads, depth) in [
-        ("", 1, 128),
-        ("", 2, 128),
-        ("latency=10us", 1, 128),
-        ("latency=10us", 2, 128),
-        ("latency=10us", 2, 32),
-        ("latency=8us..12us,jitter=10%", 2, 128),
-        ("latency=231us,iops=801k", 2, 1024),
-        ("latency=50us,iops=3.2M", 2, 256),
+    for (spec, threads, depth, ceiling) in [
+        ("", 1, 128, None),
+        ("", 2, 128, None),
+        ("latency=10us", 1, 128, None),
+        ("latency=10us", 2, 128, None),
+        ("latency=10us", 2, 32, None),
+        ("latency=8us..12us,jitter=10%", 2, 128, None),
+        ("latency=231us,iops=801k", 2, 1024, Some(801e3)),
+        ("latency=50us,iops=3.2M", 2, 256, Some(3.2e6)),
     ] {
-        let rate = rate(spec, threads, depth);
-        println!("'{spec}', {threads} threads, depth {depth}: {rate:.0} requests/s");
-        best = best.max(rate);
+        let least = ceiling.map_or(1e6, |ceiling| 0.95 * ceiling);
+        let reached = (0..TRIES).any(|_| {
+            let [rate, alone] = rate(spec, threads, depth);
+            println!(
+                "'{spec}', {threads} threads, depth {depth}: {rate:.0} requests/s, {alone:.0} in \
+                 the time that others left"
+            );
+            let most = ceiling.unwrap_or(f64::INFINITY);
+            assert!(rate < 1.02 * most, "'{spec}': {rate:.0} a second");
+            alone > least
+        });
+        assert!(
+            reached,
+            "'{spec}', {threads} threads: less than {least:.0} a second"
+        );
     }
-    assert!(best > 1e6, "at best {best:.0} a second");
 }
 
 fn write_atomic(device: &dyn Device, offset: u64, len: usize) -> Result<(), Error> {
