@@ -25,6 +25,8 @@
 pub(crate) mod damage;
 pub(crate) mod file;
 pub(crate) mod inode;
+#[cfg(test)]
+mod judged;
 pub(crate) mod orphan;
 pub(crate) mod quota;
 pub(crate) mod superblock;

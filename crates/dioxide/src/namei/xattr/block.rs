@@ -29,10 +29,10 @@ impl Kind for AttributeBlock {
     }
 
     fn verify(&self, block: Pblk, bytes: &[u8]) -> dioxide_format::Result<()> {
-        match self.seed {
-            Some(seed) => xattr::verify_checksum(bytes, seed, block),
-            None => Ok(()),
+        if let Some(seed) = self.seed {
+            xattr::verify_checksum(bytes, seed, block)?;
         }
+        XattrBlock::parse(bytes).map(drop)
     }
 
     fn seal(&self, block: Pblk, bytes: &mut [u8]) {
