@@ -1,4 +1,4 @@
-//! What the engine would do with a request, and why, in words.
+//! What the engine would do with a request of a queue, and why, in words.
 //!
 //! It asks the functions that the engine asks ([`policy`](crate::policy)), with facts gathered by
 //! the code that gathers them for real requests, and writes down each answer. It holds no inode lock, so
@@ -63,7 +63,7 @@ pub struct Explanation {
     pub drains: bool,
     /// Whether an asynchronous request is made to wait under the lock.
     pub waits: bool,
-    /// Whether a no-wait attempt ends in EAGAIN.
+    /// Whether a queue's first attempt, which does not wait, ends in EAGAIN.
     pub would_block: bool,
     /// Whether it is a write that is not direct I/O, since the content lies in the inode or the edges are not whole
     /// logical blocks: a no-wait attempt ends in EOPNOTSUPP.

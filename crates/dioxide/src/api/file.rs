@@ -565,8 +565,9 @@ impl File {
             .call(|| map::load::preload(&self.mount, &self.inode, blocks))
     }
 
-    /// What the engine would do with a request, step by step, and why; under `policy`, or under the
-    /// mount's. Nothing is read, written or locked. Blocks on metadata.
+    /// What the engine would do with a request of a queue, step by step, and why; under `policy`, or under the
+    /// mount's. Nothing is read, written or locked. Blocks on metadata. The same request by a call of this type takes the
+    /// same locks; but under the policies up to `iomap55` it neither drains nor waits for being unaligned.
     ///
     /// # Errors
     /// Damage in the extent tree.

@@ -1,6 +1,8 @@
 //! The engine's behaviour under concurrency: invariants of `docs/SEMANTICS.md` D, each on a real image behind a
 //! simulated device that holds requests in flight.
 
+mod explained;
+
 use crate::io::direct::lock::Guard;
 use crate::io::direct::policy::Policy;
 use crate::io::direct::write::{self, Memory};
@@ -12,9 +14,10 @@ use crate::{
     Buf, Completion, CompletionMode, Error, FallocateMode, File, Fs, MountOptions, OpenOptions,
     Queue, QueueOptions,
 };
-use dioxide_block::Device;
 use dioxide_block::file::{self, FileOptions};
+use dioxide_block::inline::InlineQueue;
 use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use dioxide_block::{Device, Durability, Geometry};
 use dioxide_format::inode::Inode as DiskInode;
 use std::io::IoSlice;
 use std::path::Path;
@@ -64,6 +67,11 @@ impl Bed {
     }
 
     fn with(options: MountOptions) -> Bed {
+        Bed::over(options, |sim| Arc::new(sim))
+    }
+
+    /// On a device over the simulated one.
+    fn over(options: MountOptions, over: impl FnOnce(SimDevice) -> Arc<dyn Device>) -> Bed {
         let dir = tempfile::tempdir().expect("a folder for the image");
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).expect("a new folder");
@@ -88,8 +96,7 @@ impl Bed {
         };
         let inner = file::open(&image, &writable).expect("a fresh image");
         let sim = SimDevice::new(inner, SimSpec::default());
-        let device: Arc<dyn Device> = Arc::new(sim.clone());
-        let fs = Fs::open_device(device, &options).expect("a fresh image");
+        let fs = Fs::open_device(over(sim.clone()), &options).expect("a fresh image");
         Bed {
             dir,
             sim,
@@ -221,23 +228,38 @@ fn unaligned_overwrites_since_6_4_run_side_by_side() {
     assert_eq!((stats.writes_shared, stats.punts, stats.drains), (4, 0, 0));
 }
 
-// Invariant 6 with completion in a worker: the count is dropped only when the worker is through.
+// Invariant 6 with completion in a worker: the device is through and the entry in the table is gone, but the count is
+// dropped only when the worker is through.
 #[test]
 fn deferred_completion_is_still_in_flight_for_a_drain() {
-    let bed = Bed::new(Policy::V56);
-    bed.fs.set_completion(CompletionMode::Deferred);
+    let options = MountOptions::new().policy(Policy::V56).workers(1);
+    let bed = Bed::with(options.completion(CompletionMode::Deferred));
     let file = bed.open("/data");
     let mut queue = bed.queue();
-    for round in 0..50 {
-        queue
-            .write(&file, 0, block(round), u64::from(round))
-            .expect("room");
-        queue.submit().expect("a working queue");
-        assert_eq!(reap_one(&mut queue).result.expect("an overwrite"), BLOCK);
-        file.write_at(&half(round), BLOCK as u64)
-            .expect("nothing is in flight");
+    // The one thread that there is for completions has something else to do.
+    let (go_on, gate) = channel::<()>();
+    file.mount.ioend.run(move || {
+        let _ = gate.recv();
+    });
+    queue.write(&file, 0, block(1), 1).expect("room");
+    queue.submit().expect("a working queue");
+    let mut done = Vec::new();
+    while bed.fs.stats().completed_deferred == 0 {
+        queue.reap(&mut done);
+        thread::yield_now();
     }
-    assert_eq!(bed.fs.stats().completed_deferred, 50);
+    assert!(done.is_empty(), "it is with the worker");
+    let truncated = {
+        let file = file.clone();
+        start(move || file.set_len(BLOCK as u64 + 100))
+    };
+    wait_for_a_drain_of(&file);
+    assert!(truncated.recv_timeout(A_WHILE).is_err(), "it did not wait");
+    drop(go_on);
+    assert!(matches!(truncated.recv_timeout(SOON), Ok(Ok(()))));
+    let reaped = reap_one(&mut queue);
+    assert_eq!((reaped.tag, reaped.result.ok()), (1, Some(BLOCK)));
+    assert_eq!(bed.fs.stats().drains, 1);
 }
 
 // Deferred completions had shared their threads with punted requests: every thread drained, and none
@@ -376,7 +398,9 @@ fn wait_while_every_worker_is_at_what_another_thread_has_punted_is_a_deadlock_er
 
 /// Waits until somebody waits for what is in flight on a file.
 fn wait_for_a_drain_of(file: &File) {
+    let begun = Instant::now();
     while !file.inode.in_flight.is_being_drained() {
+        assert!(begun.elapsed() < SOON, "nobody waits for it");
         thread::yield_now();
     }
 }
@@ -839,6 +863,58 @@ fn reader_without_the_lock_waits_for_a_truncate_under_way() {
     assert!(matches!(read.recv_timeout(SOON), Ok(Ok(0))));
 }
 
+// F: before 4.9 a reader had the lock alone to map and to submit, and gave it up before it waited. Since then it shares it for
+// all of the I/O.
+#[test]
+fn reader_has_the_lock_that_its_policy_says_before_and_during_the_io() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/data");
+        let another = file.inode.rwsem.shared(Slot::NONE);
+        let tried = file.try_read_at(&mut block(0), 0);
+        assert_eq!(tried.is_err(), policy == Policy::Pre49, "{policy}");
+        drop(another);
+        let at = file.map(2, 1).expect("a block").pblk.0 * BLOCK as u64;
+        let hold = bed.sim.hold(Some(at..at + BLOCK as u64), FaultOp::Read);
+        let read = {
+            let file = file.clone();
+            start(move || {
+                let mut buf = block(0);
+                file.read_at(&mut buf, 2 * BLOCK as u64).map(|_| buf)
+            })
+        };
+        hold.wait_for(1);
+        let unlocks = matches!(policy, Policy::Pre49 | Policy::Pre49Nolock);
+        let alone = file.inode.rwsem.try_exclusive().is_some();
+        assert_eq!(alone, unlocks, "{policy}");
+        assert!(file.inode.rwsem.try_shared(Slot::NONE).is_some());
+        let counted = !file.inode.in_flight.is_quiet(&file.mount.in_flight);
+        assert_eq!(counted, unlocks, "{policy}: a drain waits for it");
+        let overwrite = {
+            let file = file.clone();
+            start(move || file.write_at(&block(0xA6), 20 * BLOCK as u64))
+        };
+        // Who needs the lock alone gets it now, or when the read is done.
+        let begins_alone = matches!(
+            policy,
+            Policy::Parallel | Policy::Iomap55 | Policy::Ilock | Policy::IlockNew
+        );
+        if begins_alone {
+            assert!(overwrite.recv_timeout(A_WHILE).is_err(), "{policy}");
+        } else {
+            let written = overwrite.recv_timeout(SOON);
+            assert!(matches!(written, Ok(Ok(BLOCK))), "{policy}");
+        }
+        hold.release();
+        let read = read.recv_timeout(SOON).expect("it goes on");
+        assert_eq!(read.expect("readable")[..], [3; BLOCK], "{policy}");
+        if begins_alone {
+            let written = overwrite.recv_timeout(SOON);
+            assert!(matches!(written, Ok(Ok(BLOCK))), "{policy}");
+        }
+    }
+}
+
 // As in Linux 4.8, who unlocks for the I/O takes the lock once more behind it.
 #[test]
 fn writer_that_unlocked_for_the_io_locks_again() {
@@ -902,6 +978,99 @@ fn truncate_that_waits_for_a_request_in_flight_counts_a_drain() {
         assert_eq!(reap_one(&mut queue).tag, 1);
         assert!(matches!(truncated.recv_timeout(SOON), Ok(Ok(()))));
         assert_eq!(bed.fs.stats().drains, 1, "{size}");
+    }
+}
+
+/// A device whose queues do each operation when it is pushed: what holds that holds a request that is not counted yet.
+#[derive(Clone, Debug)]
+struct AtOnce(SimDevice);
+
+impl Device for AtOnce {
+    fn geometry(&self) -> &Geometry {
+        self.0.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> dioxide_block::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8], how: Durability) -> dioxide_block::Result<()> {
+        self.0.write_at(offset, buf, how)
+    }
+
+    fn flush(&self) -> dioxide_block::Result<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> dioxide_block::Result<()> {
+        self.0.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> dioxide_block::Result<()> {
+        self.0.write_zeroes(offset, len)
+    }
+
+    fn open_queue(
+        &self,
+        options: &QueueOptions,
+    ) -> dioxide_block::Result<Box<dyn dioxide_block::Queue>> {
+        Ok(Box::new(InlineQueue::new(self.clone(), options)))
+    }
+
+    fn describe(&self) -> String {
+        "at once".into()
+    }
+}
+
+// Invariant 7: whoever wants the file alone waits for a request from its checks on until it is reaped, by the lock first and
+// then by the count.
+#[test]
+fn queued_request_is_counted_before_its_lock_is_dropped() {
+    let waits = |file: &File| {
+        let quiet = file.inode.in_flight.is_quiet(&file.mount.in_flight);
+        file.inode.rwsem.try_exclusive().is_none() || !quiet
+    };
+    for policy in Policy::ALL {
+        let bed = Bed::over(MountOptions::new().policy(policy), |sim| {
+            Arc::new(AtOnce(sim))
+        });
+        let file = bed.open("/data");
+        let start_of = |lblk| file.map(lblk, 1).expect("a block").pblk.0 * BLOCK as u64;
+        for (blocks, op) in [
+            (1, FaultOp::Read),
+            (2, FaultOp::Read),
+            (1, FaultOp::Write),
+            (2, FaultOp::Write),
+        ] {
+            // It always restarts with the lock alone, which a worker does.
+            if (policy, op) == (Policy::Ilock, FaultOp::Write) {
+                continue;
+            }
+            let at = start_of(4);
+            let hold = bed.sim.hold(Some(at..at + BLOCK as u64), op);
+            let pushed = {
+                let (file, mut queue) = (file.clone(), bed.queue());
+                start(move || {
+                    let buf = Buf::copy_of(&vec![9; blocks * BLOCK]);
+                    let at = 4 * BLOCK as u64;
+                    let pushed = match op {
+                        FaultOp::Write => queue.write(&file, at, buf, 1),
+                        _ => queue.read(&file, at, buf, 1),
+                    };
+                    pushed.expect("room");
+                    queue
+                })
+            };
+            hold.wait_for(1);
+            assert!(waits(&file), "{policy}, {op:?} of {blocks}: not pushed yet");
+            hold.release();
+            let mut queue = pushed.recv_timeout(SOON).expect("it is pushed");
+            assert!(waits(&file), "{policy}, {op:?} of {blocks}: pushed");
+            let reaped = reap_one(&mut queue).result.ok();
+            assert_eq!(reaped, Some(blocks * BLOCK), "{policy}");
+            assert!(!waits(&file), "{policy}, {op:?} of {blocks}: reaped");
+        }
+        assert_eq!(bed.fs.stats().punts, 0, "{policy}");
     }
 }
 
