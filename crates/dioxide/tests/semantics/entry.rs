@@ -53,6 +53,48 @@ fn a1_read_only_mount_is_erofs() {
     fs.close().expect("nothing to do");
 }
 
+// A2: memory counts. What lies in whole blocks of the file and is written from between two blocks of memory is unaligned,
+// and no less allowed.
+#[test]
+fn a2_memory_between_blocks_makes_a_write_unaligned() {
+    for (policy, shared) in [(Policy::V56, 0), (Policy::V64, 1), (Policy::Best, 1)] {
+        for skip in [512, 1, BLOCK - 512] {
+            let bed = Bed::new(policy);
+            let options = OpenOptions::new().read(true).write(true).direct(true);
+            let file = options.open(&bed, "/data").expect("it exists");
+            // A lock that is new has no short way.
+            for _ in 0..16 {
+                read(&file, 0..BLOCK);
+            }
+            let check = |what: &str, shared: u64, write: &dyn Fn() -> dioxide::Result<usize>| {
+                let before = bed.stats();
+                let written = write();
+                let stats = bed.stats().since(&before);
+                // It is not tried under the shared lock first.
+                assert_eq!(stats.restarts, 0, "{policy}, {what}");
+                match written {
+                    Err(Error::WouldBlock(_)) if shared == 0 => assert_eq!(stats.would_block, 1),
+                    written => {
+                        let locks = (stats.writes_shared, stats.writes_exclusive);
+                        assert_eq!(locks, (shared, 1 - shared), "{policy}, {what}");
+                        assert_eq!(written.expect("written blocks") % BLOCK, 0);
+                    }
+                }
+            };
+            let memory = bytes(0xA2, 3 * BLOCK);
+            let (whole, odd) = (&memory[..BLOCK], &memory[skip..][..BLOCK]);
+            check("aligned", 1, &|| file.write_at(whole, 0));
+            check("odd", shared, &|| file.write_at(odd, BLOCK as u64));
+            check("a try", shared, &|| file.try_write_at(odd, BLOCK as u64));
+            let parts = [whole, odd].map(IoSlice::new);
+            check("one of two", shared, &|| {
+                file.write_vectored_at(&parts, 2 * BLOCK as u64)
+            });
+            assert_all(&read(&file, 0..4 * BLOCK), 0xA2);
+        }
+    }
+}
+
 /// Of the policies, `iomap55` asks for it: who reads waits for an overwrite that is at the device, or does not. Another
 /// overwrite begins alone, and waits either way.
 #[test]
@@ -564,7 +606,12 @@ fn a6_failed_extending_write_leaves_size_and_blocks() {
     }
 }
 
-// Blocks that are not neighbours are written one by one: the second of them fails.
+/// What the device has been asked for so far that changes it, and did.
+fn writes(bed: &Bed) -> usize {
+    bed.record.log().entries().len()
+}
+
+// Blocks that are not neighbours are written one by one: the second of them fails, and ends the request.
 #[test]
 fn a6_fault_in_the_second_run_leaves_size_and_blocks() {
     for policy in [Policy::Pre49, Policy::V56, Policy::Best, Policy::Xfs] {
@@ -577,15 +624,26 @@ fn a6_fault_in_the_second_run_leaves_size_and_blocks() {
                 skip: 1,
                 ..Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO))
             };
-            let fault = bed.sim.inject(fault);
+            let inject = || bed.sim.inject(fault.clone());
+            let (injected, log) = (inject(), writes(&bed));
             let result = file.write_at(&blocks(4, 5), offset as u64);
-            assert_eq!(bed.sim.remove(fault), Some(1), "{policy}");
+            assert_eq!(bed.sim.remove(injected), Some(1), "{policy}");
             assert_eq!(errno(result), libc::EIO);
+            assert_eq!(writes(&bed) - log, 1, "{policy}: it went on");
             assert_eq!(file.len(), size as u64, "{policy}");
             assert_eq!(bed.free(), before, "{policy}");
             assert_all(&read_all(&file), 0);
             file.write_at(&blocks(4, 5), offset as u64).expect("room");
             assert_all(&read(&file, offset..offset + 5 * BLOCK), 4);
+            // An overwrite has so many parts, too.
+            let (injected, log) = (inject(), writes(&bed));
+            let result = file.write_at(&blocks(5, 5), offset as u64);
+            assert_eq!(bed.sim.remove(injected), Some(1), "{policy}");
+            assert_eq!(errno(result), libc::EIO);
+            assert_eq!(writes(&bed) - log, 1, "{policy}: it went on");
+            assert_all(&read(&file, offset..offset + BLOCK), 5);
+            // Two may be neighbours.
+            assert_all(&read(&file, offset + 2 * BLOCK..offset + 5 * BLOCK), 4);
             file.set_len(0).expect("a size");
         }
     }

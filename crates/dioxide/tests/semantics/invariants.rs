@@ -79,8 +79,8 @@ fn d02_unaligned_then_overlapping_aligned_aio_is_safe() {
     }
 }
 
-/// Everything that frees blocks, each on blocks of its own of `/data`.
-fn freeing() -> Vec<(u64, Job)> {
+/// Everything that has the file alone, each on blocks of its own of `/data`; what frees it all comes last.
+fn alone() -> Vec<(u64, Job)> {
     let allocate = |mode, at: u64| -> Job {
         Box::new(move |file| file.allocate(mode, at * BLOCK as u64, 2 * BLOCK as u64))
     };
@@ -89,6 +89,10 @@ fn freeing() -> Vec<(u64, Job)> {
         (8, allocate(FallocateMode::ZeroRange, 8)),
         (12, allocate(FallocateMode::CollapseRange, 12)),
         (16, allocate(FallocateMode::InsertRange, 16)),
+        (20, allocate(FallocateMode::Allocate, 20)),
+        (22, allocate(FallocateMode::KeepSize, 22)),
+        (24, allocate(FallocateMode::ZeroRangeKeepSize, 24)),
+        (26, Box::new(|file| file.set_len(file.len() + BLOCK as u64))),
         (
             30,
             Box::new(|file| file.set_len(30 * BLOCK as u64 + SECTOR as u64)),
@@ -107,7 +111,7 @@ fn d06_freed_block_receives_no_late_dio() {
             let bed = Bed::new(policy);
             let file = bed.open("/data");
             let mut queue = bed.queue();
-            for (block, job) in freeing() {
+            for (block, job) in alone() {
                 let hold = bed.sim.hold(Some(place(&file, block as u32)), op);
                 let at = block * BLOCK as u64;
                 match op {
@@ -117,15 +121,15 @@ fn d06_freed_block_receives_no_late_dio() {
                 .expect("room");
                 queue.submit().expect("a working queue");
                 hold.wait_for(1);
-                let freed = {
+                let changed = {
                     let file = file.clone();
                     start(move || job(&file))
                 };
-                assert_waits(&freed);
+                assert_waits(&changed);
                 hold.release();
                 // Its completion does not need the lock that the other waits with: invariant 20.
                 reap_all_ok(&mut queue, 1);
-                finish(&freed).expect("room");
+                finish(&changed).expect("room");
             }
             assert_eq!(file.len(), 0);
         }
