@@ -357,9 +357,9 @@ fn request_of<'a>(file: &'a File, told: &Explanation) -> WriteRequest<'a> {
 fn decide(told: &mut Explanation, entry: LockMode, facts: &WriteFacts, alone: bool) -> Plan {
     let exclusive = |facts| {
         let plan = exclusive(told.policy, facts);
-        Plan {
-            drain: plan.drain || alone,
-            ..plan
+        match alone {
+            true => plan.alone(facts),
+            false => plan,
         }
     };
     match policy::check(told.policy, entry, facts) {

@@ -293,6 +293,22 @@ pub struct Plan {
     pub wait: bool,
 }
 
+impl Plan {
+    /// The same for a write that must be alone whatever the policy says.
+    #[inline]
+    pub(crate) fn alone(self, facts: &WriteFacts) -> Plan {
+        let gives_up_the_lock = facts.starts_past_eof && facts.aligned;
+        Plan {
+            drain: true,
+            io_lock: match gives_up_the_lock {
+                true => self.io_lock,
+                false => IoLock::Keep,
+            },
+            ..self
+        }
+    }
+}
+
 /// What [`check`] decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -172,10 +172,7 @@ impl<'a> WriteRequest<'a> {
             if mode != LockMode::Exclusive {
                 return Ok(None);
             }
-            plan.drain = true;
-            if !facts.starts_past_eof || !facts.aligned {
-                plan.io_lock = IoLock::Keep;
-            }
+            plan = plan.alone(&facts);
         }
         if self.wait == Wait::NoWait && (plan.drain || plan.wait || !plain) {
             return Err(Error::WouldBlock("the write must run alone, or allocate"));

@@ -1,7 +1,7 @@
 //! What is told of a request beforehand is what becomes of it: the rows of `docs/SEMANTICS.md` A3, under every policy.
 
 use super::*;
-use crate::policy::LockMode;
+use crate::policy::{IoLock, LockMode};
 use crate::{Direction, SetAttributes};
 
 /// So many blocks has a file here, the last one half.
@@ -148,6 +148,51 @@ fn explanation_of_a_queued_write_is_what_becomes_of_it() {
             assert_eq!((blocks, blocks), (stats.would_block, stats.punts), "{row}");
             let needs = told.restarts || told.drains || told.waits;
             assert!(!needs || blocks == 1, "{row}");
+        }
+    }
+}
+
+/// Who would get the lock now: another who shares it, and who wants it alone.
+fn lets_in(file: &File) -> (bool, bool) {
+    let rwsem = &file.inode.rwsem;
+    let alone = rwsem.try_exclusive().is_some();
+    (rwsem.try_shared(Slot::NONE).is_some(), alone)
+}
+
+#[test]
+fn explanation_tells_what_becomes_of_the_lock_for_the_io() {
+    for policy in Policy::ALL {
+        let options = MountOptions::new().policy(policy);
+        let bed = Bed::with(options.commit_interval(Duration::from_secs(3600)));
+        for (shape, offset, len) in ROWS {
+            // Behind a gap, what is written first is zeros, under another lock.
+            if offset > LEN {
+                continue;
+            }
+            for cut_short in [false, true] {
+                let file = bed.shaped(shape);
+                if cut_short {
+                    file.inode.set_cut_short(true);
+                }
+                let row = format!("{policy}: {len} bytes at {offset} of {shape:?}, {cut_short}");
+                let told = file.explain(Direction::Write, offset as u64, len, None);
+                let told = told.expect("a sound tree");
+                let hold = bed.sim.hold(None, FaultOp::Write);
+                let written = {
+                    let (file, data) = (file.clone(), Buf::copy_of(&vec![9; len]));
+                    start(move || file.write_at(&data, offset as u64))
+                };
+                hold.wait_for(1);
+                let expected = match (told.lock, told.io_lock) {
+                    (_, IoLock::Release) | (LockMode::None, _) => (true, true),
+                    (LockMode::Shared, _) | (_, IoLock::Downgrade) => (true, false),
+                    (LockMode::Exclusive, IoLock::Keep) => (false, false),
+                };
+                assert_eq!(lets_in(&file), expected, "{row}");
+                hold.release();
+                let written = written.recv_timeout(SOON).expect("it goes on");
+                assert_eq!(written.expect("room"), len, "{row}");
+            }
         }
     }
 }
