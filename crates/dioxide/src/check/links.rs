@@ -172,7 +172,8 @@ impl Checker<'_> {
             return;
         }
         let text = format!("i_links_count is {}, {} were found", info.links, info.found);
-        let code = match once && info.found > 2 && self.is_indexed(ino) {
+        // It stays so when they go.
+        let code = match once && info.found >= 2 && self.is_indexed(ino) {
             true => Code::LinkCountOnce,
             false => Code::LinkCount,
         };

@@ -88,7 +88,7 @@ impl Checker<'_> {
         if self.is_without_use(ino) {
             return self.unused_reserved_inode(ino, &inode, raw);
         }
-        self.judge_left_quota(ino, &inode);
+        self.judge_left_file(ino, &inode);
         if inode.links_count() == 0 && !is_orphan && (!is_hidden || inode.mode() == 0) {
             return;
         }

@@ -484,10 +484,14 @@ impl Checker<'_> {
         ino < sb.first_ino() && !is_used
     }
 
-    /// The project quota has no reserved inode: the one that the superblock names is to be empty without the feature.
-    pub(super) fn judge_left_quota(&mut self, ino: Ino, inode: &Inode) {
-        let [.., project] = self.sb.quota_inums();
-        if !self.has_quota() && project == ino.0 {
+    /// Project quota and orphan file have no reserved inode: those that the superblock names are to be empty without the feature.
+    pub(super) fn judge_left_file(&mut self, ino: Ino, inode: &Inode) {
+        let sb = &self.sb;
+        let [.., project] = sb.quota_inums();
+        let is_quota = !self.has_quota() && project == ino.0;
+        let has_orphan_file = sb.features().compat.contains(Compat::ORPHAN_FILE);
+        let is_orphan_file = !has_orphan_file && sb.disk().s_orphan_file_inum == ino.0;
+        if is_quota || is_orphan_file && sb.journal_inum() != Some(ino) {
             self.judge_emptiness(ino, inode);
         }
     }
@@ -495,7 +499,7 @@ impl Checker<'_> {
     fn judge_emptiness(&mut self, ino: Ino, inode: &Inode) {
         let first = indirect::pointers(inode.i_block()).next();
         if inode.links_count() != 0 || inode.disk().i_blocks_lo != 0 || first != Some(0) {
-            let text = "reserved for a quota or a journal that is not here, and not empty";
+            let text = "for a quota, a journal or orphans, which are not here, and not empty";
             self.find(Code::InodeField, At::ino(ino), text);
         }
     }

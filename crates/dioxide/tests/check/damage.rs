@@ -857,6 +857,22 @@ fn damage_to_orphan_file_is_found() {
     one(&subject, "orphan file", Code::OrphanFile, Agrees);
 }
 
+/// What the superblock names is the orphan file only with the feature.
+#[test]
+fn file_that_is_named_as_the_orphan_file_without_the_feature_is_found() {
+    let subject = of("^orphan_file");
+    let name = |ino: u32| subject.debugfs(&format!("ssv orphan_file_inum {ino}"));
+    name(subject.ino("file").0);
+    one(&subject, "a file", Code::InodeField, Agrees);
+    name(Ino::RESIZE.0);
+    one(&subject, "the resize inode", Code::InodeField, Agrees);
+    for unused in [1500, u32::MAX] {
+        name(unused);
+        assert!(codes(&report(subject.path())).is_empty(), "{unused}");
+        assert_eq!(e2fsck(subject.path()).0, 0, "{unused}");
+    }
+}
+
 /// Blocks behind its size are no orphans, and a file that is too large is not read: it could lead to few blocks very often.
 #[test]
 fn orphan_file_is_read_as_far_as_its_size_and_the_limit() {
@@ -1278,6 +1294,8 @@ fn link_count_1_of_a_directory_with_an_index_is_no_error() {
     subject.debugfs("sif big links_count 1");
     let why = "it allows that too";
     one(&subject, "link count 1", Code::LinkCountOnce, Silent(why));
+    subject.debugfs("rmdir big/sub");
+    one(&subject, "emptied", Code::LinkCountOnce, Silent(why));
     let without = of("^dir_nlink");
     without.debugfs("sif big links_count 1");
     let why = "it does not ask for the feature";
