@@ -49,7 +49,8 @@ pub struct ServerOptions {
     /// How long the kernel may go on using a name it looked up, and the attributes of what is no regular
     /// file. All changes pass through the kernel, so that this may be long.
     pub entry_timeout: Duration,
-    /// How long it may go on using attributes of a regular file: the kernel does not know the blocks that writeback allocates.
+    /// How long it may go on using attributes of a regular file: the kernel does not know the blocks that writeback allocates. It
+    /// always asks for those of a file with set-user-ID or set-group-ID.
     pub attr_timeout: Duration,
     /// The kernel gathers writes in its page cache, and keeps sizes and times.
     pub writeback: bool,

@@ -39,7 +39,8 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
                         with the flags +a and +S, are seen at once; else when the kernel has dropped the file from its
                         cache
   entry_timeout=SECS, attr_timeout=SECS
-                        how long the kernel trusts names, and attributes of regular files
+                        how long the kernel trusts names, and attributes of regular files (but for those with
+                        set-user-ID or set-group-ID)
   metadata_cache=BYTES, name_cache=BYTES
                         most that is kept of blocks of metadata, and of names (32M, and a sixteenth of the memory
                         or 1G)

@@ -124,6 +124,45 @@ fn write_of_unprivileged_user_strips_set_ids_and_that_of_root_does_not() {
     }
 }
 
+/// The kernel runs a file as the user that its cached mode says.
+#[test]
+fn file_that_another_has_written_to_is_not_run_as_its_owner() {
+    need_fuse!();
+    let copy = "perl -e 'open(I, \"<\", \"evil\"); open(O, \"+<\", \"f\"); \
+        syscall(326, fileno(I), 0, fileno(O), 0, 1 << 20, 0) > 0 or die'";
+    let scripts = [
+        "dd if=evil of=f bs=1M conv=notrunc status=none",
+        "dd if=evil of=f bs=4k conv=notrunc oflag=direct status=none",
+        "dd if=evil of=f bs=1M conv=notrunc oflag=append status=none",
+        "cat evil > f",
+        "fallocate -l 1 f",
+        copy,
+    ];
+    for options in ["attr_timeout=60", "attr_timeout=60,nowriteback"] {
+        for bed in each(options) {
+            fs::set_permissions(bed.root(), Permissions::from_mode(0o755)).unwrap();
+            // What this process had open for writing a child of another test may have too, and then nobody runs it.
+            let copy_to = |name: &str| run(limited("cp").arg("/usr/bin/id").arg(bed.at(name)));
+            copy_to("evil");
+            for script in scripts {
+                copy_to("f");
+                let file = bed.at("f");
+                for mode in [0o4777, 0o6777] {
+                    fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+                    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, mode);
+                    let script = format!("./f -u && {script} && stat -c %a f && ./f -u && ./f -g");
+                    let told = run(nobody(&script).current_dir(bed.root()));
+                    assert_eq!(
+                        told, "0\n777\n65534\n65534\n",
+                        "{mode:o} {script}, {options}"
+                    );
+                }
+            }
+            bed.finish();
+        }
+    }
+}
+
 #[test]
 fn owner_and_mask_that_are_asked_for_are_shown() {
     need_fuse!();

@@ -9,6 +9,9 @@ use dioxide::{FileType, Metadata, Node, OpenOptions, SetAttributes, StatFs, Time
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Set-user-ID and set-group-ID.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
 /// What the kernel is told of a file.
 #[derive(Clone, Debug)]
 pub struct Attr {
@@ -288,6 +291,10 @@ impl Server {
             // The kernel is to ask before it writes.
             FileType::Regular if is_immutable(&attr.metadata) => Duration::ZERO,
             FileType::Regular if self.full.is_noted(attr.metadata.ino) => Duration::ZERO,
+            // A write takes them away, which the kernel does not see: it would run the file by the mode that it has.
+            FileType::Regular if u32::from(attr.metadata.permissions) & SET_ID != 0 => {
+                Duration::ZERO
+            }
             FileType::Regular => self.options.attr_timeout,
             _ => self.options.entry_timeout,
         }
