@@ -95,7 +95,8 @@ fn warn_of_damage(image: &Path, fs: &Fs) {
     }
 }
 
-fn pass_on(image: &Path, fs: &Fs) {
+/// Tells what was found, and done, when an image was opened.
+pub fn pass_on(image: &Path, fs: &Fs) {
     for warning in fs.warnings() {
         complain(format_args!("{}: warning: {warning}", image.display()));
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use dioxide::{Fs, MountOptions};
+use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, debugfs, e2fsck_clean, need_root};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -124,6 +124,38 @@ fn trim_makes_holes_of_free_space() {
     dioxide(["trim", path(&image)]).text();
     assert!(taken(&image) < 16 << 20, "{}", taken(&image));
     e2fsck_clean(image.path());
+}
+
+/// As a crash leaves it: the journal is to be replayed, and a file without names waits to be freed.
+#[test]
+fn what_is_to_be_recovered_is_told_by_trim_and_refused_by_resize() {
+    let image = Image::builder().size(64 << 20).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().write(true).create_new(true);
+    let file = options.open(&fs, "/f").expect("it is made");
+    fs.remove_file("/f").expect("it is there");
+    fs.sync().expect("it is durable");
+    let (left, twin) = (image.copy(), image.copy());
+    drop(file);
+    fs.close().expect("nobody has it");
+    let refused = dioxide(["resize", path(&left), "100M"]);
+    assert_eq!(refused.status, Some(2));
+    assert!(
+        refused.stderr.contains("`dioxide sync`"),
+        "{}",
+        refused.stderr
+    );
+    let synced = dioxide(["sync", path(&twin)]);
+    let trimmed = dioxide(["trim", path(&left)]);
+    let told = synced.stderr.replace(path(&twin), path(&left));
+    let told = told.replace("dioxide: sync: ", "dioxide: trim: ");
+    assert!(
+        told.contains("replayed") && told.contains("1 orphans"),
+        "{told}"
+    );
+    assert_eq!(trimmed.stderr, told);
+    e2fsck_clean(left.path());
+    e2fsck_clean(twin.path());
 }
 
 #[test]

@@ -624,7 +624,12 @@ fn open(image: &Path, options: &Options) -> Result<(Fs, Vec<String>), Error> {
     {
         warnings.push(format!("mounted read-only: {why}"));
     }
-    warnings.extend(fs.warnings().iter().cloned());
+    let told = fs.read_only().map(|why| format!("read-only: {why}"));
+    let others = fs
+        .warnings()
+        .iter()
+        .filter(|one| Some(*one) != told.as_ref());
+    warnings.extend(others.cloned());
     Ok((fs, warnings))
 }
 

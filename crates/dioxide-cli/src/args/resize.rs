@@ -18,7 +18,7 @@ The file system is checked before, whether it is to be larger or smaller, and no
 has errors. That reads all metadata, as `dioxide check` does.
 
 What is in the way of a smaller size is moved: blocks of files to free blocks, inodes to free numbers.
-A crash while files are moved leaves it as large as it was, with all files: open and close it, and resize
+A crash while files are moved leaves it as large as it was, with all files: `dioxide sync` it, and resize
 it again. A crash while the end is cut off, or groups are added, leaves one that e2fsck brings in order.
 So does any crash if it has no journal, or has it on another device. With stable_inodes, inodes keep their
 numbers; with casefold nothing is moved.

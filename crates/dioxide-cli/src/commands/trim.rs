@@ -2,6 +2,7 @@
 
 use crate::args::TrimArgs;
 use crate::failure::{Failure, Status};
+use crate::images::pass_on;
 use crate::output::Out;
 use crate::progress::{Progress, waiting};
 use crate::render::{Text, bytes_words};
@@ -27,6 +28,7 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
         .img_offset(args.img_offset)
         .on_wait(waiting);
     let fs = Fs::open(&args.image, &args.journal.set(options)).map_err(failed)?;
+    pass_on(&args.image, &fs);
     let end = match args.length {
         Some(length) => args.offset.saturating_add(length),
         None => u64::MAX,

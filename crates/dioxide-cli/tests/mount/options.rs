@@ -5,7 +5,9 @@ use crate::bed::{
     umount,
 };
 use crate::need_fuse;
-use dioxide_testkit::{Dir, Image, LoopDevice, Mount, debugfs, e2fsck_clean, pattern};
+use dioxide_testkit::{
+    Dir, Image, LoopDevice, Mount, debugfs, debugfs_query, e2fsck_clean, pattern,
+};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -27,6 +29,39 @@ fn mount(image: &Path, dir: &Point, options: &str) -> String {
     assert!(output.status.success(), "{options}: {said}");
     assert!(is_mounted(dir.path()));
     said
+}
+
+#[test]
+fn damaged_journal_is_told_of_once() {
+    need_fuse!();
+    let image = Image::builder().size(16 << 20).block_size(1024).build();
+    debugfs(image.path(), &["feature needs_recovery"]);
+    let block: u64 = debugfs_query(image.path(), "bmap <8> 0")
+        .trim()
+        .parse()
+        .expect("a block");
+    let file = OpenOptions::new().write(true).open(image.path());
+    file.expect("the image")
+        .write_all_at(&[0; 4], block << 10)
+        .expect("a write");
+    let dir = Point::new();
+    let said = mount(image.path(), &dir, NO_RINGS);
+    umount(dir.path());
+    assert_eq!(said.matches("not fit for it").count(), 1, "{said}");
+    let advice = |line: &str| line.matches("e2fsck").count();
+    assert!(said.lines().all(|line| advice(line) == 1), "{said}");
+    assert!(said.contains("mounted read-only: "), "{said}");
+}
+
+#[test]
+fn errors_of_which_the_last_is_not_recorded_are_counted() {
+    need_fuse!();
+    let image = Image::builder().size(16 << 20).build();
+    debugfs(image.path(), &["ssv state 2", "ssv error_count 3"]);
+    let dir = Point::new();
+    let said = mount(image.path(), &dir, NO_RINGS);
+    umount(dir.path());
+    assert!(said.contains("(3 recorded)"), "{said}");
 }
 
 /// What the image takes of its host, in bytes.

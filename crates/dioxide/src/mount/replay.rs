@@ -69,9 +69,13 @@ pub(super) fn replay(
         match replay_log(&device, options, &sb, at, protected) {
             Ok(replayed) => return Ok(replayed),
             Err(Error::Device(error)) => return Err(Error::Device(error)),
-            Err(error) => format!(
-                "the journal needs recovery, and is not fit for it ({error}): run e2fsck on a copy of the image"
-            ),
+            Err(error) => {
+                // Most errors end with it.
+                let advice = "run e2fsck on a copy of the image";
+                let error = error.to_string();
+                let error = error.trim_end_matches(advice).trim_end_matches("; ");
+                format!("the journal needs recovery, and is not fit for it ({error}): {advice}")
+            }
         }
     };
     let why = format!("{why}; files are shown as they were before it");

@@ -327,7 +327,7 @@ fn judge(sb: &SuperBlock) -> Result<()> {
     let features = sb.features();
     if sb.needs_recovery() {
         return Err(Error::Busy(
-            "the journal has to be replayed first: open and close it",
+            "the journal has to be replayed first: `dioxide sync` opens and closes it",
         ));
     }
     if sb.state() & (STATE_CLEAN | STATE_ERROR) != STATE_CLEAN {
@@ -337,7 +337,7 @@ fn judge(sb: &SuperBlock) -> Result<()> {
     }
     if sb.last_orphan().is_some() || features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
         return Err(Error::Busy(
-            "deleted files wait to be freed: open and close it",
+            "deleted files wait to be freed: `dioxide sync` opens and closes it",
         ));
     }
     let mut unknown = features.incompat.unsupported(INCOMPAT).names();

@@ -180,10 +180,13 @@ pub(crate) fn told(disk: &SuperBlockDisk) -> String {
         ..Place::default()
     };
     let func = func[..end].escape_ascii();
-    match place == Place::default() {
-        true => format!("{count} recorded, the last: {func}"),
-        false => format!("{count} recorded, the last: {func} at {place}"),
-    }
+    let last = match (end == 0, place == Place::default()) {
+        (true, true) => String::new(),
+        (true, false) => format!(", the last at {place}"),
+        (false, true) => format!(", the last: {func}"),
+        (false, false) => format!(", the last: {func} at {place}"),
+    };
+    format!("{count} recorded{last}")
 }
 
 /// Records that a journal was aborted by who could not say more.
