@@ -31,6 +31,8 @@ pub enum Selection {
     Attributes,
     /// Random mixes by five threads at once. What they leave depends on their timing, and is not left again.
     Threads,
+    /// Random writes of two or three threads to one file. As [`Selection::Threads`].
+    Shared,
     /// One.
     One(Workload),
 }
@@ -47,6 +49,7 @@ impl FromStr for Selection {
             "names" => Ok(Selection::Names),
             "attributes" => Ok(Selection::Attributes),
             "threads" => Ok(Selection::Threads),
+            "shared" => Ok(Selection::Shared),
             one => one.parse().map(Selection::One),
         }
     }
@@ -207,7 +210,7 @@ impl Campaign {
         match self.selection {
             Selection::Singles => of(Workload::all_singles),
             Selection::Pairs => of(Workload::all_pairs),
-            Selection::Random | Selection::Threads => Vec::new(),
+            Selection::Random | Selection::Threads | Selection::Shared => Vec::new(),
             Selection::Names => self.turns(of(Workload::names_pairs), of(Workload::names_singles)),
             Selection::Attributes => {
                 let pairs = of(Workload::attributes_pairs);
@@ -246,6 +249,7 @@ impl Campaign {
                 | Selection::Names
                 | Selection::Attributes
                 | Selection::Threads
+                | Selection::Shared
         )
     }
 
@@ -265,7 +269,9 @@ impl Campaign {
                 _ => Cache::Volatile,
             },
             workload: match (self.mix(index), layout) {
-                (Workload::Threads { seed }, Layout::NoJournal) => Workload::Random { seed },
+                (Workload::Threads { seed } | Workload::Shared { seed }, Layout::NoJournal) => {
+                    Workload::Random { seed }
+                }
                 (mix, _) => mix,
             },
         }
@@ -279,6 +285,7 @@ impl Campaign {
                 Workload::AttributesRandom { seed }
             }
             (Selection::Threads, _) => Workload::Threads { seed },
+            (Selection::Shared, _) => Workload::Shared { seed },
             (_, 29) => Workload::Long { seed },
             _ => Workload::Random { seed },
         }

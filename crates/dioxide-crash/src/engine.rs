@@ -9,8 +9,8 @@ use dioxide::block::Device;
 use dioxide::format::inode::InodeFlags;
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::{
-    Error, FallocateMode, File, FileType, Fs, Metadata, MountOptions, NewFile, OpenOptions,
-    RenameMode, SetAttributes, Special, Timestamp, XattrMode,
+    Buf, Error, FallocateMode, File, FileType, Fs, Metadata, MountOptions, NewFile, OpenOptions,
+    QueueOptions, RenameMode, SetAttributes, Special, Timestamp, XattrMode,
 };
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -118,6 +118,12 @@ impl Mounted {
                 let file = self.open(synchronous(durable), name)?;
                 whole(data, file.write_at(data, offset)?)
             }
+            Op::WriteQueued {
+                offset, durable, ..
+            } => {
+                let file = self.open(synchronous(durable), name)?;
+                whole(data, self.write_queued(&file, data, offset)?)
+            }
             Op::WriteAtomic {
                 offset, durable, ..
             } => {
@@ -141,8 +147,22 @@ impl Mounted {
             Op::Fdatasync { .. } => self.plain(name)?.sync_data(),
             Op::Sync => self.fs.sync(),
             Op::Trim => self.fs.trim(0..u64::MAX, 0).map(drop),
+            Op::Policy(policy) => {
+                self.fs.set_policy(policy);
+                Ok(())
+            }
             Op::Name(_) => unreachable!("these have a function of their own"),
         }
+    }
+
+    fn write_queued(&self, file: &File, data: &[u8], offset: u64) -> Result<usize, Error> {
+        let mut queue = self.fs.queue(&QueueOptions::default())?;
+        let pushed = queue.write(file, offset, Buf::copy_of(data), 0);
+        pushed.expect("a new queue has room");
+        let mut done = Vec::new();
+        queue.wait(1, &mut done)?;
+        let completion = done.pop().expect("it waited for one");
+        completion.result.map_err(|error| *error)
     }
 
     fn change_names(&mut self, op: NameOp) -> Result<(), Error> {

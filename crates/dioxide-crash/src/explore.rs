@@ -6,9 +6,8 @@
 //! and somebody else recovers the same crash, whose files are checked as well.
 
 use crate::journal::{self, Metadata};
-use crate::oracle::Promise;
 use crate::report::{Bad, Coverage, Report};
-use crate::run::{Recorded, look};
+use crate::run::{Promises, Recorded, look};
 use crate::target::{Sight, Target};
 use dioxide::block::Device;
 use dioxide::block::record::states::{
@@ -112,7 +111,7 @@ pub struct Explorer<'a> {
 /// A crash, with what had been promised.
 struct Crash<'a> {
     recorded: &'a Recorded,
-    promises: &'a [Promise],
+    promises: &'a Promises,
     device: CowDevice,
 }
 
@@ -614,6 +613,7 @@ mod tests {
                 model: Model::new(units, &[], &[]),
                 times: Vec::new(),
             }],
+            shared: None,
             cache: Cache::Volatile,
             unsupported: Vec::new(),
         }

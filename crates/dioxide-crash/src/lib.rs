@@ -30,6 +30,8 @@
 //!   operation is there without those before it, as far as metadata goes.
 //! - Each sector of data is one that was written to that block of that file, not older than what is
 //!   promised; data that came with new metadata (an allocation, a conversion, an extension) is not older than that.
+//! - Of a file that several threads write, each sector by itself: it is what one of them wrote there, or what was there before,
+//!   and not older than what is promised.
 //! - The tree is that of the same state: names, kinds, link counts, targets, contents of new files,
 //!   attributes (permissions, owners, times that were asked for, flags, projects, extended attributes). No operation on names
 //!   or attributes is there in part. What fsync of a file or directory covered is there: its names and attributes, or the
@@ -42,8 +44,8 @@
 //! checksum, and nobody could find the journal to mend it. Whoever has a device that tears it needs a backup superblock.
 //!
 //! # What it is not
-//! Not a model of what several threads may do to one file: where a workload has several, each has files, names or
-//! attributes of its own. Not a check of the
+//! Not a model of all that several threads may do at once: each has files, names or attributes of its own, or all of them write to
+//! one file and sync it, which makes it no shorter. Not a check of the
 //! metadata's own consistency: that is e2fsck's part, which is plugged in ([`explore::Checks`]).
 
 pub mod attributes;
@@ -65,5 +67,6 @@ pub mod oracle;
 pub mod replay;
 pub mod report;
 pub mod run;
+mod shared;
 pub mod target;
 pub mod workload;

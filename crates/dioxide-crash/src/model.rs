@@ -184,6 +184,9 @@ impl Model {
             Op::Write {
                 file, offset, len, ..
             }
+            | Op::WriteQueued {
+                file, offset, len, ..
+            }
             | Op::WriteAtomic {
                 file, offset, len, ..
             } => Some((file, offset..offset + len)),
@@ -270,6 +273,12 @@ impl Model {
     pub(crate) fn promised_by(&self, state: u32) -> Vec<(FileNo, usize, Range<u64>)> {
         let (file, range) = match self.ops[state as usize - 1] {
             Op::Write {
+                file,
+                offset,
+                len,
+                durable: Durable::Data | Durable::Full,
+            }
+            | Op::WriteQueued {
                 file,
                 offset,
                 len,

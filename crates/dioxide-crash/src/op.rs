@@ -1,6 +1,7 @@
 //! What a workload does, as data.
 
 use crate::names::NameOp;
+use dioxide::Policy;
 use std::fmt;
 
 /// A file of the workload, by its number.
@@ -42,6 +43,17 @@ pub enum Mode {
 pub enum Op {
     /// Writes; may be unaligned, extend the file, leave a gap.
     Write {
+        /// The file.
+        file: FileNo,
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// What it promises.
+        durable: Durable,
+    },
+    /// As [`Op::Write`], through a queue: it has returned when its completion was reaped.
+    WriteQueued {
         /// The file.
         file: FileNo,
         /// First byte.
@@ -117,15 +129,18 @@ pub enum Op {
     Sync,
     /// `FITRIM`, of everything.
     Trim,
+    /// From here on locks are taken by these rules. Promises nothing and changes nothing.
+    Policy(Policy),
     /// Something with names.
     Name(NameOp),
 }
 
 impl Op {
-    /// The file that it is about; none for [`Op::Sync`], [`Op::Trim`] and [`Op::Name`].
+    /// The file that it is about; none for [`Op::Sync`], [`Op::Trim`], [`Op::Policy`] and [`Op::Name`].
     pub fn file(&self) -> Option<FileNo> {
         match *self {
             Op::Write { file, .. }
+            | Op::WriteQueued { file, .. }
             | Op::WriteAtomic { file, .. }
             | Op::Append { file, .. }
             | Op::SetLen { file, .. }
@@ -134,7 +149,7 @@ impl Op {
             | Op::SetTime { file, .. }
             | Op::Fsync { file }
             | Op::Fdatasync { file } => Some(file),
-            Op::Sync | Op::Trim | Op::Name(_) => None,
+            Op::Sync | Op::Trim | Op::Policy(_) | Op::Name(_) => None,
         }
     }
 
@@ -147,6 +162,7 @@ impl Op {
     pub fn made_durable(&self) -> Op {
         let mut op = self.clone();
         if let Op::Write { durable, .. }
+        | Op::WriteQueued { durable, .. }
         | Op::WriteAtomic { durable, .. }
         | Op::Append { durable, .. } = &mut op
         {
@@ -163,7 +179,10 @@ impl Op {
     /// Whether it may be there in part after a crash, sector by sector; an atomic write only before its data is.
     pub fn has_steps(&self) -> bool {
         match self {
-            Op::Write { .. } | Op::WriteAtomic { .. } | Op::Append { .. } => true,
+            Op::Write { .. }
+            | Op::WriteQueued { .. }
+            | Op::WriteAtomic { .. }
+            | Op::Append { .. } => true,
             Op::Allocate { mode, .. } => !matches!(mode, Mode::CollapseRange | Mode::InsertRange),
             _ => false,
         }
@@ -203,6 +222,12 @@ impl fmt::Display for Op {
                 len,
                 durable,
             } => write!(f, "write f{file} {offset}+{len}{}", durable.suffix()),
+            Op::WriteQueued {
+                file,
+                offset,
+                len,
+                durable,
+            } => write!(f, "write-queued f{file} {offset}+{len}{}", durable.suffix()),
             Op::WriteAtomic {
                 file,
                 offset,
@@ -225,6 +250,7 @@ impl fmt::Display for Op {
             Op::Fdatasync { file } => write!(f, "fdatasync f{file}"),
             Op::Sync => f.write_str("sync"),
             Op::Trim => f.write_str("trim"),
+            Op::Policy(policy) => write!(f, "policy {policy}"),
             Op::Name(op) => op.fmt(f),
         }
     }

@@ -65,6 +65,7 @@ impl Promise {
                 self.mapped = self.mapped.max(model.promised_names(state));
             }
             Op::Write { file, durable, .. }
+            | Op::WriteQueued { file, durable, .. }
             | Op::WriteAtomic { file, durable, .. }
             | Op::Append { file, durable, .. } => {
                 self.range(model, file, state, durable);

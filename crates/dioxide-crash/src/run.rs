@@ -5,6 +5,7 @@ use crate::model::{FileSpec, Model, Units};
 use crate::names::Kind;
 use crate::op::{FileNo, Op};
 use crate::oracle::{Promise, Times};
+use crate::shared::{self, Promised, Shared};
 use crate::target::{Known, Outcome, Seen, Session, Sight, Target};
 use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
 use dioxide::block::record::{Log, RecordDevice};
@@ -47,6 +48,8 @@ pub struct Recorded {
     pub log: Log,
     /// What each thread did; never none.
     pub lanes: Vec<Lane>,
+    /// The file that they all wrote to, if they did.
+    pub(crate) shared: Option<Shared>,
     /// What the device said of its cache.
     pub cache: Cache,
     /// Operations that the target could not do, and why.
@@ -54,13 +57,22 @@ pub struct Recorded {
 }
 
 /// What one thread did. Each of several has files of its own, and one of them the names; what is promised of these depends on
-/// nobody else.
+/// nobody else. Or all of them write to one file.
 #[derive(Clone, Debug)]
 pub struct Lane {
     /// What files were, state by state; those of other threads are in it as they began.
     pub model: Model,
     /// When its operations began and returned. The last one is the unmount.
     pub times: Vec<Times>,
+}
+
+/// What is promised at a time.
+#[derive(Clone, Debug)]
+pub struct Promises {
+    /// By thread.
+    lanes: Vec<Promise>,
+    /// Of the file that all threads write to.
+    shared: Option<Promised>,
 }
 
 impl Recorded {
@@ -78,21 +90,32 @@ impl Recorded {
             .sum()
     }
 
-    /// What is promised at `time`, by thread.
-    pub fn promises(&self, time: u64) -> Vec<Promise> {
+    /// What is promised at `time`.
+    pub fn promises(&self, time: u64) -> Promises {
         let each = |lane: &Lane| Promise::at(&lane.model, &lane.times, time);
-        self.lanes.iter().map(each).collect()
+        let shared = self.shared.as_ref();
+        Promises {
+            lanes: self.lanes.iter().map(each).collect(),
+            shared: shared.map(|shared| shared.at(&self.lanes, time)),
+        }
     }
 
     /// Checks what was found against [`Recorded::promises`].
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn check(&self, promises: &[Promise], sight: &Sight) -> Result<(), String> {
-        if let ([lane], [promise]) = (&self.lanes[..], promises) {
+    pub fn check(&self, promises: &Promises, sight: &Sight) -> Result<(), String> {
+        if let ([lane], [promise]) = (&self.lanes[..], &promises.lanes[..]) {
             return promise.check_all(&lane.model, sight);
         }
-        let mut each = self.lanes.iter().zip(promises).enumerate();
+        if let (Some(shared), Some(promised)) = (&self.shared, &promises.shared) {
+            // All else is as it was.
+            let (model, file) = (&self.lanes[0].model, shared.file);
+            let others: Vec<FileNo> = (0..sight.files.len()).filter(|&it| it != file).collect();
+            promises.lanes[0].check_names(model, sight, &others)?;
+            return promised.check(&model.names[file], &sight.files[file]);
+        }
+        let mut each = self.lanes.iter().zip(&promises.lanes).enumerate();
         each.try_for_each(|(thread, (lane, promise))| {
             let (model, files) = (&lane.model, lane.own_files());
             let done = match lane.has_names() {
@@ -163,7 +186,7 @@ pub(crate) fn look(session: &mut dyn Session, known: &[Known]) -> Result<Sight, 
 }
 
 /// Runs operations on a fresh device with the contents of `start`, and unmounts. `lanes` has those of each thread; several
-/// threads have no files in common.
+/// threads have no files in common, or one, which they make no shorter.
 ///
 /// # Errors
 /// The target could not open the image, or do something for a reason other than being unable; or
@@ -202,14 +225,24 @@ pub fn record(
         },
         unsupported: Vec::new(),
         record: record.clone(),
+        shares_as: None,
     };
+    let common = shared::common_file(lanes);
     let mut runs = match lanes {
         [ops] => vec![run.all(&mut *session, ops)?],
-        lanes => at_once(&mut *session, &run, lanes)?,
+        lanes => at_once(&mut *session, &run, lanes, common.is_some())?,
+    };
+    let after = match common {
+        Some(file) => session.look(&known[file].name)?.data,
+        None => Vec::new(),
     };
     close(session, &record, &mut runs)?;
     let runs = runs.into_iter().map(|run| (run.lane, run.unsupported));
-    let (lanes, unsupported): (_, Vec<_>) = runs.unzip();
+    let (lanes, unsupported): (Vec<Lane>, Vec<_>) = runs.unzip();
+    let shared = common.map(|file| {
+        let before = start.files[file].contents(file);
+        Shared::new(file, before, &after, &lanes)
+    });
     let mut recorded = Recorded {
         base: start.image.clone(),
         whole: start.whole.clone(),
@@ -217,6 +250,7 @@ pub fn record(
         log: record.take_log(),
         unsupported: unsupported.concat(),
         lanes,
+        shared: shared.transpose()?,
         cache: device.cache,
     };
     if let Some(Fault::Engine(mutant)) = device.fault {
@@ -238,16 +272,24 @@ fn slow() -> SimSpec {
     }
 }
 
-fn at_once(session: &mut dyn Session, run: &Run, lanes: &[Vec<Op>]) -> Result<Vec<Run>, String> {
+fn at_once(
+    session: &mut dyn Session,
+    run: &Run,
+    lanes: &[Vec<Op>],
+    shares: bool,
+) -> Result<Vec<Run>, String> {
     let start = Barrier::new(lanes.len());
     let sessions = lanes.iter().map(|_| session.another());
     let sessions: Option<Vec<Box<dyn Session + Send>>> = sessions.collect();
     let sessions = sessions.ok_or("the target is for one thread")?;
     std::thread::scope(|scope| {
         let start = &start;
-        let each = sessions.into_iter().zip(lanes);
-        let begin = each.map(|(mut session, ops)| {
-            let run = run.clone();
+        let each = sessions.into_iter().zip(lanes).enumerate();
+        let begin = each.map(|(thread, (mut session, ops))| {
+            let run = Run {
+                shares_as: shares.then_some(thread),
+                ..run.clone()
+            };
             scope.spawn(move || {
                 start.wait();
                 run.all(&mut *session, ops)
@@ -299,6 +341,8 @@ struct Run {
     record: RecordDevice,
     lane: Lane,
     unsupported: Vec<String>,
+    /// Its number, where all threads write to one file.
+    shares_as: Option<usize>,
 }
 
 impl Run {
@@ -312,7 +356,10 @@ impl Run {
             .file()
             .map_or("", |file| self.lane.model.path_of(file))
             .to_owned();
-        let data = self.lane.model.data_of(op);
+        let data = match self.shares_as {
+            Some(thread) => shared::data_of(thread, self.lane.model.last() as usize + 1, op),
+            None => self.lane.model.data_of(op),
+        };
         let began = self.record.now();
         let outcome = session
             .run(op, &name, &data)

@@ -2,7 +2,8 @@
 //!
 //! A workload has a short name that says all there is to know of it: `single:4:1`, `pair:4:17:3`,
 //! `random:99`, `long:99`, `threads:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
-//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random`, `long` and `threads` (five at once: four with a file each, one with names and attributes), the seed. Those of
+//! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random`, `long`, `threads` (five at once: four with a file each, one with names and attributes)
+//! and `shared` (two or three that write to one file), the seed, by which there is a policy too, and some of the writes go through a queue. Those of
 //! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`], behind which, for pairs, are
 //! operations on data; `names-random` mixes them with data.
 //! Those of attributes are called `attributes-single:4:1` and so on, by places in [`names::attribute_operations`], behind which,
@@ -11,6 +12,7 @@
 use crate::image::Layout;
 use crate::names::{self, Change, NameOp};
 use crate::op::{Durable, FileNo, Mode, Op};
+use dioxide::Policy;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -85,6 +87,11 @@ pub enum Workload {
         /// Their seed.
         seed: u64,
     },
+    /// Random writes and syncs of two or three threads at once, to one file.
+    Shared {
+        /// Their seed.
+        seed: u64,
+    },
     /// Much space allocated behind the end of a file, and a truncate that takes it away.
     Truncate,
     /// A block of metadata freed, and used again for data.
@@ -93,33 +100,23 @@ pub enum Workload {
 
 /// The operations that workloads are made of.
 pub fn operations(layout: Layout) -> Vec<Op> {
-    let overwrites = overwrites();
-    match layout {
-        Layout::NoJournal => overwrites,
-        Layout::Atomic => [
-            overwrites,
-            writes(),
-            changes(layout.unit_bytes()),
-            atomics(),
-            vec![Op::Trim],
-        ]
-        .concat(),
-        Layout::Inline => [
-            overwrites,
-            writes(),
-            changes(layout.unit_bytes()),
-            inline(),
-            vec![Op::Trim],
-        ]
-        .concat(),
-        _ => [
-            overwrites,
-            writes(),
-            changes(layout.unit_bytes()),
-            vec![Op::Trim],
-        ]
-        .concat(),
+    if layout == Layout::NoJournal {
+        return overwrites();
     }
+    let own = match layout {
+        Layout::Atomic => atomics(),
+        Layout::Inline => inline(),
+        _ => Vec::new(),
+    };
+    [
+        overwrites(),
+        writes(),
+        changes(layout.unit_bytes()),
+        own,
+        vec![Op::Trim],
+        queued(),
+    ]
+    .concat()
 }
 
 fn write(file: FileNo, offset: u64, len: u64) -> Op {
@@ -181,6 +178,36 @@ fn writes() -> Vec<Op> {
         write_durably(3, 24_576, 4096, Durable::Data),
         write(3, 12_288, 40_960),
     ]
+}
+
+/// Through a queue: over data, into a hole, into unwritten blocks, over the end.
+fn queued() -> Vec<Op> {
+    let all = [
+        write(0, 8192, 8192),
+        write_durably(0, 16_384, 4096, Durable::Data),
+        write(1, 4096, 8192),
+        write_durably(1, 12_288, 4096, Durable::Data),
+        write(3, 16_384, 8192),
+        write_durably(0, 40_960, 8192, Durable::Data),
+    ];
+    all.map(through_a_queue).to_vec()
+}
+
+fn through_a_queue(op: Op) -> Op {
+    match op {
+        Op::Write {
+            file,
+            offset,
+            len,
+            durable,
+        } => Op::WriteQueued {
+            file,
+            offset,
+            len,
+            durable,
+        },
+        other => other,
+    }
 }
 
 /// Over one block and a cluster: of data, of holes, unwritten blocks and mixtures, over the end and behind it.
@@ -341,7 +368,8 @@ impl Workload {
                 return Ok(valid(layout, ops));
             }
             Workload::NamesRandom { seed } => {
-                return Ok(valid(layout, mixed(&name_operations(layout), &known, seed)));
+                let ops = mixed(&name_operations(layout), &known, seed);
+                return Ok(valid(layout, varied(policy(seed), seed, ops)));
             }
             Workload::AttributesSingle { op, synced } => {
                 let own = attribute_operations(layout);
@@ -354,12 +382,14 @@ impl Workload {
             }
             Workload::AttributesRandom { seed } => {
                 let own = [attribute_operations(layout), name_operations(layout)].concat();
-                let ops = mixed(&own, &known, seed);
+                let ops = varied(policy(seed), seed, mixed(&own, &known, seed));
                 return Ok(valid(layout, [given(layout), ops].concat()));
             }
             Workload::Random { seed } => return Ok(random(layout, &known, seed, 6..21)),
             Workload::Long { seed } => return Ok(random(layout, &known, seed, 500..600)),
-            Workload::Threads { .. } => return Ok(self.lanes(layout)?.concat()),
+            Workload::Threads { .. } | Workload::Shared { .. } => {
+                return Ok(self.lanes(layout)?.concat());
+            }
             Workload::Truncate | Workload::Reuse if layout == Layout::NoJournal => {
                 return Err(format!("{self}: not without a journal"));
             }
@@ -374,18 +404,21 @@ impl Workload {
         Ok(valid(layout, ops))
     }
 
-    /// The operations of each thread. Several threads have no files in common, and one of them changes names and attributes.
+    /// The operations of each thread. Several threads have no files in common, and one of them changes names and attributes; or they
+    /// have one file, and write to it.
     ///
     /// # Errors
     /// As [`Workload::ops`].
     pub fn lanes(&self, layout: Layout) -> Result<Vec<Vec<Op>>, String> {
         match *self {
-            Workload::Threads { .. } if layout == Layout::NoJournal => {
+            Workload::Threads { .. } | Workload::Shared { .. } if layout == Layout::NoJournal => {
                 Err(format!("{self}: not without a journal"))
             }
             Workload::Threads { seed } => {
-                let lane =
-                    |file| thread(layout, seed.wrapping_mul(5).wrapping_add(file as u64), file);
+                let lane = |file| {
+                    let own = seed.wrapping_mul(5).wrapping_add(file as u64);
+                    varied(policy(seed), own, thread(layout, own, file))
+                };
                 let own = [name_operations(layout), attribute_operations(layout)].concat();
                 let own: Vec<Op> = own
                     .into_iter()
@@ -394,6 +427,7 @@ impl Workload {
                 let ops = [given(layout), mixed(&own, &own, seed)].concat();
                 Ok((0..4).map(lane).chain([valid(layout, ops)]).collect())
             }
+            Workload::Shared { seed } => Ok(to_one_file(layout, seed)),
             _ => Ok(vec![self.ops(layout)?]),
         }
     }
@@ -565,6 +599,9 @@ fn valid(layout: Layout, ops: Vec<Op>) -> Vec<Op> {
         Op::Write {
             file, offset, len, ..
         }
+        | Op::WriteQueued {
+            file, offset, len, ..
+        }
         | Op::WriteAtomic {
             file, offset, len, ..
         } => {
@@ -642,7 +679,25 @@ fn random(layout: Layout, known: &[Op], seed: u64, count: Range<u64>) -> Vec<Op>
             _ => {}
         }
     }
-    valid(layout, ops)
+    valid(layout, varied(policy(seed), seed, ops))
+}
+
+/// A policy by a seed.
+fn policy(seed: u64) -> Policy {
+    // Not as what the same seed chooses first elsewhere.
+    let random = Random(!seed).below(Policy::ALL.len() as u64);
+    Policy::ALL[random as usize]
+}
+
+/// Under a policy, and with some of the writes through a queue.
+fn varied(policy: Policy, seed: u64, ops: Vec<Op>) -> Vec<Op> {
+    let mut random = Random(seed.rotate_left(32));
+    let vary = |op| match random.below(3) {
+        0 => through_a_queue(op),
+        _ => op,
+    };
+    let ops = ops.into_iter().map(vary);
+    std::iter::once(Op::Policy(policy)).chain(ops).collect()
 }
 
 /// Operations on one file's data, with a sync after every other one or so.
@@ -668,6 +723,60 @@ fn thread(layout: Layout, seed: u64, file: FileNo) -> Vec<Op> {
         }
     }
     valid(layout, ops)
+}
+
+/// Writes of several threads to one file, with a sync after every other one or so: into a part of it, where each has places between
+/// those of the others and sometimes takes theirs, and over its end, either by appends or all of them at the same places. They begin
+/// with writes of different lengths to the same place, half of the time under a policy that lets them fill holes side by side.
+fn to_one_file(layout: Layout, seed: u64) -> Vec<Vec<Op>> {
+    let mut random = Random(seed);
+    let threads = 2 + random.below(2);
+    let file = 1 + random.below(3) as FileNo;
+    let appends = random.below(2) == 0;
+    let grain = [512, 4096, 4096, 8192][random.below(4) as usize];
+    let size = layout.files()[file].size;
+    let count = (size / grain).min(16);
+    let first = random.below(size / grain - count + 1);
+    let policy = match random.below(6) {
+        0 => Policy::Newest,
+        1 => Policy::Best,
+        2 => Policy::Xfs,
+        _ => policy(seed),
+    };
+    let mut lane = |thread| {
+        let (mut ops, mut end) = (Vec::new(), size);
+        if count > 0 {
+            ops.push(write(file, first * grain, (thread + 1) * grain));
+        }
+        for _ in 0..5 + random.below(6) {
+            let len = grain * (1 + random.below(3));
+            let durable = [Durable::No, Durable::No, Durable::Data, Durable::Full];
+            let durable = durable[random.below(4) as usize];
+            ops.push(match (random.below(5), appends) {
+                (0..3, _) if count > 0 => {
+                    let place = match random.below(4) {
+                        0 => random.below(count),
+                        _ => random.below(count / threads) * threads + thread,
+                    };
+                    write_durably(file, (first + place) * grain, grain, durable)
+                }
+                (_, true) => append(file, len, durable),
+                (_, false) => {
+                    end += len;
+                    write_durably(file, end - len, len, durable)
+                }
+            });
+            match random.below(6) {
+                0 => ops.push(Op::Fsync { file }),
+                1 => ops.push(Op::Fdatasync { file }),
+                2 => ops.push(Op::Sync),
+                _ => {}
+            }
+        }
+        let own = seed.wrapping_mul(5).wrapping_add(thread);
+        varied(policy, own, ops)
+    };
+    (0..threads).map(&mut lane).collect()
 }
 
 fn random_op(layout: Layout, random: &mut Random) -> Op {
@@ -737,6 +846,7 @@ impl fmt::Display for Workload {
             Workload::AttributesRandom { seed } => write!(f, "attributes-random:{seed}"),
             Workload::Long { seed } => write!(f, "long:{seed}"),
             Workload::Threads { seed } => write!(f, "threads:{seed}"),
+            Workload::Shared { seed } => write!(f, "shared:{seed}"),
             Workload::Truncate => f.write_str("truncate"),
             Workload::Reuse => f.write_str("reuse"),
         }
@@ -748,7 +858,7 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Workload, String> {
         parse(text).ok_or_else(|| {
-            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, threads:SEED, truncate, reuse, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, threads:SEED, shared:SEED, truncate, reuse, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
         })
     }
 }
@@ -792,6 +902,7 @@ fn parse(text: &str) -> Option<Workload> {
         ("random", &[seed]) => Some(Workload::Random { seed }),
         ("long", &[seed]) => Some(Workload::Long { seed }),
         ("threads", &[seed]) => Some(Workload::Threads { seed }),
+        ("shared", &[seed]) => Some(Workload::Shared { seed }),
         _ => None,
     }
 }
@@ -808,6 +919,7 @@ mod tests {
             Workload::pairs(Layout::K1),
             vec![random, Workload::NamesRandom { seed: 7 }],
             vec![Workload::AttributesRandom { seed: 7 }],
+            vec![Workload::Threads { seed: 7 }, Workload::Shared { seed: 7 }],
             Workload::names_singles(Layout::K1),
             Workload::names_pairs(Layout::K1),
             Workload::attributes_singles(Layout::K1),
@@ -901,6 +1013,39 @@ mod tests {
     }
 
     #[test]
+    fn threads_with_one_file_meet_in_holes_and_at_the_end_through_queues_under_every_policy() {
+        let lanes = |seed| Workload::Shared { seed }.lanes(Layout::K4);
+        let all = (0..200).map(lanes).collect::<Result<Vec<_>, _>>();
+        let all = all.expect("it has threads");
+        let has = |is_one: &dyn Fn(&Op) -> bool| all.iter().flatten().flatten().any(is_one);
+        for policy in Policy::ALL {
+            assert!(has(&|op| *op == Op::Policy(policy)), "{policy}");
+        }
+        let is_durable =
+            |op: &Op| matches!(op, Op::WriteQueued { durable, .. } if *durable != Durable::No);
+        assert!(has(&is_durable));
+        assert!(has(&|op| matches!(op, Op::Append { .. })));
+        for lanes in &all {
+            let policies: Vec<_> = lanes.iter().map(|ops| &ops[0]).collect();
+            assert!(policies.iter().all(|policy| *policy == policies[0]));
+            let mut ops = lanes.iter().flatten();
+            let file = ops.find_map(Op::file);
+            assert!(ops.filter_map(Op::file).all(|it| Some(it) == file));
+            // An append is looked for where it was.
+            let is_append = |op: &Op| matches!(op, Op::Append { .. });
+            let ends = lanes.iter().flatten().filter_map(|op| match *op {
+                Op::Write { offset, len, .. } | Op::WriteQueued { offset, len, .. } => {
+                    Some(offset + len)
+                }
+                _ => None,
+            });
+            let size = Layout::K4.files()[file.expect("it is about one")].size;
+            let has_appends = lanes.iter().flatten().any(is_append);
+            assert!(!has_appends || ends.max().is_none_or(|end| end <= size));
+        }
+    }
+
+    #[test]
     fn operation_on_attributes_is_possible_after_what_is_given() {
         for layout in Layout::ALL {
             let before = given(layout).len();
@@ -939,8 +1084,12 @@ mod tests {
             let overwrites = ops.iter().all(|op| match op {
                 Op::Write {
                     file, offset, len, ..
+                }
+                | Op::WriteQueued {
+                    file, offset, len, ..
                 } => offset + len <= [41_260, 65_536][*file],
-                Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync | Op::Trim => true,
+                Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => true,
+                Op::Trim | Op::Policy(_) => true,
                 _ => false,
             });
             assert!(overwrites, "{ops:?}");

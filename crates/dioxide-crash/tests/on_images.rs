@@ -1,6 +1,7 @@
 //! The explorer on dioxide, over images of every layout, with e2fsck and the kernel as oracles.
 
 use dioxide::MountOptions;
+use dioxide::block::record::Action;
 use dioxide::block::record::states::{Cache, CowDevice, Options, Snapshot, States};
 use dioxide_crash::campaign::{Campaign, Selection};
 use dioxide_crash::content;
@@ -17,7 +18,7 @@ use dioxide_crash::replay::Replay;
 use dioxide_crash::report::{Coverage, Report};
 use dioxide_crash::run::{Disk, Recorded, record};
 use dioxide_crash::target::Target;
-use dioxide_crash::workload::Workload;
+use dioxide_crash::workload::{Workload, operations};
 use dioxide_testkit::{have_root, soaks};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ fn seed() -> u64 {
     }
 }
 
-/// 5,000 here in each of two campaigns, half as many of names, of attributes and between steps, a quarter with discards and of threads; a million in a soak.
+/// 5,000 here in each of two campaigns, half as many of names, of attributes and between steps, a quarter with discards, of threads and of threads with one file; a million in a soak.
 fn states() -> u64 {
     if soaks() { 1_000_000 } else { 5_000 }
 }
@@ -152,6 +153,54 @@ fn crash_amid_several_threads_leaves_what_each_was_promised() {
     };
     println!("DIOXIDE_SEED={}", campaign.seed);
     is_good(&campaign, &run(&campaign, true));
+}
+
+/// Two or three threads that write to one file, under every policy: what one was promised does not depend on what others have in
+/// flight.
+#[test]
+fn crash_amid_writers_of_one_file_leaves_what_each_was_promised() {
+    let layouts = [&Layout::USUAL[..], &[Layout::Groups]].concat();
+    for keep_open in [true, false] {
+        let campaign = Campaign {
+            selection: Selection::Shared,
+            states: states() / 8,
+            limits: many_workloads(),
+            ..campaign(&layouts)
+        };
+        println!("DIOXIDE_SEED={}", campaign.seed);
+        is_good(&campaign, &run(&campaign, keep_open));
+    }
+}
+
+/// What completes in other threads is waited for, so a description holds.
+#[test]
+fn writes_through_queues_by_one_thread_are_the_same_each_time() {
+    let disk = Disk {
+        cache: Cache::Volatile,
+        fault: None,
+    };
+    let start = Layout::K1.make().expect("an image");
+    let written = |ops: &[Op]| {
+        let recorded = record(&Dioxide::default(), &start, &[ops.to_vec()], disk);
+        let log = recorded.expect("it runs").log;
+        let what = |action: &Action| match action {
+            Action::Write {
+                offset, bytes, fua, ..
+            } => (*offset, bytes.len(), *fua),
+            _ => (0, 0, false),
+        };
+        let entries = log.entries().iter();
+        entries
+            .map(|entry| (entry.issued, entry.completed, what(&entry.action)))
+            .collect::<Vec<_>>()
+    };
+    for seed in 0..20 {
+        let ops = Workload::Random { seed }
+            .ops(Layout::K1)
+            .expect("it has such");
+        assert!(matches!(ops[0], Op::Policy(_)));
+        assert_eq!(written(&ops), written(&ops), "{ops:?}");
+    }
 }
 
 /// With blocks of one cluster taken away and written again: what is written later must not show where the
@@ -342,6 +391,34 @@ fn is_caught(what: &str, by: &str, campaign: Campaign, options: MountOptions, ch
     );
 }
 
+/// Operation `words` on data, alone.
+fn data_operation(words: &str) -> Selection {
+    let all = operations(Layout::K4);
+    let mut places = all.iter().map(|op| op.to_string() == words);
+    Selection::One(Workload::Single {
+        op: places.position(|it| it).expect("there is one"),
+        synced: false,
+    })
+}
+
+/// Of threads with one file, and of one write through a queue.
+#[test]
+fn dsync_write_that_is_not_durable_is_caught() {
+    let queued = data_operation("write-queued f0 16384+4096 dsync");
+    for (selection, by) in [
+        (Selection::Shared, "not what is promised or newer"),
+        (queued, "is as in none of states"),
+    ] {
+        let campaign = Campaign {
+            selection,
+            fault: Some(Fault::NoFua),
+            ..campaign(&[Layout::K4])
+        };
+        let options = Dioxide::default().options;
+        is_caught("no-fua", by, campaign, options, &Checks::default());
+    }
+}
+
 #[test]
 fn every_faulty_device_is_caught() {
     let is_device = |fault: &Fault| !matches!(fault, Fault::Engine(_));
@@ -392,6 +469,15 @@ fn data_written_after_its_commit_is_caught() {
         Selection::Random,
         &layouts,
     );
+    let by = ": sector ";
+    mutant_is_caught(
+        Mutant::ConvertBeforeData,
+        by,
+        Selection::Shared,
+        &[Layout::K4],
+    );
+    let queued = data_operation("write-queued f1 12288+4096 dsync");
+    mutant_is_caught(Mutant::ConvertBeforeData, by, queued, &[Layout::K4]);
 }
 
 #[test]
@@ -404,6 +490,7 @@ fn orphan_that_no_transaction_names_is_caught() {
 fn size_in_the_commit_before_its_data_is_caught() {
     let layouts = [Layout::K1, Layout::Plain];
     mutant_is_caught(Mutant::SizeEarly, ": size ", Selection::Random, &layouts);
+    mutant_is_caught(Mutant::SizeEarly, ": sector ", Selection::Shared, &layouts);
 }
 
 #[test]
@@ -430,21 +517,26 @@ fn metadata_with_the_checksum_of_before_is_caught() {
 
 #[test]
 fn block_used_again_before_its_loss_is_committed_is_caught() {
-    let layouts = [Layout::K1, Layout::Indirect];
-    for selection in [Selection::Random, Selection::Threads] {
-        mutant_is_caught(
-            Mutant::FreeBeforeCommit,
-            "is as in none of states",
-            selection,
-            &layouts,
-        );
+    for (layout, by) in [
+        (Layout::K1, "is as in none of states"),
+        // What is used again may be a block of pointers.
+        (Layout::Indirect, ""),
+    ] {
+        for selection in [Selection::Random, Selection::Threads] {
+            mutant_is_caught(Mutant::FreeBeforeCommit, by, selection, &[layout]);
+        }
     }
 }
 
 #[test]
 fn mount_without_barriers_is_caught() {
     let options = Dioxide::default().options.barrier(false);
-    for selection in [Selection::Random, Selection::Names, Selection::Threads] {
+    for selection in [
+        Selection::Random,
+        Selection::Names,
+        Selection::Threads,
+        Selection::Shared,
+    ] {
         let campaign = Campaign {
             selection,
             ..campaign(&[Layout::K1, Layout::K4])
@@ -461,22 +553,25 @@ fn mount_without_barriers_is_caught() {
 
 #[test]
 fn bad_state_is_found_again_by_its_description() {
-    let campaign = Campaign {
-        states: 500,
-        fault: Some(Fault::NoFlush),
-        ..campaign(&[Layout::K4])
-    };
-    let report = run(&campaign, true);
-    let bad = report.examples.first().expect("flushes are missing");
-    let replay: Replay = bad.replay.parse().expect("as reported");
-    let target = Dioxide {
-        keep_open: true,
-        ..Dioxide::default()
-    };
-    let ran = replay.run(&target, Checks::default(), campaign.fault);
-    let (again, image) = ran.expect("a state of the workload");
-    assert_eq!(again.examples.first(), Some(bad));
-    assert!(image.is_some());
+    for selection in [Selection::All, Selection::Random] {
+        let campaign = Campaign {
+            selection,
+            states: 500,
+            fault: Some(Fault::NoFlush),
+            ..campaign(&[Layout::K4])
+        };
+        let report = run(&campaign, true);
+        let bad = report.examples.first().expect("flushes are missing");
+        let replay: Replay = bad.replay.parse().expect("as reported");
+        let target = Dioxide {
+            keep_open: true,
+            ..Dioxide::default()
+        };
+        let ran = replay.run(&target, Checks::default(), campaign.fault);
+        let (again, image) = ran.expect("a state of the workload");
+        assert_eq!(again.examples.first(), Some(bad));
+        assert!(image.is_some());
+    }
 }
 
 #[test]

@@ -48,8 +48,9 @@ pub struct CrashTestArgs {
     /// Threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// What to run: all, singles, pairs, random, names, attributes, threads (five at once, whose states come once and
-    /// not again), or one by its name, as in reports
+    /// What to run: all, singles, pairs, random, names, attributes, threads (five at once), shared (two or three that
+    /// write to one file; the states of several threads come once and not again), or one by its name, as in reports.
+    /// Random ones take a policy of locks by their seed, and send some of their writes through a queue
     #[arg(long, value_name = "NAME", default_value = "all")]
     workload: Selection,
     /// Check this state only, as a report describes it

@@ -417,6 +417,9 @@ impl Mounted {
         match *op {
             Op::Write {
                 offset, durable, ..
+            }
+            | Op::WriteQueued {
+                offset, durable, ..
             } => self.write_durably(name, offset, data, durable),
             Op::Append { durable, .. } => {
                 let end = self.file(name).size;
@@ -444,7 +447,7 @@ impl Mounted {
                 Ok(())
             }
             Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => self.sync(),
-            Op::Trim => Ok(()),
+            Op::Trim | Op::Policy(_) => Ok(()),
             Op::WriteAtomic { .. } => Err("it has no atomic writes".into()),
             Op::Name(_) => Err("it has no names".into()),
         }
