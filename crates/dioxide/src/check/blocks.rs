@@ -132,10 +132,10 @@ impl Checker<'_> {
             }
         }
         if blocks.start < blocks.end {
-            let clusters = (blocks.end - 1) / ratio - blocks.start / ratio + 1;
-            tally.blocks += clusters * ratio;
-            self.layout
-                .paint(tally.kind, blocks.start..blocks.start + clusters * ratio);
+            let start = blocks.start / ratio * ratio;
+            let end = blocks.end.next_multiple_of(ratio);
+            tally.blocks += end - start;
+            self.layout.paint(tally.kind, start..end);
             self.claims.claim(blocks);
         }
         let end = run.lblk + run.len;

@@ -140,7 +140,9 @@ impl Checker<'_> {
         }
         self.groups.fixed = fixed;
         if let Ok(Some(block)) = self.sb.mmp_block() {
-            self.claims.fix(block.0..block.0.saturating_add(1));
+            let blocks = block.0..block.0.saturating_add(1);
+            self.claims.fix(blocks.clone());
+            self.layout.paint(Kind::Descriptors, blocks);
         }
     }
 }

@@ -21,7 +21,7 @@ const CELLS: u64 = 4096;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Superblock and descriptors, and what is kept free for more.
+    /// Superblock and descriptors, what is kept free for more, and the block of multi-mount protection.
     Descriptors,
     /// Bitmaps of blocks and inodes.
     Bitmap,

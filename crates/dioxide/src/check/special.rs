@@ -4,7 +4,7 @@ use super::Checker;
 use super::claims::Claims;
 use super::finding::{At, Code};
 use super::inodes::{InodeTable, ORPHAN};
-use super::layout::Layout;
+use super::layout::{Kind, Layout};
 use super::source::Source;
 use super::superblock;
 use super::walk::runs_of;
@@ -438,7 +438,9 @@ impl Checker<'_> {
         if !wanted || !self.physical().contains(&u64::from(double)) {
             return;
         }
-        self.claims.claim(u64::from(double)..u64::from(double) + 1);
+        let (double, ratio) = (u64::from(double), u64::from(self.sb.cluster_ratio()));
+        self.claims.claim(double..double + 1);
+        self.layout.paint(Kind::Descriptors, double..double + ratio);
         let large = self.sb.features().ro_compat.contains(RoCompat::LARGE_FILE);
         if inode.size() >= 1 << 31 && !large {
             let text = format!("i_size is {}, without large_file", inode.size());
@@ -450,7 +452,6 @@ impl Checker<'_> {
             self.find(Code::InodeSize, At::ino(Ino::RESIZE), text);
         }
         let backups = self.sb.backup_groups().count() as u64;
-        let ratio = u64::from(self.sb.cluster_ratio());
         let reserved = u64::from(self.sb.reserved_gdt_blocks());
         let blocks = (1 + reserved * (1 + backups)) * ratio;
         let huge = self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);

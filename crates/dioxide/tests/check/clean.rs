@@ -1,11 +1,13 @@
 //! Nothing is found in what nothing is wrong with.
 
 use crate::subject::{Subject, codes, e2fsck, modern, report};
+use dioxide::block::file::{self, FileOptions};
+use dioxide::check::layout::{ImageMap, Kind, image_map};
 use dioxide::check::{
     CheckOptions, Code, EXIT_CANCELLED, EXIT_UNCORRECTED, Progress, Severity, check_path,
 };
 use dioxide::{Fs, MountOptions, NewFile, OpenOptions, SetAttributes, Timestamp};
-use dioxide_testkit::{Image, need_root, shape};
+use dioxide_testkit::{Image, debugfs_query, leaf_extents, need_root, shape};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -78,6 +80,60 @@ fn check_of_image_that_e2fsprogs_filled_finds_nothing() {
     for kind in KINDS.iter().filter(|kind| !NOT_MOUNTED.contains(&kind.0)) {
         assert_clean(kind.0, Subject::new(builder(kind)).path());
     }
+}
+
+fn map_of(image: &Path) -> ImageMap {
+    let device = file::open(image, &FileOptions::default()).expect("it opens");
+    image_map(device, &CheckOptions::default(), &mut |_| {}).expect("a map")
+}
+
+/// With clusters, what is left of those of fixed metadata is neither.
+#[test]
+fn each_block_of_a_map_is_used_or_free() {
+    for kind in KINDS.iter().filter(|kind| kind.0 != "bigalloc") {
+        let image = builder(kind).build();
+        let map = map_of(image.path());
+        for group in &map.by_group {
+            let counted: u64 = group.total.blocks.iter().sum();
+            assert_eq!(counted, group.blocks, "{}, group {}", kind.0, group.group);
+        }
+    }
+}
+
+#[test]
+fn map_shows_clusters_whose_first_blocks_are_holes_where_they_are() {
+    const CLUSTER: u64 = 16;
+    let tree = tempfile::tempdir().expect("a folder");
+    let last_blocks = (0..200).map(|at| {
+        let start = (at * CLUSTER + CLUSTER - 1) * 4096;
+        start..start + 4096
+    });
+    let last_blocks: Vec<_> = last_blocks.collect();
+    shape::sparse(
+        &tree.path().join("file"),
+        200 * CLUSTER * 4096,
+        &last_blocks,
+        1,
+    );
+    let image = Image::builder().size(24 << 20).features("bigalloc");
+    let image = image.source(tree.path()).build();
+    let extents = leaf_extents(image.path(), "/file");
+    assert!(extents.iter().any(|run| run.physical % CLUSTER != 0));
+    let map = map_of(image.path());
+    let cells = &map.by_group[0].cells;
+    let mut expected = vec![0; cells.len()];
+    for run in extents {
+        assert_eq!(run.len, 1);
+        expected[(run.physical / map.cell_blocks) as usize] += CLUSTER;
+    }
+    // The node that leads to them has a cluster too. Level, entries, logical blocks, physical block.
+    let nodes = debugfs_query(image.path(), "dump_extents -n /file");
+    let node = nodes.lines().last().expect("one node");
+    let words: Vec<&str> = node.split_whitespace().collect();
+    let node: u64 = words[7].parse().expect("a block");
+    expected[(node / map.cell_blocks) as usize] += CLUSTER;
+    let found = cells.iter().map(|cell| cell.blocks[Kind::Data as usize]);
+    assert_eq!(found.collect::<Vec<_>>(), expected);
 }
 
 /// They lie where the device has them, whatever the clusters.
