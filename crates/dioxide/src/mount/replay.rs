@@ -93,7 +93,8 @@ fn take_over_abort(
 ) -> Result<Replayed> {
     let has_journal = sb.features().compat.contains(Compat::HAS_JOURNAL);
     let is_known = sb.journal_dev() == 0 || options.journal_device.is_some();
-    if !has_journal || !is_known || is_read_only(&device, options, &sb, protected) {
+    if options.noload || !has_journal || !is_known || is_read_only(&device, options, &sb, protected)
+    {
         return Ok(Replayed::as_it_is(device, sb, None));
     }
     let mount = Mount::new(device.clone(), options, Arc::new(sb.clone()), at);

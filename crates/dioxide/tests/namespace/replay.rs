@@ -4,7 +4,7 @@ use dioxide::block::mem::MemDevice;
 use dioxide::block::record::RecordDevice;
 use dioxide::block::{Device, Durability};
 use dioxide::{Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, Mount, debugfs, e2fsck_clean, need_root};
+use dioxide_testkit::{Image, Mount, debugfs, e2fsck_clean, leaf_extents, need_root};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -123,6 +123,29 @@ fn dirty_journal_under_noload_is_left_alone() {
     );
     drop(fs);
     assert!(before == fs::read(image.path()).expect("the image"));
+}
+
+/// Who leaves it alone does not take over either that it was aborted.
+#[test]
+fn aborted_journal_under_noload_is_left_alone() {
+    let image = Image::builder().size(16 << 20).features("^metadata_csum");
+    let image = image.build();
+    let journal = leaf_extents(image.path(), "<8>")[0].physical * 4096;
+    let file = File::options().write(true).open(image.path());
+    let file = file.expect("the image");
+    // `s_errno`.
+    let errno = (-libc::EIO).to_be_bytes();
+    file.write_all_at(&errno, journal + 0x20).expect("a write");
+    let before = fs::read(image.path()).expect("the image");
+    let noload = open(&image, &MountOptions::new().noload(true));
+    let told = noload.warnings().join("; ");
+    assert!(told.contains("aborted by an error"), "{told}");
+    drop(noload);
+    assert!(before == fs::read(image.path()).expect("the image"));
+    let fs = open(&image, &MountOptions::new());
+    assert!(fs.warnings()[0].contains("before it was closed"));
+    drop(fs);
+    assert!(before != fs::read(image.path()).expect("the image"));
 }
 
 #[test]
