@@ -42,7 +42,7 @@ use dioxide_block::{AtomicUnits, Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::extent::LBLK_END;
 use dioxide_format::features::Incompat;
-use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
+use dioxide_format::superblock::{ErrorPolicy, STATE_ERROR, SuperBlock};
 use dioxide_journal::buffer::BufferCache;
 use fence::Fence;
 use groups::{Counts, DescTable};
@@ -165,6 +165,11 @@ impl Mount {
     #[inline]
     pub(crate) fn block_bytes(&self) -> u64 {
         self.block_mask + 1
+    }
+
+    /// Whether errors were found in the file system before it was opened.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.sb.state() & STATE_ERROR != 0
     }
 
     /// Whether files that are made have extents. Others may be there without, or with.

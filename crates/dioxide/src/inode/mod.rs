@@ -316,7 +316,7 @@ impl Inode {
         (self.file_type() == FileType::Directory).then(|| self.names.write())
     }
 
-    /// Whether a truncate met an error, so that there are blocks behind the end.
+    /// Whether a truncate met an error, or was left unfinished, so that there are blocks behind the end.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.cut_short.load(Ordering::Relaxed)
     }

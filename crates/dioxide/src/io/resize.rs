@@ -360,8 +360,11 @@ impl Mount {
     }
 
     /// [`Mount::finish_truncate`] for all files that have a name. Nobody has one open. Where it fails, the file stays an orphan,
-    /// for the next mount.
+    /// for the next mount; so do all in a file system with errors.
     pub(crate) fn finish_truncates(&self, writer: &Writer) {
+        if self.has_errors() {
+            return;
+        }
         for inode in writer.orphans.held() {
             if inode.node().disk.links_count() > 0
                 && let Err(error) = self.finish_truncate(writer, &inode)

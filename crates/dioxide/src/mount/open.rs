@@ -32,7 +32,7 @@ use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::mmp::{Mmp, MmpState};
-use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
+use dioxide_format::superblock::{STATE_CLEAN, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
 use dioxide_journal::journal::Journal;
@@ -137,9 +137,11 @@ impl Mount {
                     self.warn(format!("{done} orphans were truncated or freed"));
                 }
                 if left > 0 {
-                    self.warn(format!(
-                        "{left} orphans can only be read, and stay: run e2fsck"
-                    ));
+                    let why = match self.has_errors() {
+                        true => "are not freed where there are errors",
+                        false => "can only be read",
+                    };
+                    self.warn(format!("{left} orphans {why}, and stay: run e2fsck"));
                 }
             }
             Err(error) => self.restrict(format!("orphans could not be freed: {error}")),
@@ -251,7 +253,7 @@ impl Mount {
 
     /// What the superblock says of how the file system was left.
     fn judge_state(&mut self) {
-        if self.sb.state() & STATE_ERROR != 0 {
+        if self.has_errors() {
             let what = damage::told(self.sb.disk());
             self.warn(format!(
                 "errors were found in this file system ({what}): run e2fsck"

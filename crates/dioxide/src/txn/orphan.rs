@@ -164,14 +164,28 @@ impl Orphans {
     pub(crate) fn open(mount: &Mount) -> Result<Orphans> {
         let file = OrphanFile::open(mount)?;
         let found = mount.find_orphans(file.as_ref())?;
-        Ok(Orphans {
+        let orphans = Orphans {
             state: OrphansLock::new(State {
                 slots: found.in_file,
                 free: found.free,
                 list: found.in_list,
             }),
             file,
-        })
+        };
+        if mount.has_errors() {
+            orphans.keep(mount)?;
+        }
+        Ok(orphans)
+    }
+
+    /// Those that were found stay. What one with a name has behind its end is kept from sight when the file grows.
+    fn keep(&self, mount: &Mount) -> Result<()> {
+        for ino in self.all() {
+            let inode = mount.orphan(ino)?;
+            inode.set_cut_short(inode.node().disk.links_count() > 0);
+            self.hold(&inode);
+        }
+        Ok(())
     }
 
     /// Whether there is an orphan file.
@@ -417,13 +431,18 @@ impl Mount {
         Ok(list)
     }
 
-    /// Finishes what a crash has left to do; returns for how many inodes, and how many stay because what they have can only be read.
+    /// Finishes what a crash has left to do; returns for how many inodes, and how many stay: those of which what they have can only
+    /// be read, and all in a file system with errors, for what leads to them may be what is wrong. As in Linux, which
+    /// forgets the list as well.
     ///
     /// # Errors
     /// Damage.
     pub(crate) fn recover_orphans(&self) -> Result<(usize, usize)> {
         let writer = self.writer()?;
         let orphans = writer.orphans.all();
+        if self.has_errors() {
+            return Ok((0, orphans.len()));
+        }
         let mut left = 0;
         for &ino in &orphans {
             let inode = self.orphan(ino)?;

@@ -1,9 +1,11 @@
 //! Orphans that a crash left: what a writing mount makes of them.
 
+use dioxide::format::superblock::{STATE_ERROR, SuperBlock};
 use dioxide::{Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, Mount, debugfs, e2fsck_clean, need_root};
+use dioxide_testkit::{Image, Mount, debugfs, dumpe2fs, e2fsck_clean, have_root, need_root};
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 const FEATURES: [&str; 3] = ["orphan_file", "^orphan_file", "^orphan_file,^metadata_csum"];
 
@@ -115,6 +117,127 @@ fn unfinished_truncate_is_finished() {
         fs.close().expect("a clean end");
         e2fsck_clean(image.path());
     }
+}
+
+/// Has the superblock say that there are errors.
+fn mark_errors(image: &Image) {
+    let mut bytes = vec![0; SuperBlock::SIZE];
+    let mut options = fs::File::options();
+    let file = options.read(true).write(true).open(image.path());
+    let file = file.expect("the image");
+    file.read_exact_at(&mut bytes, 1024).expect("a superblock");
+    let mut sb = SuperBlock::parse(&bytes).expect("all of it");
+    sb.disk_mut().s_state |= STATE_ERROR;
+    sb.update_checksum();
+    let written = file.write_all_at(&sb.encode(), 1024);
+    written.expect("a write");
+}
+
+/// `e2fsck -fy`, after which nothing is left to do: what is free then.
+fn repaired(image: &Image) -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut e2fsck = Command::new("e2fsck");
+    e2fsck.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    let output = e2fsck.arg("-fy").arg(image.path()).output();
+    let output = output.expect("e2fsprogs");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    e2fsck_clean(image.path());
+    let told = dumpe2fs(image.path());
+    let free = told.lines().filter(|line| line.starts_with("Free "));
+    free.collect()
+}
+
+/// Who is listed may be what was damaged. Linux frees none of them either.
+#[test]
+fn orphans_of_a_file_system_with_errors_stay() {
+    for features in FEATURES {
+        let image = Image::builder().features(features).build();
+        let fs = open(&image);
+        let new = OpenOptions::new().write(true).create_new(true).clone();
+        let files = ["/0", "/1", "/2"].map(|path| {
+            let file = new.open(&fs, path).expect("room");
+            file.write_at(&[7; 1 << 20], 0).expect("room");
+            fs.remove_file(path).expect("it is there");
+            file
+        });
+        new.open(&fs, "/stays").expect("room");
+        fs.sync().expect("a sync");
+        let (copy, free) = (image.copy(), fs.statfs());
+        drop(files);
+        drop(fs);
+        mark_errors(&copy);
+        let theirs = copy.copy();
+
+        let left = |image: &Image, told: &str| {
+            let fs = open(image);
+            let warnings = fs.warnings().join("; ");
+            assert!(warnings.contains(told), "{features}: {warnings}");
+            fs
+        };
+        let remove_new = |fs: &Fs| {
+            let file = new.open(fs, "/new").expect("room");
+            file.write_at(&[7; 1 << 20], 0).expect("room");
+            fs.remove_file("/new").expect("it is there");
+            file
+        };
+        // New ones come before them, and go.
+        for _ in 0..2 {
+            let fs = left(&copy, "3 orphans are not freed");
+            let now = fs.statfs();
+            assert_eq!(now.files_free, free.files_free, "{features}");
+            assert_eq!(now.blocks_free, free.blocks_free, "{features}");
+            drop(remove_new(&fs));
+            fs.close().expect("a clean end");
+        }
+        let fs = left(&copy, "3 orphans are not freed");
+        let file = remove_new(&fs);
+        fs.sync().expect("a sync");
+        let crashed = copy.copy();
+        drop(file);
+        fs.close().expect("a clean end");
+        drop(left(&crashed, "4 orphans are not freed"));
+        repaired(&crashed);
+        let ours = repaired(&copy);
+        if have_root() {
+            let mount = Mount::ext4(theirs.path(), "");
+            let statvfs = rustix::fs::statvfs(mount.path()).expect("it is mounted");
+            assert_eq!(statvfs.f_ffree, free.files_free, "{features}");
+            mount.unmount();
+            assert_eq!(repaired(&theirs), ours, "{features}");
+        }
+    }
+}
+
+/// A file that was being made shorter shows nothing of what was behind its end, and keeps it while nobody changes it.
+#[test]
+fn unfinished_truncate_in_a_file_system_with_errors_is_left_until_the_file_grows() {
+    let tree = tempfile::tempdir().expect("a folder");
+    fs::write(tree.path().join("file"), vec![7; 3_000_000]).expect("room");
+    let image = Image::builder().source(tree.path()).build();
+    let cut = ["sif file size 102400", "ssv last_orphan 12", "ssv state 3"];
+    debugfs(image.path(), &cut);
+    let fs = open(&image);
+    let warnings = fs.warnings().join("; ");
+    assert!(warnings.contains("1 orphans are not freed"), "{warnings}");
+    let blocks = fs.metadata("/file").expect("it is there").blocks;
+    assert!(blocks > 5_000, "{blocks}");
+    let other = OpenOptions::new().write(true).create(true);
+    other.open(&fs, "/other").expect("room");
+    fs.close().expect("a clean end");
+
+    let fs = open(&image);
+    assert_eq!(fs.metadata("/file").expect("it is there").blocks, blocks);
+    let file = OpenOptions::new().read(true).write(true);
+    let file = file.open(&fs, "/file").expect("it is there");
+    file.set_len(200_000).expect("room");
+    let mut bytes = vec![1; 200_000];
+    file.read_at(&mut bytes, 0).expect("its content");
+    assert!(bytes[..102_400].iter().all(|&byte| byte == 7));
+    assert!(bytes[102_400..].iter().all(|&byte| byte == 0));
+    drop(file);
+    fs.close().expect("a clean end");
+    debugfs(image.path(), &["ssv state 1"]);
+    e2fsck_clean(image.path());
 }
 
 /// A truncate in many steps made it no orphan any more: after a crash nobody would have freed it.
