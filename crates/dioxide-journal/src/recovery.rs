@@ -42,7 +42,7 @@ use crate::log::{Log, Ring, fast_commit_area, log_error};
 use dioxide_block::{Device, Durability};
 use dioxide_format::journal::fast_commit::{self, Next, Record};
 use dioxide_format::journal::{JournalFormat, JournalIncompat, JournalSuperBlock, Tag, Tid};
-use dioxide_format::superblock::SuperBlock;
+use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 
 /// What recovery must know of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +196,17 @@ impl<'l> Recovery<'l> {
     /// What was found, and what a replay does.
     pub fn recovered(&self) -> &Recovered {
         &self.recovered
+    }
+
+    /// The size of the file system in blocks, if the log has a copy of its superblock.
+    ///
+    /// # Errors
+    /// The device's; [`crate::Error::Block`] for a copy that is none.
+    pub fn blocks(&self) -> Result<Option<u64>> {
+        let block = SUPERBLOCK_OFFSET / self.log.block_bytes() as u64;
+        let copy = self.copies.iter().find(|copy| copy.tag.block == block);
+        copy.map(|copy| passes::blocks_in(self.log, copy))
+            .transpose()
     }
 
     /// The journal's superblock as it was found. Its `s_errno` tells that the journal was aborted,

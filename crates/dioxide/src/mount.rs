@@ -23,7 +23,7 @@ pub(crate) mod log;
 mod meta;
 pub(crate) mod mmp;
 mod open;
-mod replay;
+pub(crate) mod replay;
 pub(crate) mod span;
 pub(crate) mod zone;
 

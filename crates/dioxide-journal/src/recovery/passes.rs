@@ -3,7 +3,7 @@
 use super::window::Window;
 use super::{Context, Copy, FileSystem, Span, damaged};
 use crate::Result;
-use crate::log::log_error;
+use crate::log::{Log, log_error};
 use dioxide_format::journal::{BlockHeader, BlockType, Tag, Tid, revokes, tags};
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use std::collections::HashMap;
@@ -62,15 +62,20 @@ pub(super) fn collect(context: &Context<'_>, span: &Span, fs: &FileSystem) -> Re
 fn grown(context: &Context<'_>, last: &HashMap<u64, Copy>, fs: &FileSystem) -> Result<u64> {
     let block_bytes = context.log.block_bytes() as u64;
     let block = SUPERBLOCK_OFFSET / block_bytes;
-    let Some(copy) = last.get(&block) else {
-        return Ok(fs.blocks);
-    };
-    let mut bytes = vec![0; block_bytes as usize];
-    context.log.read(copy.at, &mut bytes)?;
+    match last.get(&block) {
+        Some(copy) => Ok(blocks_in(context.log, copy)?.max(fs.blocks)),
+        None => Ok(fs.blocks),
+    }
+}
+
+/// The size of the file system in a copy of its superblock.
+pub(super) fn blocks_in(log: &Log, copy: &Copy) -> Result<u64> {
+    let mut bytes = vec![0; log.block_bytes()];
+    log.read(copy.at, &mut bytes)?;
     // What an escape takes away is none of its size.
-    let at = (SUPERBLOCK_OFFSET % block_bytes) as usize;
+    let at = SUPERBLOCK_OFFSET as usize % bytes.len();
     let sb = SuperBlock::parse(&bytes[at..]).map_err(|error| damaged(copy.at, error))?;
-    Ok(sb.blocks_count().max(fs.blocks))
+    Ok(sb.blocks_count())
 }
 
 fn check_target(context: &Context<'_>, tag: &Tag, at: u32, fs: &FileSystem) -> Result<()> {

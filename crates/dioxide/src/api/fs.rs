@@ -4,13 +4,14 @@ use crate::io::direct::policy::Policy;
 use crate::io::ioend::CompletionMode;
 use crate::mount::Mount;
 use crate::mount::log::refuse_needless;
+use crate::mount::replay::bytes_in_log;
 use crate::txn::damage::DamageMet;
 use crate::{
     Backend, DirEntry, Error, Metadata, Queue, QueueOptions, Result, SetAttributes, StatFs, Stats,
     Timestamp, Xattr,
 };
 use dioxide_block::Device;
-use dioxide_block::file::FileOptions;
+use dioxide_block::file::{self, FileOptions};
 use dioxide_format::superblock::{ErrorPolicy, SUPERBLOCK_OFFSET, SuperBlock};
 use std::io::{Seek, SeekFrom};
 use std::ops::Range;
@@ -328,7 +329,7 @@ impl MountOptions {
                 may_map: false,
                 ..self.file_options()
             };
-            let device = dioxide_block::file::open(path, &file_options)?;
+            let device = file::open(path, &file_options)?;
             options.journal_device = Some(device);
         }
         Ok(options)
@@ -346,8 +347,28 @@ impl MountOptions {
     }
 }
 
-/// How long a file system is by its superblock, if that can be read and all of it is there.
-fn told_bytes(path: &Path, img_offset: u64) -> Option<u64> {
+/// Opens what the file system has that begins inside an image. What follows may be other partitions, which others may have.
+fn open_part(path: &Path, options: &MountOptions) -> Result<Arc<dyn Device>> {
+    let mut file_options = options.file_options();
+    let told = told_bytes(path, options.img_offset);
+    file_options.size_bytes = told.map(|(told, _)| told);
+    let device = file::open(path, &file_options)?;
+    // If it grew just before a crash, only the journal knows.
+    if let Some((told, rest)) = told
+        && let Some(size) = bytes_in_log(&device, options)
+        && told < size
+        && size <= rest
+    {
+        drop(device);
+        file_options.size_bytes = Some(size);
+        return Ok(file::open(path, &file_options)?);
+    }
+    Ok(device)
+}
+
+/// How long a file system is by its superblock, if that can be read and all of it is there; and what the image has from its
+/// beginning on.
+fn told_bytes(path: &Path, img_offset: u64) -> Option<(u64, u64)> {
     let mut file = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -360,8 +381,8 @@ fn told_bytes(path: &Path, img_offset: u64) -> Option<u64> {
     // Where there is none, what is said of it is that.
     sb.has_magic().then_some(())?;
     let told = sb.blocks_count().checked_mul(sb.block_size().into())?;
-    let whole = file.seek(SeekFrom::End(0)).ok()?;
-    (img_offset.checked_add(told)? <= whole).then_some(told)
+    let rest = file.seek(SeekFrom::End(0)).ok()?.checked_sub(img_offset)?;
+    (told <= rest).then_some((told, rest))
 }
 
 /// A mounted file system. Cheap to clone.
@@ -391,12 +412,11 @@ impl Fs {
     /// read-only); [`Error::Invalid`](crate::Error::Invalid) if there is no superblock, and for a
     /// [`MountOptions::journal_path`] where the journal is inside.
     pub fn open(path: impl AsRef<Path>, options: &MountOptions) -> Result<Fs> {
-        let mut file_options = options.file_options();
-        // What follows may be other partitions, which others may have.
-        if options.img_offset != 0 && options.sb.is_none() {
-            file_options.size_bytes = told_bytes(path.as_ref(), options.img_offset);
-        }
-        let device = dioxide_block::file::open(path.as_ref(), &file_options)?;
+        let path = path.as_ref();
+        let device = match options.img_offset != 0 && options.sb.is_none() {
+            true => open_part(path, options)?,
+            false => file::open(path, &options.file_options())?,
+        };
         Fs::open_device(device, options)
     }
 

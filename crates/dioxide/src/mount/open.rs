@@ -486,7 +486,7 @@ fn first_generation(options: &MountOptions) -> u32 {
     }
 }
 
-fn fits_device(sb: &SuperBlock, device: &dyn Device) -> Result<()> {
+pub(super) fn fits_device(sb: &SuperBlock, device: &dyn Device) -> Result<()> {
     let logical = device.geometry().logical_block_bytes;
     if sb.block_size() >= logical {
         return Ok(());

@@ -17,7 +17,7 @@ use super::Mount;
 use super::fast_commit;
 use super::groups::Counts;
 use super::log::{LIES_ELSEWHERE, is_elsewhere};
-use super::open::{RO_COMPAT, read_superblock};
+use super::open::{RO_COMPAT, fits_device, read_superblock};
 use super::span::write_span;
 use crate::api::fs::MountOptions;
 use crate::io::clock::coarse_now_ns;
@@ -25,7 +25,7 @@ use crate::txn::damage;
 use crate::{Error, Result};
 use dioxide_block::{Device, Durability};
 use dioxide_format::features::{Compat, Incompat};
-use dioxide_format::superblock::{STATE_ERROR, SuperBlock, SuperBlockDisk};
+use dioxide_format::superblock::{STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock, SuperBlockDisk};
 use dioxide_journal::log::Log;
 use dioxide_journal::recovery::{FileSystem, Recovered, Recovery};
 use std::sync::Arc;
@@ -217,6 +217,26 @@ fn apply_fast_commits(
         ));
     }
     fast_commit::replay(device, options, &sb, at, log, recovery)
+}
+
+/// How many bytes the file system has by the copy of its superblock in the journal, if that is to be replayed and has one.
+/// The device may end where the superblock itself says. Writes nothing. Blocks.
+pub(crate) fn bytes_in_log(device: &Arc<dyn Device>, options: &MountOptions) -> Option<u64> {
+    let at = SUPERBLOCK_OFFSET;
+    let sb = read_superblock(&**device, at).ok()?;
+    fits_device(&sb, &**device).ok()?;
+    if options.noload || !sb.needs_recovery() {
+        return None;
+    }
+    let options = options.with_journal(&sb).ok()?;
+    let log = Mount::new(device.clone(), &options, Arc::new(sb.clone()), at);
+    let log = log.log().ok()?;
+    let anywhere = FileSystem {
+        device_blocks: u64::MAX,
+        ..FileSystem::of(&sb, &**device)
+    };
+    let blocks = Recovery::plan(&log, anywhere).ok()?.blocks().ok()??;
+    blocks.checked_mul(sb.block_size().into())
 }
 
 /// What the log asked for is on the device: empties it and takes off the mark.

@@ -3,8 +3,10 @@
 use dioxide::block::mem::MemDevice;
 use dioxide::block::record::RecordDevice;
 use dioxide::block::{Device, Durability};
+use dioxide::format::features::Incompat;
+use dioxide::format::superblock::SuperBlock;
 use dioxide::{Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, Mount, debugfs, e2fsck_clean, leaf_extents, need_root};
+use dioxide_testkit::{Dir, Image, Mount, debugfs, e2fsck_clean, leaf_extents, need_root};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -46,7 +48,7 @@ fn needs_recovery(image: &Image) -> bool {
     let mut bytes = vec![0; 1024];
     let file = File::open(image.path()).expect("the image");
     file.read_exact_at(&mut bytes, 1024).expect("a superblock");
-    let sb = dioxide::format::superblock::SuperBlock::parse(&bytes).expect("1024 bytes");
+    let sb = SuperBlock::parse(&bytes).expect("1024 bytes");
     sb.needs_recovery()
 }
 
@@ -146,6 +148,80 @@ fn aborted_journal_under_noload_is_left_alone() {
     assert!(fs.warnings()[0].contains("before it was closed"));
     drop(fs);
     assert!(before != fs::read(image.path()).expect("the image"));
+}
+
+const M: u64 = 1 << 20;
+
+/// A file system of 24 MiB that grew to 48 MiB, as far as its journal goes: its superblock is the old one.
+fn grown_in_its_journal() -> Image {
+    let small = Image::builder().size(24 * M).block_size(1024);
+    let small = small.features("^resize_inode").build();
+    let image = small.copy();
+    let options = dioxide::resize::ResizeOptions::default();
+    dioxide::resize::resize(image.path(), Some(48 * M), &options).expect("it grows");
+    let mut old = fs::read(small.path()).expect("the image");
+    let mut new = fs::read(image.path()).expect("the image");
+    old.resize(new.len(), 0);
+    for bytes in [&mut old, &mut new] {
+        let mut sb = SuperBlock::parse(&bytes[1024..]).expect("a superblock");
+        sb.disk_mut().s_feature_incompat |= Incompat::NEEDS_RECOVERY.bits();
+        sb.update_checksum();
+        bytes[1024..2048].copy_from_slice(&sb.encode());
+    }
+    let (old, new) = (old.as_chunks::<1024>().0, new.as_chunks::<1024>().0);
+    let changed = (0..new.len()).filter(|&block| old[block] != new[block]);
+    let changed: Vec<usize> = changed.collect();
+    let copies: Vec<u8> = changed.iter().flat_map(|&block| new[block]).collect();
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(log.path(), copies).expect("room");
+    let list: Vec<String> = changed.iter().map(usize::to_string).collect();
+    let write = format!("jw -b {} {}", list.join(","), log.path().display());
+    debugfs(image.path(), &["jo", &write, "jc"]);
+
+    let file = File::options().write(true).open(image.path());
+    let file = file.expect("the image");
+    for block in changed {
+        let written = file.write_all_at(&old[block], 1024 * block as u64);
+        written.expect("room");
+    }
+    image
+}
+
+/// What lies behind it is others' only from where the journal says: its superblock is older.
+#[test]
+fn journal_in_which_a_file_system_between_others_grew_is_replayed() {
+    let parts = [
+        grown_in_its_journal(),
+        Image::builder().size(8 * M).block_size(1024).build(),
+    ];
+    let whole = Image::blank(Dir::Tmpfs, 57 * M);
+    let file = File::options().write(true).open(whole.path());
+    let file = file.expect("the image");
+    for (part, at) in parts.iter().zip([M, 49 * M]) {
+        let bytes = fs::read(part.path()).expect("the image");
+        file.write_all_at(&bytes, at).expect("room");
+    }
+    let behind = open(&whole, &MountOptions::new().img_offset(49 * M));
+    for read_only in [true, false] {
+        let options = MountOptions::new().img_offset(M).read_only(read_only);
+        let fs = open(&whole, &options);
+        let told = fs.warnings().join("; ");
+        assert!(!told.contains("read-only"), "{told}");
+        assert_eq!(fs.superblock().blocks_count(), 48 << 10, "{told}");
+        if !read_only {
+            let file = OpenOptions::new().write(true).create(true);
+            let file = file.open(&fs, "/large").expect("room");
+            file.write_at(&vec![7; 30 << 20], 0).expect("room");
+        }
+        fs.close().expect("a clean end");
+    }
+    behind.close().expect("a clean end");
+    let bytes = fs::read(whole.path()).expect("the image");
+    let (first, second) = bytes[M as usize..].split_at(48 << 20);
+    for (part, bytes) in parts.iter().zip([first, second]) {
+        fs::write(part.path(), bytes).expect("room");
+        e2fsck_clean(part.path());
+    }
 }
 
 #[test]
