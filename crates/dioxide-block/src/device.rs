@@ -15,6 +15,8 @@ pub struct Geometry {
     /// Memory addresses of queued transfers are multiples of this power of two, at most
     /// [`crate::BUF_ALIGN`].
     pub mem_align_bytes: u32,
+    /// No page cache of this host lies between: other hosts that have the device see what was written without a flush.
+    pub direct: bool,
     /// The device acknowledges writes before they are durable.
     pub volatile_cache: bool,
     /// The device can make one write durable by itself (force unit access).
@@ -165,6 +167,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Reads `buf.len()` bytes at `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
+    /// As [`Device::read_at`], past a page cache of this host: what another host wrote to a block device is seen.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a block device that takes no `O_DIRECT`.
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_at(offset, buf)
+    }
+
     /// Writes all of `buf` at `offset`.
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()>;
 
@@ -225,6 +235,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         (**self).read_at(offset, buf)
+    }
+
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        (**self).read_past_cache_at(offset, buf)
     }
 
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {

@@ -197,6 +197,10 @@ impl Device for FileDevice {
         self.io.read_at(offset, buf)
     }
 
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.io.read_past_cache_at(offset, buf)
+    }
+
     #[inline(always)]
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.io.write_at(offset, buf, durability)

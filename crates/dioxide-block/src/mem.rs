@@ -291,6 +291,7 @@ impl MemDevice {
             size_bytes,
             logical_block_bytes,
             mem_align_bytes: 1,
+            direct: true,
             volatile_cache: false,
             fua: true,
             discard: true,

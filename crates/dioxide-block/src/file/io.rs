@@ -9,13 +9,13 @@
 #![allow(unsafe_code)]
 
 use super::guard::Locked;
-use crate::{Buf, Durability, Error, Geometry, Result};
+use crate::{BUF_ALIGN, Buf, Durability, Error, Geometry, Result};
 use rustix::fs::{self, FallocateFlags};
 use rustix::io::{self as rio, Errno, ReadWriteFlags};
 use rustix::ioctl;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::iter;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Unaligned memory is copied through a buffer of at most this size.
 const BOUNCE_BYTES: usize = 1 << 20;
@@ -35,6 +35,8 @@ pub(super) struct FileIo {
     pub(super) base: u64,
     pub(super) geometry: Geometry,
     pub(super) direct: bool,
+    /// A block device that is not, for reads past the page cache.
+    pub(super) past_cache: Option<OwnedFd>,
     /// Memory addresses must have none of these bits: the alignment minus 1, or 0.
     pub(super) mem_mask: usize,
     pub(super) block_device: bool,
@@ -75,6 +77,33 @@ impl FileIo {
             return self.write_bounced(offset, buf, durability);
         }
         self.write_all(offset, buf, durability)
+    }
+
+    /// As [`FileIo::read_at`], past the page cache of a block device.
+    pub(super) fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if self.direct || !self.block_device {
+            return self.read_at(offset, buf);
+        }
+        let len = buf.len() as u64;
+        self.geometry.check("read", offset, len)?;
+        let Some(fd) = &self.past_cache else {
+            return Err(Error::Unsupported {
+                what: format!("reading {} past the page cache, by O_DIRECT", self.name),
+            });
+        };
+        // What direct I/O asks for may not suit where the device begins.
+        let at = self.base + offset;
+        let unit = BUF_ALIGN as u64;
+        let start = at / unit * unit;
+        let mut whole = Buf::zeroed(((at + len).next_multiple_of(unit) - start) as usize);
+        let there = rio::retry_on_intr(|| rio::pread(fd, &mut whole[..], start))
+            .map_err(|e| failed("read", offset, len, e))?;
+        let range = (at - start) as usize..(at - start) as usize + buf.len();
+        if there < range.end {
+            return Err(failed("read", offset, len, io::ErrorKind::UnexpectedEof));
+        }
+        buf.copy_from_slice(&whole[range]);
+        Ok(())
     }
 
     /// As [`FileIo::read_at`], of a range that was checked and memory that suits.

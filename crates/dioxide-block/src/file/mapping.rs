@@ -296,6 +296,10 @@ impl Device for MappedDevice {
         self.read_bytes(offset, buf)
     }
 
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.io.read_past_cache_at(offset, buf)
+    }
+
     #[inline(always)]
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         drop(self.write_streamed_at(offset, buf)?);

@@ -77,6 +77,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
             size_bytes,
             logical_block_bytes: logical,
             mem_align_bytes: mem_align,
+            direct: in_memory || alignment.is_some(),
             volatile_cache: !in_memory && queue.volatile_cache,
             // Through the page cache it is a flush of all.
             fua: queue.fua && (in_memory || alignment.is_some()),
@@ -89,6 +90,10 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
             },
         },
         direct: alignment.is_some(),
+        past_cache: match block_device && alignment.is_none() {
+            true => open_past_cache(path, &stat),
+            false => None,
+        },
         mem_mask: mem_align as usize - 1,
         block_device,
         in_memory,
@@ -149,6 +154,13 @@ fn open_fd(path: &Path, write: bool, block_device: bool, direct: bool) -> Result
         Err(Errno::BUSY) if block_device => Err(guard::busy_device(path)),
         other => other.map_err(|e| step(path, "cannot open it", e)),
     }
+}
+
+/// A block device once more, to read it past the page cache, if it takes that.
+fn open_past_cache(path: &Path, of: &Stat) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let fd = fs::open(path, flags, Mode::empty()).ok()?;
+    (fs::fstat(&fd).ok()?.st_rdev == of.st_rdev).then_some(fd)
 }
 
 /// `O_DIRECT` off; nothing to do where the file never had it.

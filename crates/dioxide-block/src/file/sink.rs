@@ -42,6 +42,7 @@ impl NullSink {
             base: 0,
             geometry,
             direct: false,
+            past_cache: None,
             mem_mask: 0,
             block_device: false,
             in_memory: false,

@@ -134,6 +134,10 @@ impl Device for Fence {
         self.seen(self.inner.read_at(offset, buf))
     }
 
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.seen(self.inner.read_past_cache_at(offset, buf))
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.check("write", offset, buf.len() as u64)?;
         self.forced(durability, |durability| {

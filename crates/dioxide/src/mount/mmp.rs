@@ -12,7 +12,7 @@
 
 use super::fence::Fence;
 use super::open::mmp_user;
-use super::span::{read_span, write_span};
+use super::span::{read_span_by, write_span};
 use crate::{Error, Place, Result};
 use dioxide_block::Device;
 use dioxide_format::mmp::{Mmp, MmpState, SEQ_CLEAN, SEQ_FSCK, SEQ_MAX};
@@ -69,14 +69,12 @@ struct Block {
     ours: Mutex<Mmp>,
 }
 
-/// Reads and checks the MMP block of a file system.
+/// Reads and checks the MMP block of a file system, as other hosts have left it.
 pub(super) fn read(device: &dyn Device, sb: &SuperBlock, block: u64) -> Result<Mmp> {
-    let bytes = read_span(
-        device,
-        block * u64::from(sb.block_size()),
-        Mmp::SIZE,
-        "MMP block",
-    )?;
+    let at = block * u64::from(sb.block_size());
+    let bytes = read_span_by(device, at, Mmp::SIZE, "MMP block", |at, buf| {
+        device.read_past_cache_at(at, buf)
+    })?;
     let check = || {
         let mmp = Mmp::parse(&bytes)?;
         mmp.validate()?;

@@ -10,6 +10,19 @@ pub(crate) fn read_span(
     len: usize,
     structure: &'static str,
 ) -> Result<Vec<u8>> {
+    read_span_by(device, at, len, structure, |at, buf| {
+        device.read_at(at, buf)
+    })
+}
+
+/// As [`read_span`], with a way to read the device.
+pub(super) fn read_span_by(
+    device: &dyn Device,
+    at: u64,
+    len: usize,
+    structure: &'static str,
+    read: impl FnOnce(u64, &mut [u8]) -> dioxide_block::Result<()>,
+) -> Result<Vec<u8>> {
     let geometry = device.geometry();
     let logical = u64::from(geometry.logical_block_bytes);
     let start = at - at % logical;
@@ -24,7 +37,7 @@ pub(crate) fn read_span(
         });
     }
     let mut buf = Buf::zeroed((end - start) as usize);
-    device.read_at(start, &mut buf)?;
+    read(start, &mut buf)?;
     let skip = (at - start) as usize;
     Ok(buf[skip..skip + len].to_vec())
 }

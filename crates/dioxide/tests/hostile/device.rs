@@ -35,6 +35,7 @@ impl Mutant {
                 size_bytes: bytes.len() as u64,
                 logical_block_bytes: 512,
                 mem_align_bytes: 1,
+                direct: true,
                 volatile_cache: false,
                 fua: false,
                 discard: false,

@@ -5,8 +5,8 @@ use dioxide::block::mem::MemDevice;
 use dioxide::format::features::Incompat;
 use dioxide::format::mmp::{Mmp, MmpState};
 use dioxide::format::superblock::SuperBlock;
-use dioxide::{Error, Fs, MountOptions, NewFile};
-use dioxide_testkit::{Image, debugfs, e2fsck_clean};
+use dioxide::{Backend, Error, Fs, MountOptions, NewFile};
+use dioxide_testkit::{Image, LoopDevice, debugfs, e2fsck_clean, need_root};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
@@ -405,6 +405,29 @@ fn mmp_of_a_living_host_is_busy() {
     });
     assert_eq!(error.errno(), libc::EBUSY);
     assert!(error.to_string().contains("other"), "{error}");
+}
+
+/// The image of which another host puts a number while it is waited for.
+static WAITED_FOR: Mutex<Option<Image>> = Mutex::new(None);
+
+/// What other hosts write goes past the page cache of this one, which a mapping reads.
+#[test]
+fn mmp_of_a_living_host_is_seen_on_a_block_device_through_the_page_cache() {
+    need_root!();
+    let image = guarded();
+    put_mmp(&image, 77);
+    let device = LoopDevice::attach(image.path());
+    *WAITED_FOR.lock().expect("unpoisoned") = Some(image);
+    let put = |_: &str| {
+        let image = WAITED_FOR.lock().expect("unpoisoned");
+        put_mmp(image.as_ref().expect("it is there"), 78);
+    };
+    let options = MountOptions::new().backend(Backend::Mmap).on_wait(put);
+    let error = Fs::open(device.path(), &options).expect_err("it is in use");
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert!(error.to_string().contains("other"), "{error}");
+    drop(device);
+    *WAITED_FOR.lock().expect("unpoisoned") = None;
 }
 
 #[test]

@@ -157,6 +157,7 @@ impl CowDevice {
             size_bytes: base.size_bytes(),
             logical_block_bytes: SECTOR as u32,
             mem_align_bytes: 1,
+            direct: true,
             volatile_cache: true,
             fua: cache == Cache::Volatile,
             discard: true,
