@@ -6,6 +6,9 @@
 //! for a sign of life.
 //! Who resizes puts the number of a checker instead, which keeps everybody away and stays as it is.
 //!
+//! Before each number it looks whether the last is still there: past the page cache, which shows only by chance what other
+//! hosts have written.
+//!
 //! A host that crashed leaves its number. It is told from one that lives by waiting the same time.
 //!
 //! Not for: processes of one machine, which the lock on the image keeps apart at once.
@@ -63,9 +66,9 @@ struct Block {
     device: Arc<dyn Device>,
     sb: SuperBlock,
     number: u64,
-    /// Seconds between two numbers, and after which one is late.
+    /// Seconds between two numbers, and that others are to expect between them at least.
     update: u16,
-    check: u16,
+    least_check: u16,
     ours: Mutex<Mmp>,
 }
 
@@ -103,7 +106,7 @@ fn pause_of(check: u16) -> Duration {
     Duration::from_secs((2 * check + 1).min(check + MOST_EXTRA))
 }
 
-/// How the protection is kept up: seconds between two numbers, and after which one is late.
+/// Seconds between two numbers, and those that who put the last one has others expect.
 fn intervals(sb: &SuperBlock, found: &Mmp) -> (u16, u16) {
     let update = sb.mmp_interval_secs().clamp(1, MOST_SECS);
     let check = found.mmp_check_interval.min(MOST_SECS);
@@ -162,13 +165,15 @@ impl Protection {
     ) -> Result<Protection> {
         let found = look(&**device, sb, block, tell)?;
         let (update, check) = intervals(sb, &found);
+        // Another's may have been longer because its writes were slow.
+        let least_check = update.max(LEAST_CHECK);
         let block = Block {
             number: block,
             sb: sb.clone(),
             device: device.clone(),
             update,
-            check,
-            ours: Mutex::new(named(&found, &**device, check)),
+            least_check,
+            ours: Mutex::new(named(&found, &**device, least_check)),
         };
         let random = RandomState::new().hash_one(block.number) as u32;
         block.write(random % SEQ_MAX + 1)?;
@@ -191,11 +196,10 @@ impl Protection {
     pub(super) fn keep(&mut self, fence: Arc<Fence>) -> io::Result<()> {
         let (block, stop) = (self.block.clone(), Arc::new(Stop::default()));
         let theirs = stop.clone();
-        let confirmed = Instant::now();
         let thread = thread::Builder::new()
             .name("dioxide-mmp".into())
             .spawn(move || {
-                if let Err(error) = count(&block, &fence, &theirs, confirmed) {
+                if let Err(error) = count(&block, &fence, &theirs) {
                     lose(&fence, &theirs, error);
                 }
             })?;
@@ -230,22 +234,24 @@ impl Stop {
     }
 }
 
-/// The thread, until it is stopped. The number was on the device at `checked`.
-fn count(block: &Block, fence: &Fence, stop: &Stop, mut checked: Instant) -> Result<()> {
+/// The thread, until it is stopped.
+fn count(block: &Block, fence: &Fence, stop: &Stop) -> Result<()> {
+    let update = Duration::from_secs(block.update.into());
     loop {
-        // Who was late may have been taken for dead.
-        if checked.elapsed() > Duration::from_secs(block.check.into()) {
-            block.confirm()?;
-        }
+        // Who was late may have been taken for dead. No clock tells: others saw the last number from some moment of its writing
+        // on, and that of a suspended machine stands still.
+        block.confirm()?;
+        let began = Instant::now();
         let next = block.ours.lock().mmp_seq % SEQ_MAX + 1;
-        match block.write(next) {
+        match block.show(next) {
             // Of a flush before, after which the mount writes nothing. Others are to stay away, and find a clean end.
             Err(Error::Device(dioxide_block::Error::Io { op: "flush", .. }))
                 if fence.has_failed() => {}
             written => written?,
         }
-        checked = Instant::now();
-        if stop.wait(Duration::from_secs(block.update.into())) {
+        let took = began.elapsed();
+        block.note_slowness(took);
+        if stop.wait(update.saturating_sub(took)) {
             return Ok(());
         }
     }
@@ -267,7 +273,22 @@ fn lose(fence: &Fence, stop: &Stop, error: Error) {
 }
 
 impl Block {
+    /// Puts a number, durably.
     fn write(&self, seq: u32) -> Result<()> {
+        self.put(seq)?;
+        Ok(self.device.flush()?)
+    }
+
+    /// Puts a number where others see it. A flush waits for all else that was written, so there is none that is not
+    /// needed for that.
+    fn show(&self, seq: u32) -> Result<()> {
+        match self.device.geometry().direct {
+            true => self.put(seq),
+            false => self.write(seq),
+        }
+    }
+
+    fn put(&self, seq: u32) -> Result<()> {
         let mut ours = self.ours.lock();
         ours.mmp_seq = seq;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -276,8 +297,13 @@ impl Block {
             ours.update_checksum(self.sb.checksum_seed());
         }
         let at = self.number * u64::from(self.sb.block_size());
-        write_span(&*self.device, at, &ours.encode())?;
-        Ok(self.device.flush()?)
+        write_span(&*self.device, at, &ours.encode())
+    }
+
+    /// Others are to wait longer for a number where the last took so long, from the next one on: as in Linux.
+    fn note_slowness(&self, took: Duration) {
+        let secs = (2 * took.as_secs()).min(MOST_SECS.into()) as u16;
+        self.ours.lock().mmp_check_interval = secs.max(self.least_check);
     }
 
     /// Whether the number on the device is ours.
@@ -293,6 +319,7 @@ impl Block {
     fn give_up(&self) -> Result<()> {
         let theirs = read(&*self.device, &self.sb, self.number)?;
         if theirs.mmp_seq == self.ours.lock().mmp_seq {
+            self.note_slowness(Duration::ZERO);
             self.write(SEQ_CLEAN)?;
         }
         Ok(())

@@ -579,6 +579,40 @@ fn journal_elsewhere_is_fenced_off_with_the_file_system_and_that_with_the_journa
     }
 }
 
+/// The superblock, and the block of multi-mount protection, of 1 KiB.
+fn sb_and_mmp(image: &Image) -> (SuperBlock, Mmp) {
+    let file = std::fs::File::open(image.path()).expect("the image");
+    let mut bytes = vec![0; 1024];
+    file.read_exact_at(&mut bytes, 1024).expect("a superblock");
+    let sb = SuperBlock::parse(&bytes).expect("a superblock");
+    let block = sb.mmp_block().expect("a block").expect("it has one");
+    file.read_exact_at(&mut bytes, block.0 * 1024)
+        .expect("all of it");
+    (sb, Mmp::parse(&bytes).expect("a block of MMP"))
+}
+
+fn mmp_of(image: &Image) -> Mmp {
+    sb_and_mmp(image).1
+}
+
+fn change_mmp(image: &Image, change: impl FnOnce(&mut Mmp)) {
+    let (sb, mut mmp) = sb_and_mmp(image);
+    change(&mut mmp);
+    mmp.update_checksum(sb.checksum_seed());
+    let block = sb.mmp_block().expect("a block").expect("it has one");
+    let file = std::fs::File::options().write(true).open(image.path());
+    let written = file.and_then(|file| file.write_all_at(&mmp.encode(), block.0 * 1024));
+    written.expect("room");
+}
+
+fn within_a_minute(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Multi-mount protection counts on by itself, and ends with the mount: neither may be written where somebody else has the
 /// device. Opening takes the eleven seconds that another host would have to show itself.
 #[test]
@@ -605,13 +639,7 @@ fn mmp_counts_on_after_a_flush_that_failed_and_ends_clean() {
     let device = sim(&image);
     let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
     let counts = Duration::from_secs(fs.superblock().mmp_interval_secs().into());
-    let mmp = || {
-        let bytes = std::fs::read(image.path()).expect("the image");
-        let sb = SuperBlock::parse(&bytes[1024..]).expect("a superblock");
-        let block = sb.mmp_block().expect("a block").expect("it has one");
-        let at = block.0 as usize * 1024;
-        Mmp::parse(&bytes[at..at + 1024]).expect("a block of MMP")
-    };
+    let mmp = || mmp_of(&image);
     device.inject(Fault::once(FaultOp::Flush, FaultKind::Io(libc::EIO)));
     let error = fs.sync().expect_err("the flush fails");
     assert_eq!(error.errno(), libc::EIO, "{error}");
@@ -620,6 +648,89 @@ fn mmp_counts_on_after_a_flush_that_failed_and_ends_clean() {
     assert_ne!(mmp().mmp_seq, before);
     let _ = fs.close();
     assert_eq!(mmp().state(), MmpState::Clean);
+}
+
+/// Others see the number without a flush, and who waits for a slow one would be taken for dead.
+#[test]
+fn mmp_counts_on_while_the_device_is_flushed() {
+    let image = image_with(small().features("mmp"), &NAMES);
+    let device = sim(&image);
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let hold = device.hold(None, FaultOp::Flush);
+    std::thread::scope(|scope| {
+        let synced = scope.spawn(|| fs.sync());
+        assert!(hold.wait_for_timeout(1, Duration::from_secs(60)));
+        for _ in 0..2 {
+            let before = mmp_of(&image).mmp_seq;
+            within_a_minute("it counts no more", || mmp_of(&image).mmp_seq != before);
+        }
+        hold.release();
+        synced.join().expect("no panic").expect("a sync");
+    });
+    fs.close().expect("a clean end");
+    assert_eq!(mmp_of(&image).state(), MmpState::Clean);
+    e2fsck_clean(image.path());
+}
+
+/// A file system under multi-mount protection on a device through the page cache, where each number is flushed.
+fn buffered_with_mmp() -> (Image, SimDevice, Fs) {
+    let image = image_with(small().features("mmp").dir(Dir::Disk), &NAMES);
+    // Longer than until the next number.
+    change_mmp(&image, |mmp| mmp.mmp_check_interval += 1);
+    let options = FileOptions {
+        write: true,
+        buffered: true,
+        ..FileOptions::default()
+    };
+    let device = dioxide::block::file::open(image.path(), &options).expect("it opens");
+    let device = SimDevice::new(device, SimSpec::default());
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    (image, device, fs)
+}
+
+/// Holds a flush of a number for longer than others wait at least. How long that is in seconds.
+fn stall(image: &Image, device: &SimDevice, meanwhile: impl FnOnce()) -> u16 {
+    let least = mmp_of(image).mmp_check_interval + 1;
+    let hold = device.hold(None, FaultOp::Flush);
+    assert!(hold.wait_for_timeout(1, Duration::from_secs(60)));
+    meanwhile();
+    std::thread::sleep(Duration::from_secs(least.into()));
+    hold.release();
+    least
+}
+
+#[test]
+fn mmp_has_others_wait_longer_where_it_is_slow() {
+    let (image, device, fs) = buffered_with_mmp();
+    let before = mmp_of(&image);
+    let took = stall(&image, &device, || ());
+    within_a_minute("its interval stays", || {
+        mmp_of(&image).mmp_check_interval >= 2 * took
+    });
+    within_a_minute("it is never shorter again", || {
+        mmp_of(&image).mmp_check_interval == before.mmp_check_interval
+    });
+    assert_eq!(fs.failure(), None);
+    fs.close().expect("a clean end");
+    assert_eq!(mmp_of(&image).state(), MmpState::Clean);
+    e2fsck_clean(image.path());
+}
+
+/// It was there from when its writing began, and others may have waited for the next in vain.
+#[test]
+fn mmp_that_was_late_is_looked_at_before_it_counts_on() {
+    let (image, device, fs) = buffered_with_mmp();
+    stall(&image, &device, || {
+        change_mmp(&image, |mmp| {
+            mmp.mmp_seq = 7;
+            mmp.mmp_nodename[..6].copy_from_slice(b"other\0");
+        });
+    });
+    within_a_minute("it goes on", || fs.failure().is_some());
+    let why = fs.failure().unwrap_or_default();
+    assert!(why.contains("host other"), "{why}");
+    let _ = fs.close();
+    assert_eq!(mmp_of(&image).mmp_seq, 7);
 }
 
 /// Opening takes as long as it takes, and the number counts meanwhile: another host that looks for a sign of life finds one.
