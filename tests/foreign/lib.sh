@@ -157,6 +157,10 @@ clean() {
     local status=0
     e2fsck -fn "$image" >"$work/e2fsck" 2>&1 || status=$?
     [ "$status" = 0 ] || { cat "$work/e2fsck" >&2; fail "e2fsck -fn: $status"; }
+    # Of an image that nobody closed e2fsck says nothing where it changes nothing.
+    dumpe2fs -h "$image" >"$work/superblock" 2>/dev/null || fail "dumpe2fs -h: $?"
+    grep -qx 'Filesystem state: *clean' "$work/superblock" || fail "not closed: $(grep '^Filesystem state' "$work/superblock")"
+    ! grep -q '^Filesystem features:.* needs_recovery' "$work/superblock" || fail "not closed: needs_recovery"
 }
 
 # crash: SIGKILL of the server. What it has written is in the image, what it has not is lost.
