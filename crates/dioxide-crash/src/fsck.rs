@@ -4,8 +4,8 @@ use crate::explore::{Check, Recover};
 use crate::external;
 use crate::image::Place;
 use dioxide::block::record::states::Snapshot;
-use dioxide::format::features::{Features, Incompat};
-use dioxide::format::superblock::SuperBlock;
+use dioxide::format::features::{Compat, Features, Incompat};
+use dioxide::format::superblock::{STATE_CLEAN, SuperBlock};
 use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -210,7 +210,8 @@ impl E2fsck {
         let shown = Shown::new(image)?;
         E2fsck::repair(&shown)?;
         E2fsck::clean(&shown)?;
-        shown.read()
+        let mended = shown.read()?;
+        closed(&mended).map(|()| mended)
     }
 
     fn clean(shown: &Shown) -> Result<(), String> {
@@ -245,6 +246,20 @@ pub(crate) fn features(image: &Snapshot) -> Features {
 pub(crate) fn superblock(image: &Snapshot) -> Option<SuperBlock> {
     let bytes = image.part(0..4096).to_vec();
     SuperBlock::parse(&bytes[SUPERBLOCK..]).ok()
+}
+
+/// Whether who had it last closed it, of which `e2fsck -fn` says nothing.
+fn closed(image: &Snapshot) -> Result<(), String> {
+    let Some(superblock) = superblock(image) else {
+        return Err("it has no superblock".into());
+    };
+    // Without a journal a crash leaves its mark until e2fsck has repaired the file system: no mount takes that away.
+    let journal = superblock.features().compat.contains(Compat::HAS_JOURNAL);
+    match superblock.state() {
+        _ if superblock.needs_recovery() => Err("not closed: its journal is to be replayed".into()),
+        state if journal && state != STATE_CLEAN => Err(format!("not closed: state {state:#x}")),
+        _ => Ok(()),
+    }
 }
 
 /// What a crash explains, and no replay mends: totals in the superblock, which are written at unmount,
@@ -282,7 +297,7 @@ impl Check for E2fsck {
         let shown = self.shown(image)?;
         let clean = E2fsck::clean(&shown);
         self.files.lock().push(shown);
-        clean
+        clean.and_then(|()| closed(image))
     }
 }
 
@@ -301,7 +316,8 @@ impl Recover for E2fsck {
             };
         }
         E2fsck::clean(&shown)?;
-        shown.read().map(Some)
+        let recovered = shown.read()?;
+        closed(&recovered).map(|()| Some(recovered))
     }
 }
 

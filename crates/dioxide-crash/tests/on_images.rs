@@ -588,6 +588,21 @@ fn fsck_notices_a_damaged_image() {
     assert!(e2fsck.recover(&damaged).is_err());
 }
 
+#[test]
+fn fsck_notices_an_image_that_nobody_closed() {
+    // Without a checksum of the superblock.
+    let start = Layout::Plain.make().expect("an image");
+    let e2fsck = E2fsck::find().expect("e2fsprogs");
+    assert_eq!(e2fsck.check(&start.image), Ok(()));
+    // The state, and the feature needs_recovery.
+    for (at, bit) in [(0x3a, 1), (0x3a, 2), (0x60, 4)] {
+        let mut bytes = start.image.to_vec();
+        bytes[1024 + at] ^= bit;
+        let said = e2fsck.check(&Snapshot::new(&bytes));
+        assert!(said.is_err_and(|said| said.contains("not closed")));
+    }
+}
+
 /// Appends, and writes into a hole and into unwritten blocks; of each some are synced.
 fn extending() -> Vec<Op> {
     let write = |file, offset, len| Op::Write {
