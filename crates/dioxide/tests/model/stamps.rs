@@ -84,6 +84,23 @@ impl Log {
         *clock
     }
 
+    /// As [`Log::check`], of a read that found only so many of the bytes that it asked for: the file ended there, and
+    /// what is behind its end is zeros.
+    ///
+    /// # Panics
+    /// If it cannot be.
+    pub fn check_read(&self, file: usize, at: u64, bytes: &mut [u8], found: usize, begin: u64) {
+        bytes[found..].fill(0);
+        self.check(file, at, bytes, begin);
+    }
+
+    /// Where the last write ended: the size of a file that was only written.
+    pub fn end_of_writes(&self) -> u64 {
+        let (_, acts) = &*self.0.lock();
+        let writes = acts.iter().filter(|act| act.author.is_some());
+        writes.map(|act| act.cells.end * CELL).max().unwrap_or(0)
+    }
+
     /// Judges what a read that began at `begin` and has just ended found.
     ///
     /// # Panics
@@ -179,6 +196,28 @@ mod tests {
         done(&log, None, 0..64);
         done(&log, Some((1, 1)), 0..64);
         log.check(0, 0, &[0; 64], log.now());
+    }
+
+    #[test]
+    #[should_panic(expected = "cell 4 (byte 32) of file 0")]
+    fn read_that_ends_before_a_write_is_found() {
+        let log = Log::default();
+        done(&log, Some((1, 1)), 0..64);
+        log.check_read(0, 0, &mut cells((1, 1), 0, 64), 32, log.now());
+    }
+
+    #[test]
+    fn read_may_end_where_the_file_does_or_did() {
+        let log = Log::default();
+        done(&log, Some((1, 1)), 0..64);
+        let begin = log.now();
+        log.begin(None, 32..1 << 20);
+        for found in [32, 64, 72] {
+            let mut bytes = cells((1, 1), 0, 64);
+            bytes.resize(128, 0);
+            log.check_read(0, 0, &mut bytes, found, begin);
+        }
+        assert_eq!(log.end_of_writes(), 64);
     }
 
     #[test]

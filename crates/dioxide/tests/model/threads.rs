@@ -1,5 +1,6 @@
 //! Four threads on one file and on several: two write and read, one does so through a queue, and one
-//! changes sizes, holes and allocation, and syncs; every read is judged, and so is what is there at the end.
+//! changes sizes, holes and allocation, and syncs; every read is judged, one that ends early as zeros from there, and so is
+//! what is there at the end.
 
 use crate::ops::{FILES, NAMES, open_files};
 use crate::random::Random;
@@ -83,7 +84,7 @@ impl Worker<'_> {
         let log = &self.arena.logs[number];
         let begin = log.now();
         let found = self.arena.files[number].read_at(&mut bytes, at);
-        log.check(number, at, &bytes[..found.expect("a read")], begin);
+        log.check_read(number, at, &mut bytes, found.expect("a read"), begin);
     }
 
     fn make_zeros(&self, number: usize, bytes: std::ops::Range<u64>, act: impl FnOnce(&File)) {
@@ -154,12 +155,13 @@ impl Worker<'_> {
     fn reap(&mut self, queue: &mut Queue, pending: &mut HashMap<u64, Pending>, least: usize) {
         let mut done = Vec::new();
         queue.wait(least, &mut done).expect("a queue that works");
-        for completion in done {
+        for mut completion in done {
             let len = completion.result.expect("it works");
             match pending.remove(&completion.tag).expect("it was pushed") {
                 Pending::Write { number, act } => self.arena.logs[number].end(act),
                 Pending::Read { number, at, begin } => {
-                    self.arena.logs[number].check(number, at, &completion.buf[..len], begin);
+                    let (log, bytes) = (&self.arena.logs[number], &mut completion.buf);
+                    log.check_read(number, at, bytes, len, begin);
                 }
             }
         }
@@ -223,9 +225,17 @@ fn run(fs: &Fs, files: &[File], seed: u64, steps: u32, reshapes: bool) {
         }
     });
     for (number, file) in files.iter().enumerate() {
-        let begin = arena.logs[number].now();
-        let found = crate::ops::content(file);
-        arena.logs[number].check(number, 0, &found, begin);
+        let log = &arena.logs[number];
+        let begin = log.now();
+        let mut found = crate::ops::content(file);
+        let len = found.len();
+        assert_eq!(file.len(), len as u64);
+        assert!(len as u64 <= MOST);
+        if !reshapes {
+            assert_eq!(file.len(), log.end_of_writes());
+        }
+        found.resize(MOST as usize, 0);
+        log.check_read(number, 0, &mut found, len, begin);
     }
 }
 
