@@ -3,11 +3,11 @@
 //!
 //! - Who gets an error finds the tree as it was before the call. From a failed flush, or a failed write of the log, on,
 //!   nothing changes any more.
-//! - Opened again, without the fault, the tree is that of one state, not older than the last sync, and
-//!   `e2fsck` finds nothing. Without a journal a failed write may leave half of the changes since the last sync: `e2fsck` is
-//!   able to mend it, and what was not changed is there.
+//! - Opened again, without the fault, the tree is that of one state, not older than the last sync, or than the last change
+//!   of what was synced by itself, and `e2fsck` finds nothing. Without a journal a failed write may leave half of the changes
+//!   since the last sync: `e2fsck` is able to mend it, and what was not changed is there.
 
-use crate::attributes::{DEFAULT, list};
+use crate::attributes::{Attributes, DEFAULT, list};
 use crate::calls::{self, Call, Dioxide};
 use crate::random_calls::open_fs;
 use crate::tree::{Answer, Tree};
@@ -220,6 +220,14 @@ impl Run {
         self.views.drain(..all - 1);
     }
 
+    /// Of a file: it has this name, and is as it is; of a directory, these names are in it too. And what survives is a prefix
+    /// of the calls: what came before the last change of that.
+    fn keep_synced(&mut self, path: &[u8]) {
+        let now = about(self.views.last().expect("there is one"), path);
+        let other = self.views.iter().rposition(|view| about(view, path) != now);
+        self.views.drain(..other.map_or(0, |at| at + 1));
+    }
+
     fn step(&mut self, side: &mut Dioxide, call: &Call) {
         // What an earlier failure left out may be missing here.
         let open = matches!(call, Call::WriteOpen { slot, .. } | Call::LinkOpen { slot, .. }
@@ -233,8 +241,10 @@ impl Run {
         if answer == expected {
             self.views.push(view::of_model(&self.tree));
             self.after += usize::from(!self.failures.is_empty() && changes(call, &answer));
-            if matches!(call, Call::Sync) {
-                self.keep_last();
+            match call {
+                Call::Sync => self.keep_last(),
+                Call::Fsync { path } => self.keep_synced(path),
+                _ => {}
             }
             return;
         }
@@ -293,6 +303,20 @@ impl Run {
     }
 }
 
+/// What a sync of it makes durable.
+fn about<'a>(view: &'a View, path: &[u8]) -> (Option<Shown<'a>>, Vec<&'a [u8]>) {
+    let itself = view.get(path);
+    let shown = itself.map(|entry| (&entry.attributes, entry.nlink, &*entry.bytes));
+    let inside = view
+        .keys()
+        .filter_map(|key| key.strip_prefix(path)?.strip_prefix(b"/"));
+    let names = inside.filter(|rest| !rest.contains(&b'/'));
+    (shown, names.collect())
+}
+
+/// Of an entry.
+type Shown<'a> = (&'a Attributes, u32, &'a [u8]);
+
 fn changes(call: &Call, answer: &Answer) -> bool {
     let changes = !matches!(call, Call::Open { .. } | Call::Close { .. });
     answer.is_ok() && changes
@@ -330,6 +354,24 @@ fn survives(image: &Image, tree: &Tree, fault: &Fault) -> bool {
     run.check(&copy, !is_whole && fault.op == FaultOp::Write);
     std::mem::forget(report);
     hits > 0
+}
+
+#[test]
+fn sync_of_a_file_or_a_directory_promises_what_was_before_its_last_change() {
+    let mut tree = Tree::new(1024);
+    let mut run = Run::new(&tree);
+    let mut views = Vec::new();
+    let calls = [mkdir("/d"), mkdir("/e"), create("/d/x"), create("/e/z")];
+    for call in calls.into_iter().chain([write("/d/x", 10), create("/e/w")]) {
+        assert_eq!(calls::apply(&call, &mut tree), Ok(()), "{call:?}");
+        run.views.push(view::of_model(&tree));
+        views.push(run.views.last().expect("just put").clone());
+    }
+    for (path, oldest) in [("/d", 2), ("/d/x", 4), ("/e", 5)] {
+        run.keep_synced(&self::path(path));
+        assert_eq!(run.views[0], views[oldest], "{path}");
+    }
+    assert_eq!(run.views.len(), 1);
 }
 
 /// Tells what failed.

@@ -15,7 +15,7 @@ use dioxide::{
     Timestamp, XattrMode,
 };
 use dioxide_testkit::{Image, e2fsck_clean, seeds, soaks};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ enum Call {
     Rmdir(Place),
     Rename(Place, Place, RenameMode),
     Whiteout(Place, Place, RenameMode),
-    /// What kind of file it is.
+    /// Which file it is.
     Look(Place),
     List(usize),
     /// Of what is held, as all that follow: see [`value`].
@@ -100,11 +100,15 @@ fn acl(perm: u8) -> Vec<u8> {
     list(&entries.collect::<Vec<_>>())
 }
 
+/// Inode number and generation.
+type Which = (u32, u32);
+
 /// What a call answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
-    Kind(&'static str),
+    /// Made or found: its kind, and which it is.
+    File(&'static str, Which),
     Names(Vec<String>),
     Value(Option<Vec<u8>>),
     /// And flags.
@@ -185,6 +189,17 @@ impl Held {
     }
 }
 
+fn file(node: &Node) -> Found {
+    let kind = format!("{:?}", node.file_type());
+    let kinds = ["Regular", "Directory", "Symlink", "CharDevice", "Fifo"];
+    let known = kinds.into_iter().find(|known| *known == kind);
+    Found::File(known.expect("of these"), which(node))
+}
+
+fn which(node: &Node) -> Which {
+    (node.ino(), node.generation())
+}
+
 fn set_flags(node: &Node, flags: u32) -> dioxide::Result<()> {
     loop {
         let others = node.metadata().flags & !FLAGS;
@@ -245,19 +260,18 @@ fn try_run(held: &Held, call: Call) -> dioxide::Result<Found> {
         Call::SetLen(len) => held.file.set_len(len).map(done),
         Call::Mknod((dir, name), unique) => dirs[dir]
             .mknod(name.as_bytes(), special(unique), &new)
-            .map(drop)
-            .map(done),
-        Call::Create((dir, name)) => dirs[dir].create(name.as_bytes(), &new).map(drop).map(done),
+            .map(|node| file(&node)),
+        Call::Create((dir, name)) => dirs[dir]
+            .create(name.as_bytes(), &new)
+            .map(|node| file(&node)),
         Call::Mkdir((dir, name)) => dirs[dir]
             .create_dir(name.as_bytes(), &new)
-            .map(drop)
-            .map(done),
+            .map(|node| file(&node)),
         Call::Symlink((dir, name), unique) => {
             let target = target(unique);
             dirs[dir]
                 .symlink(&target, name.as_bytes(), &new)
-                .map(drop)
-                .map(done)
+                .map(|node| file(&node))
         }
         Call::Link(file, (dir, name)) => dirs[file].link(&dirs[dir], name.as_bytes()).map(done),
         Call::Unlink((dir, name)) => dirs[dir].remove_file(name.as_bytes()).map(done),
@@ -274,12 +288,7 @@ fn try_run(held: &Held, call: Call) -> dioxide::Result<Found> {
                 &NewFile::new(0),
             )
             .map(done),
-        Call::Look((dir, name)) => {
-            let kind = format!("{:?}", dirs[dir].lookup(name.as_bytes())?.file_type());
-            let kinds = ["Regular", "Directory", "Symlink", "CharDevice", "Fifo"];
-            let known = kinds.into_iter().find(|known| *known == kind);
-            Ok(Found::Kind(known.expect("of these")))
-        }
+        Call::Look((dir, name)) => dirs[dir].lookup(name.as_bytes()).map(|node| file(&node)),
         Call::List(dir) => {
             let entries = dirs[dir].read_dir(0, 1000)?;
             let names = entries.into_iter().map(|(entry, _)| text(&entry.name));
@@ -303,9 +312,42 @@ fn target(unique: u64) -> Vec<u8> {
     .into_bytes()
 }
 
+/// The model's files, and which they are: what made them told.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct World {
+    tree: Tree,
+    which: BTreeMap<Id, Which>,
+}
+
+impl World {
+    /// A file of the model as an answer. Of one that no answer named before, which it is is believed.
+    fn file(&mut self, id: Id, said: &Answer<Found>) -> Found {
+        let kind = match self.tree.node(id).body {
+            Body::Dir { .. } => "Directory",
+            Body::Symlink(_) => "Symlink",
+            Body::Special(Special::Fifo) => "Fifo",
+            Body::Special(_) => "CharDevice",
+            Body::File(_) => "Regular",
+        };
+        match (self.which.get(&id), said) {
+            (Some(which), _) => Found::File(kind, *which),
+            (None, Ok(Found::File(_, which))) => {
+                self.which.insert(id, *which);
+                Found::File(kind, *which)
+            }
+            (None, _) => Found::Nothing,
+        }
+    }
+}
+
 /// What the model makes of it. `dirs` are the files that [`DIRS`] were at the beginning; one that went is gone.
-fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
+fn model(world: &mut World, dirs: &[Id], call: Call, said: &Answer<Found>) -> Answer<Found> {
+    let tree = &mut world.tree;
     let done = |()| Found::Nothing;
+    let create = |world: &mut World, (dir, name): Place, body| {
+        let made = world.tree.create(dirs[dir], name.as_bytes(), body, 0o755)?;
+        Ok(world.file(made, said))
+    };
     match call {
         Call::SetXattr(at, number, mode) => {
             let value = value(number, is_apart(tree));
@@ -344,30 +386,10 @@ fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
             tree.set_len(dirs[FILE], len);
             Ok(Found::Nothing)
         }
-        Call::Mknod((dir, name), unique) => {
-            let body = Body::Special(special(unique));
-            tree.create(dirs[dir], name.as_bytes(), body, 0o755)
-                .map(drop)
-                .map(done)
-        }
-        Call::Create((dir, name)) => {
-            let file = Body::File(Vec::new());
-            tree.create(dirs[dir], name.as_bytes(), file, 0o755)
-                .map(drop)
-                .map(done)
-        }
-        Call::Mkdir((dir, name)) => {
-            let body = empty_dir();
-            tree.create(dirs[dir], name.as_bytes(), body, 0o755)
-                .map(drop)
-                .map(done)
-        }
-        Call::Symlink((dir, name), unique) => {
-            let body = Body::Symlink(target(unique));
-            tree.create(dirs[dir], name.as_bytes(), body, 0o755)
-                .map(drop)
-                .map(done)
-        }
+        Call::Mknod(place, unique) => create(world, place, Body::Special(special(unique))),
+        Call::Create(place) => create(world, place, Body::File(Vec::new())),
+        Call::Mkdir(place) => create(world, place, empty_dir()),
+        Call::Symlink(place, unique) => create(world, place, Body::Symlink(target(unique))),
         Call::Link(file, (dir, name)) => {
             let link = tree.link(dirs[file], dirs[dir], name.as_bytes());
             link.map(done)
@@ -387,13 +409,7 @@ fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
             let id = tree
                 .child(dirs[dir], name.as_bytes())?
                 .ok_or(libc::ENOENT)?;
-            Ok(Found::Kind(match tree.node(id).body {
-                Body::Dir { .. } => "Directory",
-                Body::Symlink(_) => "Symlink",
-                Body::Special(Special::Fifo) => "Fifo",
-                Body::Special(_) => "CharDevice",
-                _ => "Regular",
-            }))
+            Ok(world.file(id, said))
         }
         Call::List(dir) => {
             let names = tree.names(dirs[dir])?;
@@ -410,16 +426,16 @@ fn model(tree: &mut Tree, dirs: &[Id], call: Call) -> Answer<Found> {
 struct Search<'a> {
     events: &'a [Event],
     dirs: &'a [Id],
-    failed: HashSet<(u32, Tree)>,
+    failed: HashSet<(u32, World)>,
 }
 
 impl Search<'_> {
     /// The trees that are left by orders that fit; only whether there is one whose names are `last`.
-    fn explains(&mut self, done: u32, tree: &Tree, last: &dyn Fn(&Tree) -> bool) -> bool {
+    fn explains(&mut self, done: u32, world: &World, last: &dyn Fn(&Tree) -> bool) -> bool {
         if done.count_ones() as usize == self.events.len() {
-            return last(tree);
+            return last(&world.tree);
         }
-        if self.failed.contains(&(done, tree.clone())) {
+        if self.failed.contains(&(done, world.clone())) {
             return false;
         }
         let left = (0..self.events.len()).filter(|at| done >> at & 1 == 0);
@@ -431,20 +447,20 @@ impl Search<'_> {
             if event.begin > first_end {
                 continue;
             }
-            let mut next = tree.clone();
-            if model(&mut next, self.dirs, event.call) == event.found
+            let mut next = world.clone();
+            if model(&mut next, self.dirs, event.call, &event.found) == event.found
                 && self.explains(done | 1 << at, &next, last)
             {
                 return true;
             }
         }
-        self.failed.insert((done, tree.clone()));
+        self.failed.insert((done, world.clone()));
         false
     }
 }
 
 /// The three directories and two files, made anew. They are held open in the model: what is removed stays known.
-fn begin(fs: &Fs) -> (Held, Tree, Vec<Id>) {
+fn begin(fs: &Fs) -> (Held, World, Vec<Id>) {
     for dir in DIRS {
         fs.create_dir(dir, &NewFile::new(0o755)).expect("room");
     }
@@ -482,7 +498,9 @@ fn begin(fs: &Fs) -> (Held, Tree, Vec<Id>) {
     tree.open_unnamed(b"/d0", 0o644, UNNAMED as u32)
         .expect("a directory");
     dirs.push(tree.open[&(UNNAMED as u32)]);
-    (held, tree, dirs)
+    let which = held.nodes.iter().map(which);
+    let which = dirs.iter().copied().zip(which).collect();
+    (held, World { tree, which }, dirs)
 }
 
 /// Runs the calls of all threads at once.
@@ -552,7 +570,7 @@ impl Drop for Report<'_> {
 }
 
 fn check_round(fs: &Fs, seed: u64) {
-    let (held, tree, dirs) = begin(fs);
+    let (held, world, dirs) = begin(fs);
     let events = at_once(&held, seed);
     let report = Report(&events, seed);
     let left = below(fs, "/d");
@@ -563,7 +581,7 @@ fn check_round(fs: &Fs, seed: u64) {
         failed: HashSet::new(),
     };
     let is_last = |tree: &Tree| only(view::of_model(tree), "/d") == left;
-    let explained = search.explains(0, &tree, &is_last);
+    let explained = search.explains(0, &world, &is_last);
     assert!(
         explained,
         "seed {seed}: no order explains what left {left:?}"
@@ -603,7 +621,7 @@ fn calls_of_four_threads_have_an_order_that_explains_them() {
 fn answers_that_no_order_gives_are_found() {
     let image = Image::builder().size(16 << 20).build();
     let fs = open_fs(&image);
-    let (held, tree, dirs) = begin(&fs);
+    let (held, world, dirs) = begin(&fs);
     let make = Call::Create((0, NAMES[1]));
     let mark = Call::SetXattr(0, 1, XattrMode::Create);
     let at = |call, begin, found| Event {
@@ -612,20 +630,26 @@ fn answers_that_no_order_gives_are_found() {
         end: begin + 5,
         found,
     };
-    let two = |call, found| [at(call, 0, Ok(Found::Nothing)), at(call, 1, found)];
-    for (call, found, explained) in [
-        (make, Err(libc::EEXIST), true),
-        (make, Ok(Found::Nothing), false),
-        (mark, Err(libc::EEXIST), true),
-        (mark, Ok(Found::Nothing), false),
+    let look = Call::Look((0, NAMES[1]));
+    let file = |ino| Ok(Found::File("Regular", (ino, 1)));
+    let (exists, marked) = (Err(libc::EEXIST), Ok(Found::Nothing));
+    for (one, other, explained) in [
+        ((make, file(100)), (make, exists.clone()), true),
+        ((make, file(100)), (make, file(101)), false),
+        ((make, file(100)), (look, file(100)), true),
+        ((make, file(100)), (look, Err(libc::ENOENT)), true),
+        // Of the same kind, and another.
+        ((make, file(100)), (look, file(101)), false),
+        ((mark, marked.clone()), (mark, exists), true),
+        ((mark, marked.clone()), (mark, marked), false),
     ] {
-        let events = two(call, found);
+        let events = [at(one.0, 0, one.1), at(other.0, 1, other.1)];
         let mut search = Search {
             events: &events,
             dirs: &dirs,
             failed: HashSet::new(),
         };
-        assert_eq!(search.explains(0, &tree, &|_| true), explained);
+        assert_eq!(search.explains(0, &world, &|_| true), explained);
     }
     held.let_go();
     fs.close().expect("a clean end");
