@@ -22,6 +22,11 @@ pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Sta
     };
     let both = args.access == args.modify;
     let mut set = SetAttributes::new();
+    let is_told = args.reference.is_some() || args.date.or(args.stamp).is_some();
+    if both && !is_told {
+        // Allowed where no other time is: of a file that is append-only.
+        set = set.now();
+    }
     if both || args.access {
         set = set.atime(atime);
     }

@@ -119,6 +119,26 @@ fn touch_sets_the_times_that_it_is_told() {
 }
 
 #[test]
+fn touch_of_an_append_only_file_sets_the_time_of_the_moment_and_no_other() {
+    let disk = Fixture::new();
+    let hello = disk.at("/hello");
+    let mtime = || dioxide(["stat", "-c", "%Y", &hello]).text().to_owned();
+    dioxide(["touch", "-d", "@1000", &hello]).text();
+    disk.debugfs(&["set_inode_field /hello flags 0x80020"]);
+    for refused in [&["-d", "@5"][..], &["-r", &hello], &["-a"], &["-m"]] {
+        let ran = dioxide([&["touch"], refused, &[&*hello]].concat());
+        assert_eq!(ran.status, Some(2), "{refused:?}");
+        assert!(ran.stderr.contains("append-only"), "{}", ran.stderr);
+    }
+    assert_eq!(mtime(), "1000\n");
+    for now in [&[][..], &["-a", "-m"]] {
+        dioxide([&["touch"], now, &[&*hello]].concat()).text();
+    }
+    assert_ne!(mtime(), "1000\n");
+    e2fsck_clean(disk.image());
+}
+
+#[test]
 fn truncate_sets_sizes_absolutely_and_by_change() {
     let disk = Fixture::new();
     let size = || {
