@@ -144,7 +144,7 @@ impl OpenOptions {
     }
 
     /// `O_TMPFILE`: makes a regular file without a name, on the file system of the directory `dir`. It goes
-    /// when it is closed, unless [`File::link`] gives it a name. Blocks.
+    /// when it is closed, unless [`File::link`] gives it a name; with [`OpenOptions::create_new`] (`O_EXCL`) it gets none. Blocks.
     ///
     /// # Errors
     /// As [`Fs::create_dir`]; `ENOTDIR`; `EINVAL` without [`OpenOptions::write`].
@@ -164,7 +164,8 @@ impl OpenOptions {
                 text()
             )));
         }
-        let inode = fs.0.create_unnamed(&dir, &self.new)?;
+        let inode =
+            fs.0.create_unnamed(&dir, &self.new, self.create != Create::Always)?;
         self.opened(&fs.0, inode, path, true)
     }
 
@@ -509,7 +510,7 @@ impl File {
     /// [`OpenOptions::open_unnamed`]. Blocks.
     ///
     /// # Errors
-    /// As [`Fs::hard_link`]; `ENOENT` for a file whose last name was removed.
+    /// As [`Fs::hard_link`]; `ENOENT` for a file whose last name was removed, or that is to have none.
     pub fn link(&self, path: impl AsRef<[u8]>) -> Result<()> {
         self.mount.call(|| {
             let at = self.mount.parent(path.as_ref())?;

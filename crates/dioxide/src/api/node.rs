@@ -213,7 +213,7 @@ impl Node {
     /// As [`OpenOptions::open_unnamed`].
     pub fn create_unnamed(&self, new: &NewFile) -> Result<Node> {
         self.mount.call(|| {
-            let inode = self.mount.create_unnamed(self.directory()?, new)?;
+            let inode = self.mount.create_unnamed(self.directory()?, new, true)?;
             Ok(Node::of_open(&self.mount, inode))
         })
     }

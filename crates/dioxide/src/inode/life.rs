@@ -61,9 +61,11 @@ impl Inode {
     }
 
     /// As [`Inode::made`], of one without a name: whoever has guessed its number must not be the first who closes it.
-    pub(crate) fn made_open(&self) {
+    /// With `may_be_linked` it may get one.
+    pub(crate) fn made_open(&self, may_be_linked: bool) {
         let mut state = self.life.state.lock();
         state.being_made = false;
+        state.unnamed &= may_be_linked;
         state.opens += 1;
         state.was_opened = true;
     }

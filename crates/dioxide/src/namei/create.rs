@@ -309,11 +309,16 @@ impl Mount {
         })
     }
 
-    /// Makes a regular file without a name, an orphan until it is linked, and opens it. Blocks.
+    /// Makes a regular file without a name, an orphan until it is linked, which it may never be, and opens it. Blocks.
     ///
     /// # Errors
     /// As [`Mount::create`].
-    pub(crate) fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewFile) -> Result<Arc<Inode>> {
+    pub(crate) fn create_unnamed(
+        &self,
+        dir: &Arc<Inode>,
+        new: &NewFile,
+        may_be_linked: bool,
+    ) -> Result<Arc<Inode>> {
         let writer = self.writer()?;
         let _names = dir.names.write();
         self.check_dir_holds(dir)?;
@@ -321,7 +326,7 @@ impl Mount {
         let inode = self.with_space(writer, || {
             self.create_once(writer, dir, None, &Blueprint::Regular, new)
         })?;
-        inode.made_open();
+        inode.made_open(may_be_linked);
         Ok(inode)
     }
 

@@ -265,6 +265,29 @@ fn unnamed_file_goes_unless_it_is_linked() {
 }
 
 #[test]
+fn unnamed_file_that_is_made_exclusively_gets_no_name_by_any_handle() {
+    let image = image();
+    on_image(&image, |fs| {
+        let exclusive = OpenOptions::new().read(true).write(true).create_new(true);
+        let file = exclusive.open_unnamed(fs, "/").expect("room");
+        file.write_at(&[3; 5000], 0).expect("room");
+        let metadata = file.metadata();
+        let node = fs.node_by_number(metadata.ino, Some(metadata.generation));
+        let (root, node) = (fs.root().expect("it is there"), node.expect("it is open"));
+        for linked in [
+            file.link("/name"),
+            file.clone().link("/name"),
+            node.link(&root, b"name"),
+        ] {
+            let error = linked.expect_err("it is nobody's");
+            assert!(matches!(error, Error::NotFound(_)), "{error}");
+        }
+        assert_eq!(file.metadata().nlink, 0);
+        assert_eq!(names(fs, "/"), ["lost+found"]);
+    });
+}
+
+#[test]
 fn rename_replaces_exchanges_and_refuses_as_linux() {
     let image = image();
     on_image(&image, |fs| {
