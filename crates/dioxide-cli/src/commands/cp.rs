@@ -17,6 +17,7 @@ use crate::interrupt;
 use crate::location::{Facts, Identity, Location, Pending, Stamp};
 use crate::output::Out;
 use crate::progress::Progress;
+use crate::render::printable;
 use crate::session::Session;
 use crate::walk::{First, Next, Visit, When, walk};
 use attributes::Attributes;
@@ -404,7 +405,9 @@ fn tell(source: &Location, place: &Location, report: &mut Report<'_>) -> Result<
 }
 
 pub(super) fn same_file(source: &Location, place: &Location) -> Failure {
-    Failure::trouble(source, format_args!("and '{place}' are the same file"))
+    // A name has no line ends that are meant.
+    let [source, place] = [source, place].map(|at| printable(&at.to_string()).into_owned());
+    Failure::plain(format_args!("'{source}' and '{place}' are the same file"))
 }
 
 /// Whether what is there may be replaced.
