@@ -73,7 +73,7 @@ give the same bytes on every run and machine.
 Features: has_journal ext_attr resize_inode dir_index orphan_file fast_commit sparse_super2
 filetype meta_bg extent 64bit mmp flex_bg ea_inode metadata_csum_seed large_dir inline_data
 sparse_super large_file huge_file uninit_bg dir_nlink extra_isize quota bigalloc metadata_csum
-project.
+project; and of files that only Linux makes: encrypt verity stable_inodes.
 
 Extended options: stride, stripe_width, resize, lazy_itable_init, lazy_journal_init, root_owner,
 num_backup_sb, packed_meta_blocks, discard, nodiscard, assume_storage_prezeroed, offset,

@@ -19,6 +19,8 @@ use dioxide_format::types::Group;
 const LAST_GROUP_ROOM: u32 = 50;
 const FLAG_SIGNED_HASH: u32 = 1;
 const HALF_MD4: u8 = 1;
+/// What encrypts contents and names: AES-256-XTS, AES-256-CTS.
+const ENCRYPT_ALGOS: [u8; 4] = [1, 4, 0, 0];
 /// Default mount options: `user_xattr` and `acl`.
 const MOUNT_OPTS: u32 = 0xC;
 /// Groups whose places are kept in memory without a second thought.
@@ -198,6 +200,9 @@ fn start(wishes: &Wishes<'_>, features: &Features, inode_size: u32) -> Result<Su
     }
     disk.s_checksum_type = u8::from(features.metadata_csum());
     disk.s_default_mount_opts = MOUNT_OPTS;
+    if features.incompat.contains(Incompat::ENCRYPT) {
+        disk.s_encrypt_algos = ENCRYPT_ALGOS;
+    }
     disk.s_def_hash_version = HALF_MD4;
     disk.s_flags = FLAG_SIGNED_HASH;
     disk.s_raid_stride = mkfs.extended.stride;

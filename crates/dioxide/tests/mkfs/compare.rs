@@ -162,6 +162,8 @@ fn layout_with_each_feature_is_that_of_mke2fs() {
         "project,large_dir,ea_inode",
         "^dir_index,^filetype,^ext_attr",
         "bigalloc",
+        "encrypt",
+        "verity,stable_inodes",
         "none",
     ] {
         same(Bytes, 100 * M, &format!("-t ext4 -O {features}"));

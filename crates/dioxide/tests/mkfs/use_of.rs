@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 /// One of each kind.
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "-t ext2",
     "-t ext3",
     "-t ext4",
@@ -19,6 +19,7 @@ const KINDS: [&str; 11] = [
     "-t ext4 -O ^metadata_csum,uninit_bg,^64bit",
     "-t ext4 -O quota,project -b 4096",
     "-t ext4 -I 128 -O ^flex_bg,^has_journal",
+    "-t ext4 -O encrypt,verity,stable_inodes",
 ];
 
 #[test]
