@@ -51,14 +51,16 @@ fn pattern_parser() -> impl TypedValueParser<Value = Pattern> {
 
 /// Makes an image of a folder, an archive or another image
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(mut_arg("block_size", |arg| arg.help("Bytes per block: 1k to 64k; 4k if not given")), after_help = "\
 SRC is a folder, an archive (tar: ustar, GNU or PAX; plain, gzip, zstd or xz; - for standard input)
 or an image, or IMG:/dir for a directory in one. Entries are packed in the order of their paths, so
 that the outcome does not depend on the order in SRC. An archive with an entry that no tree may hold
 (an absolute path, '..', a path that comes twice, an entry below a symbolic link, a hard link out of
 the tree) or that is damaged is refused before anything is written. A directory may come twice if it is
 the same in everything: archives that were added to have such. Directories that an archive
-implies and does not describe get mode 0755 and belong to root, which --owner-map maps too.
+implies and does not describe get mode 0755 and belong to root, which --owner-map maps too. Access control
+lists must have numbers: GNU tar --acls writes names alone, which are other numbers on another
+machine, unless --numeric-owner is given too.
 
 The same entries and options give the same bytes, on every run and machine. What is random or the
 time elsewhere comes from the tree: uuid and hash seed from its names and attributes, the time of the
@@ -86,7 +88,8 @@ pub struct PackArgs {
     /// Check SRC and tell how much it takes; write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Make the image a thousandth and eight clusters larger than what SRC takes by a count; it is so without --size
+    /// Make the image a thousandth and eight clusters larger than what SRC takes by a count; it is so without --size. Of many
+    /// small files it is smaller with -b 1024
     #[arg(long, conflicts_with = "size")]
     pub fit: bool,
     /// Keep so much free, in bytes or as 10% of what SRC takes, in an image that fits

@@ -76,7 +76,10 @@ fn entry(word: &str) -> Result<(u16, u32, u16), String> {
     let id = match of {
         "" => NO_ID,
         _ => number.unwrap_or(of).parse().map_err(|_| {
-            format!("'{word}' in an access control list, which names '{of}' without its number")
+            format!(
+                "'{word}' in an access control list, which names '{of}' without its number \
+                 (tar --numeric-owner archives numbers)"
+            )
         })?,
     };
     Ok((tag, id, permissions(perms).ok_or_else(bad)?))

@@ -266,7 +266,11 @@ fn entry_with_bad_numbers_is_refused() {
         ("size", b"-1", "size is '-1'"),
         ("size", b"18446744073709551615", "a size of"),
         ("LIBARCHIVE.xattr.user.a", b"*", "no base 64"),
-        ("SCHILY.acl.access", b"user:joe:rwx", "'joe'"),
+        (
+            "SCHILY.acl.access",
+            b"user:joe:rwx",
+            "'joe' without its number (tar --numeric-owner",
+        ),
         ("SCHILY.xattr.user.a", &[1; 65537], "65537 bytes"),
         ("GNU.sparse.map", b"0,1,2", "map"),
         ("GNU.sparse.map", b"0,4", "without its size"),
