@@ -41,6 +41,7 @@ pub use pack::{PackArgs, UnpackArgs};
 pub use resize::{ResizeArgs, TrimArgs};
 pub use shell::ShellArgs;
 pub use size::{SizeChange, parse_size};
+pub use time::parse_time;
 pub use xattr::{
     Encoding, Value, XattrArgs, XattrCommand, XattrGetArgs, XattrListArgs, XattrRemoveArgs,
     XattrRestoreArgs, XattrSetArgs, unescape,

@@ -1,12 +1,14 @@
 //! Modes, times, sizes and names as text.
 
 use dioxide::{FileType, Timestamp};
+use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::str::FromStr;
 
 /// Text from a disk with its control characters shown as `?`, so that it cannot drive a terminal.
 pub fn printable(text: &str) -> Cow<'_, str> {
@@ -128,8 +130,10 @@ pub fn type_words(file_type: FileType, size: u64) -> &'static str {
 
 /// `2026-11-21 10:02:37.181983776 +0000`, in the local time zone.
 pub fn full_time(time: Timestamp) -> String {
-    zoned(time, "%Y-%m-%d %H:%M:%S.%9f %z")
+    zoned(time, FULL_TIME)
 }
+
+const FULL_TIME: &str = "%Y-%m-%d %H:%M:%S.%9f %z";
 
 /// The time of a superblock, which counts whole seconds; 0 is never.
 pub fn second_time(secs: i64) -> String {
@@ -139,11 +143,66 @@ pub fn second_time(secs: i64) -> String {
     zoned(Timestamp { secs, nanos: 0 }, "%Y-%m-%d %H:%M:%S %z")
 }
 
+/// How a listing tells times.
+#[derive(Clone, Debug)]
+pub struct TimeStyle {
+    recent: String,
+    /// Over half a year ago, or in the future.
+    other: String,
+}
+
+impl TimeStyle {
+    pub fn full() -> TimeStyle {
+        TimeStyle::of([FULL_TIME; 2])
+    }
+
+    fn of(formats: [&str; 2]) -> TimeStyle {
+        let [recent, other] = formats.map(str::to_owned);
+        TimeStyle { recent, other }
+    }
+
+    pub fn show(&self, time: Timestamp, now_secs: i64) -> String {
+        const HALF_A_YEAR_SECS: i64 = 31_556_952 / 2;
+        let recent = (now_secs - HALF_A_YEAR_SECS..=now_secs).contains(&time.secs);
+        zoned(time, if recent { &self.recent } else { &self.other })
+    }
+}
+
+impl Default for TimeStyle {
+    fn default() -> TimeStyle {
+        TimeStyle::of(["%b %e %H:%M", "%b %e  %Y"])
+    }
+}
+
+impl FromStr for TimeStyle {
+    type Err = String;
+
+    /// A word of `ls --time-style`. A format may have two lines: for what is not recent, and for what is.
+    fn from_str(word: &str) -> Result<TimeStyle, String> {
+        let style = match word.strip_prefix("posix-").unwrap_or(word) {
+            "full-iso" => TimeStyle::full(),
+            "long-iso" => TimeStyle::of(["%Y-%m-%d %H:%M"; 2]),
+            "iso" => TimeStyle::of(["%m-%d %H:%M", "%Y-%m-%d "]),
+            "locale" => TimeStyle::default(),
+            word => {
+                let what = "there are full-iso, long-iso, iso, locale and +FORMAT";
+                let format = word.strip_prefix('+').ok_or(what)?;
+                let (other, recent) = format.split_once('\n').unwrap_or((format, format));
+                TimeStyle::of([recent, other])
+            }
+        };
+        // It is asked now, since what is shown cannot fail.
+        for format in [&style.recent, &style.other] {
+            let example = jiff::Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
+            strtime::format(format, &example).map_err(|error| error.to_string())?;
+        }
+        Ok(style)
+    }
+}
+
 /// `Nov 21 10:02`, or `Nov 21  2025` if that is over half a year from `now` or in the future.
 pub fn list_time(time: Timestamp, now_secs: i64) -> String {
-    const HALF_A_YEAR_SECS: i64 = 31_556_952 / 2;
-    let recent = (now_secs - HALF_A_YEAR_SECS..=now_secs).contains(&time.secs);
-    zoned(time, if recent { "%b %e %H:%M" } else { "%b %e  %Y" })
+    TimeStyle::default().show(time, now_secs)
 }
 
 /// Seconds since 1970.

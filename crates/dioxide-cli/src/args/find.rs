@@ -16,11 +16,14 @@ Tests:
   -empty                                 a file of no bytes, or a directory of no files
   -mtime, -mmin [+-]N                    changed so many days or minutes ago; -atime, -amin, -ctime, -cmin as well
   -newer FILE                            changed after FILE, which may be IMG:/PATH or on the host
+  -newermt DATE                          changed after DATE, as touch -d has it; -newerat, -newerct as well
+  -samefile FILE                         another name of FILE
   -uid, -gid, -links, -inum [+-]N        numbers of the inode
   -perm [-/]MODE                         exactly, at least (-), or any (/) of these permissions
   -true, -false
 Actions:
   -print, -print0, -ls, -prune
+  -delete                                removes it, after what is in it (as with -depth)
 Anywhere:
   -maxdepth N, -mindepth N, -depth
 Operators:

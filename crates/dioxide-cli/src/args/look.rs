@@ -2,7 +2,9 @@
 
 use super::{ImageArgs, parse_size};
 use crate::address::Operand;
+use crate::render::TimeStyle;
 use clap::{ArgAction, Args};
+use dioxide::{Metadata, Timestamp};
 
 /// Lists directories
 #[derive(Args, Debug)]
@@ -49,6 +51,21 @@ pub struct LsArgs {
     /// Newest first
     #[arg(short = 't', overrides_with = "by_size")]
     pub by_time: bool,
+    /// The time when the inode changed: to show with -l, else to sort by
+    #[arg(short = 'c', overrides_with = "by_access")]
+    pub by_change: bool,
+    /// The time of the last access, likewise
+    #[arg(short = 'u')]
+    pub by_access: bool,
+    /// Times in this form: full-iso, long-iso, iso, locale, or +FORMAT as of strftime
+    #[arg(long, value_name = "STYLE", default_value = "locale")]
+    pub time_style: TimeStyle,
+    /// As -l with --time-style=full-iso
+    #[arg(long)]
+    pub full_time: bool,
+    /// Tell of what symbolic links lead to
+    #[arg(short = 'L', long)]
+    pub dereference: bool,
     /// Largest first
     #[arg(short = 'S')]
     pub by_size: bool,
@@ -74,6 +91,28 @@ pub struct LsArgs {
     pub open: ImageArgs,
 }
 
+impl LsArgs {
+    /// Whether lines have all that is known of a file.
+    pub fn is_long(&self) -> bool {
+        self.long || self.full_time
+    }
+
+    /// Whether the newest come first.
+    pub fn is_by_time(&self) -> bool {
+        let is_asked = (self.by_change || self.by_access) && !self.is_long();
+        self.by_time || is_asked && !self.by_size
+    }
+
+    /// The time that is meant.
+    pub fn time(&self, metadata: &Metadata) -> Timestamp {
+        match (self.by_change, self.by_access) {
+            (true, _) => metadata.ctime,
+            (_, true) => metadata.atime,
+            _ => metadata.mtime,
+        }
+    }
+}
+
 /// Tells all about files: size, owner, times, flags, attributes
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -97,6 +136,9 @@ pub struct StatArgs {
     /// Print a line of this form for each
     #[arg(short = 'c', long, value_name = "FORMAT", conflicts_with_all = ["printf", "json"])]
     pub format: Option<String>,
+    /// Print a line of numbers for each
+    #[arg(short, long, conflicts_with_all = ["format", "printf", "json"])]
+    pub terse: bool,
     /// The same, with escapes such as \n, and without line ends of its own
     #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
     pub printf: Option<String>,
@@ -162,6 +204,12 @@ pub struct DuArgs {
     /// Count files as often as they have names
     #[arg(short = 'l', long)]
     pub count_links: bool,
+    /// Count in KiB, as always
+    #[arg(short = 'k', overrides_with_all = ["human_readable", "bytes"])]
+    kib: bool,
+    /// Stay in one file system, as always
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -195,6 +243,12 @@ pub struct DfArgs {
     /// Show the type of the file system
     #[arg(short = 'T', long)]
     pub print_type: bool,
+    /// Count in KiB, as always
+    #[arg(short = 'k', overrides_with_all = ["human_readable", "block_size"])]
+    kib: bool,
+    /// The words of POSIX above the columns
+    #[arg(short = 'P', long)]
+    pub portability: bool,
     /// Count in blocks of so many bytes
     #[arg(short = 'B', long, value_name = "BYTES", value_parser = parse_block_size, conflicts_with = "human_readable")]
     pub block_size: Option<u64>,

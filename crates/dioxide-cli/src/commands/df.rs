@@ -161,17 +161,19 @@ fn block_columns(args: &DfArgs, rows: &[Row]) -> [Column; 4] {
         }
     };
     let used = |stat: &StatFs| stat.blocks.saturating_sub(stat.blocks_free);
-    let (size, available) = match args.human_readable {
-        true => ("Size".to_owned(), "Avail"),
-        false => (block_words(unit), "Available"),
+    let (size, available) = match (args.human_readable, args.portability) {
+        (true, _) => ("Size".to_owned(), "Avail"),
+        (false, true) => (format!("{unit}-blocks"), "Available"),
+        (false, false) => (block_words(unit), "Available"),
     };
+    let share = if args.portability { "Capacity" } else { "Use%" };
     [
         column(rows, &size, 5, &|stat| space(stat, stat.blocks)),
         column(rows, "Used", 5, &|stat| space(stat, used(stat))),
         column(rows, available, 5, &|stat| {
             space(stat, stat.blocks_available)
         }),
-        column(rows, "Use%", 4, &|stat| {
+        column(rows, share, 4, &|stat| {
             percent(used(stat), stat.blocks_available)
         }),
     ]

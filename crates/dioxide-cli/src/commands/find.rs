@@ -3,6 +3,7 @@
 mod eval;
 mod parse;
 
+use super::change::begin;
 use crate::address::Operand;
 use crate::args::FindArgs;
 use crate::failure::{Failure, Status};
@@ -17,6 +18,7 @@ use eval::Printer;
 use parse::Parser;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// In seconds.
 const MINUTE: i64 = 60;
@@ -51,7 +53,12 @@ enum Test {
         unit_secs: i64,
         count: Count,
     },
-    Newer(Timestamp),
+    Newer {
+        which: Time,
+        than: Timestamp,
+    },
+    /// None of these if it is on the host.
+    SameFile(Option<(PathBuf, u32)>),
     Number {
         which: Number,
         count: Count,
@@ -98,6 +105,7 @@ enum Action {
     Print0,
     Ls,
     Prune,
+    Delete,
 }
 
 /// All that was asked for.
@@ -118,10 +126,14 @@ pub fn run(args: &FindArgs, session: &mut Session, out: &mut Out) -> Result<Stat
         .position(|word| is_expression(word.as_bytes()));
     let (paths, expression) = args.words.split_at(split.unwrap_or(args.words.len()));
     let paths: Vec<_> = paths.iter().cloned().map(Operand).collect();
-    session.begin(&args.open, Purpose::Look);
+    let changes = expression.iter().any(|word| word == "-delete");
+    match changes {
+        true => begin(session, &args.open),
+        false => session.begin(&args.open, Purpose::Look),
+    }
     let operands = session.or_here(&paths)?;
-    let mut newer = |word: &Operand| reference_time(session, word);
-    let query = Parser::new(expression, &mut newer).query()?;
+    let mut refer = |word: &Operand| reference(session, word);
+    let query = Parser::new(expression, &mut refer).query()?;
     let mut progress = Progress::of_count_beside(out);
     let mut printer = Printer {
         out,
@@ -169,17 +181,31 @@ impl Query {
     }
 }
 
-/// When the file was changed that `-newer` names: in an image, or on the host.
-fn reference_time(session: &mut Session, word: &Operand) -> Result<Timestamp, Failure> {
+/// A file that a test names, itself if it is a symlink.
+struct Reference {
+    mtime: Timestamp,
+    /// In an image.
+    file: Option<(PathBuf, u32)>,
+}
+
+fn reference(session: &mut Session, word: &Operand) -> Result<Reference, Failure> {
     match session.place(word)? {
-        Place::Image { .. } => Ok(session.target(word)?.metadata()?.mtime),
+        Place::Image { .. } => {
+            let target = session.target(word)?;
+            let metadata = target.symlink_metadata()?;
+            Ok(Reference {
+                mtime: metadata.mtime,
+                file: Some((target.address.image.clone(), metadata.ino)),
+            })
+        }
         Place::Host(path) => {
-            let found = std::fs::metadata(&path);
+            let found = std::fs::symlink_metadata(&path);
             let found = found.map_err(|error| Failure::host(word, &error))?;
-            Ok(Timestamp {
+            let mtime = Timestamp {
                 secs: found.mtime(),
                 nanos: found.mtime_nsec() as u32,
-            })
+            };
+            Ok(Reference { mtime, file: None })
         }
     }
 }

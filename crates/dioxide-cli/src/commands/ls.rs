@@ -120,9 +120,14 @@ impl Lister<'_> {
 
     /// A link to a directory stands for the directory, except in a long listing and where marks tell.
     fn own_metadata(&self, target: &Target) -> Result<Metadata, Failure> {
-        let own = target.symlink_metadata()?;
         let args = self.args;
-        if own.file_type == FileType::Symlink && !(args.long || args.directory || args.classify) {
+        if args.dereference {
+            return target.metadata();
+        }
+        let own = target.symlink_metadata()?;
+        if own.file_type == FileType::Symlink
+            && !(args.is_long() || args.directory || args.classify)
+        {
             return Ok(match target.metadata() {
                 Ok(behind) if behind.file_type == FileType::Directory => behind,
                 _ => own,
@@ -187,9 +192,14 @@ impl Lister<'_> {
         self.progress.advance(1);
         let child = directory.child(&entry.name);
         let args = self.args;
-        let wanted = args.long || args.size || args.by_time || args.by_size || args.classify;
+        let sorted = args.is_by_time() || args.by_size;
+        let wanted = args.is_long() || args.size || sorted || args.classify || args.dereference;
+        let examined = || match args.dereference {
+            true => child.metadata(),
+            false => child.symlink_metadata(),
+        };
         let unknown = entry.file_type == FileType::Unknown && args.recursive;
-        let metadata = match (wanted || unknown).then(|| child.symlink_metadata()) {
+        let metadata = match (wanted || unknown).then(examined) {
             Some(Err(failure)) => {
                 self.worst = self.worst.max(failure.tell());
                 None
@@ -197,7 +207,10 @@ impl Lister<'_> {
             Some(Ok(metadata)) => Some(metadata),
             None => None,
         };
-        let mut row = self.row(&child, entry.name, entry.ino.0, metadata);
+        let ino = metadata
+            .as_ref()
+            .map_or(entry.ino.0, |metadata| metadata.ino);
+        let mut row = self.row(&child, entry.name, ino, metadata);
         if row.metadata.is_none() {
             row.file_type = entry.file_type;
         }
@@ -208,13 +221,13 @@ impl Lister<'_> {
         let file_type = metadata
             .as_ref()
             .map_or(FileType::Unknown, |metadata| metadata.file_type);
-        let links = self.args.long && file_type == FileType::Symlink;
+        let links = self.args.is_long() && file_type == FileType::Symlink;
         Row {
             name: Text::new("name", name),
             ino,
             file_type,
             metadata,
-            has_acl: self.args.long && !links && has_acl(target),
+            has_acl: self.args.is_long() && !links && has_acl(target),
             target: links.then(|| self.link(target)).flatten(),
             target_mark: match links && self.args.classify {
                 true => target
@@ -235,10 +248,10 @@ impl Lister<'_> {
     }
 
     fn order(&self, a: &Row, b: &Row) -> Ordering {
-        let time = |row: &Row| row.metadata.as_ref().map(|metadata| metadata.mtime);
+        let time = |row: &Row| row.metadata.as_ref().map(|own| self.args.time(own));
         let size = |row: &Row| row.metadata.as_ref().map(|metadata| metadata.size);
         let first = match () {
-            () if self.args.by_time => Reverse(time(a)).cmp(&Reverse(time(b))),
+            () if self.args.is_by_time() => Reverse(time(a)).cmp(&Reverse(time(b))),
             () if self.args.by_size => Reverse(size(a)).cmp(&Reverse(size(b))),
             () => Ordering::Equal,
         };

@@ -43,11 +43,15 @@ const HEAD: &str =
 const TAIL: &str = "\nAccess: (%04a/%10.10A)  Uid: (%5u/%8U)   Gid: (%5g/%8G)\n\
     Access: %x\nModify: %y\nChange: %z\n Birth: %w\n";
 
+const TERSE: &str = "%n %s %b %f %u %g %D %i %h %t %T %X %Y %Z %W %o";
+
 pub fn run(args: &StatArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     let wrong = |what| Failure::trouble("format", what);
     let lines = args.format.as_ref().map(|text| Format::parse(text, false));
     let printf = args.printf.as_ref().map(|text| Format::parse(text, true));
-    let form = lines.or(printf).transpose().map_err(wrong)?;
+    let terse = args.terse.then(|| Format::parse(TERSE, false));
+    let form = lines.or(printf).or(terse);
+    let form = form.transpose().map_err(wrong)?;
     session.begin(&args.open, Purpose::Look);
     let mut array = JsonArray::default();
     let status = session.for_each(&args.paths, |target| {

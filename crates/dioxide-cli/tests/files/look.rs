@@ -35,6 +35,48 @@ fn ls_of_each_form_prints_what_gnu_ls_prints() {
 }
 
 #[test]
+fn ls_of_each_time_and_behind_links_prints_what_gnu_ls_prints() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    for flags in [
+        "-c",
+        "-u",
+        "-lc",
+        "-lu",
+        "-ltc",
+        "-ltur",
+        "--full-time",
+        "-l --time-style=full-iso",
+        "-l --time-style=long-iso",
+        "-lu --time-style=iso",
+        "-l --time-style=locale",
+        "-l --time-style=+%F_%T",
+    ] {
+        let words: Vec<_> = flags.split(' ').collect();
+        let form = if flags.contains('l') { "-n" } else { "-1" };
+        let (mounted, own) = (linux.mounted("/log"), linux.at("/log"));
+        let theirs = linux.theirs("ls", &[&words[..], &[form, &mounted]].concat());
+        let ours = linux.ours(&[&["ls"], &words[..], &[&*own]].concat());
+        assert_eq!(ours, theirs, "{flags}");
+    }
+    for (flags, path) in [
+        ("-lL", "/dir"),
+        ("-LF", "/dir"),
+        ("-lL", "/dir/link"),
+        ("-lL", "/to-dir"),
+    ] {
+        let form = if flags == "-lL" { "-n" } else { "-1" };
+        let theirs = linux.theirs("ls", &[flags, form, &linux.mounted(path)]);
+        let ours = linux.ours(&["ls", flags, &linux.at(path)]);
+        assert_eq!(ours, theirs, "{flags} {path}");
+    }
+    let dangling = dioxide(["ls", "-lL", &linux.at("/dangling")]);
+    assert_eq!(dangling.status, Some(1));
+    let ran = dioxide(["ls", "-l", "--time-style=+%!", &linux.at("/")]);
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+}
+
+#[test]
 fn stat_prints_what_gnu_stat_prints_but_for_names_and_device() {
     dioxide_testkit::need_root!();
     let linux = Linux::new();
@@ -90,6 +132,23 @@ fn stat_of_each_directive_prints_what_gnu_stat_prints() {
 }
 
 #[test]
+fn stat_in_one_line_is_as_gnu_stat_prints_it_but_for_the_device() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    for path in ["/hello", "/null", "/dangling", "/odd name/it's"] {
+        let fields = |text: &str| {
+            let mut all: Vec<_> = text.trim_end().split(' ').map(str::to_owned).collect();
+            let device = all.len() - 10;
+            all.remove(device);
+            all
+        };
+        let theirs = linux.theirs("stat", &["-t", &linux.mounted(path)]);
+        let ours = linux.ours(&["stat", "-t", &linux.at(path)]);
+        assert_eq!(fields(&ours), fields(&theirs), "{path}");
+    }
+}
+
+#[test]
 fn stat_of_unknown_directive_is_usage_and_exits_2() {
     let disk = Fixture::new();
     let ran = dioxide(["stat", "-c", "%k", &disk.at("/hello")]);
@@ -139,6 +198,9 @@ fn find_of_each_test_finds_what_gnu_find_finds() {
         "-false -o -name log",
         "-depth",
         "-name [[]a].gz",
+        "-newermt 2020-01-01",
+        "-newermt 2020-01-01T01:02:03.5Z -type f",
+        "-newerct @0",
     ] {
         let words: Vec<_> = expression.split_whitespace().collect();
         let (mounted, own) = (linux.mounted("/"), linux.at("/"));
@@ -153,6 +215,23 @@ fn find_of_each_test_finds_what_gnu_find_finds() {
         assert_eq!(sorted(&ours), sorted(&theirs));
         assert!(!ours.contains("b.gz") && ours.contains("a.gz"), "{ours}");
     }
+    // The link itself is meant.
+    for name in ["/hello", "/dir/link"] {
+        let (mounted, own) = (linux.mounted(name), linux.at(name));
+        let theirs = linux.theirs("find", &[&linux.mounted("/"), "-newer", &mounted]);
+        let ours = linux.ours(&["find", &linux.at("/"), "-newer", &own]);
+        assert_eq!(sorted(&ours), sorted(&theirs), "{name}");
+        let theirs = linux.theirs("find", &[&linux.mounted("/"), "-samefile", &mounted]);
+        let ours = linux.ours(&["find", &linux.at("/"), "-samefile", &own]);
+        assert_eq!(sorted(&ours), sorted(&theirs), "{name}");
+    }
+    let ours = linux.ours(&[
+        "find",
+        &linux.at("/"),
+        "-samefile",
+        &linux.mounted("/hello"),
+    ]);
+    assert_eq!(ours, "");
 }
 
 #[test]
@@ -226,6 +305,8 @@ fn du_of_each_form_prints_what_gnu_du_prints() {
         &["-al"],
         &["-sh"],
         &["-a", "--apparent-size"],
+        &["-k"],
+        &["-akx"],
     ] {
         let (mounted, own) = (linux.mounted("/"), linux.at("/"));
         let theirs = linux.theirs("du", &[flags, &[&*mounted]].concat());
@@ -254,6 +335,11 @@ fn df_of_each_form_prints_the_numbers_and_columns_of_gnu_df() {
         &["-B", "1M"],
         &["-B1"],
         &["-ih"],
+        &["-k"],
+        &["-P"],
+        &["-PT"],
+        &["-Pi"],
+        &["-P", "-B", "512"],
     ] {
         let mounted = linux.mounted("");
         let theirs = coreutils("df", &[flags, &[&*mounted]].concat());

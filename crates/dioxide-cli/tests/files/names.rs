@@ -287,6 +287,30 @@ fn touch_makes_the_files_that_gnu_makes() {
 }
 
 #[test]
+fn find_deletes_what_gnu_find_deletes() {
+    need_root!();
+    let twins = Twins::new();
+    twins.same(
+        &[
+            "find @/log -name ?.gz -size +1 -delete",
+            "find @/dir @/empty -delete",
+            "find @/deep -mindepth 2 -delete",
+            "find @/ -maxdepth 1 -type l -delete -o -type p -delete",
+        ],
+        "find log -name '?.gz' -size +1 -delete; find dir empty -delete; \
+         find deep -mindepth 2 -delete; find . -maxdepth 1 -type l -delete -o -type p -delete",
+    );
+    // A directory that something is left in stays, and is told.
+    let ran = dioxide(twins.words("find @/log -type d -delete"));
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("Directory not empty"), "{}", ran.stderr);
+    let ran = dioxide(twins.words("find @/ -path */log -prune -o -delete"));
+    assert_eq!(ran.status, Some(2));
+    assert!(ran.stderr.contains("say -depth"), "{}", ran.stderr);
+    twins.check(false);
+}
+
+#[test]
 fn write_makes_a_file_where_it_is_told_to() {
     let disk = Fixture::new();
     let new = disk.at("/dir/new");

@@ -7,7 +7,7 @@ use crate::output::{JsonArray, Out};
 use crate::render::{list_time, mode_string};
 use crate::session::JsonFile;
 use crate::walk::{Visit, entries};
-use dioxide::{FileType, Metadata};
+use dioxide::{FileType, Metadata, Timestamp};
 use serde::Serialize;
 use std::io::Write;
 
@@ -73,6 +73,16 @@ impl Count {
     }
 }
 
+impl Time {
+    fn of(self, metadata: &Metadata) -> Timestamp {
+        match self {
+            Time::Access => metadata.atime,
+            Time::Modify => metadata.mtime,
+            Time::Change => metadata.ctime,
+        }
+    }
+}
+
 impl Test {
     fn holds(&self, visit: &Visit<'_>, now_secs: i64) -> Result<bool, Failure> {
         let metadata = visit.metadata;
@@ -103,7 +113,10 @@ impl Test {
                 unit_secs,
                 count,
             } => has_age(metadata, *which, *unit_secs, *count, now_secs),
-            Test::Newer(time) => metadata.mtime > *time,
+            Test::Newer { which, than } => which.of(metadata) > *than,
+            Test::SameFile(file) => file.as_ref().is_some_and(|(image, ino)| {
+                metadata.ino == *ino && visit.target.address.image == *image
+            }),
             Test::Number { which, count } => count.meets(number(metadata, *which).into()),
             Test::Permissions { bits, how } => match how {
                 Matching::Exactly => metadata.permissions == *bits,
@@ -142,11 +155,7 @@ fn number(metadata: &Metadata, which: Number) -> u32 {
 /// Days count when they are over. Of minutes the one under way counts, but for what is to be less than so many. A file of the
 /// future has an age below 0.
 fn has_age(metadata: &Metadata, which: Time, unit_secs: i64, count: Count, now_secs: i64) -> bool {
-    let time = match which {
-        Time::Access => metadata.atime,
-        Time::Modify => metadata.mtime,
-        Time::Change => metadata.ctime,
-    };
+    let time = which.of(metadata);
     let age = now_secs.saturating_sub(time.secs).div_euclid(unit_secs);
     let under_way = unit_secs == MINUTE && !matches!(count, Count::LessThan(_));
     let age = age + i64::from(under_way);
@@ -154,6 +163,15 @@ fn has_age(metadata: &Metadata, which: Time, unit_secs: i64, count: Count, now_s
         Ok(age) => count.meets(age),
         Err(_) => matches!(count, Count::LessThan(_)),
     }
+}
+
+fn delete(visit: &Visit<'_>) -> Result<(), Failure> {
+    let (fs, path) = (&visit.target.fs, visit.target.path());
+    let removed = match visit.metadata.file_type {
+        FileType::Directory => fs.remove_dir(path),
+        _ => fs.remove_file(path),
+    };
+    removed.map_err(|error| visit.target.failure(&error))
 }
 
 /// A name as -ls has it: spaces and what cannot be printed behind a backslash.
@@ -192,6 +210,9 @@ struct Found<'a> {
 
 impl Printer<'_> {
     fn act(&mut self, action: Action, visit: &Visit<'_>) -> Result<(), Failure> {
+        if action == Action::Delete {
+            return delete(visit);
+        }
         if let Some(array) = &mut self.json {
             let found = Found {
                 file: visit.target.json(),
@@ -210,7 +231,7 @@ impl Printer<'_> {
                 self.out.write_all(b"\0")?;
             }
             Action::Ls => self.ls(visit)?,
-            Action::Prune => {}
+            Action::Prune | Action::Delete => {}
         }
         Ok(())
     }

@@ -1,28 +1,30 @@
 //! Understanding find's expressions: `or` of `and` of `not` of tests and actions.
 
-use super::{Action, Count, Expr, MINUTE, Matching, Number, Query, Test, Time};
+use super::{Action, Count, Expr, MINUTE, Matching, Number, Query, Reference, Test, Time};
 use crate::address::Operand;
-use crate::args::ModeChange;
+use crate::args::{ModeChange, parse_time};
 use crate::failure::Failure;
-use dioxide::{FileType, Timestamp};
+use dioxide::FileType;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 /// Deepest nesting of parentheses and negations.
 const NESTING_MOST: usize = 200;
 
-/// What finds out when a file was changed.
-type Newer<'a> = &'a mut dyn FnMut(&Operand) -> Result<Timestamp, Failure>;
+/// What finds out of a file that a test names.
+type Refer<'a> = &'a mut dyn FnMut(&Operand) -> Result<Reference, Failure>;
 
 pub(super) struct Parser<'a> {
     words: &'a [OsString],
-    newer: Newer<'a>,
+    refer: Refer<'a>,
     nesting: usize,
     min_depth: usize,
     max_depth: usize,
     depth_first: bool,
     /// Something is done with files, and so they are not simply printed.
     acts: bool,
+    prunes: bool,
+    deletes: bool,
 }
 
 fn wrong(what: String) -> Failure {
@@ -30,15 +32,17 @@ fn wrong(what: String) -> Failure {
 }
 
 impl<'a> Parser<'a> {
-    pub(super) fn new(words: &'a [OsString], newer: Newer<'a>) -> Parser<'a> {
+    pub(super) fn new(words: &'a [OsString], refer: Refer<'a>) -> Parser<'a> {
         Parser {
             words,
-            newer,
+            refer,
             nesting: 0,
             min_depth: 0,
             max_depth: usize::MAX,
             depth_first: false,
             acts: false,
+            prunes: false,
+            deletes: false,
         }
     }
 
@@ -51,6 +55,10 @@ impl<'a> Parser<'a> {
         if let Some(word) = self.peek() {
             return Err(wrong(format!("'{word}' is not expected there")));
         }
+        if self.deletes && self.prunes && !self.depth_first {
+            let what = "-prune does nothing where -delete has directories come last; say -depth";
+            return Err(wrong(what.into()));
+        }
         let expr = match self.acts {
             true => expr,
             false => Expr::All(vec![expr, Expr::Action(Action::Print)]),
@@ -59,7 +67,7 @@ impl<'a> Parser<'a> {
             expr,
             min_depth: self.min_depth,
             max_depth: self.max_depth,
-            depth_first: self.depth_first,
+            depth_first: self.depth_first || self.deletes,
         })
     }
 
@@ -129,9 +137,12 @@ impl<'a> Parser<'a> {
             "-print0" => Action::Print0,
             "-ls" => Action::Ls,
             "-prune" => Action::Prune,
+            "-delete" => Action::Delete,
             _ => return Ok(Expr::Test(self.test(word)?)),
         };
         self.acts |= action != Action::Prune;
+        self.prunes |= action == Action::Prune;
+        self.deletes |= action == Action::Delete;
         Ok(Expr::Action(action))
     }
 
@@ -172,10 +183,14 @@ impl<'a> Parser<'a> {
             "-cmin" => age(Time::Change, MINUTE, self.count(word)?),
             "-mtime" => age(Time::Modify, DAY, self.count(word)?),
             "-mmin" => age(Time::Modify, MINUTE, self.count(word)?),
-            "-newer" => {
-                let file = Operand(self.argument(word)?.clone());
-                Test::Newer((self.newer)(&file)?)
-            }
+            "-newer" => Test::Newer {
+                which: Time::Modify,
+                than: self.reference(word)?.mtime,
+            },
+            "-newerat" => self.newer(Time::Access, word)?,
+            "-newerct" => self.newer(Time::Change, word)?,
+            "-newermt" => self.newer(Time::Modify, word)?,
+            "-samefile" => Test::SameFile(self.reference(word)?.file),
             "-uid" => self.number(Number::Uid, word)?,
             "-gid" => self.number(Number::Gid, word)?,
             "-links" => self.number(Number::Links, word)?,
@@ -195,6 +210,17 @@ impl<'a> Parser<'a> {
             }
             _ => return Err(wrong(format!("'{word}' is no test and no action"))),
         })
+    }
+
+    fn reference(&mut self, of: &str) -> Result<Reference, Failure> {
+        let file = Operand(self.argument(of)?.clone());
+        (self.refer)(&file)
+    }
+
+    /// Than a date.
+    fn newer(&mut self, which: Time, of: &str) -> Result<Test, Failure> {
+        let than = parse_time(&self.text(of)?).map_err(wrong)?;
+        Ok(Test::Newer { which, than })
     }
 
     fn count(&mut self, of: &str) -> Result<Count, Failure> {
@@ -274,7 +300,8 @@ mod tests {
 
     fn parse(text: &str) -> Result<Query, Failure> {
         let words: Vec<OsString> = text.split_whitespace().map(OsString::from).collect();
-        Parser::new(&words, &mut |_| Ok(Timestamp::default())).query()
+        let mut refer = |_: &Operand| Err(wrong("no file".into()));
+        Parser::new(&words, &mut refer).query()
     }
 
     #[test]
@@ -294,6 +321,8 @@ mod tests {
             "-mtime +-1",
             "-maxdepth -1",
             "-perm 9",
+            "-newermt soon",
+            "-name a -prune -o -delete",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -4,7 +4,7 @@ use super::{Listing, Row};
 use crate::args::LsArgs;
 use crate::failure::Failure;
 use crate::output::{JsonArray, Out};
-use crate::render::{human, list_time, mode_string, now_secs};
+use crate::render::{TimeStyle, human, mode_string, now_secs};
 use dioxide::{FileType, Metadata};
 use std::io::{self, Write};
 
@@ -16,6 +16,7 @@ pub(super) struct Printer<'a> {
     /// Something stands above.
     apart: bool,
     now_secs: i64,
+    style: TimeStyle,
     json: JsonArray,
 }
 
@@ -26,6 +27,10 @@ impl<'a> Printer<'a> {
             titles,
             apart: false,
             now_secs: now_secs(),
+            style: match args.full_time {
+                true => TimeStyle::full(),
+                false => args.time_style.clone(),
+            },
             json: JsonArray::default(),
         }
     }
@@ -58,7 +63,7 @@ impl<'a> Printer<'a> {
             out.name(&listing.title)?;
             writeln!(out, ":")?;
         }
-        if self.args.long || self.args.size {
+        if self.args.is_long() || self.args.size {
             let metadata = listing.entries.iter().flat_map(|row| &row.metadata);
             writeln!(
                 out,
@@ -115,7 +120,7 @@ impl<'a> Printer<'a> {
         Line {
             inode: self.args.inode.then(|| row.ino.to_string()),
             space: self.args.size.then_some(space),
-            long: self.args.long.then(|| match metadata {
+            long: self.args.is_long().then(|| match metadata {
                 Some(metadata) => self.long(metadata, row.has_acl),
                 None => Long::unknown(),
             }),
@@ -139,7 +144,7 @@ impl<'a> Printer<'a> {
                 Some((major, minor)) => Size::Device([major.to_string(), minor.to_string()]),
                 None => Size::Bytes(size),
             },
-            time: list_time(metadata.mtime, self.now_secs),
+            time: self.style.show(self.args.time(metadata), self.now_secs),
         }
     }
 }
