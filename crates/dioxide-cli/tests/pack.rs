@@ -19,6 +19,14 @@ fn listed(archive: &Path) -> Vec<String> {
 }
 
 #[test]
+fn bench_pack_divides_the_time_of_mke2fs_by_ours() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/bench-pack");
+    let ours = env!("CARGO_BIN_EXE_dioxide");
+    let told = coreutils("python3", &[script, "--tiny", "--runs", "1", ours]);
+    assert!(told.contains("\nmedian ratio "), "{told}");
+}
+
+#[test]
 fn unpack_of_image_gives_the_folder_that_it_was_made_of() {
     let disk = Fixture::new();
     let out = disk.beside("out");

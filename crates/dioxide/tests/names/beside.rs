@@ -10,7 +10,7 @@ use dioxide::{
 use dioxide_format::inode::InodeFlags;
 use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
@@ -254,31 +254,37 @@ fn directory_that_is_removed_while_it_is_asked_for_is_not_there() {
     let (all, end) = fill("/all");
     all.set_len(end - 4 * 4096).expect("it shrinks");
     fs.sync().expect("a sync");
+    // How often it was made, listed, and not there.
+    let [made, listed, missed] = [const { AtomicU64::new(0) }; 3];
     let asks = || {
-        for asked in [
-            fs.read_dir("/d").map(drop),
-            fs.metadata("/d/nothing").map(drop),
-        ] {
+        let found = fs.read_dir("/d");
+        let counted = if found.is_ok() { &listed } else { &missed };
+        counted.fetch_add(1, Ordering::Relaxed);
+        for asked in [found.map(drop), fs.metadata("/d/nothing").map(drop)] {
             if let Err(error) = asked {
                 assert_eq!(error.errno(), libc::ENOENT, "{error}");
             }
         }
     };
+    let seen = || [&made, &listed, &missed].map(|count| count.load(Ordering::Relaxed));
     let uses = || {
         let (file, _) = fill("/others");
         file.set_len(0).expect("it shrinks");
         file.sync_all().expect("a sync");
     };
-    let end = Instant::now() + Duration::from_secs(2);
+    let begun = Instant::now();
+    let (least, most) = (Duration::from_secs(2), Duration::from_secs(120));
     beside(asks, || {
         beside(uses, || {
-            while Instant::now() < end {
+            while begun.elapsed() < least || seen().contains(&0) && begun.elapsed() < most {
                 if fs.create_dir("/d", &dir()).is_ok() {
+                    made.fetch_add(1, Ordering::Relaxed);
                     fs.remove_dir("/d").expect("it goes");
                 }
             }
         });
     });
+    assert!(!seen().contains(&0), "{:?}", seen());
     drop(all);
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());

@@ -245,11 +245,66 @@ fn in_a_fixed_directory() -> Vec<(Call, Answer)> {
         .collect()
 }
 
+/// In an append-only directory names come, and none goes or leads elsewhere.
+fn in_a_growing_directory() -> Vec<(Call, Answer)> {
+    let flags = |flags| Call::SetFlags {
+        path: b"/a".into(),
+        flags,
+    };
+    let rmdir = |path: &str| Call::Rmdir { path: path.into() };
+    let refused = |call, errno| (call, Err(errno));
+    let done = |call| (call, Ok(()));
+    vec![
+        done(mkdir("/a")),
+        done(mkdir("/a/d")),
+        done(create("/a/f", true)),
+        done(mkdir("/o")),
+        done(create("/o/f", true)),
+        done(create("/o/g", true)),
+        done(flags(InodeFlags::APPEND.0)),
+        done(create("/a/new", true)),
+        done(mkdir("/a/e")),
+        done(symlink("x", "/a/l")),
+        done(link("/o/f", "/a/h")),
+        done(rename("/o/g", "/a/g", Replace)),
+        refused(create("/a/f", true), libc::EEXIST),
+        refused(mkdir("/a/d"), libc::EEXIST),
+        refused(unlink("/a/none"), libc::ENOENT),
+        refused(unlink("/a/new"), libc::EPERM),
+        refused(unlink("/a/d"), libc::EPERM),
+        refused(rmdir("/a/none"), libc::ENOENT),
+        refused(rmdir("/a/d"), libc::EPERM),
+        refused(rmdir("/a/f"), libc::EPERM),
+        refused(rename("/a/none", "/o/f", Replace), libc::ENOENT),
+        refused(rename("/a/f", "/o/new", Replace), libc::EPERM),
+        refused(rename("/a/f", "/a/other", Replace), libc::EPERM),
+        refused(rename("/a/f", "/o/f", NoReplace), libc::EEXIST),
+        refused(rename("/o/f", "/a/f", Replace), libc::EPERM),
+        refused(rename("/o/f", "/a/f", NoReplace), libc::EEXIST),
+        refused(rename("/o/f", "/a/f", Exchange), libc::EPERM),
+        refused(rename("/a/f", "/o/f", Exchange), libc::EPERM),
+        refused(whiteout("/a/f", "/o/new", Replace), libc::EPERM),
+        done(whiteout("/o/f", "/a/whole", Replace)),
+        done(flags(0)),
+        done(unlink("/a/new")),
+    ]
+}
+
+#[test]
+fn calls_in_an_append_only_directory_have_the_errno_of_linux() {
+    compared(in_a_growing_directory());
+}
+
 #[test]
 fn calls_in_an_immutable_directory_have_the_errno_of_linux() {
+    compared(in_a_fixed_directory());
+}
+
+/// The kernel and dioxide answer as is expected.
+fn compared(calls: Vec<(Call, Answer)>) {
     let image = Image::builder().size(16 << 20).block_size(1024).build();
     let copy = image.copy();
-    let (calls, expected): (Vec<Call>, Vec<Answer>) = in_a_fixed_directory().into_iter().unzip();
+    let (calls, expected): (Vec<Call>, Vec<Answer>) = calls.into_iter().unzip();
     if have_root() {
         let mount = Mount::ext4(copy.path(), "");
         let by_kernel = linux::run_all(mount.path(), &calls);
