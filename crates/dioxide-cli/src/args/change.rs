@@ -95,8 +95,8 @@ impl ChownArgs {
 #[command(
     disable_help_flag = true,
     after_help = "\
-A file that is not there is made. A date is now, @SECONDS, or as in 2026-11-21, 2026-11-21 10:02:37.5, 2026-11-21T10:02:37Z, 2026-11-21T10:02+01:00 or 2026-11-21 10:02:37 +0100;
-without an offset it is in the local time zone.
+A file that is not there is made. A date is now, @SECONDS, or as in 2026-11-21, 2026-11-21 10:02:37.5, 2026-11-21T10:02:37Z, 2026-11-21T10:02+01:00, 2026-11-21 10:02:37 +0100,
+2026-11-21 10:02 UTC, Sat, 21 Nov 2026 10:02:37 +0100, or 10:02 of this day; without an offset it is in the local time zone.
 
 Examples:
   dioxide touch disk.img:/etc/hostname

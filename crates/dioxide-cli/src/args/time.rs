@@ -1,10 +1,12 @@
 //! Dates as touch takes them.
 
 use dioxide::Timestamp;
-use jiff::civil::{Date, DateTime};
+use jiff::civil::{Date, DateTime, Time};
+use jiff::fmt::rfc2822;
 use jiff::tz::TimeZone;
 
-/// A time from `now`, `@seconds`, a date, a date and a time of day, with or without an offset.
+/// A time from `now`, `@seconds`, a time of this day, a date, a date and a time of day, with or without an offset or UTC, or
+/// as in mail.
 pub fn parse_time(word: &str) -> Result<Timestamp, String> {
     let wrong = || {
         format!("'{word}' is no time, such as now, @1795286103, 2026-11-21 or 2026-11-21 10:02:37")
@@ -13,7 +15,7 @@ pub fn parse_time(word: &str) -> Result<Timestamp, String> {
     let found = match word.strip_prefix('@') {
         _ if word == "now" => Some(jiff::Timestamp::now()),
         Some(seconds) => seconds_since_1970(seconds),
-        None => exact(word).or_else(|| local(word)),
+        None => exact(word).or_else(|| civil(word)),
     };
     found.map(to_disk).ok_or_else(wrong)
 }
@@ -33,18 +35,31 @@ fn seconds_since_1970(text: &str) -> Option<jiff::Timestamp> {
 fn exact(word: &str) -> Option<jiff::Timestamp> {
     let apart = word.rsplit_once(' ');
     let apart = apart.filter(|(_, offset)| offset.starts_with(['+', '-']));
-    match apart {
+    let at = match apart {
         Some((time, offset)) => format!("{time}{offset}").parse().ok(),
         None => word.parse().ok(),
-    }
+    };
+    // As date -R tells it.
+    at.or_else(|| Some(rfc2822::parse(word).ok()?.timestamp()))
 }
 
-/// In the local time zone.
-fn local(word: &str) -> Option<jiff::Timestamp> {
+/// In UTC if it says so, else in the local time zone.
+fn civil(word: &str) -> Option<jiff::Timestamp> {
+    let utc = word.rsplit_once(' ');
+    let utc = utc.filter(|(_, zone)| zone.eq_ignore_ascii_case("utc"));
+    let (word, zone) = match utc {
+        Some((word, _)) => (word, TimeZone::UTC),
+        None => (word, TimeZone::system()),
+    };
+    let date = || word.parse::<Date>().ok().map(DateTime::from);
+    let of_today = || {
+        let time: Time = word.parse().ok().filter(|_| word.contains(':'))?;
+        let today = jiff::Timestamp::now().to_zoned(zone.clone()).date();
+        Some(today.to_datetime(time))
+    };
     let civil = word.parse::<DateTime>().ok();
-    let civil = civil.or_else(|| word.parse::<Date>().ok().map(DateTime::from))?;
-    let zoned = civil.to_zoned(TimeZone::system()).ok()?;
-    Some(zoned.timestamp())
+    let civil = civil.or_else(date).or_else(of_today)?;
+    Some(civil.to_zoned(zone).ok()?.timestamp())
 }
 
 /// A time from `[[CC]YY]MMDDhhmm[.ss]`, local.
@@ -114,9 +129,31 @@ mod tests {
         // As stat tells it.
         assert_eq!(time("1970-01-01 02:00:00.000000007 +0100"), Ok((3600, 7)));
         assert_eq!(time("1969-12-31 23:00:00 -0030"), Ok((-1800, 0)));
+        for utc in ["1970-01-02 00:00:01 UTC", "1970-01-02T00:00:01 utc"] {
+            assert_eq!(time(utc), Ok((86_401, 0)), "{utc}");
+        }
+        assert_eq!(time("1970-01-02 UTC"), Ok((86_400, 0)));
+        // As date -R and mail have it.
+        assert_eq!(time("Fri, 02 Jan 1970 01:00:01 +0100"), Ok((86_401, 0)));
+        assert_eq!(time("2 Jan 1970 00:00:01 GMT"), Ok((86_401, 0)));
         assert!(time("2026-11-21").is_ok() && time("2026-11-21 10:02").is_ok());
         assert!(time("now").is_ok());
-        for word in ["", "yesterday-ish", "@", "@x", "@1.x", "2026-13-01"] {
+        let today = jiff::Zoned::now().date();
+        let noon = time(&format!("{today} 12:00"));
+        assert_eq!(time("12:00"), noon);
+        for word in [
+            "",
+            "12",
+            "2026",
+            "25:00",
+            "UTC",
+            "now UTC",
+            "yesterday-ish",
+            "@",
+            "@x",
+            "@1.x",
+            "2026-13-01",
+        ] {
             assert!(time(word).is_err(), "{word}");
         }
     }
