@@ -259,6 +259,28 @@ fn walks_that_take_long_show_a_bar_only_at_a_terminal_and_beside_their_output() 
 }
 
 #[test]
+fn unpacking_for_long_shows_a_bar_only_at_a_terminal() {
+    let disk = Fixture::new();
+    for at_terminal in [true, false] {
+        let mut unpack = command();
+        unpack.args(["unpack", &disk.name(), "-"]);
+        unpack.env("TERM", "xterm");
+        let mut terminal = Terminal::new();
+        let stderr = match at_terminal {
+            true => terminal.end(),
+            false => Stdio::piped(),
+        };
+        let mut child = held_up(unpack, stderr);
+        if at_terminal {
+            terminal.shows("B/s  ");
+        }
+        assert_eq!(terminal.status(&mut child), Some(0));
+        let told = child.wait_with_output().unwrap().stderr;
+        assert!(told.is_empty(), "{}", String::from_utf8_lossy(&told));
+    }
+}
+
+#[test]
 fn restoring_attributes_for_long_shows_a_bar_only_at_a_terminal() {
     let disk = Fixture::new();
     for at_terminal in [true, false] {
