@@ -21,8 +21,26 @@ const XATTRS: [&str; 5] = [
     "user.long",
     "trusted.t",
     "security.s",
-    "system.posix_acl_default",
+    DEFAULT_LIST,
 ];
+const DEFAULT_LIST: &str = "system.posix_acl_default";
+
+/// `u::rwx,u:7:r-x,g::r-x,m::r-x,o::---`.
+fn default_list() -> Vec<u8> {
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in [
+        (1_u16, 7_u16, u32::MAX),
+        (2, 5, 7),
+        (4, 5, u32::MAX),
+        (16, 5, u32::MAX),
+        (32, 0, u32::MAX),
+    ] {
+        value.extend(tag.to_le_bytes());
+        value.extend(perm.to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
 
 /// A session on one image.
 pub struct Session<'a> {
@@ -196,7 +214,13 @@ impl<'a> Session<'a> {
             RenameMode::Exchange,
         ];
         let mode = modes[self.below(3) as usize];
-        self.fs.rename(&from, &to, mode)?;
+        match self.below(4) {
+            0 => {
+                let whiteout = NewFile::new(0);
+                self.fs.rename_whiteout(&from, &to, mode, &whiteout)?;
+            }
+            _ => self.fs.rename(&from, &to, mode)?,
+        }
         self.remember(to);
         Ok(())
     }
@@ -235,7 +259,11 @@ impl<'a> Session<'a> {
             return node.remove_xattr(name);
         }
         let most = [20, 400, 4000, 30_000][self.below(4) as usize];
-        let value = vec![self.below(4) as u8; self.below(most) as usize];
+        let mut value = vec![self.below(4) as u8; self.below(most) as usize];
+        // A list that new files inherit.
+        if name == DEFAULT_LIST && self.below(2) == 0 {
+            value = default_list();
+        }
         node.set_xattr(name, &value, XattrMode::Set)?;
         match node.xattr(name) {
             Ok(Some(found)) => assert!(found == value, "another value than was set"),
