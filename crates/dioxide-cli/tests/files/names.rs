@@ -287,6 +287,19 @@ fn touch_makes_the_files_that_gnu_makes() {
 }
 
 #[test]
+fn emptied_directory_keeps_its_size_as_linux_leaves_it() {
+    need_root!();
+    let twins = Twins::new();
+    twins.both("mkdir full; for i in $(seq 500); do : >full/a-name-of-some-length-$i; done");
+    twins.run(&["rm @/full/*"], "rm full/*; stat -c %s full >$H/size");
+    let theirs = fs::read_to_string(twins.host("size")).unwrap();
+    let ours = dioxide(twins.words("stat -c %s @/full"));
+    assert_eq!(ours.text(), theirs);
+    assert!(theirs.trim().parse::<u64>().unwrap() > 8 * 1024, "{theirs}");
+    twins.check(false);
+}
+
+#[test]
 fn find_deletes_what_gnu_find_deletes() {
     need_root!();
     let twins = Twins::new();
