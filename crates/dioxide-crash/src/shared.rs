@@ -168,7 +168,7 @@ impl Shared {
             let is_durable = durable(op) != Durable::No;
             let is_promised = has_returned(&call) && (is_durable || synced(&call));
             let is_begun = call.times.began < time || is_promised;
-            is_begun.then(|| Write {
+            is_begun.then_some(Write {
                 call,
                 range,
                 is_append: matches!(op, Op::Append { .. }),
