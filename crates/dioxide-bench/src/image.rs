@@ -9,9 +9,11 @@
 //! same and takes seconds and the memory twice.
 
 use crate::{BenchOptions, Error, Result};
+use dioxide::format::superblock::{STATE_CLEAN, SUPERBLOCK_OFFSET, SuperBlock};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -139,8 +141,8 @@ impl Image {
             .collect())
     }
 
-    /// `e2fsck -fn`. `None`: it is not installed. `Some(Err)`: what it said of an image that is not
-    /// clean.
+    /// `e2fsck -fn`, and whether it was closed. `None`: e2fsck is not installed. `Some(Err)`: what it said of an image that
+    /// is not clean.
     pub(crate) fn check(&self, img_offset: u64) -> Result<Option<Result<(), String>>> {
         let Ok(mut command) = tool("e2fsck") else {
             return Ok(None);
@@ -158,7 +160,7 @@ impl Image {
             .output()
             .map_err(Error::io("e2fsck"))?;
         if output.status.success() {
-            return Ok(Some(Ok(())));
+            return self.closed(img_offset).map(Some);
         }
         let said = String::from_utf8_lossy(&output.stdout);
         let complaint = said
@@ -170,6 +172,19 @@ impl Image {
             complaint.trim(),
             output.status
         ))))
+    }
+
+    /// Whether who had it last closed it, of which `e2fsck -fn` says nothing.
+    fn closed(&self, img_offset: u64) -> Result<Result<(), String>> {
+        let mut bytes = [0; 1024];
+        let file = File::open(&self.path).map_err(Error::io("cannot open the image"))?;
+        file.read_exact_at(&mut bytes, img_offset + SUPERBLOCK_OFFSET)
+            .map_err(Error::io("cannot read the superblock"))?;
+        Ok(match SuperBlock::parse(&bytes) {
+            Ok(sb) if sb.state() == STATE_CLEAN && !sb.needs_recovery() => Ok(()),
+            Ok(_) => Err("not closed".into()),
+            Err(error) => Err(error.to_string()),
+        })
     }
 }
 

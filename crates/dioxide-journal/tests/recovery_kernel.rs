@@ -13,7 +13,7 @@ use dioxide_format::journal::{JournalIncompat, MAGIC};
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_journal::log::{Log, LogMap, fast_commit_area};
 use dioxide_journal::recovery::{FileSystem, Recovered, Recovery};
-use dioxide_testkit::{Image, LoopDevice, Mount, e2fsck_clean, leaf_extents, need_root};
+use dioxide_testkit::{Image, LoopDevice, Mount, e2fsck_consistent, leaf_extents, need_root};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -231,10 +231,10 @@ impl Dirty {
         finished(Command::new("e2fsck").args(&args).envs(clock), codes);
     }
 
-    /// Fails unless e2fsck finds nothing.
-    fn e2fsck_clean(&self) {
+    /// Fails unless e2fsck finds nothing. Nobody mounts and closes it.
+    fn e2fsck_consistent(&self) {
         match &self.external {
-            None => e2fsck_clean(self.image.path()),
+            None => e2fsck_consistent(self.image.path()),
             Some(_) => self.e2fsck(&["-fn"]),
         }
     }
@@ -371,7 +371,7 @@ fn check(dirty: &Dirty, seen: &mut Seen) {
         compare(&theirs, &ours);
         finish(&ours);
     }
-    ours.e2fsck_clean();
+    ours.e2fsck_consistent();
     let features = [journal.compat().names(), journal.incompat().names()].concat();
     seen.features.insert(features.join(" "));
     seen.add(&found);

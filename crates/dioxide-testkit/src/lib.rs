@@ -23,7 +23,8 @@ pub use image::{Dir, Image, ImageBuilder};
 pub use mount::{LoopDevice, Mount};
 pub use pattern::{check_pattern, check_zero, fill_pattern, pattern};
 pub use tools::{
-    Extent, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_mend, leaf_extents,
+    Extent, assert_closed, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_consistent,
+    e2fsck_mend, leaf_extents,
 };
 
 use std::num::NonZero;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -138,11 +139,43 @@ fn parse_extent(row: &str) -> Option<Extent> {
     })
 }
 
-/// Checks an image or device as `e2fsck -fn` does: everything, changing nothing.
+/// Checks an image or device as `e2fsck -fn` does, everything, changing nothing; and that who had it last closed it:
+/// e2fsck says nothing of that where it changes nothing.
 ///
 /// # Panics
-/// With e2fsck's output, unless it finds nothing at all.
+/// With e2fsck's output, unless it finds nothing at all; or as [`assert_closed`].
 pub fn e2fsck_clean(image: &Path) {
+    e2fsck_consistent(image);
+    assert_closed(image);
+}
+
+/// The superblock says that who had it last closed it.
+///
+/// # Panics
+/// If the journal is to be replayed, or the state is another than valid.
+pub fn assert_closed(image: &Path) {
+    let mut superblock = [0; 0x64];
+    let read = fs::File::open(image).and_then(|file| file.read_exact_at(&mut superblock, 1024));
+    read.unwrap_or_else(|e| panic!("{}: {e}", image.display()));
+    let state = u16::from_le_bytes([superblock[0x3A], superblock[0x3B]]);
+    let needs_recovery = superblock[0x60] & 4 != 0;
+    assert!(
+        state == 1 && !needs_recovery,
+        "{}: not closed: state {state:#x}{}",
+        image.display(),
+        if needs_recovery {
+            ", needs_recovery"
+        } else {
+            ""
+        }
+    );
+}
+
+/// Checks an image that nobody closed, or that tells of errors on purpose: `e2fsck -fn` finds nothing.
+///
+/// # Panics
+/// With e2fsck's output, if it finds something.
+pub fn e2fsck_consistent(image: &Path) {
     // Without the stopped clock: e2fsck would find times in the future.
     run(tool("e2fsck")
         .env_remove("E2FSPROGS_FAKE_TIME")

@@ -2,7 +2,8 @@
 
 use dioxide_testkit::{
     Dir, Extent, Image, LoopDevice, Mount, check_pattern, check_zero, debugfs, debugfs_query,
-    dumpe2fs, e2fsck_clean, fill_pattern, leaf_extents, need_root, pattern, shape,
+    dumpe2fs, e2fsck_clean, e2fsck_consistent, fill_pattern, leaf_extents, need_root, pattern,
+    shape,
 };
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -109,6 +110,21 @@ fn e2fsck_clean_of_a_damaged_image_panics_with_the_damage() {
         .expect("image");
     file.write_all_at(&[0xFF; 64], 1024).expect("write");
     panic_of(|| e2fsck_clean(torn.path()));
+}
+
+#[test]
+fn e2fsck_clean_of_an_image_that_nobody_closed_panics() {
+    for (change, word) in [
+        ("feature needs_recovery", "needs_recovery"),
+        ("set_super_value state 0", "state 0x0"),
+        ("set_super_value state 3", "state 0x3"),
+    ] {
+        let image = Image::builder().size(16 * MIB).build();
+        debugfs(image.path(), &[change]);
+        e2fsck_consistent(image.path());
+        let message = panic_of(|| e2fsck_clean(image.path()));
+        assert!(message.contains(word), "{message}");
+    }
 }
 
 #[test]

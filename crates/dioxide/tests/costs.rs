@@ -155,7 +155,8 @@ fn requests_on_every_backend_allocate_nothing() {
         let counted = repeated(|| (0..100).for_each(|_| read()));
         assert_eq!(counted, 0, "long, queued, {}", fs.device().describe());
         assert!(fs.stats().reads_general >= 600);
-        drop((queue, batches, file, fs));
+        drop((queue, batches, file));
+        fs.close().expect("a clean end");
         e2fsck_clean(image.path());
     }
 }

@@ -103,7 +103,7 @@ pub fn run_set(set: &Set, scale: Scale) -> Row {
     let mut image = None;
     let made = guarded(|| {
         let new = set.by_mke2fs();
-        bench.kernel = kernel_can(&new);
+        bench.kernel = kernel_can(set, &new)?;
         image = Some(new);
         Ok(())
     });
@@ -119,12 +119,17 @@ pub fn run_set(set: &Set, scale: Scale) -> Row {
     }
 }
 
-fn kernel_can(image: &Image) -> Kernel {
+/// What the kernel here can do with a kind.
+///
+/// # Errors
+/// What mount said, if it cannot write a kind that every kernel writes.
+fn kernel_can(set: &Set, image: &Image) -> Result<Kernel, String> {
     let can = |options| Mount::try_ext4(image.path(), options).map(Mount::unmount);
     match (can("noatime"), can("ro")) {
-        (Ok(()), _) => Kernel::Writes,
-        (_, Ok(())) => Kernel::Reads,
-        _ => Kernel::Refuses,
+        (Ok(()), _) => Ok(Kernel::Writes),
+        (Err(said), _) if !set.is_optional() => Err(said),
+        (_, Ok(())) => Ok(Kernel::Reads),
+        _ => Ok(Kernel::Refuses),
     }
 }
 
@@ -377,5 +382,25 @@ fn refused(image: &Image, feature: &str) -> Result<(), String> {
         Ok(_) => Err("opened".into()),
         Err(error) if error.to_string().contains(feature) => Ok(()),
         Err(error) => Err(format!("{feature} is not named: {error}")),
+    }
+}
+
+#[test]
+fn only_an_optional_kind_may_be_refused_by_the_kernel() {
+    dioxide_testkit::need_root!();
+    let image = Image::blank(Dir::Tmpfs, 1 << 20);
+    for (args, is_optional) in [
+        ("-b 65536", true),
+        ("-O casefold", true),
+        ("-O extent", false),
+    ] {
+        let set = Set {
+            args,
+            ..crate::sets::SETS[0]
+        };
+        match kernel_can(&set, &image) {
+            Ok(kernel) => assert!(is_optional && kernel == Kernel::Refuses, "{args}"),
+            Err(said) => assert!(!is_optional && said.contains("mount"), "{args}: {said}"),
+        }
     }
 }

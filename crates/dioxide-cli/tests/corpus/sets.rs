@@ -20,6 +20,17 @@ pub enum Ours {
     Refuses(&'static str),
 }
 
+/// Words in the arguments of what a kernel need not write: it may have no quota format and no casefolding, and
+/// may take no blocks that are larger than its pages.
+const OPTIONAL: [&str; 5] = ["quota", "project", "casefold", "-b 8192", "-b 65536"];
+
+impl Set {
+    /// Whether the kernel may do without this kind.
+    pub fn is_optional(&self) -> bool {
+        OPTIONAL.iter().any(|words| self.args.contains(words))
+    }
+}
+
 const fn all(name: &'static str, args: &'static str) -> Set {
     Set {
         name,

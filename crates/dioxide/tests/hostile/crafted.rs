@@ -3,7 +3,7 @@
 use dioxide::{
     Error, FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode, XattrMode,
 };
-use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs, e2fsck_clean};
+use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_consistent};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -607,7 +607,8 @@ fn value_that_more_attributes_name_than_it_counts_ends_once() {
     fs.remove_file("/f").expect("it is there");
     assert_eq!(fs.read_only(), None);
     fs.close().expect("a clean end");
-    e2fsck_clean(image.path());
+    // The damage is recorded.
+    e2fsck_consistent(image.path());
 }
 
 /// The copy of a shared block refers to all values that it names: the times of a file that is none were overwritten by their

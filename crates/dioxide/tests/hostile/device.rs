@@ -4,6 +4,7 @@ use super::mutate::{Mutation, Rng, mutations};
 use super::subjects::Subject;
 use dioxide::block::{Device, Durability, Error, Geometry, Queue, QueueOptions, Result};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub struct Mutant {
@@ -50,6 +51,13 @@ impl Mutant {
 
     pub fn is_truncated(&self) -> bool {
         self.geometry.size_bytes < self.bytes.len() as u64
+    }
+
+    /// Whether some of these bytes are not those of the image.
+    pub fn changes(&self, bytes: Range<u64>) -> bool {
+        let end = |mutation: &Mutation| mutation.at + mutation.bytes.len() as u64;
+        let mut all = self.mutations.iter();
+        all.any(|mutation| mutation.at < bytes.end && bytes.start < end(mutation))
     }
 
     fn refuse(op: &'static str) -> Result<()> {

@@ -21,8 +21,13 @@ pub struct Facts {
     names: Option<Vec<(u32, Vec<u8>)>>,
     xattrs: Option<Vec<(Vec<u8>, Vec<u8>)>>,
     fast_target: Option<Vec<u8>>,
-    mappings: Option<Vec<(u32, u32, MapKind, u64)>>,
+    mappings: Option<Vec<Piece>>,
+    /// Some of its bytes: where, and which.
+    reads: Vec<(u64, Vec<u8>)>,
 }
+
+/// Part of a file's map: where in the file, how many blocks, of what kind, and where on the device.
+type Piece = (u32, u32, MapKind, u64);
 
 /// What was found, by path.
 pub type Found = BTreeMap<Vec<u8>, Facts>;
@@ -32,6 +37,7 @@ pub fn read_all(subject: &Subject, mutant: Arc<Mutant>) {
     let truncated = mutant.is_truncated();
     let options = CheckOptions::default();
     ok(journal_state(mutant.clone(), &options, true), truncated);
+    let device = mutant.clone();
     let fs = match Fs::open_device(mutant.clone(), &MountOptions::new()) {
         Ok(fs) => fs,
         Err(error) => {
@@ -54,6 +60,38 @@ pub fn read_all(subject: &Subject, mutant: Arc<Mutant>) {
         same(&facts.xattrs, &intact.xattrs, &name);
         same(&facts.fast_target, &intact.fast_target, &name);
         same(&facts.mappings, &intact.mappings, &name);
+        // What a log without checksums replays over them is found out by nobody.
+        if !subject.is_dirty() {
+            same_bytes(subject, &device, facts, intact, &name);
+        }
+    }
+}
+
+/// Data have no checksum: they may differ in blocks that are damaged themselves.
+fn same_bytes(
+    subject: &Subject,
+    mutant: &Mutant,
+    facts: &Facts,
+    intact: &Facts,
+    name: &impl std::fmt::Display,
+) {
+    let block = subject.block as u64;
+    let place = |at: u64| {
+        let mut pieces = intact.mappings.iter().flatten();
+        let piece = pieces.find(|piece| (at / block).wrapping_sub(piece.0.into()) < piece.1.into());
+        let (lblk, _, kind, pblk) = piece.copied()?;
+        (kind == MapKind::Mapped).then(|| (at / block - u64::from(lblk) + pblk) * block)
+    };
+    // Those that failed are not among them.
+    for (offset, found) in &facts.reads {
+        let mut before = intact.reads.iter();
+        let (_, expected) = before.find(|(at, _)| at == offset).expect("it was read");
+        assert_eq!(found.len(), expected.len(), "{name} at {offset}");
+        let bytes = (*offset..).zip(found.iter().zip(expected));
+        for (at, _) in bytes.filter(|(_, (found, expected))| found != expected) {
+            let is_damaged = place(at).is_some_and(|from| mutant.changes(from..from + block));
+            assert!(is_damaged, "{name}: byte {at}: wrong data passed as right");
+        }
     }
 }
 
@@ -159,7 +197,9 @@ fn facts(fs: &Fs, path: &[u8], metadata: &Metadata, truncated: bool) -> Facts {
             facts.fast_target = target.filter(|target| target.len() < 60);
             return facts;
         }
-        FileType::Regular => facts.mappings = read_file(fs, path, truncated),
+        FileType::Regular => {
+            facts.mappings = read_file(fs, path, truncated, &mut facts.reads);
+        }
         _ => {}
     }
     let xattrs = ok(fs.xattrs(path), truncated);
@@ -173,13 +213,19 @@ fn facts(fs: &Fs, path: &[u8], metadata: &Metadata, truncated: bool) -> Facts {
 }
 
 /// The mappings of a file, and a few reads from it.
-fn read_file(fs: &Fs, path: &[u8], truncated: bool) -> Option<Vec<(u32, u32, MapKind, u64)>> {
+fn read_file(
+    fs: &Fs,
+    path: &[u8],
+    truncated: bool,
+    reads: &mut Vec<(u64, Vec<u8>)>,
+) -> Option<Vec<Piece>> {
     let file = ok(OpenOptions::new().read(true).open(fs, path), truncated)?;
     let mut buf = vec![0; 8192];
     let len = file.len();
     for offset in [0, len / 2, len.saturating_sub(5000), len] {
         if let Some(read) = ok(file.read_at(&mut buf, offset), truncated) {
             assert!(read as u64 <= len.saturating_sub(offset));
+            reads.push((offset, buf[..read].to_vec()));
         }
     }
     ok(file.preload_map(), truncated)?;
@@ -202,4 +248,28 @@ fn read_file(fs: &Fs, path: &[u8], truncated: bool) -> Option<Vec<(u32, u32, Map
         }
     }
     Some(mappings)
+}
+
+/// The comparison is worth something only if it can fail.
+#[test]
+fn wrong_bytes_of_a_file_are_found_but_where_they_are_damaged() {
+    use super::mutate::Mutation;
+    let subject = &super::subjects()[0];
+    let intact = &subject.found[&b"/deep/a/b/c/d/len30000"[..]];
+    let (block, &(_, _, _, first)) = (subject.block as u64, &intact.mappings.as_ref().unwrap()[0]);
+    let mut facts = intact.clone();
+    facts.reads[0].1[7] ^= 1;
+    let passes = |bytes: std::ops::Range<u64>| {
+        let damage = Mutation {
+            at: bytes.start,
+            bytes: vec![0; (bytes.end - bytes.start) as usize],
+        };
+        let mutant = Mutant::of(subject.bytes.clone(), vec![damage]);
+        let compare = || same_bytes(subject, &mutant, &facts, intact, &"it");
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(compare)).is_ok()
+    };
+    let place = first * block;
+    assert!(passes(place + block - 1..place + block));
+    assert!(!passes(place + block..place + 2 * block));
+    assert!(!passes(place - block..place));
 }

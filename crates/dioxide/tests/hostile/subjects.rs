@@ -24,6 +24,13 @@ pub struct Subject {
     pub found: Found,
 }
 
+impl Subject {
+    /// It has a log that is to be replayed.
+    pub fn is_dirty(&self) -> bool {
+        self.name.contains("dirty")
+    }
+}
+
 fn small(features: &str, block: u32) -> ImageBuilder {
     let image = Image::builder()
         .size(6 << 20)

@@ -2,7 +2,7 @@
 
 use dioxide::mkfs::uuid_string;
 use dioxide::{Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Dir, Image, LoopDevice, Mount, need_root};
+use dioxide_testkit::{Dir, Image, LoopDevice, Mount, assert_closed, need_root};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -75,6 +75,7 @@ impl Pair {
             .args(["-fn", "-j"])
             .arg(self.journal.path())
             .arg(self.image.path()));
+        assert_closed(self.image.path());
     }
 }
 

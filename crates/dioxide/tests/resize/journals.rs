@@ -9,7 +9,9 @@ use dioxide::format::mmp::{Mmp, MmpState, SEQ_FSCK};
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::resize::{ResizeOptions, Step, minimum, resize, resize_telling};
 use dioxide::{Error, Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Dir, Image, LoopDevice, Mount, e2fsck_clean, need_root, soaks};
+use dioxide_testkit::{
+    Dir, Image, LoopDevice, Mount, assert_closed, e2fsck_clean, need_root, soaks,
+};
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -108,6 +110,7 @@ impl Pair {
 
     fn check(&self) {
         self.e2fsck(&self.image, "-fn");
+        assert_closed(self.image.path());
     }
 }
 

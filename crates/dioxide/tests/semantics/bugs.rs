@@ -6,7 +6,7 @@ use dioxide::{
     CompletionMode, Error, FallocateMode, Fs, MapKind, MountOptions, OpenOptions, Policy,
     QueueOptions,
 };
-use dioxide_testkit::{Image, debugfs, e2fsck_clean};
+use dioxide_testkit::{Image, debugfs, e2fsck_clean, e2fsck_consistent};
 
 // "Inline-data check spans a lock cycle". Whoever finds a content in the inode acts on it under the same lock:
 // of many writes at once each is there in the end, whether it was made to the inode or to the block.
@@ -412,7 +412,7 @@ fn g_clusters_of_a_large_write_are_whole() {
         file.read_at(&mut found, 3072).expect("it is there");
         assert!(found == data, "{size}");
         fs.sync().expect("a sync");
-        e2fsck_clean(image.copy().path());
+        e2fsck_consistent(image.copy().path());
         file.allocate(FallocateMode::PunchHole, 1 << 20, 20 << 20)
             .expect("it is there");
         drop(file);
