@@ -169,6 +169,8 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// As [`Device::read_at`], past a page cache of this host: what another host wrote to a block device is seen.
     ///
+    /// It is that function unless a device has its own. One that wraps a device which may lie behind a page cache passes this on.
+    ///
     /// # Errors
     /// [`Error::Unsupported`] for a block device that takes no `O_DIRECT`.
     fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
