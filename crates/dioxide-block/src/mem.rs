@@ -102,8 +102,11 @@ impl Region {
         let start = room.base.as_ptr().wrapping_add(ahead);
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: the range that it replaces lies in the room, which is our own and unused.
-        let base = unsafe { mm::mmap(start.cast(), len, prot, flags, fd, offset)? };
+        let base = unsafe { mm::mmap(start.cast(), len, prot, flags, fd, offset) };
+        // A mapping that fails may have taken the range away already, and somebody else's may lie there now: nothing of the
+        // room is given back then.
         std::mem::forget(room);
+        let base = base?;
         let behind = start.wrapping_add(whole);
         // SAFETY: the parts of the room before and behind the new mapping, which nobody uses. Before it there may be none,
         // which is refused.

@@ -27,6 +27,8 @@ const DEPTH_MAX: usize = 900;
 const PATH_MAX: usize = 4095;
 /// What an attribute takes in memory beside its bytes.
 pub(crate) const XATTR_BYTES: u64 = 64;
+/// Most that the attributes of all entries take in memory.
+const XATTRS_ALL_MAX: u64 = 1 << 30;
 /// Most that is taken in memory without bytes of its own in the source: attributes of further names of a file and of
 /// global headers, and directories that an archive does not describe.
 const COPIES_MAX: u64 = 256 << 20;
@@ -313,6 +315,8 @@ pub(crate) struct Builder {
     warnings: Vec<Warning>,
     /// What counts of [`COPIES_MAX`].
     copied: u64,
+    /// What counts of [`XATTRS_ALL_MAX`].
+    xattr_bytes: u64,
 }
 
 impl Builder {
@@ -323,6 +327,7 @@ impl Builder {
             by_path: HashMap::new(),
             warnings: Vec::new(),
             copied: 0,
+            xattr_bytes: 0,
         }
     }
 
@@ -347,6 +352,22 @@ impl Builder {
         let counted = bytes.saturating_sub(COPY_FREE).saturating_mul(copies);
         let what = "attributes of many entries at once, with which all copies take";
         count(&mut self.copied, counted, name, what)
+    }
+
+    /// Counts attributes that were read, each for its entry.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for more than memory should hold.
+    pub(crate) fn hold(&mut self, name: &[u8], bytes: u64) -> Result<()> {
+        self.xattr_bytes = self.xattr_bytes.saturating_add(bytes);
+        match self.xattr_bytes <= XATTRS_ALL_MAX {
+            true => Ok(()),
+            false => {
+                let why =
+                    format!("the attributes up to here take over {XATTRS_ALL_MAX} bytes of memory");
+                Err(Error::refused(name, why))
+            }
+        }
     }
 
     /// Adds an entry, whose path must be clean, unless the filter leaves it out.
@@ -594,6 +615,16 @@ mod tests {
     fn entry(path: &str, kind: Kind) -> Entry {
         let directory = Entry::default_directory(path.into(), Timestamp::default());
         Entry { kind, ..directory }
+    }
+
+    #[test]
+    fn attributes_of_all_entries_have_a_limit_together() {
+        let mut builder = Builder::new(Filter::default());
+        builder
+            .hold(b"one", XATTRS_ALL_MAX)
+            .expect("as much as may be");
+        let error = builder.hold(b"two", 1).expect_err("it is more");
+        assert!(error.to_string().contains("two"), "{error}");
     }
 
     fn build(entries: &[(&str, Kind)]) -> Result<Vec<(String, Kind)>> {

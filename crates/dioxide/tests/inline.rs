@@ -340,6 +340,45 @@ fn file_that_is_longer_than_its_inode_reads_as_zeros_behind() {
     }
 }
 
+/// What has content in its inode gets extents once it needs blocks.
+#[test]
+fn new_file_may_be_as_large_as_one_with_extents() {
+    let [_, (_, extents), _, (_, indirect), _] = shapes();
+    // More than pointers to blocks of 1 KiB reach.
+    let large = 20 << 30;
+    let create = |fs: &Fs, name| {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).direct(false);
+        options.open(fs, name).expect("room")
+    };
+    let image = extents.build();
+    let fs = open(&image);
+    create(&fs, "cut")
+        .set_len(large)
+        .expect("no more than a size");
+    for (name, places) in [("new", &[large - 10][..]), ("kept", &[5, large])] {
+        let file = create(&fs, name);
+        for at in places {
+            assert_eq!(file.write_at(&[7; 30], *at).expect("room"), 30);
+        }
+    }
+    let error = create(&fs, "over")
+        .set_len(1 << 50)
+        .expect_err("no file is so long");
+    assert!(error.to_string().contains("larger blocks"), "{error}");
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+
+    let image = indirect.build();
+    let fs = open(&image);
+    let error = create(&fs, "cut")
+        .set_len(large)
+        .expect_err("pointers end before");
+    assert_eq!(error.errno(), libc::EFBIG, "{error}");
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
 #[test]
 fn file_that_is_longer_than_its_inode_changes_as_any() {
     type Change = fn(&File, &mut Vec<u8>);

@@ -517,15 +517,8 @@ fn encode_block(
 
 /// Whether a block of an indexed directory belongs to the index rather than holding names.
 pub fn is_index_block(block: &[u8], lblk: Lblk, format: &DirFormat) -> bool {
-    lblk.0 == 0 || has_node_head(block, format)
-}
-
-fn has_node_head(block: &[u8], format: &DirFormat) -> bool {
-    DxNodeDisk::parse(block).is_ok_and(|head| {
-        head.fake_inode == 0
-            && head.fake_name_len == 0
-            && decode_rec_len(head.fake_rec_len, format.block_size) == format.block_size as usize
-    })
+    let has_no_name = |head: DxNodeDisk| head.fake_name_len == 0;
+    lblk.0 == 0 || validate_node_head(block, format).is_ok_and(has_no_name)
 }
 
 /// Limit and count of an index block, and where the checksum is.
@@ -535,10 +528,10 @@ struct Shape {
 }
 
 fn shape(block: &[u8], format: &DirFormat) -> Result<Shape> {
-    let head = if has_node_head(block, format) {
-        DxNodeDisk::SIZE
-    } else {
-        DxRootDisk::SIZE
+    // As who reads it tells them apart: a checksum is where it is looked for.
+    let head = match validate_node_head(block, format) {
+        Ok(_) => DxNodeDisk::SIZE,
+        Err(_) => DxRootDisk::SIZE,
     };
     prefix(block, format.block_size as usize, NODE)?;
     let first = DxCountLimitDisk::parse(&block[head..])?;

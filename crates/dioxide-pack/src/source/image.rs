@@ -4,7 +4,7 @@ use crate::entry::{Entry, FileData, Kind, join};
 use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
 use crate::source::{CHUNK_BYTES, segments};
-use crate::tree::{Builder, Contents, Tree, clean_path};
+use crate::tree::{Builder, Contents, Tree, clean_path, weight};
 use dioxide::{Buf, File, FileType, Fs, Metadata, OpenOptions};
 use std::collections::{HashMap, HashSet};
 
@@ -105,6 +105,8 @@ impl Scan<'_> {
         }
         let node = self.fs.symlink_node(&full).map_err(failed(&full))?;
         let xattrs = node.xattrs().map_err(failed(&full))?;
+        // Inodes may share them, so that there are more of them than bytes of the image.
+        self.builder.hold(path, weight(&xattrs))?;
         self.builder.add(Entry {
             path: path.to_vec(),
             kind,

@@ -24,9 +24,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Most that the attributes of all entries take in memory, of which each was in the archive.
-const XATTRS_ALL_MAX: u64 = 1 << 30;
-
 /// How much of an archive is read at a time.
 const BUFFER_BYTES: usize = 1 << 17;
 
@@ -105,7 +102,6 @@ pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Resu
         pos: 0,
         builder: Builder::new(options.filter),
         global: Table::default(),
-        xattr_bytes: 0,
         buf: vec![0; 1 << 16],
     };
     let mut done = 0;
@@ -164,8 +160,6 @@ struct Reader {
     builder: Builder,
     /// Records of global headers.
     global: Table,
-    /// What the attributes of entries take that are not global.
-    xattr_bytes: u64,
     buf: Vec<u8>,
 }
 
@@ -370,12 +364,7 @@ impl Reader {
         if keep {
             let (all, own) = (weight(&entry.xattrs), extension.records.weight());
             self.builder.copy(&raw, all.saturating_sub(own), 1)?;
-            self.xattr_bytes += all.min(own);
-            if self.xattr_bytes > XATTRS_ALL_MAX {
-                return Err(refused(format!(
-                    "the attributes up to here take over {XATTRS_ALL_MAX} bytes of memory"
-                )));
-            }
+            self.builder.hold(&raw, all.min(own))?;
         }
         let device = || device(header).map_err(refused);
         // What is no regular file has no data, whatever its size says: some programs put there the

@@ -126,6 +126,12 @@ impl Checker<'_> {
             }));
         }
         for (a, b) in overlaps(&mut fixed) {
+            // Inodes would be met once for each group that has them.
+            if (a.kind, b.kind) == (FixedKind::InodeTable, FixedKind::InodeTable)
+                && let Some(state) = self.groups.all.get_mut(b.group.0 as usize)
+            {
+                state.usable = false;
+            }
             let place = At::group(b.group).in_block(b.blocks.start);
             self.find(Code::MetadataConflict, place, format!("{b} overlaps {a}"));
         }

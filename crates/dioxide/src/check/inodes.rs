@@ -1,5 +1,5 @@
 //! What is remembered of each inode between the passes: eight bytes, made for a group when an inode of
-//! it is in use.
+//! it is in use. How much that is, only the image says: it is taken from what the check may use.
 
 use dioxide_format::inode::FileType;
 use dioxide_format::superblock::SuperBlock;
@@ -46,15 +46,24 @@ pub(super) struct InodeTable {
     per_group: u32,
     count: u32,
     groups: Vec<Option<Box<[InodeInfo]>>>,
+    /// Bytes that may still be used; none once there were too few.
+    room: Option<u64>,
 }
 
 impl InodeTable {
-    pub(super) fn new(sb: &SuperBlock) -> InodeTable {
+    /// Takes at most `room` bytes.
+    pub(super) fn new(sb: &SuperBlock, room: u64) -> InodeTable {
         InodeTable {
+            room: Some(room),
             per_group: sb.inodes_per_group(),
             count: sb.inodes_count(),
             groups: vec![None; sb.group_count() as usize],
         }
+    }
+
+    /// An empty one that may use as much.
+    pub(super) fn made_anew(&self, sb: &SuperBlock) -> InodeTable {
+        InodeTable::new(sb, self.room.unwrap_or(0))
     }
 
     fn place(&self, ino: Ino) -> Option<(usize, usize)> {
@@ -74,13 +83,29 @@ impl InodeTable {
         info.unwrap_or_default()
     }
 
-    /// One inode, to change; none for numbers that none has.
+    /// Takes memory for `count` values more; false if there is too little for them, or was for others.
+    pub(super) fn take<T>(&mut self, count: usize) -> bool {
+        let bytes = (count * size_of::<T>()) as u64;
+        self.room = self.room.and_then(|room| room.checked_sub(bytes));
+        self.room.is_some()
+    }
+
+    /// Whether the check needs more memory than it may use.
+    pub(super) fn is_over(&self) -> bool {
+        self.room.is_none()
+    }
+
+    /// One inode, to change; none for numbers that none has, and for want of memory.
     pub(super) fn get_mut(&mut self, ino: Ino) -> Option<&mut InodeInfo> {
         let (group, index) = self.place(ino)?;
-        let len = self.per_group as usize;
-        let infos = self.groups.get_mut(group)?;
-        let infos = infos.get_or_insert_with(|| vec![InodeInfo::default(); len].into());
-        infos.get_mut(index)
+        if self.groups.get(group)?.is_none() {
+            let len = self.per_group as usize;
+            if !self.take::<InodeInfo>(len) {
+                return None;
+            }
+            self.groups[group] = Some(vec![InodeInfo::default(); len].into());
+        }
+        self.groups[group].as_mut()?.get_mut(index)
     }
 
     /// The inodes of a group, from its first on; none where none is in use.

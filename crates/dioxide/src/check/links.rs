@@ -10,7 +10,7 @@ use dioxide_format::types::{Group, Ino};
 
 /// A directory and how it hangs in the tree; 0 for what is not known.
 #[derive(Clone, Copy, Debug)]
-struct DirInfo {
+pub(super) struct DirInfo {
     ino: Ino,
     /// The directory that holds its name.
     parent: Ino,

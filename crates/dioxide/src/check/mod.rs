@@ -93,7 +93,8 @@ pub struct CheckOptions {
     pub max_findings: usize,
     /// The device that holds the journal, where that is not in the file system.
     pub journal: Option<Arc<dyn Device>>,
-    /// Most memory for what is in use, in bytes. Default 4 GiB, enough for 128 TiB in blocks of 4 KiB.
+    /// Most memory for what is in use, in bytes: a bit for each cluster, and 8 bytes for each inode of the groups that have
+    /// any, unused ones too. Default 8 GiB.
     pub max_memory: u64,
     /// Ends the check once it is true: what was found until then is the report.
     pub cancel: Option<Arc<AtomicBool>>,
@@ -105,7 +106,7 @@ impl Default for CheckOptions {
             superblock_at: None,
             max_findings: 10_000,
             journal: None,
-            max_memory: 4 << 30,
+            max_memory: 8 << 30,
             cancel: None,
         }
     }
@@ -224,6 +225,9 @@ pub fn check(
     };
     let mut checker = Checker::new(device, options, found, findings, progress)?;
     checker.run();
+    if checker.inodes.is_over() {
+        return Err(over_memory(&checker.sb, options));
+    }
     Ok(checker.into_report())
 }
 
@@ -279,13 +283,9 @@ impl<'p> Checker<'p> {
         if options.journal.is_some() {
             refuse_needless(&sb)?;
         }
-        let needed = memory_needed(&sb);
-        if needed > options.max_memory {
-            return Err(Error::Unsupported(format!(
-                "a check of {} blocks needs {needed} bytes of memory",
-                sb.blocks_count()
-            )));
-        }
+        let Some(room) = options.max_memory.checked_sub(memory_needed(&sb)) else {
+            return Err(over_memory(&sb, options));
+        };
         let blocks = sb.blocks_count();
         Ok(Checker {
             source: Source::new(device, sb.block_size()),
@@ -298,7 +298,7 @@ impl<'p> Checker<'p> {
             findings,
             groups: Groups::default(),
             claims: Claims::new(&sb),
-            inodes: InodeTable::new(&sb),
+            inodes: InodeTable::new(&sb, room),
             dirs: Dirs::default(),
             shared_xattrs: SharedXattrs::default(),
             quota: QuotaUse::default(),
@@ -339,7 +339,7 @@ impl<'p> Checker<'p> {
         ];
         for part in parts {
             // What needs all of the part before would find what is not there.
-            if self.is_cancelled() {
+            if self.is_cancelled() || self.inodes.is_over() {
                 return;
             }
             part(self);
@@ -416,7 +416,16 @@ impl<'p> Checker<'p> {
     }
 }
 
-/// A bit for each cluster and a word for each group; inodes are counted as they are met.
+fn over_memory(sb: &SuperBlock, options: &CheckOptions) -> Error {
+    Error::Unsupported(format!(
+        "a check of {} blocks and {} inodes needs more than {} bytes of memory",
+        sb.blocks_count(),
+        sb.inodes_count(),
+        options.max_memory
+    ))
+}
+
+/// A bit for each cluster and a word for each group; inodes are counted as they are met ([`InodeTable`]).
 fn memory_needed(sb: &SuperBlock) -> u64 {
     let clusters = sb.blocks_count() / u64::from(sb.cluster_ratio());
     clusters / 8 + u64::from(sb.group_count()) * 256

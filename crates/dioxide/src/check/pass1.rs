@@ -3,6 +3,7 @@
 use super::Checker;
 use super::finding::{At, Code, Pass};
 use super::inodes::{EA_INODE, HIDDEN, ORPHAN, USED};
+use super::links::DirInfo;
 use dioxide_format::Error as FormatError;
 use dioxide_format::extent::ExtentNode;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
@@ -22,7 +23,7 @@ impl Checker<'_> {
         for group in (0..self.sb.group_count()).map(Group) {
             self.scan_table(group);
             self.step(Pass::Pass1);
-            if self.is_cancelled() {
+            if self.is_cancelled() || self.inodes.is_over() {
                 return;
             }
         }
@@ -114,7 +115,7 @@ impl Checker<'_> {
             Some(_) => self.usage.special += 1,
             None => {}
         }
-        if inode.is_dir() {
+        if inode.is_dir() && self.inodes.take::<DirInfo>(1) {
             self.dirs.add(ino);
         }
     }

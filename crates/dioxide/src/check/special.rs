@@ -3,7 +3,7 @@
 use super::Checker;
 use super::claims::Claims;
 use super::finding::{At, Code};
-use super::inodes::{InodeTable, ORPHAN};
+use super::inodes::ORPHAN;
 use super::layout::{Kind, Layout};
 use super::source::Source;
 use super::superblock;
@@ -189,7 +189,7 @@ impl Checker<'_> {
         self.recovered = true;
         self.source = Source::new(overlay, sb.block_size());
         self.claims = Claims::new(&sb);
-        self.inodes = InodeTable::new(&sb);
+        self.inodes = self.inodes.made_anew(&sb);
         self.layout = Layout::new(&sb);
         self.usage.blocks_total = sb.blocks_count();
         self.sb = sb;

@@ -10,13 +10,15 @@ use self::life::Life;
 use crate::FileType;
 use crate::alloc::{BlockAllocator, Stream};
 use crate::map::ExtentMap;
+use crate::map::load::Spot;
 use crate::sync::inflight::InFlight;
 use crate::sync::rank::{AppendingLock, NamesLock, WriteLocked};
 use crate::sync::rwsem::Rwsem;
 use dioxide_format::inode::{Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Pblk};
 use dioxide_journal::transaction::Tid;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
@@ -78,8 +80,12 @@ pub(crate) struct Inode {
     moves: AtomicU32,
     /// Set when blocks were allocated for it: the window that is kept for it goes with it.
     allocator: OnceLock<Arc<BlockAllocator>>,
+    /// Of a file mapped by indirect blocks: where those that were read are. Changed under the map's lock.
+    pointer_blocks: OnceLock<Box<PointerBlocks>>,
     pub(crate) map: ExtentMap,
 }
+
+type PointerBlocks = Mutex<HashMap<Pblk, Spot>>;
 
 const _: () = assert!(std::mem::offset_of!(Inode, rwsem) + Rwsem::SEEN_BY_READERS <= 64);
 
@@ -191,6 +197,7 @@ impl Inode {
             cuts: AtomicU32::new(0),
             moves: AtomicU32::new(0),
             allocator: OnceLock::new(),
+            pointer_blocks: OnceLock::new(),
         };
         inode.set_size(size);
         if let Some(mut spare) = spare
@@ -204,7 +211,13 @@ impl Inode {
 
     /// Whether it has little that would stay in memory with it.
     pub(crate) fn is_bare(&self) -> bool {
-        self.allocator.get().is_none() && self.map.is_bare()
+        let has_nodes = self.pointer_blocks.get().is_some();
+        self.allocator.get().is_none() && !has_nodes && self.map.is_bare()
+    }
+
+    /// Where the blocks of pointers are that were read of it.
+    pub(crate) fn pointer_blocks(&self) -> &PointerBlocks {
+        self.pointer_blocks.get_or_init(Box::default)
     }
 
     /// The inode as it is now.

@@ -165,7 +165,7 @@ impl Mount {
     #[cold]
     pub(crate) fn too_large(&self, inode: &Inode, asked: &str) -> Error {
         let most = self.max_bytes_of(inode);
-        let way_out = match inode.is_extent_mapped() {
+        let way_out = match self.will_be_extent_mapped(inode) {
             true => "larger blocks (mkfs -b) allow more",
             false => "a file with extents can be larger: copy it to a file system with extents",
         };
@@ -491,17 +491,23 @@ impl Mount {
     /// The largest size of a file, in bytes. Without `huge_file` an inode counts 2^32 sectors less one, and Linux reads no file
     /// that could need more.
     pub(crate) fn max_bytes_of(&self, inode: &Inode) -> u64 {
-        let end = self.map_end(inode);
+        let by_extents = self.will_be_extent_mapped(inode);
+        let end = u64::from(self.sb.max_lblk(by_extents).0) + 1;
         let blocks = match self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE) {
             true => end,
             false => {
                 let most = u64::from(u32::MAX) >> (self.block_bits - 9);
-                match inode.is_extent_mapped() {
+                match by_extents {
                     true => end.min(most),
                     false => end.min(indirect::most_of(self.sb.block_size(), most)),
                 }
             }
         };
         blocks << self.block_bits
+    }
+
+    /// Whether an extent tree maps a file once its content needs blocks.
+    fn will_be_extent_mapped(&self, inode: &Inode) -> bool {
+        inode.is_extent_mapped() || inode.has_inline_data() && self.has_extents()
     }
 }

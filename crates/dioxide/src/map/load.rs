@@ -4,7 +4,9 @@
 //!
 //! Invariants of what is handed on: runs ascend, do not overlap, lie inside the file system and
 //! outside its own metadata. Both walks are iterative or of bounded depth, hold one node per level,
-//! and read no more nodes than a map of that many blocks can have.
+//! and read no more nodes than a map of that many blocks can have. A block of pointers is in one place of a
+//! file, and the blocks of a directory are in one place of it: the map in memory, and a list of names, are no
+//! larger than what lies on the disk lets them be.
 
 use super::{MapGuard, Mapping, Run, RunSource};
 use crate::inode::Inode;
@@ -82,10 +84,14 @@ fn with_source(
         )));
     }
     let source = Source { mount, inode };
-    if inode.is_extent_mapped() {
-        load(&Extents(source))
-    } else {
-        load(&Indirect(source))
+    let (extents, indirect) = (Extents(source), Indirect(source));
+    let map: &dyn RunSource = match inode.is_extent_mapped() {
+        true => &extents,
+        false => &indirect,
+    };
+    match inode.file_type() {
+        FileType::Directory => load(&Apart(source, map)),
+        _ => load(map),
     }
 }
 
@@ -101,6 +107,7 @@ pub(crate) fn preload(mount: &Mount, inode: &Inode, blocks: u64) -> Result<()> {
     Ok(())
 }
 
+#[derive(Clone, Copy)]
 struct Source<'a> {
     mount: &'a Mount,
     inode: &'a Inode,
@@ -146,6 +153,27 @@ impl Source<'_> {
         let what =
             format!("it points to blocks {start}+{len}, which hold the file system's own metadata");
         Err(self.corrupt("block map", at, what))
+    }
+}
+
+/// The blocks of a directory, each of them once.
+struct Apart<'a>(Source<'a>, &'a dyn RunSource);
+
+impl RunSource for Apart<'_> {
+    fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()> {
+        let mut places: Vec<Range<u64>> = Vec::new();
+        self.1.runs(first, last, &mut |run| {
+            places.push(run.pblk.0..run.pblk.0 + u64::from(run.len));
+            emit(run);
+        })?;
+        places.sort_unstable_by_key(|place| place.start);
+        match places.windows(2).find(|two| two[0].end > two[1].start) {
+            None => Ok(()),
+            Some(two) => {
+                let what = format!("it has block {} in two places", two[1].start);
+                Err(self.0.corrupt("directory", Some(Pblk(two[1].start)), what))
+            }
+        }
     }
 }
 
@@ -304,6 +332,13 @@ impl Joiner<'_, '_> {
     }
 }
 
+/// Where a block of pointers is in a file: the first block that it covers, and how many levels are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    first: u64,
+    levels: u32,
+}
+
 /// A pointer and what it leads to.
 #[derive(Clone, Copy)]
 struct Branch {
@@ -362,6 +397,7 @@ impl Indirect<'_> {
             return joiner.push(first as u32, pblk);
         }
         self.0.outside_zone(&mut joiner.zone, found_in, pblk, 1)?;
+        self.is_only_here(pblk, Spot { first, levels })?;
         let bytes = self.0.mount.read_meta(pblk)?;
         let step = self.span(levels - 1);
         // Only the pointers of the range are looked at.
@@ -383,6 +419,45 @@ impl Indirect<'_> {
             )?;
         }
         Ok(())
+    }
+
+    /// Notes where a block of pointers is, and refuses one that is elsewhere in the file too.
+    fn is_only_here(&self, pblk: Pblk, here: Spot) -> Result<()> {
+        let before = self.0.inode.pointer_blocks().lock().insert(pblk, here);
+        match before {
+            // It may have gone from there since it was read.
+            Some(there) if there != here && self.pointer_at(there)? == pblk.0 => {
+                let what = format!(
+                    "it is a block of pointers for block {} and for block {} of the file",
+                    there.first, here.first
+                );
+                Err(self.0.corrupt("indirect block", Some(pblk), what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What leads to a block of pointers now; 0 for nothing.
+    fn pointer_at(&self, spot: Spot) -> Result<u64> {
+        let covers = |levels, first| (first..first + self.span(levels)).contains(&spot.first);
+        let mut roots = self.roots().into_iter();
+        let Some(root) = roots.find(|root| covers(root.levels, root.first)) else {
+            return Ok(0);
+        };
+        let Branch {
+            mut pointer,
+            mut levels,
+            mut first,
+            ..
+        } = root;
+        while pointer != 0 && levels > spot.levels {
+            let bytes = self.0.mount.read_meta(self.check_pointer(pointer, None)?)?;
+            levels -= 1;
+            let at = (spot.first - first) / self.span(levels);
+            first += at * self.span(levels);
+            pointer = indirect::pointers(&bytes).nth(at as usize).unwrap_or(0);
+        }
+        Ok(pointer.into())
     }
 
     fn check_pointer(&self, pointer: u32, found_in: Option<Pblk>) -> Result<Pblk> {

@@ -571,7 +571,7 @@ impl Mount {
         inodes: i64,
     ) -> Result<()> {
         let id = |usage: Usage| usage.ids[file.kind as usize];
-        let bytes = |usage: Usage| usage.bytes as i64;
+        let bytes = |usage: Usage| i64::try_from(usage.bytes).unwrap_or(i64::MAX);
         if let (Some(old), Some(new)) = (old, new)
             && id(old) == id(new)
         {

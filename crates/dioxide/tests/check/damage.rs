@@ -353,6 +353,39 @@ fn damage_by_debugfs_is_found_by_its_code_and_by_e2fsck() {
     run(&modern(), BY_DEBUGFS);
 }
 
+/// The inodes of a table are met once, however many groups have it.
+#[test]
+fn table_of_two_groups_is_read_once() {
+    let subject = of("^metadata_csum,^uninit_bg");
+    let before = report(subject.path()).usage.expect("it was checked");
+    let table = subject.desc(0).inode_table();
+    set_bg_of(&subject, 1, &format!("inode_table {table}"));
+    let report = report(subject.path());
+    let conflict = |f: &&Finding| f.code == Code::MetadataConflict;
+    assert!(report.findings.iter().any(|f| conflict(&f)), "{report:#?}");
+    assert_eq!(report.usage.expect("it was checked").inodes, before.inodes);
+}
+
+#[test]
+fn check_takes_no_more_memory_than_it_may() {
+    let subject = of("^metadata_csum");
+    let with = |max_memory| {
+        let options = CheckOptions {
+            max_memory,
+            ..CheckOptions::default()
+        };
+        check_path(subject.path(), &options, &mut |_| {})
+    };
+    let inodes = 8 * u64::from(subject.sb.inodes_per_group());
+    // Enough for what is known from the start, and for the inodes of no group.
+    for most in [0, inodes] {
+        let error = with(most).expect_err("it is too little");
+        let says = format!("needs more than {most} bytes");
+        assert!(error.to_string().contains(&says), "{error}");
+    }
+    with(1 << 30).expect("it is enough");
+}
+
 /// What is wrong with a group's counts has nothing to do with the inodes in its table, the journal's among them.
 #[test]
 fn counts_of_a_group_that_cannot_be_are_told_without_what_does_not_follow() {

@@ -6,6 +6,7 @@ use dioxide::{
 use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_consistent};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -343,6 +344,156 @@ fn indirect_pointer_outside_or_onto_metadata_is_corrupt() {
     assert_corrupt(&error, "block map", "metadata");
 }
 
+/// Little-endian words, each with where it goes in a block of 1 KiB.
+fn put_words(image: &Image, block: u64, words: &[(u64, u32)]) {
+    let file = File::options().write(true).open(image.path());
+    let file = file.expect("the image");
+    for (at, word) in words {
+        file.write_all_at(&word.to_le_bytes(), block * 1024 + at)
+            .expect("a write");
+    }
+}
+
+// Its map would otherwise fill the memory, out of a few blocks of pointers.
+#[test]
+fn pointer_block_in_two_places_is_corrupt() {
+    let image = image("^extent,^64bit,^metadata_csum,^has_journal");
+    // Three blocks of pointers: of those to blocks of pointers to blocks of data, one leads twice to the same.
+    let (top, middle, last, data) = (5000u32, 5001, 5002, 5003);
+    put_words(&image, top.into(), &[(0, middle), (8 * 4, middle)]);
+    put_words(&image, middle.into(), &[(0, last)]);
+    put_words(&image, last.into(), &[(0, data)]);
+    let first = 12 + 256 + 256 * 256u64;
+    let requests = [
+        format!("sif f block[TIND] {top}"),
+        "sif f size 0x30000000".into(),
+    ];
+    debugfs(image.path(), &requests);
+    let fs = open(&image);
+    let file = OpenOptions::new().read(true).open(&fs, "/f");
+    let file = file.expect("it opens");
+    let mut buf = [0; 1024];
+    // What one region of the map has is in one place there.
+    file.read_at(&mut buf, first * 1024).expect("it is intact");
+    let second = (first + 8 * 65536) * 1024;
+    let error = file
+        .read_at(&mut buf, second)
+        .expect_err("it is twice there");
+    let says = format!("block {first} and for block {} of", first + 8 * 65536);
+    assert_corrupt(&error, "indirect block", &says);
+
+    // In one region, which is met by whatever needs the map.
+    put_words(&image, top.into(), &[(8 * 4, 0)]);
+    put_words(&image, middle.into(), &[(4, last)]);
+    drop((file, fs));
+    let fs = open(&image);
+    let file = OpenOptions::new().read(true).open(&fs, "/f");
+    let error = file
+        .and_then(|file| file.seek_data(0))
+        .expect_err("as well");
+    assert_corrupt(&error, "indirect block", "a block of pointers for block");
+}
+
+#[test]
+fn pointer_block_that_was_elsewhere_is_fine() {
+    let image = Image::builder().size(64 << 20).block_size(4096);
+    let image = image.features("^extent,^64bit,^metadata_csum").build();
+    let region = 262_144 * 4096u64;
+    let open_file = |fs: &Fs| {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true);
+        options.open(fs, "/f").expect("room")
+    };
+    let fs = open(&image);
+    let file = open_file(&fs);
+    file.write_at(&[7; 4096], region).expect("room");
+    drop(file);
+    fs.close().expect("a clean end");
+    let before = debugfs_query(image.path(), "stat f");
+    let one = |text: &str, name: &str| {
+        let rest = text.split(&format!("({name}):")).nth(1);
+        let number = rest.and_then(|rest| rest.split([',', '\n']).next());
+        number
+            .map(str::to_owned)
+            .unwrap_or_else(|| panic!("{text}"))
+    };
+
+    let fs = open(&image);
+    let file = open_file(&fs);
+    let mut buf = vec![0; 4096];
+    file.read_at(&mut buf, region).expect("the map is read");
+    file.set_len(0).expect("it is cut");
+    file.sync_all().expect("its blocks are free");
+    file.write_at(&[8; 4096], 6 * region).expect("room");
+    file.set_len(9 * region).expect("no more than a size");
+    // A part of the map that was not looked at, below a block that was another's.
+    file.read_at(&mut buf, 8 * region).expect("it is intact");
+    assert_eq!(buf, [0; 4096]);
+    drop(file);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+    let after = debugfs_query(image.path(), "stat f");
+    // It leads to blocks of pointers as before, but for others of the file.
+    assert_eq!(one(&before, "DIND"), one(&after, "DIND"));
+    assert!(!before.contains("TIND") && after.contains("TIND"));
+}
+
+// A list of its names would otherwise be longer than the image lets it be.
+#[test]
+fn directory_with_a_block_in_two_places_is_corrupt() {
+    for features in [
+        "^metadata_csum,^has_journal",
+        "^extent,^64bit,^metadata_csum,^has_journal",
+    ] {
+        let image = image(features);
+        let block = debugfs_query(image.path(), "blocks d");
+        let block = block.trim();
+        let twice = match features.starts_with("^extent") {
+            true => vec![format!("sif d block[1] {block}")],
+            false => vec![
+                "sif d block[0] 0x2f30a".into(),
+                "sif d block[6] 1".into(),
+                "sif d block[7] 1".into(),
+                format!("sif d block[8] {block}"),
+            ],
+        };
+        debugfs(
+            image.path(),
+            &[twice, vec!["sif d size 2048".into()]].concat(),
+        );
+        let error = open(&image).read_dir("/d").expect_err("it is twice there");
+        assert_corrupt(&error, "directory", &format!("it has block {block} in two"));
+    }
+}
+
+// The names of one hash are gathered, and there may be no end to them.
+#[test]
+fn index_that_leads_to_a_block_twice_is_corrupt_for_who_lists_it() {
+    let image = extents();
+    let host = tempfile::NamedTempFile::new().expect("a temporary file");
+    let name = |number| format!("a_name_that_takes_room_in_a_block_{number:04}");
+    let link = |number| format!("write {} d/{}", host.path().display(), name(number));
+    debugfs(image.path(), &(0..40).map(link).collect::<Vec<_>>());
+    give_an_index(&image);
+    let root = debugfs_query(image.path(), "bmap d 0");
+    let root: u64 = root.trim().parse().expect("a block");
+    // The root's entries begin at byte 32: limit, count and block; then hash and block each.
+    put_words(&image, root, &[(40, 0x1000_0001), (44, 1), (36, 1)]);
+    let fs = open(&image);
+    let dir = fs.node("/d").expect("a directory");
+    let error = dir.read_dir(0, usize::MAX).expect_err("it is twice there");
+    assert_corrupt(&error, "htree", "twice");
+}
+
+/// Gives the directories an index.
+fn give_an_index(image: &Image) {
+    let mut command = Command::new("e2fsck");
+    command.args(["-fyD"]).arg(image.path());
+    let output = command.output().expect("e2fsck runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{text}");
+}
+
 #[test]
 fn deleted_inode_that_is_named_is_corrupt() {
     assert_corrupt(
@@ -661,6 +812,35 @@ fn names_of_attributes_are_listed_whatever_their_values_are() {
     assert_eq!(fs.read_only(), None);
     let error = fs.xattrs("/f").expect_err("its hash");
     assert_eq!(error.errno(), libc::EBADMSG, "{error}");
+}
+
+/// Lustre writes values up to 16 MiB; that no call takes one is no damage.
+#[test]
+fn value_that_is_larger_than_calls_take_is_no_damage() {
+    let image = image("ea_inode,^metadata_csum");
+    set_long(&image, "/f", &["user.a"]);
+    let value = value_inode(&image);
+    let len = open(&image).xattrs("/f").expect("no damage")[0].value.len() as u32;
+    let large = 100_000u32;
+    debugfs(image.path(), &[format!("sif <{value}> size {large}")]);
+    // The attribute says how long its value is behind the number of the inode that has it.
+    let mut bytes = fs::read(image.path()).expect("the image");
+    let entry = [value.to_le_bytes(), len.to_le_bytes()].concat();
+    let places: Vec<usize> = (0..bytes.len() - 8)
+        .filter(|&at| bytes[at..at + 8] == entry)
+        .collect();
+    assert!(!places.is_empty());
+    for at in places {
+        bytes[at + 4..at + 8].copy_from_slice(&large.to_le_bytes());
+    }
+    fs::write(image.path(), bytes).expect("a write");
+    let fs = open(&image);
+    let error = fs.xattrs("/f").expect_err("it is too large");
+    assert_eq!(error.errno(), libc::E2BIG, "{error}");
+    assert_eq!(fs.xattr_names("/f").expect("no damage"), [b"user.a"]);
+    assert_eq!(fs.read_only(), None);
+    fs.create_dir("/still", &NewFile::new(0o755)).expect("room");
+    fs.close().expect("a clean end");
 }
 
 #[test]

@@ -27,6 +27,7 @@ use dioxide_format::checksum::crc32c;
 use dioxide_format::dir::{self, DirEntry, DirFormat};
 use dioxide_format::htree::{self, HashVersion};
 use dioxide_format::types::{Ino, Lblk};
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -122,8 +123,14 @@ impl Mount {
         descent.seek(first_major(cookie))?;
         loop {
             let mut batch = Batch::new(self, descent.version);
+            let mut leaves = HashSet::new();
             loop {
                 let leaf = descent.read_leaf()?;
+                // An index that leads to one leaf over and over would fill the memory.
+                if !leaves.insert(leaf.pblk) {
+                    let what = format!("it leads to block {} twice", leaf.pblk);
+                    return Err(dir.corrupt("htree", what));
+                }
                 batch.take(&leaf, dir)?;
                 let goes_on = descent.next_hash()?.is_some_and(|hash| hash & 1 != 0);
                 if !(goes_on && descent.advance()?) {
