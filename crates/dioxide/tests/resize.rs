@@ -13,8 +13,10 @@ mod tree;
 #[path = "namespace/walk.rs"]
 mod walk;
 
+use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock, SuperBlockDisk};
 use dioxide_testkit::memory::Counting;
 use dioxide_testkit::{Image, ImageBuilder, Mount, need_root};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -55,6 +57,21 @@ fn filled(builder: ImageBuilder) -> Image {
     }
     dioxide_testkit::debugfs(image.path(), &script);
     image
+}
+
+/// The superblock, once some of its fields are others.
+fn change_superblock(path: &Path, change: impl FnOnce(&mut SuperBlockDisk)) -> SuperBlock {
+    let file = std::fs::File::options().read(true).write(true).open(path);
+    let file = file.expect("the image");
+    let mut bytes = [0; SuperBlock::SIZE];
+    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)
+        .expect("it reads");
+    let mut sb = SuperBlock::parse(&bytes).expect("it is whole");
+    change(sb.disk_mut());
+    sb.update_checksum();
+    file.write_all_at(&sb.encode(), SUPERBLOCK_OFFSET)
+        .expect("room");
+    sb
 }
 
 fn set_len(path: &Path, size: u64) {

@@ -2,16 +2,14 @@
 
 use super::relocate::{e2fsck, image_of, is_clean, options, recorded, superblock};
 use super::tree::{fill, seen};
-use super::{M, geometry, image, kernel_reads, resize2fs, set_len};
+use super::{M, change_superblock, geometry, image, kernel_reads, resize2fs, set_len};
 use crate::walk::assert_same;
 use dioxide::block::record::states::{Cache, Media, States};
 use dioxide::format::features::{Compat, Incompat};
-use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::resize::{ResizeOptions, resize};
 use dioxide::{Error, Fs, MountOptions, OpenOptions};
 use dioxide_testkit::memory::peak_of;
 use dioxide_testkit::{Dir, debugfs, e2fsck_clean, each_case, one_in};
-use std::os::unix::fs::FileExt;
 
 /// Options of `mke2fs`, block size, and sizes before and after in MiB.
 const SETS: &[(&str, u32, u64, u64)] = &[
@@ -220,19 +218,7 @@ fn growth_with_a_resize_inode_that_would_be_too_large_is_refused() {
         "bigalloc,^huge_file,^has_journal",
     ]);
     let image = image.build();
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(image.path());
-    let file = file.expect("the image");
-    let mut bytes = [0; SuperBlock::SIZE];
-    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)
-        .expect("it reads");
-    let mut sb = SuperBlock::parse(&bytes).expect("it is whole");
-    sb.disk_mut().s_reserved_gdt_blocks = 1024;
-    sb.update_checksum();
-    file.write_all_at(&sb.encode(), SUPERBLOCK_OFFSET)
-        .expect("room");
+    let sb = change_superblock(image.path(), |sb| sb.s_reserved_gdt_blocks = 1024);
     let blocks = sb.blocks_count() + 5 * u64::from(sb.blocks_per_group());
     match resize(image.path(), Some(blocks * 4096), &ResizeOptions::default()) {
         Err(Error::Unsupported(what)) => assert!(what.contains("sectors"), "{what}"),

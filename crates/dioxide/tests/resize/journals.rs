@@ -3,7 +3,7 @@
 
 use super::relocate::{compare, each_cut, image, image_of, is_clean, shrink, shrink_only};
 use super::tree::{assert_kept, seen};
-use super::{M, PROGRAMS, builder, geometry, resize2fs};
+use super::{M, PROGRAMS, builder, change_superblock, geometry, resize2fs};
 use crate::walk::assert_same;
 use dioxide::format::mmp::{Mmp, MmpState, SEQ_FSCK};
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
@@ -175,24 +175,9 @@ fn journal_elsewhere_cut_anywhere_every_file_is_there() {
 
 /// Puts the block of multi-mount protection elsewhere.
 fn move_mmp(image: &Image, to: u64) {
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(image.path());
-    let file = file.expect("the image");
-    let mut bytes = [0; SuperBlock::SIZE];
-    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET)
-        .expect("it");
-    let mut sb = SuperBlock::parse(&bytes).expect("it is whole");
-    let from = sb.mmp_block().unwrap().expect("it has the feature").0;
-    sb.disk_mut().s_mmp_block = to;
-    file.write_all_at(&sb.encode(), SUPERBLOCK_OFFSET)
-        .expect("it");
-    let mut block = [0; BLOCK as usize];
-    file.read_exact_at(&mut block, from * u64::from(BLOCK))
-        .expect("it");
-    file.write_all_at(&block, to * u64::from(BLOCK))
-        .expect("room");
+    let (_, mmp) = mmp_of(image.path());
+    change_superblock(image.path(), |sb| sb.s_mmp_block = to);
+    put_mmp(image.path(), to * u64::from(BLOCK), &mmp);
     let mut e2fsck = Command::new("e2fsck");
     let e2fsck = e2fsck.env("PATH", PROGRAMS).arg("-fy").arg(image.path());
     e2fsck.output().expect("e2fsck");
