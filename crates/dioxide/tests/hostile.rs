@@ -25,6 +25,8 @@ mod read_all;
 mod shared;
 #[path = "hostile/subjects.rs"]
 mod subjects;
+#[path = "hostile/tally.rs"]
+mod tally;
 #[path = "hostile/write.rs"]
 mod write;
 

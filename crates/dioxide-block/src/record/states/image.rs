@@ -439,3 +439,37 @@ fn hash(sector: u64, bytes: &[u8]) -> u64 {
     }
     lanes.into_iter().fold(0, |all, lane| mix(all ^ lane))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{flush, write};
+    use super::super::{Options, States};
+    use super::*;
+
+    /// What explorations count on: a state costs what changes in it, and not what the image is large. An image of 8 MiB
+    /// with twelve writes of a page in each of two epochs, to the same places.
+    #[test]
+    fn state_has_pages_of_its_own_for_its_uncertain_writes_alone() {
+        let entries = (0..26 * 2).step_by(2).map(|number| match number % 26 {
+            24 => flush(number, number + 1),
+            at => write(number, number + 1, at * 40, &[number as u8 + 1; 8]),
+        });
+        let (log, base) = (
+            Log::new(entries.collect()),
+            Snapshot::new(&vec![0; 8 << 20]),
+        );
+        let mut media = Media::new(base.clone(), &log, Cache::Volatile);
+        let mut count = 0;
+        for state in States::new(&log, Options::default()) {
+            let (device, _) = media.crash(&state).expect("a state");
+            let pages = device.0.pages.read();
+            let own = pages.own.iter().flatten().count();
+            assert!(own <= state.parts.len(), "{own} pages: {state}");
+            let all = pages.base.pages.iter().zip(base.pages.iter());
+            let certain = all.filter(|(page, old)| !Arc::ptr_eq(page, old)).count();
+            assert!(certain <= 12, "{certain} pages: {state}");
+            count += 1;
+        }
+        assert!(count > 8192, "{count} states");
+    }
+}

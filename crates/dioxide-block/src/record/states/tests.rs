@@ -3,12 +3,16 @@ use crate::record::{Action, Entry};
 use crate::{Device, Durability};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 const SECTORS: usize = 16;
 const BYTES: usize = SECTORS * 512;
 
-fn write(issued: u64, completed: impl Into<Option<u64>>, sector: u64, fill: &[u8]) -> Entry {
+pub(super) fn write(
+    issued: u64,
+    completed: impl Into<Option<u64>>,
+    sector: u64,
+    fill: &[u8],
+) -> Entry {
     written(issued, completed, sector, fill, false)
 }
 
@@ -36,7 +40,7 @@ fn written(
     }
 }
 
-fn flush(issued: u64, completed: impl Into<Option<u64>>) -> Entry {
+pub(super) fn flush(issued: u64, completed: impl Into<Option<u64>>) -> Entry {
     Entry {
         issued,
         completed: completed.into(),
@@ -299,45 +303,6 @@ fn cow_device_changes_neither_its_base_nor_its_siblings() {
     one.write_zeroes(4096, 512).expect("zero");
     assert_eq!(sectors(&one), found(&[(7, 9)]));
     assert!(!one.geometry().fua && other.geometry().fua);
-}
-
-/// What explorations count on: a state costs what changes in it, and not what the image is large. An image of 8 MiB
-/// with twelve writes of 4 KiB in each epoch; 100,000 states a second and more are usual, the fastest of several batches
-/// counts, and a whole copy of the image is timed beside them.
-#[test]
-fn states_come_much_faster_than_copies_of_the_image() {
-    let mut entries: Vec<Entry> = Vec::new();
-    for number in (0..26 * 2).step_by(2) {
-        entries.push(match number % 26 {
-            24 => flush(number, number + 1),
-            at => write(number, number + 1, at * 40, &[number as u8 + 1; 8]),
-        });
-    }
-    let (log, image) = (Log::new(entries), vec![0; 8 << 20]);
-    let mut media = Media::new(Snapshot::new(&image), &log, Cache::Volatile);
-    let (mut count, mut fastest) = (0, [Duration::MAX; 2]);
-    let mut states = States::new(&log, Options::default()).peekable();
-    while states.peek().is_some() {
-        let began = Instant::now();
-        let made = states
-            .by_ref()
-            .take(256)
-            .map(|state| media.crash(&state).expect("a state"))
-            .count();
-        if made == 256 {
-            fastest[0] = fastest[0].min(began.elapsed() / 256);
-        }
-        count += made;
-        let began = Instant::now();
-        std::hint::black_box(image.clone());
-        fastest[1] = fastest[1].min(began.elapsed());
-    }
-    let [state, copy] = fastest;
-    println!("{count} states, {state:?} each; the image is copied in {copy:?}");
-    assert!(
-        count > 8192 && state * 8 < copy,
-        "{count} states, {state:?}; {copy:?}"
-    );
 }
 
 /// Random operations, some at the same time; some never complete.
