@@ -3,6 +3,10 @@
 //! The other thread goes as fast as it can: it appends blocks of 4 KiB (and cuts the file back after each
 //! 16 MiB), or appends 64 KiB and cuts them off again. What the machine alone makes of two busy threads is
 //! told beside: the same work on another file.
+//!
+//! Readers that do well because the other thread starves would prove nothing, so its work is judged too, against the same
+//! work without readers. Half of that is what a fair lock leaves to each of two threads that never let go of it, and a fair
+//! scheduler to each of two on one processor; who gets less is starved.
 
 use super::{MIB, READ, Table, psync};
 use crate::compare::{median, there_and_back};
@@ -13,9 +17,11 @@ use crate::verify::Unchecked;
 use crate::{Error, Result};
 use dioxide::{Buf, File, OpenOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 const LEAST: f64 = 0.9;
 const MOST_P99: f64 = 2.0;
+const LEAST_OF_OTHER: f64 = 0.5;
 const OTHER: &str = "/beside.data";
 
 /// What the other thread does.
@@ -25,9 +31,17 @@ enum Work {
     Truncate,
 }
 
-/// Reads, and how often the other thread did its work a second.
+/// Who is at work in a round.
+#[derive(Clone, Copy)]
+struct Who<'a> {
+    reads: bool,
+    /// Where the other thread works: a file, and its end.
+    place: Option<(&'a File, u64)>,
+}
+
+/// What they did: reads, and how often a second the other thread did its work.
 struct Beside {
-    outcome: Outcome,
+    outcome: Option<Outcome>,
     rate: f64,
 }
 
@@ -59,8 +73,7 @@ impl Table<'_, '_> {
         let options = OpenOptions::new().read(true).write(true).create(true);
         let other = options.direct(true).open(&subject.fs, OTHER)?;
         for (work, name) in [(Work::Append, "appends"), (Work::Truncate, "truncates")] {
-            let row = format!("11: reads while another thread {name} ÷ alone, {backend}");
-            self.beside_work(subject, &other, work, row)?;
+            self.beside_work(subject, &other, work, name, backend)?;
         }
         drop(other);
         Ok(subject.fs.remove_file(OTHER)?)
@@ -71,24 +84,34 @@ impl Table<'_, '_> {
         subject: &Subject,
         other: &File,
         work: Work,
-        row: String,
+        name: &str,
+        backend: &str,
     ) -> Result<()> {
-        let places = [None, Some((&subject.file, subject.size)), Some((other, 0))];
-        let mut rounds: [Vec<Beside>; 3] = [const { Vec::new() }; 3];
-        self.ticker.expect(3 * u64::from(self.runs));
+        let row = format!("11: reads while another thread {name} ÷ alone, {backend}");
+        let here = Some((&subject.file, subject.size));
+        let who = |reads, place| Who { reads, place };
+        let all = [
+            who(true, None),
+            who(true, here),
+            who(false, here),
+            who(true, Some((other, 0))),
+        ];
+        let mut rounds: [Vec<Beside>; 4] = [const { Vec::new() }; 4];
+        self.ticker.expect(4 * u64::from(self.runs));
         for run in 0..self.runs as usize {
-            for index in there_and_back(places.len(), run) {
+            for index in there_and_back(all.len(), run) {
                 self.ticker.round(&row);
-                rounds[index].push(self.reads(subject, work, places[index])?);
+                rounds[index].push(self.beside_round(subject, work, all[index])?);
             }
         }
-        let [alone, beside, elsewhere] = rounds;
-        let speed = |of: &[Beside]| median_ratio(of, &alone, Outcome::total_iops);
-        let late = |of: &[Beside]| median_ratio(of, &alone, p99);
+        let [alone, beside, other_alone, elsewhere] = rounds;
+        let speed =
+            |of: &[Beside]| median_ratio(of, &alone, |one| figure(one, Outcome::total_iops));
+        let late = |of: &[Beside]| median_ratio(of, &alone, |one| figure(one, p99));
+        let share = |of: &[Beside]| median_ratio(of, &other_alone, |one| one.rate);
         let (measured, slower) = (speed(&beside), late(&beside));
         let note = format!(
-            "{:.0} a second; on another file {:.3}, p99 {:.2} ×",
-            median(beside.iter().map(|one| one.rate)),
+            "beside the same on another file {:.3}, p99 {:.2} ×",
             speed(&elsewhere),
             late(&elsewhere),
         );
@@ -99,26 +122,37 @@ impl Table<'_, '_> {
             measured >= LEAST && slower <= MOST_P99,
             Some(note),
         );
+        let rate = |of: &[Beside]| median(of.iter().map(|one| one.rate));
+        let kept = share(&beside);
+        self.check(
+            &format!("11: {name} beside these reads ÷ alone, {backend}"),
+            format!("≥ {LEAST_OF_OTHER}"),
+            format!(
+                "{kept:.3}: {:.0}, {:.0} a second",
+                rate(&beside),
+                rate(&other_alone)
+            ),
+            kept >= LEAST_OF_OTHER,
+            Some(format!("on another file {:.3}", share(&elsewhere))),
+        );
         Ok(())
     }
 
-    /// A round of reads, and what the other thread did meanwhile: nothing, or its work at a file's end.
-    fn reads(&self, subject: &Subject, work: Work, place: Option<(&File, u64)>) -> Result<Beside> {
-        let job: Job = psync(READ, 4096, 1);
-        let pattern = Pattern::Shuffled {
-            seed: self.options.seed,
-        };
-        let order = Order::new(&subject.runs, subject.size, job.block_size, pattern);
-        let target = DioxideTarget {
-            fs: &subject.fs,
-            file: &subject.file,
-        };
+    fn beside_round(&self, subject: &Subject, work: Work, who: Who<'_>) -> Result<Beside> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let begin = std::time::Instant::now();
+            let begin = Instant::now();
             let stopped = &stop;
-            let other = place.map(|(file, end)| scope.spawn(move || work.run(file, end, stopped)));
-            let outcome = round(&target, &Unchecked, &job, &order, self.timing);
+            let other = who
+                .place
+                .map(|(file, end)| scope.spawn(move || work.run(file, end, stopped)));
+            let outcome = match who.reads {
+                true => Some(self.reads(subject)),
+                false => {
+                    std::thread::sleep(self.timing.warm_up + self.timing.runtime);
+                    None
+                }
+            };
             stop.store(true, Ordering::Relaxed);
             let joined = other.map(|other| other.join());
             let count = match joined {
@@ -128,10 +162,23 @@ impl Table<'_, '_> {
             };
             let rate = count as f64 / begin.elapsed().as_secs_f64();
             Ok(Beside {
-                outcome: outcome?,
+                outcome: outcome.transpose()?,
                 rate,
             })
         })
+    }
+
+    fn reads(&self, subject: &Subject) -> Result<Outcome> {
+        let job: Job = psync(READ, 4096, 1);
+        let pattern = Pattern::Shuffled {
+            seed: self.options.seed,
+        };
+        let order = Order::new(&subject.runs, subject.size, job.block_size, pattern);
+        let target = DioxideTarget {
+            fs: &subject.fs,
+            file: &subject.file,
+        };
+        round(&target, &Unchecked, &job, &order, self.timing)
     }
 }
 
@@ -139,8 +186,13 @@ fn p99(outcome: &Outcome) -> f64 {
     outcome.latencies[0].value_at_quantile(0.99) as f64
 }
 
-/// The median of a figure ÷ that of the same round alone.
-fn median_ratio(of: &[Beside], alone: &[Beside], figure: fn(&Outcome) -> f64) -> f64 {
-    let pairs = of.iter().zip(alone);
-    median(pairs.map(|(one, alone)| figure(&one.outcome) / figure(&alone.outcome)))
+/// A figure of the reads of a round that has some.
+fn figure(one: &Beside, figure: fn(&Outcome) -> f64) -> f64 {
+    one.outcome.as_ref().map_or(f64::NAN, figure)
+}
+
+/// The median of a figure ÷ that of the same round of others.
+fn median_ratio(of: &[Beside], to: &[Beside], figure: impl Fn(&Beside) -> f64) -> f64 {
+    let pairs = of.iter().zip(to);
+    median(pairs.map(|(one, other)| figure(one) / figure(other)))
 }
