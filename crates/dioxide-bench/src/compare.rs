@@ -222,6 +222,12 @@ pub(crate) fn ratio(of: &Rounds, to: &Rounds, figure: impl Fn(&Outcome) -> f64) 
     )
 }
 
+/// The one with the most requests a second, by the medians.
+pub(crate) fn best<'a>(all: impl IntoIterator<Item = &'a Rounds>) -> Option<&'a Rounds> {
+    let rate = |rounds: &Rounds| median(rounds.outcomes.iter().map(Outcome::total_iops));
+    all.into_iter().max_by(|a, b| rate(a).total_cmp(&rate(b)))
+}
+
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
@@ -260,6 +266,14 @@ mod tests {
         assert_eq!(of(&[2.0; 3], &[0.0, 0.0, 2.0]), f64::INFINITY);
         assert_eq!(of(&[2.0, 0.0, 0.0], &[1.0, 0.0, 0.0]), 2.0);
         assert!(of(&[0.0], &[0.0]).is_nan());
+    }
+
+    #[test]
+    fn best_is_that_of_the_medians_and_not_of_one_round() {
+        let [steady, lucky] = [[2.0, 2.0, 2.0], [1.0, 9.0, 1.0]].map(|iops| rounds(&iops));
+        let found = best([&lucky, &steady]).unwrap();
+        assert!(std::ptr::eq(found, &steady));
+        assert!(best([]).is_none());
     }
 
     #[test]

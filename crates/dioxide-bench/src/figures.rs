@@ -55,6 +55,7 @@ fn make_row(
         )),
         ratio_to_raw: raw.map(|raw| ratio(rounds, raw, iops)),
         spread: Spread::of(rounds.outcomes.iter().map(iops)),
+        rounds: rounds.outcomes.iter().map(iops).collect(),
         runs: rounds.outcomes.len() as u32,
         device: variant.on.device(),
         seed_iops: seed_iops(case, variant),

@@ -596,6 +596,7 @@ fn make_row(entry: &Entry<'_>, rounds: &Rounds, raw: Option<&Rounds>) -> Row {
         )),
         ratio_to_raw: raw.map(|raw| speed(rounds, raw)),
         spread: Spread::of(rounds.outcomes.iter().map(Outcome::total_iops)),
+        rounds: rounds.outcomes.iter().map(Outcome::total_iops).collect(),
         runs: rounds.outcomes.len() as u32,
         device: entry.on.device(),
         seed_iops: None,

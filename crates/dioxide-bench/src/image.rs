@@ -59,8 +59,18 @@ impl Image {
 
     /// Makes a file system of `bytes` in `dir` with 4 KiB blocks and the files.
     pub(crate) fn make(dir: &Path, bytes: u64, files: &[NewFile<'_>]) -> Result<Image> {
-        let few = ["-N", "4096", "-J", "size=8"];
-        let image = Image::blank(dir, bytes, &few)?;
+        Image::make_for(dir, bytes, 4096, files)
+    }
+
+    /// The same, with this many inodes or more.
+    pub(crate) fn make_for(
+        dir: &Path,
+        bytes: u64,
+        inodes: u32,
+        files: &[NewFile<'_>],
+    ) -> Result<Image> {
+        let inodes = inodes.to_string();
+        let image = Image::blank(dir, bytes, &["-N", &inodes, "-J", "size=8"])?;
         for file in files {
             image.add(file)?;
         }

@@ -34,8 +34,10 @@ const FILE: &str = "/bench.data";
 const FOLDER: &str = "names.bench";
 const FILES: u64 = 100_000;
 const QUICK_FILES: u64 = 20_000;
+/// One in each directory.
+const LEAST_FILES: u64 = 2;
 /// What `statfs` says of the kernel's ext4, and of what a FUSE server has.
-const EXT4_MAGIC: u64 = 0xef53;
+pub(crate) const EXT4_MAGIC: u64 = 0xef53;
 const FUSE_MAGIC: u64 = 0x6573_5546;
 
 /// What is done with each file.
@@ -345,7 +347,13 @@ pub(crate) fn run(
     report: &mut Report,
     ticker: &mut Ticker<'_>,
 ) -> Result<()> {
-    let files = if options.quick { QUICK_FILES } else { FILES };
+    let usual = if options.quick { QUICK_FILES } else { FILES };
+    let files = options.files.unwrap_or(usual);
+    if files < LEAST_FILES {
+        return Err(Error::Setup(format!(
+            "`names` needs {LEAST_FILES} --files or more"
+        )));
+    }
     let runs = options.runs.unwrap_or(if options.quick { 3 } else { 7 });
     let image = image(options)?;
     let targets = open(options, image.as_ref())?;
@@ -452,7 +460,8 @@ fn rows(on: &On, shape: Shape, rates: &[Rates], runs: u32) -> Vec<Row> {
             },
             cpu_ns_per_io: None,
             ratio_to_raw: None,
-            spread: Spread::of(values.into_iter()),
+            spread: Spread::of(values.iter().copied()),
+            rounds: values,
             runs,
             device,
             seed_iops: None,

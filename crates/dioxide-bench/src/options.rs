@@ -65,6 +65,8 @@ pub struct BenchOptions {
     pub verify: bool,
     /// About a minute for all experiments instead of several.
     pub quick: bool,
+    /// Files of `names`, 2 or more; `None`: 100,000, or 20,000 if `quick`.
+    pub files: Option<u64>,
     /// Bytes of the file to use; `None`: 1 GiB, or 256 MiB if `quick`, or the whole of a given file
     /// if that is smaller. `grow`: the size that its file grows to; a quarter of that by default.
     pub size_bytes: Option<u64>,
@@ -108,6 +110,7 @@ impl Default for BenchOptions {
             seed: 1,
             verify: false,
             quick: false,
+            files: None,
             size_bytes: None,
             scratch: None,
         }
@@ -166,7 +169,7 @@ impl Experiment {
     ];
 
     /// The numbers of the rows that [`Experiment::Rows`] has.
-    pub const TABLE: [u8; 12] = [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 16];
+    pub const TABLE: [u8; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16];
 
     /// The name.
     pub const fn id(self) -> &'static str {

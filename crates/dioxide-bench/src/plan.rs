@@ -116,9 +116,11 @@ pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Res
     let any = |uses: &dyn Fn(Experiment) -> bool| asked.iter().any(|experiment| uses(*experiment));
     let is_load = |experiment| !has_own_plan(experiment);
     let by = |more: &[Experiment]| any(&|one| is_load(one) || more.contains(&one));
-    // Of the table, the rows on disk are measured on a given image.
+    // Of the table, the rows on disk are measured on a given image, and those against the kernel on its files.
     let rows = &options.rows;
-    let on_disk = rows.is_empty() || rows.contains(&3) || rows.contains(&8);
+    let has = |some: [u8; 2]| rows.is_empty() || some.iter().any(|row| rows.contains(row));
+    let against = asked.contains(&Rows) && has([6, 7]);
+    let on_disk = has([3, 8]) || has([6, 7]);
     let on_dioxide = options.targets.contains(&Target::Dioxide);
     let on_image = on_dioxide || options.targets.contains(&Target::Raw);
     let images = |experiment| match experiment {
@@ -138,7 +140,7 @@ pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Res
         (
             "--target",
             options.targets != usual.targets,
-            by(&[Grow, Names]),
+            by(&[Grow, Names]) || against,
         ),
         ("--verify", options.verify, loads),
         ("--image", options.image.is_some(), image),
@@ -153,7 +155,7 @@ pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Res
         (
             "--backend",
             options.backend != usual.backend,
-            any(&|one| one != Rows && images(one)),
+            any(&|one| (one != Rows || against) && images(one)),
         ),
         ("--size", options.size_bytes.is_some(), by(&[Rows, Grow])),
         (
@@ -173,6 +175,7 @@ pub(crate) fn refuse_unused(asked: &[Experiment], options: &BenchOptions) -> Res
         ("--batch", options.batch.is_some(), any(&queues)),
         ("--numjobs", options.numjobs.is_some(), loads),
         ("--mix", options.mix.is_some(), loads),
+        ("--files", options.files.is_some(), asked.contains(&Names)),
         ("--seed", options.seed != usual.seed, by(&[Rows, Grow])),
     ];
     let unused = uses.iter().filter(|(_, given, used)| *given && !used);

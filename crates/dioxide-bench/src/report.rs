@@ -94,6 +94,8 @@ pub struct Row {
     pub ratio_to_raw: Option<f64>,
     /// Smallest and largest iops of the rounds.
     pub spread: Spread,
+    /// Iops of each round, in order: whoever compares rows of one case divides those of the same round.
+    pub rounds: Vec<f64>,
     /// Rounds.
     pub runs: u32,
     /// The devices under the target.
@@ -259,6 +261,7 @@ pub(crate) mod samples {
                 min: iops - 1.0,
                 max: iops + 1.0,
             },
+            rounds: vec![iops - 1.0, iops, iops + 1.0],
             runs: 3,
             device: "mem".into(),
             seed_iops,

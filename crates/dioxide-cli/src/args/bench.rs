@@ -26,6 +26,7 @@ Examples:
   dioxide bench unaligned-overwrite --device sim:latency=100us,iops=500k --html page.html
   dioxide bench simple-read --image disk.img --file /data --verify --json rows.json
   dioxide bench rows --row 1,2,4
+  dioxide bench rows --row 6,7 --image disk.img --backend mmap --target dioxide --target path:/mnt/bench.data
   dioxide bench grow --image disk.img --target raw --target dioxide --target path:/mnt/bench.data")]
 pub struct BenchArgs {
     /// What to run; all but `rows`, `grow` and `names` if none is named
@@ -131,6 +132,9 @@ struct Load {
     /// Reads among a hundred requests
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     mix: Option<u8>,
+    /// Files of `names` [default: 100000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    files: Option<u64>,
     /// Seed of the order of blocks
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -167,6 +171,7 @@ impl BenchArgs {
             seed: load.seed,
             verify: self.verify,
             quick: self.quick,
+            files: load.files,
             size_bytes: place.size,
             scratch: place.scratch.clone(),
         }
@@ -212,7 +217,7 @@ mod tests {
         let words = "simple-read rows grow --row 4,12 --target path:/mnt/a,b --quick --verify --image i --file /f --img-offset 1M --journal j \
                      --device sim:latency=231us,iops=801k --backend mmap --size 2M --scratch /s --policy v6.2,xfs \
                      --completion inline,deferred --simple both --runtime 1500ms --runs 9 --block-size 512,4k \
-                     --iodepth 1,64 --batch 8 --numjobs 3 --mix 70 --seed 42";
+                     --iodepth 1,64 --batch 8 --numjobs 3 --mix 70 --files 9 --seed 42";
         let asked = options(&words.split_whitespace().collect::<Vec<_>>());
         let expected = BenchOptions {
             experiments: vec![Experiment::SimpleRead, Experiment::Rows, Experiment::Grow],
@@ -239,6 +244,7 @@ mod tests {
             seed: 42,
             verify: true,
             quick: true,
+            files: Some(9),
             size_bytes: Some(2 << 20),
             scratch: Some("/s".into()),
         };
@@ -253,7 +259,8 @@ mod tests {
             &["--block-size", "100"],
             &["--runtime", "soon"],
             &["--device", "tape"],
-            &["--row", "6"],
+            &["--row", "14"],
+            &["--files", "1"],
             &["nonsense"],
             &["--file", "/f"],
         ] {
