@@ -275,7 +275,7 @@ impl From<io::Error> for Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Failure::PipeClosed;
         }
-        Failure::trouble("standard output", error)
+        Failure::host("standard output", &error)
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `progress` | bars on standard error for what takes long |
 //! | `render` | modes, times and names as text |
 //! | `session` | what operands name, outside and in a shell |
+//! | `streams` | standard streams that were closed from the beginning |
 //! | `walk` | trees, file by file |
 
 mod address;
@@ -31,6 +32,7 @@ mod output;
 mod progress;
 mod render;
 mod session;
+mod streams;
 mod walk;
 
 use clap::{ArgMatches, FromArgMatches};
@@ -69,7 +71,13 @@ fn name(matches: &ArgMatches) -> &str {
 
 /// Help is no error; bad usage of `check` has the exit status that `e2fsck` gives it.
 fn refuse(error: &clap::Error) -> ExitCode {
-    let printed = error.print().and_then(|()| io::stdout().flush());
+    let open = match error.use_stderr() {
+        true => Ok(()),
+        false => streams::check_output(),
+    };
+    let printed = open
+        .and_then(|()| error.print())
+        .and_then(|()| io::stdout().flush());
     let is_check = std::env::args_os()
         .nth(1)
         .is_some_and(|word| word == "check");

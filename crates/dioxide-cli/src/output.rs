@@ -5,11 +5,13 @@
 
 use crate::failure::Failure;
 use crate::render::printable;
+use crate::streams;
 use dioxide::block;
 use dioxide::block::file::{Replacing, close};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Standard output.
@@ -24,6 +26,7 @@ pub struct Descriptor;
 
 impl Write for Descriptor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        streams::check_output()?;
         Ok(rustix::io::write(io::stdout(), bytes)?)
     }
 
@@ -78,7 +81,7 @@ impl Out {
 }
 
 /// A file that was asked for. One of that name, or where a symlink of that name leads, is overwritten, unless it is an image
-/// that is in use; until there is something to write it stays as it is.
+/// that is in use, or a block device; until there is something to write it stays as it is.
 pub struct OutFile {
     held: Replacing,
     file: File,
@@ -89,6 +92,10 @@ impl OutFile {
         let failed = |error: block::Error| Failure::engine(path.display(), b"", &error.into());
         // A pipe that /dev/stdout leads to has no other name.
         let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        if fs::metadata(&place).is_ok_and(|found| found.file_type().is_block_device()) {
+            let what = "is a block device, and not written over";
+            return Err(Failure::trouble(path.display(), what));
+        }
         let held = Replacing::begin(&place).map_err(failed)?;
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).open(place);

@@ -10,9 +10,10 @@ use dioxide_testkit::{Extent, Image, LoopDevice, dumpe2fs, e2fsck_clean, leaf_ex
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use support::{
-    Fixture, LARGE_BYTES, LARGE_SEED, at, closed_pipe, command, coreutils, dioxide, full_device,
+    Fixture, LARGE_BYTES, LARGE_SEED, Ran, at, closed_pipe, command, coreutils, dioxide,
+    full_device,
 };
 
 #[test]
@@ -122,6 +123,54 @@ fn help_onto_full_device_exits_2_and_into_closed_pipe_0() {
         let output = run(closed_pipe());
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
     }
+}
+
+/// Runs the command by a shell, which redirects its streams so.
+fn redirected(words: &[&str], how: &str) -> Ran {
+    let mut shell = Command::new("sh");
+    let script = format!("exec \"$@\" {how}");
+    shell.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_dioxide")]);
+    shell
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+        .into()
+}
+
+#[test]
+fn stream_that_is_closed_is_an_error_where_it_is_used() {
+    let disk = Fixture::new();
+    let hello = disk.at("/hello");
+    let cat = ["cat", &hello];
+    let write = ["write", "-t", &hello];
+    for (words, how, told) in [
+        (&cat[..], ">&-", "cat: standard output"),
+        (&cat, "<&- >&-", "cat: standard output"),
+        (&["--help"], ">&-", "standard output"),
+        (&["ls", "--help"], ">&-", "standard output"),
+        (&write, "<&-", "write: standard input"),
+    ] {
+        let ran = redirected(words, how);
+        let told = format!("dioxide: {told}: Bad file descriptor\n");
+        assert_eq!((ran.status, ran.stderr), (Some(2), told), "{words:?} {how}");
+    }
+    assert_eq!(dioxide(cat).text(), "hello, world\n");
+    // Nothing is told, or it is thrown away.
+    let touch = ["touch", &hello];
+    for (words, how) in [
+        (&touch[..], "<&- >&-"),
+        (&touch, "2>&-"),
+        (&cat, ">/dev/null"),
+        (&cat, "1<>/dev/null"),
+        (&cat, "<&- >/dev/null"),
+        (&write, "0<>/dev/null"),
+    ] {
+        let ran = redirected(words, how);
+        assert_eq!((ran.status, &*ran.stderr), (Some(0), ""), "{words:?} {how}");
+    }
+    assert_eq!(dioxide(cat).text(), "");
+    e2fsck_clean(disk.image());
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod support;
 
 use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{Dir, Image, debugfs, e2fsck_clean, need_root};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use support::dioxide;
@@ -72,6 +73,17 @@ fn resize_makes_it_as_small_as_can_be() {
     let told = dioxide(["resize", "-M", "--json", path(&image)]).json();
     assert_eq!(told["size_bytes"].to_string(), least.text().trim());
     assert!(len_of(image.path()) < 40 << 20);
+    e2fsck_clean(image.path());
+}
+
+#[test]
+fn resize_of_what_is_as_small_as_can_be_leaves_it_so() {
+    let image = Image::builder().build();
+    dioxide(["resize", "-M", path(&image)]).text();
+    let before = fs::read(path(&image)).unwrap();
+    let again = dioxide(["resize", "-M", path(&image)]);
+    assert!(again.text().ends_with(" as before\n"), "{}", again.text());
+    assert!(fs::read(path(&image)).unwrap() == before);
     e2fsck_clean(image.path());
 }
 

@@ -9,6 +9,7 @@ use crate::location::write_all_at;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::session::{Session, Target};
+use crate::streams;
 use dioxide::{Buf, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsStr;
@@ -72,7 +73,7 @@ impl Input {
     }
 
     pub(super) fn standard() -> Result<Input, Failure> {
-        let stdin = io::stdin().as_fd().try_clone_to_owned();
+        let stdin = streams::check_input().and_then(|()| io::stdin().as_fd().try_clone_to_owned());
         Input::new("standard input".to_owned(), stdin.map(File::from))
     }
 

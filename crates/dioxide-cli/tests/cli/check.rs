@@ -445,6 +445,38 @@ fn picture_is_not_written_over_the_image_that_it_is_of_nor_over_one_in_use() {
 }
 
 #[test]
+fn nothing_that_is_told_is_written_over_a_block_device() {
+    dioxide_testkit::need_root!();
+    let disk = Fixture::new();
+    let other = disk.as_image().copy();
+    let device = LoopDevice::attach(other.path());
+    let mounted = Mount::ext4(device.path(), "ro");
+    let link = disk.beside("link");
+    std::os::unix::fs::symlink(device.path(), &link).unwrap();
+    let before = fs::read(other.path()).unwrap();
+    let (name, path) = (disk.name(), disk.at("/sparse"));
+    for place in [device.path(), &link] {
+        let place = place.to_str().unwrap();
+        for words in [
+            &["map", &name, "--svg", place][..],
+            &["map", &name, "--html", place],
+            &["extents", &path, "--svg", place],
+            &["bench", "--image", &name, "simple-read", "--json", place],
+            &["unpack", "--tar", &name, place],
+        ] {
+            let ran = dioxide(words);
+            assert_eq!(ran.status, Some(2), "{words:?}");
+            let told = format!("{place}: is a block device, and not written over");
+            assert!(ran.stderr.contains(&told), "{words:?}: {}", ran.stderr);
+        }
+    }
+    mounted.unmount();
+    drop(device);
+    assert!(fs::read(other.path()).unwrap() == before);
+    e2fsck_clean(other.path());
+}
+
+#[test]
 fn map_counts_every_block_once() {
     let disk = Fixture::new();
     let told = dioxide(["map", "--json", &disk.name()]).json();

@@ -17,6 +17,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use tempfile::TempPath;
 
@@ -82,7 +83,16 @@ impl TarSink {
     pub fn create(path: &Path, compression: Compression) -> Result<TarSink> {
         let name = path.display().to_string();
         let told = |error| Error::host(&name, error);
-        if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        let found = fs::metadata(path).ok();
+        if found
+            .as_ref()
+            .is_some_and(|found| found.file_type().is_block_device())
+        {
+            // Of a file system, most likely.
+            let why = io::Error::other("is a block device, and not written over");
+            return Err(told(why));
+        }
+        if found.is_some_and(|found| !found.is_file()) {
             let file = File::options().write(true).open(path).map_err(told)?;
             return TarSink::new(name, file, compression);
         }
