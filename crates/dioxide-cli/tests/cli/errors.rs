@@ -7,6 +7,7 @@ use std::fs;
 
 /// Images beside the fixture's, by their names: `@name`.
 fn prepare(disk: &Fixture) {
+    disk.debugfs(&["cd /odd", "mknod pipe p"]);
     let whole = fs::read(disk.image()).unwrap();
     let beside = |name: &str, bytes: &[u8]| fs::write(disk.beside(name), bytes).unwrap();
     beside("empty", b"");
@@ -44,6 +45,11 @@ const CASES: &[(&str, i32, &str)] = &[
     ),
     ("ls --img-offset 1M =/", 2, " at byte 1024 (s_magic is 0x"),
     ("sync @cut", 2, "@cut: read-only: the device has"),
+    (
+        "cat =/odd/pipe",
+        2,
+        "=/odd/pipe: unsupported: /odd/pipe: opening a FIFO",
+    ),
     ("check @nope", 8, "@nope: No such file or directory"),
     (
         "map @empty",

@@ -611,10 +611,7 @@ impl Access {
             FileType::Regular => {}
             FileType::Directory => return Err(Error::IsADirectory(name())),
             other => {
-                return Err(Error::Unsupported(format!(
-                    "{}: opening a {other:?}",
-                    name()
-                )));
+                return Err(Error::Unsupported(format!("{}: opening a {other}", name())));
             }
         }
         inode.check_readable()?;

@@ -1,6 +1,7 @@
 //! What `stat`, `readdir` and the attribute calls return.
 
 use dioxide_format::types::Ino;
+use std::fmt;
 
 /// What kind of file an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -110,6 +111,21 @@ impl FileType {
             FileType::Socket => libc::S_IFSOCK,
             FileType::Unknown => 0,
         }
+    }
+}
+
+impl fmt::Display for FileType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FileType::Regular => "regular file",
+            FileType::Directory => "directory",
+            FileType::Symlink => "symbolic link",
+            FileType::CharDevice => "character device",
+            FileType::BlockDevice => "block device",
+            FileType::Fifo => "FIFO",
+            FileType::Socket => "socket",
+            FileType::Unknown => "file of no known kind",
+        })
     }
 }
 

@@ -229,7 +229,12 @@ impl Checker<'_> {
         match judged {
             Ok(MmpState::Clean) => {}
             Ok(state) => {
-                let text = format!("the file system may be in use: {state:?}");
+                let by = match state {
+                    MmpState::Fsck => "by a checker".to_owned(),
+                    MmpState::Clean | MmpState::Mounted(_) => "mounted".to_owned(),
+                    MmpState::Unknown(seq) => format!("mmp_seq is {seq:#x}"),
+                };
+                let text = format!("the file system may be in use: {by}");
                 self.find(Code::MmpInUse, place, text);
             }
             Err(error) => self.find(Code::MmpInvalid, place, error.to_string()),

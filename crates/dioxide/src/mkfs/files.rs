@@ -273,19 +273,16 @@ impl Plan {
     }
 
     fn add_quota(&mut self, mkfs: &Mkfs) -> Result<()> {
-        if mkfs.extended.root_owner != (0, 0) {
-            return Err(Error::Unsupported("root_owner with quota".into()));
-        }
         let project = self.sb.features().ro_compat.contains(RoCompat::PROJECT);
         let kinds = mkfs.extended.quota_types.unwrap_or([true, true, project]);
-        let usages = self.usages();
+        let (uid, gid) = mkfs.extended.root_owner;
         for (kind, _) in QuotaKind::ALL.into_iter().zip(kinds).filter(|(_, on)| *on) {
-            let ino = match kind {
-                QuotaKind::User => Ino::USER_QUOTA,
-                QuotaKind::Group => Ino::GROUP_QUOTA,
-                QuotaKind::Project => self.next_ino(),
+            let (ino, owner) = match kind {
+                QuotaKind::User => (Ino::USER_QUOTA, uid),
+                QuotaKind::Group => (Ino::GROUP_QUOTA, gid),
+                QuotaKind::Project => (self.next_ino(), 0),
             };
-            let contents = quota::contents(kind, usages);
+            let contents = quota::contents(kind, &self.usages(owner));
             self.add_file(ino, &contents, InodeFlags::IMMUTABLE)?;
             let disk = self.sb.disk_mut();
             match kind {
@@ -297,14 +294,21 @@ impl Plan {
         Ok(())
     }
 
-    /// What the directories use.
-    fn usages(&self) -> Usage {
-        let sectors = [Ino::ROOT, LOST_AND_FOUND]
-            .map(|ino| self.inodes[&ino].sectors(false, self.sb.block_size()));
-        Usage {
-            id: 0,
-            inodes: 2,
-            bytes: sectors.iter().sum::<u64>() * 512,
+    /// What the directories use: `lost+found` is of id 0, and the root of its owner.
+    fn usages(&self, owner: u32) -> Vec<Usage> {
+        let usage = |id, directories: &[Ino]| {
+            let sectors = directories
+                .iter()
+                .map(|ino| self.inodes[ino].sectors(false, self.sb.block_size()));
+            Usage {
+                id,
+                inodes: directories.len() as u64,
+                bytes: sectors.sum::<u64>() * 512,
+            }
+        };
+        match owner {
+            0 => vec![usage(0, &[Ino::ROOT, LOST_AND_FOUND])],
+            owner => vec![usage(0, &[LOST_AND_FOUND]), usage(owner, &[Ino::ROOT])],
         }
     }
 

@@ -224,6 +224,9 @@ fn layout_with_each_number_is_that_of_mke2fs() {
         // The default.
         "-O fast_commit -J size=0,fast_commit_size=0",
         "-E root_owner=1000:1001",
+        "-b 4096 -O quota -E root_owner=1000:1001",
+        "-b 4096 -O quota -E root_owner=0:4294967294",
+        "-b 4096 -O quota,project -E root_owner=305419896:255",
         "-E lazy_itable_init=0,lazy_journal_init=1",
         "-O ^flex_bg -E stride=16",
     ] {
