@@ -219,6 +219,42 @@ fn pack_size_too_small_exits_2_and_leaves_what_was_there() {
     assert!(ran.stderr.contains("cannot be used with"), "{}", ran.stderr);
 }
 
+/// Both the size that it takes without one, and the least that it takes.
+#[test]
+fn pack_dry_run_tells_a_size_that_is_enough() {
+    let disk = Fixture::new();
+    let (from, image) = (disk.beside("from"), disk.beside("new.img"));
+    let [tree, name] = [&from, &image].map(|path| path.display().to_string());
+    let pack = |more: &[&str]| dioxide([&["pack", "-b", "1024"], more, &[&tree, &name]].concat());
+    for seed in 1..5 {
+        fs::create_dir(&from).unwrap();
+        // Some have more than the four extents that an inode has room for, where space is short.
+        for number in 0..60 {
+            let bytes = (number * number * 7919 * seed) % (300 << 10);
+            fs::write(from.join(format!("{number:060}")), vec![b'x'; bytes]).unwrap();
+        }
+        let json = pack(&["-n", "--json"]).json();
+        let told = json["size_bytes"].as_u64().unwrap();
+        pack(&["-q", "--size", &told.to_string()]).text();
+        e2fsck_clean(&image);
+        let is_enough = |blocks: u64| {
+            let size = (blocks << 10).to_string();
+            pack(&["-q", "-n", "--size", &size]).status == Some(0)
+        };
+        let (mut low, mut least) = (1, told >> 10);
+        while least - low > 1 {
+            let middle = u64::midpoint(low, least);
+            match is_enough(middle) {
+                true => least = middle,
+                false => low = middle,
+            }
+        }
+        pack(&["-q", "--size", &(least << 10).to_string()]).text();
+        e2fsck_clean(&image);
+        fs::remove_dir_all(&from).unwrap();
+    }
+}
+
 #[test]
 fn unpack_into_folder_with_something_in_it_is_refused_without_merge() {
     let disk = Fixture::new();
@@ -295,6 +331,12 @@ fn source_date_epoch_clamps_times_and_must_be_a_number() {
         "1000\n"
     );
     assert_eq!(run("soon", "other").0, Some(2));
+    // As if it were not set.
+    let (status, out) = run("", "empty");
+    assert_eq!(status, Some(0));
+    let [copy, file] = [out.join("one"), disk.tree("list/one")];
+    let mtime = |file: &Path| file.metadata().unwrap().mtime();
+    assert_eq!(mtime(&copy), mtime(&file));
 }
 
 #[test]

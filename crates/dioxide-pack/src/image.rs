@@ -331,14 +331,17 @@ impl Sizing<'_> {
     fn of_bytes(&self, bytes: u64) -> Result<(Plan, Need)> {
         let mut plan = self.options.mkfs.plan(bytes).map_err(in_plan)?;
         let need = self.need(&plan)?;
-        if free(&plan).inodes < need.inodes {
+        let sought = with_slack(need, &plan);
+        let fits = |free: Free| free.inodes >= sought.inodes && free.blocks >= sought.blocks;
+        if !fits(free(&plan)) {
+            // With more inodes, or with fewer that take less room.
             plan = self.exact(need, bytes).map_err(in_plan)?;
         }
         let free = free(&plan);
-        if free.inodes < need.inodes || free.blocks < need.blocks {
-            return Err(Error::TooSmall { need, free });
+        match fits(free) {
+            true => Ok((plan, need)),
+            false => Err(Error::TooSmall { need: sought, free }),
         }
-        Ok((plan, need))
     }
 
     /// That so many inodes as were asked for are enough. More groups would have more of them, and the
@@ -363,17 +366,22 @@ impl Sizing<'_> {
         self.check_inodes(&sample, need)?;
         let sized = |blocks: u64| self.exact(need, blocks * u64::from(block_bytes));
         let most = MOST_BYTES / u64::from(block_bytes);
-        let ratio = u64::from(sample.superblock().cluster_ratio());
-        let slack = need.blocks / SLACK + SLACK_CLUSTERS * ratio;
-        let sought = Need {
-            blocks: need.blocks.saturating_add(slack),
-            ..need
-        };
+        let sought = with_slack(need, &sample);
         let found = smallest(sought, most, |blocks| sized(blocks).ok().as_ref().map(free));
         let blocks = found.ok_or_else(|| {
             Error::Invalid("no file system of this kind is large enough for the tree".into())
         })?;
         Ok((sized(blocks).map_err(in_plan)?, need))
+    }
+}
+
+/// What there is to be, so that it is enough wherever blocks are found.
+fn with_slack(need: Need, plan: &Plan) -> Need {
+    let ratio = u64::from(plan.superblock().cluster_ratio());
+    let slack = need.blocks / SLACK + SLACK_CLUSTERS * ratio;
+    Need {
+        blocks: need.blocks.saturating_add(slack),
+        ..need
     }
 }
 

@@ -143,12 +143,13 @@ pub enum Uuid {
     Time,
 }
 
-/// The time that the environment asks for.
+/// The time that the environment asks for. An empty word asks for none, as the specification of reproducible builds has it.
 pub fn source_date_epoch() -> dioxide::Result<Option<i64>> {
     const NAME: &str = "SOURCE_DATE_EPOCH";
-    let Ok(word) = std::env::var(NAME) else {
+    let word = std::env::var(NAME).unwrap_or_default();
+    if word.is_empty() {
         return Ok(None);
-    };
+    }
     let wrong = |_| dioxide::Error::Invalid(format!("{NAME}: '{word}' is not a number of seconds"));
     word.parse().map(Some).map_err(wrong)
 }

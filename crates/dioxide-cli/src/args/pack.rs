@@ -56,7 +56,7 @@ SRC is a folder, an archive (tar: ustar, GNU or PAX; plain, gzip, zstd or xz; - 
 or an image, or IMG:/dir for a directory in one. Entries are packed in the order of their paths, so
 that the outcome does not depend on the order in SRC. An archive with an entry that no tree may hold
 (an absolute path, '..', a path that comes twice, an entry below a symbolic link, a hard link out of
-the tree) or that is damaged is refused before anything is written. A directory may come twice if it is
+the tree) or that is damaged is refused before anything is written; one without its end mark is taken, with a warning. A directory may come twice if it is
 the same in everything: archives that were added to have such. Directories that an archive
 implies and does not describe get mode 0755 and belong to root, which --owner-map maps too. Access control
 lists must have numbers: GNU tar --acls writes names alone, which are other numbers on another
@@ -95,7 +95,7 @@ pub struct PackArgs {
     /// Keep so much free, in bytes or as 10% of what SRC takes, in an image that fits
     #[arg(long, value_name = "BYTES|%", conflicts_with = "size")]
     pub reserve: Option<ReserveWord>,
-    /// Size of the image
+    /// Size of the image; -n without it tells one that is enough
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub size: Option<u64>,
     /// Print nothing

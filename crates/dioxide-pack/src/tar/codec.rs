@@ -81,16 +81,25 @@ pub(super) fn decoder(compression: Compression, input: impl BufRead + 'static) -
     }
 }
 
+/// What follows an archive and is no archive.
+fn more_behind(kind: &str) -> io::Error {
+    io::Error::other(format!(
+        "{kind}: something behind its end that is no part of it"
+    ))
+}
+
 /// All members of a file in turn. Zeros behind the last one are none, up to the end of the file: tapes are filled up so.
 struct GzReader<R> {
     /// None at the end.
     member: Option<GzDecoder<R>>,
+    is_first: bool,
 }
 
 impl<R: BufRead> GzReader<R> {
     fn new(input: R) -> GzReader<R> {
         GzReader {
             member: Some(GzDecoder::new(input)),
+            is_first: true,
         }
     }
 }
@@ -98,7 +107,12 @@ impl<R: BufRead> GzReader<R> {
 impl<R: BufRead> Read for GzReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while let Some(member) = &mut self.member {
-            let got = member.read(buf)?;
+            let got = match member.read(buf) {
+                Err(_) if !self.is_first && member.header().is_none() => {
+                    return Err(more_behind("gzip"));
+                }
+                read => read?,
+            };
             if got > 0 || buf.is_empty() {
                 return Ok(got);
             }
@@ -107,6 +121,7 @@ impl<R: BufRead> Read for GzReader<R> {
             };
             if skip_zeros(&mut input)? {
                 self.member = Some(GzDecoder::new(input));
+                self.is_first = false;
             }
         }
         Ok(0)
@@ -123,7 +138,7 @@ fn skip_zeros(input: &mut impl BufRead) -> io::Result<bool> {
             true if len == 0 => return Ok(false),
             true => zeros = true,
             false if zeros || bytes[0] == 0 => {
-                return Err(io::Error::other("gzip: zeros, and something behind them"));
+                return Err(more_behind("gzip"));
             }
             false => return Ok(true),
         }
@@ -149,6 +164,7 @@ struct ZstdReader<R> {
     input: R,
     decoder: FrameDecoder,
     in_frame: bool,
+    is_first: bool,
 }
 
 impl<R: BufRead> ZstdReader<R> {
@@ -159,12 +175,18 @@ impl<R: BufRead> ZstdReader<R> {
             input,
             decoder,
             in_frame: false,
+            is_first: true,
         }
     }
 
     fn next_frame(&mut self) -> io::Result<()> {
         use FrameDecoderError::ReadFrameHeaderError as Header;
+        let is_first = std::mem::take(&mut self.is_first);
         match self.decoder.init(&mut self.input) {
+            Err(Header(
+                ReadFrameHeaderError::BadMagicNumber(_)
+                | ReadFrameHeaderError::MagicNumberReadError(_),
+            )) if !is_first => Err(more_behind("zstd")),
             Err(Header(ReadFrameHeaderError::SkipFrame { length, .. })) => {
                 let skipped =
                     io::copy(&mut (&mut self.input).take(length.into()), &mut io::sink())?;

@@ -41,7 +41,7 @@ pub struct ReadOptions {
 ///
 /// Directories that entries lie in and that the archive does not describe are made with mode `0755`,
 /// for user and group 0, which [`Filter::owners`] maps as all others, with [`Filter::latest`] or 1970 as their time. What follows the end mark is
-/// ignored. Names of users and groups are ignored as well: only numbers count.
+/// ignored; that it is not there is among the tree's warnings. Names of users and groups are ignored as well: only numbers count.
 ///
 /// # Errors
 /// [`Error::Archive`] for a damaged or truncated archive, and what cannot be unpacked; [`Error::Refused`] for entries;
@@ -103,6 +103,7 @@ pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Resu
         builder: Builder::new(options.filter),
         global: Table::default(),
         buf: vec![0; 1 << 16],
+        no_end: false,
     };
     let mut done = 0;
     while reader.next_entry()? {
@@ -161,6 +162,8 @@ struct Reader {
     /// Records of global headers.
     global: Table,
     buf: Vec<u8>,
+    /// It ended behind an entry, without an end mark.
+    no_end: bool,
 }
 
 /// What extended headers say of the entry behind them.
@@ -222,10 +225,15 @@ impl Reader {
         }
     }
 
-    /// The next header; none at the end mark, behind which nothing is left to read then.
+    /// The next header; none at the end mark, behind which nothing is left to read then, and where the archive ends without one.
     fn header(&mut self) -> Result<Option<Header>> {
         let start = self.pos;
-        let header = Header(self.block()?);
+        let mut block = [0; BLOCK];
+        if !self.fill(&mut block)? {
+            self.no_end = true;
+            return Ok(None);
+        }
+        let header = Header(block);
         if header.is_end() {
             self.drain()?;
             return Ok(None);
@@ -255,9 +263,11 @@ impl Reader {
         let mut extended = false;
         loop {
             let Some(header) = self.header()? else {
-                return match extended {
-                    true => Err(self.damaged("an extended header without its entry")),
-                    false => Ok(false),
+                return match (self.no_end, extended) {
+                    (true, true) => Err(self.damaged("it is truncated")),
+                    (true, false) if self.pos == 0 => Err(self.damaged("it is truncated")),
+                    (false, true) => Err(self.damaged("an extended header without its entry")),
+                    (_, false) => Ok(false),
                 };
             };
             extended = true;
@@ -565,7 +575,11 @@ impl Reader {
         }
     }
 
-    fn finish(self) -> Result<Tree> {
+    fn finish(mut self) -> Result<Tree> {
+        if self.no_end {
+            let what = "has no end mark: if it was cut off, entries are missing";
+            self.builder.warn(self.name.as_bytes(), what);
+        }
         let (file, stamp) = match self.input {
             Input::InPlace { reader, stamp, .. } => (reader.into_inner(), Some(stamp)),
             Input::Stream { spool, .. } => (spool, None),

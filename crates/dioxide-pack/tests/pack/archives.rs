@@ -211,8 +211,71 @@ fn gzip_archive_that_a_tape_filled_up_with_zeros_is_read_and_one_with_more_behin
         &[&[0; 100_000][..], b"x"].concat(),
     ] {
         fs::write(&archive, [&whole[..], rest].concat()).unwrap();
-        assert!(from_archive(&archive).is_err(), "{:?}", &rest[..1]);
+        let error = from_archive(&archive).unwrap_err().to_string();
+        assert!(error.contains("gzip: "), "{error}");
+        assert!(error.contains("behind its end"), "{error}");
     }
+}
+
+#[test]
+fn what_is_behind_the_end_of_a_zstd_archive_is_named() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    let archive = dir.path().join("a.tar.zst");
+    run(
+        "tar",
+        &["-C", name(&from), "--zstd", "-cf", name(&archive), "."],
+    );
+    let whole = fs::read(&archive).unwrap();
+    // A frame that is passed over is none of it.
+    let skipped = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
+    fs::write(&archive, [&whole[..], skipped].concat()).unwrap();
+    assert!(from_archive(&archive).is_ok());
+    for rest in [&[0; 512][..], b"garbage", b"x"] {
+        fs::write(&archive, [&whole[..], rest].concat()).unwrap();
+        let error = from_archive(&archive).unwrap_err().to_string();
+        let told = "zstd: something behind its end that is no part of it";
+        assert!(error.contains(told), "{error}");
+    }
+}
+
+/// As GNU tar takes it. It could be a part of a longer one, so that is told.
+#[test]
+fn archive_without_its_end_mark_is_read_with_a_warning() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    let archive = dir.path().join("a.tar");
+    run(
+        "tar",
+        &["-C", name(&from), "-b", "1", "-cf", name(&archive), "."],
+    );
+    let whole = fs::read(&archive).unwrap();
+    fs::write(&archive, &whole[..whole.len() - 1024]).unwrap();
+    for program in [None, Some(("gzip", "gz")), Some(("zstd", "zst"))] {
+        let path = match program {
+            None => archive.clone(),
+            Some((program, ending)) => {
+                run(program, &["-q", "-k", name(&archive)]);
+                dir.path().join(format!("a.tar.{ending}"))
+            }
+        };
+        let mut tree = from_archive(&path).unwrap();
+        let told: Vec<_> = tree.warnings().iter().map(|told| &*told.what).collect();
+        assert_eq!(
+            told,
+            ["has no end mark: if it was cut off, entries are missing"]
+        );
+        let to = dir
+            .path()
+            .join(format!("to{}", program.map_or("", |(_, ending)| ending)));
+        to_folder(&mut tree, &to);
+        assert_eq!(fs::read(to.join("d/e/f")).unwrap(), b"content");
+    }
+    // Whole as well: its end mark is one block.
+    fs::write(&archive, &whole[..whole.len() - 512]).unwrap();
+    assert!(from_archive(&archive).unwrap().warnings().is_empty());
 }
 
 /// Its data are read where they are, long after its headers.

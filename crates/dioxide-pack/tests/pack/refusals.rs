@@ -183,8 +183,8 @@ fn archive_cut_anywhere_is_refused() {
         file(b"a"),
         entry(b"b", b'0', b"", &[7; 5000]),
     ]);
-    // The end mark may be one block short, as GNU tar takes it.
-    for len in (0..whole.len() - 512).step_by(100).chain([512, 1024, 1536]) {
+    // The end mark may be one block short, or not there behind a whole entry, as GNU tar takes it.
+    for len in (0..whole.len() - 512).step_by(100).chain([512, 1024]) {
         let error = refused(&whole[..len]);
         let Error::Archive { what, .. } = &error else {
             panic!("{len}: {error}")
