@@ -96,6 +96,8 @@ pub(super) struct Copier {
     made: Vec<bool>,
     /// Directories that copies go into, which are not copied themselves.
     receiving: HashSet<Identity>,
+    /// Operands, and where their copies go.
+    operands: HashSet<(Identity, Vec<u8>)>,
     /// Names of the destination that this run has given to operands.
     pub given: Given,
     /// What it has made there, and below the operand that is being copied.
@@ -123,6 +125,7 @@ impl Copier {
             stamps: HashMap::new(),
             made: Vec::new(),
             receiving: HashSet::new(),
+            operands: HashSet::new(),
             given: Given::default(),
             placed: HashSet::new(),
             below: HashSet::new(),
@@ -155,10 +158,32 @@ impl Copier {
             let below = &visit.target.shown()[prefix..];
             let start = below.iter().position(|&b| b != b'/').unwrap_or(below.len());
             match &below[start..] {
+                b"" if self.is_again(visit, place) => Ok(Next::Pass),
                 b"" => self.visit(visit, place, report),
                 below => self.visit(visit, &place.child(below), report),
             }
         })
+    }
+
+    /// Whether this operand was one before, of the same copy; that is told.
+    fn is_again(&mut self, visit: &Visited<'_>, place: &Location) -> bool {
+        if self.options.moving || visit.when == When::After {
+            return false;
+        }
+        let operand = (visit.metadata.identity, place.shown().to_vec());
+        let is_again = !self.operands.insert(operand);
+        if is_again {
+            let kind = match visit.metadata.is_directory() {
+                true => "directory",
+                false => "file",
+            };
+            let source = visit.target.to_string();
+            let source = printable(&source);
+            complain(format_args!(
+                "warning: source {kind} '{source}' specified more than once"
+            ));
+        }
+        is_again
     }
 
     /// Whether a symlink that is an operand is copied itself.
@@ -267,11 +292,11 @@ impl Copier {
             return Err(Failure::trouble(source, what));
         }
         let found = place.find(First::Itself)?;
+        if found.is_some() && self.options.no_clobber {
+            return Ok(Next::Pass);
+        }
         if let Some(found) = &found {
             check_replaced(source, facts, place, found)?;
-            if self.options.no_clobber {
-                return Ok(Next::Pass);
-            }
             self.check_kept(place, found.identity, visit.depth)?;
         } else if place.says_directory() {
             return Err(Failure::trouble(place, "Not a directory"));

@@ -299,6 +299,36 @@ fn copy_that_makes_no_sense_is_refused_and_the_rest_is_made() {
 }
 
 #[test]
+fn source_that_is_named_twice_is_copied_once() {
+    let disk = Fixture::new();
+    let (hello, dir) = (disk.at("/hello"), disk.at("/dir"));
+    let again = disk.at("/dir/../hello");
+    for (flag, first) in [("-f", "copied"), ("-n", "kept"), ("-a", "replaced")] {
+        let ran = dioxide(["cp", flag, &hello, &hello, &again, &dir]);
+        let told = |source: &str| {
+            format!("dioxide: cp: warning: source file '{source}' specified more than once\n")
+        };
+        assert_eq!(ran.status, Some(0), "{first}: {}", ran.stderr);
+        assert_eq!(ran.stderr, told(&hello) + &told(&again), "{first}");
+        let copy = disk.at("/dir/hello");
+        assert_eq!(dioxide(["cat", &copy]).text(), "hello, world\n");
+    }
+    // Nothing would be done, and so nothing is wrong.
+    assert_eq!(dioxide(["cp", "-n", &hello, &hello]).text(), "");
+    assert_eq!(
+        dioxide(["cp", "-n", &disk.at("/list/link"), &hello]).text(),
+        ""
+    );
+    assert_eq!(dioxide(["cp", &hello, &hello]).status, Some(2));
+    let list = disk.at("/list");
+    let ran = dioxide(["cp", "-r", &list, &list, &dir]);
+    let told =
+        format!("dioxide: cp: warning: source directory '{list}' specified more than once\n");
+    assert_eq!((ran.status, ran.stderr), (Some(0), told));
+    e2fsck_clean(disk.image());
+}
+
+#[test]
 fn copy_into_a_full_image_leaves_the_old_file_and_nothing_else() {
     let disk = Fixture::new();
     let small = Image::builder()
