@@ -100,7 +100,7 @@ pub fn mode_string(file_type: FileType, permissions: u16) -> String {
     text
 }
 
-fn type_letter(file_type: FileType) -> char {
+pub fn type_letter(file_type: FileType) -> char {
     match file_type {
         FileType::Regular => '-',
         FileType::Directory => 'd',
@@ -210,7 +210,8 @@ pub fn now_secs() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
-fn zoned(time: Timestamp, format: &str) -> String {
+/// In the local time zone, in a format of strftime that is known to be one.
+pub fn zoned(time: Timestamp, format: &str) -> String {
     let nanos = i32::try_from(time.nanos).unwrap_or(0);
     match jiff::Timestamp::new(time.secs, nanos) {
         Ok(timestamp) => timestamp

@@ -1,7 +1,7 @@
 //! Trees of files, visited one by one: what find, du, tree, cp -r, chmod -R have in common.
 //!
-//! Invariants: entries are visited in the order of their names' bytes; symlinks below the first file are not followed; a
-//! directory is entered once, so that a damaged image whose directories have several names
+//! Invariants: entries are visited in the order of their names' bytes; symlinks below the first file are not followed, unless
+//! that is asked for, and then not back into a directory that the walk is in; else a directory is entered once, so that a damaged image whose directories have several names
 //! cannot make a tree of endless size; the stack is on the heap, and paths end at [`PATH_MOST`] bytes.
 
 use crate::failure::{Failure, Status};
@@ -115,6 +115,14 @@ pub fn walk<T: Tree>(root: &T, first: First, visit: Visitor<'_, T>) -> Result<St
     walk_some(root, first, &|_| true, visit)
 }
 
+/// As [`walk`], where each symlink stands for what it leads to, if that is there.
+///
+/// # Errors
+/// As [`walk`].
+pub fn walk_through<T: Tree>(root: &T, visit: Visitor<'_, T>) -> Result<Status, Failure> {
+    Walk::new(&|_| true, visit, true).run(root, First::Itself)
+}
+
 /// As [`walk`], without the entries that `keep` says no to, so that [`Visit::last`] does not count them.
 ///
 /// # Errors
@@ -125,19 +133,7 @@ pub fn walk_some<T: Tree>(
     keep: &dyn Fn(&DirEntry) -> bool,
     visit: Visitor<'_, T>,
 ) -> Result<Status, Failure> {
-    let mut walk = Walk {
-        visit,
-        keep,
-        levels: Vec::new(),
-        entered: HashSet::new(),
-        worst: Status::Fine,
-    };
-    match root.examine(first) {
-        Ok(metadata) => walk.meet(root.clone(), metadata, true)?,
-        Err(failure) => walk.tell(failure)?,
-    }
-    while walk.step()? {}
-    Ok(walk.worst)
+    Walk::new(keep, visit, false).run(root, first)
 }
 
 /// What is called for each file.
@@ -146,12 +142,49 @@ pub type Visitor<'a, T = Target> = &'a mut dyn FnMut(&Visit<'_, T>) -> Result<Ne
 struct Walk<'a, T: Tree> {
     visit: Visitor<'a, T>,
     keep: &'a dyn Fn(&DirEntry) -> bool,
+    /// Symlinks stand for what they lead to.
+    through: bool,
     levels: Vec<Level<T>>,
     entered: HashSet<T::Identity>,
     worst: Status,
 }
 
-impl<T: Tree> Walk<'_, T> {
+impl<'a, T: Tree> Walk<'a, T> {
+    fn new(
+        keep: &'a dyn Fn(&DirEntry) -> bool,
+        visit: Visitor<'a, T>,
+        through: bool,
+    ) -> Walk<'a, T> {
+        Walk {
+            visit,
+            keep,
+            through,
+            levels: Vec::new(),
+            entered: HashSet::new(),
+            worst: Status::Fine,
+        }
+    }
+
+    fn run(mut self, root: &T, first: First) -> Result<Status, Failure> {
+        match self.examine(root, first) {
+            Ok(metadata) => self.meet(root.clone(), metadata, true)?,
+            Err(failure) => self.tell(failure)?,
+        }
+        while self.step()? {}
+        Ok(self.worst)
+    }
+
+    fn examine(&self, target: &T, first: First) -> Result<T::Metadata, Failure> {
+        if self.through {
+            match target.examine(First::Followed) {
+                // It leads nowhere, or is not there itself.
+                Err(failure) if failure.is_absence() => {}
+                examined => return examined,
+            }
+        }
+        target.examine(first)
+    }
+
     fn tell(&mut self, failure: Failure) -> Result<(), Failure> {
         if failure.ends_all() {
             return Err(failure);
@@ -170,7 +203,7 @@ impl<T: Tree> Walk<'_, T> {
             Some(name) => {
                 let last = level.names.is_empty();
                 let target = level.target.child(&name);
-                match target.examine(First::Itself) {
+                match self.examine(&target, First::Itself) {
                     Ok(metadata) => self.meet(target, metadata, last)?,
                     Err(failure) => self.tell(failure)?,
                 }
@@ -199,6 +232,13 @@ impl<T: Tree> Walk<'_, T> {
 
     fn meet(&mut self, target: T, metadata: T::Metadata, last: bool) -> Result<(), Failure> {
         let directory = T::directory(&metadata);
+        if self.through && directory.is_some() {
+            let is_it = |level: &Level<T>| T::directory(&level.metadata) == directory;
+            if let Some(level) = self.levels.iter().find(|level| is_it(level)) {
+                let what = format!("leads back to {}", level.target);
+                return self.tell(Failure::trouble(&target, what));
+            }
+        }
         let visit = Visit {
             target: &target,
             metadata: &metadata,
@@ -242,7 +282,7 @@ impl<T: Tree> Walk<'_, T> {
     }
 
     fn names(&mut self, target: &T, directory: T::Identity) -> Result<Vec<Vec<u8>>, Failure> {
-        if !self.entered.insert(directory) {
+        if !self.through && !self.entered.insert(directory) {
             let what = "this directory has another name too; run e2fsck on a copy of the image";
             return Err(Failure::trouble(target, what));
         }

@@ -23,6 +23,10 @@ Tests:
   -true, -false
 Actions:
   -print, -print0, -ls, -prune
+  -printf FORMAT                         %p path, %P that below where it began, %H where that was, %f name, %h what is before it,
+                                         %y kind, %Y that of what a link leads to, %l where it leads, %s bytes, %b and %k blocks,
+                                         %m and %M mode, %u %U %g %G owner, as numbers, %n links, %i inode, %d depth, %F ext4,
+                                         %a %c %t times, %A@ %C@ %T@ in seconds, or other letters of strftime; \\n and the like
   -delete                                removes it, after what is in it (as with -depth)
 Anywhere:
   -maxdepth N, -mindepth N, -depth
@@ -34,6 +38,9 @@ Examples:
   dioxide find disk.img:/ -path '*/proc' -prune -o -type f -size +1M -ls
   dioxide find --json disk.img:/home -perm /022 -not -type l")]
 pub struct FindArgs {
+    /// Let symbolic links stand for what they lead to, if that is there
+    #[arg(short = 'L', long)]
+    pub follow: bool,
     /// Print an array of JSON: an element for each file that would be printed
     #[arg(long)]
     pub json: bool,

@@ -76,7 +76,7 @@ pub(super) fn for_each_image(
 }
 
 /// As blkid tells them apart.
-fn fs_type(fs: &Fs) -> &'static str {
+pub(super) fn fs_type(fs: &Fs) -> &'static str {
     let Features {
         compat,
         incompat,

@@ -2,6 +2,7 @@
 
 mod eval;
 mod parse;
+mod printf;
 
 use super::change::begin;
 use crate::address::Operand;
@@ -12,10 +13,11 @@ use crate::output::{JsonArray, Out};
 use crate::progress::Progress;
 use crate::render::now_secs;
 use crate::session::{Place, Session};
-use crate::walk::{First, Next, When, walk};
+use crate::walk::{First, Next, When, walk, walk_through};
 use dioxide::{FileType, Timestamp};
 use eval::Printer;
 use parse::Parser;
+use printf::Format;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -69,7 +71,7 @@ enum Test {
     },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Time {
     Access,
     Modify,
@@ -99,10 +101,11 @@ enum Count {
     LessThan(u64),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Action {
     Print,
     Print0,
+    Printf(Format),
     Ls,
     Prune,
     Delete,
@@ -132,21 +135,26 @@ pub fn run(args: &FindArgs, session: &mut Session, out: &mut Out) -> Result<Stat
         false => session.begin(&args.open, Purpose::Look),
     }
     let operands = session.or_here(&paths)?;
-    let mut refer = |word: &Operand| reference(session, word);
+    let mut refer = |word: &Operand| reference(session, word, args.follow);
     let query = Parser::new(expression, &mut refer).query()?;
     let mut progress = Progress::of_count_beside(out);
     let mut printer = Printer {
         out,
         json: args.json.then(JsonArray::default),
         now: now_secs(),
+        root: Vec::new(),
     };
     let mut worst = Status::Fine;
     let status = session.for_each(&operands, |target| {
+        printer.root.clone_from(&target.shown);
         let visit = &mut |visit: &crate::walk::Visit<'_>| {
             progress.advance(u64::from(visit.when != When::After));
             query.visit(visit, &mut printer)
         };
-        worst = worst.max(walk(&target, First::Itself, visit)?);
+        worst = worst.max(match args.follow {
+            true => walk_through(&target, visit)?,
+            false => walk(&target, First::Itself, visit)?,
+        });
         Ok(())
     })?;
     printer.finish()?;
@@ -181,25 +189,31 @@ impl Query {
     }
 }
 
-/// A file that a test names, itself if it is a symlink.
+/// A file that a test names: itself if it is a symlink, unless these are followed.
 struct Reference {
     mtime: Timestamp,
     /// In an image.
     file: Option<(PathBuf, u32)>,
 }
 
-fn reference(session: &mut Session, word: &Operand) -> Result<Reference, Failure> {
+fn reference(session: &mut Session, word: &Operand, follow: bool) -> Result<Reference, Failure> {
     match session.place(word)? {
         Place::Image { .. } => {
             let target = session.target(word)?;
-            let metadata = target.symlink_metadata()?;
+            let metadata = match follow {
+                true => target.metadata()?,
+                false => target.symlink_metadata()?,
+            };
             Ok(Reference {
                 mtime: metadata.mtime,
                 file: Some((target.address.image.clone(), metadata.ino)),
             })
         }
         Place::Host(path) => {
-            let found = std::fs::symlink_metadata(&path);
+            let found = match follow {
+                true => std::fs::metadata(&path),
+                false => std::fs::symlink_metadata(&path),
+            };
             let found = found.map_err(|error| Failure::host(word, &error))?;
             let mtime = Timestamp {
                 secs: found.mtime(),

@@ -2,6 +2,8 @@
 
 mod format;
 
+pub(super) use format::{escape, number};
+
 use crate::args::StatArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;

@@ -2,6 +2,7 @@
 
 use super::Linux;
 use super::support::{Fixture, command, coreutils, dioxide};
+use dioxide_testkit::e2fsck_clean;
 use std::fs;
 
 fn sorted(text: &str) -> Vec<String> {
@@ -255,6 +256,107 @@ fn find_ls_and_print0_have_the_shape_of_gnu_find() {
     assert_eq!(fields(&ours), fields(&theirs));
     let ours = linux.ours(&["find", &linux.at("/log"), "-name", "[!b].gz", "-print0"]);
     assert_eq!(ours, "/log/a.gz\0/log/c.gz\0");
+}
+
+#[test]
+fn find_printf_prints_what_gnu_find_prints() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    let (mounted, own) = (linux.mounted("/"), linux.at("/"));
+    let both = |words: &[&str]| {
+        let theirs = coreutils("find", &[&[&*mounted], words].concat());
+        let theirs = theirs.replace(mounted.trim_end_matches('/'), "=");
+        let ours = dioxide([&["find", &*own], words].concat());
+        let ours = ours.text().replace(own.trim_end_matches('/'), "=");
+        assert_eq!(sorted(&ours), sorted(&theirs), "{words:?}");
+    };
+    let below = |format: &str| both(&["-mindepth", "1", "-printf", &format!("{format}\n")]);
+    for format in [
+        "%p|%P|%f|%h|%H|%d",
+        "%y %Y %l|%s %b %k %n %i %F",
+        "%m %M %U %G",
+        "%#m %05m %-6m| %.5m %#.2m|%3d|%03d|%+d|% d|%-3d|",
+        "%10f|%-10f|%.2f|%-5.1f|%010s|%-10s|%+s",
+        "%t|%c|%a|%T@ %C@ %A@ %T+ %20T@|%.4T@",
+        r"a\tb\\c\101\060\a\f\v\r%%\0",
+        r"%p\n\cnot this",
+    ] {
+        below(format);
+    }
+    for letter in "aAbBcCdDeFgGhHIjklmMpPrRsSTuUVwWxXyYzZ+@".chars() {
+        below(&format!("%p %T{letter}|%C{letter}"));
+    }
+    both(&[
+        "-name", "*.gz", "-printf", "%P\n", "-o", "-type", "l", "-print",
+    ]);
+    // Of whom the host knows no name.
+    both(&["-uid", "54321", "-printf", "%u\n"]);
+    both(&["-printf", "%d%y%P\n"]);
+    let json = dioxide(["find", "--json", &linux.at("/log"), "-printf", "%p"]).json();
+    assert_eq!(json[0]["path"], "/log");
+}
+
+#[test]
+fn find_that_follows_links_finds_what_gnu_find_finds() {
+    dioxide_testkit::need_root!();
+    let linux = Linux::new();
+    for words in [
+        &["-printf", "%P %y %Y %l %s %i %n\n"][..],
+        &["-type", "l"],
+        &["-type", "f", "-name", "link"],
+        &["-depth", "-type", "d"],
+        &["-maxdepth", "1"],
+        &["-empty"],
+        &["-ls"],
+    ] {
+        let names = |text: String| {
+            let text = text.replace(" root ", " 0 ").replace(" //", " /");
+            let columns = text.lines().map(|line| {
+                let columns: Vec<_> = line.split_whitespace().collect();
+                columns.join(" ")
+            });
+            sorted(&columns.collect::<Vec<_>>().join("\n"))
+        };
+        let words = [&["-mindepth", "1"], words].concat();
+        let theirs = linux.theirs("find", &[&["-L", &linux.mounted("/")], &words[..]].concat());
+        let ours = linux.ours(&[&["find", "-L", &*linux.at("/")], &words[..]].concat());
+        let theirs = theirs.replace(" root root ", " 0 0 ");
+        assert_eq!(names(ours), names(theirs), "{words:?}");
+    }
+    // Of a link, what it leads to.
+    let words = |at: &dyn Fn(&str) -> String| [at("/"), "-samefile".into(), at("/dir/link")];
+    let [theirs, ours] = [
+        words(&|path| linux.mounted(path)),
+        words(&|path| linux.at(path)),
+    ];
+    let theirs = linux.theirs(
+        "find",
+        &[&["-L"], &theirs.each_ref().map(|word| &**word)[..]].concat(),
+    );
+    let ours = linux.ours(&[&["find", "-L"], &ours.each_ref().map(|word| &**word)[..]].concat());
+    assert_eq!(sorted(&ours), sorted(&theirs));
+    assert_eq!(ours.lines().count(), 5);
+}
+
+#[test]
+fn find_that_follows_links_does_not_go_round_in_circles() {
+    let disk = Fixture::new();
+    dioxide(["ln", "-s", "..", &disk.at("/dir/up")]).text();
+    dioxide(["ln", "-s", "self", &disk.at("/dir/self")]).text();
+    let ran = dioxide(["find", "-L", &disk.at("/dir")]);
+    assert_eq!(ran.status, Some(2));
+    let back = format!(
+        "{}: leads back to {}\n",
+        disk.at("/dir/up/dir"),
+        disk.at("/dir")
+    );
+    assert!(ran.stderr.contains(&back), "{}", ran.stderr);
+    let told = "/dir/self: Too many levels of symbolic links\n";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    let found = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(found.contains("/dir/up/list/two\n"), "{found}");
+    assert!(!found.contains("/dir/up/dir\n"), "{found}");
+    e2fsck_clean(disk.image());
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Expr {
                 });
             }
             Expr::Action(action) => {
-                printer.act(*action, visit)?;
+                printer.act(action, visit)?;
                 return Ok(plain(true));
             }
         };
@@ -74,7 +74,7 @@ impl Count {
 }
 
 impl Time {
-    fn of(self, metadata: &Metadata) -> Timestamp {
+    pub(super) fn of(self, metadata: &Metadata) -> Timestamp {
         match self {
             Time::Access => metadata.atime,
             Time::Modify => metadata.mtime,
@@ -128,7 +128,7 @@ impl Test {
 }
 
 /// The last name; the root's is a slash.
-fn name<'a>(visit: &Visit<'a>) -> &'a [u8] {
+pub(super) fn name<'a>(visit: &Visit<'a>) -> &'a [u8] {
     match visit.target.name() {
         b"" => b"/",
         name => name,
@@ -197,6 +197,8 @@ pub(super) struct Printer<'a> {
     pub(super) out: &'a mut Out,
     pub(super) json: Option<JsonArray>,
     pub(super) now: i64,
+    /// What the walk began with.
+    pub(super) root: Vec<u8>,
 }
 
 #[derive(Serialize)]
@@ -209,8 +211,8 @@ struct Found<'a> {
 }
 
 impl Printer<'_> {
-    fn act(&mut self, action: Action, visit: &Visit<'_>) -> Result<(), Failure> {
-        if action == Action::Delete {
+    fn act(&mut self, action: &Action, visit: &Visit<'_>) -> Result<(), Failure> {
+        if *action == Action::Delete {
             return delete(visit);
         }
         if let Some(array) = &mut self.json {
@@ -230,6 +232,7 @@ impl Printer<'_> {
                 self.out.write_all(&visit.target.shown)?;
                 self.out.write_all(b"\0")?;
             }
+            Action::Printf(format) => format.write(visit, &self.root, self.out)?,
             Action::Ls => self.ls(visit)?,
             Action::Prune | Action::Delete => {}
         }

@@ -1,5 +1,6 @@
 //! Understanding find's expressions: `or` of `and` of `not` of tests and actions.
 
+use super::printf::Format;
 use super::{Action, Count, Expr, MINUTE, Matching, Number, Query, Reference, Test, Time};
 use crate::address::Operand;
 use crate::args::{ModeChange, parse_time};
@@ -135,6 +136,7 @@ impl<'a> Parser<'a> {
         let action = match word {
             "-print" => Action::Print,
             "-print0" => Action::Print0,
+            "-printf" => Action::Printf(Format::parse(&self.text(word)?).map_err(wrong)?),
             "-ls" => Action::Ls,
             "-prune" => Action::Prune,
             "-delete" => Action::Delete,
@@ -322,6 +324,12 @@ mod tests {
             "-maxdepth -1",
             "-perm 9",
             "-newermt soon",
+            "-printf",
+            "-printf %",
+            "-printf %q",
+            "-printf %T",
+            "-printf %Tq",
+            "-printf %5.",
             "-name a -prune -o -delete",
         ] {
             assert!(parse(text).is_err(), "{text}");

@@ -69,7 +69,7 @@ impl Format {
 }
 
 /// One escape of printf, behind its backslash.
-fn escape<'a>(rest: &'a str, plain: &mut Vec<u8>) -> &'a str {
+pub(in super::super) fn escape<'a>(rest: &'a str, plain: &mut Vec<u8>) -> &'a str {
     // `\ooo`, `\xHH`: as many digits as there are, of what is more than a byte the low bits.
     for (prefix, radix, most) in [("", 8, 3), ("x", 16, 2)] {
         let Some(digits) = rest.strip_prefix(prefix) else {
@@ -103,7 +103,8 @@ fn escape<'a>(rest: &'a str, plain: &mut Vec<u8>) -> &'a str {
     &rest[letter.len_utf8()..]
 }
 
-fn number(text: &str) -> (Option<usize>, &str) {
+/// Digits at the beginning, and what follows them.
+pub(in super::super) fn number(text: &str) -> (Option<usize>, &str) {
     let end = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
