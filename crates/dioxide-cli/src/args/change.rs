@@ -31,7 +31,7 @@ pub struct ChmodArgs {
     /// Print what is changed
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub struct ChownArgs {
     /// Print what is changed
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     /// Print help
@@ -128,7 +128,7 @@ pub struct TouchArgs {
     /// The times of this file
     #[arg(short, long, value_name = "IMG:/PATH", value_parser = Operand::parser())]
     pub reference: Option<Operand>,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -163,7 +163,7 @@ pub struct TruncateArgs {
     /// Leave out what does not exist
     #[arg(short = 'c', long)]
     pub no_create: bool,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -206,7 +206,7 @@ pub struct FallocateArgs {
     /// Make room for a hole; what is behind it moves back
     #[arg(short, long)]
     pub insert_range: bool,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -251,7 +251,7 @@ pub struct WriteArgs {
     /// Read this file instead of standard input
     #[arg(short, long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -272,7 +272,7 @@ pub struct SyncArgs {
     /// Images; a path inside makes no difference
     #[arg(value_name = "IMG", value_parser = Operand::parser())]
     pub images: Vec<Operand>,
-    /// Print what is done as JSON
+    /// Print an array of JSON: an element for each image that is synced
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -47,7 +47,7 @@ pub struct CpArgs {
     /// Print what is copied
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is copied as JSON
+    /// Print an array of JSON: an element for each file that is copied
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub struct MvArgs {
     /// Print what is moved
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is moved as JSON
+    /// Print an array of JSON: an element for each file that is moved
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

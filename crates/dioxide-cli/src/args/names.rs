@@ -33,7 +33,7 @@ pub struct RmArgs {
     /// Print what is removed
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is removed as JSON
+    /// Print an array of JSON: an element for each file that is removed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub struct MkdirArgs {
     /// Print what is made
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is made as JSON
+    /// Print an array of JSON: an element for each file that is made
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub struct RmdirArgs {
     /// Print what is removed
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is removed as JSON
+    /// Print an array of JSON: an element for each file that is removed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -126,7 +126,7 @@ pub struct LnArgs {
     /// Print what is made
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is made as JSON
+    /// Print an array of JSON: an element for each file that is made
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -161,7 +161,7 @@ pub struct MknodArgs {
     /// Print what is made
     #[arg(short, long)]
     pub verbose: bool,
-    /// Print what is made as JSON
+    /// Print an array of JSON: an element for each file that is made
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -114,7 +114,7 @@ pub struct XattrSetArgs {
     /// Symbolic links themselves
     #[arg(long)]
     pub no_dereference: bool,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -132,7 +132,7 @@ pub struct XattrRemoveArgs {
     /// Symbolic links themselves
     #[arg(long)]
     pub no_dereference: bool,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -150,7 +150,7 @@ pub struct XattrRestoreArgs {
     /// Symbolic links themselves
     #[arg(long)]
     pub no_dereference: bool,
-    /// Print what is changed as JSON
+    /// Print an array of JSON: an element for each file that is changed
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
