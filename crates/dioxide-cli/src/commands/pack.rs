@@ -9,6 +9,7 @@ use crate::interrupt;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{Text, bytes_words, count_words};
+use crate::streams;
 use dioxide::Backend;
 use dioxide::block::file::Replacing;
 use dioxide::mkfs::uuid_string;
@@ -57,7 +58,7 @@ pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
     };
     let packed = match target {
         None => image::plan(&tree, &options),
-        Some(target) => image::write(&mut tree, target, &options, &mut Bar::new()),
+        Some(target) => image::write(&mut tree, target, &options, &mut Bar::new(args.quiet)),
     };
     let packed = packed.map_err(about)?;
     let warnings = [tree.warnings(), &packed.warnings].concat();
@@ -181,7 +182,10 @@ fn tree(args: &PackArgs) -> Result<Tree, Failure> {
         filter,
         spool: beside.map(Path::to_owned),
     };
-    tar::read(path, options, &mut Bar::new()).map_err(failure)
+    if args.source == "-" {
+        streams::check_input().map_err(|error| Failure::host("standard input", &error))?;
+    }
+    tar::read(path, options, &mut Bar::new(args.quiet)).map_err(failure)
 }
 
 /// How to open an image means nothing where the source is none.
@@ -238,22 +242,28 @@ fn is_image(path: &Path) -> bool {
     read(1024 + 56, &[0x53, 0xEF]) && !is_archive
 }
 
-/// A bar for whatever the library is at.
-pub struct Bar(Progress);
+/// A bar for whatever the library is at, unless nothing is to be shown.
+pub struct Bar {
+    quiet: bool,
+    bar: Progress,
+}
 
 impl Bar {
-    pub fn new() -> Bar {
-        Bar(Progress::none())
+    pub fn new(quiet: bool) -> Bar {
+        let bar = Progress::none();
+        Bar { quiet, bar }
     }
 }
 
 impl Watch for Bar {
     fn expect(&mut self, bytes: u64) {
-        self.0 = Progress::of_bytes(bytes);
+        if !self.quiet {
+            self.bar = Progress::of_bytes(bytes);
+        }
     }
 
     fn done(&mut self, bytes: u64) {
-        self.0.advance(bytes);
+        self.bar.advance(bytes);
     }
 
     fn stops(&self) -> bool {

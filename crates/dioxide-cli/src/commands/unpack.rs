@@ -55,7 +55,7 @@ pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
         }
         Some(how) => Box::new(TarSink::create(&args.target, how).map_err(failure)?),
     };
-    let written = tree.write_to(&mut *sink, &mut Bar::new());
+    let written = tree.write_to(&mut *sink, &mut Bar::new(false));
     written.map_err(|error| in_image(args, error))?;
     let warnings = [tree.warnings(), sink.warnings()].concat();
     if args.json {

@@ -314,3 +314,128 @@ fn restoring_attributes_for_long_shows_a_bar_only_at_a_terminal() {
         e2fsck_clean(disk.image());
     }
 }
+
+/// What is shown until it says no more.
+fn all_seen(mut terminal: Terminal) -> String {
+    let mut seen = usize::MAX;
+    while seen != terminal.seen.len() {
+        seen = terminal.seen.len();
+        terminal.take(Duration::ZERO);
+    }
+    terminal.seen
+}
+
+/// Runs a command and stops it, so long after its begin, for longer than a bar waits.
+fn stopped(words: &[&str], after: Duration, stderr: Stdio) -> Child {
+    let child = command()
+        .args(words)
+        .env("TERM", "xterm")
+        .stdout(Stdio::null())
+        .stderr(stderr)
+        .spawn()
+        .unwrap();
+    std::thread::sleep(after);
+    tell(&child, Signal::STOP);
+    std::thread::sleep(LONG);
+    tell(&child, Signal::CONT);
+    child
+}
+
+/// Each is stopped later and later, until that is in the middle of its work.
+#[test]
+fn work_that_takes_long_shows_a_bar_only_at_a_terminal() {
+    const AFTER: [u64; 8] = [10, 20, 40, 80, 160, 320, 640, 1280];
+    let dir = tempfile::tempdir().unwrap();
+    let name = |name: &str| dir.path().join(name).display().to_string();
+    let tree = name("tree");
+    fs::create_dir(&tree).unwrap();
+    for number in 0..16 {
+        let content = dioxide_testkit::pattern(number, 0, 4 << 20);
+        fs::write(format!("{tree}/{number}"), content).unwrap();
+    }
+    let [made, checked, resized, packed] = ["made", "checked", "resized", "packed"].map(name);
+    let large = |image: &str| {
+        let words = ["mkfs", "-q", "-F", "-b", "1024", image, "64G"];
+        assert!(command().args(words).status().unwrap().success());
+    };
+    large(&checked);
+    let cases: [(&[&str], &str, &str); 4] = [
+        (
+            &["mkfs", "-F", "-b", "1024", &made, "64G"],
+            "block groups",
+            "-q",
+        ),
+        (&["check", "--backend", "pread", &checked], "Pass ", ""),
+        (&["resize", &resized, "65G"], "checking", ""),
+        (&["pack", &tree, &packed], "B/s  ", "-q"),
+    ];
+    std::thread::scope(|scope| {
+        for (words, bar, quiet) in cases {
+            let large = &large;
+            scope.spawn(move || {
+                let run = |words: &[&str], after, stderr| {
+                    if words[0] == "resize" {
+                        large(words[1]);
+                    }
+                    stopped(words, Duration::from_millis(after), stderr)
+                };
+                let seen = |words: &[&str], after| {
+                    let mut terminal = Terminal::new();
+                    let mut child = run(words, after, terminal.end());
+                    assert_eq!(terminal.status(&mut child), Some(0), "{words:?}");
+                    all_seen(terminal)
+                };
+                let shows = |after: &u64| seen(words, *after).contains(bar);
+                let after = AFTER.into_iter().find(shows);
+                let after = after.unwrap_or_else(|| panic!("{words:?} shows no bar"));
+                let output = run(words, after, Stdio::piped()).wait_with_output();
+                let output = output.unwrap();
+                assert!(
+                    output.status.success() && output.stderr.is_empty(),
+                    "{words:?}"
+                );
+                if !quiet.is_empty() {
+                    let words = [&words[..1], &[quiet], &words[1..]].concat();
+                    assert_eq!(seen(&words, after), "", "{words:?}");
+                }
+            });
+        }
+    });
+    for image in [resized, packed] {
+        e2fsck_clean(Path::new(&image));
+    }
+}
+
+#[test]
+fn copying_for_long_shows_a_bar_only_at_a_terminal_and_not_beside_its_lines() {
+    let disk = Fixture::new();
+    let pipe = disk.beside("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for (at_terminal, flag) in [(true, "-f"), (false, "-f"), (true, "--json"), (true, "-v")] {
+        let mut terminal = Terminal::new();
+        let mut child = command()
+            .args(["cp", flag])
+            .args([pipe.as_os_str(), disk.at("/copy").as_ref()])
+            .env("TERM", "xterm")
+            .stdout(Stdio::null())
+            .stderr(match at_terminal {
+                true => terminal.end(),
+                false => Stdio::piped(),
+            })
+            .spawn()
+            .unwrap();
+        let mut input = File::options().write(true).open(&pipe).unwrap();
+        // More than the pipe holds: so much later it is read.
+        input.write_all(&[1; 1 << 20]).unwrap();
+        std::thread::sleep(LONG);
+        input.write_all(&[2; 2 << 20]).unwrap();
+        drop(input);
+        assert_eq!(terminal.status(&mut child), Some(0), "{flag}");
+        let told = child.wait_with_output().unwrap().stderr;
+        assert!(told.is_empty(), "{}", String::from_utf8_lossy(&told));
+        let shown = all_seen(terminal).contains("B/s  ");
+        assert_eq!(shown, at_terminal && flag == "-f", "{flag}");
+    }
+    e2fsck_clean(disk.image());
+}

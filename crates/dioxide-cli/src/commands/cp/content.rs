@@ -40,6 +40,8 @@ impl Copier {
                     count => {
                         copy.write_at(&self.buf[..count], offset)?;
                         offset += count as u64;
+                        self.progress.grow(count as u64);
+                        self.progress.advance(count as u64);
                     }
                 }
             }
