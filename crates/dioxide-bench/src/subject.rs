@@ -46,7 +46,7 @@ pub(crate) fn open_image(
         populate: backend == Backend::Mmap,
         ..FileOptions::default()
     };
-    Ok(file::open(&image.path, &options)?)
+    Ok(dioxide::open_image(&image.path, &options)?)
 }
 
 /// A file of an image, through one device.

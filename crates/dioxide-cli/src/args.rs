@@ -217,7 +217,7 @@ impl JournalPlace {
             ..block::file::FileOptions::default()
         };
         let path = self.path.as_ref();
-        path.map(|path| block::file::open(path, &options))
+        path.map(|path| dioxide::open_image(path, &options))
             .transpose()
     }
 }

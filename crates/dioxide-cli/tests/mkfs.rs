@@ -2,7 +2,7 @@
 
 mod support;
 
-use dioxide_testkit::{dumpe2fs, e2fsck_clean, need_root};
+use dioxide_testkit::{Dir, LoopDevice, Mount, dumpe2fs, e2fsck_clean, need_root};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
@@ -235,4 +235,38 @@ fn image_that_was_made_and_cannot_be_used_is_removed() {
     fs::write(&image, "mine").unwrap();
     make();
     assert_eq!(fs::read(&image).unwrap(), b"mine");
+}
+
+/// On a disk of larger sectors a file takes direct I/O in whole ones only, which are too large for blocks of 1 KiB.
+#[test]
+fn image_that_was_made_on_a_disk_of_larger_sectors_is_opened_by_every_command() {
+    need_root!();
+    let dir = TempDir::new_in(Dir::Tmpfs.path()).unwrap();
+    let disk = image(&dir);
+    fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    let device = LoopDevice::attach_with(Path::new(&disk), &["--sector-size=4096"]);
+    dioxide(["mkfs", "-q", device.path().to_str().unwrap()]).text();
+    let mount = Mount::ext4(device.path(), "");
+    let path = mount.path().join("a.img");
+    let image = path.to_str().unwrap();
+    let at = |name: &str| format!("{image}:/{name}");
+    let told = dioxide(["mkfs", image, "65537"]);
+    assert!(
+        told.text().contains("65537 of 1024 bytes"),
+        "{}",
+        told.text()
+    );
+    let host = dir.path().join("host");
+    fs::write(&host, [7; 5000]).unwrap();
+    dioxide(["cp", host.to_str().unwrap(), &at("f")]).text();
+    assert_eq!(dioxide(["cat", &at("f")]).text().as_bytes(), [7; 5000]);
+    assert_eq!(dioxide(["ls", &at("")]).text(), "f\nlost+found\n");
+    for command in ["info", "check", "journal", "map", "trim", "df"] {
+        dioxide([command, image]).text();
+    }
+    dioxide(["extents", &at("f")]).text();
+    assert!(dioxide(["resize", image, "80M"]).status == Some(0));
+    assert!(dioxide(["check", image]).text().contains("clean"));
+    e2fsck_clean(&path);
+    mount.unmount();
 }

@@ -18,6 +18,7 @@ pub(crate) mod fast_commit;
 mod fence;
 mod flushes;
 pub(crate) mod groups;
+pub(crate) mod image;
 mod knobs;
 pub(crate) mod log;
 mod meta;

@@ -7,9 +7,9 @@ use crate::interrupt;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{Text, count_words};
-use dioxide::Error;
-use dioxide::block::file::{self, FileOptions};
+use dioxide::block::file::FileOptions;
 use dioxide::check::{CheckOptions, Code, EXIT_OPERATIONAL, Report, Severity, Usage, check};
+use dioxide::{Error, open_image};
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -104,7 +104,7 @@ fn check_image(args: &CheckArgs, image: &Path) -> Result<Report, Error> {
         img_offset: args.img_offset,
         ..FileOptions::default()
     };
-    let device = file::open(image, &options)?;
+    let device = open_image(image, &options)?;
     let options = CheckOptions {
         superblock_at: args.sb,
         max_findings: args.max_findings,

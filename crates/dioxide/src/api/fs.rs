@@ -3,6 +3,7 @@
 use crate::io::direct::policy::Policy;
 use crate::io::ioend::CompletionMode;
 use crate::mount::Mount;
+use crate::mount::image::open_image;
 use crate::mount::log::refuse_needless;
 use crate::mount::replay::bytes_in_log;
 use crate::txn::damage::DamageMet;
@@ -11,7 +12,7 @@ use crate::{
     Timestamp, Xattr,
 };
 use dioxide_block::Device;
-use dioxide_block::file::{self, FileOptions};
+use dioxide_block::file::FileOptions;
 use dioxide_format::superblock::{ErrorPolicy, SUPERBLOCK_OFFSET, SuperBlock};
 use std::io::{Seek, SeekFrom};
 use std::ops::Range;
@@ -329,7 +330,7 @@ impl MountOptions {
                 may_map: false,
                 ..self.file_options()
             };
-            let device = file::open(path, &file_options)?;
+            let device = open_image(path, &file_options)?;
             options.journal_device = Some(device);
         }
         Ok(options)
@@ -352,7 +353,7 @@ fn open_part(path: &Path, options: &MountOptions) -> Result<Arc<dyn Device>> {
     let mut file_options = options.file_options();
     let told = told_bytes(path, options.img_offset);
     file_options.size_bytes = told.map(|(told, _)| told);
-    let device = file::open(path, &file_options)?;
+    let device = open_image(path, &file_options)?;
     // If it grew just before a crash, only the journal knows.
     if let Some((told, rest)) = told
         && let Some(size) = bytes_in_log(&device, options)
@@ -361,7 +362,7 @@ fn open_part(path: &Path, options: &MountOptions) -> Result<Arc<dyn Device>> {
     {
         drop(device);
         file_options.size_bytes = Some(size);
-        return Ok(file::open(path, &file_options)?);
+        return Ok(open_image(path, &file_options)?);
     }
     Ok(device)
 }
@@ -415,7 +416,7 @@ impl Fs {
         let path = path.as_ref();
         let device = match options.img_offset != 0 && options.sb.is_none() {
             true => open_part(path, options)?,
-            false => file::open(path, &options.file_options())?,
+            false => open_image(path, &options.file_options())?,
         };
         Fs::open_device(device, options)
     }

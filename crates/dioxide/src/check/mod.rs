@@ -51,12 +51,13 @@ mod walk;
 
 pub use finding::{At, Code, Finding, Pass, Severity};
 
+use crate::mount::image::open_image;
 use crate::mount::log::refuse_needless;
 use crate::{Error, Result};
 use attributes::SharedXattrs;
 use claims::Claims;
 use dioxide_block::Device;
-use dioxide_block::file::{self, FileOptions};
+use dioxide_block::file::FileOptions;
 use dioxide_format::dir::DirFormat;
 use dioxide_format::features::RoCompat;
 use dioxide_format::superblock::SuperBlock;
@@ -193,7 +194,7 @@ pub fn check_path(
     progress: &mut OnProgress<'_>,
 ) -> Result<Report> {
     check(
-        file::open(path, &FileOptions::default())?,
+        open_image(path, &FileOptions::default())?,
         options,
         progress,
     )

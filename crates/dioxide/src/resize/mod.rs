@@ -51,12 +51,13 @@ mod survey;
 mod write;
 
 use crate::check::{CheckOptions, Severity, check};
+use crate::mount::image::open_image;
 use crate::mount::log::refuse_journal_device;
 use crate::mount::mmp::{self, Protection, User};
 use crate::mount::span::read_span;
 use crate::{Error, Place, Result, known};
 use dioxide_block::Device;
-use dioxide_block::file::{self, FileOptions};
+use dioxide_block::file::FileOptions;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::types::Pblk;
@@ -289,20 +290,14 @@ fn open(
     sb: Option<&SuperBlock>,
     options: &ResizeOptions,
 ) -> Result<Arc<dyn Device>> {
-    let options = |buffered| FileOptions {
+    let options = FileOptions {
         write,
         img_offset: options.img_offset,
-        buffered,
+        // The page cache of a block device does not see what other hosts write.
+        buffered: sb.is_none_or(|sb| matches!(sb.mmp_block(), Ok(None))),
         ..FileOptions::default()
     };
-    // The page cache does not see what other hosts write.
-    if let Some(sb) = sb.filter(|sb| !matches!(sb.mmp_block(), Ok(None))) {
-        let device = file::open(path, &options(false))?;
-        if device.geometry().logical_block_bytes <= sb.block_size() {
-            return Ok(device);
-        }
-    }
-    Ok(file::open(path, &options(true))?)
+    Ok(open_image(path, &options)?)
 }
 
 fn in_superblock(error: dioxide_format::Error) -> Error {

@@ -2,6 +2,9 @@
 
 use super::compare::{lines, mke2fs_on};
 use super::{dir, from_words};
+use dioxide::block::Device;
+use dioxide::check::{CheckOptions, check_path};
+use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_testkit::{LoopDevice, Mount, e2fsck_clean, need_root};
 use std::fs::{self, File};
 
@@ -89,4 +92,58 @@ fn blocks_are_no_smaller_than_the_sectors_of_the_device() {
     let smaller = from_words("-b 1024").plan_on(device.path(), None);
     let refused = smaller.unwrap_err().to_string();
     assert!(refused.contains("sectors"), "{refused}");
+}
+
+/// A file there takes direct I/O in whole sectors only, which smaller blocks are not.
+#[test]
+fn image_with_blocks_smaller_than_the_sectors_below_it_is_read_and_written() {
+    need_root!();
+    let dir = dir();
+    let disk = dir.path().join("disk.img");
+    File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    let device = LoopDevice::attach_with(&disk, &["--sector-size=4096"]);
+    from_words("-t ext4").create(device.path(), None).unwrap();
+    let mount = Mount::ext4(device.path(), "");
+    let path = mount.path().join("made.img");
+    for (words, img_offset) in [
+        ("-t ext4", 0),
+        ("-t ext4 -b 2048", 0),
+        ("-t ext2 -b 1024", 0),
+        ("-t ext4 -E offset=1048576", 1 << 20),
+    ] {
+        // One block is behind the last whole sector.
+        let mkfs = from_words(words);
+        let size = SIZE as u64 + (2 << 20) + 2048;
+        let plan = mkfs.create(&path, Some(size)).unwrap();
+        let sb = plan.superblock();
+        let bytes = sb.blocks_count() * u64::from(sb.block_size());
+        assert_ne!(bytes % 4096, 0, "{words}");
+        let options = MountOptions::new().img_offset(img_offset);
+        let fs = Fs::open(&path, &options).unwrap();
+        assert_eq!(fs.read_only(), None, "{words}");
+        assert_eq!(fs.device().geometry().size_bytes, bytes, "{words}");
+        let open = OpenOptions::new().read(true).write(true).create(true);
+        let file = open.direct(true).open(&fs, "/f").unwrap();
+        file.write_at(&[7; 6144], 2048).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        fs.close().unwrap();
+        let fs = Fs::open(&path, &options.read_only(true)).unwrap();
+        let file = OpenOptions::new().read(true).open(&fs, "/f").unwrap();
+        let mut read = [1; 8192];
+        assert_eq!(file.read_at(&mut read, 0).unwrap(), 8192);
+        assert!(read[..2048] == [0; 2048] && read[2048..] == [7; 6144]);
+        drop(file);
+        fs.close().unwrap();
+        if img_offset > 0 {
+            let all = fs::read(&path).unwrap();
+            fs::write(&path, &all[img_offset as usize..]).unwrap();
+        }
+        let report = check_path(&path, &CheckOptions::default(), &mut |_| {}).unwrap();
+        assert!(report.is_clean(), "{words}: {:?}", report.findings);
+        e2fsck_clean(&path);
+        fs::remove_file(&path).unwrap();
+    }
+    mount.unmount();
+    e2fsck_clean(device.path());
 }

@@ -205,3 +205,33 @@ fn journal_device_with_a_damaged_superblock_is_refused() {
 fn contents(image: &Image) -> Vec<u8> {
     std::fs::read(image.path()).expect("an image")
 }
+
+/// Both are files on a disk of larger sectors, which take direct I/O in whole ones only.
+#[test]
+fn journal_with_blocks_smaller_than_the_sectors_below_it_is_used() {
+    need_root!();
+    let pair = Pair::new("1024");
+    let disk = Image::blank(Dir::Tmpfs, 128 << 20);
+    let device = LoopDevice::attach_with(disk.path(), &["--sector-size=4096"]);
+    run(tool("mke2fs")
+        .args(["-q", "-F", "-t", "ext4"])
+        .arg(device.path()));
+    let mount = Mount::ext4(device.path(), "");
+    let parts = [(&pair.image, "image"), (&pair.journal, "journal")];
+    let [image, journal] = parts.map(|(part, name)| {
+        let path = mount.path().join(name);
+        std::fs::copy(part.path(), &path).expect("room");
+        path
+    });
+    let options = MountOptions::new().journal_path(&journal);
+    let fs = Fs::open(&image, &options).expect("it opens");
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    write(&fs, b"there");
+    fs.close().expect("a clean end");
+    run(tool("e2fsck").args(["-fn", "-j"]).args([&journal, &image]));
+    assert_closed(&image);
+    let fs = Fs::open(&image, &options.read_only(true)).expect("it opens");
+    assert_eq!(read(&fs), b"there");
+    fs.close().expect("a clean end");
+    mount.unmount();
+}
