@@ -7,10 +7,12 @@ use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags, linkat, openat, renameat_with,
     statx,
 };
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -233,6 +235,28 @@ fn unnamed_file_is_made_and_gets_a_name() {
         check_pattern(1, 0, &fs::read(bed.at("named")).unwrap());
         // Another stays without, and goes.
         drop(openat(CWD, bed.root(), flags, Mode::RUSR).unwrap());
+        bed.finish();
+    }
+}
+
+#[test]
+fn unnamed_file_is_refused_in_a_directory_that_was_removed_as_by_linux() {
+    need_fuse!();
+    let answer = |root: &Path| {
+        let path = root.join("gone");
+        fs::create_dir(&path).unwrap();
+        let dir = File::open(&path).unwrap();
+        fs::remove_dir(&path).unwrap();
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        openat(&dir, ".", flags, Mode::RUSR).map(drop)
+    };
+    let image = Image::builder().build();
+    let linux = Mount::ext4(image.path(), "");
+    let expected = answer(linux.path());
+    linux.unmount();
+    assert_eq!(expected, Err(Errno::PERM));
+    for bed in each("") {
+        assert_eq!(answer(bed.root()), expected);
         bed.finish();
     }
 }

@@ -210,7 +210,7 @@ impl Node {
     /// holds it, unless [`Node::link`] gives it a name.
     ///
     /// # Errors
-    /// As [`OpenOptions::open_unnamed`].
+    /// As [`OpenOptions::open_unnamed`]; `EPERM` in a directory that was removed.
     pub fn create_unnamed(&self, new: &NewFile) -> Result<Node> {
         self.mount.call(|| {
             let inode = self.mount.create_unnamed(self.directory()?, new, true)?;

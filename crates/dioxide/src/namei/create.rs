@@ -312,7 +312,7 @@ impl Mount {
     /// Makes a regular file without a name, an orphan until it is linked, which it may never be, and opens it. Blocks.
     ///
     /// # Errors
-    /// As [`Mount::create`].
+    /// As [`Mount::create`]; [`Error::NotPermitted`] in a directory that was removed.
     pub(crate) fn create_unnamed(
         &self,
         dir: &Arc<Inode>,
@@ -321,7 +321,12 @@ impl Mount {
     ) -> Result<Arc<Inode>> {
         let writer = self.writer()?;
         let _names = dir.names.write();
-        self.check_dir_holds(dir)?;
+        // As by Linux, where only a name that is looked for is not there.
+        if check_lives(dir).is_err() {
+            let what = format!("directory {}, removed", dir.ino);
+            return Err(Error::NotPermitted(what));
+        }
+        self.check_names(dir)?;
         self.check_dir_grows(dir)?;
         let inode = self.with_space(writer, || {
             self.create_once(writer, dir, None, &Blueprint::Regular, new)
