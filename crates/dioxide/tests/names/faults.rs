@@ -2,7 +2,8 @@
 //! system with too few blocks or inodes.
 //!
 //! - Who gets an error finds the tree as it was before the call. From a failed flush, or a failed write of the log, on,
-//!   nothing changes any more.
+//!   nothing changes any more. Of a failed flush whoever runs into it is told, and at the latest the first call that syncs: no
+//!   sync and no close succeeds from then on.
 //! - Opened again, without the fault, the tree is that of one state, not older than the last sync, or than the last change
 //!   of what was synced by itself, and `e2fsck` finds nothing. Without a journal a failed write may leave half of the changes
 //!   since the last sync: `e2fsck` is able to mend it, and what was not changed is there.
@@ -13,7 +14,7 @@ use crate::random_calls::open_fs;
 use crate::tree::{Answer, Tree};
 use crate::view::{self, View};
 use dioxide::block::file::{self, FileOptions};
-use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+use dioxide::block::sim::{Fault, FaultId, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::format::features::Compat;
 use dioxide::{Fs, MountOptions, RenameMode, Special, XattrMode};
 use dioxide_testkit::{Image, ImageBuilder, debugfs, e2fsck_clean, e2fsck_consistent, e2fsck_mend};
@@ -190,6 +191,8 @@ struct Run {
     /// A sync of one file promises something by itself. Without a journal, where a change may be there by half, what looks as
     /// it did may be another file by then.
     has_journal: bool,
+    /// The flush that is to fail.
+    flush: Option<(SimDevice, FaultId)>,
 }
 
 impl Run {
@@ -201,6 +204,7 @@ impl Run {
             after: 0,
             is_closed: false,
             has_journal: true,
+            flush: None,
         }
     }
 
@@ -212,11 +216,18 @@ impl Run {
         side.open.clear();
         match side.fs.close() {
             Ok(()) => {
+                assert!(!self.flush_failed(), "the close promised what it cannot");
                 self.is_closed = true;
                 self.keep_last();
             }
             Err(error) => self.failures.push(("close".into(), error.errno())),
         }
+    }
+
+    /// From then on no call may promise that anything is durable: who runs into it is told, and at the latest the first that syncs.
+    fn flush_failed(&self) -> bool {
+        let hits = |(device, flush): &(SimDevice, FaultId)| device.hits(*flush) > Some(0);
+        self.flush.as_ref().is_some_and(hits)
     }
 
     fn keep_last(&mut self) {
@@ -242,6 +253,9 @@ impl Run {
         let before = self.tree.clone();
         let expected = calls::apply(call, &mut self.tree);
         let answer: Answer = side.run(call);
+        if matches!(call, Call::Sync | Call::Fsync { .. }) && answer.is_ok() {
+            assert!(!self.flush_failed(), "{call:?} promised what it cannot");
+        }
         if answer == expected {
             self.views.push(view::of_model(&self.tree));
             self.after += usize::from(!self.failures.is_empty() && changes(call, &answer));
@@ -342,7 +356,9 @@ fn survives(image: &Image, tree: &Tree, fault: &Fault) -> bool {
     let armed = device.inject(fault.clone());
     let mut run = Run::new(tree);
     run.has_journal = has_journal;
+    run.flush = (fault.op == FaultOp::Flush).then(|| (device.clone(), armed));
     run.run(fs);
+    run.flush = None;
     let hits = device.hits(armed).expect("it is armed");
     drop(device);
     let report = Report(&run);
