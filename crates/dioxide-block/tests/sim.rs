@@ -1,11 +1,12 @@
 //! The simulated device: times, faults and holds, through blocking calls and through queues.
 
 use dioxide_block::mem::MemDevice;
-use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice};
+use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide_block::{
-    AtomicUnits, Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Seg,
-    Segs,
+    AtomicUnits, Buf, Completion, Device, Durability, Error, Geometry, Op, OpKind, Queue,
+    QueueOptions, Seg, Segs,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -732,4 +733,61 @@ fn atomic_write_that_a_fault_cuts_does_nothing() {
         assert_eq!(errno(write_atomic(&sim, 0, 16384)), libc::EIO);
         assert_eq!(read(&sim, 0, 16384), vec![0; 16384], "{what:?}");
     }
+}
+
+/// Memory that panics over the first block.
+#[derive(Debug)]
+struct Panics(MemDevice);
+
+impl Device for Panics {
+    fn geometry(&self) -> &Geometry {
+        self.0.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        assert!(offset > 0, "on purpose");
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<(), Error> {
+        assert!(offset > 0, "on purpose");
+        self.0.write_at(offset, buf, durability)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.0.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.0.write_zeroes(offset, len)
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, Error> {
+        self.0.open_queue(options)
+    }
+
+    fn describe(&self) -> String {
+        "memory that panics".into()
+    }
+}
+
+#[test]
+fn operation_in_which_the_wrapped_device_panics_takes_no_slot() {
+    let sim = SimDevice::new(Arc::new(Panics(MemDevice::new(SIZE))), SimSpec::default());
+    let mut queue = queue(&sim, 2);
+    for kind in [OpKind::Read, OpKind::Write, OpKind::Write] {
+        let push = AssertUnwindSafe(|| queue.push(op(kind, 0, 1, 512)));
+        assert!(catch_unwind(push).is_err());
+        assert_eq!(queue.in_flight(), 0);
+    }
+    for offset in [512, 1024] {
+        let pushed = queue.push(op(OpKind::Write, offset, 2, 512));
+        pushed.expect("both slots are free");
+    }
+    let done = reap(&mut *queue, 2);
+    assert!(done.iter().all(|done| done.result.is_ok()));
 }

@@ -189,7 +189,7 @@ impl Queue for SimQueue {
     }
 
     fn push(&mut self, op: Op) -> Result<SlotId, Op> {
-        let Some(slot) = self.free.pop() else {
+        let Some(&slot) = self.free.last() else {
             return Err(op);
         };
         let tickets = self.join_gates(&op);
@@ -197,6 +197,8 @@ impl Queue for SimQueue {
             true => self.start(slot, op),
             false => self.held.push(Held { slot, op, tickets }),
         }
+        // Last: an operation in which the device panics has none.
+        self.free.pop();
         Ok(slot)
     }
 
