@@ -9,7 +9,7 @@
 //! same and takes seconds and the memory twice.
 
 use crate::{BenchOptions, Error, Result};
-use dioxide::format::superblock::{STATE_CLEAN, SUPERBLOCK_OFFSET, SuperBlock};
+use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -191,7 +191,7 @@ impl Image {
         file.read_exact_at(&mut bytes, img_offset + SUPERBLOCK_OFFSET)
             .map_err(Error::io("cannot read the superblock"))?;
         Ok(match SuperBlock::parse(&bytes) {
-            Ok(sb) if sb.state() == STATE_CLEAN && !sb.needs_recovery() => Ok(()),
+            Ok(sb) if sb.was_closed() => Ok(()),
             Ok(_) => Err("not closed".into()),
             Err(error) => Err(error.to_string()),
         })

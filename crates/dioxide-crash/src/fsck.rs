@@ -5,7 +5,7 @@ use crate::external;
 use crate::image::Place;
 use dioxide::block::record::states::Snapshot;
 use dioxide::format::features::{Compat, Features, Incompat};
-use dioxide::format::superblock::{STATE_CLEAN, SuperBlock};
+use dioxide::format::superblock::SuperBlock;
 use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -255,10 +255,13 @@ fn closed(image: &Snapshot) -> Result<(), String> {
     };
     // Without a journal a crash leaves its mark until e2fsck has repaired the file system: no mount takes that away.
     let journal = superblock.features().compat.contains(Compat::HAS_JOURNAL);
-    match superblock.state() {
-        _ if superblock.needs_recovery() => Err("not closed: its journal is to be replayed".into()),
-        state if journal && state != STATE_CLEAN => Err(format!("not closed: state {state:#x}")),
-        _ => Ok(()),
+    match journal && !superblock.was_closed() {
+        true => Err(format!(
+            "not closed: state {:#x}, needs_recovery {}",
+            superblock.state(),
+            superblock.needs_recovery()
+        )),
+        false => Ok(()),
     }
 }
 

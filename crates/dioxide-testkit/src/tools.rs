@@ -1,5 +1,6 @@
 //! The programs of e2fsprogs, and others, as functions.
 
+use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -154,16 +155,18 @@ pub fn e2fsck_clean(image: &Path) {
 /// # Panics
 /// If the journal is to be replayed, or the state is another than valid.
 pub fn assert_closed(image: &Path) {
-    let mut superblock = [0; 0x64];
-    let read = fs::File::open(image).and_then(|file| file.read_exact_at(&mut superblock, 1024));
+    let mut bytes = [0; SuperBlock::SIZE];
+    let read =
+        fs::File::open(image).and_then(|file| file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET));
     read.unwrap_or_else(|e| panic!("{}: {e}", image.display()));
-    let state = u16::from_le_bytes([superblock[0x3A], superblock[0x3B]]);
-    let needs_recovery = superblock[0x60] & 4 != 0;
+    let superblock =
+        SuperBlock::parse(&bytes).unwrap_or_else(|e| panic!("{}: {e}", image.display()));
     assert!(
-        state == 1 && !needs_recovery,
-        "{}: not closed: state {state:#x}{}",
+        superblock.was_closed(),
+        "{}: not closed: state {:#x}{}",
         image.display(),
-        if needs_recovery {
+        superblock.state(),
+        if superblock.needs_recovery() {
             ", needs_recovery"
         } else {
             ""

@@ -157,6 +157,11 @@ impl SuperBlock {
         self.has_incompat(Incompat::NEEDS_RECOVERY)
     }
 
+    /// Whether who had the file system last closed it, and found no errors.
+    pub fn was_closed(&self) -> bool {
+        self.state() == STATE_CLEAN && !self.needs_recovery()
+    }
+
     /// The seed of all metadata checksums but the superblock's own: stored, or from the uuid.
     pub fn checksum_seed(&self) -> u32 {
         if self.has_incompat(Incompat::CSUM_SEED) {
