@@ -14,6 +14,7 @@
 //! Invariants: `done` holds every operation that was pushed and not reaped, in order, so an
 //! operation's slot is its index there; `done` never grows past the capacity it was made with. Operations are done in the order
 //! in which they were pushed: the first `ran` of them are, and the others, of which there are `AHEAD` at most, lie in `ahead`.
+//! One in which the device panics is done, with an error.
 //!
 //! Rejected: a ring of slots with a free list. Everything in flight is reaped at once, so an index
 //! into a vector is already unique.
@@ -26,7 +27,9 @@ use crate::{
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How many operations are pushed before one is done whose memory is being fetched.
@@ -41,8 +44,8 @@ pub struct InlineQueue<D: Device> {
     ran: usize,
     /// What was done since others last saw it.
     streamed: Streamed,
-    /// What operation `n` is to do, at `n % (AHEAD + 1)`.
-    ahead: [(OpKind, Seg); AHEAD + 1],
+    /// What operation `n` is to do, at `n % AHEAD`.
+    ahead: [(OpKind, Seg); AHEAD],
     park: Arc<Park>,
 }
 
@@ -56,7 +59,7 @@ impl<D: Device> InlineQueue<D> {
             done: Vec::with_capacity(depth as usize),
             ran: 0,
             streamed: Streamed::AT_ONCE,
-            ahead: [(OpKind::Read, NOTHING); AHEAD + 1],
+            ahead: [(OpKind::Read, NOTHING); AHEAD],
             park: Arc::default(),
         }
     }
@@ -64,7 +67,7 @@ impl<D: Device> InlineQueue<D> {
     /// Does the first operation that was not done.
     #[inline]
     fn run_next(&mut self) {
-        let (kind, seg) = self.ahead[self.ran % (AHEAD + 1)];
+        let (kind, seg) = self.ahead[self.ran % AHEAD];
         let Completion { buf, result, .. } = &mut self.done[self.ran];
         // First: what panics is not done again.
         self.ran += 1;
@@ -80,10 +83,22 @@ impl<D: Device> InlineQueue<D> {
     /// Does all that was not done, and lets others see it.
     #[inline]
     fn run_all(&mut self) {
+        if self.ran < self.done.len() && thread::panicking() {
+            self.run_all_in_a_panic();
+        }
         while self.ran < self.done.len() {
             self.run_next();
         }
         drop(mem::replace(&mut self.streamed, Streamed::AT_ONCE));
+    }
+
+    /// Of a queue that goes while a panic unwinds: another one of the device's that came out of here would end the process.
+    #[cold]
+    fn run_all_in_a_panic(&mut self) {
+        while self.ran < self.done.len() {
+            // The operation has its error.
+            drop(catch_unwind(AssertUnwindSafe(|| self.run_next())));
+        }
     }
 
     /// As `push` of an operation that moves its whole buffer.
@@ -133,15 +148,16 @@ impl<D: Device> InlineQueue<D> {
     #[inline(always)]
     fn push_waiting(&mut self, kind: OpKind, seg: Seg, buf: Buf) -> SlotId {
         let slot = self.done.len();
-        self.ahead[slot % (AHEAD + 1)] = (kind, seg);
+        // First: if the device panics in that one, this one was not pushed.
+        if slot - self.ran == AHEAD {
+            self.run_next();
+        }
+        self.ahead[slot % AHEAD] = (kind, seg);
         push_in_place(&mut self.done, || Completion {
             slot: slot as u32,
             buf,
             result: Ok(()),
         });
-        if slot - self.ran == AHEAD {
-            self.run_next();
-        }
         slot as SlotId
     }
 
@@ -446,8 +462,8 @@ mod tests {
         let mut queue = device.queue(4);
         write(&mut queue, 13);
         write(&mut queue, 1);
-        let submit = std::panic::AssertUnwindSafe(|| queue.submit());
-        assert!(std::panic::catch_unwind(submit).is_err());
+        let submit = AssertUnwindSafe(|| queue.submit());
+        assert!(catch_unwind(submit).is_err());
         let mut done = Vec::new();
         assert_eq!(queue.reap(&mut done), 2);
         let errors: Vec<i32> = done
@@ -458,6 +474,50 @@ mod tests {
         assert_eq!(device.did(), [13, 1]);
         drop(queue);
         assert_eq!(device.did(), [13, 1]);
+    }
+
+    #[test]
+    fn operation_whose_push_meets_the_panic_of_another_is_not_taken() {
+        let device = Slow::new();
+        let mut queue = device.queue(4);
+        write(&mut queue, 13);
+        write(&mut queue, 1);
+        let push = AssertUnwindSafe(|| write(&mut queue, 2));
+        assert!(catch_unwind(push).is_err());
+        assert_eq!(queue.in_flight(), 2);
+        // It has the slot that the other would have had.
+        assert_eq!(write(&mut queue, 3), 2);
+        let mut done = Vec::new();
+        assert_eq!(queue.reap(&mut done), 3);
+        let failed = done.iter().map(|done| done.result.is_err());
+        assert_eq!(failed.collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(device.did(), [13, 1, 3]);
+    }
+
+    #[test]
+    fn queue_that_goes_in_a_panic_outlives_more_of_its_device() {
+        let device = Slow::new();
+        // The device's own panic, and one of whoever has the queue.
+        for (blocks, did) in [([13, 13, 2], [13, 13]), ([13, 1, 2], [13, 1])] {
+            device.done.lock().clear();
+            let unwound = catch_unwind(AssertUnwindSafe(|| {
+                let mut queue = device.queue(4);
+                for block in blocks {
+                    write(&mut queue, block);
+                }
+            }));
+            assert!(unwound.is_err());
+            assert_eq!(device.did(), did);
+        }
+        device.done.lock().clear();
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let mut queue = device.queue(4);
+            write(&mut queue, 13);
+            write(&mut queue, 2);
+            panic!("who has the queue");
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(device.did(), [13, 2]);
     }
 
     #[test]

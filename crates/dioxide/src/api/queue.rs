@@ -469,10 +469,6 @@ impl Queue {
     /// Appends what has completed to `done`, without waiting; returns how many.
     pub fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
         let before = done.len();
-        if !self.core.ready.is_empty() {
-            self.core.take_ready(done);
-        }
-        let finished = done.len();
         let (core, mut now) = (&mut self.core, None);
         core.table.set_owner();
         let mode = core.mount.knobs.sample().completion();
@@ -489,12 +485,16 @@ impl Queue {
         if core.table.is_drained() {
             core.wake_drains();
         }
-        let inline = (done.len() - finished) as u64;
+        let inline = (done.len() - before) as u64;
         let slot = self.core.slot();
         self.core
             .mount
             .counters
             .add_many(slot, Count::CompletedInline, inline);
+        // Behind the device, which may panic: what was taken is counted.
+        if !self.core.ready.is_empty() {
+            self.core.take_ready(done);
+        }
         if self.core.away > 0 {
             self.core.take_returns(done);
         }
@@ -694,13 +694,13 @@ impl Core {
         if segs.as_slice().is_empty() {
             return Start::Done(buf, Ok(read.bytes));
         }
-        self.tails += usize::from(read.bytes < read.span);
         let request = Request {
             bytes: read.bytes as u32,
             ..self.whole(inode, tag, read.span, false)
         };
         let kind = OpKind::Read;
         self.push(device, inode, Op { kind, buf, segs }, request);
+        self.tails += usize::from(read.bytes < read.span);
         Start::Pushed
     }
 

@@ -14,8 +14,9 @@ use crate::ops::{self, NAMES, Op as FileOp, Shape, What};
 use crate::variants::image_with;
 use crate::workload::{Workload, in_time};
 use dioxide::block::file::FileOptions;
+use dioxide::block::inline::InlineQueue;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
-use dioxide::block::{self, Device, Durability, Geometry, Op, Queue, SlotId, Waker};
+use dioxide::block::{self, Device, Durability, Geometry, Op, OpKind, Queue, SlotId, Waker};
 use dioxide::format::features::Compat;
 use dioxide::format::mmp::{Mmp, MmpState};
 use dioxide::format::superblock::SuperBlock;
@@ -1337,6 +1338,146 @@ fn device_that_panics_when_it_is_pushed_to_leaves_nothing_to_wait_for() {
     assert_eq!((last.tag, last.result.ok()), (2, Some(5000 - 4096)));
     assert!(last.buf[..904] == [7; 904] && last.buf[904..] == [0; 120]);
     in_time("a queue that goes", || drop(queue));
+    drop(file);
+    fs.close().expect("nothing holds it");
+    e2fsck_clean(image.path());
+}
+
+/// Puts off what is queued, and panics while it is armed instead of doing it.
+#[derive(Clone, Debug)]
+struct PanicsLate {
+    device: SimDevice,
+    armed: Arc<AtomicBool>,
+}
+
+impl PanicsLate {
+    fn check(&self) {
+        assert!(!self.armed.load(Ordering::Relaxed), "on purpose");
+    }
+}
+
+impl Device for PanicsLate {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> block::Result<()> {
+        self.check();
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> block::Result<()> {
+        self.check();
+        self.device.write_at(offset, buf, durability)
+    }
+
+    fn flush(&self) -> block::Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> block::Result<()> {
+        self.device.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> block::Result<()> {
+        self.device.write_zeroes(offset, len)
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> block::Result<Box<dyn Queue>> {
+        Ok(Box::new(InlineQueue::new(self.clone(), options)))
+    }
+
+    fn defers(&self, _: OpKind, _: u64) -> bool {
+        true
+    }
+
+    fn describe(&self) -> String {
+        "a device that panics late".into()
+    }
+}
+
+/// The panic is that of a request pushed before: this one is not taken, and nothing of it is left.
+#[test]
+fn device_that_panics_over_an_earlier_request_takes_no_later_one() {
+    let image = small().build();
+    let device = PanicsLate {
+        device: sim(&image),
+        armed: Arc::default(),
+    };
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let file = options.open(&fs, "/f").expect("room");
+    file.write_at(&[7; 7700], 0).expect("room");
+    file.preload_map().expect("a sound tree");
+    fs.sync().expect("a sync");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    let mut done = Vec::new();
+    let arm = |armed| device.armed.store(armed, Ordering::Relaxed);
+    let push = |queue: &mut dioxide::Queue, tag, write, offset| {
+        let buf = Buf::copy_of(&[7; 1024]);
+        let pushed = match write {
+            true => queue.write(&file, offset, buf, tag),
+            false => queue.read(&file, offset, buf, tag),
+        };
+        pushed.expect("room");
+    };
+    // The long way to the device, and, after some readers, the short one; the last is a read of the file's end.
+    for (readers, write, at) in [
+        (0, false, 2048),
+        (2000, false, 2048),
+        (0, true, 2048),
+        (0, false, 7168),
+    ] {
+        for _ in 0..readers {
+            file.read_at(&mut [0; 1024], 0).expect("readable");
+        }
+        push(&mut queue, 0, write, 0);
+        push(&mut queue, 1, write, 1024);
+        arm(true);
+        let third = catch_unwind(AssertUnwindSafe(|| push(&mut queue, 2, write, at)));
+        third.expect_err("the first panics");
+        arm(false);
+        assert_eq!(queue.outstanding(), 2);
+        in_time("what was taken", || queue.wait(2, &mut done)).expect("a queue");
+        let mut ends: Vec<_> = done.iter().map(|it| (it.tag, it.result.is_ok())).collect();
+        ends.sort_unstable();
+        assert_eq!(ends, [(0, false), (1, true)]);
+        assert_eq!(queue.outstanding(), 0);
+        done.clear();
+        // It would be a deadlock if the file had requests in flight.
+        for size in [7600, 7700] {
+            in_time("a truncate", || file.set_len(size)).expect("a size");
+        }
+    }
+    // A completion that is there already, and a panic in the reap: neither is lost.
+    push(&mut queue, 3, false, 0);
+    push(&mut queue, 4, false, 1 << 20);
+    arm(true);
+    let reaped = catch_unwind(AssertUnwindSafe(|| queue.reap(&mut done)));
+    reaped.expect_err("the first panics");
+    arm(false);
+    in_time("both", || queue.wait(2, &mut done)).expect("a queue");
+    let mut ends: Vec<_> = done.iter().map(|it| (it.tag, it.result.is_ok())).collect();
+    ends.sort_unstable();
+    assert_eq!(
+        (ends, queue.outstanding()),
+        (vec![(3, false), (4, true)], 0)
+    );
+    drop(queue);
+    // A queue goes while the panic of its device unwinds, and the device panics again.
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+        push(&mut queue, 0, true, 0);
+        push(&mut queue, 1, true, 1024);
+        arm(true);
+        push(&mut queue, 2, true, 2048);
+    }));
+    unwound.expect_err("it does");
+    arm(false);
+    in_time("a truncate", || file.set_len(5000)).expect("a size");
+    let mut buf = [0; 5000];
+    file.read_at(&mut buf, 0).expect("readable");
+    assert!(buf == [7; 5000]);
     drop(file);
     fs.close().expect("nothing holds it");
     e2fsck_clean(image.path());
