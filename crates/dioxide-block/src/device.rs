@@ -283,3 +283,132 @@ impl<D: Device + ?Sized> Device for Arc<D> {
         (**self).describe()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::NullSink;
+    use crate::mem::MemDevice;
+    use crate::overlay::{OverlayDevice, Redirect};
+    use crate::record::RecordDevice;
+    use crate::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
+    use std::collections::HashMap;
+    use std::time::{Duration, Instant};
+
+    const SIZE: u64 = 16 * 1024;
+
+    /// A device behind a page cache: there each block is full of its number, and on the device itself of 100 more.
+    #[derive(Debug)]
+    struct Cached(MemDevice);
+
+    impl Cached {
+        fn new() -> Arc<Cached> {
+            let memory = MemDevice::new(SIZE);
+            for block in 0..16 {
+                let bytes = [block as u8; 1024];
+                let written = memory.write_at(block * 1024, &bytes, Durability::Cached);
+                written.expect("a block of the device");
+            }
+            Arc::new(Cached(memory))
+        }
+    }
+
+    impl Device for Cached {
+        fn geometry(&self) -> &Geometry {
+            self.0.geometry()
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.0.read_at(offset, buf)
+        }
+
+        fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.read_at(offset, buf)?;
+            buf.iter_mut().for_each(|byte| *byte += 100);
+            Ok(())
+        }
+
+        fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+            self.0.write_at(offset, buf, durability)
+        }
+
+        fn flush(&self) -> Result<()> {
+            self.0.flush()
+        }
+
+        fn discard(&self, offset: u64, len: u64) -> Result<()> {
+            self.0.discard(offset, len)
+        }
+
+        fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+            self.0.write_zeroes(offset, len)
+        }
+
+        fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
+            self.0.open_queue(options)
+        }
+
+        fn describe(&self) -> String {
+            "cached".into()
+        }
+    }
+
+    /// What the first three blocks begin with: through the cache, and past it.
+    fn first_blocks(device: &dyn Device) -> [[u8; 3]; 2] {
+        let mut buf = [0; 3 * 1024];
+        let firsts = |buf: &[u8]| [buf[0], buf[1024], buf[2048]];
+        device.read_at(0, &mut buf).expect("readable");
+        let through = firsts(&buf);
+        device.read_past_cache_at(0, &mut buf).expect("readable");
+        [through, firsts(&buf)]
+    }
+
+    #[test]
+    fn recorded_device_reads_past_the_cache_below_it() {
+        let record = RecordDevice::new(Cached::new());
+        assert_eq!(first_blocks(&record), [[0, 1, 2], [100, 101, 102]]);
+    }
+
+    #[test]
+    fn sink_reads_past_the_cache_below_it() {
+        match NullSink::new(Cached::new()) {
+            Ok(sink) => assert_eq!(first_blocks(&sink), [[0, 1, 2], [100, 101, 102]]),
+            Err(error) => eprintln!("skipped: {error}"),
+        }
+    }
+
+    #[test]
+    fn overlay_reads_past_the_caches_below_it_and_shows_its_own_blocks() {
+        let head = Some([7; 4]);
+        let redirects = [(1, 12, None), (2, 13, head)];
+        let redirects = redirects.map(|(block, to, head)| (block, Redirect { block: to, head }));
+        let source = Cached::new();
+        let overlay = OverlayDevice::new(Cached::new(), source, 1024, HashMap::from(redirects));
+        assert_eq!(first_blocks(&overlay), [[0, 12, 7], [100, 112, 7]]);
+        let mut buf = [0; 1024];
+        overlay
+            .read_past_cache_at(2560, &mut buf)
+            .expect("readable");
+        assert_eq!((buf[0], buf[512]), (113, 103));
+    }
+
+    #[test]
+    fn simulated_read_past_the_cache_takes_its_time_and_fails_as_others_do() {
+        let spec: SimSpec = "read=20ms".parse().expect("a spec");
+        let sim = SimDevice::new(Cached::new(), spec);
+        let begun = Instant::now();
+        assert_eq!(first_blocks(&sim), [[0, 1, 2], [100, 101, 102]]);
+        assert!(begun.elapsed() >= Duration::from_millis(40));
+        sim.inject(Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO)));
+        let mut buf = [0; 1024];
+        let failed = sim.read_past_cache_at(0, &mut buf);
+        assert_eq!(failed.map_err(|error| error.errno()), Err(libc::EIO));
+        assert_eq!(buf, [0; 1024]);
+        sim.inject(Fault::once(FaultOp::Read, FaultKind::Short));
+        let failed = sim.read_past_cache_at(0, &mut buf);
+        assert_eq!(failed.map_err(|error| error.errno()), Err(libc::EIO));
+        assert_eq!((buf[0], buf[512]), (100, 0));
+        let outside = sim.read_past_cache_at(SIZE, &mut buf);
+        assert!(matches!(outside, Err(Error::OutOfRange { .. })));
+    }
+}

@@ -70,14 +70,35 @@ impl OverlayDevice {
     }
 }
 
+/// A way to read a device.
+type Read = fn(&(dyn Device + 'static), u64, &mut [u8]) -> Result<()>;
+
 impl Overlay {
+    /// Reads with `read`, of whichever device has it.
+    fn read_by(&self, read: Read, offset: u64, buf: &mut [u8]) -> Result<()> {
+        // A block that a power cut left half written may be unreadable, and is not needed where it is replaced.
+        let in_one = read(&*self.inner, offset, buf);
+        let block_bytes = self.block_bytes;
+        let end = offset + buf.len() as u64;
+        for block in offset / block_bytes..end.div_ceil(block_bytes) {
+            let start = block * block_bytes;
+            let (from, to) = (offset.max(start), end.min(start + block_bytes));
+            let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
+            match self.redirects.get(&block) {
+                Some(&redirect) => self.read_part(read, redirect, from - start, part)?,
+                None if in_one.is_err() => read(&*self.inner, from, part)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Reads part of a block, `skip` bytes into it.
-    fn read_part(&self, redirect: Redirect, skip: u64, part: &mut [u8]) -> Result<()> {
+    fn read_part(&self, read: Read, redirect: Redirect, skip: u64, part: &mut [u8]) -> Result<()> {
         let offset = redirect.block.checked_mul(self.block_bytes);
         let offset = offset.and_then(|offset| offset.checked_add(skip));
         // A place beyond all devices gives the error of one beyond this device.
-        self.source
-            .read_at(offset.unwrap_or(u64::MAX - 4095), part)?;
+        read(&*self.source, offset.unwrap_or(u64::MAX - 4095), part)?;
         if let (Some(head), 0) = (redirect.head, skip) {
             part[..head.len()].copy_from_slice(&head);
         }
@@ -95,22 +116,12 @@ impl Device for OverlayDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let overlay = &*self.0;
-        // A block that a power cut left half written may be unreadable, and is not needed where it is replaced.
-        let in_one = overlay.inner.read_at(offset, buf);
-        let block_bytes = overlay.block_bytes;
-        let end = offset + buf.len() as u64;
-        for block in offset / block_bytes..end.div_ceil(block_bytes) {
-            let start = block * block_bytes;
-            let (from, to) = (offset.max(start), end.min(start + block_bytes));
-            let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
-            match overlay.redirects.get(&block) {
-                Some(&redirect) => overlay.read_part(redirect, from - start, part)?,
-                None if in_one.is_err() => overlay.inner.read_at(from, part)?,
-                None => {}
-            }
-        }
-        Ok(())
+        self.0.read_by(<dyn Device>::read_at, offset, buf)
+    }
+
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0
+            .read_by(<dyn Device>::read_past_cache_at, offset, buf)
     }
 
     fn write_at(&self, _: u64, _: &[u8], _: Durability) -> Result<()> {

@@ -304,6 +304,10 @@ impl Device for RecordDevice {
         self.0.inner.read_at(offset, buf)
     }
 
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.inner.read_past_cache_at(offset, buf)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         let action = Action::of_write(offset, buf, durability, false);
         self.0

@@ -163,6 +163,13 @@ impl Device for SimDevice {
         self.0.block(access, Payload::Read(buf))
     }
 
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let len = buf.len() as u64;
+        self.0.geometry.check("read", offset, len)?;
+        let access = Access::new(FaultOp::Read, offset, len);
+        self.0.block(access, Payload::ReadPastCache(buf))
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         let len = buf.len() as u64;
         self.0.geometry.check("write", offset, len)?;

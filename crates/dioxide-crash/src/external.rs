@@ -80,6 +80,11 @@ impl Device for Part {
         self.0.whole.read_at(self.0.start + offset, buf)
     }
 
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.geometry.check("read", offset, buf.len() as u64)?;
+        self.0.whole.read_past_cache_at(self.0.start + offset, buf)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.0.geometry.check("write", offset, buf.len() as u64)?;
         self.change(offset, buf.len() as u64, |whole, at| {
@@ -116,5 +121,65 @@ impl Device for Part {
 
     fn describe(&self) -> String {
         format!("{} at {}", self.0.whole.describe(), self.0.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dioxide::block::mem::MemDevice;
+
+    /// Behind a page cache, where everything is zero, and nothing on the device itself is.
+    #[derive(Debug)]
+    struct Cached(MemDevice);
+
+    impl Device for Cached {
+        fn geometry(&self) -> &Geometry {
+            self.0.geometry()
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.0.read_at(offset, buf)
+        }
+
+        fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            buf.fill((offset / 512) as u8);
+            Ok(())
+        }
+
+        fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
+            self.0.write_at(offset, buf, durability)
+        }
+
+        fn flush(&self) -> Result<()> {
+            self.0.flush()
+        }
+
+        fn discard(&self, offset: u64, len: u64) -> Result<()> {
+            self.0.discard(offset, len)
+        }
+
+        fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+            self.0.write_zeroes(offset, len)
+        }
+
+        fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>> {
+            self.0.open_queue(options)
+        }
+
+        fn describe(&self) -> String {
+            "cached".into()
+        }
+    }
+
+    #[test]
+    fn part_reads_past_the_cache_below_it_and_no_further_than_its_end() {
+        let whole: Arc<dyn Device> = Arc::new(Cached(MemDevice::new(1 << 16)));
+        let part = Part::new(&whole, 4096..8192);
+        let mut buf = [0; 512];
+        part.read_past_cache_at(1024, &mut buf).expect("readable");
+        assert_eq!(buf, [10; 512]);
+        part.read_past_cache_at(4096, &mut buf)
+            .expect_err("another part");
     }
 }

@@ -63,6 +63,10 @@ impl Device for NullSink {
         self.metadata.read_at(offset, buf)
     }
 
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.metadata.read_past_cache_at(offset, buf)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> Result<()> {
         self.metadata.write_at(offset, buf, durability)
     }

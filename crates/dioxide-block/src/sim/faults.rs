@@ -225,6 +225,7 @@ impl Rules {
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Read(&'a mut [u8]),
+    ReadPastCache(&'a mut [u8]),
     Write(&'a [u8], Durability),
     WriteAtomic(&'a [u8], Durability),
     Zeroes,
@@ -235,7 +236,7 @@ pub(super) enum Payload<'a> {
 impl Payload<'_> {
     fn name(&self) -> &'static str {
         match self {
-            Payload::Read(_) => "read",
+            Payload::Read(_) | Payload::ReadPastCache(_) => "read",
             Payload::Write(..) | Payload::WriteAtomic(..) => "write",
             Payload::Zeroes => "write zeroes",
             Payload::Discard => "discard",
@@ -246,6 +247,7 @@ impl Payload<'_> {
     fn run(self, device: &dyn Device, offset: u64, len: u64) -> Result<()> {
         match self {
             Payload::Read(buf) => device.read_at(offset, buf),
+            Payload::ReadPastCache(buf) => device.read_past_cache_at(offset, buf),
             Payload::Write(buf, durability) => device.write_at(offset, buf, durability),
             Payload::WriteAtomic(buf, durability) => {
                 // What is imitated may promise what the wrapped device does not.
@@ -298,6 +300,9 @@ fn move_first(device: &dyn Device, offset: u64, payload: Payload<'_>, moved: u64
     let whole = moved / block * block;
     match payload {
         Payload::Read(buf) => device.read_at(offset, &mut buf[..whole as usize]),
+        Payload::ReadPastCache(buf) => {
+            device.read_past_cache_at(offset, &mut buf[..whole as usize])
+        }
         Payload::Write(buf, durability) => {
             device.write_at(offset, &buf[..whole as usize], durability)?;
             let rest = &buf[whole as usize..moved as usize];

@@ -24,7 +24,7 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn of(access: &Access, payload: &Payload<'_>) -> Work {
         let (kind, bytes) = match payload {
-            Payload::Read(_) => (OpKind::Read, access.len),
+            Payload::Read(_) | Payload::ReadPastCache(_) => (OpKind::Read, access.len),
             Payload::Write(_, Durability::Cached) | Payload::WriteAtomic(_, Durability::Cached) => {
                 (OpKind::Write, access.len)
             }

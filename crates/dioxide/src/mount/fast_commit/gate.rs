@@ -47,6 +47,10 @@ impl Device for Gate {
         self.inner.read_at(offset, buf)
     }
 
+    fn read_past_cache_at(&self, offset: u64, buf: &mut [u8]) -> BlockResult<()> {
+        self.inner.read_past_cache_at(offset, buf)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> BlockResult<()> {
         self.check("write")?;
         self.inner.write_at(offset, buf, durability)
