@@ -12,10 +12,21 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-/// A kind of lock, by its place in the order: first come those that are taken first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub(crate) enum Rank {
+/// The ranks, each once, and in their order.
+macro_rules! ranks {
+    ($($(#[$about:meta])* $rank:ident,)*) => {
+        /// A kind of lock, by its place in the order: first come those that are taken first.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub(crate) enum Rank {
+            $($(#[$about])* $rank,)*
+        }
+
+        const RANKS: &[Rank] = &[$(Rank::$rank,)*];
+    };
+}
+
+ranks! {
     /// The mount's, while a name moves from one directory to another.
     Renaming,
     /// The names of a directory. A thread may have several, from the upper ones down.
@@ -60,21 +71,6 @@ ranked! {
     GroupLock = Mutex<Group>;
     DescriptorLock = Mutex<Descriptor>;
 }
-
-const RANKS: [Rank; 12] = [
-    Rank::Renaming,
-    Rank::Names,
-    Rank::File,
-    Rank::Appending,
-    Rank::Drain,
-    Rank::Handle,
-    Rank::Xattrs,
-    Rank::Orphans,
-    Rank::Map,
-    Rank::Quota,
-    Rank::Group,
-    Rank::Descriptor,
-];
 
 /// That the calling thread has a lock of some rank. Dropped behind the lock.
 #[derive(Debug)]
