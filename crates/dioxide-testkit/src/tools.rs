@@ -1,5 +1,6 @@
 //! The programs of e2fsprogs, and others, as functions.
 
+use dioxide_format::features::RoCompat;
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -150,10 +151,10 @@ pub fn e2fsck_clean(image: &Path) {
     assert_closed(image);
 }
 
-/// The superblock says that who had it last closed it.
+/// The superblock says that who had it last closed it, and left nothing to be freed: e2fsck passes over orphans where it changes nothing.
 ///
 /// # Panics
-/// If the journal is to be replayed, or the state is another than valid.
+/// If the journal is to be replayed, the state is another than valid, or there are orphans.
 pub fn assert_closed(image: &Path) {
     let mut bytes = [0; SuperBlock::SIZE];
     let read =
@@ -171,6 +172,17 @@ pub fn assert_closed(image: &Path) {
         } else {
             ""
         }
+    );
+    let first = superblock.last_orphan();
+    let in_file = superblock
+        .features()
+        .ro_compat
+        .contains(RoCompat::ORPHAN_PRESENT);
+    assert!(
+        first.is_none() && !in_file,
+        "{}: orphans: the first is inode {}, in a file: {in_file}",
+        image.display(),
+        first.map_or(0, |ino| ino.0)
     );
 }
 

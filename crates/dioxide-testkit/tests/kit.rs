@@ -118,6 +118,10 @@ fn e2fsck_clean_of_an_image_that_nobody_closed_panics() {
         ("feature needs_recovery", "needs_recovery"),
         ("set_super_value state 0", "state 0x0"),
         ("set_super_value state 3", "state 0x3"),
+        (
+            "set_super_value last_orphan 11",
+            "orphans: the first is inode 11",
+        ),
     ] {
         let image = Image::builder().size(16 * MIB).build();
         debugfs(image.path(), &[change]);
