@@ -8,7 +8,9 @@ pub(crate) use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence as full_fence};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence as full_fence};
+pub(crate) use super::fence::full_fence;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom_shim::{Held, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
