@@ -33,6 +33,10 @@ pub enum Selection {
     Threads,
     /// Random writes of two or three threads to one file. As [`Selection::Threads`].
     Shared,
+    /// Random mixes that go on after a crash.
+    Again,
+    /// Of all pairs of operations each on one of the layouts only, by turns.
+    Spread,
     /// One.
     One(Workload),
 }
@@ -50,6 +54,8 @@ impl FromStr for Selection {
             "attributes" => Ok(Selection::Attributes),
             "threads" => Ok(Selection::Threads),
             "shared" => Ok(Selection::Shared),
+            "again" => Ok(Selection::Again),
+            "spread" => Ok(Selection::Spread),
             one => one.parse().map(Selection::One),
         }
     }
@@ -210,7 +216,10 @@ impl Campaign {
         match self.selection {
             Selection::Singles => of(Workload::all_singles),
             Selection::Pairs => of(Workload::all_pairs),
-            Selection::Random | Selection::Threads | Selection::Shared => Vec::new(),
+            Selection::Random | Selection::Threads | Selection::Shared | Selection::Again => {
+                Vec::new()
+            }
+            Selection::Spread => self.spread(),
             Selection::Names => self.turns(of(Workload::names_pairs), of(Workload::names_singles)),
             Selection::Attributes => {
                 let pairs = of(Workload::attributes_pairs);
@@ -228,6 +237,25 @@ impl Campaign {
                 self.turns(pairs, of(Workload::all_singles))
             }
         }
+    }
+
+    /// Pair by pair on one layout after the other, each round one further; and on one cache.
+    fn spread(&self) -> Vec<Job> {
+        let count = self.layouts.len();
+        let of = |(place, &layout): (usize, &Layout)| {
+            let all = Workload::all_pairs(layout).into_iter().enumerate();
+            let own =
+                all.filter(move |(index, _)| (index % count + index / count) % count == place);
+            let caches = [Cache::Volatile, Cache::NoFua].into_iter().cycle();
+            own.zip(caches).map(move |((_, workload), cache)| Job {
+                layout,
+                cache,
+                workload,
+            })
+        };
+        let mut jobs: Vec<Job> = self.layouts.iter().enumerate().flat_map(of).collect();
+        shuffle(&mut jobs, self.seed);
+        jobs
     }
 
     /// A pair, a random mix, and while there are any an operation alone, by turns.
@@ -250,6 +278,7 @@ impl Campaign {
                 | Selection::Attributes
                 | Selection::Threads
                 | Selection::Shared
+                | Selection::Again
         )
     }
 
@@ -286,6 +315,7 @@ impl Campaign {
             }
             (Selection::Threads, _) => Workload::Threads { seed },
             (Selection::Shared, _) => Workload::Shared { seed },
+            (Selection::Again, _) | (Selection::All, 50..54) => Workload::Again { seed },
             (_, 29) => Workload::Long { seed },
             _ => Workload::Random { seed },
         }

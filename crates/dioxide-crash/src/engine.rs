@@ -4,7 +4,7 @@ use crate::attributes::{Attributes, FLAGS, asked_for};
 use crate::external::{self, Part};
 use crate::names::{self, Change, Entry, Kind, NameOp, Over, Tree};
 use crate::op::{Durable, Mode, Op};
-use crate::target::{Outcome, Seen, Session, Target};
+use crate::target::{Call, Outcome, Seen, Session, Target};
 use dioxide::block::Device;
 use dioxide::format::inode::InodeFlags;
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
@@ -118,11 +118,9 @@ impl Mounted {
                 let file = self.open(synchronous(durable), name)?;
                 whole(data, file.write_at(data, offset)?)
             }
-            Op::WriteQueued {
-                offset, durable, ..
-            } => {
-                let file = self.open(synchronous(durable), name)?;
-                whole(data, self.write_queued(&file, data, offset)?)
+            Op::WriteQueued { .. } | Op::AppendQueued { .. } => {
+                let write = self.for_a_queue(&Call { op, name, data })?;
+                self.write_queued(&[write])
             }
             Op::WriteAtomic {
                 offset, durable, ..
@@ -151,18 +149,40 @@ impl Mounted {
                 self.fs.set_policy(policy);
                 Ok(())
             }
-            Op::Name(_) => unreachable!("these have a function of their own"),
+            Op::Together(_) | Op::Crash | Op::Name(_) => {
+                unreachable!("these have functions of their own")
+            }
         }
     }
 
-    fn write_queued(&self, file: &File, data: &[u8], offset: u64) -> Result<usize, Error> {
+    /// What to write, and to which place of what.
+    fn for_a_queue<'a>(&self, call: &Call<'a>) -> Result<(File, &'a [u8], u64), Error> {
+        let (offset, durable, append) = match *call.op {
+            Op::WriteQueued {
+                offset, durable, ..
+            } => (offset, durable, false),
+            Op::AppendQueued { durable, .. } => (0, durable, true),
+            ref other => return Err(Error::Invalid(format!("{other} is not for a queue"))),
+        };
+        let file = self.open(synchronous(durable).append(append), call.name)?;
+        Ok((file, call.data, offset))
+    }
+
+    /// All of them are pushed before one is reaped.
+    fn write_queued(&self, writes: &[(File, &[u8], u64)]) -> Result<(), Error> {
         let mut queue = self.fs.queue(&QueueOptions::default())?;
-        let pushed = queue.write(file, offset, Buf::copy_of(data), 0);
-        pushed.expect("a new queue has room");
+        for ((file, data, offset), tag) in writes.iter().zip(0..) {
+            let pushed = queue.write(file, *offset, Buf::copy_of(data), tag);
+            pushed.expect("a new queue has room");
+        }
         let mut done = Vec::new();
-        queue.wait(1, &mut done)?;
-        let completion = done.pop().expect("it waited for one");
-        completion.result.map_err(|error| *error)
+        while done.len() < writes.len() {
+            queue.wait(1, &mut done)?;
+        }
+        done.into_iter().try_for_each(|completion| {
+            let written = completion.result.map_err(|error| *error)?;
+            whole(writes[completion.tag as usize].1, written)
+        })
     }
 
     fn change_names(&mut self, op: NameOp) -> Result<(), Error> {
@@ -366,6 +386,14 @@ impl Session for Mounted {
             Err(Error::Unsupported(why)) => Ok(Outcome::Unsupported(why)),
             Err(error) => Err(words(error)),
         }
+    }
+
+    fn run_together(&mut self, calls: &[Call<'_>]) -> Result<(), String> {
+        let writes = calls.iter().map(|call| self.for_a_queue(call));
+        let writes = writes.collect::<Result<Vec<_>, Error>>();
+        writes
+            .and_then(|writes| self.write_queued(&writes))
+            .map_err(words)
     }
 
     fn another(&mut self) -> Option<Box<dyn Session + Send>> {

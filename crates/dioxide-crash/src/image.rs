@@ -4,7 +4,7 @@
 //! | File | What it is |
 //! |---|---|
 //! | `/f0` | 41,260 bytes, all of them data |
-//! | `/f1` | 64 KiB, a hole but for 16 KiB of data in the middle |
+//! | `/f1` | 64 KiB, a hole but for 16 KiB of data in the middle; of a deep tree more, with unwritten blocks behind that |
 //! | `/f2` | empty |
 //! | `/f3` | 64 KiB, 32 KiB of it allocated and unwritten (where the layout can), the rest a hole |
 
@@ -14,6 +14,7 @@ use crate::explore::Check;
 use crate::fsck::{E2fsck, program, run};
 use crate::model::{FileSpec, Units};
 use crate::names::{self, Entry, Kind, Names};
+use crate::op::FileNo;
 use crate::run::Start;
 use dioxide::block::mem::MemDevice;
 use dioxide::block::record::states::Snapshot;
@@ -70,6 +71,8 @@ pub enum Layout {
     MetaGroups,
     /// Blocks of 1024 bytes; the index of a directory has as many entries as its root can take.
     Index,
+    /// Blocks of 1024 bytes; the extent tree of `/f1` has depth 3, and its first leaf and the nodes above that are full.
+    Deep,
     /// Blocks of 1024 bytes, made and filled by dioxide with the features that it sets by itself.
     Own,
     /// Without a journal: overwrites only.
@@ -90,7 +93,7 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 17] = [
+    pub const ALL: [Layout; 18] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -106,6 +109,7 @@ impl Layout {
         Layout::External,
         Layout::MetaGroups,
         Layout::Index,
+        Layout::Deep,
         Layout::Own,
         Layout::NoJournal,
     ];
@@ -151,13 +155,14 @@ impl Layout {
                 ..Layout::Groups.recipe()
             },
             Layout::Index => recipe("index", 1024, "metadata_csum,^orphan_file"),
+            Layout::Deep => recipe("deep", 1024, "metadata_csum,^orphan_file"),
             Layout::Own => recipe("own", 1024, ""),
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
         }
     }
 
-    /// All but [`Layout::Groups`], whose images are ten times as large, [`Layout::Quota`], and [`Layout::Index`], which has so
-    /// many names.
+    /// All but [`Layout::Groups`], whose images are ten times as large, [`Layout::Quota`], [`Layout::Index`], which has so
+    /// many names, and [`Layout::Deep`], where transactions are large.
     pub const USUAL: [Layout; 14] = [
         Layout::K4,
         Layout::K1,
@@ -189,6 +194,7 @@ impl Layout {
     pub(crate) fn size_bytes(self) -> usize {
         match (self, self.recipe().block_bytes) {
             (Layout::Groups, _) => 48 << 20,
+            (Layout::Deep, _) => 12 << 20,
             // Descriptors of 64 bytes: a meta group has sixteen groups.
             (Layout::MetaGroups, _) => 8 << 20,
             (_, 4096) => 12 << 20,
@@ -234,9 +240,14 @@ impl Layout {
             unwritten: unwritten.to_vec(),
         };
         let unwritten = 16384..49152;
+        let size = if self == Layout::Deep {
+            DEEP_SIZE
+        } else {
+            65_536
+        };
         vec![
             spec("/f0", 41_260, std::slice::from_ref(&(0..41_260)), &[]),
-            spec("/f1", 65_536, std::slice::from_ref(&(24_576..40_960)), &[]),
+            spec("/f1", size, std::slice::from_ref(&(24_576..40_960)), &[]),
             spec("/f2", 0, &[], &[]),
             match self.has_unwritten() {
                 true => spec("/f3", 65_536, &[], std::slice::from_ref(&unwritten)),
@@ -328,6 +339,9 @@ impl Layout {
                 .arg(&image))?;
         }
         let mut bytes = fs::read(&image).map_err(|e| at(&image, e))?;
+        if self == Layout::Deep {
+            bytes = deepened(&bytes).map_err(|e| e.to_string())?;
+        }
         bytes.extend(journal);
         Ok(bytes)
     }
@@ -415,8 +429,13 @@ impl Layout {
             .args(["-E", &extended])
             .args(["-O", recipe.features]);
         if !matches!(self, Layout::NoJournal | Layout::External) {
-            // A journal has at least 1024 blocks.
-            mke2fs.args(["-J", &format!("size={}", recipe.block_bytes >> 10)]);
+            // A journal has at least 1024 blocks, and with these all of a deep tree fits into a transaction.
+            let size = if self == Layout::Deep {
+                4
+            } else {
+                recipe.block_bytes >> 10
+            };
+            mke2fs.args(["-J", &format!("size={size}")]);
         }
         if let Some(cluster) = recipe.cluster {
             mke2fs.args(["-C", &cluster.to_string()]);
@@ -472,6 +491,52 @@ impl Layout {
         debugfs.arg("-w").arg("-f").arg(commands).arg(image);
         run(&mut debugfs).map(drop)
     }
+}
+
+/// The file of [`Layout::Deep`], and where what it has besides begins and ends.
+const DEEP: FileNo = 1;
+const DEEP_FROM: u64 = 65_536;
+const DEEP_SIZE: u64 = DEEP_FROM + 2 * 1024 * (DEEP_LEAF + DEEP_ROOT * DEEP_LEAF);
+/// Extents in a leaf, and in an inode.
+const DEEP_LEAF: u64 = (1024 - 12) / 12;
+const DEEP_ROOT: u64 = 4;
+
+/// Gives the file so many extents that its tree is one of depth 3, each leaf as full as it can be. Of all leaves but the first
+/// one extent is left, and what the others took of the file is taken out of it.
+fn deepened(image: &[u8]) -> dioxide::Result<Vec<u8>> {
+    let device = Arc::new(MemDevice::new(image.len() as u64));
+    device.write_at(0, image, Durability::Cached)?;
+    let options = MountOptions::new().clock(Timestamp {
+        secs: EPOCH,
+        nanos: 0,
+    });
+    let fs = Fs::open_device(device.clone(), &options)?;
+    let name = &Layout::Deep.files()[DEEP].name;
+    let file = OpenOptions::new().read(true).write(true).open(&fs, name)?;
+    // Each is a block, and none is beside another.
+    let (block, step) = (1024, 2048);
+    let mut end = DEEP_FROM;
+    let add = |end: &mut u64, count| {
+        (0..count).try_for_each(|_| {
+            *end += step;
+            file.allocate(FallocateMode::Allocate, *end - block, block)
+        })
+    };
+    // One is there already, and one is the first of the next leaf.
+    add(&mut end, DEEP_LEAF)?;
+    for _ in 1..DEEP_ROOT * DEEP_LEAF {
+        add(&mut end, DEEP_LEAF)?;
+        // All between the first of this leaf and that of the next.
+        let rest = (DEEP_LEAF - 1) * step;
+        end -= rest;
+        file.allocate(FallocateMode::CollapseRange, end - step, rest)?;
+    }
+    file.set_len(DEEP_SIZE)?;
+    drop(file);
+    fs.close()?;
+    let mut bytes = vec![0; image.len()];
+    device.read_at(0, &mut bytes)?;
+    Ok(bytes)
 }
 
 fn poisoned(len: usize) -> Vec<u8> {
@@ -555,10 +620,12 @@ impl FromStr for Layout {
 mod tests {
     use super::Layout;
     use crate::content;
+    use crate::journal::Metadata;
     use crate::names;
     use dioxide::block::record::states::{Cache, CowDevice};
     use dioxide::format::features::Incompat;
     use dioxide::format::inode::InodeFlags;
+    use dioxide::format::types::Ino;
     use dioxide::{Fs, MountOptions, NewFile};
     use std::sync::Arc;
 
@@ -632,6 +699,18 @@ mod tests {
         assert!(sb.features().incompat.contains(Incompat::META_BG));
         let in_block = sb.block_size() / sb.desc_size() as u32;
         assert_eq!(sb.group_count().div_ceil(in_block), 2);
+    }
+
+    #[test]
+    fn tree_of_deep_has_depth_three_and_the_leaf_of_the_file_is_full() {
+        let start = Layout::Deep.make().expect("an image");
+        let metadata = Metadata::of(&start.image).expect("ext4");
+        let fs = opened(Layout::Deep);
+        let about = fs.metadata("/f1").expect("it is there");
+        assert_eq!(metadata.depth(Ino(about.ino)), Some(3));
+        // The nodes of the tree, the blocks in the first leaf, and one of each other.
+        let (nodes, blocks) = (337 + 5 + 1, 16 + 83 + 336);
+        assert_eq!(about.blocks / 2, nodes + blocks);
     }
 
     #[test]

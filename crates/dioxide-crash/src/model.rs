@@ -190,7 +190,7 @@ impl Model {
             | Op::WriteAtomic {
                 file, offset, len, ..
             } => Some((file, offset..offset + len)),
-            Op::Append { file, len, .. } => {
+            Op::Append { file, len, .. } | Op::AppendQueued { file, len, .. } => {
                 let size = self.files[file].now().size;
                 Some((file, size..size + len))
             }
@@ -291,6 +291,11 @@ impl Model {
                 durable: Durable::Data | Durable::Full,
             } => (file, offset..offset + len),
             Op::Append {
+                file,
+                len,
+                durable: Durable::Data | Durable::Full,
+            }
+            | Op::AppendQueued {
                 file,
                 len,
                 durable: Durable::Data | Durable::Full,

@@ -83,6 +83,15 @@ pub enum Op {
         /// What it promises.
         durable: Durable,
     },
+    /// As [`Op::Append`], through a queue.
+    AppendQueued {
+        /// The file.
+        file: FileNo,
+        /// How many bytes.
+        len: u64,
+        /// What it promises.
+        durable: Durable,
+    },
     /// `ftruncate`.
     SetLen {
         /// The file.
@@ -131,18 +140,23 @@ pub enum Op {
     Trim,
     /// From here on locks are taken by these rules. Promises nothing and changes nothing.
     Policy(Policy),
+    /// So many that follow, all of them through a queue, are pushed into one before any is reaped.
+    Together(usize),
+    /// Power fails, and what is on the device is mounted again. It follows [`Op::Sync`], so that it is known what that is.
+    Crash,
     /// Something with names.
     Name(NameOp),
 }
 
 impl Op {
-    /// The file that it is about; none for [`Op::Sync`], [`Op::Trim`], [`Op::Policy`] and [`Op::Name`].
+    /// The file that it is about, if it is about one.
     pub fn file(&self) -> Option<FileNo> {
         match *self {
             Op::Write { file, .. }
             | Op::WriteQueued { file, .. }
             | Op::WriteAtomic { file, .. }
             | Op::Append { file, .. }
+            | Op::AppendQueued { file, .. }
             | Op::SetLen { file, .. }
             | Op::Allocate { file, .. }
             | Op::SetMode { file, .. }
@@ -150,6 +164,7 @@ impl Op {
             | Op::Fsync { file }
             | Op::Fdatasync { file } => Some(file),
             Op::Sync | Op::Trim | Op::Policy(_) | Op::Name(_) => None,
+            Op::Together(_) | Op::Crash => None,
         }
     }
 
@@ -164,7 +179,8 @@ impl Op {
         if let Op::Write { durable, .. }
         | Op::WriteQueued { durable, .. }
         | Op::WriteAtomic { durable, .. }
-        | Op::Append { durable, .. } = &mut op
+        | Op::Append { durable, .. }
+        | Op::AppendQueued { durable, .. } = &mut op
         {
             *durable = Durable::Full;
         }
@@ -182,7 +198,8 @@ impl Op {
             Op::Write { .. }
             | Op::WriteQueued { .. }
             | Op::WriteAtomic { .. }
-            | Op::Append { .. } => true,
+            | Op::Append { .. }
+            | Op::AppendQueued { .. } => true,
             Op::Allocate { mode, .. } => !matches!(mode, Mode::CollapseRange | Mode::InsertRange),
             _ => false,
         }
@@ -237,6 +254,9 @@ impl fmt::Display for Op {
             Op::Append { file, len, durable } => {
                 write!(f, "append f{file} {len}{}", durable.suffix())
             }
+            Op::AppendQueued { file, len, durable } => {
+                write!(f, "append-queued f{file} {len}{}", durable.suffix())
+            }
             Op::SetLen { file, len } => write!(f, "truncate f{file} {len}"),
             Op::Allocate {
                 file,
@@ -251,6 +271,8 @@ impl fmt::Display for Op {
             Op::Sync => f.write_str("sync"),
             Op::Trim => f.write_str("trim"),
             Op::Policy(policy) => write!(f, "policy {policy}"),
+            Op::Together(count) => write!(f, "together {count}"),
+            Op::Crash => f.write_str("crash"),
             Op::Name(op) => op.fmt(f),
         }
     }

@@ -38,7 +38,11 @@ impl Promise {
     /// What is promised at `time`, by operations that began and returned at `times`.
     pub fn at(model: &Model, times: &[Times], time: u64) -> Promise {
         let mut promise = Promise {
-            last: times.iter().filter(|op| op.began < time).count() as u32,
+            // What had returned before a crash that came earlier is of no time.
+            last: times
+                .iter()
+                .filter(|op| op.began < time || op.acknowledged <= time)
+                .count() as u32,
             mapped: 0,
             data: vec![0; model.files.len()],
             sectors: HashMap::new(),
@@ -67,7 +71,8 @@ impl Promise {
             Op::Write { file, durable, .. }
             | Op::WriteQueued { file, durable, .. }
             | Op::WriteAtomic { file, durable, .. }
-            | Op::Append { file, durable, .. } => {
+            | Op::Append { file, durable, .. }
+            | Op::AppendQueued { file, durable, .. } => {
                 self.range(model, file, state, durable);
             }
             Op::Name(_) => {

@@ -6,8 +6,8 @@ use crate::names::Kind;
 use crate::op::{FileNo, Op};
 use crate::oracle::{Promise, Times};
 use crate::shared::{self, Promised, Shared};
-use crate::target::{Known, Outcome, Seen, Session, Sight, Target};
-use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
+use crate::target::{Call, Known, Outcome, Seen, Session, Sight, Target};
+use dioxide::block::record::states::{Cache, CowDevice, Media, Snapshot, State};
 use dioxide::block::record::{Log, RecordDevice};
 use dioxide::block::sim::{Latency, SimDevice, SimSpec};
 use dioxide::block::{AtomicUnits, Device};
@@ -197,7 +197,6 @@ pub fn record(
     lanes: &[Vec<Op>],
     device: Disk,
 ) -> Result<Recorded, String> {
-    let media = Arc::new(CowDevice::new(&start.image, device.cache));
     let spec = SimSpec {
         atomic: start.atomic,
         ..match lanes {
@@ -205,17 +204,8 @@ pub fn record(
             _ => slow(),
         }
     };
-    let record = RecordDevice::new(match spec == SimSpec::default() {
-        true => media,
-        false => Arc::new(SimDevice::new(media, spec)),
-    });
-    let under: Arc<dyn Device> = match device.fault {
-        None | Some(Fault::Engine(_)) => Arc::new(record.clone()),
-        Some(fault) => {
-            let inner = Arc::new(record.clone());
-            Arc::new(FaultyDevice::new(fault, inner, &start.image))
-        }
-    };
+    let mut base = start.image.clone();
+    let (mut record, under) = recorded(&base, &spec, device);
     let mut session = target.open(under)?;
     let known = known(&mut *session, start)?;
     let run = Run {
@@ -229,7 +219,21 @@ pub fn record(
     };
     let common = shared::common_file(lanes);
     let mut runs = match lanes {
-        [ops] => vec![run.all(&mut *session, ops)?],
+        [ops] => {
+            let mut parts = ops.split(|op| *op == Op::Crash);
+            let mut run = run.all(&mut *session, parts.next().unwrap_or_default())?;
+            for part in parts {
+                base = crashed(&base, &record, device)?;
+                // What it does when it is dropped goes to a device of the past.
+                drop(session);
+                let under;
+                (record, under) = recorded(&base, &spec, device);
+                session = target.open(under)?;
+                run.crashed(record.clone());
+                run = run.all(&mut *session, part)?;
+            }
+            vec![run]
+        }
         lanes => at_once(&mut *session, &run, lanes, common.is_some())?,
     };
     let after = match common {
@@ -244,7 +248,7 @@ pub fn record(
         Shared::new(file, before, &after, &lanes)
     });
     let mut recorded = Recorded {
-        base: start.image.clone(),
+        base,
         whole: start.whole.clone(),
         known,
         log: record.take_log(),
@@ -257,6 +261,32 @@ pub fn record(
         mutant.mutate(&mut recorded)?;
     }
     Ok(recorded)
+}
+
+/// A device with the contents of an image, and what the target has of it.
+fn recorded(image: &Snapshot, spec: &SimSpec, device: Disk) -> (RecordDevice, Arc<dyn Device>) {
+    let media = Arc::new(CowDevice::new(image, device.cache));
+    let record = RecordDevice::new(match *spec == SimSpec::default() {
+        true => media,
+        false => Arc::new(SimDevice::new(media, spec.clone())),
+    });
+    let under: Arc<dyn Device> = match device.fault {
+        None | Some(Fault::Engine(_)) => Arc::new(record.clone()),
+        Some(fault) => Arc::new(FaultyDevice::new(fault, Arc::new(record.clone()), image)),
+    };
+    (record, under)
+}
+
+/// What a device is now known to have.
+fn crashed(base: &Snapshot, record: &RecordDevice, device: Disk) -> Result<Snapshot, String> {
+    let now = State {
+        at: record.now(),
+        parts: Vec::new(),
+    };
+    let log = record.take_log();
+    let mut media = Media::new(base.clone(), &log, device.cache);
+    let (device, _) = media.crash(&now).map_err(|e| e.to_string())?;
+    Ok(device.snapshot())
 }
 
 /// A device that gives others time to come between.
@@ -347,8 +377,56 @@ struct Run {
 
 impl Run {
     fn all(mut self, session: &mut dyn Session, ops: &[Op]) -> Result<Run, String> {
-        ops.iter().try_for_each(|op| self.step(session, op))?;
+        let mut rest = ops;
+        while let [op, further @ ..] = rest {
+            rest = match *op {
+                Op::Together(count) => {
+                    let (ops, further) = further.split_at(count);
+                    self.done(op.clone(), self.record.now());
+                    self.step_together(session, ops)?;
+                    further
+                }
+                _ => {
+                    self.step(session, op)?;
+                    further
+                }
+            };
+        }
         Ok(self)
+    }
+
+    /// All that had returned did so before anything that is on this device.
+    fn crashed(&mut self, record: RecordDevice) {
+        self.record = record;
+        self.lane.times.fill(Times {
+            began: 0,
+            acknowledged: 0,
+        });
+    }
+
+    fn step_together(&mut self, session: &mut dyn Session, ops: &[Op]) -> Result<(), String> {
+        let thread = self
+            .shares_as
+            .ok_or("of one thread, nobody knows what comes first")?;
+        let first = self.lane.model.last() as usize + 1;
+        let call = |(number, op): (usize, &Op)| {
+            let name = op.file().map_or("", |file| self.lane.model.path_of(file));
+            (
+                op.clone(),
+                name.to_owned(),
+                shared::data_of(thread, number, op),
+            )
+        };
+        let calls: Vec<(Op, String, Vec<u8>)> = (first..).zip(ops).map(call).collect();
+        let calls: Vec<Call<'_>> = calls
+            .iter()
+            .map(|(op, name, data)| Call { op, name, data })
+            .collect();
+        let began = self.record.now();
+        let done = session.run_together(&calls);
+        done.map_err(|what| format!("{ops:?} together: {what}"))?;
+        ops.iter().for_each(|op| self.done(op.clone(), began));
+        Ok(())
     }
 
     fn step(&mut self, session: &mut dyn Session, op: &Op) -> Result<(), String> {

@@ -5,13 +5,15 @@
 //! durable by itself, or a sync that began after its end has returned) rules out what was there before it: the contents that the
 //! file began with, and what calls wrote that had ended before it began. The file reaches as far as what is promised, and no further
 //! than what was begun. A sector behind the old end is zeros only where somebody wrote behind it without waiting for it.
+//! Who makes a range zeros, or cuts the file there, writes zeros; and who cuts it rules out sizes as well.
 //!
-//! All offsets and lengths are multiples of a sector, so that no sector is of two calls; and no thread makes the file
-//! shorter. Where an append went is found in the file when all threads are done, so nothing else may be written there.
+//! All offsets and lengths are multiples of a sector, so that no sector is of two calls. What one thread pushes together is under way
+//! together, as what several do. Where an append went is found in the file when all threads are done, so nothing else may be
+//! written there, and where there are appends no thread makes the file shorter.
 
 use crate::content;
 use crate::model::SECTOR;
-use crate::op::{Durable, FileNo, Op};
+use crate::op::{Durable, FileNo, Mode, Op};
 use crate::oracle::Times;
 use crate::run::Lane;
 use crate::target::Seen;
@@ -43,7 +45,7 @@ pub(crate) fn data_of(thread: usize, number: usize, op: &Op) -> Vec<u8> {
             file, offset, len, ..
         } => data(file, offset, len),
         // Nobody knows yet where it goes.
-        Op::Append { file, len, .. } => data(file, 0, len),
+        Op::Append { file, len, .. } | Op::AppendQueued { file, len, .. } => data(file, 0, len),
         _ => Vec::new(),
     }
 }
@@ -69,10 +71,26 @@ impl Call {
     /// Whether it had returned when the other one was made. Two threads that tell the same time may have done so in any order.
     fn is_before(&self, other: &Call) -> bool {
         match self.thread == other.thread {
-            true => self.number < other.number,
+            true => {
+                // Of those that were pushed together each had begun before any returned.
+                self.number < other.number && self.times.acknowledged <= other.times.began
+            }
             false => self.times.acknowledged < other.times.began,
         }
     }
+}
+
+/// What a call makes of its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Makes {
+    /// What the call's place in the file says.
+    Data,
+    /// What the call's own first byte says.
+    Appended,
+    /// Zeros; the size stays.
+    Zeros,
+    /// Zeros from the new end on; up to there, what was there.
+    End,
 }
 
 /// A write that was begun.
@@ -80,14 +98,34 @@ impl Call {
 struct Write {
     call: Call,
     range: Range<u64>,
-    is_append: bool,
+    makes: Makes,
     is_promised: bool,
 }
 
 impl Write {
+    /// How long the file is by it.
+    fn end(&self) -> u64 {
+        match self.makes {
+            Makes::Data | Makes::Appended => self.range.end,
+            Makes::Zeros => 0,
+            Makes::End => self.range.start,
+        }
+    }
+
+    fn is_append(&self) -> bool {
+        self.makes == Makes::Appended
+    }
+
     fn shows(&self, file: FileNo, at: u64, found: &[u8]) -> bool {
+        if matches!(self.makes, Makes::Zeros | Makes::End) {
+            return found.iter().all(|&byte| byte == 0);
+        }
         let id = id(self.call.thread, self.call.number);
-        let origin = if self.is_append { self.range.start } else { 0 };
+        let origin = if self.is_append() {
+            self.range.start
+        } else {
+            0
+        };
         content::data(file, id, at - origin, found.len() as u64) == found
     }
 
@@ -119,7 +157,14 @@ impl Shared {
             Op::Write { offset, len, .. } | Op::WriteQueued { offset, len, .. } => {
                 Ok(Some(offset..offset + len))
             }
-            Op::Append { len, .. } => {
+            Op::SetLen { len, .. } => Ok(Some(len..u64::MAX)),
+            Op::Allocate {
+                mode: Mode::PunchHole | Mode::ZeroRangeKeepSize,
+                offset,
+                len,
+                ..
+            } => Ok(Some(offset..offset + len)),
+            Op::Append { len, .. } | Op::AppendQueued { len, .. } => {
                 let data = data_of(thread, number, op);
                 let first = &data[..SECTOR as usize];
                 let mut sectors = after.chunks(SECTOR as usize);
@@ -171,7 +216,12 @@ impl Shared {
             is_begun.then_some(Write {
                 call,
                 range,
-                is_append: matches!(op, Op::Append { .. }),
+                makes: match op {
+                    Op::Append { .. } | Op::AppendQueued { .. } => Makes::Appended,
+                    Op::SetLen { .. } => Makes::End,
+                    Op::Allocate { .. } => Makes::Zeros,
+                    _ => Makes::Data,
+                },
                 is_promised,
             })
         };
@@ -187,7 +237,8 @@ fn durable(op: &Op) -> Durable {
     match *op {
         Op::Write { durable, .. }
         | Op::WriteQueued { durable, .. }
-        | Op::Append { durable, .. } => durable,
+        | Op::Append { durable, .. }
+        | Op::AppendQueued { durable, .. } => durable,
         _ => Durable::No,
     }
 }
@@ -201,12 +252,8 @@ impl Promised {
         if seen.is_gone {
             return Err(format!("{name} is gone"));
         }
-        let (size, old) = (seen.data.len() as u64, self.before.len() as u64);
-        let end = |writes: &mut dyn Iterator<Item = &Write>| {
-            writes.map(|write| write.range.end).max().unwrap_or(0)
-        };
-        let least = end(&mut self.writes.iter().filter(|write| write.is_promised)).max(old);
-        let most = end(&mut self.writes.iter()).max(old);
+        let size = seen.data.len() as u64;
+        let (least, most) = self.sizes();
         if !(least..=most).contains(&size) {
             return Err(format!("{name}: size {size}, not {least} to {most}"));
         }
@@ -218,6 +265,29 @@ impl Promised {
         Ok(())
     }
 
+    /// The least and the largest size.
+    fn sizes(&self) -> (u64, u64) {
+        let old = self.before.len() as u64;
+        // What is left of an end by those who cut the file there.
+        let cut = |end: u64, cuts: &dyn Fn(&Write) -> bool| {
+            let cuts = self
+                .writes
+                .iter()
+                .filter(|it| it.makes == Makes::End && cuts(it));
+            cuts.map(|it| it.range.start).fold(end, u64::min)
+        };
+        let (mut least, mut most) = (cut(old, &|_| true), cut(old, &|it| it.is_promised));
+        for write in &self.writes {
+            let is_later = |it: &Write| write.call.is_before(&it.call) && it.is_promised;
+            most = most.max(cut(write.end(), &is_later));
+            if write.is_promised {
+                let is_no_earlier = |it: &Write| !it.call.is_before(&write.call);
+                least = least.max(cut(write.end(), &is_no_earlier));
+            }
+        }
+        (least, most)
+    }
+
     fn check_sector(&self, at: u64, found: &[u8]) -> Result<(), String> {
         let here: Vec<&Write> = self.writes.iter().filter(|it| it.is_over(at)).collect();
         let promised = || here.iter().filter(|write| write.is_promised);
@@ -226,15 +296,17 @@ impl Promised {
         if !is_promised && self.may_be_as_before(at, &here) && self.was(at, found.len()) == found {
             return Ok(());
         }
-        let mut shown = here
+        // Zeros may be those of several.
+        let shown = here
             .iter()
             .filter(|write| write.shows(self.file, at, found));
+        let shown: Vec<bool> = shown.map(|write| is_outdated(write)).collect();
         let (sector, is) = (at / SECTOR, content::explain(found));
-        match shown.next() {
-            Some(write) if is_outdated(write) => Err(format!(
+        match shown.iter().min() {
+            Some(true) => Err(format!(
                 "sector {sector} has {is}, which is older than what is promised"
             )),
-            Some(_) => Ok(()),
+            Some(false) => Ok(()),
             None if is_promised => Err(format!(
                 "sector {sector} has {is}, not what is promised or newer"
             )),
@@ -244,11 +316,15 @@ impl Promised {
         }
     }
 
-    /// Behind the old end there is a hole where somebody wrote behind it, unless that came after a write to here, as appends do.
+    /// Behind the old end there is a hole where somebody wrote behind it, unless that came after a write to here, as appends do; and
+    /// where somebody made the file longer.
     fn may_be_as_before(&self, at: u64, here: &[&Write]) -> bool {
         let is_after = |write: &Write| here.iter().any(|it| it.call.is_before(&write.call));
-        let leaves_hole =
-            |write: &Write| write.range.start > at && !write.is_append && !is_after(write);
+        let leaves_hole = |write: &Write| match write.makes {
+            Makes::Data => write.range.start > at && !is_after(write),
+            Makes::End => write.range.start > at,
+            Makes::Appended | Makes::Zeros => false,
+        };
         at < self.before.len() as u64 || self.writes.iter().any(leaves_hole)
     }
 
@@ -392,6 +468,87 @@ mod tests {
         assert!(is(8, &[first, second]).is_ok());
         assert!(is(9, &[first, second]).is_err(), "it is too short");
         assert!(is(5, &[first, second, third]).is_err(), "it is too long");
+    }
+
+    #[test]
+    fn writes_that_were_pushed_together_may_be_there_in_any_order() {
+        let lanes = |began| {
+            let ops = [
+                (write(0, 1, Durable::No), 1, 6),
+                (write(0, 1, Durable::Data), began, 6),
+            ];
+            [lane(&ops), lane(&[])]
+        };
+        let is = |began, found| check(1, &lanes(began), &[], 6, &[found]).is_ok();
+        assert!(is(1, (0, 1, 0)) && is(1, (0, 2, 0)));
+        assert!(!is(6, (0, 1, 0)) && is(6, (0, 2, 0)));
+        assert!(!is(1, NOBODY));
+    }
+
+    #[test]
+    fn what_was_punched_is_zeros_once_that_is_promised() {
+        let punch = Op::Allocate {
+            file: FILE,
+            mode: Mode::PunchHole,
+            offset: 0,
+            len: SECTOR,
+        };
+        let lanes = [
+            lane(&[
+                (write(0, 1, Durable::Data), 1, 3),
+                (punch, 3, 5),
+                (Op::Fsync { file: FILE }, 5, 8),
+            ]),
+            lane(&[(write(0, 1, Durable::No), 9, 12)]),
+        ];
+        let is = |time, found| check(1, &lanes, &[], time, &[found]).is_ok();
+        let (before, later) = ((0, 1, 0), (1, 1, 0));
+        assert!(is(3, before) && !is(3, NOBODY));
+        assert!(is(5, before) && is(5, NOBODY));
+        assert!(!is(8, before) && is(8, NOBODY) && !is(8, later));
+        assert!(is(11, NOBODY) && is(11, later));
+    }
+
+    #[test]
+    fn zeros_may_be_those_of_the_later_of_two_punches() {
+        let punch = Op::Allocate {
+            file: FILE,
+            mode: Mode::PunchHole,
+            offset: 0,
+            len: SECTOR,
+        };
+        let lanes = [
+            lane(&[(punch.clone(), 1, 3), (write(0, 1, Durable::Data), 3, 6)]),
+            lane(&[(punch, 7, 9)]),
+        ];
+        let is = |time, found| check(1, &lanes, &[], time, &[found]).is_ok();
+        assert!(!is(7, NOBODY) && is(7, (0, 2, 0)));
+        assert!(is(8, NOBODY) && is(8, (0, 2, 0)));
+    }
+
+    #[test]
+    fn file_that_was_cut_has_what_was_written_afterwards_and_zeros_before_that() {
+        let cut = |sectors| Op::SetLen {
+            file: FILE,
+            len: sectors * SECTOR,
+        };
+        let lanes = [
+            lane(&[
+                (write(1, 1, Durable::Data), 1, 3),
+                (cut(1), 3, 5),
+                (Op::Fdatasync { file: FILE }, 5, 8),
+                (write(2, 1, Durable::Data), 8, 12),
+            ]),
+            lane(&[]),
+        ];
+        let is = |time, found: &[_]| check(2, &lanes, &[], time, found).is_ok();
+        let (old, new) = ((0, 1, 1), (0, 4, 2));
+        assert!(is(3, &[NOBODY, old]) && !is(3, &[NOBODY]));
+        assert!(is(5, &[NOBODY, old]) && is(5, &[NOBODY]));
+        assert!(is(8, &[NOBODY]) && !is(8, &[NOBODY, old]) && !is(8, &[]));
+        assert!(is(11, &[NOBODY]) && is(11, &[NOBODY, NOBODY, new]));
+        assert!(!is(12, &[NOBODY]) && is(12, &[NOBODY, NOBODY, new]));
+        assert!(!is(12, &[NOBODY, old, new]));
     }
 
     #[test]

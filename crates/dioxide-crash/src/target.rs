@@ -59,6 +59,17 @@ pub struct Sight {
     pub free: u64,
 }
 
+/// An operation as [`Session::run`] takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// What is done.
+    pub op: &'a Op,
+    /// The file's path.
+    pub name: &'a str,
+    /// What a write writes.
+    pub data: &'a [u8],
+}
+
 /// A file system that can be opened on a device.
 pub trait Target: Sync {
     /// Opens it, read-write, after whatever recovery it needs.
@@ -76,6 +87,19 @@ pub trait Session {
     /// # Errors
     /// In words.
     fn run(&mut self, op: &Op, name: &str, data: &[u8]) -> Result<Outcome, String>;
+
+    /// Does several writes, appends among them, all of which are under way before any is waited for.
+    ///
+    /// # Errors
+    /// In words, also of what the target cannot do.
+    fn run_together(&mut self, calls: &[Call<'_>]) -> Result<(), String> {
+        calls
+            .iter()
+            .try_for_each(|&Call { op, name, data }| match self.run(op, name, data)? {
+                Outcome::Done => Ok(()),
+                Outcome::Unsupported(why) => Err(why),
+            })
+    }
 
     /// The same file system for another thread. None if the target is for one thread only.
     fn another(&mut self) -> Option<Box<dyn Session + Send>> {

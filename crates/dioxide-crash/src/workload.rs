@@ -1,9 +1,9 @@
 //! What to run: each operation alone, all pairs of operations, random mixes; with fsync at each place.
 //!
 //! A workload has a short name that says all there is to know of it: `single:4:1`, `pair:4:17:3`,
-//! `random:99`, `long:99`, `threads:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
+//! `random:99`, `long:99`, `again:99`, `threads:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
 //! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random`, `long`, `threads` (five at once: four with a file each, one with names and attributes)
-//! and `shared` (two or three that write to one file), the seed, by which there is a policy too, and some of the writes go through a queue. Those of
+//! `shared` (two or three that write to one file) and `again` (which goes on after a crash), the seed, by which there is a policy too, and some of the writes go through a queue. Those of
 //! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`], behind which, for pairs, are
 //! operations on data; `names-random` mixes them with data.
 //! Those of attributes are called `attributes-single:4:1` and so on, by places in [`names::attribute_operations`], behind which,
@@ -89,6 +89,11 @@ pub enum Workload {
     },
     /// Random writes and syncs of two or three threads at once, to one file.
     Shared {
+        /// Their seed.
+        seed: u64,
+    },
+    /// Random operations of all kinds, a crash, and more of them.
+    Again {
         /// Their seed.
         seed: u64,
     },
@@ -180,7 +185,7 @@ fn writes() -> Vec<Op> {
     ]
 }
 
-/// Through a queue: over data, into a hole, into unwritten blocks, over the end.
+/// Through a queue: over data, into a hole, into unwritten blocks, over the end, at the end.
 fn queued() -> Vec<Op> {
     let all = [
         write(0, 8192, 8192),
@@ -189,6 +194,8 @@ fn queued() -> Vec<Op> {
         write_durably(1, 12_288, 4096, Durable::Data),
         write(3, 16_384, 8192),
         write_durably(0, 40_960, 8192, Durable::Data),
+        append(2, 5000, Durable::No),
+        append(0, 600, Durable::Data),
     ];
     all.map(through_a_queue).to_vec()
 }
@@ -206,6 +213,7 @@ fn through_a_queue(op: Op) -> Op {
             len,
             durable,
         },
+        Op::Append { file, len, durable } => Op::AppendQueued { file, len, durable },
         other => other,
     }
 }
@@ -262,10 +270,13 @@ fn changes(unit: u64) -> Vec<Op> {
         set_len(1, 30_000),
         allocate(2, Mode::Allocate, 0, 16_384),
         allocate(0, Mode::KeepSize, 45_056, 16_384),
+        allocate(2, Mode::KeepSize, 8192, 8192),
         allocate(0, Mode::PunchHole, 5000, 20_000),
         allocate(1, Mode::PunchHole, 28_672, 8192),
+        allocate(3, Mode::PunchHole, 45_056, 40_960),
         allocate(0, Mode::ZeroRange, 3000, 17_000),
         allocate(0, Mode::ZeroRangeKeepSize, 36_864, 16_384),
+        allocate(0, Mode::ZeroRangeKeepSize, 53_248, 8192),
         allocate(0, Mode::CollapseRange, unit, unit),
         allocate(1, Mode::CollapseRange, unit, unit),
         allocate(0, Mode::InsertRange, unit, unit),
@@ -385,6 +396,7 @@ impl Workload {
                 let ops = varied(policy(seed), seed, mixed(&own, &known, seed));
                 return Ok(valid(layout, [given(layout), ops].concat()));
             }
+            Workload::Again { seed } => return Ok(again(layout, &known, seed)),
             Workload::Random { seed } => return Ok(random(layout, &known, seed, 6..21)),
             Workload::Long { seed } => return Ok(random(layout, &known, seed, 500..600)),
             Workload::Threads { .. } | Workload::Shared { .. } => {
@@ -472,8 +484,10 @@ fn syncs_of(op: &Op) -> Vec<Op> {
 /// More extents than one transaction takes away, and one that lies in most groups. Of a file that is mapped by indirect
 /// blocks: blocks of which each has an indirect one of its own, up to those that are mapped by three levels of them.
 fn truncate(layout: Layout) -> Vec<Op> {
-    if layout == Layout::Indirect {
-        return truncate_indirect();
+    match layout {
+        Layout::Indirect => return truncate_indirect(),
+        Layout::Deep => return truncate_deep(),
+        _ => {}
     }
     let size = layout.size_bytes() as u64;
     let (unit, many) = (layout.unit_bytes(), 100);
@@ -490,6 +504,22 @@ fn truncate(layout: Layout) -> Vec<Op> {
         Op::Fsync { file: 2 },
     ];
     pieces.chain(rest).collect()
+}
+
+/// Of a file with a deep tree, of which nodes are split first, once by extents and once by one that is parted.
+fn truncate_deep() -> Vec<Op> {
+    let set_len = |len| Op::SetLen { file: 1, len };
+    let mut ops: Vec<Op> = (0..10).map(|n| write(1, n * 2048, 1024)).collect();
+    ops.extend([
+        Op::Sync,
+        allocate(1, Mode::PunchHole, 30_720, 1024),
+        Op::Fsync { file: 1 },
+        set_len(60_000),
+        Op::Fsync { file: 1 },
+        set_len(0),
+        Op::Fsync { file: 1 },
+    ]);
+    ops
 }
 
 fn truncate_indirect() -> Vec<Op> {
@@ -608,7 +638,7 @@ fn valid(layout: Layout, ops: Vec<Op>) -> Vec<Op> {
             sizes[file] = sizes[file].max(offset + len);
             true
         }
-        Op::Append { file, len, .. } => {
+        Op::Append { file, len, .. } | Op::AppendQueued { file, len, .. } => {
             sizes[file] += len;
             true
         }
@@ -700,6 +730,18 @@ fn varied(policy: Policy, seed: u64, ops: Vec<Op>) -> Vec<Op> {
     std::iter::once(Op::Policy(policy)).chain(ops).collect()
 }
 
+/// What a crash and its recovery leave is worked on, once or twice.
+fn again(layout: Layout, known: &[Op], seed: u64) -> Vec<Op> {
+    let own = [attribute_operations(layout), name_operations(layout)].concat();
+    let part = |seed| varied(policy(seed), seed, mixed(&own, known, seed));
+    let mut ops = [given(layout), part(seed)].concat();
+    for crash in 1..=1 + seed % 2 {
+        ops.extend([Op::Sync, Op::Crash]);
+        ops.extend(part(seed.rotate_left(16).wrapping_add(crash)));
+    }
+    valid(layout, ops)
+}
+
 /// Operations on one file's data, with a sync after every other one or so.
 fn thread(layout: Layout, seed: u64, file: FileNo) -> Vec<Op> {
     let known = operations(layout);
@@ -727,7 +769,8 @@ fn thread(layout: Layout, seed: u64, file: FileNo) -> Vec<Op> {
 
 /// Writes of several threads to one file, with a sync after every other one or so: into a part of it, where each has places between
 /// those of the others and sometimes takes theirs, and over its end, either by appends or all of them at the same places. They begin
-/// with writes of different lengths to the same place, half of the time under a policy that lets them fill holes side by side.
+/// with writes of different lengths to the same place, half of the time under a policy that lets them fill holes side by side. Some
+/// are pushed together. Half of the time they come beside holes that are made, zeros and allocations, or ends that are moved.
 fn to_one_file(layout: Layout, seed: u64) -> Vec<Vec<Op>> {
     let mut random = Random(seed);
     let threads = 2 + random.below(2);
@@ -743,16 +786,22 @@ fn to_one_file(layout: Layout, seed: u64) -> Vec<Vec<Op>> {
         2 => Policy::Xfs,
         _ => policy(seed),
     };
+    let beside = match random.below(4) {
+        0 => Beside::Holes,
+        // Where appends went is not known then.
+        1 if !appends => Beside::Ends,
+        _ => Beside::Nothing,
+    };
     let mut lane = |thread| {
         let (mut ops, mut end) = (Vec::new(), size);
         if count > 0 {
             ops.push(write(file, first * grain, (thread + 1) * grain));
         }
-        for _ in 0..5 + random.below(6) {
+        let mut one = |random: &mut Random| {
             let len = grain * (1 + random.below(3));
             let durable = [Durable::No, Durable::No, Durable::Data, Durable::Full];
             let durable = durable[random.below(4) as usize];
-            ops.push(match (random.below(5), appends) {
+            match (random.below(5), appends) {
                 (0..3, _) if count > 0 => {
                     let place = match random.below(4) {
                         0 => random.below(count),
@@ -765,7 +814,30 @@ fn to_one_file(layout: Layout, seed: u64) -> Vec<Vec<Op>> {
                     end += len;
                     write_durably(file, end - len, len, durable)
                 }
-            });
+            }
+        };
+        for _ in 0..5 + random.below(6) {
+            match random.below(3) {
+                0 => {
+                    let together = 2 + random.below(4) as usize;
+                    ops.push(Op::Together(together));
+                    ops.extend((0..together).map(|_| through_a_queue(one(&mut random))));
+                }
+                _ => ops.push(one(&mut random)),
+            }
+            if random.below(3) == 0 {
+                let place = (first + random.below(count.max(1))) * grain;
+                // What was appended is looked for.
+                let most = if appends {
+                    size - place.min(size)
+                } else {
+                    u64::MAX
+                };
+                let len = (grain * (1 + random.below(4))).min(most);
+                if len > 0 {
+                    ops.extend(beside.op(layout, file, place, len, &mut random));
+                }
+            }
             match random.below(6) {
                 0 => ops.push(Op::Fsync { file }),
                 1 => ops.push(Op::Fdatasync { file }),
@@ -777,6 +849,36 @@ fn to_one_file(layout: Layout, seed: u64) -> Vec<Vec<Op>> {
         varied(policy, own, ops)
     };
     (0..threads).map(&mut lane).collect()
+}
+
+/// What goes on beside writes to one file.
+#[derive(Clone, Copy)]
+enum Beside {
+    Nothing,
+    Holes,
+    Ends,
+}
+
+impl Beside {
+    fn op(
+        self,
+        layout: Layout,
+        file: FileNo,
+        place: u64,
+        len: u64,
+        random: &mut Random,
+    ) -> Option<Op> {
+        let modes = [Mode::PunchHole, Mode::ZeroRangeKeepSize, Mode::KeepSize];
+        match (self, layout) {
+            (Beside::Nothing, _) => None,
+            (Beside::Ends, _) => Some(Op::SetLen { file, len: place }),
+            (Beside::Holes, Layout::Indirect) => Some(allocate(file, Mode::PunchHole, place, len)),
+            (Beside::Holes, _) => {
+                let mode = modes[random.below(3) as usize];
+                Some(allocate(file, mode, place, len))
+            }
+        }
+    }
 }
 
 fn random_op(layout: Layout, random: &mut Random) -> Op {
@@ -812,7 +914,7 @@ fn random_op_on(file: FileNo, layout: Layout, random: &mut Random) -> Op {
             durable,
         };
     }
-    match random.below(12) {
+    match random.below(14) {
         0..5 => write_durably(file, offset, len, durable),
         5 => append(file, len, durable),
         6 => Op::SetLen { file, len: offset },
@@ -820,6 +922,8 @@ fn random_op_on(file: FileNo, layout: Layout, random: &mut Random) -> Op {
         8 => allocate(file, Mode::PunchHole, offset, len),
         9 => allocate(file, Mode::ZeroRange, offset, len),
         10 => allocate(file, Mode::CollapseRange, units, unit),
+        11 => allocate(file, Mode::KeepSize, offset, len),
+        12 => allocate(file, Mode::ZeroRangeKeepSize, offset, len),
         _ => allocate(file, Mode::InsertRange, units, unit),
     }
 }
@@ -845,6 +949,7 @@ impl fmt::Display for Workload {
             }
             Workload::AttributesRandom { seed } => write!(f, "attributes-random:{seed}"),
             Workload::Long { seed } => write!(f, "long:{seed}"),
+            Workload::Again { seed } => write!(f, "again:{seed}"),
             Workload::Threads { seed } => write!(f, "threads:{seed}"),
             Workload::Shared { seed } => write!(f, "shared:{seed}"),
             Workload::Truncate => f.write_str("truncate"),
@@ -858,7 +963,7 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Workload, String> {
         parse(text).ok_or_else(|| {
-            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, threads:SEED, shared:SEED, truncate, reuse, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, again:SEED, threads:SEED, shared:SEED, truncate, reuse, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
         })
     }
 }
@@ -901,6 +1006,7 @@ fn parse(text: &str) -> Option<Workload> {
         ("attributes-random", &[seed]) => Some(Workload::AttributesRandom { seed }),
         ("random", &[seed]) => Some(Workload::Random { seed }),
         ("long", &[seed]) => Some(Workload::Long { seed }),
+        ("again", &[seed]) => Some(Workload::Again { seed }),
         ("threads", &[seed]) => Some(Workload::Threads { seed }),
         ("shared", &[seed]) => Some(Workload::Shared { seed }),
         _ => None,
@@ -918,7 +1024,10 @@ mod tests {
             Workload::singles(Layout::K1),
             Workload::pairs(Layout::K1),
             vec![random, Workload::NamesRandom { seed: 7 }],
-            vec![Workload::AttributesRandom { seed: 7 }],
+            vec![
+                Workload::AttributesRandom { seed: 7 },
+                Workload::Again { seed: 7 },
+            ],
             vec![Workload::Threads { seed: 7 }, Workload::Shared { seed: 7 }],
             Workload::names_singles(Layout::K1),
             Workload::names_pairs(Layout::K1),
@@ -1025,6 +1134,23 @@ mod tests {
             |op: &Op| matches!(op, Op::WriteQueued { durable, .. } if *durable != Durable::No);
         assert!(has(&is_durable));
         assert!(has(&|op| matches!(op, Op::Append { .. })));
+        assert!(has(&|op| matches!(op, Op::AppendQueued { .. })));
+        assert!(has(&|op| matches!(op, Op::SetLen { .. })));
+        assert!(has(&|op| matches!(op, Op::Together(_))));
+        for mode in [Mode::PunchHole, Mode::ZeroRangeKeepSize, Mode::KeepSize] {
+            let is_one = |op: &Op| matches!(op, Op::Allocate { mode: it, .. } if *it == mode);
+            assert!(has(&is_one), "{mode:?}");
+        }
+        for ops in all.iter().flatten() {
+            let is_queued =
+                |op: &Op| matches!(op, Op::WriteQueued { .. } | Op::AppendQueued { .. });
+            for (at, op) in ops.iter().enumerate() {
+                if let Op::Together(count) = *op {
+                    let together = &ops[at + 1..at + 1 + count];
+                    assert!(count > 1 && together.iter().all(is_queued));
+                }
+            }
+        }
         for lanes in &all {
             let policies: Vec<_> = lanes.iter().map(|ops| &ops[0]).collect();
             assert!(policies.iter().all(|policy| *policy == policies[0]));
@@ -1032,7 +1158,8 @@ mod tests {
             let file = ops.find_map(Op::file);
             assert!(ops.filter_map(Op::file).all(|it| Some(it) == file));
             // An append is looked for where it was.
-            let is_append = |op: &Op| matches!(op, Op::Append { .. });
+            let is_append = |op: &Op| matches!(op, Op::Append { .. } | Op::AppendQueued { .. });
+            let is_cut = |op: &Op| matches!(op, Op::SetLen { .. });
             let ends = lanes.iter().flatten().filter_map(|op| match *op {
                 Op::Write { offset, len, .. } | Op::WriteQueued { offset, len, .. } => {
                     Some(offset + len)
@@ -1042,6 +1169,7 @@ mod tests {
             let size = Layout::K4.files()[file.expect("it is about one")].size;
             let has_appends = lanes.iter().flatten().any(is_append);
             assert!(!has_appends || ends.max().is_none_or(|end| end <= size));
+            assert!(!has_appends || !lanes.iter().flatten().any(is_cut));
         }
     }
 

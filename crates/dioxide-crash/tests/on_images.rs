@@ -247,28 +247,102 @@ fn crash_amid_operations_on_attributes_leaves_the_tree_of_one_state() {
     leaves_the_tree_of_one_state(Selection::Attributes);
 }
 
+/// Of all pairs some, each on another layout, and the large ones among them. Those of quotas have a test of their own.
+#[test]
+fn crash_amid_pairs_of_operations_leaves_what_was_promised_on_every_layout() {
+    let layouts: Vec<Layout> = Layout::ALL
+        .into_iter()
+        .filter(|&layout| layout != Layout::Quota)
+        .collect();
+    let campaign = Campaign {
+        selection: Selection::Spread,
+        states: states().min(200_000) / 2,
+        limits: Limits {
+            states: 6,
+            ..Limits::default()
+        },
+        ..campaign(&layouts)
+    };
+    println!("DIOXIDE_SEED={}", campaign.seed);
+    is_good(&campaign, &run(&campaign, true));
+}
+
+/// What a recovery leaves is worked on, until power fails again.
+#[test]
+fn crash_after_the_recovery_from_another_leaves_what_was_promised() {
+    let layouts = [&Layout::USUAL[..], &[Layout::Groups]].concat();
+    for keep_open in [true, false] {
+        let campaign = Campaign {
+            selection: Selection::Again,
+            states: states() / 16,
+            limits: many_workloads(),
+            ..campaign(&layouts)
+        };
+        println!("DIOXIDE_SEED={}", campaign.seed);
+        is_good(&campaign, &run(&campaign, keep_open));
+    }
+}
+
+/// With leaves of an index as full as they get, under a root that is full.
+#[test]
+fn crash_amid_operations_on_names_of_a_full_index_leaves_the_tree_of_one_state() {
+    let campaign = Campaign {
+        selection: Selection::Names,
+        states: states() / 32,
+        limits: many_workloads(),
+        ..campaign(&[Layout::Index])
+    };
+    println!("DIOXIDE_SEED={}", campaign.seed);
+    let report = run(&campaign, false);
+    is_good(&campaign, &report);
+    assert!(report.coverage.index_levels > 0, "{report}");
+}
+
+/// Every operation on the file meets a full leaf under full nodes, or takes away hundreds of them.
+#[test]
+fn crash_amid_changes_of_a_deep_tree_leaves_what_was_promised() {
+    let campaign = Campaign {
+        selection: Selection::Random,
+        states: states() / 32,
+        limits: Limits {
+            // Of a hundred writes that are under way there are very many states.
+            exhaustive: 3,
+            samples: 2,
+            torn: 1,
+            ..many_workloads()
+        },
+        ..campaign(&[Layout::Deep])
+    };
+    println!("DIOXIDE_SEED={}", campaign.seed);
+    let report = run(&campaign, true);
+    is_good(&campaign, &report);
+    assert!(report.coverage.depth_changes > 0, "{report}");
+}
+
 /// Owners and projects that files change between, and values of attributes that count as theirs. e2fsck compares
 /// quotas with what is used; not every kernel can mount such an image.
 #[test]
-fn crash_amid_operations_on_attributes_leaves_quotas_right() {
+fn crash_amid_operations_of_all_kinds_leaves_quotas_right() {
     let e2fsck = E2fsck::find().expect("e2fsprogs");
     let checks = Checks {
         consistent: Some(&e2fsck),
         others: vec![Sample {
             recover: &e2fsck,
-            every: (states() / 8).min(200),
+            every: (states() / 12).min(200),
         }],
     };
-    let campaign = Campaign {
-        selection: Selection::Attributes,
-        states: states() / 8,
-        limits: many_workloads(),
-        ..campaign(&[Layout::Quota])
-    };
-    let report = campaign.run(&Dioxide::default(), &checks, &|_, _, _| {
-        ControlFlow::Continue(())
-    });
-    is_good(&campaign, &report.expect("images can be made"));
+    for selection in [Selection::Attributes, Selection::All, Selection::Again] {
+        let campaign = Campaign {
+            selection,
+            states: states() / 12,
+            limits: many_workloads(),
+            ..campaign(&[Layout::Quota])
+        };
+        let report = campaign.run(&Dioxide::default(), &checks, &|_, _, _| {
+            ControlFlow::Continue(())
+        });
+        is_good(&campaign, &report.expect("images can be made"));
+    }
 }
 
 /// Operation `words` on names, and an fsync.
@@ -334,6 +408,7 @@ fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {
         (Layout::Inline, operation("create /i/w"), 60),
         (Layout::K1, operation("create /d/n"), 60),
         (Layout::Index, operation("create /d/n"), 60),
+        (Layout::Deep, Workload::Truncate, 100),
     ] {
         let campaign = Campaign {
             selection: Selection::One(workload),
@@ -528,6 +603,8 @@ fn block_used_again_before_its_loss_is_committed_is_caught() {
             mutant_is_caught(Mutant::FreeBeforeCommit, by, selection, &[layout]);
         }
     }
+    let (selection, layouts) = (Selection::Shared, [Layout::K1]);
+    mutant_is_caught(Mutant::FreeBeforeCommit, ": sector ", selection, &layouts);
 }
 
 #[test]
@@ -538,6 +615,7 @@ fn mount_without_barriers_is_caught() {
         Selection::Names,
         Selection::Threads,
         Selection::Shared,
+        Selection::Again,
     ] {
         let campaign = Campaign {
             selection,
@@ -596,8 +674,8 @@ fn fsck_notices_an_image_that_nobody_closed() {
     let start = Layout::Plain.make().expect("an image");
     let e2fsck = E2fsck::find().expect("e2fsprogs");
     assert_eq!(e2fsck.check(&start.image), Ok(()));
-    // The state, and the feature needs_recovery.
-    for (at, bit) in [(0x3a, 1), (0x3a, 2), (0x60, 4)] {
+    // The state, the feature needs_recovery, and the head of the list of orphans.
+    for (at, bit) in [(0x3a, 1), (0x3a, 2), (0x60, 4), (0xe8, 11)] {
         let mut bytes = start.image.to_vec();
         bytes[1024 + at] ^= bit;
         let said = e2fsck.check(&Snapshot::new(&bytes));

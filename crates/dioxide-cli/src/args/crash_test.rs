@@ -32,7 +32,7 @@ Examples:
   dioxide crash-test 4k --workload singles --states-each 0 --states 10000000
   dioxide crash-test --replay 1k/fua/single:0:1/0: --keep before.img")]
 pub struct CrashTestArgs {
-    /// Layouts of the images; all but groups, quota and index if none is named
+    /// Layouts of the images; all but groups, quota, index and deep if none is named
     #[arg(value_name = "LAYOUT", conflicts_with = "replay")]
     layouts: Vec<Layout>,
     /// States to check
@@ -48,8 +48,9 @@ pub struct CrashTestArgs {
     /// Threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// What to run: all, singles, pairs, random, names, attributes, threads (five at once), shared (two or three that
-    /// write to one file; the states of several threads come once and not again), or one by its name, as in reports.
+    /// What to run: all, singles, pairs, spread (each pair on one of the layouts), random, names, attributes, again (random
+    /// ones that go on after a crash), threads (five at once), shared (two or three that write to one file; the states of
+    /// several threads come once and not again), or one by its name, as in reports.
     /// Random ones take a policy of locks by their seed, and send some of their writes through a queue
     #[arg(long, value_name = "NAME", default_value = "all")]
     workload: Selection,

@@ -421,7 +421,7 @@ impl Mounted {
             | Op::WriteQueued {
                 offset, durable, ..
             } => self.write_durably(name, offset, data, durable),
-            Op::Append { durable, .. } => {
+            Op::Append { durable, .. } | Op::AppendQueued { durable, .. } => {
                 let end = self.file(name).size;
                 self.write_durably(name, end, data, durable)
             }
@@ -449,6 +449,7 @@ impl Mounted {
             Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => self.sync(),
             Op::Trim | Op::Policy(_) => Ok(()),
             Op::WriteAtomic { .. } => Err("it has no atomic writes".into()),
+            Op::Together(_) | Op::Crash => unreachable!("no call of a session"),
             Op::Name(_) => Err("it has no names".into()),
         }
     }
