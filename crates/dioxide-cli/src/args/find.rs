@@ -23,10 +23,13 @@ Tests:
   -true, -false
 Actions:
   -print, -print0, -ls, -prune
-  -printf FORMAT                         %p path, %P that below where it began, %H where that was, %f name, %h what is before it,
-                                         %y kind, %Y that of what a link leads to, %l where it leads, %s bytes, %b and %k blocks,
-                                         %m and %M mode, %u %U %g %G owner, as numbers, %n links, %i inode, %d depth, %F ext4,
-                                         %a %c %t times, %A@ %C@ %T@ in seconds, or other letters of strftime; \\n and the like
+  -printf FORMAT                         %p path, %P below where it began, %H where that was,
+                                         %f name, %h what is before it, %d depth, %y kind,
+                                         %l where a link leads, %Y of what kind that is,
+                                         %s bytes, %b and %k blocks, %m and %M mode, %n links,
+                                         %i inode, %u %U %g %G owners as numbers, %F ext4,
+                                         %a %c %t times, %A@ %C@ %T@ in seconds, or in place of
+                                         @ letters of strftime; \\n and the like
   -delete                                removes it, after what is in it (as with -depth)
 Anywhere:
   -maxdepth N, -mindepth N, -depth
