@@ -400,7 +400,7 @@ fn pointer_block_that_was_elsewhere_is_fine() {
     let image = image.features("^extent,^64bit,^metadata_csum").build();
     let region = 262_144 * 4096u64;
     let open_file = |fs: &Fs| {
-        let mut options = OpenOptions::new();
+        let options = OpenOptions::new();
         let options = options.read(true).write(true).create(true);
         options.open(fs, "/f").expect("room")
     };
