@@ -11,7 +11,7 @@
 //! | 9 | 2k ÷ 4k overwrites, 8 threads | image in memory: pread |
 //! | 10 | 1 thread → 2 | image in memory: mapping; pread against raw's own |
 //! | 11 | reads while another thread appends, truncates ÷ alone, and what that does ÷ alone | image in memory: pread, mapping |
-//! | 12 | many extents ÷ few; memory of the map | image in memory: pread, mapping |
+//! | 12 | many extents ÷ few | image in memory: pread, mapping |
 //! | 13 | names in a directory of ten million ÷ ten thousand ÷ one: lookup, creation, memory | image in memory: pread |
 //! | 16 | file system of 16 TiB ÷ a small one: reads, time to open, memory | sparse image in memory |
 //!
@@ -34,7 +34,7 @@ use crate::plan::{self, Case};
 use crate::run::{Ticker, fsck_check};
 use crate::subject::{self, Layer, Subject};
 use crate::{BenchOptions, Check, Error, Experiment, Report, Result};
-use dioxide::{Backend, Fs, MountOptions, OpenOptions};
+use dioxide::Backend;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -629,33 +629,7 @@ impl Table<'_, '_> {
             few.close()?;
             many.close()?;
         }
-        // Of fewer, what an open file takes anyhow is most of it.
-        if wanted > 100_000 {
-            self.map_memory(&image, bytes / 4096)?;
-        }
         self.fsck(&image)
-    }
-
-    /// What the map of a file of very many extents takes, block by block. The process is asked, who knows of whole pages, and has
-    /// what loading took and gave back: so it is loaded twice, and the second time counts.
-    fn map_memory(&mut self, image: &Image, blocks: u64) -> Result<()> {
-        const MOST: f64 = 4.1;
-        let device = subject::open_image(image, Backend::Pread, 0)?;
-        let mut mib = 0.0;
-        for _ in 0..2 {
-            // The tree's blocks are not the map's.
-            let options = MountOptions::new().metadata_cache(MIB as usize);
-            let fs = Fs::open_device(device.clone(), &options)?;
-            let file = OpenOptions::new().read(true).open(&fs, "many")?;
-            let before = resident_mib();
-            file.preload_map()?;
-            mib = resident_mib() - before;
-            drop(file);
-            fs.close()?;
-        }
-        let bytes = mib * MIB as f64 / blocks as f64;
-        self.at_most("12: bytes of memory per block of its map", bytes, MOST);
-        Ok(())
     }
 
     fn fsck(&mut self, image: &Image) -> Result<()> {

@@ -615,7 +615,6 @@ fn mount_without_barriers_is_caught() {
         Selection::Names,
         Selection::Threads,
         Selection::Shared,
-        Selection::Again,
     ] {
         let campaign = Campaign {
             selection,

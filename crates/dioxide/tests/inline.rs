@@ -347,7 +347,7 @@ fn new_file_may_be_as_large_as_one_with_extents() {
     // More than pointers to blocks of 1 KiB reach.
     let large = 20 << 30;
     let create = |fs: &Fs, name| {
-        let mut options = OpenOptions::new();
+        let options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).direct(false);
         options.open(fs, name).expect("room")
     };

@@ -171,7 +171,9 @@ impl BlockAllocator {
 
     /// Free clusters of a group, from memory once it was looked at.
     pub(super) fn peek(&self, edit: &dyn Edit, group: Group) -> Result<u32> {
-        let slot = self.slot(group);
+        let Some(slot) = self.groups.slot_made(group) else {
+            return self.groups.glance_clusters(edit, group);
+        };
         if slot.free_clusters.get() == super::groups::UNKNOWN {
             let _state = slot.blocks.lock();
             let free = self.groups.desc(edit, group)?.free_clusters_count();

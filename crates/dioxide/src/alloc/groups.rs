@@ -16,8 +16,10 @@
 //! Locks: a group's `blocks` or `inodes`, then `desc`, then the cache's. Completing a block takes the `desc` of those groups
 //! that changed, which are in memory, so that nobody reads the block with such a lock.
 //!
-//! Rejected: all groups in one vector. A sparse image may claim billions of them, so slots are made
-//! in chunks, when a group of the chunk is first touched.
+//! Slots are made in parts, when a group of the part is first changed. Of a group without one only its counts are kept
+//! ([`Glance`]): who places a directory looks at all groups, of which 16 TiB have 131,072.
+//!
+//! Rejected: all groups in one vector. A sparse image may claim billions of them.
 
 use super::kinds::{DescBlock, DescRead};
 use super::pool::GroupBlocks;
@@ -34,8 +36,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Slots that are made together.
+/// Groups whose counts, and places for slots, are made together.
 const CHUNK: usize = 4096;
+/// Slots that are made together.
+const PART: usize = 64;
 /// The value of a hint before its group was looked at; more than any group has.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
@@ -91,6 +95,30 @@ pub(super) struct Slot {
     desc: DescriptorLock<Known>,
     /// The block of the table does not have the descriptor as it is now. Changed under the lock of `desc`.
     is_ahead: AtomicBool,
+}
+
+/// What the descriptor of a group without a slot counts: nobody has changed it. Hints, as those of a slot.
+#[derive(Debug, Default)]
+struct Glance {
+    free_clusters: Hint,
+    free_inodes: Hint,
+    used_dirs: Hint,
+}
+
+/// `CHUNK` groups.
+#[derive(Debug)]
+struct Chunk {
+    glances: OnceLock<Box<[Glance]>>,
+    parts: Box<[OnceLock<Box<[Slot]>>]>,
+}
+
+impl Chunk {
+    fn new() -> Chunk {
+        Chunk {
+            glances: OnceLock::new(),
+            parts: (0..CHUNK / PART).map(|_| OnceLock::new()).collect(),
+        }
+    }
 }
 
 /// A descriptor.
@@ -225,7 +253,7 @@ impl View {
 pub(super) struct Table {
     sb: Arc<SuperBlock>,
     checksum: GroupChecksum,
-    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    chunks: Box<[OnceLock<Chunk>]>,
 }
 
 impl Table {
@@ -238,10 +266,27 @@ impl Table {
         }
     }
 
-    fn slot(&self, group: Group) -> &Slot {
+    fn chunk(&self, group: Group) -> (&Chunk, usize) {
         let (chunk, at) = (group.0 as usize / CHUNK, group.0 as usize % CHUNK);
-        let len = (self.sb.group_count() as usize - chunk * CHUNK).min(CHUNK);
-        &self.chunks[chunk].get_or_init(|| (0..len).map(|_| Slot::default()).collect())[at]
+        (self.chunks[chunk].get_or_init(Chunk::new), at)
+    }
+
+    fn slot(&self, group: Group) -> &Slot {
+        let (chunk, at) = self.chunk(group);
+        let make = || (0..PART).map(|_| Slot::default()).collect();
+        &chunk.parts[at / PART].get_or_init(make)[at % PART]
+    }
+
+    /// The group's slot, if there is one yet.
+    fn slot_made(&self, group: Group) -> Option<&Slot> {
+        let (chunk, at) = self.chunk(group);
+        Some(&chunk.parts[at / PART].get()?[at % PART])
+    }
+
+    fn glance(&self, group: Group) -> &Glance {
+        let (chunk, at) = self.chunk(group);
+        let make = || (0..CHUNK).map(|_| Glance::default()).collect();
+        &chunk.glances.get_or_init(make)[at]
     }
 
     /// The groups whose descriptors one block of the table holds.
@@ -261,7 +306,9 @@ impl Table {
     /// Brings one block of the table up to date.
     pub(super) fn complete(&self, index: u32, bytes: &mut [u8]) {
         for group in self.groups_of(index).map(Group) {
-            let slot = self.slot(group);
+            let Some(slot) = self.slot_made(group) else {
+                continue;
+            };
             if !slot.is_ahead.load(Ordering::Acquire) {
                 continue;
             }
@@ -311,6 +358,40 @@ impl Groups {
         self.table.slot(group)
     }
 
+    /// The group's slot, if there is one yet.
+    pub(super) fn slot_made(&self, group: Group) -> Option<&Slot> {
+        self.table.slot_made(group)
+    }
+
+    /// The counts of a group that has no slot. Blocks on the device when it was not looked at before.
+    fn glance(&self, edit: &dyn Edit, group: Group) -> Result<&Glance> {
+        let glance = self.table.glance(group);
+        if glance.free_clusters.get() == UNKNOWN {
+            let desc = self.read_desc(edit, group)?;
+            glance.used_dirs.set(desc.used_dirs_count());
+            glance.free_inodes.set(desc.free_inodes_count());
+            glance.free_clusters.set(desc.free_clusters_count());
+        }
+        Ok(glance)
+    }
+
+    /// Free clusters of a group that has no slot. Blocks, as [`Groups::desc`].
+    pub(super) fn glance_clusters(&self, edit: &dyn Edit, group: Group) -> Result<u32> {
+        Ok(self.glance(edit, group)?.free_clusters.get())
+    }
+
+    /// Free inodes of a group that has no slot. Blocks, as [`Groups::desc`].
+    pub(super) fn glance_inodes(&self, edit: &dyn Edit, group: Group) -> Result<u32> {
+        Ok(self.glance(edit, group)?.free_inodes.get())
+    }
+
+    /// Directories of a group whose inodes were looked at.
+    pub(super) fn used_dirs(&self, group: Group) -> u32 {
+        let by_slot = self.slot_made(group).map(|slot| slot.used_dirs.get());
+        let known = by_slot.filter(|&dirs| dirs != UNKNOWN);
+        known.unwrap_or_else(|| self.table.glance(group).used_dirs.get())
+    }
+
     /// The block of the table that holds a descriptor, and the byte in it.
     fn desc_place(&self, group: Group) -> (Pblk, usize) {
         let (index, at) = self.table.place(group);
@@ -343,12 +424,15 @@ impl Groups {
     ) -> Result<&'a GroupDesc> {
         match &mut known.desc {
             Some(desc) => Ok(desc),
-            none => {
-                let (block, at) = self.desc_place(group);
-                let bytes = edit.read(block, &DescRead).map_err(Error::from)?;
-                Ok(none.insert(self.parse(group, block, &bytes, at)?))
-            }
+            none => Ok(none.insert(self.read_desc(edit, group)?)),
         }
+    }
+
+    /// A descriptor that nobody has changed, from its block.
+    fn read_desc(&self, edit: &dyn Edit, group: Group) -> Result<GroupDesc> {
+        let (block, at) = self.desc_place(group);
+        let bytes = edit.read(block, &DescRead).map_err(Error::from)?;
+        self.parse(group, block, &bytes, at)
     }
 
     /// Changes a descriptor as it is now; its checksum is made right when the transaction closes. If `change` fails, it stays

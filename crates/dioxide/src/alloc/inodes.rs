@@ -264,7 +264,9 @@ impl InodeAllocator {
 
     /// Free inodes of a group, from memory once it was looked at.
     pub(crate) fn peek(&self, edit: &dyn Edit, group: Group) -> Result<u32> {
-        let slot = self.slot(group);
+        let Some(slot) = self.groups().slot_made(group) else {
+            return self.groups().glance_inodes(edit, group);
+        };
         if slot.free_inodes.get() == UNKNOWN {
             let _state = slot.inodes.lock();
             self.note(group, Counts::of(&self.groups().desc(edit, group)?));

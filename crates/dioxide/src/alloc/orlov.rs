@@ -90,7 +90,7 @@ impl InodeAllocator {
             sum.inodes += u64::from(inodes);
             sum.clusters += u64::from(clusters);
             if inodes > 0 {
-                sum.dirs += u64::from(self.slot(group).used_dirs.get());
+                sum.dirs += u64::from(self.groups().used_dirs(group));
             }
         }
         sum
@@ -142,7 +142,7 @@ impl InodeAllocator {
             .chain(groups.start..from)
             .map(Group)
             .filter(|&group| self.has_both(edit, group))
-            .min_by_key(|&group| self.slot(group).used_dirs.get())
+            .min_by_key(|&group| self.groups().used_dirs(group))
             .or_else(|| self.in_unit(edit, unit))
     }
 
