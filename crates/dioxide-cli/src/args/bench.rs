@@ -26,7 +26,7 @@ Examples:
   dioxide bench unaligned-overwrite --device sim:latency=100us,iops=500k --html page.html
   dioxide bench simple-read --image disk.img --file /data --verify --json rows.json
   dioxide bench rows --row 1,2,4
-  dioxide bench rows --row 6,7 --image disk.img --backend mmap --target dioxide --target path:/mnt/bench.data
+  dioxide bench rows --row 6,7 --image disk.img --target dioxide --target path:/mnt/bench.data
   dioxide bench grow --image disk.img --target raw --target dioxide --target path:/mnt/bench.data")]
 pub struct BenchArgs {
     /// What to run; all but `rows`, `grow` and `names` if none is named
