@@ -8,6 +8,7 @@ mod cp;
 mod crash_test;
 mod destination;
 mod df;
+mod directive;
 mod du;
 mod explain;
 mod extents;

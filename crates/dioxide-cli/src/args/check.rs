@@ -39,6 +39,9 @@ pub struct CheckArgs {
     /// Findings to keep; more are only counted
     #[arg(long, value_name = "N", default_value = "10000")]
     pub max_findings: usize,
+    /// Most memory for what is in use; a check that needs more ends, and says so
+    #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = parse_size)]
+    pub max_memory: u64,
     /// Print all codes, what they mean and where they are found
     #[arg(long, conflicts_with_all = ["images", "quiet", "sb"])]
     pub list_codes: bool,

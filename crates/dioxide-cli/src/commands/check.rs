@@ -108,9 +108,9 @@ fn check_image(args: &CheckArgs, image: &Path) -> Result<Report, Error> {
     let options = CheckOptions {
         superblock_at: args.sb,
         max_findings: args.max_findings,
+        max_memory: args.max_memory,
         journal: args.journal.open(args.backend)?,
         cancel: interrupt::watched(),
-        ..CheckOptions::default()
     };
     let mut bar = Progress::of_steps();
     check(device, &options, &mut |progress| {

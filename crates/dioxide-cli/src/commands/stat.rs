@@ -2,8 +2,6 @@
 
 mod format;
 
-pub(super) use format::{escape, number};
-
 use crate::args::StatArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;

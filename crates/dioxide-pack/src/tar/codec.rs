@@ -88,6 +88,12 @@ fn more_behind(kind: &str) -> io::Error {
     ))
 }
 
+/// Not of who reads it.
+fn is_of_the_data(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
+}
+
 /// All members of a file in turn. Zeros behind the last one are none, up to the end of the file: tapes are filled up so.
 struct GzReader<R> {
     /// None at the end.
@@ -108,7 +114,9 @@ impl<R: BufRead> Read for GzReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while let Some(member) = &mut self.member {
             let got = match member.read(buf) {
-                Err(_) if !self.is_first && member.header().is_none() => {
+                Err(error)
+                    if !self.is_first && member.header().is_none() && is_of_the_data(&error) =>
+                {
                     return Err(more_behind("gzip"));
                 }
                 read => read?,
@@ -183,10 +191,14 @@ impl<R: BufRead> ZstdReader<R> {
         use FrameDecoderError::ReadFrameHeaderError as Header;
         let is_first = std::mem::take(&mut self.is_first);
         match self.decoder.init(&mut self.input) {
-            Err(Header(
-                ReadFrameHeaderError::BadMagicNumber(_)
-                | ReadFrameHeaderError::MagicNumberReadError(_),
-            )) if !is_first => Err(more_behind("zstd")),
+            Err(Header(ReadFrameHeaderError::BadMagicNumber(_))) if !is_first => {
+                Err(more_behind("zstd"))
+            }
+            Err(Header(ReadFrameHeaderError::MagicNumberReadError(error)))
+                if !is_first && is_of_the_data(&error) =>
+            {
+                Err(more_behind("zstd"))
+            }
             Err(Header(ReadFrameHeaderError::SkipFrame { length, .. })) => {
                 let skipped =
                     io::copy(&mut (&mut self.input).take(length.into()), &mut io::sink())?;

@@ -112,6 +112,33 @@ impl Checker<'_> {
         places.iter().all(inside)
     }
 
+    /// Of tables that overlap only that of the lowest group is read: inodes would be met once for each group that has them.
+    fn pass_over_shared_tables(&mut self) {
+        let all = (0..).zip(&self.groups.all);
+        let mut tables: Vec<(Range<u64>, u32)> = all
+            .filter(|(_, state)| state.usable)
+            .map(|(group, state)| {
+                let [.., table] = state.desc.metadata_ranges(&self.sb, Group(group));
+                (table, group)
+            })
+            .collect();
+        tables.sort_unstable_by_key(|(table, group)| (table.start, *group));
+        let mut last: Option<(u64, u32)> = None;
+        for (table, group) in tables {
+            let over = match last {
+                Some((end, other)) if table.start < end => group.max(other),
+                _ => {
+                    last = Some((table.end, group));
+                    continue;
+                }
+            };
+            self.groups.all[over as usize].usable = false;
+            if over != group {
+                last = Some((table.end, group));
+            }
+        }
+    }
+
     fn fix_metadata(&mut self) {
         let mut fixed = Vec::new();
         let first = self.sb.first_data_block().0;
@@ -126,12 +153,6 @@ impl Checker<'_> {
             }));
         }
         for (a, b) in overlaps(&mut fixed) {
-            // Inodes would be met once for each group that has them.
-            if (a.kind, b.kind) == (FixedKind::InodeTable, FixedKind::InodeTable)
-                && let Some(state) = self.groups.all.get_mut(b.group.0 as usize)
-            {
-                state.usable = false;
-            }
             let place = At::group(b.group).in_block(b.blocks.start);
             self.find(Code::MetadataConflict, place, format!("{b} overlaps {a}"));
         }
@@ -145,6 +166,7 @@ impl Checker<'_> {
             self.layout.paint(kind, part.blocks.clone());
         }
         self.groups.fixed = fixed;
+        self.pass_over_shared_tables();
         if let Ok(Some(block)) = self.sb.mmp_block() {
             let blocks = block.0..block.0.saturating_add(1);
             self.claims.fix(blocks.clone());

@@ -227,7 +227,9 @@ pub fn check(
     let mut checker = Checker::new(device, options, found, findings, progress)?;
     checker.run();
     if checker.inodes.is_over() {
-        return Err(over_memory(&checker.sb, options));
+        let text = over_memory(&checker.sb, options);
+        checker.find(Code::NotChecked, At::default(), text);
+        checker.unreadable = true;
     }
     Ok(checker.into_report())
 }
@@ -285,7 +287,7 @@ impl<'p> Checker<'p> {
             refuse_needless(&sb)?;
         }
         let Some(room) = options.max_memory.checked_sub(memory_needed(&sb)) else {
-            return Err(over_memory(&sb, options));
+            return Err(Error::Unsupported(over_memory(&sb, options)));
         };
         let blocks = sb.blocks_count();
         Ok(Checker {
@@ -417,13 +419,13 @@ impl<'p> Checker<'p> {
     }
 }
 
-fn over_memory(sb: &SuperBlock, options: &CheckOptions) -> Error {
-    Error::Unsupported(format!(
-        "a check of {} blocks and {} inodes needs more than {} bytes of memory",
+fn over_memory(sb: &SuperBlock, options: &CheckOptions) -> String {
+    format!(
+        "a check of {} blocks and {} inodes needs more than {} bytes of memory (--max-memory)",
         sb.blocks_count(),
         sb.inodes_count(),
         options.max_memory
-    ))
+    )
 }
 
 /// A bit for each cluster and a word for each group; inodes are counted as they are met ([`InodeTable`]).

@@ -5,8 +5,7 @@
 //! Invariants of what is handed on: runs ascend, do not overlap, lie inside the file system and
 //! outside its own metadata. Both walks are iterative or of bounded depth, hold one node per level,
 //! and read no more nodes than a map of that many blocks can have. A block of pointers is in one place of a
-//! file, and the blocks of a directory are in one place of it: the map in memory, and a list of names, are no
-//! larger than what lies on the disk lets them be.
+//! file: the map in memory is no larger than what lies on the disk lets it be.
 
 use super::{MapGuard, Mapping, Run, RunSource};
 use crate::inode::Inode;
@@ -84,14 +83,10 @@ fn with_source(
         )));
     }
     let source = Source { mount, inode };
-    let (extents, indirect) = (Extents(source), Indirect(source));
-    let map: &dyn RunSource = match inode.is_extent_mapped() {
-        true => &extents,
-        false => &indirect,
-    };
-    match inode.file_type() {
-        FileType::Directory => load(&Apart(source, map)),
-        _ => load(map),
+    if inode.is_extent_mapped() {
+        load(&Extents(source))
+    } else {
+        load(&Indirect(source))
     }
 }
 
@@ -107,7 +102,6 @@ pub(crate) fn preload(mount: &Mount, inode: &Inode, blocks: u64) -> Result<()> {
     Ok(())
 }
 
-#[derive(Clone, Copy)]
 struct Source<'a> {
     mount: &'a Mount,
     inode: &'a Inode,
@@ -153,27 +147,6 @@ impl Source<'_> {
         let what =
             format!("it points to blocks {start}+{len}, which hold the file system's own metadata");
         Err(self.corrupt("block map", at, what))
-    }
-}
-
-/// The blocks of a directory, each of them once.
-struct Apart<'a>(Source<'a>, &'a dyn RunSource);
-
-impl RunSource for Apart<'_> {
-    fn runs(&self, first: Lblk, last: Lblk, emit: &mut dyn FnMut(Run)) -> Result<()> {
-        let mut places: Vec<Range<u64>> = Vec::new();
-        self.1.runs(first, last, &mut |run| {
-            places.push(run.pblk.0..run.pblk.0 + u64::from(run.len));
-            emit(run);
-        })?;
-        places.sort_unstable_by_key(|place| place.start);
-        match places.windows(2).find(|two| two[0].end > two[1].start) {
-            None => Ok(()),
-            Some(two) => {
-                let what = format!("it has block {} in two places", two[1].start);
-                Err(self.0.corrupt("directory", Some(Pblk(two[1].start)), what))
-            }
-        }
     }
 }
 
@@ -423,18 +396,20 @@ impl Indirect<'_> {
 
     /// Notes where a block of pointers is, and refuses one that is elsewhere in the file too.
     fn is_only_here(&self, pblk: Pblk, here: Spot) -> Result<()> {
-        let before = self.0.inode.pointer_blocks().lock().insert(pblk, here);
-        match before {
-            // It may have gone from there since it was read.
-            Some(there) if there != here && self.pointer_at(there)? == pblk.0 => {
-                let what = format!(
-                    "it is a block of pointers for block {} and for block {} of the file",
-                    there.first, here.first
-                );
-                Err(self.0.corrupt("indirect block", Some(pblk), what))
-            }
-            _ => Ok(()),
+        let known = self.0.inode.pointer_blocks();
+        let before = known.lock().get(&pblk).copied();
+        // It may have gone from there since it was read.
+        if let Some(there) = before.filter(|there| *there != here)
+            && self.pointer_at(there)? == pblk.0
+        {
+            let what = format!(
+                "it is a block of pointers for block {} and for block {} of the file",
+                there.first, here.first
+            );
+            return Err(self.0.corrupt("indirect block", Some(pblk), what));
         }
+        known.lock().insert(pblk, here);
+        Ok(())
     }
 
     /// What leads to a block of pointers now; 0 for nothing.

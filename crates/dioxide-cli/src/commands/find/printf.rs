@@ -6,30 +6,18 @@
 use super::Time;
 use super::eval::name;
 use crate::commands::df::fs_type;
-use crate::commands::stat::{escape, number};
+use crate::commands::directive::{Directive, Escapes, Language, Piece};
+use crate::failure::Failure;
 use crate::output::Out;
 use crate::render::{mode_string, type_letter, zoned};
 use crate::walk::Visit;
 use dioxide::{Error, FileType, Timestamp};
 use std::io::{self, Write};
+use std::str::Chars;
 
 /// A format that was understood.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Format(Vec<Piece>);
-
-#[derive(Debug, PartialEq, Eq)]
-enum Piece {
-    Text(Vec<u8>),
-    Directive(Directive),
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Directive {
-    flags: String,
-    width: usize,
-    precision: Option<usize>,
-    what: What,
-}
+pub(super) struct Format(Vec<Piece<What>>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum What {
@@ -38,39 +26,25 @@ enum What {
     Time(Time, Option<char>),
 }
 
-/// Most characters that a field may be padded to.
-const WIDTH_MOST: usize = 4096;
+const LANGUAGE: Language<What> = Language {
+    escapes: Escapes::PrintfAndEnd,
+    flags: "-+ #0",
+    what,
+    decimals: |_| 0,
+};
 
 impl Format {
     pub(super) fn parse(text: &str) -> Result<Format, String> {
-        let mut pieces = Vec::new();
-        let mut plain = Vec::new();
-        let mut rest = text;
-        while let Some(first) = rest.chars().next() {
-            rest = &rest[first.len_utf8()..];
-            match first {
-                // Nothing comes after it.
-                '\\' if rest.starts_with('c') => break,
-                '\\' => rest = escape(rest, &mut plain),
-                '%' if rest.starts_with('%') => {
-                    plain.push(b'%');
-                    rest = &rest[1..];
-                }
-                '%' => {
-                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
-                    let (directive, after) = Directive::parse(rest)?;
-                    pieces.push(Piece::Directive(directive));
-                    rest = after;
-                }
-                other => plain.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        pieces.push(Piece::Text(plain));
-        Ok(Format(pieces))
+        LANGUAGE.parse(text).map(Format)
     }
 
     /// `root` is what the walk began with.
-    pub(super) fn write(&self, visit: &Visit<'_>, root: &[u8], out: &mut Out) -> io::Result<()> {
+    pub(super) fn write(
+        &self,
+        visit: &Visit<'_>,
+        root: &[u8],
+        out: &mut Out,
+    ) -> Result<(), Failure> {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.write_all(text)?,
@@ -83,51 +57,30 @@ impl Format {
     }
 }
 
-impl Directive {
-    fn parse(text: &str) -> Result<(Directive, &str), String> {
-        let flags_end = text.find(|c| !"-+ #0".contains(c)).unwrap_or(text.len());
-        let (flags, rest) = text.split_at(flags_end);
-        let (width, rest) = number(rest);
-        let (precision, rest) = match rest.strip_prefix('.') {
-            Some(rest) => {
-                let (precision, rest) = number(rest);
-                (Some(precision.unwrap_or(0)), rest)
+fn what(letter: char, letters: &mut Chars<'_>) -> Result<What, String> {
+    let time = match letter {
+        'a' | 'A' => Some(Time::Access),
+        'c' | 'C' => Some(Time::Change),
+        't' | 'T' => Some(Time::Modify),
+        _ => None,
+    };
+    match time {
+        Some(time) if letter.is_ascii_lowercase() => Ok(What::Time(time, None)),
+        Some(time) => match letters.next() {
+            Some(part) if "aAbBcCdDeFgGhHIjklmMpPrRsSTuUVwWxXyYzZ+@".contains(part) => {
+                Ok(What::Time(time, Some(part)))
             }
-            None => (None, rest),
-        };
-        let mut letters = rest.chars();
-        let letter = letters
-            .next()
-            .ok_or("'%' at its end; '%%' is a percent sign")?;
-        let time = match letter {
-            'a' | 'A' => Some(Time::Access),
-            'c' | 'C' => Some(Time::Change),
-            't' | 'T' => Some(Time::Modify),
-            _ => None,
-        };
-        let what = match time {
-            Some(time) if letter.is_ascii_lowercase() => What::Time(time, None),
-            Some(time) => match letters.next() {
-                Some(part) if "aAbBcCdDeFgGhHIjklmMpPrRsSTuUVwWxXyYzZ+@".contains(part) => {
-                    What::Time(time, Some(part))
-                }
-                part => {
-                    let part = part.map_or_else(String::new, String::from);
-                    return Err(format!("'%{letter}{part}' is no directive"));
-                }
-            },
-            None if "bdDfFgGhHiklmMnpPsuUyY".contains(letter) => What::Fact(letter),
-            None => return Err(format!("'%{letter}' is no directive")),
-        };
-        let directive = Directive {
-            flags: flags.to_owned(),
-            width: width.unwrap_or(0).min(WIDTH_MOST),
-            precision: precision.map(|precision| precision.min(WIDTH_MOST)),
-            what,
-        };
-        Ok((directive, letters.as_str()))
+            part => {
+                let part = part.map_or_else(String::new, String::from);
+                Err(format!("'%{letter}{part}' is no directive"))
+            }
+        },
+        None if "bdDfFgGhHiklmMnpPsuUyY".contains(letter) => Ok(What::Fact(letter)),
+        None => Err(format!("'%{letter}' is no directive")),
     }
+}
 
+impl Directive<What> {
     /// Numbers are text to GNU's, too, but for depths and modes.
     fn pad(&self, value: &[u8], out: &mut Out) -> io::Result<()> {
         let has = |flag| self.flags.contains(flag);
@@ -165,7 +118,7 @@ impl Directive {
 }
 
 impl What {
-    fn of(&self, visit: &Visit<'_>, root: &[u8]) -> io::Result<Vec<u8>> {
+    fn of(&self, visit: &Visit<'_>, root: &[u8]) -> Result<Vec<u8>, Failure> {
         let (metadata, shown) = (visit.metadata, &visit.target.shown[..]);
         let letter = match self {
             What::Time(time, part) => return Ok(time_text(time.of(metadata), *part).into_bytes()),
@@ -187,7 +140,7 @@ impl What {
             'k' => metadata.blocks.div_ceil(2).to_string(),
             'l' if metadata.file_type == FileType::Symlink => {
                 let target = visit.target.fs.read_link(visit.target.path());
-                return target.map_err(io::Error::from);
+                return target.map_err(|error| visit.target.failure(&error));
             }
             'l' => String::new(),
             'm' => format!("{:o}", metadata.permissions),

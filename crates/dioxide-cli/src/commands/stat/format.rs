@@ -4,57 +4,32 @@
 //! no device number: it is 0.
 
 use super::Told;
+use crate::commands::directive::{Directive, Escapes, Language, Piece};
 use crate::output::Out;
 use crate::render::{full_time, type_words};
 use dioxide::Timestamp;
 use std::io::{self, Write};
+use std::str::Chars;
 
 /// A format that was understood.
-pub(super) struct Format(Vec<Piece>);
-
-enum Piece {
-    Text(Vec<u8>),
-    Directive(Directive),
-}
-
-struct Directive {
-    flags: String,
-    width: usize,
-    precision: Option<usize>,
-    what: What,
-}
+pub(super) struct Format(Vec<Piece<What>>);
 
 /// The letter, and `H` or `L` before it.
 type What = (Option<char>, char);
 
-/// Most characters that a field may be padded to.
-const WIDTH_MOST: usize = 4096;
-
 impl Format {
     /// Understands a format; with `escapes`, those of printf too.
     pub(super) fn parse(text: &str, escapes: bool) -> Result<Format, String> {
-        let mut pieces = Vec::new();
-        let mut plain = Vec::new();
-        let mut rest = text;
-        while let Some(first) = rest.chars().next() {
-            rest = &rest[first.len_utf8()..];
-            match first {
-                '\\' if escapes => rest = escape(rest, &mut plain),
-                '%' if rest.starts_with('%') => {
-                    plain.push(b'%');
-                    rest = &rest[1..];
-                }
-                '%' => {
-                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
-                    let (directive, after) = Directive::parse(rest)?;
-                    pieces.push(Piece::Directive(directive));
-                    rest = after;
-                }
-                other => plain.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        pieces.push(Piece::Text(plain));
-        Ok(Format(pieces))
+        let language = Language {
+            escapes: match escapes {
+                true => Escapes::Printf,
+                false => Escapes::None,
+            },
+            flags: "#-+ 0'",
+            what,
+            decimals: |what: &What| if "WXYZ".contains(what.1) { 9 } else { 0 },
+        };
+        language.parse(text).map(Format)
     }
 
     pub(super) fn write(&self, told: &Told<'_>, out: &mut Out) -> io::Result<()> {
@@ -68,86 +43,21 @@ impl Format {
     }
 }
 
-/// One escape of printf, behind its backslash.
-pub(in super::super) fn escape<'a>(rest: &'a str, plain: &mut Vec<u8>) -> &'a str {
-    // `\ooo`, `\xHH`: as many digits as there are, of what is more than a byte the low bits.
-    for (prefix, radix, most) in [("", 8, 3), ("x", 16, 2)] {
-        let Some(digits) = rest.strip_prefix(prefix) else {
-            continue;
-        };
-        let is_digit = |byte: &u8| char::from(*byte).is_digit(radix);
-        let count = digits.bytes().take(most).take_while(is_digit).count();
-        if let Ok(value) = u32::from_str_radix(&digits[..count], radix) {
-            plain.push(value as u8);
-            return &digits[count..];
+fn what(first: char, letters: &mut Chars<'_>) -> Result<What, String> {
+    let what = match (first, letters.clone().next()) {
+        ('H' | 'L', Some(second @ ('d' | 'r'))) => {
+            letters.next();
+            (Some(first), second)
         }
-    }
-    let Some(letter) = rest.chars().next() else {
-        plain.push(b'\\');
-        return rest;
+        _ => (None, first),
     };
-    let known = [
-        ('a', 7),
-        ('b', 8),
-        ('e', 27),
-        ('f', 12),
-        ('n', b'\n'),
-        ('r', b'\r'),
-        ('t', b'\t'),
-        ('v', 11),
-    ];
-    match known.iter().find(|(name, _)| *name == letter) {
-        Some((_, byte)) => plain.push(*byte),
-        None => plain.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+    match what.0.is_none() && !"aAbBdDfFgGhimnNorRstTuUwWxXyYzZC".contains(what.1) {
+        true => Err(format!("'%{}' is no directive", what.1)),
+        false => Ok(what),
     }
-    &rest[letter.len_utf8()..]
 }
 
-/// Digits at the beginning, and what follows them.
-pub(in super::super) fn number(text: &str) -> (Option<usize>, &str) {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    (text[..end].parse().ok(), &text[end..])
-}
-
-impl Directive {
-    fn parse(text: &str) -> Result<(Directive, &str), String> {
-        let flags_end = text.find(|c| !"#-+ 0'".contains(c)).unwrap_or(text.len());
-        let (flags, rest) = text.split_at(flags_end);
-        let (width, rest) = number(rest);
-        let (precision, rest) = match rest.strip_prefix('.') {
-            Some(rest) => {
-                let (precision, rest) = number(rest);
-                (Some(precision), rest)
-            }
-            None => (None, rest),
-        };
-        let mut letters = rest.chars();
-        let first = letters
-            .next()
-            .ok_or("'%' at its end; '%%' is a percent sign")?;
-        let what = match (first, letters.clone().next()) {
-            ('H' | 'L', Some(second @ ('d' | 'r'))) => {
-                letters.next();
-                (Some(first), second)
-            }
-            _ => (None, first),
-        };
-        if what.0.is_none() && !"aAbBdDfFgGhimnNorRstTuUwWxXyYzZC".contains(what.1) {
-            return Err(format!("'%{}' is no directive", what.1));
-        }
-        let decimals = if "WXYZ".contains(what.1) { 9 } else { 0 };
-        let precision = precision.map(|precision: Option<usize>| precision.unwrap_or(decimals));
-        let directive = Directive {
-            flags: flags.to_owned(),
-            width: width.unwrap_or(0).min(WIDTH_MOST),
-            precision: precision.map(|precision| precision.min(WIDTH_MOST)),
-            what,
-        };
-        Ok((directive, letters.as_str()))
-    }
-
+impl Directive<What> {
     fn write(&self, told: &Told<'_>, out: &mut Out) -> io::Result<()> {
         let value = self.value(told);
         let value = match value {

@@ -31,6 +31,7 @@ use dioxide_format::features::Compat;
 use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::{Ino, Lblk};
 use index::Descent;
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -80,8 +81,14 @@ impl Mount {
             return self.for_each_inline(dir, &dir.node(), visit);
         }
         let blocks = Blocks::new(self, dir)?;
+        let mut met = HashSet::new();
         for lblk in 0..blocks.count {
             let block = blocks.read(Lblk(lblk), blocks.role_in_walk(lblk))?;
+            // A list of the names would otherwise be longer than the image lets it be.
+            if blocks.count > 1 && !met.insert(block.pblk) {
+                let what = format!("it has block {} in two places", block.pblk);
+                return Err(dir.corrupt("directory", what));
+            }
             if self.scan(dir, &block, visit)?.is_break() {
                 break;
             }
