@@ -80,9 +80,9 @@ pub(crate) struct Inode {
     moves: AtomicU32,
     /// Set when blocks were allocated for it: the window that is kept for it goes with it.
     allocator: OnceLock<Arc<BlockAllocator>>,
+    pub(crate) map: ExtentMap,
     /// Of a file mapped by indirect blocks: where those that were read are. Changed under the map's lock.
     pointer_blocks: OnceLock<Box<PointerBlocks>>,
-    pub(crate) map: ExtentMap,
 }
 
 type PointerBlocks = Mutex<HashMap<Pblk, Spot>>;
