@@ -97,7 +97,7 @@ pub(super) struct Slot {
     is_ahead: AtomicBool,
 }
 
-/// What the descriptor of a group without a slot counts: nobody has changed it. Hints, as those of a slot.
+/// What the descriptor of a group without a slot counts: nobody has changed it, so that whoever sets these hints sets the same.
 #[derive(Debug, Default)]
 struct Glance {
     free_clusters: Hint,
@@ -271,10 +271,16 @@ impl Table {
         (self.chunks[chunk].get_or_init(Chunk::new), at)
     }
 
+    /// Values for the groups that lie together with one, by so many, as far as there are groups.
+    fn made<T: Default>(&self, group: Group, together: usize) -> Box<[T]> {
+        let group = group.0 as usize;
+        let rest = self.sb.group_count() as usize - (group - group % together);
+        (0..rest.min(together)).map(|_| T::default()).collect()
+    }
+
     fn slot(&self, group: Group) -> &Slot {
         let (chunk, at) = self.chunk(group);
-        let make = || (0..PART).map(|_| Slot::default()).collect();
-        &chunk.parts[at / PART].get_or_init(make)[at % PART]
+        &chunk.parts[at / PART].get_or_init(|| self.made(group, PART))[at % PART]
     }
 
     /// The group's slot, if there is one yet.
@@ -285,8 +291,7 @@ impl Table {
 
     fn glance(&self, group: Group) -> &Glance {
         let (chunk, at) = self.chunk(group);
-        let make = || (0..CHUNK).map(|_| Glance::default()).collect();
-        &chunk.glances.get_or_init(make)[at]
+        &chunk.glances.get_or_init(|| self.made(group, CHUNK))[at]
     }
 
     /// The groups whose descriptors one block of the table holds.

@@ -206,7 +206,7 @@ pub fn check_path(
 ///
 /// # Errors
 /// [`Error::Unsupported`] for features that are not known, by name, and for file systems that need more
-/// than [`CheckOptions::max_memory`]; [`Error::Invalid`] for a [`CheckOptions::journal`] of a file system that has none outside.
+/// than [`CheckOptions::max_memory`] from the start (what turns out to need more later ends incomplete, and says so); [`Error::Invalid`] for a [`CheckOptions::journal`] of a file system that has none outside.
 pub fn check(
     device: Arc<dyn Device>,
     options: &CheckOptions,

@@ -245,6 +245,10 @@ fn refuse_errors(device: &Arc<dyn Device>, progress: &mut OnProgress<'_>) -> Res
     if report.is_clean() {
         return Ok(());
     }
+    if report.errors == 0 {
+        let what = "it could not be checked to its end: run e2fsck -f, nothing is changed before";
+        return Err(Error::Invalid(what.into()));
+    }
     let mut findings = report.findings.iter();
     let first = findings.find(|one| one.code.severity() == Severity::Error);
     let first = first.map_or(String::new(), |one| format!(" ({one})"));
