@@ -325,26 +325,33 @@ fn all_seen(mut terminal: Terminal) -> String {
     terminal.seen
 }
 
-/// Runs a command and stops it, so long after its begin, for longer than a bar waits.
-fn stopped(words: &[&str], after: Duration, stderr: Stdio) -> Child {
-    let child = command()
+/// Runs a command in slow motion until that is enough: three stops are longer than a bar waits, and in a
+/// quarter of what ran before there are that many.
+fn slowed(words: &[&str], stderr: Stdio, mut enough: impl FnMut(usize) -> bool) -> Child {
+    let mut child = command()
         .args(words)
         .env("TERM", "xterm")
         .stdout(Stdio::null())
         .stderr(stderr)
         .spawn()
         .unwrap();
-    std::thread::sleep(after);
-    tell(&child, Signal::STOP);
-    std::thread::sleep(LONG);
-    tell(&child, Signal::CONT);
+    let mut ran = Duration::ZERO;
+    for stops in 0.. {
+        let run = Duration::from_millis(2).max(ran / 16);
+        std::thread::sleep(run);
+        ran += run;
+        if enough(stops) || child.try_wait().unwrap().is_some() {
+            break;
+        }
+        tell(&child, Signal::STOP);
+        std::thread::sleep(LONG / 3);
+        tell(&child, Signal::CONT);
+    }
     child
 }
 
-/// Each is stopped later and later, until that is in the middle of its work.
 #[test]
 fn work_that_takes_long_shows_a_bar_only_at_a_terminal() {
-    const AFTER: [u64; 8] = [10, 20, 40, 80, 160, 320, 640, 1280];
     let dir = tempfile::tempdir().unwrap();
     let name = |name: &str| dir.path().join(name).display().to_string();
     let tree = name("tree");
@@ -373,22 +380,24 @@ fn work_that_takes_long_shows_a_bar_only_at_a_terminal() {
         for (words, bar, quiet) in cases {
             let large = &large;
             scope.spawn(move || {
-                let run = |words: &[&str], after, stderr| {
+                let run = |words: &[&str], stderr, enough: &mut dyn FnMut(usize) -> bool| {
                     if words[0] == "resize" {
                         large(words[1]);
                     }
-                    stopped(words, Duration::from_millis(after), stderr)
+                    slowed(words, stderr, enough)
                 };
-                let seen = |words: &[&str], after| {
-                    let mut terminal = Terminal::new();
-                    let mut child = run(words, after, terminal.end());
-                    assert_eq!(terminal.status(&mut child), Some(0), "{words:?}");
-                    all_seen(terminal)
-                };
-                let shows = |after: &u64| seen(words, *after).contains(bar);
-                let after = AFTER.into_iter().find(shows);
-                let after = after.unwrap_or_else(|| panic!("{words:?} shows no bar"));
-                let output = run(words, after, Stdio::piped()).wait_with_output();
+                let mut terminal = Terminal::new();
+                let mut stops = 0;
+                let mut child = run(words, terminal.end(), &mut |count| {
+                    stops = count;
+                    terminal.take(Duration::ZERO);
+                    terminal.seen.contains(bar)
+                });
+                assert_eq!(terminal.status(&mut child), Some(0), "{words:?}");
+                assert!(all_seen(terminal).contains(bar), "{words:?} shows no bar");
+
+                let as_slow = &mut |count| count == stops;
+                let output = run(words, Stdio::piped(), as_slow).wait_with_output();
                 let output = output.unwrap();
                 assert!(
                     output.status.success() && output.stderr.is_empty(),
@@ -396,7 +405,10 @@ fn work_that_takes_long_shows_a_bar_only_at_a_terminal() {
                 );
                 if !quiet.is_empty() {
                     let words = [&words[..1], &[quiet], &words[1..]].concat();
-                    assert_eq!(seen(&words, after), "", "{words:?}");
+                    let mut terminal = Terminal::new();
+                    let mut child = run(&words, terminal.end(), as_slow);
+                    assert_eq!(terminal.status(&mut child), Some(0), "{words:?}");
+                    assert_eq!(all_seen(terminal), "", "{words:?}");
                 }
             });
         }
