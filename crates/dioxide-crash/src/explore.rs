@@ -601,7 +601,6 @@ mod tests {
         }
         let units = crate::model::Units {
             block_bytes: 4096,
-            cluster_bytes: 4096,
             inline_bytes: 0,
         };
         Recorded {

@@ -203,14 +203,8 @@ impl Layout {
     }
 
     fn units(self) -> Units {
-        let Recipe {
-            block_bytes,
-            cluster,
-            ..
-        } = self.recipe();
         Units {
-            block_bytes,
-            cluster_bytes: cluster.unwrap_or(block_bytes),
+            block_bytes: self.recipe().block_bytes,
             inline_bytes: if self == Layout::Inline { 256 } else { 0 },
         }
     }

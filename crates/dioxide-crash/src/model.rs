@@ -9,8 +9,8 @@
 //! crash an older map may show newer data. A slot's *floors* say how old, by sector, the data may be that this map shows:
 //! data that makes a block visible is on the disk before the map that shows it.
 //!
-//! With bigalloc, a hole may keep its place, since other blocks of its cluster are in use; what is allocated there
-//! again is the same space, although the map that had it before may still be the one on the disk.
+//! With bigalloc, a hole may keep its place, since other blocks of its cluster are in use. What is allocated there again is
+//! another space all the same: it is written once no map on the disk has it as what it was.
 //!
 //! Content that lies in an inode is a first block that is written, where it is zeros too: as such it leaves the inode.
 //! That it is never older or newer than the inode is not asked here.
@@ -60,8 +60,6 @@ impl FileSpec {
 pub struct Units {
     /// What maps count in, in bytes.
     pub block_bytes: u64,
-    /// What is allocated at once: a multiple of the block, which it is without bigalloc.
-    pub cluster_bytes: u64,
     /// No content that lies in an inode is longer; 0 where none lies there.
     pub inline_bytes: u64,
 }
@@ -83,9 +81,6 @@ pub(crate) struct Layout {
     pub(crate) size: u64,
     /// Whether the content may lie in the inode.
     inline: bool,
-    /// Space of blocks that are holes now, in clusters of which other blocks are in use: a block that is
-    /// allocated there again is in the same place, at once.
-    ghosts: BTreeMap<u64, usize>,
     pub(crate) mode: u16,
     pub(crate) atime: i64,
     pub(crate) slots: BTreeMap<u64, Slot>,
@@ -323,7 +318,6 @@ impl History {
             is_gone: false,
             size: spec.size,
             inline: spec.size <= units.inline_bytes && units.inline_bytes > 0,
-            ghosts: BTreeMap::new(),
             mode,
             atime,
             slots: BTreeMap::new(),
@@ -473,7 +467,7 @@ impl Change<'_> {
         }
         let space = match self.layout.slots.get(&block) {
             Some(slot) => slot.space,
-            None => self.space_for(block),
+            None => self.new_space(),
         };
         let slot = self.slot(space, true);
         self.layout.slots.insert(block, slot);
@@ -492,10 +486,7 @@ impl Change<'_> {
         }
     }
 
-    fn space_for(&mut self, block: u64) -> usize {
-        if let Some(space) = self.layout.ghosts.remove(&block) {
-            return space;
-        }
+    fn new_space(&mut self) -> usize {
         let zeros = self.zeros();
         self.spaces.push(vec![(self.state, zeros)]);
         self.spaces.len() - 1
@@ -503,16 +494,7 @@ impl Change<'_> {
 
     /// Makes blocks holes.
     fn free(&mut self, blocks: Range<u64>) {
-        let is_freed = |block: &u64, _: &mut Slot| blocks.contains(block);
-        let freed: Vec<_> = self.layout.slots.extract_if(.., is_freed).collect();
-        let ghosts = freed.into_iter().map(|(block, slot)| (block, slot.space));
-        self.layout.ghosts.extend(ghosts);
-        let count = self.units.cluster_bytes / self.units.block_bytes;
-        let slots = &self.layout.slots;
-        self.layout.ghosts.retain(|block, _| {
-            let cluster = block / count * count;
-            slots.range(cluster..cluster + count).next().is_some()
-        });
+        self.layout.slots.retain(|block, _| !blocks.contains(block));
     }
 
     fn bytes_of(&self, space: usize) -> Box<[u8]> {
@@ -567,7 +549,7 @@ impl Change<'_> {
     fn fill_holes(&mut self, range: Range<u64>) {
         for (block, _) in blocks(range, self.units.block_bytes) {
             if !self.layout.slots.contains_key(&block) {
-                let space = self.space_for(block);
+                let space = self.new_space();
                 let slot = self.slot(space, false);
                 self.layout.slots.insert(block, slot);
             }
@@ -616,7 +598,6 @@ impl Change<'_> {
         let count = (range.end - range.start) / self.units.block_bytes;
         self.free(first..first + count);
         shift(&mut self.layout.slots, first, |block| block - count);
-        shift(&mut self.layout.ghosts, first, |block| block - count);
         self.layout.size -= range.end - range.start;
     }
 
@@ -624,13 +605,12 @@ impl Change<'_> {
         let first = range.start / self.units.block_bytes;
         let count = (range.end - range.start) / self.units.block_bytes;
         shift(&mut self.layout.slots, first, |block| block + count);
-        shift(&mut self.layout.ghosts, first, |block| block + count);
         self.layout.size += range.end - range.start;
     }
 }
 
 /// Gives all blocks from `first` on another number.
-fn shift<T>(map: &mut BTreeMap<u64, T>, first: u64, to: impl Fn(u64) -> u64) {
+fn shift(map: &mut BTreeMap<u64, Slot>, first: u64, to: impl Fn(u64) -> u64) {
     let moved = map.split_off(&first);
     map.extend(moved.into_iter().map(|(block, it)| (to(block), it)));
 }

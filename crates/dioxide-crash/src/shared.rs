@@ -347,7 +347,6 @@ mod tests {
     fn lane(ops: &[(Op, u64, u64)]) -> Lane {
         let units = Units {
             block_bytes: 4096,
-            cluster_bytes: 4096,
             inline_bytes: 0,
         };
         let spec = FileSpec {

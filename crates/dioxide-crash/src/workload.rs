@@ -101,6 +101,8 @@ pub enum Workload {
     Truncate,
     /// A block of metadata freed, and used again for data.
     Reuse,
+    /// Blocks of a cluster taken away, and written again.
+    Refill,
 }
 
 /// The operations that workloads are made of.
@@ -299,7 +301,7 @@ impl Workload {
         let both = |op| [false, true].map(|synced| Workload::Single { op, synced });
         let further = match layout {
             Layout::NoJournal => &[][..],
-            _ => &[Workload::Truncate, Workload::Reuse],
+            _ => &[Workload::Truncate, Workload::Reuse, Workload::Refill],
         };
         all.flat_map(both).chain(further.iter().copied()).collect()
     }
@@ -402,11 +404,14 @@ impl Workload {
             Workload::Threads { .. } | Workload::Shared { .. } => {
                 return Ok(self.lanes(layout)?.concat());
             }
-            Workload::Truncate | Workload::Reuse if layout == Layout::NoJournal => {
+            Workload::Truncate | Workload::Reuse | Workload::Refill
+                if layout == Layout::NoJournal =>
+            {
                 return Err(format!("{self}: not without a journal"));
             }
             Workload::Truncate => return Ok(valid(layout, truncate(layout))),
             Workload::Reuse => return Ok(reuse()),
+            Workload::Refill => return Ok(refill(layout)),
         };
         let with_sync = |(index, op): (usize, Op)| {
             let sync = op.file().filter(|_| synced >> index & 1 == 1);
@@ -549,6 +554,18 @@ fn reuse() -> Vec<Op> {
         NameOp::Fill("/a/o", 4000),
     ];
     names.map(|op| [Op::Name(op), Op::Sync]).concat()
+}
+
+/// A cluster loses blocks and gets them back: what is written too early shows in what they were.
+fn refill(layout: Layout) -> Vec<Op> {
+    let unit = layout.unit_bytes();
+    let (from, len) = (unit / 4, unit / 2);
+    vec![
+        write_durably(2, 0, unit, Durable::Full),
+        allocate(2, Mode::PunchHole, from, len),
+        write(2, from, len),
+        Op::Fsync { file: 2 },
+    ]
 }
 
 /// The operations on names that a layout keeps over a crash.
@@ -954,6 +971,7 @@ impl fmt::Display for Workload {
             Workload::Shared { seed } => write!(f, "shared:{seed}"),
             Workload::Truncate => f.write_str("truncate"),
             Workload::Reuse => f.write_str("reuse"),
+            Workload::Refill => f.write_str("refill"),
         }
     }
 }
@@ -963,7 +981,7 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Workload, String> {
         parse(text).ok_or_else(|| {
-            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, again:SEED, threads:SEED, shared:SEED, truncate, reuse, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, again:SEED, threads:SEED, shared:SEED, truncate, reuse, refill, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
         })
     }
 }
@@ -972,6 +990,7 @@ fn parse(text: &str) -> Option<Workload> {
     match text {
         "truncate" => return Some(Workload::Truncate),
         "reuse" => return Some(Workload::Reuse),
+        "refill" => return Some(Workload::Refill),
         _ => {}
     }
     let (kind, rest) = text.split_once(':')?;

@@ -205,12 +205,11 @@ fn writes_through_queues_by_one_thread_are_the_same_each_time() {
     }
 }
 
-/// With blocks of one cluster taken away and written again: what is written later must not show where the
-/// loss does not.
+/// What is written into a cluster later must not show where the loss of its blocks does not.
 #[test]
 fn write_into_a_cluster_that_lost_blocks_comes_after_the_loss() {
     let campaign = Campaign {
-        selection: "random:21276063865".parse().expect("a workload"),
+        selection: "refill".parse().expect("a workload"),
         states: 400,
         ..campaign(&[Layout::Bigalloc])
     };
@@ -441,7 +440,7 @@ fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {
 /// Until it is: the first workload with a bad state is enough. `by`: what is said of one.
 fn is_caught(what: &str, by: &str, campaign: Campaign, options: MountOptions, checks: &Checks<'_>) {
     let campaign = Campaign {
-        states: 4000,
+        states: 16_000,
         until_bad: true,
         ..campaign
     };

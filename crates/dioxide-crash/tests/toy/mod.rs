@@ -185,7 +185,6 @@ pub fn start() -> Start {
         image: Snapshot::new(&image),
         units: Units {
             block_bytes: BLOCK,
-            cluster_bytes: BLOCK,
             inline_bytes: 0,
         },
         files,

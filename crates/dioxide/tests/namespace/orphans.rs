@@ -208,6 +208,26 @@ fn orphans_of_a_file_system_with_errors_stay() {
     }
 }
 
+/// Linux frees an inode in steps, the first of which sets its size to 0.
+#[test]
+fn symlink_that_was_being_freed_goes() {
+    let tree = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink("x".repeat(100), tree.path().join("link")).expect("room");
+    let image = Image::builder().source(tree.path()).build();
+    let free = open(&image).statfs().files_free;
+    let freed = [
+        "sif link size 0",
+        "sif link links_count 0",
+        "unlink link",
+        "ssv last_orphan 12",
+    ];
+    debugfs(image.path(), &freed);
+    let fs = open(&image);
+    assert_eq!(fs.statfs().files_free, free + 1);
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
 /// A file that was being made shorter shows nothing of what was behind its end, and keeps it while nobody changes it.
 #[test]
 fn unfinished_truncate_in_a_file_system_with_errors_is_left_until_the_file_grows() {
