@@ -26,7 +26,6 @@ fn fresh(block_bytes: u64) -> (Model, Vec<Seen>) {
     let specs = specs();
     let units = Units {
         block_bytes,
-        cluster_bytes: 4096,
         inline_bytes: 0,
     };
     let model = Model::new(units, &specs, &[(0o644, 7); 2]);
@@ -243,7 +242,6 @@ fn zeros_that_left_the_inode_are_overwritten_in_place_and_a_hole_is_not() {
     let found = |inline_bytes| {
         let units = Units {
             block_bytes: 1024,
-            cluster_bytes: 1024,
             inline_bytes,
         };
         let spec = FileSpec {

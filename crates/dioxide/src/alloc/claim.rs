@@ -66,15 +66,16 @@ impl Claim {
 
     /// Makes the clusters used in the bitmap and its descriptor, and returns them; the claim is empty
     /// then. Changes [`ALLOCATE_CREDITS`](BlockAllocator::ALLOCATE_CREDITS) metadata blocks, or none
-    /// for an empty claim; blocks on the device when they are not cached any more.
+    /// for an empty claim; blocks on the device when they are not cached any more. With the number of the transaction,
+    /// that may use the clusters again once it has freed them ([`Release::After`](super::Release::After)).
     ///
     /// # Errors
     /// Those of the device and of the journal; damage that was found since. The clusters are still
     /// claimed then, and no block is changed.
-    pub(crate) fn record(&mut self, edit: &mut dyn Edit) -> Result<Run> {
+    pub(crate) fn record(&mut self, edit: &mut dyn Edit, tid: Option<u32>) -> Result<Run> {
         let run = self.run();
         if !self.bits.is_empty() {
-            self.allocator.record(edit, self.group, &self.bits)?;
+            self.allocator.record(edit, self.group, &self.bits, tid)?;
             self.bits.start = self.bits.end;
         }
         Ok(run)
@@ -97,7 +98,13 @@ impl fmt::Debug for Claim {
 
 impl BlockAllocator {
     /// Claimed bits become used, and the hold ends.
-    fn record(&self, edit: &mut dyn Edit, group: Group, bits: &Range<u32>) -> Result<()> {
+    fn record(
+        &self,
+        edit: &mut dyn Edit,
+        group: Group,
+        bits: &Range<u32>,
+        tid: Option<u32>,
+    ) -> Result<()> {
         let mut state = self.slot(group).blocks.lock();
         let view = self.view_to_change(&*edit, group, &mut state)?;
         if let Err(error) = self.write(edit, group, &view, bits, true) {
@@ -105,6 +112,10 @@ impl BlockAllocator {
             return self.view(&*edit, group, &mut state).and(Err(error));
         }
         state.release(bits);
+        match tid {
+            Some(tid) => state.record(tid, bits),
+            None => state.forget_recorded(bits),
+        }
         self.space.used((bits.end - bits.start).into());
         Ok(())
     }

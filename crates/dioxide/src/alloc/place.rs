@@ -400,6 +400,7 @@ impl BlockAllocator {
         match &mut search.to {
             Use::Allocate(edit) => {
                 self.write(*edit, group, view, &bits, true)?;
+                state.forget_recorded(&bits);
                 self.space.used(len.into());
             }
             Use::Claim(_) => state.hold(&bits, view.bits().len()),

@@ -34,6 +34,9 @@ pub(super) struct GroupBlocks {
     windows: Vec<Window>,
     /// Runs from this length on were discarded, and nothing was freed since.
     pub(super) trimmed: Option<u32>,
+    /// A transaction, and bits of which no other knows that they were in use: of claims that it recorded, the newest that lie
+    /// together.
+    recorded: Option<(u32, Range<u32>)>,
 }
 
 impl GroupBlocks {
@@ -45,6 +48,28 @@ impl GroupBlocks {
         self.held.resize(block_bytes, 0);
         self.held_count += bits.end - bits.start;
         bitmap::put_range(&mut self.held, range, true);
+    }
+
+    /// A transaction recorded a claim.
+    pub(super) fn record(&mut self, tid: u32, bits: &Range<u32>) {
+        match &mut self.recorded {
+            Some((last, run)) if *last == tid && run.end == bits.start => run.end = bits.end,
+            recorded => *recorded = Some((tid, bits.clone())),
+        }
+    }
+
+    /// Bits were taken without a claim.
+    pub(super) fn forget_recorded(&mut self, bits: &Range<u32>) {
+        let meets = |run: &Range<u32>| run.start < bits.end && bits.start < run.end;
+        if self.recorded.as_ref().is_some_and(|(_, run)| meets(run)) {
+            self.recorded = None;
+        }
+    }
+
+    /// Whether only this transaction knows that these bits were in use.
+    pub(super) fn is_recorded_by(&self, tid: u32, bits: &Range<u32>) -> bool {
+        let has = |run: &Range<u32>| run.start <= bits.start && bits.end <= run.end;
+        matches!(&self.recorded, Some((by, run)) if *by == tid && has(run))
     }
 
     /// Takes back [`GroupBlocks::hold`], of all these bits or some of them.

@@ -2,8 +2,9 @@
 //!
 //! Invariant: a freed block is clear in its bitmap in the transaction that freed it, and is not handed
 //! out before that transaction is committed: after a crash in between, its old owner would have it
-//! again, with what its new owner wrote. (A block that no committed transaction knows has no old
-//! owner: [`Release::Now`].)
+//! again, with what its new owner wrote. A block that no committed transaction knows has no old owner, and may be
+//! handed out at once: a file that grows and is cut off again, or a file that goes soon, stays in the same blocks, which are in the
+//! processor's caches.
 
 use super::blocks::{BlockAllocator, Run, damaged};
 use super::groups::{Load, UNKNOWN, View, usable};
@@ -23,7 +24,8 @@ pub(crate) enum Release {
     /// and never in one before it, so that after a crash nobody has them; or who gets them writes to them
     /// by that transaction only. Which it is, the caller knows.
     Now,
-    /// When [`BlockAllocator::committed`] is told this transaction. Its number is only compared.
+    /// When [`BlockAllocator::committed`] is told this transaction, or at once if the clusters were claimed, and it has recorded
+    /// them itself ([`Claim::record`](super::Claim::record)). Its number is only compared.
     After(u32),
 }
 
@@ -52,13 +54,13 @@ impl Pending {
 impl BlockAllocator {
     /// Frees clusters, in one group or several; those of a group that is passed over stay in use. Changes
     /// [`FREE_CREDITS_PER_GROUP`](Self::FREE_CREDITS_PER_GROUP) metadata blocks for each; blocks on
-    /// the device for bitmaps that are not cached.
+    /// the device for bitmaps that are not cached. Whether some wait for [`BlockAllocator::committed`].
     ///
     /// # Errors
     /// [`Error::Corrupt`] when any of them is free already (claimed ones are) or holds fixed metadata,
     /// or when the run is not made of whole clusters of the file system; nothing is changed then. An
     /// error of the device or the journal may leave the first groups of several changed.
-    pub(crate) fn free(&self, edit: &mut dyn Edit, run: Run, release: Release) -> Result<()> {
+    pub(crate) fn free(&self, edit: &mut dyn Edit, run: Run, release: Release) -> Result<bool> {
         let pieces = self.pieces(run)?;
         if pieces.len() > 1 {
             for (group, bits) in &pieces {
@@ -68,9 +70,9 @@ impl BlockAllocator {
                 }
             }
         }
-        pieces
-            .into_iter()
-            .try_for_each(|(group, bits)| self.free_piece(edit, group, bits, release))
+        pieces.into_iter().try_fold(false, |wait, (group, bits)| {
+            Ok(wait | self.free_piece(edit, group, bits, release)?)
+        })
     }
 
     /// The groups and bits of a run.
@@ -119,10 +121,10 @@ impl BlockAllocator {
         group: Group,
         bits: Range<u32>,
         release: Release,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut state = self.slot(group).blocks.lock();
         let Some(mut view) = usable(self.view(&*edit, group, &mut state))? else {
-            return Ok(());
+            return Ok(false);
         };
         self.check_in_use(group, &view, &bits)?;
         let bytes = view.bits().len();
@@ -131,14 +133,17 @@ impl BlockAllocator {
         let count = bits.end - bits.start;
         self.space.freed(count.into());
         match release {
-            Release::Now => self.reopen(group, &mut state, count),
-            Release::After(tid) => {
+            Release::After(tid) if !state.is_recorded_by(tid, &bits) => {
                 state.hold(&bits, bytes);
                 self.space.suspended(count.into());
                 self.pending.add(tid, group, bits);
+                Ok(true)
+            }
+            _ => {
+                self.reopen(group, &mut state, count);
+                Ok(false)
             }
         }
-        Ok(())
     }
 
     /// Bits can be had: the longest run may have grown by them and by a run on either side.

@@ -56,7 +56,8 @@ pub(crate) struct FileBlocks<'c> {
     fresh: Vec<Pblk>,
     /// Clusters that the file has more than before.
     grown: i64,
-    freed: bool,
+    /// Some of what was freed waits for the commit.
+    waits: bool,
     /// Clusters that stay in use when it gives them up, if there may be some.
     passed_on: Option<Arc<Set>>,
     /// Clusters that were reserved for the map, as [`Reservation::keep`] keeps them.
@@ -119,12 +120,11 @@ impl FileBlocks<'_> {
             }
             _ => self.release,
         };
-        match &self.passed_on {
+        self.waits |= match &self.passed_on {
             None => self.writer.blocks.free(edit, run, release)?,
             Some(passed_on) => self.free_outside(passed_on, edit, run, release)?,
-        }
+        };
         self.grown -= i64::from(run.len);
-        self.freed |= release != Release::Now;
         Ok(())
     }
 
@@ -135,16 +135,16 @@ impl FileBlocks<'_> {
         edit: &mut dyn Edit,
         run: Run,
         release: Release,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let ratio = u64::from(self.mount.sb.cluster_ratio());
         let first = run.start.0 / ratio;
         let free = kept.outside(first..first + u64::from(run.len));
-        free.into_iter().try_for_each(|part| {
+        free.into_iter().try_fold(false, |wait, part| {
             let run = Run {
                 start: Pblk(run.start.0 + (part.start - first) * ratio),
                 len: (part.end - part.start) as u32,
             };
-            self.writer.blocks.free(edit, run, release)
+            Ok(wait | self.writer.blocks.free(edit, run, release)?)
         })
     }
 }
@@ -252,7 +252,7 @@ impl Mount {
         if map.cuts {
             inode.cut_in(map.handle.tid());
         }
-        let (root, grown, freed) = (map.root, map.blocks.grown, map.blocks.freed);
+        let (root, grown, waits) = (map.root, map.blocks.grown, map.blocks.waits);
         let half_done = !map.is_intact() || root != before;
         let result = match result {
             // Some blocks are changed and others not, or what leads to them is and they are not free: this transaction must
@@ -262,7 +262,7 @@ impl Mount {
             }
             result => result,
         };
-        if freed {
+        if waits {
             writer.release_on_commit(self, handle);
         }
         if result.is_ok() || root != before || grown != 0 {
@@ -306,7 +306,7 @@ impl Mount {
                 || inode.flags().contains(InodeFlags::EA_INODE),
             fresh: Vec::new(),
             grown: 0,
-            freed: false,
+            waits: false,
             passed_on: None,
             for_tree: 0,
         })
@@ -515,12 +515,14 @@ impl MapChange<'_, '_> {
 
     fn insert_recorded(&mut self, extent: Extent, claim: &mut Claim) -> Result<u32> {
         let intact = self.is_intact();
-        let run = claim.record(self.handle)?;
+        let recorder = self.blocks.writer.recorder(self.handle);
+        let run = claim.record(self.handle, recorder)?;
         self.blocks.grown += i64::from(run.len);
         self.insert_or(extent, intact, |map| {
             map.blocks.grown -= i64::from(run.len);
             let writer = map.blocks.writer;
-            writer.blocks.free(map.handle, run, Release::Now)
+            writer.blocks.free(map.handle, run, Release::Now)?;
+            Ok(())
         })
     }
 

@@ -304,6 +304,13 @@ impl Writer {
         }
     }
 
+    /// Who records a claim by `handle`, if what it frees of that may be used again at once. Not where freed blocks are to be
+    /// discarded, nor where what is written must not depend on when a transaction begins.
+    pub(crate) fn recorder(&self, handle: &Handle<'_>) -> Option<u32> {
+        let may = self.has_journal && !self.discard && self.kept_back.is_none();
+        may.then(|| handle.tid().0 as u32)
+    }
+
     /// Has the blocks that `handle` frees become allocatable when it is durable, or from then on when there are no others.
     pub(crate) fn release_on_commit(&self, mount: &Mount, handle: &mut Handle<'_>) {
         let tid = handle.tid().0 as u32;

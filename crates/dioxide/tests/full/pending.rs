@@ -365,6 +365,28 @@ fn insert_that_finds_no_block_in_its_last_step_changes_nothing() {
     e2fsck_clean(image.path());
 }
 
+/// What only the transaction that frees it knows of can be had again before it is committed, unless it is to be discarded.
+#[test]
+fn file_that_is_written_and_cut_off_many_times_takes_no_more_room_than_once() {
+    const BYTES: u64 = 64 * KIB;
+    let image = image_with(Image::builder().block_size(1024).size(8 << 20), &["a"]);
+    for discard in [false, true] {
+        let fs = Fs::open(image.path(), &options().discard(discard)).expect("it opens");
+        let file = open(&fs, "a");
+        let commits = fs.stats().journal_commits;
+        for _ in 0..2 * (8 << 20) / BYTES {
+            file.write_at(&[1; BYTES as usize], 0).expect("room");
+            file.set_len(0).expect("a shorter file");
+        }
+        // Which make room.
+        let commits = fs.stats().journal_commits - commits;
+        assert_eq!(commits > 0, discard, "{commits}");
+        drop(file);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}
+
 /// The value of an attribute finds room and the block that is to name it does not: what the value took is free again.
 #[test]
 fn attribute_that_finds_no_room_keeps_nothing_of_its_value() {

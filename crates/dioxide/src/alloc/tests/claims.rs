@@ -118,11 +118,11 @@ fn record_of_a_part_dumpe2fs_finds_it_used_and_the_rest_returns() {
         assert_eq!(middle.run().start, after(&fs, head.run()));
         assert_eq!(after(&fs, tail.run()), after(&fs, whole));
         let mut handle = fs.for_blocks();
-        let run = middle.record(&mut handle).unwrap();
+        let run = middle.record(&mut handle, None).unwrap();
         assert_eq!(fs.blocks.free_clusters(), all - 4);
         assert_eq!(fs.blocks.available_clusters(Right::Map), all - 9);
         // An empty claim is recorded without a change.
-        assert_eq!(middle.record(&mut fs.handle(0)).unwrap().len, 0);
+        assert_eq!(middle.record(&mut fs.handle(0), None).unwrap().len, 0);
         drop((middle, head, tail));
         assert_eq!(fs.blocks.available_clusters(Right::Map), all - 4);
         expected.retain(|block| !clusters(&fs, run).any(|ours| ours == *block));
@@ -148,14 +148,14 @@ fn record_that_fails_the_clusters_are_still_claimed() {
         let mut held = claim(&fs, &some(3)).unwrap();
         let run = held.run();
         for credits in [0, 1] {
-            held.record(&mut fs.handle(credits)).unwrap_err();
+            held.record(&mut fs.handle(credits), None).unwrap_err();
             assert_eq!(held.run(), run);
             assert_eq!(fs.blocks.free_clusters(), all);
             assert_eq!(fs.blocks.available_clusters(Right::Map), all - 3);
             let other = claim(&fs, &request(Goal::Append(run.start), 3, 3)).unwrap();
             assert_ne!(other.run().start, run.start);
         }
-        assert_eq!(held.record(&mut fs.for_blocks()).unwrap(), run);
+        assert_eq!(held.record(&mut fs.for_blocks(), None).unwrap(), run);
         free(&fs, run);
         fs.finish();
     }
@@ -189,7 +189,7 @@ fn free_in_the_transaction_that_recorded_leaves_every_block_as_it_was() {
         let next = request(Goal::Append(after(&fs, first)), 7, 7);
         let mut held = claim(&fs, &next).unwrap();
         let mut handle = fs.for_blocks();
-        let run = held.record(&mut handle).unwrap();
+        let run = held.record(&mut handle, None).unwrap();
         assert!(fs.disk.changes() != before);
         // The same two blocks: no more credits.
         fs.blocks.free(&mut handle, run, Release::Now).unwrap();
@@ -266,7 +266,7 @@ fn claims_of_all_but_the_reserved_leave_exactly_those() {
         // Data is recorded, then the nodes that map it are allocated.
         let mut runs: Vec<Run> = claims
             .iter_mut()
-            .map(|claim| claim.record(&mut fs.for_blocks()).unwrap())
+            .map(|claim| claim.record(&mut fs.for_blocks(), None).unwrap())
             .collect();
         for _ in 0..5 {
             let mut handle = fs.for_blocks();
@@ -319,7 +319,7 @@ fn streams_that_claim_and_give_back_lie_in_few_pieces() {
             let mut held = claim(&fs, &grow(stream as u64, next[stream])).unwrap();
             // What a short write did not reach is given back, and claimed by the next.
             drop(held.split_off(held.run().len.min(3)));
-            let run = held.record(&mut fs.for_blocks()).unwrap();
+            let run = held.record(&mut fs.for_blocks(), None).unwrap();
             jumps[stream] += u32::from(next[stream] != Some(run.start));
             next[stream] = Some(after(&fs, run));
             recorded.push(run);
@@ -342,7 +342,7 @@ fn damage_found_while_claimed_the_group_is_not_available_any_more() {
     assert_eq!(fs.sb.group_of_block(held.run().start), Some(Group(0)));
     let lost = u64::from(desc(&fs, 0).free_clusters_count());
     flip(&fs, desc(&fs, 0).block_bitmap(), 400);
-    let result = held.record(&mut fs.for_blocks());
+    let result = held.record(&mut fs.for_blocks(), None);
     assert!(matches!(result, Err(Error::Checksum { .. })), "{result:?}");
     assert_eq!(held.run().len, 6);
     assert_eq!(fs.blocks.available_clusters(Right::Map), all - lost);
@@ -363,7 +363,7 @@ fn initialise_of_a_group_with_claims_disturbs_none() {
     let mut handle = fs.for_blocks();
     fs.blocks.initialise(&mut handle, last).unwrap();
     assert_eq!(handle.touched.len(), 2, "the group had no bitmap yet");
-    let run = held.record(&mut fs.for_blocks()).unwrap();
+    let run = held.record(&mut fs.for_blocks(), None).unwrap();
     free(&fs, run);
     fs.finish();
 }

@@ -21,6 +21,10 @@ struct Model {
     used: Vec<Run>,
     /// Ours, and not recorded.
     claims: Vec<Claim>,
+    /// Of claims that said who records them: by which transaction that was.
+    recorded: HashMap<u64, u32>,
+    /// Of those, how many could be had again at once.
+    at_once: u64,
     tid: u32,
     /// Where each stream goes on; none without streams.
     last: Option<HashMap<Stream, u64>>,
@@ -100,6 +104,13 @@ impl Model {
         assert!(result.is_ok() || handle.touched.is_empty());
         let run = result.as_ref().map(|run| *run);
         self.chosen(fs, &request, available, run);
+        for block in result
+            .iter()
+            .flat_map(|run| self.blocks(*run))
+            .collect::<Vec<_>>()
+        {
+            self.recorded.remove(&block);
+        }
         self.used.extend(result.ok());
     }
 
@@ -119,7 +130,7 @@ impl Model {
             Ok(run) => {
                 assert!(request.len.contains(&run.len), "{request:?} {run:?}");
                 assert!(u64::from(run.len) <= available);
-                self.check_goal(fs, request, run);
+                self.check_goal(fs, request, available, run);
                 for block in self.blocks(run) {
                     assert!(self.open.remove(&block), "{block} was not free: {run:?}");
                 }
@@ -154,7 +165,15 @@ impl Model {
         if random.one_in(3) {
             self.open.extend(self.blocks(part.run()));
         } else {
-            self.used.push(part.record(&mut fs.for_blocks()).unwrap());
+            let tid = random.one_in(2).then_some(self.tid);
+            let run = part.record(&mut fs.for_blocks(), tid).unwrap();
+            for block in self.blocks(run) {
+                match tid {
+                    Some(tid) => self.recorded.insert(block, tid),
+                    None => self.recorded.remove(&block),
+                };
+            }
+            self.used.push(run);
         }
     }
 
@@ -165,12 +184,13 @@ impl Model {
     }
 
     /// Without streams there are no windows, and a free goal must be met.
-    fn check_goal(&self, fs: &Fs, request: &Request, run: Run) {
+    fn check_goal(&self, fs: &Fs, request: &Request, available: u64, run: Run) {
         let Goal::Append(goal) = request.goal else {
             return;
         };
         let goal = goal.0 / self.ratio * self.ratio;
         let there = self.run_from(fs, goal).min(*request.len.end());
+        let there = there.min(u32::try_from(available).unwrap_or(u32::MAX));
         if self.last.is_none() && there >= *request.len.start() {
             assert_eq!(run.start, Pblk(goal), "{request:?}");
             assert!(
@@ -184,7 +204,10 @@ impl Model {
         if self.used.is_empty() {
             return;
         }
-        let at = random.below(self.used.len() as u64) as usize;
+        let some = random.below(self.used.len() as u64) as usize;
+        let is_new = |run: &Run| self.recorded.get(&run.start.0) == Some(&self.tid);
+        let new = self.used.iter().rposition(is_new);
+        let at = new.filter(|_| random.one_in(2)).unwrap_or(some);
         let run = self.used.swap_remove(at);
         let (head, tail) = self.split(run, random);
         self.used.extend(tail);
@@ -194,12 +217,16 @@ impl Model {
         } else {
             Release::After(self.tid)
         };
-        fs.blocks.free(&mut fs.for_blocks(), head, release).unwrap();
+        let waits = fs.blocks.free(&mut fs.for_blocks(), head, release).unwrap();
         let blocks = self.blocks(head);
-        if now {
-            self.open.extend(blocks);
-        } else {
+        if waits {
+            assert!(!now);
             self.pending.entry(self.tid).or_default().extend(blocks);
+        } else {
+            let own = |block| self.recorded.get(&block) == Some(&self.tid);
+            assert!(now || self.blocks(head).all(own), "{head:?} is not new");
+            self.at_once += u64::from(!now);
+            self.open.extend(blocks);
         }
         let again = fs.blocks.free(&mut fs.for_blocks(), head, release);
         assert!(matches!(again, Err(Error::Corrupt { .. })), "{again:?}");
@@ -265,6 +292,8 @@ fn change(image: Image, seed: u64, steps: u64, streams: bool) -> Image {
         pending: HashMap::new(),
         used: Vec::new(),
         claims: Vec::new(),
+        recorded: HashMap::new(),
+        at_once: 0,
         tid: 1,
         last: streams.then(HashMap::new),
     };
@@ -284,6 +313,7 @@ fn change(image: Image, seed: u64, steps: u64, streams: bool) -> Image {
         model.check_counts(&fs);
     }
     model.check_image(&fs);
+    assert!(model.at_once > 0, "nothing was used again at once");
     model.claims.clear();
     for run in std::mem::take(&mut model.used) {
         fs.blocks

@@ -68,7 +68,7 @@ fn settle(fs: &Fs, owned: &Owned, random: &mut Random, mut claim: Claim) -> Opti
     let rest = claim.split_off(random.below(u64::from(claim.run().len) + 1) as u32);
     owned.lost(fs, rest.run());
     drop(rest);
-    let run = claim.record(&mut fs.for_blocks()).unwrap();
+    let run = claim.record(&mut fs.for_blocks(), None).unwrap();
     (run.len > 0).then_some(run)
 }
 
