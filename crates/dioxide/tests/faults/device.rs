@@ -1504,6 +1504,8 @@ fn sync_makes_durable_what_it_can_beside_times_that_it_cannot_write() {
     fs.create_dir("/first", &NewFile::new(0o755)).expect("room");
     fs.sync().expect("a sync");
     let file = options.open(&fs, "/f0").expect("it exists");
+    // Until the clock has ticked.
+    std::thread::sleep(Duration::from_millis(20));
     file.write_at(&[2; 1024], 0).expect("an overwrite");
     let fault = Fault::every(FaultOp::Read, FaultKind::Io(libc::EIO));
     let armed = device.inject(Fault {
