@@ -11,7 +11,8 @@
 //! Invariants:
 //! - A bitmap and the count and checksum in its descriptor change together, under the group's lock.
 //! - A group whose bitmap contradicts its descriptor is never changed.
-//! - A clear bit is handed out only if no uncommitted transaction freed it and nobody claimed it.
+//! - A clear bit is handed out only if nobody claimed it, and no uncommitted transaction freed it but one that alone knows
+//!   that it was in use.
 //!
 //! Rejected: a buddy bitmap beside each bitmap, as mballoc has. It finds aligned powers of two
 //! without a search; but a whole bitmap of 4 KiB is searched by words in about a microsecond, and

@@ -104,14 +104,12 @@ impl Model {
         assert!(result.is_ok() || handle.touched.is_empty());
         let run = result.as_ref().map(|run| *run);
         self.chosen(fs, &request, available, run);
-        for block in result
-            .iter()
-            .flat_map(|run| self.blocks(*run))
-            .collect::<Vec<_>>()
-        {
-            self.recorded.remove(&block);
+        if let Ok(run) = result {
+            for block in self.blocks(run) {
+                self.recorded.remove(&block);
+            }
+            self.used.push(run);
         }
-        self.used.extend(result.ok());
     }
 
     fn claim(&mut self, fs: &Fs, random: &mut Random) {
