@@ -36,6 +36,7 @@
 //! | `rows` | the performance table |
 //! | `grow` | what changes the file system |
 //! | `names` | files made, looked at, opened, renamed, removed |
+//! | `processors` | how far two of them are from each other |
 //! | `seeds` | the mails' figures, and the devices they imply |
 //! | `image` | making images; looking at those given |
 //! | `subject` | an open image, file system and file; where the file lies on the device |
@@ -56,6 +57,7 @@ mod names;
 mod offsets;
 mod options;
 mod plan;
+mod processors;
 mod report;
 mod rows;
 mod run;

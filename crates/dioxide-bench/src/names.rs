@@ -14,6 +14,7 @@
 
 use crate::compare::{median, there_and_back};
 use crate::image::{self, Image};
+use crate::processors::Distance;
 use crate::report::Spread;
 use crate::run::{Ticker, fsck_check};
 use crate::{
@@ -369,6 +370,7 @@ pub(crate) fn run(
     let [_, two_by_one, two] = SHAPES;
     entries.extend([two_by_one, two].map(|shape| (&On::Apart, shape)));
     ticker.expect(entries.len() as u64 * u64::from(runs + 1));
+    let before = Distance::measure();
     let mut rates: Vec<Vec<Rates>> = entries.iter().map(|_| Vec::new()).collect();
     for run in 0..=runs as usize {
         for index in there_and_back(entries.len(), run) {
@@ -386,7 +388,8 @@ pub(crate) fn run(
             report.rows.extend(rows(on, *shape, of_entry, runs));
         }
     }
-    report.checks.extend(goals(&entries, &rates));
+    let distances = [before, Distance::measure()];
+    report.checks.extend(goals(&entries, &rates, distances));
     drop(entries);
     for target in targets {
         if let On::Dioxide(fs) = target {
@@ -477,7 +480,8 @@ fn ratio(of: &[Rates], to: &[Rates], op: usize) -> f64 {
     median(of.iter().zip(to).map(|(of, to)| of[op] / to[op]))
 }
 
-fn goals(entries: &[(&On, Shape)], rates: &[Vec<Rates>]) -> Vec<Check> {
+fn goals(entries: &[(&On, Shape)], rates: &[Vec<Rates>], distances: [Distance; 2]) -> Vec<Check> {
+    let [before, after] = distances;
     let find = |wanted: Shape, is: &dyn Fn(&On) -> bool| {
         let at = entries
             .iter()
@@ -519,7 +523,7 @@ fn goals(entries: &[(&On, Shape)], rates: &[Vec<Rates>]) -> Vec<Check> {
             let machine = both_apart.zip(alone_apart);
             let note = machine.map(|(both, alone)| {
                 let machine = ratio(both, alone, index);
-                format!("two threads that share nothing: {machine:.3}")
+                format!("two threads that share nothing: {machine:.3}; a line to the other processor and back: {before}, afterwards {after}")
             });
             check(what, ratio(both, alone, index), 1.7, note);
         }
