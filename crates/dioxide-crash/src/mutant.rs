@@ -31,7 +31,7 @@ pub enum Mutant {
     RevokeIgnored,
     /// Metadata has a checksum. Here it is that of what was there before.
     ChecksumStale,
-    /// What is freed is not used before that is committed. Here it is.
+    /// What is freed, and was in use before the transaction, is not used before that is committed. Here it is.
     FreeBeforeCommit,
 }
 

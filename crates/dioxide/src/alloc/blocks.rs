@@ -115,10 +115,15 @@ impl BlockAllocator {
         self.space.free()
     }
 
-    /// Clusters that were freed and wait for [`BlockAllocator::committed`]. When an allocation fails
+    /// Clusters that were freed and cannot be had yet. When an allocation fails
     /// with `NoSpace` and there are some, a commit may help.
     pub(crate) fn pending_clusters(&self) -> u64 {
         self.space.pending()
+    }
+
+    /// A number that grows whenever clusters can be had that could not before.
+    pub(crate) fn openings(&self) -> u64 {
+        self.space.openings()
     }
 
     /// Clusters that a caller can have now, `right` as in [`Request`].

@@ -45,5 +45,5 @@ pub(crate) use blocks::{BlockAllocator, Goal, Request, Run, Stream};
 pub(crate) use claim::Claim;
 pub(crate) use groups::{Groups, Totals};
 pub(crate) use inodes::{InodeAllocator, InodeKind, NewInode};
-pub(crate) use release::Release;
+pub(crate) use release::{Kept, Release};
 pub(crate) use space::{Reservation, Right};

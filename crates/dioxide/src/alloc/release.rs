@@ -3,8 +3,9 @@
 //! Invariant: a freed block is clear in its bitmap in the transaction that freed it, and is not handed
 //! out before that transaction is committed: after a crash in between, its old owner would have it
 //! again, with what its new owner wrote. A block that no committed transaction knows has no old owner, and may be
-//! handed out at once: a file that grows and is cut off again, or a file that goes soon, stays in the same blocks, which are in the
-//! processor's caches.
+//! handed out as soon as the change that freed it is whole: a file that grows and is cut off again, or a file that goes soon, stays in
+//! the same blocks, which are in the processor's caches. Not sooner: a change that fails leaves a map in memory that leads to it, and
+//! the mount can be read.
 
 use super::blocks::{BlockAllocator, Run, damaged};
 use super::groups::{Load, UNKNOWN, View, usable};
@@ -24,13 +25,29 @@ pub(crate) enum Release {
     /// and never in one before it, so that after a crash nobody has them; or who gets them writes to them
     /// by that transaction only. Which it is, the caller knows.
     Now,
-    /// When [`BlockAllocator::committed`] is told this transaction, or at once if the clusters were claimed, and it has recorded
-    /// them itself ([`Claim::record`](super::Claim::record)). Its number is only compared.
+    /// When [`BlockAllocator::committed`] is told this transaction, or with [`BlockAllocator::let_go_recorded`] if the clusters were
+    /// claimed, and it has recorded them itself ([`Claim::record`](super::Claim::record)). Its number is only compared.
     After(u32),
 }
 
 /// What a transaction freed.
 type Freed = Vec<(Group, Range<u32>)>;
+
+/// What is free on the disk, and cannot be had yet.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Some waits for [`BlockAllocator::committed`].
+    pub(crate) waits: bool,
+    /// Waits for [`BlockAllocator::let_go_recorded`].
+    recorded: Freed,
+}
+
+impl Kept {
+    pub(crate) fn add(&mut self, mut other: Kept) {
+        self.waits |= other.waits;
+        self.recorded.append(&mut other.recorded);
+    }
+}
 
 /// What each uncommitted transaction freed. Its lock is a leaf.
 #[derive(Debug, Default)]
@@ -54,13 +71,13 @@ impl Pending {
 impl BlockAllocator {
     /// Frees clusters, in one group or several; those of a group that is passed over stay in use. Changes
     /// [`FREE_CREDITS_PER_GROUP`](Self::FREE_CREDITS_PER_GROUP) metadata blocks for each; blocks on
-    /// the device for bitmaps that are not cached. Whether some wait for [`BlockAllocator::committed`].
+    /// the device for bitmaps that are not cached.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when any of them is free already (claimed ones are) or holds fixed metadata,
     /// or when the run is not made of whole clusters of the file system; nothing is changed then. An
     /// error of the device or the journal may leave the first groups of several changed.
-    pub(crate) fn free(&self, edit: &mut dyn Edit, run: Run, release: Release) -> Result<bool> {
+    pub(crate) fn free(&self, edit: &mut dyn Edit, run: Run, release: Release) -> Result<Kept> {
         let pieces = self.pieces(run)?;
         if pieces.len() > 1 {
             for (group, bits) in &pieces {
@@ -70,9 +87,11 @@ impl BlockAllocator {
                 }
             }
         }
-        pieces.into_iter().try_fold(false, |wait, (group, bits)| {
-            Ok(wait | self.free_piece(edit, group, bits, release)?)
-        })
+        let mut kept = Kept::default();
+        for (group, bits) in pieces {
+            self.free_piece(edit, group, bits, release, &mut kept)?;
+        }
+        Ok(kept)
     }
 
     /// The groups and bits of a run.
@@ -121,10 +140,11 @@ impl BlockAllocator {
         group: Group,
         bits: Range<u32>,
         release: Release,
-    ) -> Result<bool> {
+        kept: &mut Kept,
+    ) -> Result<()> {
         let mut state = self.slot(group).blocks.lock();
         let Some(mut view) = usable(self.view(&*edit, group, &mut state))? else {
-            return Ok(false);
+            return Ok(());
         };
         self.check_in_use(group, &view, &bits)?;
         let bytes = view.bits().len();
@@ -132,17 +152,27 @@ impl BlockAllocator {
         self.write(edit, group, &view, &bits, false)?;
         let count = bits.end - bits.start;
         self.space.freed(count.into());
-        match release {
-            Release::After(tid) if !state.is_recorded_by(tid, &bits) => {
-                state.hold(&bits, bytes);
-                self.space.suspended(count.into());
-                self.pending.add(tid, group, bits);
-                Ok(true)
-            }
-            _ => {
-                self.reopen(group, &mut state, count);
-                Ok(false)
-            }
+        let Release::After(tid) = release else {
+            self.reopen(group, &mut state, count);
+            return Ok(());
+        };
+        state.hold(&bits, bytes);
+        self.space.suspended(count.into());
+        if state.is_recorded_by(tid, &bits) {
+            kept.recorded.push((group, bits));
+        } else {
+            self.pending.add(tid, group, bits);
+            kept.waits = true;
+        }
+        Ok(())
+    }
+
+    /// Nothing leads any more to what was freed, and nothing can go wrong before that is in the transaction: what only this knows
+    /// that it was in use can be had again. Who does not call this keeps it for ever, as after an abort. Takes groups' locks, one at
+    /// a time.
+    pub(crate) fn let_go_recorded(&self, kept: Kept) {
+        for (group, bits) in kept.recorded {
+            self.settle(group, &bits);
         }
     }
 
@@ -173,10 +203,14 @@ impl BlockAllocator {
     pub(crate) fn committed(&self, tid: u32, before: &mut dyn FnMut(Run)) {
         for (group, bits) in self.pending.take(tid) {
             before(self.run(group, &bits));
-            self.let_go(group, &bits);
-            // Not before: who finds nothing pending looks once more, and finds them.
-            self.space.settled((bits.end - bits.start).into());
+            self.settle(group, &bits);
         }
+    }
+
+    fn settle(&self, group: Group, bits: &Range<u32>) {
+        self.let_go(group, bits);
+        // Not before: who finds nothing pending looks once more, and finds them.
+        self.space.settled((bits.end - bits.start).into());
     }
 }
 

@@ -130,12 +130,12 @@ impl Space {
         self.free.fetch_add(count, Relaxed);
     }
 
-    /// Freed clusters wait for a commit.
+    /// Freed clusters wait: for a commit, or for who frees them.
     pub(super) fn suspended(&self, count: u64) {
         self.pending.fetch_add(count, Relaxed);
     }
 
-    /// The commit came.
+    /// They do not any more.
     pub(super) fn settled(&self, count: u64) {
         self.pending.fetch_sub(count, Relaxed);
     }

@@ -4,7 +4,7 @@
 
 use super::Writer;
 use super::inode::TableBlock;
-use crate::alloc::{BlockAllocator, Claim, Goal, Release, Request, Reservation, Right, Run};
+use crate::alloc::{BlockAllocator, Claim, Goal, Kept, Release, Request, Reservation, Right, Run};
 use crate::inode::Inode;
 use crate::map::indirect::{self, Indirect};
 use crate::map::tree::{
@@ -56,8 +56,8 @@ pub(crate) struct FileBlocks<'c> {
     fresh: Vec<Pblk>,
     /// Clusters that the file has more than before.
     grown: i64,
-    /// Some of what was freed waits for the commit.
-    waits: bool,
+    /// Of what was freed.
+    kept: Kept,
     /// Clusters that stay in use when it gives them up, if there may be some.
     passed_on: Option<Arc<Set>>,
     /// Clusters that were reserved for the map, as [`Reservation::keep`] keeps them.
@@ -120,10 +120,11 @@ impl FileBlocks<'_> {
             }
             _ => self.release,
         };
-        self.waits |= match &self.passed_on {
+        let kept = match &self.passed_on {
             None => self.writer.blocks.free(edit, run, release)?,
             Some(passed_on) => self.free_outside(passed_on, edit, run, release)?,
         };
+        self.kept.add(kept);
         self.grown -= i64::from(run.len);
         Ok(())
     }
@@ -131,21 +132,22 @@ impl FileBlocks<'_> {
     /// Frees the clusters of a run that are not in a set.
     fn free_outside(
         &self,
-        kept: &Set,
+        passed_on: &Set,
         edit: &mut dyn Edit,
         run: Run,
         release: Release,
-    ) -> Result<bool> {
+    ) -> Result<Kept> {
         let ratio = u64::from(self.mount.sb.cluster_ratio());
         let first = run.start.0 / ratio;
-        let free = kept.outside(first..first + u64::from(run.len));
-        free.into_iter().try_fold(false, |wait, part| {
+        let mut kept = Kept::default();
+        for part in passed_on.outside(first..first + u64::from(run.len)) {
             let run = Run {
                 start: Pblk(run.start.0 + (part.start - first) * ratio),
                 len: (part.end - part.start) as u32,
             };
-            Ok(wait | self.writer.blocks.free(edit, run, release)?)
-        })
+            kept.add(self.writer.blocks.free(edit, run, release)?);
+        }
+        Ok(kept)
     }
 }
 
@@ -252,8 +254,8 @@ impl Mount {
         if map.cuts {
             inode.cut_in(map.handle.tid());
         }
-        let (root, grown, waits) = (map.root, map.blocks.grown, map.blocks.waits);
-        let half_done = !map.is_intact() || root != before;
+        let half_done = !map.is_intact() || map.root != before;
+        let (root, grown, kept) = (map.root, map.blocks.grown, map.blocks.kept);
         let result = match result {
             // Some blocks are changed and others not, or what leads to them is and they are not free: this transaction must
             // never be committed.
@@ -262,7 +264,7 @@ impl Mount {
             }
             result => result,
         };
-        if waits {
+        if kept.waits {
             writer.release_on_commit(self, handle);
         }
         if result.is_ok() || root != before || grown != 0 {
@@ -286,6 +288,7 @@ impl Mount {
             }
             inode.changed_in(handle.tid(), true);
         }
+        writer.blocks.let_go_recorded(kept);
         result
     }
 
@@ -306,7 +309,7 @@ impl Mount {
                 || inode.flags().contains(InodeFlags::EA_INODE),
             fresh: Vec::new(),
             grown: 0,
-            waits: false,
+            kept: Kept::default(),
             passed_on: None,
             for_tree: 0,
         })

@@ -360,13 +360,14 @@ impl Writer {
         Ok(true)
     }
 
-    /// Waits for what is pending, as long as files are being freed. Whether any were.
+    /// Waits for what is pending or can be had, as long as files are being freed. Whether any were.
     fn wait_for_endings(&self) -> bool {
         let until = Instant::now() + MOST_WAIT;
+        let openings = self.blocks.openings();
         let mut any = false;
         while self.ending.load(Ordering::Acquire) > 0 && Instant::now() < until {
             any = true;
-            if self.blocks.pending_clusters() > 0 {
+            if self.blocks.pending_clusters() > 0 || self.blocks.openings() != openings {
                 break;
             }
             std::thread::sleep(LOOK);

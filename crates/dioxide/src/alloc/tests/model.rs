@@ -3,7 +3,7 @@
 use super::blocks::trimmed;
 use super::support::{Dump, Fs, Random, VARIANTS};
 use crate::Error;
-use crate::alloc::{Claim, Goal, Release, Request, Right, Run, Stream};
+use crate::alloc::{Claim, Goal, Kept, Release, Request, Right, Run, Stream};
 use dioxide_format::types::Pblk;
 use dioxide_testkit::{Image, e2fsck_clean, need_root};
 use std::collections::{BTreeSet, HashMap};
@@ -23,8 +23,10 @@ struct Model {
     claims: Vec<Claim>,
     /// Of claims that said who records them: by which transaction that was.
     recorded: HashMap<u64, u32>,
-    /// Of those, how many could be had again at once.
-    at_once: u64,
+    /// Of those, what was freed by changes that are not done.
+    undone: Vec<(Kept, Run)>,
+    /// How many are.
+    done: u64,
     tid: u32,
     /// Where each stream goes on; none without streams.
     last: Option<HashMap<Stream, u64>>,
@@ -37,7 +39,9 @@ impl Model {
     }
 
     fn pending_count(&self) -> u64 {
-        self.pending.values().map(|set| set.len() as u64).sum()
+        let pending = self.pending.values().map(|set| set.len() as u64);
+        let undone = self.undone.iter().map(|(_, run)| u64::from(run.len));
+        pending.chain(undone).sum()
     }
 
     /// The longest run inside one group.
@@ -215,16 +219,17 @@ impl Model {
         } else {
             Release::After(self.tid)
         };
-        let waits = fs.blocks.free(&mut fs.for_blocks(), head, release).unwrap();
+        let kept = fs.blocks.free(&mut fs.for_blocks(), head, release).unwrap();
         let blocks = self.blocks(head);
-        if waits {
+        if kept.waits {
             assert!(!now);
             self.pending.entry(self.tid).or_default().extend(blocks);
+        } else if now {
+            self.open.extend(blocks);
         } else {
             let own = |block| self.recorded.get(&block) == Some(&self.tid);
-            assert!(now || self.blocks(head).all(own), "{head:?} is not new");
-            self.at_once += u64::from(!now);
-            self.open.extend(blocks);
+            assert!(self.blocks(head).all(own), "{head:?} is not new");
+            self.undone.push((kept, head));
         }
         let again = fs.blocks.free(&mut fs.for_blocks(), head, release);
         assert!(matches!(again, Err(Error::Corrupt { .. })), "{again:?}");
@@ -238,6 +243,14 @@ impl Model {
             len: run.len - len,
         };
         (Run { len, ..run }, (rest.len > 0).then_some(rest))
+    }
+
+    fn done(&mut self, fs: &Fs) {
+        if let Some((kept, run)) = self.undone.pop() {
+            fs.blocks.let_go_recorded(kept);
+            self.open.extend(self.blocks(run));
+            self.done += 1;
+        }
     }
 
     fn commit(&mut self, fs: &Fs, random: &mut Random) {
@@ -265,6 +278,7 @@ impl Model {
         let dump = Dump::of(&fs.image, self.ratio);
         let mut free = self.open.clone();
         free.extend(self.pending.values().flatten());
+        free.extend(self.undone.iter().flat_map(|(_, run)| self.blocks(*run)));
         for claim in &self.claims {
             free.extend(self.blocks(claim.run()));
         }
@@ -291,7 +305,8 @@ fn change(image: Image, seed: u64, steps: u64, streams: bool) -> Image {
         used: Vec::new(),
         claims: Vec::new(),
         recorded: HashMap::new(),
-        at_once: 0,
+        undone: Vec::new(),
+        done: 0,
         tid: 1,
         last: streams.then(HashMap::new),
     };
@@ -304,6 +319,7 @@ fn change(image: Image, seed: u64, steps: u64, streams: bool) -> Image {
             0 if random.one_in(4) => model.trim(&fs),
             0 => model.commit(&fs, &mut random),
             1 | 2 => model.settle(&fs, &mut random),
+            3 if random.one_in(2) => model.done(&fs),
             n if (n < 13) == fill && n % 2 == 0 => model.allocate(&fs, &mut random),
             n if (n < 13) == fill => model.claim(&fs, &mut random),
             _ => model.free(&fs, &mut random),
@@ -311,7 +327,7 @@ fn change(image: Image, seed: u64, steps: u64, streams: bool) -> Image {
         model.check_counts(&fs);
     }
     model.check_image(&fs);
-    assert!(model.at_once > 0, "nothing was used again at once");
+    assert!(model.done > 0, "nothing was had again by the transaction");
     model.claims.clear();
     for run in std::mem::take(&mut model.used) {
         fs.blocks

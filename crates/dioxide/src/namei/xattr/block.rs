@@ -187,8 +187,11 @@ impl Work<'_, '_> {
         let start = Pblk(block.0 - block.0 % u64::from(self.mount.sb.cluster_ratio()));
         let release = self.writer.release(self.handle);
         let run = Run { start, len: 1 };
-        self.writer.blocks.free(self.handle, run, release)?;
-        self.writer.release_on_commit(self.mount, self.handle);
+        let kept = self.writer.blocks.free(self.handle, run, release)?;
+        if kept.waits {
+            self.writer.release_on_commit(self.mount, self.handle);
+        }
+        self.writer.blocks.let_go_recorded(kept);
         Ok(false)
     }
 }
