@@ -232,6 +232,27 @@ fn has_reserve(fs: &Fs, (uid, gid): (u32, u32)) {
 /// What is made in each of `/plain` and `/setgid`.
 const MADE: [&str; 6] = ["f", "d", "s", "p", "d/d", "d/f"];
 
+#[test]
+fn default_mount_options_that_have_no_effect_are_told_where_it_is_written() {
+    let image = made_of(tempfile::tempdir().expect("a folder").path()).build();
+    let told = |options: &MountOptions| {
+        let fs = open(device(&image), options);
+        let told = fs.warnings().to_vec();
+        fs.close().expect("nothing to do");
+        told
+    };
+    assert_eq!(told(&MountOptions::new()), [""; 0]);
+    let script = [
+        "ssv default_mount_opts 0x52c",
+        "ssv mount_opts data=journal,commit=7",
+    ];
+    debugfs(image.path(), &script);
+    let options = "journal_data,nobarrier,discard,data=journal,commit=7";
+    let expected = format!("default mount options in the superblock have no effect: {options}");
+    assert_eq!(told(&MountOptions::new()), [expected]);
+    assert_eq!(told(&MountOptions::new().read_only(true)), [""; 0]);
+}
+
 /// An image with two directories of other groups, one with the setgid bit, and what its superblock says of new files.
 fn of_groups(bsd_groups: bool) -> Image {
     let image = made_of(tempfile::tempdir().expect("a folder").path()).build();

@@ -17,14 +17,14 @@ what a crash at any time can leave of them, recovers each of these states, check
 what had been promised, and has e2fsck look at the result; one state in a thousand is recovered by e2fsck as
 well, and by the kernel's ext4 where it can be mounted: as root, on a loop device. The report tells how
 many. Nothing is written but temporary files.
-Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc, atomic
-(bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode (values of
-attributes that are inodes), quota (the same, with projects), inline (small files and directories in
-their inodes), external (the journal on another device), meta-groups (two of them), index (a directory
-index that is full), own (made by dioxide mkfs) and no-journal. Singles and pairs end with their list, and
-the report tells how many workloads were run of how many there are. Exits with 1 if a state is bad, 2 if the
-test could not be run. Ctrl-C or SIGTERM ends it after the workloads at hand, with the report of what was
-checked and status 130.
+Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc,
+atomic (bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode
+(values of attributes that are inodes), quota (the same, with projects), inline (small files and
+directories in their inodes), external (the journal on another device), meta-groups (two of them),
+index (a directory index that is full), deep (an extent tree of depth 3), own (made by dioxide mkfs)
+and no-journal. Singles and pairs end with their list, and the report tells how many workloads were
+run of how many there are. Exits with 1 if a state is bad, 2 if the test could not be run. Ctrl-C or
+SIGTERM ends it after the workloads at hand, with the report of what was checked and status 130.
 
 Examples:
   dioxide crash-test --states 20000

@@ -35,6 +35,13 @@ const STRUCTURE: &str = "superblock";
 const CHECKSUM_AT: usize = 0x3FC;
 const FLAG_UNSIGNED_HASH: u32 = 2;
 const DEFAULT_BSD_GROUPS: u32 = 2;
+const DEFAULT_UID16: u32 = 0x10;
+/// How data are journalled: none, `journal_data`, `journal_data_ordered`, `journal_data_writeback`.
+const DEFAULT_DATA: u32 = 0x60;
+const DEFAULT_DATA_JOURNAL: u32 = 0x20;
+const DEFAULT_DATA_WRITEBACK: u32 = 0x60;
+const DEFAULT_NOBARRIER: u32 = 0x100;
+const DEFAULT_DISCARD: u32 = 0x400;
 
 /// What to do when an error is found, `s_errors`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +206,25 @@ impl SuperBlock {
     /// Whether new files have the group of their directory, if a mount does not say otherwise.
     pub fn has_bsd_groups(&self) -> bool {
         self.disk.s_default_mount_opts & DEFAULT_BSD_GROUPS != 0
+    }
+
+    /// Default mount options that have a mount treat data in another way, by the names that tune2fs has.
+    pub fn default_data_options(&self) -> Vec<&'static str> {
+        let all = self.disk.s_default_mount_opts;
+        let data = match all & DEFAULT_DATA {
+            DEFAULT_DATA_JOURNAL => Some("journal_data"),
+            DEFAULT_DATA_WRITEBACK => Some("journal_data_writeback"),
+            _ => None,
+        };
+        let others = [
+            (DEFAULT_UID16, "uid16"),
+            (DEFAULT_NOBARRIER, "nobarrier"),
+            (DEFAULT_DISCARD, "discard"),
+        ];
+        let others = others.into_iter().filter(|(bit, _)| all & bit != 0);
+        data.into_iter()
+            .chain(others.map(|(_, name)| name))
+            .collect()
     }
 
     /// The user and the group that the reserved blocks are kept for, if a mount does not say otherwise.

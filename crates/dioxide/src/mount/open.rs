@@ -248,7 +248,27 @@ impl Mount {
         self.judge_groups();
         self.judge_quotas();
         self.judge_journal();
+        self.judge_options();
         Ok(())
+    }
+
+    /// What Linux would heed of the superblock's default mount options where it is not told otherwise.
+    fn judge_options(&mut self) {
+        if self.read_only.is_some() {
+            return;
+        }
+        let mut unheeded = self.sb.default_data_options().join(",");
+        let text = self.sb.mount_opts();
+        if !text.is_empty() && !unheeded.is_empty() {
+            unheeded.push(',');
+        }
+        unheeded.push_str(&text);
+        if !unheeded.is_empty() {
+            self.warn(format!(
+                "default mount options in the superblock have no effect: {}",
+                unheeded.escape_debug()
+            ));
+        }
     }
 
     /// What the superblock says of how the file system was left.

@@ -47,7 +47,7 @@ pub enum Policy {
     /// default.
     #[default]
     Best,
-    /// `xfs`: XFS's rules: optimistic shared, retry exclusive; demotes before the I/O.
+    /// `xfs`: XFS's rules: optimistic shared, retry exclusive; demotes aligned writes before the I/O.
     Xfs,
 }
 
@@ -140,7 +140,7 @@ impl Policy {
                 "newest, but aligned extending writes shared, and unaligned ones up to EOF exclusive, as in XFS"
             }
             Policy::Xfs => {
-                "XFS: aligned writes and unaligned overwrites before EOF shared, others exclusive; demoted before the I/O"
+                "XFS: aligned writes and unaligned overwrites before EOF shared, others exclusive; aligned ones demoted before the I/O"
             }
         }
     }
