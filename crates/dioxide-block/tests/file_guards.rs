@@ -143,7 +143,7 @@ fn read_only_device_refuses_every_change() {
 fn image_locked_by_a_writer_is_refused_to_all() {
     let file = host::shm_file(MIB);
     let writer = host::open(file.path(), &write_anyhow());
-    assert!(busy_by(file.path(), &write_anyhow()).contains("locked by this process"));
+    assert!(busy_by(file.path(), &write_anyhow()).contains("locked for writing by this process"));
     let reader = busy_by(file.path(), &FileOptions::default());
     assert!(
         reader.contains("locked for writing by this process"),
@@ -366,7 +366,7 @@ fn ranges_that_do_not_meet_are_open_at_once_by_file_and_by_loop_device() {
     }
     let attached = LoopDevice::attach(file.path());
     let by = busy_by(&attached.path, &write_anyhow());
-    assert!(by.starts_with("its backing file is locked by"), "{by}");
+    assert!(by.starts_with("its backing file is locked for writing by"), "{by}");
     let nested = LoopDevice::attach(&attached.path);
     busy_by(&nested.path, &FileOptions::default());
     busy_by(&nested.path, &range(MIB, MIB));

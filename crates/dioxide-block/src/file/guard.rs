@@ -132,7 +132,7 @@ pub(super) fn check_and_lock(
     let fd = Locked::new(fd);
     match fd.lock(&part, write) {
         Ok(()) => {}
-        Err(Errno::AGAIN | Errno::ACCESS) => return Err(busy(path, locked_by(stat, write))),
+        Err(Errno::AGAIN | Errno::ACCESS) => return Err(busy(path, fd.locked_by(&part, stat))),
         // Some file systems have no locks. A reader can do without.
         Err(_) if !write => {}
         Err(e) => return Err(step(path, "cannot lock it against other writers", e)),
@@ -159,7 +159,7 @@ fn lock_behind(
     {
         let next = Locked::new(next);
         if let Err(Errno::AGAIN | Errno::ACCESS) = next.lock(&next_part, write) {
-            let by = locked_by(&next_stat, write);
+            let by = next.locked_by(&next_part, &next_stat);
             return Err(busy(path, format!("its backing file is {by}")));
         }
         (part, stat) = (next_part, next_stat);
@@ -354,6 +354,16 @@ impl Locked {
             false => Ok(()),
         }
     }
+
+    /// Who has the lock that could not be had, and the way out.
+    fn locked_by(&self, part: &Range<u64>, stat: &Stat) -> String {
+        let who = lock_holder(stat).unwrap_or_else(|| "another process".into());
+        let against_readers = lock_call(&self.fd, libc::F_OFD_GETLK, part, libc::F_RDLCK);
+        match against_readers.is_ok_and(|lock| i32::from(lock.l_type) == libc::F_UNLCK) {
+            true => format!("locked by {who}; end it first, or open the image read-only"),
+            false => format!("locked for writing by {who}; end it first"),
+        }
+    }
 }
 
 impl Drop for Locked {
@@ -416,14 +426,6 @@ fn lock_call(
     match unsafe { libc::fcntl(fd.as_raw_fd(), command, &mut request) } {
         0 => Ok(request),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
-}
-
-fn locked_by(stat: &Stat, write: bool) -> String {
-    let who = lock_holder(stat).unwrap_or_else(|| "another process".into());
-    match write {
-        true => format!("locked by {who}; end it first, or open the image read-only"),
-        false => format!("locked for writing by {who}; end it first"),
     }
 }
 

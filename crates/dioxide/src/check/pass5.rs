@@ -212,6 +212,8 @@ impl Checker<'_> {
     fn judge_totals(&mut self, totals: &Totals) {
         let reserved = u64::from(self.sb.first_ino().0) - 1;
         self.usage.inodes += reserved;
+        // What is before the first group counts, as e2fsck and the superblock have it.
+        self.usage.blocks += self.sb.first_data_block().0;
         // After a crash the superblock has the counts of the last mount.
         if totals.partial || !self.primary || self.recovered {
             return;

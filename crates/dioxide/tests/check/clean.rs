@@ -66,6 +66,11 @@ fn assert_clean(name: &str, image: &Path) {
     let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
     assert!(report.is_clean() && found.is_empty(), "{name}: {found:#?}");
     assert_eq!(report.exit_status(), 0);
+    let usage = report.usage.expect("it was checked to its end");
+    let files = format!("{}/{} files", usage.inodes, usage.inodes_total);
+    let blocks = format!("{}/{} blocks", usage.blocks, usage.blocks_total);
+    assert!(text.contains(&files), "{name}: {files}, {text}");
+    assert!(text.contains(&blocks), "{name}: {blocks}, {text}");
 }
 
 #[test]
