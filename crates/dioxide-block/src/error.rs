@@ -103,6 +103,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// Of an operation in which the device panicked.
+    #[cold]
+    pub(crate) fn panicked(op: &'static str, offset: u64, len: u64) -> Error {
+        Error::Io {
+            op,
+            offset,
+            len,
+            source: io::Error::other("the device panicked"),
+        }
+    }
+
     /// The `errno` that Linux would give for this error.
     pub fn errno(&self) -> i32 {
         match self {

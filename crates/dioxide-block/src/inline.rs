@@ -25,7 +25,6 @@ use crate::{
     SlotId, Waker, push_in_place,
 };
 use parking_lot::{Condvar, Mutex};
-use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -199,12 +198,9 @@ struct Unfinished<'a> {
 impl Drop for Unfinished<'_> {
     #[cold]
     fn drop(&mut self) {
-        *self.result = Err(Box::new(Error::Io {
-            op: self.kind.name(),
-            offset: self.seg.device_offset,
-            len: u64::from(self.seg.len),
-            source: io::Error::other("the device panicked"),
-        }));
+        let (offset, len) = (self.seg.device_offset, u64::from(self.seg.len));
+        let error = Error::panicked(self.kind.name(), offset, len);
+        *self.result = Err(Box::new(error));
     }
 }
 

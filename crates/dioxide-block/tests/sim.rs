@@ -791,3 +791,60 @@ fn operation_in_which_the_wrapped_device_panics_takes_no_slot() {
     let done = reap(&mut *queue, 2);
     assert!(done.iter().all(|done| done.result.is_ok()));
 }
+
+/// It has its slot and the caller's memory already. What was let go beside it is done.
+#[test]
+fn held_operation_in_which_the_wrapped_device_panics_completes_with_an_error() {
+    let sim = SimDevice::new(Arc::new(Panics(MemDevice::new(SIZE))), SimSpec::default());
+    let mut queue = queue(&sim, 4);
+    for round in 0..3 {
+        let hold = sim.hold(None, FaultOp::Any);
+        let slots = [512, 0, 1024].map(|offset| {
+            let pushed = queue.push(op(OpKind::Write, offset, round, 512));
+            pushed.expect("all slots are free")
+        });
+        drop(hold);
+        let unheld = queue.push(op(OpKind::Write, 1536, round, 512));
+        unheld.expect("the last slot");
+        let submit = AssertUnwindSafe(|| queue.submit());
+        assert!(catch_unwind(submit).is_err());
+        // Nobody has to submit again.
+        let (mut done, start) = (Vec::new(), Instant::now());
+        while done.len() < 4 {
+            assert!(start.elapsed() < LONG, "{} came back", done.len());
+            queue.reap(&mut done);
+            thread::yield_now();
+        }
+        assert_eq!(queue.in_flight(), 0);
+        for done in done {
+            assert_eq!(done.buf[..], [round; 512]);
+            let errno = done.result.as_ref().map_or_else(|e| e.errno(), |()| 0);
+            let expected = if done.slot == slots[1] { libc::EIO } else { 0 };
+            assert_eq!(errno, expected, "slot {}", done.slot);
+        }
+        for offset in [512, 1024, 1536] {
+            assert_eq!(read(&sim, offset, 512), [round; 512]);
+        }
+    }
+}
+
+#[test]
+fn held_operation_in_which_the_wrapped_device_panics_in_a_panic_is_no_second_one() {
+    let sim = SimDevice::new(Arc::new(Panics(MemDevice::new(SIZE))), SimSpec::default());
+    /// Waits for what is in flight, as one does who has pushed it.
+    struct Waits(Box<dyn Queue>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            self.0.wait(Some(LONG)).expect("wait");
+        }
+    }
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let mut queue = Waits(queue(&sim, 4));
+        let hold = sim.hold(None, FaultOp::Any);
+        let pushed = queue.0.push(op(OpKind::Write, 0, 1, 512));
+        pushed.expect("room");
+        drop(hold);
+        panic!("who has the queue");
+    }));
+    assert!(unwound.is_err());
+}

@@ -3,6 +3,8 @@
 //! Invariants: each slot below the depth is in exactly one place: `free`, `held`, `pushed` or
 //! `timeline`. `slots[i]` holds the operation's memory and result while `i` is in one of the last
 //! two. Nothing here grows past the depth, except that holds, which only tests use, allocate.
+//! An operation that was held has a slot before it meets the device, so one in which the device panics
+//! completes, with an error.
 
 use super::Sim;
 use super::faults::{self, Access, FaultOp, Payload};
@@ -12,9 +14,12 @@ use super::pacer::{Park, now_ns};
 use crate::{
     Buf, Completion, Durability, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, SlotId, Waker,
 };
+use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -53,6 +58,23 @@ struct Pushed {
     delay_ns: u64,
 }
 
+impl Pushed {
+    fn new(slot: SlotId, kind: OpKind) -> Pushed {
+        Pushed {
+            slot,
+            work: Work {
+                kind,
+                bytes: 0,
+                pieces: 0,
+            },
+            delay_ns: 0,
+        }
+    }
+}
+
+/// What a device panicked with.
+type Panic = Box<dyn Any + Send>;
+
 impl SimQueue {
     pub(super) fn new(sim: Arc<Sim>, stream: Stream, options: &QueueOptions) -> SimQueue {
         let depth = options.real_depth();
@@ -76,19 +98,27 @@ impl SimQueue {
 
     /// Moves the data of an operation and queues it for the next submit.
     fn start(&mut self, slot: SlotId, mut op: Op) {
-        let mut pushed = Pushed {
-            slot,
-            work: Work {
-                kind: op.kind,
-                bytes: 0,
-                pieces: 0,
-            },
-            delay_ns: 0,
+        let mut pushed = Pushed::new(slot, op.kind);
+        let result = self.run(&mut op, &mut pushed);
+        self.queue(pushed, op, result);
+    }
+
+    /// As `start`, of one that has its slot. What the device panicked with, if it did.
+    fn start_held(&mut self, slot: SlotId, mut op: Op) -> Option<Panic> {
+        let mut pushed = Pushed::new(slot, op.kind);
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run(&mut op, &mut pushed)));
+        let (result, panic) = match ran {
+            Ok(result) => (result, None),
+            Err(panic) => (Err(panicked(&op)), Some(panic)),
         };
-        let result = self.run(&mut op, &mut pushed).map_err(Box::new);
-        self.slots[slot as usize] = Slot {
+        self.queue(pushed, op, result);
+        panic
+    }
+
+    fn queue(&mut self, pushed: Pushed, op: Op, result: Result<()>) {
+        self.slots[pushed.slot as usize] = Slot {
             buf: op.buf,
-            result,
+            result: result.map_err(Box::new),
         };
         self.pushed.push(pushed);
     }
@@ -129,23 +159,35 @@ impl SimQueue {
         }
     }
 
-    /// Starts what was held and may go on.
-    fn start_released(&mut self) {
-        let mut at = 0;
+    /// Starts what was held and may go on. The first panic of the device, if there was one.
+    fn start_released(&mut self) -> Option<Panic> {
+        let (mut at, mut first) = (0, None);
         while at < self.held.len() {
             match self.held[at].tickets.iter().all(Ticket::may_pass) {
                 true => {
                     let held = self.held.remove(at);
-                    self.start(held.slot, held.op);
+                    let panic = self.start_held(held.slot, held.op);
+                    first = first.or(panic);
                 }
                 false => at += 1,
             }
         }
+        first
     }
 
     /// Gives everything pushed its completion time.
     fn issue(&mut self) {
-        self.start_released();
+        let panic = self.start_released();
+        self.issue_pushed();
+        // Last: all the others are under way. A second panic of a thread would end the process.
+        if let Some(panic) = panic
+            && !thread::panicking()
+        {
+            resume_unwind(panic);
+        }
+    }
+
+    fn issue_pushed(&mut self) {
         if self.pushed.is_empty() {
             return;
         }
@@ -160,6 +202,13 @@ impl SimQueue {
     fn next_due(&self) -> Option<u64> {
         self.timeline.peek().map(|&Reverse((due, _))| due)
     }
+}
+
+/// The error of an operation in which the device panicked: of its first piece, if it has any.
+fn panicked(op: &Op) -> Error {
+    let first = op.segs.as_slice().first();
+    let (offset, len) = first.map_or((0, 0), |seg| (seg.device_offset, u64::from(seg.len)));
+    Error::panicked(op.kind.name(), offset, len)
 }
 
 fn access(kind: OpKind, seg: &Seg) -> Access {
