@@ -28,9 +28,12 @@ use crate::sync::slot::{self, Claim, Slot};
 use crate::{Error, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dioxide_block::{self as block, Buf, Op, OpKind, QueueLane, Seg, Segs, Waker, push_in_place};
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How to open a queue: depth, buffer pool, polling.
@@ -59,8 +62,8 @@ pub struct QueueFull;
 /// free. Dropping a queue waits for what is in flight, but not for what can only go on once its thread has reaped another queue:
 /// a worker carries that out then.
 ///
-/// A file that was removed and closed with requests in flight is freed when they were reaped: by the next wait for a queue, or when
-/// one is dropped.
+/// A file that was removed and closed with requests in flight, or in a panic, is freed when they were reaped: by the next wait for a
+/// queue, or when one is dropped.
 ///
 /// A queue may move to another thread while nothing is in flight in it. With requests in flight, one over io_uring answers `submit` and
 /// `wait` of another thread with [`Error::Unsupported`]. Dropped there it leaves what is in flight to the
@@ -566,23 +569,42 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let mut done = Vec::new();
-        while self.core.outstanding > 0 {
-            if self.wait(1, &mut done).is_err() {
-                // The device's queue waits or leaks by itself; workers keep what they need alive. Where these wait for another
-                // queue of this thread, nothing is left in the device.
-                if self.core.table.lose() {
-                    self.core.wake_drains();
-                    // The table names these objects: others of the same files would be taken for quiet.
-                    std::mem::forget(self.core.files.inodes.clone());
-                }
-                break;
-            }
-            done.clear();
-        }
+        let panic = self.end_all();
         let core = &mut self.core;
         core.files.forget(&core.mount);
         core.mount.free_deferred();
+        // Last. A second panic of a thread would end the process.
+        if let Some(panic) = panic
+            && !thread::panicking()
+        {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Queue {
+    /// Waits for what is in flight. What the device panicked with, if it did: others wait for what is in flight as well, so that
+    /// is no end.
+    fn end_all(&mut self) -> Option<Box<dyn Any + Send>> {
+        // In each of them it may panic once.
+        let mut panics = self.core.outstanding;
+        let (mut done, mut first) = (Vec::new(), None);
+        while self.core.outstanding > 0 {
+            let waits = AssertUnwindSafe(|| self.wait_until(1, &mut done, None));
+            match catch_unwind(waits) {
+                Ok(Ok(_)) => {}
+                Err(panic) if panics > 0 => {
+                    panics -= 1;
+                    first = first.or(Some(panic));
+                }
+                Ok(Err(_)) | Err(_) => {
+                    self.core.lose();
+                    break;
+                }
+            }
+            done.clear();
+        }
+        first
     }
 }
 
@@ -823,6 +845,17 @@ impl Core {
     #[cold]
     fn take_ready(&mut self, done: &mut Vec<Completion>) {
         done.extend(self.ready.drain(..));
+    }
+
+    /// What is in flight is not known to end. The device's queue waits or leaks by itself; workers keep what they need alive.
+    /// Where these wait for another queue of this thread, nothing is left in the device.
+    #[cold]
+    fn lose(&self) {
+        if self.table.lose() {
+            self.wake_drains();
+            // The table names these objects: others of the same files would be taken for quiet.
+            std::mem::forget(self.files.inodes.clone());
+        }
     }
 
     /// Some of what was reaped may be what a drain waits for.

@@ -2,7 +2,8 @@
 //!
 //! A file that nobody has open and that has little goes in the transaction that takes its name. Any other is an
 //! orphan until it is gone: until its last user closes it, or its blocks are freed. With requests in flight on it that comes once
-//! they were reaped: whoever waits for a queue then, drops one, syncs or closes the file system frees it.
+//! they were reaped: whoever waits for a queue then, drops one, syncs or closes the file system frees it. So it is with a file whose
+//! last user goes in a panic.
 
 use super::create::remove_subdir;
 use super::edit::REMOVE_NAME_CREDITS;
@@ -22,6 +23,7 @@ use dioxide_journal::journal::Handle;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// What becomes of a file that lost a name.
 pub(super) enum Fate<'a> {
@@ -404,7 +406,8 @@ impl Mount {
 
     #[cold]
     fn free_deferred_now(&self) {
-        if self.why_read_only().is_some() {
+        // What is dropped in a panic changes nothing: if that panicked too, the process would end.
+        if self.why_read_only().is_some() || thread::panicking() {
             return;
         }
         let deleted = self.delete_deferred();
@@ -424,10 +427,14 @@ impl Mount {
         deleted
     }
 
-    /// Somebody closes a file. The last one frees it, if it has no name.
+    /// Somebody closes a file. The last one frees it, if it has no name; in a panic it is left to others, as is one with requests in
+    /// flight.
     pub(crate) fn closed(&self, inode: &Arc<Inode>) {
         if !inode.close() || self.why_read_only().is_some() {
             return;
+        }
+        if thread::panicking() {
+            return self.deferred.put(inode.clone());
         }
         let deleted = self
             .writer()

@@ -15,6 +15,7 @@ use crate::txn::inode::INODE_CREDITS;
 use crate::{Error, Result};
 use dioxide_journal::transaction::Tid;
 use std::sync::Arc;
+use std::thread;
 
 /// Most closed files that are kept for their times.
 const MOST_KEPT: usize = 1024;
@@ -134,9 +135,10 @@ impl Mount {
         self.inodes.keep_modified(inode)
     }
 
-    /// A file is closed: its times stay until the next sync, or so many are kept. Blocks then.
+    /// A file is closed: its times stay until the next sync, or so many are kept. Blocks then, but in a panic.
     pub(crate) fn keep_times(&self, inode: &Arc<Inode>) {
         if self.keep_times_at_once(inode) > MOST_KEPT
+            && !thread::panicking()
             && let Err(error) = self.write_all_times()
         {
             tracing::warn!("times of overwrites were not written: {error}");

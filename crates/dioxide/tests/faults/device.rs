@@ -31,6 +31,7 @@ use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const MOST: u64 = 256 << 10;
@@ -1481,6 +1482,76 @@ fn device_that_panics_over_an_earlier_request_takes_no_later_one() {
     drop(file);
     fs.close().expect("nothing holds it");
     e2fsck_clean(image.path());
+}
+
+/// A thread waits for the requests of a queue that goes, and the device panics in them.
+#[test]
+fn queue_that_goes_ends_what_others_wait_for_though_its_device_panics() {
+    let image = small().build();
+    let device = PanicsLate {
+        device: sim(&image),
+        armed: Arc::default(),
+    };
+    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let file = options.open(&fs, "/f").expect("room");
+    file.write_at(&[7; 7168], 0).expect("room");
+    file.preload_map().expect("a sound tree");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    for tag in 0..2 {
+        let pushed = queue.read(&file, 1024 * tag, Buf::zeroed(1024), tag);
+        pushed.expect("room");
+    }
+    thread::scope(|scope| {
+        let truncate = scope.spawn(|| in_time("a truncate", || file.set_len(1024)));
+        // Long enough for it to wait, as a rule.
+        thread::sleep(Duration::from_millis(200));
+        device.armed.store(true, Ordering::Relaxed);
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(queue)));
+        dropped.expect_err("it was told of the panic");
+        device.armed.store(false, Ordering::Relaxed);
+        let cut = truncate.join().expect("no panic of its own");
+        cut.expect("a size");
+    });
+    drop(file);
+    fs.close().expect("nothing holds it");
+    e2fsck_clean(image.path());
+}
+
+/// A second panic that came out of what is dropped in the first would end the process.
+#[test]
+fn removed_file_that_goes_in_a_panic_is_freed_later() {
+    // It goes with its last handle, or with the queue that has a request in flight on it.
+    for in_flight in [false, true] {
+        let image = small().build();
+        shape::fragmented(&image, "f", 64, 1);
+        let device = Panics::new(&image);
+        let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
+        let options = OpenOptions::new().read(true).direct(true);
+        let before = fs.statfs().blocks_free;
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+            let mut file = Some(options.open(&fs, "/f").expect("it is there"));
+            fs.remove_file("/f").expect("it is there");
+            if in_flight && let Some(file) = file.take() {
+                file.preload_map().expect("a sound tree");
+                let pushed = queue.read(&file, 0, Buf::zeroed(1024), 0);
+                pushed.expect("room");
+            }
+            // Freeing it has to read what cannot be read.
+            device.armed.store(true, Ordering::Relaxed);
+            panic!("on purpose");
+        }));
+        unwound.expect_err("it does");
+        device.armed.store(false, Ordering::Relaxed);
+        assert_eq!(fs.statfs().blocks_free, before);
+        drop(fs.queue(&QueueOptions::default()).expect("a queue"));
+        fs.sync().expect("the journal is sound");
+        let freed = fs.statfs().blocks_free - before;
+        assert!(freed >= 64, "{freed} blocks were freed");
+        fs.close().expect("nothing holds it");
+        e2fsck_clean(image.path());
+    }
 }
 
 /// What it has in one block of inodes, or in what a removed file had, is no reason to lose all else.
