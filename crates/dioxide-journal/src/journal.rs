@@ -67,7 +67,9 @@ use ring::Ring;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 /// Largest transaction without a log to bound it, in blocks.
@@ -485,8 +487,14 @@ impl Core {
 impl Log {
     /// Best effort: the journal is lost for writing in any case.
     fn note_failure(&mut self) {
-        if let (Some(ring), false) = (&mut self.ring, self.is_noted) {
-            self.is_noted = ring.note_failure().is_ok();
+        let (Some(ring), false) = (&mut self.ring, self.is_noted) else {
+            return;
+        };
+        match catch_unwind(AssertUnwindSafe(|| ring.note_failure())) {
+            Ok(noted) => self.is_noted = noted.is_ok(),
+            // It may be lost by a panic of the device. A second one of this thread would end the process.
+            Err(panic) if !thread::panicking() => resume_unwind(panic),
+            Err(_) => {}
         }
     }
 }

@@ -28,9 +28,10 @@ pub(crate) mod replay;
 pub(crate) mod span;
 pub(crate) mod zone;
 
+use crate::Error;
 use crate::inode::InodeCache;
 use crate::io::direct::place::Growth;
-use crate::io::worker::Workers;
+use crate::io::worker::{Workers, apart};
 use crate::namei::{Deferred, Dentries, Ways};
 use crate::stats::Counters;
 use crate::sync::inflight::InFlightRegistry;
@@ -146,7 +147,7 @@ pub(crate) struct Mount {
     mmp: Option<Protection>,
 }
 
-/// Closing without [`Mount::close`]: what was changed becomes durable as far as that is possible, and
+/// Closing without [`Mount::close`]: what was changed becomes durable as far as that is possible, also in a panic, and
 /// the file system stays marked as in use.
 impl Drop for Mount {
     fn drop(&mut self) {
@@ -154,7 +155,7 @@ impl Drop for Mount {
         if changed
             && !self.closed.load(Ordering::Relaxed)
             && self.why_read_only().is_none()
-            && let Err(error) = self.sync()
+            && let Err(error) = apart(|| self.sync()).unwrap_or(Err(Error::Panicked))
         {
             tracing::error!("what was changed last is lost: {error}");
         }

@@ -96,6 +96,24 @@ fn work(inbox: &Receiver<Job>, spare: &AtomicIsize) {
     }
 }
 
+/// Runs what a destructor has to do, while a panic unwinds in a thread of its own: a second panic of this one would end the process, and
+/// a change or a commit that began in the first would not abort the journal. Where the system gives no thread it is run here.
+///
+/// # Errors
+/// What it panicked with in a thread of its own.
+pub(crate) fn apart<T: Send>(work: impl Fn() -> T + Sync) -> thread::Result<T> {
+    if !thread::panicking() {
+        return Ok(work());
+    }
+    thread::scope(|scope| {
+        let its_own = thread::Builder::new().name("dioxide-drop".into());
+        match its_own.spawn_scoped(scope, &work) {
+            Ok(thread) => thread.join(),
+            Err(_) => Ok(work()),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

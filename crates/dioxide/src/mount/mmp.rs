@@ -16,6 +16,7 @@
 use super::fence::Fence;
 use super::open::mmp_user;
 use super::span::{read_span_by, write_span};
+use crate::io::worker::apart;
 use crate::{Error, Place, Result};
 use dioxide_block::Device;
 use dioxide_format::mmp::{Mmp, MmpState, SEQ_CLEAN, SEQ_FSCK, SEQ_MAX};
@@ -218,7 +219,8 @@ impl Drop for Protection {
                 let _ = thread.join();
             }
         }
-        if let Err(error) = self.block.give_up() {
+        let given_up = apart(|| self.block.give_up());
+        if let Err(error) = given_up.unwrap_or(Err(Error::Panicked)) {
             tracing::warn!("multi-mount protection stays set: {error}");
         }
     }

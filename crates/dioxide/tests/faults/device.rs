@@ -1554,6 +1554,66 @@ fn removed_file_that_goes_in_a_panic_is_freed_later() {
     }
 }
 
+/// Nor can it be noted in the log then why the journal was aborted.
+#[test]
+fn device_that_panics_in_a_commit_and_after_it_leaves_a_mount_that_only_reads() {
+    let image = small().build();
+    let device = PanicsLate {
+        device: sim(&image),
+        armed: Arc::default(),
+    };
+    let open = || Fs::open_device(Arc::new(device.clone()), &MountOptions::new());
+    let fs = open().expect("it opens");
+    let options = OpenOptions::new().write(true).create(true);
+    drop(options.open(&fs, "/a").expect("room"));
+    fs.sync().expect("a sync");
+    drop(options.open(&fs, "/b").expect("room"));
+    device.armed.store(true, Ordering::Relaxed);
+    let synced = catch_unwind(AssertUnwindSafe(|| fs.sync()));
+    synced.expect_err("the device panics");
+    device.armed.store(false, Ordering::Relaxed);
+    let later = fs.sync().expect_err("the journal was aborted");
+    assert_eq!(later.errno(), libc::EROFS);
+    fs.metadata("/b").expect("it is in memory");
+    drop(fs);
+    let fs = open().expect("it opens");
+    fs.metadata("/a").expect("it was synced");
+    fs.metadata("/b").expect_err("it was not");
+    fs.close().expect("nothing holds it");
+    // The sync that came later has noted it.
+    e2fsck_consistent(image.path());
+}
+
+/// It commits what was changed; a second panic would end the process, and half a commit must not be taken for a whole one.
+#[test]
+fn file_system_that_goes_in_a_panic_outlives_another_of_its_device() {
+    let image = small().build();
+    let device = PanicsLate {
+        device: sim(&image),
+        armed: Arc::default(),
+    };
+    let open = || Fs::open_device(Arc::new(device.clone()), &MountOptions::new());
+    let create = |fs: &Fs, name| {
+        let options = OpenOptions::new().write(true).create(true);
+        options.open(fs, name).map(drop)
+    };
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let fs = open().expect("it opens");
+        create(&fs, "/a").expect("room");
+        fs.sync().expect("a sync");
+        create(&fs, "/b").expect("room");
+        device.armed.store(true, Ordering::Relaxed);
+        panic!("on purpose");
+    }));
+    unwound.expect_err("it does");
+    device.armed.store(false, Ordering::Relaxed);
+    let fs = open().expect("it opens");
+    fs.metadata("/a").expect("it was synced");
+    fs.metadata("/b").expect_err("it was not");
+    fs.close().expect("nothing holds it");
+    e2fsck_clean(image.path());
+}
+
 /// What it has in one block of inodes, or in what a removed file had, is no reason to lose all else.
 #[test]
 fn sync_makes_durable_what_it_can_beside_times_that_it_cannot_write() {
