@@ -409,8 +409,18 @@ impl Node {
             .call(|| self.mount.set_attributes(&self.inode, set))
     }
 
+    /// `fdatasync`, of a directory too: makes durable what reading this file back needs, its size, blocks and names; of a
+    /// directory the names in it. Times and other attributes may be lost. Blocks; where nothing else was changed, for a flush of the device at
+    /// most.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    pub fn sync_data(&self) -> Result<()> {
+        self.mount.call(|| self.mount.sync_inode(&self.inode, true))
+    }
+
     /// `fsync`, of a directory too: makes all that was changed of this file durable, its names included; of a
-    /// directory the names in it.
+    /// directory the names in it. Blocks.
     ///
     /// # Errors
     /// As [`File::sync_all`].

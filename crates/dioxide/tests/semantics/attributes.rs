@@ -169,6 +169,41 @@ fn lazytime_overwrite_does_not_reach_the_disk_by_sync_data() {
     assert_eq!(found.mtime, LONG_AGO);
 }
 
+// Nor by that of a file that nobody has open; which needs no commit for it either.
+#[test]
+fn lazytime_overwrite_reaches_the_disk_by_sync_of_a_node_and_not_by_its_sync_data() {
+    let bed = Bed::new(Policy::Best);
+    let now = overwritten(&bed);
+    let node = bed.node("/data").expect("it exists");
+    let commits = || bed.stats().journal_commits;
+    let before = commits();
+    node.sync_data().expect("a sync");
+    assert_eq!(commits(), before);
+    assert_eq!(after_crash(&bed, "/data").mtime, LONG_AGO);
+    node.sync().expect("a sync");
+    assert_eq!(commits(), before + 1);
+    assert_eq!(after_crash(&bed, "/data").mtime, now);
+}
+
+#[test]
+fn sync_data_of_a_node_makes_data_and_names_durable() {
+    let bed = Bed::new(Policy::Best);
+    let commits = || bed.stats().journal_commits;
+    let (file, before) = (bed.open("/data"), commits());
+    file.write_at(&blocks(1, 1), SIZE as u64).expect("room");
+    let size = file.metadata().size;
+    drop(file);
+    let node = bed.node("/data").expect("it exists");
+    node.sync_data().expect("a sync");
+    assert_eq!(commits(), before + 1);
+    assert_eq!(after_crash(&bed, "/data").size, size);
+    bed.create_dir("/new", &NewFile::new(0o755)).expect("room");
+    let root = bed.root().expect("there is one");
+    root.sync_data().expect("a sync");
+    assert_eq!(commits(), before + 2);
+    assert_eq!(after_crash(&bed, "/new").permissions, 0o755);
+}
+
 // Closing the file is not the end of its times: the mount keeps them.
 #[test]
 fn lazytime_overwrite_of_a_closed_file_reaches_the_disk_by_close() {
