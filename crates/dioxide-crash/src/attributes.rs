@@ -33,7 +33,7 @@ fn inherited(flags: u32, file_type: FileType) -> u32 {
 }
 
 /// Seconds since 1970 that the clock has behind it: earlier times are those that were asked for.
-const CLOCK: i64 = 1_500_000_000;
+pub(crate) const CLOCK: i64 = 1_500_000_000;
 
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;

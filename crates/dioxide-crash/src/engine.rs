@@ -1,6 +1,6 @@
 //! dioxide as a target. Files are opened without `direct`, so that any offset and length will do, but for atomic writes.
 
-use crate::attributes::{Attributes, FLAGS, asked_for};
+use crate::attributes::{Attributes, CLOCK, FLAGS, asked_for};
 use crate::external::{self, Part};
 use crate::names::{self, Change, Entry, Kind, NameOp, Over, Tree};
 use crate::op::{Durable, Mode, Op};
@@ -15,12 +15,13 @@ use dioxide::{
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// dioxide, mounted with these options.
 #[derive(Clone, Debug)]
 pub struct Dioxide {
-    /// Options of every mount, of the workload and of recoveries.
+    /// Options of every mount, of the workload and of recoveries; each has a clock of its own.
     pub options: MountOptions,
     /// Keep each file open from its first operation on. Otherwise it is closed after each, and what is
     /// known of it only in memory is put to the test.
@@ -48,8 +49,40 @@ impl Dioxide {
     }
 }
 
+/// The clock of a mount. It goes on between operations alone, so that what an operation of one thread writes does not depend on how
+/// long those before it took; now and then it stands, as that of the machine does, which ticks every few milliseconds.
+#[derive(Clone, Debug)]
+struct Clock {
+    ns: Arc<AtomicI64>,
+    ops: Arc<AtomicU64>,
+}
+
+impl Clock {
+    const TICK_NS: i64 = 4_000_000;
+    /// What passes between two mounts: more than the operations of any workload take.
+    const PAUSE_SECS: i64 = 3600;
+    /// As late as it begins.
+    const LATEST: i64 = 1 << 32;
+
+    /// Of a mount of what was last written at `secs`.
+    fn after(secs: i64) -> Clock {
+        let secs = (secs + Self::PAUSE_SECS).clamp(CLOCK, Self::LATEST);
+        Clock {
+            ns: Arc::new(AtomicI64::new(secs * 1_000_000_000)),
+            ops: Arc::default(),
+        }
+    }
+
+    fn next_op(&self) {
+        if self.ops.fetch_add(1, Ordering::Relaxed) % 3 < 2 {
+            self.ns.fetch_add(Self::TICK_NS, Ordering::Relaxed);
+        }
+    }
+}
+
 struct Mounted {
     fs: Fs,
+    clock: Clock,
     keep_open: bool,
     open: Vec<(String, File)>,
     /// What was removed and is open.
@@ -58,26 +91,31 @@ struct Mounted {
 
 impl Dioxide {
     /// Mounts what is on a device, with the journal behind it if that is elsewhere.
-    fn mount(&self, device: Arc<dyn Device>) -> Result<Fs, Error> {
+    fn mount(&self, device: Arc<dyn Device>) -> Result<(Fs, Clock), Error> {
         let mut bytes = vec![0; SuperBlock::SIZE];
         device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
         let superblock = SuperBlock::parse(&bytes).ok();
+        let last = superblock.as_ref().map_or(0, SuperBlock::write_time);
+        let clock = Clock::after(last);
+        let options = self.options.clone().kept_clock(clock.ns.clone());
         let Some(at) = superblock.as_ref().and_then(external::journal_at) else {
-            return Fs::open_device(device, &self.options);
+            return Ok((Fs::open_device(device, &options)?, clock));
         };
         let journal = Part::new(&device, at..device.geometry().size_bytes);
-        let options = self.options.clone().journal_device(Arc::new(journal));
-        Fs::open_device(Arc::new(Part::new(&device, 0..at)), &options)
+        let options = options.journal_device(Arc::new(journal));
+        let device = Arc::new(Part::new(&device, 0..at));
+        Ok((Fs::open_device(device, &options)?, clock))
     }
 }
 
 impl Target for Dioxide {
     fn open(&self, device: Arc<dyn Device>) -> Result<Box<dyn Session>, String> {
-        let fs = self.mount(device).map_err(words)?;
+        let (fs, clock) = self.mount(device).map_err(words)?;
         match fs.read_only() {
             Some(why) => Err(format!("read-only: {why}")),
             None => Ok(Box::new(Mounted {
                 fs,
+                clock,
                 keep_open: self.keep_open,
                 open: Vec::new(),
                 held: None,
@@ -376,6 +414,7 @@ fn fallocate(mode: Mode) -> FallocateMode {
 
 impl Session for Mounted {
     fn run(&mut self, op: &Op, name: &str, data: &[u8]) -> Result<Outcome, String> {
+        self.clock.next_op();
         self.hold(name).map_err(words)?;
         let done = match *op {
             Op::Name(op) => self.change_names(op),
@@ -389,6 +428,7 @@ impl Session for Mounted {
     }
 
     fn run_together(&mut self, calls: &[Call<'_>]) -> Result<(), String> {
+        self.clock.next_op();
         let writes = calls.iter().map(|call| self.for_a_queue(call));
         let writes = writes.collect::<Result<Vec<_>, Error>>();
         writes
@@ -399,6 +439,7 @@ impl Session for Mounted {
     fn another(&mut self) -> Option<Box<dyn Session + Send>> {
         Some(Box::new(Mounted {
             fs: self.fs.clone(),
+            clock: self.clock.clone(),
             keep_open: self.keep_open,
             open: Vec::new(),
             held: None,

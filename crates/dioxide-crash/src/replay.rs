@@ -1,7 +1,7 @@
 //! One state again, by its description.
 //!
-//! A workload that is run again writes the same, but for the times in it: descriptions hold as long as the
-//! target is the same and does its work in the same order.
+//! A workload of one thread that is run again writes the same bytes: descriptions hold as long as the
+//! target is the same. Of several threads they hold while these do their work in the same order.
 
 use crate::campaign::Job;
 use crate::explore::{Checks, Explorer, Limits, image_of};

@@ -68,6 +68,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -99,6 +100,9 @@ pub struct JournalOptions {
     /// The file system has fast commits. Linux sets the end of the log apart for them when it mounts, after it has found where
     /// the log ends, and goes on there; so the log must never end in those blocks, and they are left alone.
     pub spares_fast_commits: bool,
+    /// Commits have the time that is kept there, in nanoseconds since 1970: for tests that write the same each time. Without, the time
+    /// that it is.
+    pub kept_clock: Option<Arc<AtomicI64>>,
 }
 
 impl Default for JournalOptions {
@@ -112,6 +116,7 @@ impl Default for JournalOptions {
             wide: false,
             replays_fast_commits: false,
             spares_fast_commits: false,
+            kept_clock: None,
         }
     }
 }

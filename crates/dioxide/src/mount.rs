@@ -30,6 +30,7 @@ pub(crate) mod zone;
 
 use crate::Error;
 use crate::inode::InodeCache;
+use crate::io::clock::Clock;
 use crate::io::direct::place::Growth;
 use crate::io::worker::{Workers, apart};
 use crate::namei::{Deferred, Dentries, Ways};
@@ -128,7 +129,7 @@ pub(crate) struct Mount {
     pub(crate) discard: bool,
     pub(crate) commit_interval: Duration,
     /// What is stamped instead of the time, in nanoseconds since 1970, if so.
-    pub(crate) clock: Option<i64>,
+    pub(crate) clock: Clock,
     /// What to do when metadata turns out damaged.
     pub(crate) errors: ErrorPolicy,
     /// It was closed cleanly.

@@ -25,7 +25,8 @@ use dioxide_format::journal::{
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A log smaller than this cannot hold a useful transaction.
 const MIN_USABLE: u32 = 16;
@@ -52,6 +53,7 @@ pub(super) struct Ring {
     format: JournalFormat,
     block_bytes: usize,
     barrier: bool,
+    kept_clock: Option<Arc<AtomicI64>>,
     /// The ring's block numbers in the journal.
     numbers: Numbers,
     goes_round: bool,
@@ -101,6 +103,7 @@ impl Ring {
             format,
             block_bytes,
             barrier: options.barrier,
+            kept_clock: options.kept_clock.clone(),
             numbers,
             goes_round: numbers == whole,
             head: numbers.first,
@@ -215,8 +218,7 @@ impl Ring {
     /// Makes what was written durable, and then the commit block.
     pub(super) fn write_commit(&mut self, closed: &Closed) -> Result<()> {
         self.flush()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.unwrap_or_default();
+        let now = self.since_1970();
         let commit = CommitBlock {
             tid: self.sequence,
             secs: now.as_secs(),
@@ -228,6 +230,16 @@ impl Ring {
         self.device.write_at(offset, &block, self.durable())?;
         self.add_written(closed);
         Ok(())
+    }
+
+    fn since_1970(&self) -> Duration {
+        match &self.kept_clock {
+            Some(ns) => Duration::from_nanos(ns.load(Ordering::Relaxed).max(0) as u64),
+            None => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH);
+                since.unwrap_or_default()
+            }
+        }
     }
 
     fn add_written(&mut self, closed: &Closed) {

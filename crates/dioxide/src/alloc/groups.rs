@@ -23,6 +23,7 @@
 
 use super::kinds::{DescBlock, DescRead};
 use super::pool::GroupBlocks;
+use crate::io::clock::Clock;
 use crate::sync::rank::{DescriptorLock, GroupLock};
 use crate::txn::damage::Damage;
 use crate::{Error, Place, Result};
@@ -335,7 +336,7 @@ impl Groups {
         Groups {
             table: Arc::new(Table::new(sb)),
             zone,
-            damage: Arc::new(Damage::new(None)),
+            damage: Arc::new(Damage::new(Clock::default())),
         }
     }
 

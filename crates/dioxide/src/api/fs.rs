@@ -1,5 +1,6 @@
 //! Opening a file system, and what is asked of it as a whole.
 
+use crate::io::clock::Clock;
 use crate::io::direct::policy::Policy;
 use crate::io::ioend::CompletionMode;
 use crate::mount::Mount;
@@ -19,6 +20,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 /// How to open a file system.
@@ -43,7 +45,7 @@ pub struct MountOptions {
     pub(crate) discard: bool,
     pub(crate) dirsync: bool,
     pub(crate) commit_interval: Duration,
-    pub(crate) clock: Option<i64>,
+    pub(crate) clock: Clock,
     pub(crate) errors: Option<ErrorPolicy>,
     pub(crate) data: DataMode,
     pub(crate) resuid: Option<u32>,
@@ -95,7 +97,7 @@ impl Default for MountOptions {
             discard: false,
             dirsync: false,
             commit_interval: Duration::from_secs(5),
-            clock: None,
+            clock: Clock::Real,
             errors: None,
             data: DataMode::default(),
             resuid: None,
@@ -226,7 +228,15 @@ impl MountOptions {
     /// change that freed them is committed depends on what else the machine does.
     pub fn clock(mut self, time: Timestamp) -> Self {
         let ns = i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
-        self.clock = Some(ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+        self.clock = Clock::Still(ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+        self
+    }
+
+    /// Stamps the time that is kept there, in nanoseconds since 1970: for tests that write the same each time. Blocks that are freed
+    /// are used again as without it.
+    #[doc(hidden)]
+    pub fn kept_clock(mut self, ns: Arc<AtomicI64>) -> Self {
+        self.clock = Clock::Kept(ns);
         self
     }
 

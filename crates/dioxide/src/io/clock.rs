@@ -12,8 +12,52 @@
 
 use parking_lot::{Condvar, Mutex};
 use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
+
+/// Where a mount has the time from that it stamps.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Clock {
+    /// It is the time that it is.
+    #[default]
+    Real,
+    /// Always the same, and so is what is written, whenever it is.
+    Still(i64),
+    /// What is kept there.
+    Kept(Arc<AtomicI64>),
+}
+
+impl Clock {
+    /// Nanoseconds since 1970.
+    #[inline]
+    pub(crate) fn now_ns(&self) -> i64 {
+        self.own_ns().unwrap_or_else(coarse_now_ns)
+    }
+
+    /// The same, if it is not the time that it is.
+    #[inline]
+    pub(crate) fn own_ns(&self) -> Option<i64> {
+        match self {
+            Clock::Real => None,
+            Clock::Still(ns) => Some(*ns),
+            Clock::Kept(ns) => Some(ns.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Where it is kept, if it is.
+    pub(crate) fn kept(&self) -> Option<Arc<AtomicI64>> {
+        match self {
+            Clock::Kept(ns) => Some(ns.clone()),
+            Clock::Real | Clock::Still(_) => None,
+        }
+    }
+
+    /// Whether what is written must not depend on when that is.
+    pub(crate) fn is_still(&self) -> bool {
+        matches!(self, Clock::Still(_))
+    }
+}
 
 /// Stamps within a tick that are worth a thread.
 const RUSH: u32 = 1000;

@@ -18,6 +18,7 @@ use super::zone::{Zones, journal_blocks};
 use super::{Knobs, Mount};
 use crate::api::fs::{DataMode, MountOptions};
 use crate::inode::{Inode, InodeCache};
+use crate::io::clock::Clock;
 use crate::io::direct::atomic;
 use crate::io::worker::Workers;
 use crate::namei::{Deferred, Dentries, Ways};
@@ -38,7 +39,7 @@ use dioxide_journal::buffer::BufferCache;
 use dioxide_journal::journal::Journal;
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What can be read. Of encrypted files all but content and names.
@@ -198,11 +199,11 @@ impl Mount {
             discard: options.discard,
             dirsync: options.dirsync,
             commit_interval: options.commit_interval,
-            clock: options.clock,
+            clock: options.clock.clone(),
             errors: options.errors.unwrap_or(sb.errors()),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            damage: Arc::new(Damage::new(options.clock)),
+            damage: Arc::new(Damage::new(options.clock.clone())),
             reserve: (
                 options.resuid.unwrap_or(resuid),
                 options.resgid.unwrap_or(resgid),
@@ -500,9 +501,10 @@ fn refuse_unknown(sb: &SuperBlock) -> Result<()> {
 
 /// Where generations begin: another place at each mount, unless all is to be the same.
 fn first_generation(options: &MountOptions) -> u32 {
-    match options.clock {
-        Some(_) => 0,
-        None => std::hash::RandomState::new().build_hasher().finish() as u32,
+    match &options.clock {
+        Clock::Still(_) => 0,
+        Clock::Kept(ns) => ns.load(Ordering::Relaxed) as u32,
+        Clock::Real => std::hash::RandomState::new().build_hasher().finish() as u32,
     }
 }
 

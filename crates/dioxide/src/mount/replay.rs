@@ -20,7 +20,6 @@ use super::log::{LIES_ELSEWHERE, is_elsewhere};
 use super::open::{RO_COMPAT, fits_device, read_superblock};
 use super::span::write_span;
 use crate::api::fs::MountOptions;
-use crate::io::clock::coarse_now_ns;
 use crate::txn::damage;
 use crate::{Error, Result};
 use dioxide_block::{Device, Durability};
@@ -122,7 +121,7 @@ fn record_abort(device: &Arc<dyn Device>, options: &MountOptions, at: u64) -> Re
     change_superblock(device, at, |sb| {
         let disk = sb.disk_mut();
         if disk.s_error_count == 0 {
-            damage::record_abort(disk, options.clock.unwrap_or_else(coarse_now_ns));
+            damage::record_abort(disk, options.clock.now_ns());
         }
         disk.s_state |= STATE_ERROR;
     })

@@ -10,7 +10,7 @@
 //! under which nothing can be written.
 
 use super::superblock;
-use crate::io::clock::coarse_now_ns;
+use crate::io::clock::Clock;
 use crate::mount::Mount;
 use crate::{Error, Place, Result};
 use dioxide_format::superblock::{ErrorPolicy, STATE_ERROR, SuperBlock, SuperBlockDisk};
@@ -43,7 +43,7 @@ struct Unrecorded {
 /// What was found damaged.
 #[derive(Debug)]
 pub(crate) struct Damage {
-    clock: Option<i64>,
+    clock: Clock,
     /// What the superblock does not say yet. A leaf among the locks.
     unrecorded: Mutex<Unrecorded>,
     /// The first that failed no call, if any.
@@ -68,7 +68,7 @@ pub struct DamageMet {
 const WORDS_KEPT: usize = 16;
 
 impl Damage {
-    pub(crate) fn new(clock: Option<i64>) -> Damage {
+    pub(crate) fn new(clock: Clock) -> Damage {
         Damage {
             clock,
             unrecorded: Mutex::default(),
@@ -101,7 +101,7 @@ impl Damage {
             } => (*structure, *place, ERR_EFSBADCRC),
             _ => return,
         };
-        let secs = self.clock.unwrap_or_else(coarse_now_ns) / 1_000_000_000;
+        let secs = self.clock.now_ns() / 1_000_000_000;
         let incident = Incident {
             secs,
             place,

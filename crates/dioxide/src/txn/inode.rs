@@ -2,7 +2,6 @@
 
 use super::Writer;
 use crate::inode::{Inode, Node, Nosec};
-use crate::io::clock::coarse_now_ns;
 use crate::io::direct::Access;
 use crate::map::MapGuard;
 use crate::mount::Mount;
@@ -58,13 +57,13 @@ impl Mount {
 
     /// The same, in nanoseconds since 1970.
     pub(crate) fn now_ns(&self) -> i64 {
-        self.clock.unwrap_or_else(coarse_now_ns)
+        self.clock.now_ns()
     }
 
     /// What a time of an inode becomes by an overwrite at `ns`, which is kept in memory: that, but for what is newer since, and
     /// has come.
     pub(crate) fn overwritten(&self, time: Timestamp, ns: i64) -> Timestamp {
-        let written = disk_time(self.clock.unwrap_or(ns));
+        let written = disk_time(self.clock.own_ns().unwrap_or(ns));
         match time > written && time <= self.now() {
             true => time,
             false => written,

@@ -211,6 +211,7 @@ impl Writer {
             checksum_v3: sb.features().metadata_csum(),
             wide: sb.is_64bit(),
             spares_fast_commits: sb.features().compat.contains(Compat::FAST_COMMIT),
+            kept_clock: mount.clock.kept(),
             ..JournalOptions::default()
         };
         let log = match has_journal {
@@ -260,7 +261,7 @@ impl Writer {
             ending: AtomicUsize::new(0),
             discard: mount.discard,
             uses_freed: false,
-            kept_back: mount.clock.map(|_| Arc::default()),
+            kept_back: mount.clock.is_still().then(Arc::default),
         })
     }
 
