@@ -50,6 +50,7 @@ impl Compression {
     }
 }
 
+const GZIP_MAGIC: &[u8] = &[0x1F, 0x8B];
 /// So many bytes tell how a file is compressed.
 pub(super) const MAGIC_BYTES: u64 = 6;
 
@@ -94,18 +95,21 @@ fn is_of_the_data(error: &io::Error) -> bool {
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
+/// A member of a file, whose magic was read before the rest.
+type Member<R> = GzDecoder<io::Chain<&'static [u8], R>>;
+
 /// All members of a file in turn. Zeros behind the last one are none, up to the end of the file: tapes are filled up so.
 struct GzReader<R> {
     /// None at the end.
-    member: Option<GzDecoder<R>>,
-    is_first: bool,
+    member: Option<Member<R>>,
 }
 
 impl<R: BufRead> GzReader<R> {
+    /// Of what begins with [`GZIP_MAGIC`].
     fn new(input: R) -> GzReader<R> {
+        let nothing: &[u8] = &[];
         GzReader {
-            member: Some(GzDecoder::new(input)),
-            is_first: true,
+            member: Some(GzDecoder::new(nothing.chain(input))),
         }
     }
 }
@@ -113,26 +117,30 @@ impl<R: BufRead> GzReader<R> {
 impl<R: BufRead> Read for GzReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while let Some(member) = &mut self.member {
-            let got = match member.read(buf) {
-                Err(error)
-                    if !self.is_first && member.header().is_none() && is_of_the_data(&error) =>
-                {
-                    return Err(more_behind("gzip"));
-                }
-                read => read?,
-            };
+            let got = member.read(buf)?;
             if got > 0 || buf.is_empty() {
                 return Ok(got);
             }
-            let Some(mut input) = self.member.take().map(GzDecoder::into_inner) else {
+            let Some(member) = self.member.take() else {
                 break;
             };
+            let (_, mut input) = member.into_inner().into_inner();
             if skip_zeros(&mut input)? {
-                self.member = Some(GzDecoder::new(input));
-                self.is_first = false;
+                // What has it is a member, though it may be cut off in its header.
+                skip_magic(&mut input)?;
+                self.member = Some(GzDecoder::new(GZIP_MAGIC.chain(input)));
             }
         }
         Ok(0)
+    }
+}
+
+fn skip_magic(input: &mut impl Read) -> io::Result<()> {
+    let mut magic = [0; GZIP_MAGIC.len()];
+    match input.read_exact(&mut magic) {
+        Ok(()) if magic == *GZIP_MAGIC => Ok(()),
+        Err(error) if !is_of_the_data(&error) => Err(error),
+        _ => Err(more_behind("gzip")),
     }
 }
 

@@ -240,6 +240,33 @@ fn what_is_behind_the_end_of_a_zstd_archive_is_named() {
     }
 }
 
+/// A part that was cut off in its header was told as something that does not belong there.
+#[test]
+fn part_behind_another_that_is_cut_in_its_header_is_told_as_cut() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    small_tree(&from);
+    for (program, ending, magic, header) in [
+        ("gzip", "gz", 2, 10),
+        ("zstd", "zst", 4, 6),
+        ("xz", "xz", 6, 12),
+    ] {
+        let archive = dir.path().join("a.tar");
+        run(
+            "tar",
+            &["-C", name(&from), "--sort=name", "-cf", name(&archive), "."],
+        );
+        run(program, &["-q", "-f", name(&archive)]);
+        let packed = dir.path().join(format!("a.tar.{ending}"));
+        let whole = fs::read(&packed).unwrap();
+        for len in magic..=header {
+            fs::write(&packed, [&whole[..], &whole[..len]].concat()).unwrap();
+            let error = from_archive(&packed).unwrap_err().to_string();
+            assert!(error.contains("truncated"), "{program}: {len}: {error}");
+        }
+    }
+}
+
 /// As GNU tar takes it. It could be a part of a longer one, so that is told.
 #[test]
 fn archive_without_its_end_mark_is_read_with_a_warning() {
