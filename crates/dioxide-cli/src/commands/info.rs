@@ -43,24 +43,25 @@ pub fn run(args: &InfoArgs, out: &mut Out) -> Result<Status, Failure> {
 
 fn read_superblock(args: &InfoArgs) -> Result<SuperBlock, Failure> {
     let about = args.image.display();
-    let device = open(args).map_err(|error| Failure::engine(about, b"", &error.into()))?;
+    let device = open(args).map_err(|error| Failure::engine(&about, b"", &error.into()))?;
     let offset = args
         .open
         .sb
         .map_or(SUPERBLOCK_OFFSET, |block_1k| block_1k.saturating_mul(1024));
     let about = args.image.display();
     let bytes = read_around(&*device, offset)
-        .map_err(|error| Failure::engine(about, b"", &error.into()))?
+        .map_err(|error| Failure::engine(&about, b"", &error.into()))?
         .ok_or_else(|| Failure::trouble(args.image.display(), too_short(&*device, offset)))?;
     let trouble = |what: String| Failure::trouble(args.image.display(), what);
     let sb = SuperBlock::parse(&bytes).map_err(|error| trouble(error.to_string()))?;
-    if !sb.has_magic() {
-        return Err(trouble(format!(
-            "no ext2, ext3 or ext4 superblock at byte {offset}; if the file system begins further in, \
-             say where with --img-offset; --sb tries a backup"
-        )));
+    if sb.has_magic() {
+        return Ok(sb);
     }
-    Ok(sb)
+    // As every command words it, with the way out.
+    Err(match Fs::open(&args.image, &args.open.mount_options()) {
+        Err(error) => Failure::engine(about, b"", &error),
+        Ok(_) => trouble(format!("no superblock at byte {offset}")),
+    })
 }
 
 fn open(args: &InfoArgs) -> block::Result<std::sync::Arc<dyn Device>> {

@@ -44,6 +44,18 @@ const CASES: &[(&str, i32, &str)] = &[
         "img_offset 1073741824 is past the end at byte",
     ),
     ("ls --img-offset 1M =/", 2, " at byte 1024 (s_magic is 0x"),
+    // Not to say what was said.
+    (
+        "df --img-offset 1M =.",
+        2,
+        ") behind byte 1048576 (img_offset); `fdisk -l` tells where partitions begin; where the",
+    ),
+    ("df --sb 7 =.", 2, "; sb counts KiB: 8193 with"),
+    (
+        "info --img-offset 1M =.",
+        2,
+        "behind byte 1048576 (img_offset); `fdisk -l` tells",
+    ),
     ("sync @cut", 2, "@cut: read-only: the device has"),
     (
         "cat =/odd/pipe",
@@ -56,7 +68,7 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "@empty: corrupted superblock at byte 1024: the device ends at byte 0, and no backup was found",
     ),
-    ("info @noise", 2, "--img-offset; --sb tries a backup"),
+    ("info @noise", 2, "(--img-offset, img_offset=); where"),
     ("resize @nope", 2, "@nope: "),
     ("trim @noise", 2, "@noise: no superblock"),
     (

@@ -68,7 +68,8 @@ impl Mount {
             .sb
             .map_or(Some(SUPERBLOCK_OFFSET), |block| block.checked_mul(1024));
         let at = at.ok_or_else(|| Error::Invalid("sb: past the end of any device".into()))?;
-        let mut sb = read_superblock(&*device, at)?;
+        let sb = read_superblock(&*device, at);
+        let mut sb = sb.map_err(|error| with_advice(error, options))?;
         fits_device(&sb, &*device)?;
         let mut options = options.with_journal(&sb)?;
         // Before anybody else has them, so that nobody writes past it.
@@ -484,9 +485,26 @@ pub(super) fn read_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock
 /// As `mount(2)` has it: what holds no file system is not damaged.
 fn none_there(at: u64, why: &str) -> Error {
     Error::Invalid(format!(
-        "no superblock of ext2, ext3 or ext4 at byte {at} ({why}); where the file system begins further in, say so \
-         (--img-offset, img_offset=); where the superblock is lost, name a backup (--sb, sb=)"
+        "no superblock of ext2, ext3 or ext4 at byte {at} ({why})"
     ))
+}
+
+/// The same with a way out, which depends on what was said of the place.
+fn with_advice(error: Error, options: &MountOptions) -> Error {
+    let Error::Invalid(what) = error else {
+        return error;
+    };
+    let begin = match options.img_offset {
+        0 => "; where the file system begins further in, say so (--img-offset, img_offset=)".into(),
+        begin => {
+            format!(" behind byte {begin} (img_offset); `fdisk -l` tells where partitions begin")
+        }
+    };
+    let backup = match options.sb {
+        None => "where the superblock is lost, name a backup (--sb, sb=)",
+        Some(_) => "sb counts KiB: 8193 with blocks of 1 KiB, 131072 with blocks of 4 KiB",
+    };
+    Error::Invalid(format!("{what}{begin}; {backup}"))
 }
 
 fn refuse_unknown(sb: &SuperBlock) -> Result<()> {
