@@ -248,7 +248,7 @@ fn words(path: &[u8], error: &Error) -> String {
             format!("{words}: {short}")
         }
         _ => {
-            let said = error.to_string();
+            let said = without_number(&error.to_string());
             let path = format!("/{}/", String::from_utf8_lossy(path).trim_matches('/'));
             // It names the file, a directory on the way, or the name that it stumbled over.
             let named = said.match_indices(": ").find_map(|(at, _)| {

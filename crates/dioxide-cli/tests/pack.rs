@@ -219,6 +219,72 @@ fn pack_size_too_small_exits_2_and_leaves_what_was_there() {
     assert!(ran.stderr.contains("cannot be used with"), "{}", ran.stderr);
 }
 
+/// It told the way out of who removes files, or named the file that was at hand, not what is full.
+#[test]
+fn pack_without_room_names_what_is_full_and_the_way_out() {
+    let disk = Fixture::new();
+    let image = disk.beside("new.img").display().to_string();
+    let tree = disk.tree("").display().to_string();
+    let told = |words: &[&str], image: &str, told: &str| {
+        let ran = dioxide([&["pack"], words, &[image]].concat());
+        assert_eq!(ran.status, Some(2), "{words:?}: {}", ran.stderr);
+        let begin = format!("dioxide: pack: {image}: ");
+        assert!(ran.stderr.starts_with(&begin), "{}", ran.stderr);
+        assert!(ran.stderr.contains(told), "{words:?}: {}", ran.stderr);
+    };
+    let larger = "; give a larger --size (-n without it tells one), or --fit in its place\n";
+    told(&["--size", "2M", &tree], &image, larger);
+    let many = disk.beside("many");
+    fs::create_dir(&many).unwrap();
+    (0..300).for_each(|name| fs::write(many.join(name.to_string()), "").unwrap());
+    let many = many.to_str().unwrap();
+    told(&["--size", "64K", many], &image, larger);
+    told(
+        &["--size", "0", many],
+        &image,
+        "0 blocks of 4096 are too few",
+    );
+    let inodes = "; ask for more inodes: a larger -N, a smaller -i, or neither\n";
+    told(&["--size", "1M", "-i", "1M", many], &image, inodes);
+}
+
+#[test]
+fn pack_on_a_full_disk_of_the_host_says_so() {
+    need_root!();
+    let disk = Fixture::new();
+    let tree = disk.beside("filled");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("large"), dioxide_testkit::pattern(1, 0, 4 << 20)).unwrap();
+    let archive = disk.beside("filled.tar.gz").display().to_string();
+    coreutils(
+        "tar",
+        &["-C", tree.to_str().unwrap(), "-czf", &archive, "."],
+    );
+    let small = dioxide_testkit::Image::builder()
+        .size(2 << 20)
+        .args(&["-O", "^has_journal"])
+        .build();
+    let mount = dioxide_testkit::Mount::ext4(small.path(), "");
+    let image = mount.path().join("new.img").display().to_string();
+    let waits = format!("temporary file in {}", mount.path().display());
+    for (words, about) in [
+        (&[tree.to_str().unwrap()][..], &image),
+        (&["--size", "1G", tree.to_str().unwrap()], &image),
+        (&[&archive], &waits),
+    ] {
+        let ran = dioxide([&["pack"], words, &[&image]].concat());
+        assert_eq!(ran.status, Some(2), "{words:?}");
+        let what = "the host's disk is full; make room there, or put the image elsewhere";
+        assert_eq!(
+            ran.stderr,
+            format!("dioxide: pack: {about}: No space left on device: {what}\n"),
+        );
+        let names = fs::read_dir(mount.path()).unwrap();
+        assert_eq!(names.count(), 1, "{words:?} leaves more than lost+found");
+    }
+    mount.unmount();
+}
+
 /// Both the size that it takes without one, and the least that it takes.
 #[test]
 fn pack_dry_run_tells_a_size_that_is_enough() {

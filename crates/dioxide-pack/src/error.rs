@@ -55,7 +55,7 @@ pub enum Error {
         name: String,
     },
     /// The image is to be of a size in which the tree has no room.
-    #[error("too small: the tree takes up to {} blocks and {} inodes, and there are {} and {}; -n without a size tells which is enough", need.blocks, need.inodes, free.blocks, free.inodes)]
+    #[error("too small: the tree takes up to {} blocks and {} inodes, and there is room for {} and {}", need.blocks, need.inodes, free.blocks, free.inodes)]
     TooSmall {
         /// What the tree takes at most.
         need: Need,

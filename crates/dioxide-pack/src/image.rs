@@ -334,8 +334,8 @@ impl Sizing<'_> {
         let sought = with_slack(need, &plan);
         let fits = |free: Free| free.inodes >= sought.inodes && free.blocks >= sought.blocks;
         if !fits(free(&plan)) {
-            // With more inodes, or with fewer that take less room.
-            plan = self.exact(need, bytes).map_err(in_plan)?;
+            // With more inodes, or with fewer that take less room. So many may have none.
+            plan = self.exact(need, bytes).unwrap_or(plan);
         }
         let free = free(&plan);
         match fits(free) {

@@ -10,9 +10,9 @@ use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::{Text, bytes_words, count_words};
 use crate::streams;
-use dioxide::Backend;
 use dioxide::block::file::Replacing;
 use dioxide::mkfs::uuid_string;
+use dioxide::{Backend, Shortage};
 use dioxide_pack::image::{self, ImageOptions, ImageSize, Reserve};
 use dioxide_pack::size::Need;
 use dioxide_pack::tar::ReadOptions;
@@ -20,7 +20,7 @@ use dioxide_pack::{Error, Filter, Totals, Tree, Warning, Watch, source, tar};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -52,15 +52,11 @@ pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
     // Nothing was made before this, and a signal ends the waiting for an archive from a pipe at once.
     interrupt::watch();
     let options = options(args, &tree)?;
-    let about = |error| match error {
-        Error::TooSmall { .. } | Error::Invalid(_) => Failure::trouble(args.image.display(), error),
-        error => failure(error),
-    };
     let packed = match target {
         None => image::plan(&tree, &options),
         Some(target) => image::write(&mut tree, target, &options, &mut Bar::new(args.quiet)),
     };
-    let packed = packed.map_err(about)?;
+    let packed = packed.map_err(|error| in_words(args, error))?;
     let warnings = [tree.warnings(), &packed.warnings].concat();
     let sb = packed.plan.superblock();
     let summary = Summary {
@@ -83,6 +79,55 @@ pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
         false => print(&summary, out)?,
     }
     Ok(warn(&warnings))
+}
+
+/// An error in words: what is full, and the way out.
+fn in_words(args: &PackArgs, error: Error) -> Failure {
+    const ROOM: &str = "the host's disk is full; make room there, or put the image elsewhere";
+    let image = args.image.display();
+    let larger = match args.size {
+        Some(_) => "give a larger --size (-n without it tells one), or --fit in its place",
+        None => "--reserve makes it larger",
+    };
+    let given = args.fs.inodes.is_some() || args.fs.bytes_per_inode.is_some();
+    match error {
+        Error::TooSmall { need, free } if given && need.blocks <= free.blocks => Failure::trouble(
+            image,
+            format!("{error}; ask for more inodes: a larger -N, a smaller -i, or neither"),
+        ),
+        Error::TooSmall { .. } => Failure::trouble(image, format!("{error}; {larger}")),
+        Error::Invalid(_) => Failure::trouble(image, error),
+        Error::Image {
+            name,
+            source:
+                dioxide::Error::NoSpace(
+                    Shortage::Clusters { .. } | Shortage::ScatteredClusters | Shortage::Inodes,
+                ),
+        } => Failure::trouble(
+            image,
+            format!("too small: there is no room for {name}; {larger}"),
+        ),
+        // Which file was at hand then says nothing: the host is written to behind it.
+        Error::Image {
+            source: dioxide::Error::Device(error),
+            ..
+        } if is_full(&host_error(&error)) => {
+            Failure::trouble(image, format!("{}: {ROOM}", io_words(&host_error(&error))))
+        }
+        Error::Host { name, source } if is_full(&source) => {
+            Failure::trouble(name, format!("{}: {ROOM}", io_words(&source)))
+        }
+        error => failure(error),
+    }
+}
+
+fn host_error(error: &dioxide::block::Error) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 /// The image's name, with the file that has it kept from others.
@@ -185,7 +230,8 @@ fn tree(args: &PackArgs) -> Result<Tree, Failure> {
     if args.source == "-" {
         streams::check_input().map_err(|error| Failure::host("standard input", &error))?;
     }
-    tar::read(path, options, &mut Bar::new(args.quiet)).map_err(failure)
+    let read = tar::read(path, options, &mut Bar::new(args.quiet));
+    read.map_err(|error| in_words(args, error))
 }
 
 /// How to open an image means nothing where the source is none.

@@ -81,17 +81,17 @@ pub fn read(archive: &Path, options: ReadOptions, watch: &mut dyn Watch) -> Resu
             }
         }
         _ => {
-            let spool = match &options.spool {
-                Some(dir) => tempfile::tempfile_in(dir),
-                None => tempfile::tempfile(),
-            };
+            let dir = options.spool.unwrap_or_else(std::env::temp_dir);
+            let spool = tempfile::tempfile_in(&dir);
+            let spool_name = format!("temporary file in {}", dir.display());
             let counted = Counted {
                 inner: BufReader::with_capacity(BUFFER_BYTES, Cursor::new(start).chain(file)),
                 count: consumed.clone(),
             };
             Input::Stream {
                 reader: decoder(compression, counted),
-                spool: spool.map_err(|error| Error::host("temporary file", error))?,
+                spool: spool.map_err(|error| Error::host(&spool_name, error))?,
+                spool_name,
                 spooled: 0,
             }
         }
@@ -149,6 +149,8 @@ enum Input {
     Stream {
         reader: Box<dyn Read>,
         spool: File,
+        /// What it is to who reads of it.
+        spool_name: String,
         spooled: u64,
     },
 }
@@ -542,9 +544,15 @@ impl Reader {
             if !self.fill(part)? {
                 return Err(self.damaged("it is truncated"));
             }
-            if let Input::Stream { spool, spooled, .. } = &mut self.input {
+            if let Input::Stream {
+                spool,
+                spool_name,
+                spooled,
+                ..
+            } = &mut self.input
+            {
                 let written = spool.write_all_at(part, *spooled);
-                written.map_err(|error| Error::host("temporary file", error))?;
+                written.map_err(|error| Error::host(&*spool_name, error))?;
                 *spooled += part.len() as u64;
             }
             left -= part.len() as u64;

@@ -151,6 +151,9 @@ fn wanted_inodes(
 }
 
 fn check_inode_room(wishes: &Wishes<'_>, inode_size: u32) -> Result<()> {
+    if wishes.blocks == 0 {
+        return Err(too_small(wishes));
+    }
     let table = u128::from(wishes.inodes) * u128::from(inode_size);
     if table < u128::from(wishes.blocks) * u128::from(wishes.block_size) {
         return Ok(());
