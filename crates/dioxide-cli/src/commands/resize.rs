@@ -43,8 +43,15 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
     let options = ResizeOptions {
         img_offset: args.img_offset,
     };
+    let mut bar = Progress::of_steps();
+    let mut tell = |step: Step, done, total| match step {
+        Step::Wait => waiting(&step.to_string()),
+        _ => bar.set(done, total, step.to_string()),
+    };
+    let mut minimum = || resize::minimum_telling(&args.image, &options, &mut tell).map_err(failed);
     if args.minimum {
-        let minimum_bytes = resize::minimum(&args.image, &options).map_err(failed)?;
+        let minimum_bytes = minimum()?;
+        drop(bar);
         match args.json {
             true => out.json(&Least {
                 image: image(),
@@ -55,16 +62,11 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
         return Ok(Status::Fine);
     }
     let size = match args.shrink {
-        true => Some(resize::minimum(&args.image, &options).map_err(failed)?),
+        true => Some(minimum()?),
         false => args.size,
     };
     // What has begun is finished: what is left in the middle has to be recovered.
     interrupt::watch();
-    let mut bar = Progress::of_steps();
-    let mut tell = |step: Step, done, total| match step {
-        Step::Wait => waiting(&step.to_string()),
-        _ => bar.set(done, total, step.to_string()),
-    };
     let done = resize::resize_telling(&args.image, size, &options, &mut tell).map_err(failed)?;
     drop(bar);
     let (before, after) = (size_bytes(&done.before), size_bytes(&done.after));

@@ -99,12 +99,16 @@ pub struct Resized {
 pub enum Step {
     /// Waiting for signs of other hosts, for some seconds: multi-mount protection.
     Wait,
+    /// Looking at what is in use, and where.
+    Survey,
     /// Looking for damage, before anything is changed.
     Check,
     /// Giving inodes other numbers.
     Inodes,
     /// Moving blocks: clusters, those of maps included.
     Blocks,
+    /// Writing what groups have of their own.
+    Write,
 }
 
 impl fmt::Display for Step {
@@ -113,9 +117,11 @@ impl fmt::Display for Step {
             Step::Wait => {
                 "multi-mount protection: waiting to see whether another host uses the file system"
             }
+            Step::Survey => "surveying",
             Step::Check => "checking",
             Step::Inodes => "moving inodes",
             Step::Blocks => "moving blocks",
+            Step::Write => "writing",
         })
     }
 }
@@ -196,15 +202,27 @@ pub fn resize_telling(
 /// # Errors
 /// As [`resize`].
 pub fn minimum(path: &Path, options: &ResizeOptions) -> Result<u64> {
+    minimum_telling(path, options, &mut |_, _, _| ())
+}
+
+/// As [`minimum`], telling how far it is.
+///
+/// # Errors
+/// As [`resize`].
+pub fn minimum_telling(
+    path: &Path,
+    options: &ResizeOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<u64> {
     let device = open(path, false, None, options)?;
     let sb = read_superblock(&*device)?;
     drop(device);
     let device = open(path, false, Some(&sb), options)?;
     if let Some(block) = mmp_block(&sb)? {
-        mmp::look(&*device, &sb, block.0, &mut |_| ())?;
+        mmp::look(&*device, &sb, block.0, &mut |_| progress(Step::Wait, 0, 1))?;
     }
     let sb = read_superblock(&*device)?;
-    let blocks = shrink::least_blocks(&*device, &sb)?;
+    let blocks = shrink::least_blocks(&*device, &sb, progress)?;
     Ok(blocks * u64::from(sb.block_size()))
 }
 
@@ -229,7 +247,7 @@ pub fn resize_on(
         Ordering::Greater => {
             let plan = layout::grow(&**device, &before, after)?;
             refuse_errors(device, progress)?;
-            plan.write(&**device)?
+            plan.write(&**device, progress)?
         }
         Ordering::Equal => before.clone(),
         Ordering::Less => shrink::shrink(device, after, progress)?,

@@ -24,9 +24,13 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// Damage; the device's.
-pub(super) fn least_blocks(device: &dyn Device, sb: &SuperBlock) -> Result<u64> {
-    let mut survey = Survey::new(device, sb)?;
-    survey.read_maps()?;
+pub(super) fn least_blocks(
+    device: &dyn Device,
+    sb: &SuperBlock,
+    progress: &mut OnProgress<'_>,
+) -> Result<u64> {
+    let mut survey = Survey::new(device, sb, progress)?;
+    survey.read_maps(progress)?;
     let least = survey.least()?;
     let fixed = Fixed::of(device, sb, &survey)?;
     if geometry::resized(sb, least).map_or(true, |new| fixed.lies_in(&new)) {
@@ -85,17 +89,17 @@ pub(super) fn shrink(
     let mut is_checked = false;
     loop {
         let old = read_superblock(&**device)?;
-        let mut survey = Survey::new(&**device, &old)?;
+        let mut survey = Survey::new(&**device, &old, progress)?;
         let (inodes, clusters) = survey.in_the_way(target)?;
         let metadata = survey.metadata_end(target);
         if metadata > target || (inodes, clusters) != (0, 0) {
-            survey.read_maps()?;
+            survey.read_maps(progress)?;
         } else {
             if !is_checked {
                 refuse_errors(device, progress)?;
             }
             let new = geometry::resized(&old, target)?;
-            return cut(&**device, &old, new)?.write(&**device);
+            return cut(&**device, &old, new)?.write(&**device, progress);
         }
         let least = survey.least()?;
         if !is_checked && (metadata > target || target < least) {
@@ -112,7 +116,7 @@ pub(super) fn shrink(
         }
         let smaller = geometry::resized(&old, reached)?;
         if !std::mem::replace(&mut is_checked, true) {
-            movable(&**device, &old, &new)?;
+            movable(&**device, &old, &new, progress)?;
             refuse_errors(device, progress)?;
         }
         let mut task = Task {
@@ -123,7 +127,7 @@ pub(super) fn shrink(
         };
         relocate(device, &mut task)?;
         let old = read_superblock(&**device)?;
-        let survey = Survey::new(&**device, &old)?;
+        let survey = Survey::new(&**device, &old, progress)?;
         if survey.in_the_way(reached)? != (0, 0) {
             let (ino, block) = survey.last();
             let what = format!(
@@ -131,7 +135,7 @@ pub(super) fn shrink(
             );
             return Err(Error::Unsupported(what));
         }
-        cut(&**device, &old, geometry::resized(&old, reached)?)?.write(&**device)?;
+        cut(&**device, &old, geometry::resized(&old, reached)?)?.write(&**device, progress)?;
         if reached == target {
             return read_superblock(&**device);
         }
@@ -158,7 +162,12 @@ fn refused(sb: &SuperBlock, survey: &Survey<'_>, target: u64, least: u64) -> Err
 }
 
 /// Refuses what would be in the way and cannot be moved: of [`Fixed`] whatever there is.
-fn movable(device: &dyn Device, old: &SuperBlock, new: &SuperBlock) -> Result<()> {
+fn movable(
+    device: &dyn Device,
+    old: &SuperBlock,
+    new: &SuperBlock,
+    progress: &mut OnProgress<'_>,
+) -> Result<()> {
     let limit = new.blocks_count();
     let last = Ino(new.inodes_count());
     let refuse = |what: String| Err(Error::Unsupported(what));
@@ -167,7 +176,7 @@ fn movable(device: &dyn Device, old: &SuperBlock, new: &SuperBlock) -> Result<()
             "moving block {block}, of multi-mount protection: take the feature mmp off first"
         ));
     }
-    let survey = Survey::new(device, old)?;
+    let survey = Survey::new(device, old, progress)?;
     let (inodes, _) = survey.in_the_way(limit)?;
     if inodes > 0 && old.features().compat.contains(Compat::STABLE_INODES) {
         return refuse(format!(

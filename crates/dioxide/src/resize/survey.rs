@@ -4,10 +4,10 @@
 //! and what can be reached at all. Both are upper bounds: a file's map may take more blocks when what it leads to lies in
 //! more pieces, and the new one is there before the old one goes. See [`Survey::slack`].
 
-use super::geometry;
 use super::groups::{self, block_bitmap, inode_bitmap, put, read_block, read_descriptors};
 use super::relocate::inodes_of_group;
 use super::relocate::map::{Map, has_map};
+use super::{OnProgress, Step, geometry};
 use crate::Result;
 use dioxide_block::Device;
 use dioxide_format::bitmap;
@@ -79,7 +79,11 @@ fn own_blocks(sb: &SuperBlock, group: u32, desc: &GroupDesc) -> [Range<u64>; 4] 
 impl<'a> Survey<'a> {
     /// # Errors
     /// Damage; the device's.
-    pub fn new(device: &'a dyn Device, sb: &'a SuperBlock) -> Result<Survey<'a>> {
+    pub fn new(
+        device: &'a dyn Device,
+        sb: &'a SuperBlock,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<Survey<'a>> {
         let descs = read_descriptors(device, sb)?;
         let mut own: Vec<Range<u64>> = (0..)
             .zip(&descs)
@@ -109,6 +113,7 @@ impl<'a> Survey<'a> {
             last_block: sb.first_data_block().0,
         };
         for group in 0..sb.group_count() {
+            progress(Step::Survey, group.into(), sb.group_count().into());
             let sums = survey.group(group)?;
             let before = survey.before.last().expect("there is a first");
             let all = before.plus(sums);
@@ -121,12 +126,13 @@ impl<'a> Survey<'a> {
     ///
     /// # Errors
     /// Damage; the device's.
-    pub fn read_maps(&mut self) -> Result<()> {
+    pub fn read_maps(&mut self, progress: &mut OnProgress<'_>) -> Result<()> {
         let (device, sb) = (self.device, self.sb);
         let read = |block| Ok(read_block(device, sb, block)?.into());
         let physical = sb.first_data_block().0 + 1..sb.blocks_count();
         let mut maps = Maps::default();
         for (group, desc) in (0..).zip(&self.descs) {
+            progress(Step::Survey, group.into(), sb.group_count().into());
             inodes_of_group(device, sb, group, desc, &read, &mut |ino, inode| {
                 if has_map(&inode) && ino != Ino::RESIZE {
                     let map = Map::read(ino, &inode, sb.block_size(), &physical, &read)?;

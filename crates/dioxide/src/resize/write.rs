@@ -1,10 +1,12 @@
 //! Bringing a plan onto the device: the mark, what changes, copies, and the superblock last.
 
 use super::layout::Plan;
+use super::{OnProgress, Step};
 use crate::Result;
 use crate::mount::span::{read_span, write_span};
 use dioxide_block::Device;
 use dioxide_format::features::Incompat;
+use dioxide_format::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
 use dioxide_format::superblock::{STATE_CLEAN, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::types::Group;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,14 +16,32 @@ impl Plan {
     ///
     /// # Errors
     /// The device's.
-    pub fn write(mut self, device: &dyn Device) -> Result<SuperBlock> {
+    pub fn write(
+        mut self,
+        device: &dyn Device,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<SuperBlock> {
         mark(device)?;
         let block = u64::from(self.sb.block_size());
         let table_bytes = u64::from(self.sb.inode_table_blocks()) * block;
+        let added = &self.descs[self.added.first as usize..];
+        let without = |flag| added.iter().filter(|desc| desc.flags() & flag == 0).count() as u64;
+        // Tables and bitmaps of new groups, and all descriptors: the rest is little.
+        let total = without(BLOCK_UNINIT) + 2 * without(INODE_UNINIT) + self.descs.len() as u64;
+        let mut done = 0;
+        let mut tell = |more| {
+            done += more;
+            progress(Step::Write, done, total);
+        };
         for start in self.new_tables() {
             device.write_zeroes(start * block, table_bytes)?;
+            tell(1);
         }
-        self.each_new_bitmap(&mut |at, bytes| write_span(device, at * block, bytes))?;
+        self.each_new_bitmap(&mut |at, bytes| {
+            write_span(device, at * block, bytes)?;
+            tell(1);
+            Ok(())
+        })?;
         for (at, bytes) in self
             .bitmaps
             .iter()
@@ -29,7 +49,7 @@ impl Plan {
         {
             write_span(device, at * block, bytes)?;
         }
-        self.descriptors(device)?;
+        self.descriptors(device, &mut tell)?;
         stamp(&mut self.sb);
         for group in self.sb.backup_groups() {
             self.backup(device, group)?;
@@ -43,7 +63,7 @@ impl Plan {
     }
 
     /// The table, and its copies.
-    fn descriptors(&self, device: &dyn Device) -> Result<()> {
+    fn descriptors(&self, device: &dyn Device, tell: &mut dyn FnMut(u64)) -> Result<()> {
         let sb = &self.sb;
         let (block, per_block) = (sb.block_size() as usize, sb.descs_per_block());
         let meta_bg = sb.features().incompat.contains(Incompat::META_BG);
@@ -72,6 +92,7 @@ impl Plan {
             for at in places {
                 write_span(device, at * block as u64, &bytes)?;
             }
+            tell(part.len() as u64);
         }
         Ok(())
     }

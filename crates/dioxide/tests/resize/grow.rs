@@ -6,7 +6,7 @@ use super::{M, change_superblock, geometry, image, kernel_reads, resize2fs, set_
 use crate::walk::assert_same;
 use dioxide::block::record::states::{Cache, Media, States};
 use dioxide::format::features::{Compat, Incompat};
-use dioxide::resize::{ResizeOptions, resize};
+use dioxide::resize::{ResizeOptions, Step, resize, resize_telling};
 use dioxide::{Error, Fs, MountOptions, OpenOptions};
 use dioxide_testkit::memory::peak_of;
 use dioxide_testkit::{Dir, debugfs, e2fsck_clean, each_case, one_in};
@@ -58,6 +58,32 @@ fn growth_within_the_blocks_kept_gives_the_layout_of_resize2fs() {
         kernel_may_read(args, &ours);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Where tables are zeroed and where they are not: nothing was told of the longer part.
+#[test]
+fn growth_tells_how_far_its_writing_is_up_to_the_end() {
+    for args in ["", "-t ext2", "-O bigalloc -C 16384"] {
+        let image = image(60 * M, 1024, args);
+        let mut told = Vec::new();
+        let mut tell = |step, done, total| {
+            if step == Step::Write {
+                told.push((done, total));
+            }
+        };
+        resize_telling(
+            image.path(),
+            Some(300 * M),
+            &ResizeOptions::default(),
+            &mut tell,
+        )
+        .expect("it grows");
+        let (_, total) = told[0];
+        assert!(told.iter().all(|of| of.1 == total), "{args}: {told:?}");
+        assert!(told.windows(2).all(|two| two[0].0 < two[1].0), "{args}");
+        assert_eq!(told.last(), Some(&(total, total)), "{args}");
+        e2fsck_clean(image.path());
+    }
 }
 
 /// What `resize2fs` does otherwise: it moves files out of the way of descriptors, and gives each bitmap
