@@ -366,7 +366,10 @@ fn ranges_that_do_not_meet_are_open_at_once_by_file_and_by_loop_device() {
     }
     let attached = LoopDevice::attach(file.path());
     let by = busy_by(&attached.path, &write_anyhow());
-    assert!(by.starts_with("its backing file is locked for writing by"), "{by}");
+    assert!(
+        by.starts_with("its backing file is locked for writing by"),
+        "{by}"
+    );
     let nested = LoopDevice::attach(&attached.path);
     busy_by(&nested.path, &FileOptions::default());
     busy_by(&nested.path, &range(MIB, MIB));
