@@ -7,7 +7,7 @@ use crate::render::printable;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file inside an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +90,17 @@ fn no_path(word: &OsStr) -> String {
         }
         _ => {
             let word = word.strip_suffix(':').unwrap_or(&word);
+            // The colon is what was forgotten, not the path.
+            let is_file = |image: &&Path| image.is_file();
+            if let Some(image) = Path::new(word).ancestors().skip(1).find(is_file) {
+                let (image, path) = word.split_at(image.as_os_str().len());
+                return format!("no ':/' in it; write IMG:/path, such as {image}:{path}");
+            }
+            // Nor can it be an image on the host that is not there yet.
+            let is_there = |parent: &Path| parent.is_dir();
+            if word.starts_with('/') && !Path::new(word).parent().is_none_or(is_there) {
+                return format!("no image before it; write IMG:/path, such as disk.img:{word}");
+            }
             format!("no ':/' in it; write IMG:/path, such as {word}:/ for the root directory")
         }
     }

@@ -1,5 +1,6 @@
 //! What went wrong, in words on standard error and as an exit status.
 
+use crate::address::Address;
 use crate::render::printable;
 use dioxide::{Error, block};
 use std::fmt::Display;
@@ -235,8 +236,18 @@ pub fn complain(what: impl Display) {
 /// where it has any.
 fn words(path: &[u8], error: &Error) -> String {
     match error {
-        Error::Device(block::Error::Open { what, source, .. }) => match source.kind() {
-            io::ErrorKind::NotFound => io_words(source),
+        Error::Device(block::Error::Open { what, source, path }) => match source.kind() {
+            io::ErrorKind::NotFound => match Address::parse(path.as_os_str()) {
+                // A file in it was named where the image was to be.
+                Ok(Address { image, .. }) if image.is_file() => {
+                    format!(
+                        "{}; name the image alone: {}",
+                        io_words(source),
+                        image.display()
+                    )
+                }
+                _ => io_words(source),
+            },
             io::ErrorKind::InvalidInput => what.clone(),
             _ => format!("{what}: {}", io_words(source)),
         },

@@ -103,8 +103,13 @@ fn resize_of_what_is_mounted_is_refused() {
     let image = Image::builder().size(64 << 20).build();
     let mount = dioxide_testkit::Mount::ext4(image.path(), "");
     let refused = dioxide(["resize", path(&image), "100M"]);
+    let minimum = dioxide(["resize", "--minimum", path(&image)]);
     mount.unmount();
-    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+    for refused in [refused, minimum] {
+        assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+        // And not that its journal has to be replayed.
+        assert!(refused.stderr.contains("mounted on"), "{}", refused.stderr);
+    }
     assert_eq!(len_of(image.path()), 64 << 20);
 }
 

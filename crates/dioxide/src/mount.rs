@@ -23,7 +23,7 @@ mod knobs;
 pub(crate) mod log;
 mod meta;
 pub(crate) mod mmp;
-mod open;
+pub(crate) mod open;
 pub(crate) mod replay;
 pub(crate) mod span;
 pub(crate) mod zone;

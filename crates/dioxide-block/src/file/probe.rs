@@ -38,7 +38,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         return Err(step(path, "was replaced while it was opened", Errno::STALE));
     }
     if options.write && block_device && is_write_protected(stat.st_rdev) {
-        return Err(step(path, "cannot open it", Errno::ROFS));
+        return Err(step(path, "cannot open it for writing", Errno::ROFS));
     }
     let part = match options.size_bytes {
         Some(size) => options.img_offset..options.img_offset.saturating_add(size),
@@ -152,6 +152,8 @@ fn open_fd(path: &Path, write: bool, block_device: bool, direct: bool) -> Result
     };
     match opened {
         Err(Errno::BUSY) if block_device => Err(guard::busy_device(path)),
+        // It may well be read.
+        Err(e) if write => Err(step(path, "cannot open it for writing", e)),
         other => other.map_err(|e| step(path, "cannot open it", e)),
     }
 }

@@ -19,8 +19,7 @@ pub fn run(args: &BenchArgs, out: &mut Out) -> Result<Status, Failure> {
     let html = args.html.as_deref().map(Target::open).transpose()?;
     let report = {
         let mut progress = Progress::of_steps();
-        dioxide_bench::run(&args.options(), &mut progress)
-            .map_err(|error| Failure::plain(without_number(&error.to_string())))?
+        dioxide_bench::run(&args.options(), &mut progress).map_err(|error| in_words(args, error))?
     };
     let targets = [&json, &html];
     if !targets
@@ -40,6 +39,16 @@ pub fn run(args: &BenchArgs, out: &mut Out) -> Result<Status, Failure> {
     } else {
         Status::Fine
     })
+}
+
+fn in_words(args: &BenchArgs, error: dioxide_bench::Error) -> Failure {
+    match (error, &args.options().image) {
+        // What was asked of the image as a whole, which it does not name.
+        (dioxide_bench::Error::Engine(error @ dioxide::Error::Invalid(_)), Some(image)) => {
+            Failure::engine(image.display(), b"", &error)
+        }
+        (error, _) => Failure::plain(without_number(&error.to_string())),
+    }
 }
 
 /// Where a form of the report goes.

@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::render::{Text, count_words};
 use dioxide::block::file::FileOptions;
 use dioxide::check::{CheckOptions, Code, EXIT_OPERATIONAL, Report, Severity, Usage, check};
-use dioxide::{Error, open_image};
+use dioxide::{Error, Fs, MountOptions, open_image};
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -149,7 +149,26 @@ fn print(args: &CheckArgs, image: &Path, report: &Report, out: &mut Out) -> Resu
     if args.quiet {
         return Ok(());
     }
-    Ok(writeln!(out, "{}: {}", image.display(), summary(report))?)
+    writeln!(out, "{}: {}", image.display(), summary(report))?;
+    tell_if_none(args, image, report);
+    Ok(())
+}
+
+/// Who named the wrong file, or the wrong place in it, is told so in the words of other commands.
+fn tell_if_none(args: &CheckArgs, image: &Path, report: &Report) {
+    let is_it = |code| matches!(code, Code::SuperblockInvalid);
+    if !report.findings.iter().any(|finding| is_it(finding.code)) {
+        return;
+    }
+    let options = MountOptions::new().read_only(true);
+    let options = options.img_offset(args.img_offset);
+    let options = match args.sb {
+        Some(block) => options.superblock_at(block),
+        None => options,
+    };
+    if let Err(Error::Invalid(what)) = Fs::open(image, &options) {
+        complain(format_args!("{}: {what}", image.display()));
+    }
 }
 
 fn summary(report: &Report) -> String {

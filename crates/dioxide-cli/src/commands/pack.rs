@@ -216,7 +216,13 @@ fn tree(args: &PackArgs) -> Result<Tree, Failure> {
     }
     if let Some(address) = address {
         let fs = Images::new(&args.open).fs(&address.image)?;
-        return source::image::read(&fs, &address.path, filter).map_err(failure);
+        return source::image::read(&fs, &address.path, filter).map_err(|error| match error {
+            Error::Image { name, source } => {
+                let about = format!("{}:{name}", address.image.display());
+                Failure::engine(about, name.as_bytes(), &source)
+            }
+            error => failure(error),
+        });
     }
     // Data that has to wait is of the size of the image, and so waits where that will be.
     let beside = match args.image.parent() {

@@ -391,7 +391,7 @@ fn journal_and_map_of_what_has_no_superblock_tell_where_it_should_be() {
     for command in ["journal", "map"] {
         let ran = dioxide([command, empty.to_str().unwrap()]);
         assert_eq!(ran.status, Some(2));
-        let words = "corrupted superblock at byte 1024: ";
+        let words = "no superblock of ext2, ext3 or ext4 at byte 1024 (";
         assert!(
             ran.stderr.contains(words) && ran.stderr.contains("ends at byte 0"),
             "{}",

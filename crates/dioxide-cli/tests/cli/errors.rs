@@ -4,6 +4,8 @@
 use crate::support::{Fixture, dioxide};
 use dioxide_testkit::e2fsck_clean;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 /// Images beside the fixture's, by their names: `@name`.
 fn prepare(disk: &Fixture) {
@@ -66,10 +68,31 @@ const CASES: &[(&str, i32, &str)] = &[
     (
         "map @empty",
         2,
-        "@empty: corrupted superblock at byte 1024: the device ends at byte 0, and no backup was found",
+        "@empty: no superblock of ext2, ext3 or ext4 at byte 1024 (the device ends at byte 0), and no backup was found",
     ),
     ("info @noise", 2, "(--img-offset, img_offset=); where"),
+    (
+        "journal @noise",
+        2,
+        "@noise: no superblock of ext2, ext3 or",
+    ),
+    (
+        "check @noise",
+        12,
+        "@noise: no superblock of ext2, ext3 or ext4 at byte 1024 (s_magic is 0x",
+    ),
+    (
+        "info =.:/hello",
+        2,
+        "=.:/hello: No such file or directory; name the image alone: =.",
+    ),
     ("resize @nope", 2, "@nope: "),
+    (
+        "resize @noise",
+        2,
+        "@noise: no superblock of ext2, ext3 or ext4 at byte 1024 (s_magic is 0x",
+    ),
+    ("resize --minimum @empty", 2, "(--img-offset, img_offset=)"),
     ("trim @noise", 2, "@noise: no superblock"),
     (
         "ls @disk.img",
@@ -82,6 +105,16 @@ const CASES: &[(&str, i32, &str)] = &[
         "disk.img:etc: no ':/' in it; write IMG:/path, such as disk.img:/etc",
     ),
     ("cat :/x", 2, ":/x: no image before ':/'; write IMG:/path"),
+    (
+        "cat =./dir/x",
+        2,
+        "=./dir/x: no ':/' in it; write IMG:/path, such as =.:/dir/x",
+    ),
+    (
+        "mkdir /no/such",
+        2,
+        "/no/such: no image before it; write IMG:/path, such as disk.img:/no/such",
+    ),
     (
         "ls --img-offset 1X =/",
         2,
@@ -243,6 +276,8 @@ const CASES: &[(&str, i32, &str)] = &[
         "is overwritten if that is forced (--force, -F)",
     ),
     ("pack @nope @new", 2, "@nope: No such file or directory"),
+    ("pack =/nope @new", 1, "=/nope: No such file or directory"),
+    ("pack =/hello @new", 2, "=/hello: Not a directory"),
     ("pack @noise @new", 2, "@noise: at byte 0: no tar archive"),
     (
         "pack =/list @no/new",
@@ -270,6 +305,11 @@ const CASES: &[(&str, i32, &str)] = &[
     ("sync", 2, "which image? Write IMG"),
     ("gen man /proc/x", 2, "/proc/x: No such file or directory"),
     ("bench --image @nope simple-read", 2, "@nope: "),
+    (
+        "bench --image @noise simple-read",
+        2,
+        "@noise: no superblock of ext2, ext3 or",
+    ),
 ];
 
 #[test]
@@ -310,6 +350,31 @@ fn every_error_names_what_is_wrong_and_the_way_out() {
     e2fsck_clean(disk.image());
     let left = dioxide(["ls", &disk.at("/")]);
     assert_eq!(left.text().split_whitespace().collect::<Vec<_>>(), FILES);
+}
+
+#[test]
+fn image_that_may_only_be_read_says_what_it_cannot_be_opened_for() {
+    dioxide_testkit::need_root!();
+    let disk = Fixture::new();
+    fs::set_permissions(disk.image(), fs::Permissions::from_mode(0o444)).unwrap();
+    for (words, status, told) in [
+        (["ls", &disk.at("/dir")], 0, ""),
+        (
+            ["mkdir", &disk.at("/new")],
+            2,
+            "cannot open it for writing: Permission denied",
+        ),
+    ] {
+        let output = Command::new("setpriv")
+            .args(["--reuid=1234", "--regid=1234", "--clear-groups"])
+            .arg(env!("CARGO_BIN_EXE_dioxide"))
+            .args(words)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains(told), "{said}");
+    }
 }
 
 /// Nothing was made, and nothing removed.

@@ -54,8 +54,10 @@ fn image_path(root: &[u8], path: &[u8]) -> Vec<u8> {
 }
 
 fn failed(path: &[u8]) -> impl Fn(dioxide::Error) -> Error {
+    // The root's own.
+    let named = path.strip_suffix(b"/").filter(|named| !named.is_empty());
     move |source| Error::Image {
-        name: shown(path),
+        name: shown(named.unwrap_or(path)),
         source,
     }
 }

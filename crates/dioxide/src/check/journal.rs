@@ -109,7 +109,7 @@ pub struct Logged {
 ///
 /// # Errors
 /// [`Error::Unsupported`] without a journal, or with one on a device that is not in `options`;
-/// [`Error::Corrupt`] for a journal whose inode or superblock is damaged; the device's.
+/// [`Error::Invalid`] if there is no superblock; [`Error::Corrupt`] for a journal whose inode or superblock is damaged; the device's.
 pub fn journal_state(
     device: Arc<dyn Device>,
     options: &CheckOptions,

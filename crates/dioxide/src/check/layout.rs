@@ -259,7 +259,7 @@ impl Runs {
 /// What each part of an image is used for. Blocks for as long as it takes to read all inodes and maps.
 ///
 /// # Errors
-/// [`crate::Error::Corrupt`] if there is no superblock; as [`super::check`].
+/// [`crate::Error::Invalid`] if there is no superblock, [`crate::Error::Corrupt`] if none is good; as [`super::check`].
 pub fn image_map(
     device: Arc<dyn Device>,
     options: &CheckOptions,

@@ -3,6 +3,7 @@
 use super::finding::{At, Code, Findings};
 use super::{CheckOptions, Checker};
 use crate::mount::log::{journal_device, refuse_journal_device};
+use crate::mount::open::find_superblock;
 use crate::mount::span::read_span;
 use crate::{Error, Place, Result, known};
 use dioxide_block::Device;
@@ -112,7 +113,7 @@ fn place(options: &CheckOptions) -> u64 {
 /// Finds a superblock, for what cannot go on without.
 ///
 /// # Errors
-/// As [`find`]; [`Error::Corrupt`] if there is no good one.
+/// As [`find`]; [`Error::Invalid`] if there is none, [`Error::Corrupt`] if there is no good one.
 pub(super) fn need(
     device: &Arc<dyn Device>,
     options: &CheckOptions,
@@ -125,13 +126,17 @@ pub(super) fn need(
         .kept_mut()
         .first()
         .map(|finding| finding.text.as_str());
+    let (at, why) = (place(options), why.unwrap_or("it is damaged"));
+    // What holds no file system is not damaged.
+    if matches!(find_superblock(&**device, at), Err(Error::Invalid(_))) {
+        return Err(Error::Invalid(format!(
+            "no superblock of ext2, ext3 or ext4 at byte {at} ({why}), and no backup was found"
+        )));
+    }
     Err(Error::Corrupt {
         structure: "superblock",
-        place: Place::default().at(place(options)),
-        what: format!(
-            "{}, and no backup was found",
-            why.unwrap_or("it is damaged")
-        ),
+        place: Place::default().at(at),
+        what: format!("{why}, and no backup was found"),
     })
 }
 

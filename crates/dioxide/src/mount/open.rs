@@ -463,22 +463,31 @@ pub(super) fn mmp_user(mmp: &Mmp) -> String {
 
 /// The superblock at byte `at`, if it is one, is intact, and asks for nothing unknown.
 pub(super) fn read_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock> {
-    let place = Place::default().at(at);
-    let format = |error| Error::format(error, place);
+    let format = |error| Error::format(error, Place::default().at(at));
+    let sb = find_superblock(device, at)?;
+    refuse_unknown(&sb)?;
+    sb.verify_checksum().map_err(format)?;
+    sb.validate(None).map_err(format)?;
+    Ok(sb)
+}
+
+/// What is at byte `at`, if it has a superblock's magic, and is no journal's.
+///
+/// # Errors
+/// [`Error::Invalid`] if there is none, for which [`place_advice`] knows a way out.
+pub(crate) fn find_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock> {
     let size = device.geometry().size_bytes;
     if at.saturating_add(SuperBlock::SIZE as u64) > size {
         return Err(none_there(at, &format!("there are {size} bytes")));
     }
     let bytes = read_span(device, at, SuperBlock::SIZE, "superblock")?;
-    let sb = SuperBlock::parse(&bytes).map_err(format)?;
+    let sb = SuperBlock::parse(&bytes);
+    let sb = sb.map_err(|error| Error::format(error, Place::default().at(at)))?;
     refuse_journal_device(device, &sb)?;
     if !sb.has_magic() {
         let found = sb.disk().s_magic;
         return Err(none_there(at, &format!("s_magic is {found:#06x}")));
     }
-    refuse_unknown(&sb)?;
-    sb.verify_checksum().map_err(format)?;
-    sb.validate(None).map_err(format)?;
     Ok(sb)
 }
 
@@ -489,17 +498,21 @@ fn none_there(at: u64, why: &str) -> Error {
     ))
 }
 
-/// The same with a way out, which depends on what was said of the place.
-fn with_advice(error: Error, options: &MountOptions) -> Error {
-    let Error::Invalid(what) = error else {
-        return error;
-    };
-    let begin = match options.img_offset {
+/// The way out where there is no superblock: it depends on what was said of the place.
+pub(crate) fn place_advice(img_offset: u64) -> String {
+    match img_offset {
         0 => "; where the file system begins further in, say so (--img-offset, img_offset=)".into(),
         begin => {
             format!(" behind byte {begin} (img_offset); `fdisk -l` tells where partitions begin")
         }
+    }
+}
+
+fn with_advice(error: Error, options: &MountOptions) -> Error {
+    let Error::Invalid(what) = error else {
+        return error;
     };
+    let begin = place_advice(options.img_offset);
     let backup = match options.sb {
         None => "where the superblock is lost, name a backup (--sb, sb=)",
         Some(_) => "sb counts KiB: 8193 with blocks of 1 KiB, 131072 with blocks of 4 KiB",

@@ -52,12 +52,11 @@ mod write;
 
 use crate::check::{CheckOptions, Severity, check};
 use crate::mount::image::open_image;
-use crate::mount::log::refuse_journal_device;
 use crate::mount::mmp::{self, Protection, User};
-use crate::mount::span::read_span;
+use crate::mount::open::{find_superblock, place_advice};
 use crate::{Error, Place, Result, known};
 use dioxide_block::Device;
-use dioxide_block::file::FileOptions;
+use dioxide_block::file::{FileOptions, in_use_by};
 use dioxide_format::features::{Compat, Incompat, RoCompat};
 use dioxide_format::superblock::{STATE_CLEAN, STATE_ERROR, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide_format::types::Pblk;
@@ -140,7 +139,8 @@ pub type OnProgress<'p> = dyn FnMut(Step, u64, u64) + 'p;
 /// the first, the length of an image. [`Error::Device`], also for one that is in use, here or by another host. [`Error::Busy`] if
 /// the file system was not closed cleanly. [`Error::Invalid`] for a size that no file system of this kind can have, or
 /// that what is in use has no room in: says which has; and where the file system has errors, of which it names the first: it
-/// is checked before. [`Error::Unsupported`] for features that are not known, and for what cannot be moved: says what. Damage.
+/// is checked before; and where there is no superblock. [`Error::Unsupported`] for features that are not known, and for what
+/// cannot be moved: says what. Damage.
 ///
 /// From the first write on only those of the device: see the module's documentation.
 pub fn resize(path: &Path, size_bytes: Option<u64>, options: &ResizeOptions) -> Result<Resized> {
@@ -163,7 +163,7 @@ pub fn resize_telling(
         ));
     }
     let device = open(path, false, None, options)?;
-    let sb = read_superblock(&*device)?;
+    let sb = first_look(&*device, path, options)?;
     let block = u64::from(sb.block_size());
     let own = whole(device.geometry().size_bytes, block);
     let size = size_bytes.unwrap_or(own);
@@ -215,7 +215,7 @@ pub fn minimum_telling(
     progress: &mut OnProgress<'_>,
 ) -> Result<u64> {
     let device = open(path, false, None, options)?;
-    let sb = read_superblock(&*device)?;
+    let sb = first_look(&*device, path, options)?;
     drop(device);
     let device = open(path, false, Some(&sb), options)?;
     if let Some(block) = mmp_block(&sb)? {
@@ -326,11 +326,25 @@ fn in_superblock(error: dioxide_format::Error) -> Error {
     Error::format(error, Place::default().at(SUPERBLOCK_OFFSET))
 }
 
+/// As [`read_superblock`], where a user may have named the wrong image, or one that is mounted.
+fn first_look(device: &dyn Device, path: &Path, options: &ResizeOptions) -> Result<SuperBlock> {
+    read_superblock(device).map_err(|error| match error {
+        Error::Invalid(what) => Error::Invalid(what + &place_advice(options.img_offset)),
+        // While somebody uses it, it looks as after a crash.
+        Error::Busy(_) => match in_use_by(path) {
+            Some(by) => Error::Device(dioxide_block::Error::Busy {
+                path: path.into(),
+                by: format!("{by}; unmount or detach it first"),
+            }),
+            None => error,
+        },
+        error => error,
+    })
+}
+
 /// The superblock, if the file system may be resized.
 fn read_superblock(device: &dyn Device) -> Result<SuperBlock> {
-    let bytes = read_span(device, SUPERBLOCK_OFFSET, SuperBlock::SIZE, "superblock")?;
-    let sb = SuperBlock::parse(&bytes).map_err(in_superblock)?;
-    refuse_journal_device(device, &sb)?;
+    let sb = find_superblock(device, SUPERBLOCK_OFFSET)?;
     sb.validate(None).map_err(in_superblock)?;
     sb.verify_checksum().map_err(in_superblock)?;
     judge(&sb)?;
