@@ -61,23 +61,26 @@ const AFTER: &str = "\
 Addresses:
   A file inside an image is written IMG:/path. The first ':/' parts the two; in an image name
   that contains one, write '\\:' for the colon (and '\\\\' for a backslash).
-  The path may be a pattern of *, ?, [a-z], [[:digit:]] and **, in quotes for the shell's sake: 'IMG:/var/log/*.gz'.
-  Of each name between slashes: one that is there just as it is written wins; in a pattern '\\' before a character takes it literally.
+  The path may be a pattern of *, ?, [a-z], [[:digit:]] and **, in quotes for the shell's sake:
+  'IMG:/var/log/*.gz'. Of each name between slashes: one that is there just as it is written wins;
+  in a pattern '\\' before a character takes it literally.
 
 Sizes:
   4096, 4k, 4KiB, 1M, 2G and so on count in powers of 1024; kB, MB, GB in powers of 1000.
 
 JSON:
-  Where --json is, it prints one value: an array if several files or images can be named, else an object. A file in an image is
-  \"image\" and \"path\", one on the host \"path\" alone; where a copy or a link leads is \"to_image\" and \"to\". Names, paths and values
-  are strings. Of one that is not UTF-8, what is not is replaced, and KEY_hex beside KEY has the exact bytes (path_hex, name_hex).
-  Sizes are in bytes.
+  Where --json is, it prints one value: an array if several files or images can be named, else
+  an object. A file in an image is \"image\" and \"path\", one on the host \"path\" alone; where a
+  copy or a link leads is \"to_image\" and \"to\". Names, paths and values are strings. Of one that
+  is not UTF-8, what is not is replaced, and KEY_hex beside KEY has the exact bytes (path_hex,
+  name_hex). Sizes are in bytes.
 
 Exit status:
-  0  all is well
-  1  a file is missing from an image, or a test finds damage (check has the statuses of e2fsck)
-  2  bad usage, or an image or file that cannot be read or written
-  130  ended by Ctrl-C, SIGTERM or a closed terminal, after the operation under way; images are closed cleanly
+  0    all is well
+  1    a file is missing from an image, or a test finds damage (check has the statuses of e2fsck)
+  2    bad usage, or an image or file that cannot be read or written
+  130  ended by Ctrl-C, SIGTERM or a closed terminal, after the operation under way; images are
+       closed cleanly
 
 Examples:
   dioxide info disk.img
@@ -172,8 +175,11 @@ pub enum Command {
 }
 
 /// How to open an image.
+/// Above options that say how an image is opened.
+const IMAGE_OPTIONS: &str = "Image options";
+
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Image options")]
+#[command(next_help_heading = IMAGE_OPTIONS)]
 pub struct ImageArgs {
     /// How bytes move between memory and the image
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]
@@ -386,6 +392,22 @@ mod tests {
         let text = "Some prose\nof two lines.\n\nA list:\n  a   one\n  b   two\nMore\nprose\n\nExamples:\n  dioxide";
         let lines = "Some prose of two lines.\n\nA list:\n  a   one\n  b   two\nMore prose\n\nExamples:\n  dioxide";
         assert_eq!(flowed(text), lines);
+    }
+
+    // What is indented is not flowed: a longer line would go on at the left.
+    #[test]
+    fn what_is_indented_below_a_help_text_fits_a_hundred_columns() {
+        fn all(command: &clap::Command) -> Vec<String> {
+            let after = command.get_after_help().map(ToString::to_string);
+            let subs = command.get_subcommands().flat_map(all);
+            after.into_iter().chain(subs).collect()
+        }
+        for text in all(&Cli::command()) {
+            let indented = text.lines().filter(|line| line.starts_with(' '));
+            for line in indented {
+                assert!(line.chars().count() <= 100, "{line}");
+            }
+        }
     }
 
     #[test]

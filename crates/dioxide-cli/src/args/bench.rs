@@ -9,7 +9,7 @@ use dioxide_bench::{BenchOptions, DeviceChoice, Experiment, SimpleChoice, Target
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Runs the experiments that started dioxide, and compares
+/// Measures direct I/O in images, and compares it with raw images and mounts
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Without --image, an image is made in memory and removed at the end. With it, the contents of --file

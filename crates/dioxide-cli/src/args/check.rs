@@ -1,7 +1,7 @@
 //! Arguments of `dioxide check`.
 
 use super::size::parse_size;
-use super::{JournalPlace, backend_parser};
+use super::{IMAGE_OPTIONS, JournalPlace, backend_parser};
 use clap::Args;
 use dioxide::Backend;
 use std::path::PathBuf;
@@ -46,14 +46,14 @@ pub struct CheckArgs {
     #[arg(long, conflicts_with_all = ["images", "quiet", "sb"])]
     pub list_codes: bool,
     /// How bytes move between memory and the image
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser(), help_heading = IMAGE_OPTIONS)]
     pub backend: Backend,
     /// Where the file system begins in the image: the start of a partition, say
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size, help_heading = IMAGE_OPTIONS)]
     pub img_offset: u64,
     /// Use the backup superblock at this block, counted in KiB as in mount's sb= (131072 with blocks of 4 KiB, 8193 with 1 KiB)
-    #[arg(long, value_name = "KIB")]
+    #[arg(long, value_name = "KIB", help_heading = IMAGE_OPTIONS)]
     pub sb: Option<u64>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = IMAGE_OPTIONS)]
     pub journal: JournalPlace,
 }

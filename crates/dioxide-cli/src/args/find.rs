@@ -12,11 +12,14 @@ Options of dioxide come first, then where to look, then what to look for.
 Tests:
   -name, -iname, -path, -ipath PATTERN   the name, or all that is printed; i: in either case
   -type f|d|l|b|c|p|s                    the kind, or several as in f,l
-  -size [+-]N[cwbkMG]                    the size in such units, rounded up; blocks of 512 bytes if none is named
+  -size [+-]N[cwbkMG]                    the size in such units, rounded up; blocks of 512 bytes
+                                         if none is named
   -empty                                 a file of no bytes, or a directory of no files
-  -mtime, -mmin [+-]N                    changed so many days or minutes ago; -atime, -amin, -ctime, -cmin as well
+  -mtime, -mmin [+-]N                    changed so many days or minutes ago; -atime, -amin,
+                                         -ctime, -cmin as well
   -newer FILE                            changed after FILE, which may be IMG:/PATH or on the host
-  -newermt DATE                          changed after DATE, as touch -d has it; -newerat, -newerct as well
+  -newermt DATE                          changed after DATE, as touch -d has it; -newerat,
+                                         -newerct as well
   -samefile FILE                         another name of FILE
   -uid, -gid, -links, -inum [+-]N        numbers of the inode
   -perm [-/]MODE                         exactly, at least (-), or any (/) of these permissions

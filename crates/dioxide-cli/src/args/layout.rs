@@ -1,7 +1,7 @@
 //! Arguments of `dioxide journal` and `dioxide map`.
 
 use super::size::parse_size;
-use super::{JournalPlace, backend_parser};
+use super::{IMAGE_OPTIONS, JournalPlace, backend_parser};
 use clap::Args;
 use dioxide::check::CheckOptions;
 use dioxide::{Backend, block};
@@ -15,12 +15,12 @@ pub struct RawArgs {
     #[arg(value_name = "IMG")]
     pub image: PathBuf,
     /// How bytes move between memory and the image
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser(), help_heading = IMAGE_OPTIONS)]
     pub backend: Backend,
     /// Where the file system begins in the image: the start of a partition, say
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size, help_heading = IMAGE_OPTIONS)]
     pub img_offset: u64,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = IMAGE_OPTIONS)]
     pub journal: JournalPlace,
 }
 
@@ -56,8 +56,6 @@ Examples:
   dioxide journal --replay disk.img
   dioxide journal --replay --journal journal.img disk.img")]
 pub struct JournalArgs {
-    #[command(flatten)]
-    pub image: RawArgs,
     /// List the transactions that wait to be replayed
     #[arg(long)]
     pub list: bool,
@@ -67,6 +65,9 @@ pub struct JournalArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    // Last, as what follows would stand below its options.
+    #[command(flatten)]
+    pub image: RawArgs,
 }
 
 /// Shows what each part of an image is used for, and how its free space is cut up
@@ -81,8 +82,6 @@ Examples:
   dioxide map --html map.html disk.img
   dioxide map --json disk.img")]
 pub struct MapArgs {
-    #[command(flatten)]
-    pub image: RawArgs,
     /// Write a picture; - is standard output
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
@@ -92,4 +91,7 @@ pub struct MapArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    // Last, as what follows would stand below its options.
+    #[command(flatten)]
+    pub image: RawArgs,
 }

@@ -19,7 +19,7 @@ with --stats, nor for an image with multi-mount protection.
 What is durable when: fsync and fdatasync of a file or directory as on Linux, and everything by fsync of DIR itself (sync DIR),
 or by unmounting. sync(2) and syncfs(2) only begin to hand over the data that the kernel has gathered, because it does not tell
 FUSE servers of them: names and data may be lost in a crash until the next commit. The times of files that are open for writing
-are the kernel's alone until then. To be sure of these too: sync -f DIR && sync DIR
+are the kernel's alone until then. To be sure of these too, say `sync -f DIR && sync DIR`.
 Before Linux 6.16 sync DIR, and a server that ends by SIGTERM, may miss data of files that are open: fsync each of them.
 A file with the flag SYNC (chattr +S) is written past the page cache, for who opens it once it has the flag (Linux 6.6).
 
@@ -31,26 +31,28 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
   ro, noload, errors=, data=, commit=, barrier, nobarrier, discard, nodiscard,
   dioread_nolock, dioread_lock, sb=, resuid=, resgid=, grpid, nogrpid, bsdgroups,
   sysvgroups, journal_path=
-                        as for ext4, but data=journal is refused, and errors=panic fails every call instead
+                        as for ext4, but data=journal is refused, and errors=panic fails every
+                        call instead
   img_offset=BYTES      where the file system begins in the image; k, M, G
   dio_policy=POLICY     whose rules decide about locks, see dioxide explain
-  backend=HOW           auto, uring, pread or mmap; auto copies what an image in memory has, and reads its holes by pread
-  nowriteback           every write goes to the image at once, and the times of O_DIRECT writes, and of those to files
-                        with the flags +a and +S, are seen at once; else when the kernel has dropped the file from its
-                        cache
+  backend=HOW           auto, uring, pread or mmap; auto copies what an image in memory has, and
+                        reads its holes by pread
+  nowriteback           every write goes to the image at once, and the times of O_DIRECT writes,
+                        and of those to files with the flags +a and +S, are seen at once; else when
+                        the kernel has dropped the file from its cache
   entry_timeout=SECS, attr_timeout=SECS
-                        how long the kernel trusts names, and attributes of regular files (but for those with
-                        set-user-ID or set-group-ID)
+                        how long the kernel trusts names, and attributes of regular files (but for
+                        those with set-user-ID or set-group-ID)
   metadata_cache=BYTES, name_cache=BYTES
-                        most that is kept of blocks of metadata, and of names (32M, and a sixteenth of the memory
-                        or 1G)
+                        most that is kept of blocks of metadata, and of names (32M, and a
+                        sixteenth of the memory or 1G)
   uid=, gid=, umask=    owner and permissions that are shown
   fakeroot              everybody may do everything; files are made as root's
   allow_other           others may use the mount too
   auto_unmount          unmount when the process ends, however it ends
   max_threads=, max_background=
-                        requests at the same time, and those of them that
-                        nobody waits for (two at least)
+                        requests at the same time, and those of them that nobody waits for (two
+                        at least)
   sandbox               as --sandbox
   stats=FILE            as --stats
   noio_uring            requests through /dev/fuse only; io_uring is used where the
@@ -100,8 +102,8 @@ pub struct MountArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Returns when everything is in the image, and another program may open it; umount(8) does not wait for that by itself.
-A mount whose server has died (Transport endpoint is not connected) is detached, though files are open, and a line says so:
-what was not synced is lost, and whoever opens the image next recovers it. dioxide mount on such a directory detaches it too.
+A mount whose server has died (Transport endpoint is not connected) is detached, though files are open, and a line says so; what
+was not synced is lost, and whoever opens the image next recovers it. dioxide mount on such a directory detaches it too.
 Where it is mounted elsewhere too, be it in another namespace, a line says that the image stays in use.
 
 Exit status: 0 if it is unmounted, 2 if it is in use or no mount of dioxide.
@@ -146,7 +148,7 @@ pub struct StatsArgs {
     /// Where it is mounted
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// As JSON
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

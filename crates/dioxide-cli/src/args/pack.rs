@@ -16,7 +16,6 @@ use std::str::FromStr;
 
 /// What is left out or changed on the way.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "What is packed")]
 pub struct FilterArgs {
     /// Leave out what matches, with everything below; may be repeated. As with tar, * and ? also stand for slashes, and a pattern may match from behind any slash; one that begins with a slash matches from the root on
     #[arg(long, value_name = "GLOB", value_parser = pattern_parser())]
@@ -88,11 +87,11 @@ pub struct PackArgs {
     /// Check SRC and tell how much it takes; write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Make the image a thousandth and eight clusters larger than what SRC takes by a count; it is so without --size. Of many
-    /// small files it is smaller with -b 1024
+    /// Make the image as small as SRC fits in by a count, with a thousandth and eight clusters to spare; it is so without --size.
+    /// Of many small files it is smaller with -b 1024
     #[arg(long, conflicts_with = "size")]
     pub fit: bool,
-    /// Keep so much free, in bytes or as 10% of what SRC takes, in an image that fits
+    /// Keep so much free besides, in bytes or as 10% of what SRC takes; not with --size, which says all
     #[arg(long, value_name = "BYTES|%", conflicts_with = "size")]
     pub reserve: Option<ReserveWord>,
     /// Size of the image; -n without it tells one that is enough
@@ -104,7 +103,7 @@ pub struct PackArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "What is packed")]
     pub filter: FilterArgs,
     #[command(flatten)]
     pub fs: FsArgs,
@@ -170,7 +169,7 @@ pub struct UnpackArgs {
     /// Print JSON: how much was unpacked
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "What is unpacked")]
     pub filter: FilterArgs,
     #[command(flatten)]
     pub open: ImageArgs,

@@ -1,7 +1,7 @@
 //! Arguments of `dioxide resize` and `dioxide trim`.
 
 use super::size::parse_size;
-use super::{JournalPlace, backend_parser};
+use super::{IMAGE_OPTIONS, JournalPlace, backend_parser};
 use clap::Args;
 use dioxide::Backend;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub struct ResizeArgs {
     #[arg(long)]
     pub json: bool,
     /// Where the file system begins in the image: the start of a partition, say
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size, help_heading = IMAGE_OPTIONS)]
     pub img_offset: u64,
 }
 
@@ -75,11 +75,11 @@ pub struct TrimArgs {
     #[arg(long)]
     pub json: bool,
     /// How bytes move between memory and the image
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser())]
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = backend_parser(), help_heading = IMAGE_OPTIONS)]
     pub backend: Backend,
     /// Where the file system begins in the image: the start of a partition, say
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size, help_heading = IMAGE_OPTIONS)]
     pub img_offset: u64,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = IMAGE_OPTIONS)]
     pub journal: JournalPlace,
 }

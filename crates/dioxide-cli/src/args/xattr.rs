@@ -99,7 +99,7 @@ pub struct XattrSetArgs {
     /// The whole name, such as user.comment
     #[arg(value_name = "NAME")]
     pub name: OsString,
-    /// The value: as it is, or 0x and hexadecimal digits, or 0s and base64, or in quotes with \\ and three octal digits for a byte
+    /// The value: as it is, or 0x and hexadecimal digits, or 0s and base64, or in quotes with \ and three octal digits for a byte
     #[arg(value_name = "VALUE", value_parser = Value::parser(), allow_hyphen_values = true)]
     pub value: Value,
     /// Files of any kind; symbolic links are followed
