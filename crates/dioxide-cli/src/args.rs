@@ -174,10 +174,10 @@ pub enum Command {
     Xattr(XattrArgs),
 }
 
-/// How to open an image.
 /// Above options that say how an image is opened.
 const IMAGE_OPTIONS: &str = "Image options";
 
+/// How to open an image.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = IMAGE_OPTIONS)]
 pub struct ImageArgs {
