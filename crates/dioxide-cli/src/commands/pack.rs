@@ -351,3 +351,31 @@ pub fn failure(error: Error) -> Failure {
         error => Failure::plain(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    /// There is no file system yet that anybody could remove files from.
+    #[test]
+    fn image_without_room_for_a_file_is_to_be_larger() {
+        for (option, way_out) in [
+            ("--size=1M", "give a larger --size"),
+            ("--fit", "--reserve makes it larger"),
+        ] {
+            let cli = Cli::try_parse_from(["dioxide", "pack", option, "tree", "new.img"]);
+            let Command::Pack(args) = cli.unwrap().command else {
+                panic!("not pack")
+            };
+            let error = Error::Image {
+                name: "a/b".into(),
+                source: dioxide::Error::NoSpace(Shortage::Inodes),
+            };
+            let words = in_words(&args, error).words();
+            let begin = format!("too small: there is no room for a/b; {way_out}");
+            assert!(words.starts_with(&begin), "{words}");
+        }
+    }
+}
