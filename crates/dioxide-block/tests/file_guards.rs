@@ -396,19 +396,21 @@ fn partition_of_an_image_that_qemu_has_is_refused_to_a_writer() {
     // Of a disk that nobody else may write, and of one that its guest writes and others may (`share-rw=on`).
     for locked in [[100, 101, 103, 201, 203].as_slice(), &[100, 101, 103]] {
         let qemu = std::fs::File::open(file.path()).expect("the image");
-        for &byte in locked {
+        let lock = |kind: libc::c_int, start: i64, len: i64| {
             // SAFETY: all zeros is a valid `struct flock`.
             let mut request: libc::flock = unsafe { std::mem::zeroed() };
-            (request.l_type, request.l_whence) = (libc::F_RDLCK as _, libc::SEEK_SET as _);
-            (request.l_start, request.l_len) = (byte, 1);
+            (request.l_type, request.l_whence) = (kind as _, libc::SEEK_SET as _);
+            (request.l_start, request.l_len) = (start, len);
             // SAFETY: the descriptor is open, and the struct is read during the call only.
             let done = unsafe { libc::fcntl(qemu.as_raw_fd(), libc::F_OFD_SETLK, &request) };
             assert_eq!(done, 0);
-        }
+        };
+        locked.iter().for_each(|&byte| lock(libc::F_RDLCK, byte, 1));
         let by = busy_by(file.path(), &partition);
         assert!(by.starts_with("locked by"), "{locked:?}: {by}");
         drop(host::open(file.path(), &reader));
-        drop(qemu);
+        // Closing it would leave the locks to a process that another test is starting just now.
+        lock(libc::F_UNLCK, 0, 0);
         drop(host::open(file.path(), &partition));
     }
 }
