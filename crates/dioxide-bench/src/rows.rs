@@ -8,7 +8,7 @@
 //! | 5 | queued reads ÷ raw, data to `/dev/null` | null device |
 //! | 6, 7 | 4k reads, 4k and 2k overwrites by one thread ÷ the kernel's ext4 | given image, files of mounts |
 //! | 8 | time of a request at depth 1 ÷ raw | image in memory: pread; image on disk: io_uring |
-//! | 9 | 2k ÷ 4k overwrites, 8 threads | image in memory: pread |
+//! | 9 | 2k ÷ 4k overwrites, 8 threads | image in memory: pread, mapping |
 //! | 10 | 1 thread → 2 | image in memory: mapping; pread against raw's own |
 //! | 11 | reads while another thread appends, truncates ÷ alone, and what that does ÷ alone | image in memory: pread, mapping |
 //! | 12 | many extents ÷ few | image in memory: pread, mapping |
@@ -365,7 +365,7 @@ impl Table<'_, '_> {
             self.many_overwriters(subject)?;
         }
         if self.wants(&[9]) {
-            self.unaligned(subject)?;
+            self.unaligned("pread", subject)?;
         }
         if self.wants(&[10]) {
             self.scaling_of_calls(subject)?;
@@ -385,7 +385,7 @@ impl Table<'_, '_> {
         Ok(())
     }
 
-    fn unaligned(&mut self, subject: &Arc<Subject>) -> Result<()> {
+    fn unaligned(&mut self, backend: &str, subject: &Arc<Subject>) -> Result<()> {
         let entries = [raw, dioxide].into_iter().flat_map(|target| {
             [2048, 4096].map(|size| Entry {
                 raw: None,
@@ -394,7 +394,7 @@ impl Table<'_, '_> {
         });
         let rounds = self.contest("unaligned", entries.collect())?;
         self.at_least(
-            "9: 2k ÷ 4k overwrites, pread, 8 threads",
+            &format!("9: 2k ÷ 4k overwrites, {backend}, 8 threads"),
             speed(&rounds[2], &rounds[3]),
             1.0,
             format!("raw's own is {:.3}", speed(&rounds[0], &rounds[1])),
@@ -429,6 +429,9 @@ impl Table<'_, '_> {
         }
         if self.wants(&[4]) {
             self.overwrites("mapping", subject)?;
+        }
+        if self.wants(&[9]) {
+            self.unaligned("mapping", subject)?;
         }
         if self.wants(&[10]) {
             self.scaling_by_mapping("reads", subject, (READ, 4096), 1.85)?;
