@@ -18,7 +18,7 @@ pub(crate) struct Distance(Option<f64>);
 struct Turn(AtomicU32);
 
 impl Distance {
-    /// Takes about a millisecond, and longer where others want the processors.
+    /// Takes some milliseconds, and longer where others want the processors.
     pub(crate) fn measure() -> Distance {
         const ROUNDS: u32 = 5000;
         const TRIES: usize = 3;

@@ -128,7 +128,7 @@ pub(crate) struct Mount {
     pub(crate) barrier: bool,
     pub(crate) discard: bool,
     pub(crate) commit_interval: Duration,
-    /// What is stamped instead of the time, in nanoseconds since 1970, if so.
+    /// Where the time is from that is stamped.
     pub(crate) clock: Clock,
     /// What to do when metadata turns out damaged.
     pub(crate) errors: ErrorPolicy,

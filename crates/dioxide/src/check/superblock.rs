@@ -3,7 +3,7 @@
 use super::finding::{At, Code, Findings};
 use super::{CheckOptions, Checker};
 use crate::mount::log::{journal_device, refuse_journal_device};
-use crate::mount::open::find_superblock;
+use crate::mount::open::{find_superblock, none_there};
 use crate::mount::span::read_span;
 use crate::{Error, Place, Result, known};
 use dioxide_block::Device;
@@ -130,7 +130,8 @@ pub(super) fn need(
     // What holds no file system is not damaged.
     if matches!(find_superblock(&**device, at), Err(Error::Invalid(_))) {
         return Err(Error::Invalid(format!(
-            "no superblock of ext2, ext3 or ext4 at byte {at} ({why}), and no backup was found"
+            "{}, and no backup was found",
+            none_there(at, why)
         )));
     }
     Err(Error::Corrupt {

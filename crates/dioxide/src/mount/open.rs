@@ -478,7 +478,8 @@ pub(super) fn read_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock
 pub(crate) fn find_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock> {
     let size = device.geometry().size_bytes;
     if at.saturating_add(SuperBlock::SIZE as u64) > size {
-        return Err(none_there(at, &format!("there are {size} bytes")));
+        let why = format!("there are {size} bytes");
+        return Err(Error::Invalid(none_there(at, &why)));
     }
     let bytes = read_span(device, at, SuperBlock::SIZE, "superblock")?;
     let sb = SuperBlock::parse(&bytes);
@@ -486,16 +487,15 @@ pub(crate) fn find_superblock(device: &dyn Device, at: u64) -> Result<SuperBlock
     refuse_journal_device(device, &sb)?;
     if !sb.has_magic() {
         let found = sb.disk().s_magic;
-        return Err(none_there(at, &format!("s_magic is {found:#06x}")));
+        let why = format!("s_magic is {found:#06x}");
+        return Err(Error::Invalid(none_there(at, &why)));
     }
     Ok(sb)
 }
 
-/// As `mount(2)` has it: what holds no file system is not damaged.
-fn none_there(at: u64, why: &str) -> Error {
-    Error::Invalid(format!(
-        "no superblock of ext2, ext3 or ext4 at byte {at} ({why})"
-    ))
+/// In words, for an [`Error::Invalid`], as `mount(2)` has it: what holds no file system is not damaged.
+pub(crate) fn none_there(at: u64, why: &str) -> String {
+    format!("no superblock of ext2, ext3 or ext4 at byte {at} ({why})")
 }
 
 /// The way out where there is no superblock: it depends on what was said of the place.

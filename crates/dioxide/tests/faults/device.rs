@@ -1352,6 +1352,16 @@ struct PanicsLate {
 }
 
 impl PanicsLate {
+    fn new(image: &Image) -> PanicsLate {
+        let (device, armed) = (sim(image), Arc::default());
+        PanicsLate { device, armed }
+    }
+
+    fn mount(&self) -> Fs {
+        let device = Arc::new(self.clone());
+        Fs::open_device(device, &MountOptions::new()).expect("it opens")
+    }
+
     fn check(&self) {
         assert!(!self.armed.load(Ordering::Relaxed), "on purpose");
     }
@@ -1401,11 +1411,8 @@ impl Device for PanicsLate {
 #[test]
 fn device_that_panics_over_an_earlier_request_takes_no_later_one() {
     let image = small().build();
-    let device = PanicsLate {
-        device: sim(&image),
-        armed: Arc::default(),
-    };
-    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let device = PanicsLate::new(&image);
+    let fs = device.mount();
     let options = OpenOptions::new().read(true).write(true).create(true);
     let file = options.open(&fs, "/f").expect("room");
     file.write_at(&[7; 7700], 0).expect("room");
@@ -1488,11 +1495,8 @@ fn device_that_panics_over_an_earlier_request_takes_no_later_one() {
 #[test]
 fn queue_that_goes_ends_what_others_wait_for_though_its_device_panics() {
     let image = small().build();
-    let device = PanicsLate {
-        device: sim(&image),
-        armed: Arc::default(),
-    };
-    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let device = PanicsLate::new(&image);
+    let fs = device.mount();
     let options = OpenOptions::new().read(true).write(true).create(true);
     let file = options.open(&fs, "/f").expect("room");
     file.write_at(&[7; 7168], 0).expect("room");
@@ -1554,20 +1558,27 @@ fn removed_file_that_goes_in_a_panic_is_freed_later() {
     }
 }
 
+fn create(fs: &Fs, name: &str) {
+    let options = OpenOptions::new().write(true).create(true);
+    drop(options.open(fs, name).expect("room"));
+}
+
+/// `/a` and not `/b`; the mount ends.
+fn only_the_synced_is_there(fs: Fs) {
+    fs.metadata("/a").expect("it was synced");
+    fs.metadata("/b").expect_err("it was not");
+    fs.close().expect("nothing holds it");
+}
+
 /// Nor can it be noted in the log then why the journal was aborted.
 #[test]
 fn device_that_panics_in_a_commit_and_after_it_leaves_a_mount_that_only_reads() {
     let image = small().build();
-    let device = PanicsLate {
-        device: sim(&image),
-        armed: Arc::default(),
-    };
-    let open = || Fs::open_device(Arc::new(device.clone()), &MountOptions::new());
-    let fs = open().expect("it opens");
-    let options = OpenOptions::new().write(true).create(true);
-    drop(options.open(&fs, "/a").expect("room"));
+    let device = PanicsLate::new(&image);
+    let fs = device.mount();
+    create(&fs, "/a");
     fs.sync().expect("a sync");
-    drop(options.open(&fs, "/b").expect("room"));
+    create(&fs, "/b");
     device.armed.store(true, Ordering::Relaxed);
     let synced = catch_unwind(AssertUnwindSafe(|| fs.sync()));
     synced.expect_err("the device panics");
@@ -1576,10 +1587,7 @@ fn device_that_panics_in_a_commit_and_after_it_leaves_a_mount_that_only_reads() 
     assert_eq!(later.errno(), libc::EROFS);
     fs.metadata("/b").expect("it is in memory");
     drop(fs);
-    let fs = open().expect("it opens");
-    fs.metadata("/a").expect("it was synced");
-    fs.metadata("/b").expect_err("it was not");
-    fs.close().expect("nothing holds it");
+    only_the_synced_is_there(device.mount());
     // The sync that came later has noted it.
     e2fsck_consistent(image.path());
 }
@@ -1588,29 +1596,18 @@ fn device_that_panics_in_a_commit_and_after_it_leaves_a_mount_that_only_reads() 
 #[test]
 fn file_system_that_goes_in_a_panic_outlives_another_of_its_device() {
     let image = small().build();
-    let device = PanicsLate {
-        device: sim(&image),
-        armed: Arc::default(),
-    };
-    let open = || Fs::open_device(Arc::new(device.clone()), &MountOptions::new());
-    let create = |fs: &Fs, name| {
-        let options = OpenOptions::new().write(true).create(true);
-        options.open(fs, name).map(drop)
-    };
+    let device = PanicsLate::new(&image);
     let unwound = catch_unwind(AssertUnwindSafe(|| {
-        let fs = open().expect("it opens");
-        create(&fs, "/a").expect("room");
+        let fs = device.mount();
+        create(&fs, "/a");
         fs.sync().expect("a sync");
-        create(&fs, "/b").expect("room");
+        create(&fs, "/b");
         device.armed.store(true, Ordering::Relaxed);
         panic!("on purpose");
     }));
     unwound.expect_err("it does");
     device.armed.store(false, Ordering::Relaxed);
-    let fs = open().expect("it opens");
-    fs.metadata("/a").expect("it was synced");
-    fs.metadata("/b").expect_err("it was not");
-    fs.close().expect("nothing holds it");
+    only_the_synced_is_there(device.mount());
     e2fsck_clean(image.path());
 }
 
