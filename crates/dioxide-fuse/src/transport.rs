@@ -77,8 +77,9 @@ pub fn connect(
         server.set_maps_direct();
     }
     let common = Arc::new(Common::of(offer.max_background));
+    let over_rings = agreed.over_io_uring && Rings::are_taken(&device)?;
     Ok(match rings {
-        Some(rings) if agreed.over_io_uring => Box::new(Uring::new(rings, server, device, common)),
+        Some(rings) if over_rings => Box::new(Uring::new(rings, server, device, common)),
         _ => Box::new(DevFuse::new(server, device, options.threads, common)),
     })
 }

@@ -177,14 +177,11 @@ impl Bed {
             }
             false => Bed::serving(image, options),
         };
-        // Without a word it is as another test has the parameter.
-        if asked(RINGS) || asked(NO_RINGS) {
-            assert_eq!(bed.has_rings(), rings);
-        }
+        assert_eq!(bed.has_rings(), rings);
         bed
     }
 
-    /// As the kernel's parameter is.
+    /// As the kernel's parameter is, if rings are asked for.
     pub fn serving(image: Image, options: &str) -> Bed {
         Bed::served(image, options).unwrap_or_else(|status| panic!("it did not serve: {status}"))
     }
@@ -287,10 +284,11 @@ impl Bed {
     }
 }
 
-/// Starts a server, and returns when it serves.
+/// Starts a server, without rings if they are not asked for, and returns when it serves.
 fn serve(image: &Path, dir: &Path, options: &str) -> Result<Child, ExitStatus> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
     command.args(["mount", "--background"]);
+    command.args(["-o", NO_RINGS]);
     if !options.is_empty() {
         command.args(["-o", options]);
     }

@@ -25,11 +25,12 @@ fn mount_in_the_background_serves_when_it_returns_and_umount_waits() {
     let dir = tempfile::tempdir().unwrap();
     // What is mounted may go by another name.
     for (round, options) in ["rw", "fsname=shown", "rw"].into_iter().enumerate() {
+        let options = format!("{NO_RINGS},{options}");
         let round = round as u64;
         let file = dir.path().join(format!("f{round}"));
         let mut mount = dioxide();
         run(mount
-            .args(["mount", "-o", options])
+            .args(["mount", "-o", &options])
             .args([image.path(), dir.path()]));
         fs::write(&file, pattern(round, 0, 100_000)).unwrap();
         umount(dir.path());
@@ -68,7 +69,8 @@ fn umount_of_one_mount_of_several_does_not_wait_for_the_others() {
     need_fuse!();
     let image = Image::builder().size(32 << 20).build();
     let (dir, other) = (Point::new(), Point::new());
-    run(dioxide().arg("mount").args([image.path(), dir.path()]));
+    let options = ["mount", "-o", NO_RINGS];
+    run(dioxide().args(options).args([image.path(), dir.path()]));
     run(limited("mount")
         .arg("--bind")
         .args([dir.path(), other.path()]));

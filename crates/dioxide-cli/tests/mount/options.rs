@@ -22,7 +22,7 @@ const M: u64 = 1 << 20;
 fn mount(image: &Path, dir: &Point, options: &str) -> String {
     let mut command = dioxide();
     command
-        .args(["mount", "-o", options])
+        .args(["mount", "-o", NO_RINGS, "-o", options])
         .args([image, dir.path()]);
     let output = command.output().expect("the command is there");
     let said = text(output.stderr);

@@ -1,6 +1,6 @@
 //! What a mount counts, and what it takes.
 
-use crate::bed::{Bed, asked, dioxide, run, text, umount};
+use crate::bed::{Bed, NO_RINGS, asked, dioxide, run, text, umount};
 use crate::need_fuse;
 use dioxide_testkit::Image;
 use serde_json::Value;
@@ -68,7 +68,7 @@ fn stats_file_is_there_from_the_beginning_and_has_the_end() {
     fs::create_dir(&dir).unwrap();
     // The server changes directory.
     run(dioxide()
-        .args(["mount", "--stats", "told.json"])
+        .args(["mount", "-o", NO_RINGS, "--stats", "told.json"])
         .args([image.path(), &dir])
         .current_dir(home.path()));
     let told = || -> Value {
@@ -116,7 +116,7 @@ fn stats_file_replaces_regular_files_that_nobody_uses() {
     fs::write(&told, "old").unwrap();
     std::os::unix::fs::symlink("told", &link).unwrap();
     run(dioxide()
-        .args(["mount", "--stats"])
+        .args(["mount", "-o", NO_RINGS, "--stats"])
         .args([&*link, image.path(), &dir]));
     umount(&dir);
     assert!(link.is_symlink());
@@ -144,7 +144,7 @@ fn damage_that_a_mount_passes_over_is_told() {
     }
     let home = tempfile::tempdir().unwrap();
     run(dioxide()
-        .args(["mount", "-o", "errors=continue"])
+        .args(["mount", "-o", NO_RINGS, "-o", "errors=continue"])
         .args([image.path(), home.path()]));
     fs::write(home.path().join("f"), [1; 100_000]).unwrap();
     File::open(home.path()).unwrap().sync_all().unwrap();

@@ -1,7 +1,8 @@
 //! Who may do what.
 
 use crate::bed::{
-    Bed, Point, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports, umount,
+    Bed, NO_RINGS, Point, RINGS, Rings, dioxide, each, is_mounted, limited, run, text, transports,
+    umount,
 };
 use crate::need_fuse;
 use dioxide_testkit::{Image, Mount, e2fsck_clean};
@@ -203,7 +204,8 @@ fn mount_where_another_user_has_mounted_says_what_to_do() {
     let Some(home) = Home::new() else {
         return;
     };
-    run(nobody("./dioxide mount own.img dir").current_dir(home.path()));
+    let mount = format!("./dioxide mount -o {NO_RINGS} own.img dir");
+    run(nobody(&mount).current_dir(home.path()));
     let (image, dir) = (
         Image::builder().size(16 << 20).build(),
         home.path().join("dir"),
@@ -322,7 +324,8 @@ fn mount_helper_takes_the_words_of_mount() {
     run(mount
         .arg(image.path())
         .arg(dir)
-        .args(["-n", "-o", "rw,noatime", "-t", "fuse.dioxide"]));
+        .args(["-n", "-o", "rw,noatime", "-o", NO_RINGS])
+        .args(["-t", "fuse.dioxide"]));
     assert!(is_mounted(dir));
     fs::write(dir.join("f"), "x").unwrap();
     let remount = |flag: &str| {

@@ -38,9 +38,12 @@ const SINGLE: Size = Size {
     helpers: 0,
 };
 
+/// Y where it is allowed. A connection that has rings keeps them.
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
 /// Whether the kernel has it, and is allowed to use it.
 pub(super) fn enabled() -> bool {
-    let parameter = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    let parameter = std::fs::read_to_string(PARAMETER);
     parameter.is_ok_and(|value| value.starts_with('Y'))
 }
 
@@ -80,6 +83,16 @@ impl Rings {
         let all = (0..queues).flat_map(|queue| (0..each).map(move |_| queue));
         let workers = all.map(|queue| Worker::new(queue, size));
         Ok(Rings(workers.collect::<io::Result<_>>()?))
+    }
+
+    /// Whether the kernel takes rings for a connection: its parameter may have changed after it offered them. Once it takes them,
+    /// it goes on.
+    ///
+    /// # Errors
+    /// If the kernel gives no ring to ask with.
+    pub(super) fn are_taken(device: &Device) -> io::Result<bool> {
+        let answer = worker::commit_nothing(device)?;
+        Ok(answer != libc::EOPNOTSUPP)
     }
 }
 
@@ -139,7 +152,78 @@ impl Transport for Uring {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ConnectOptions;
+    use super::super::wire::Offer;
     use super::*;
+    use std::fs::{self, File};
+
+    /// The kernel's parameter, which nobody else sets meanwhile, and which gets its value back.
+    struct Parameter {
+        before: String,
+        _lock: File,
+    }
+
+    impl Parameter {
+        /// Nothing, with a line that says so, where it is not there or cannot be set.
+        fn get() -> Option<Parameter> {
+            let parameter = File::open(PARAMETER).and_then(|lock| {
+                lock.lock()?;
+                let before = fs::read_to_string(PARAMETER)?;
+                fs::write(PARAMETER, before.trim())?;
+                Ok(Parameter {
+                    before,
+                    _lock: lock,
+                })
+            });
+            if parameter.is_err() || !std::path::Path::new("/dev/fuse").exists() {
+                eprintln!("skipped: {PARAMETER} or /dev/fuse is not there, or not ours");
+                return None;
+            }
+            parameter.ok()
+        }
+    }
+
+    impl Drop for Parameter {
+        fn drop(&mut self) {
+            let _ = fs::write(PARAMETER, self.before.trim());
+        }
+    }
+
+    #[test]
+    fn connection_for_which_the_kernel_takes_no_rings_is_done_without() {
+        let Some(_parameter) = Parameter::get() else {
+            return;
+        };
+        let options = ConnectOptions {
+            mount_options: vec![],
+            read_only: true,
+            allow_other: false,
+            permissions: false,
+            threads: 2,
+            max_background: 2,
+            io_uring: true,
+        };
+        let offer = Offer {
+            writeback: false,
+            permissions: false,
+            max_background: 2,
+            time_gran: 1,
+            io_uring: true,
+        };
+        for (when_answered, wanted) in [("N", false), ("Y", true)] {
+            fs::write(PARAMETER, "Y").expect("it can be set");
+            let dir = tempfile::tempdir().expect("a directory");
+            let mut device = Device::mount(dir.path(), &options).expect("root mounts");
+            // The kernel has offered them by now.
+            fs::write(PARAMETER, when_answered).expect("it can be set");
+            let agreed = device.init(&offer);
+            fs::write(PARAMETER, "N").expect("it can be set");
+            let taken = Rings::are_taken(&device);
+            device.detach();
+            assert!(agreed.expect("it answers").over_io_uring);
+            assert_eq!(taken.expect("it answers"), wanted, "{when_answered}");
+        }
+    }
 
     #[test]
     fn lists_of_processors_are_counted() {

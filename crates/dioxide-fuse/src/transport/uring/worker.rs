@@ -420,6 +420,25 @@ impl Worker {
     }
 }
 
+/// Commits an answer where there is no entry yet, so that nothing happens. Returns the error that the kernel has for that.
+pub(super) fn commit_nothing(device: &Device) -> io::Result<i32> {
+    let mut ring: Ring = IoUring::builder().build(1)?;
+    let submitter = ring.submitter();
+    submitter.register_files(&[device.file().as_raw_fd()])?;
+    let entry = opcode::UringCmd80::new(DEVICE, COMMIT_AND_FETCH).build();
+    // SAFETY: it names no memory.
+    let pushed = unsafe { ring.submission().push(&entry) };
+    pushed.expect("the ring is empty");
+    while ring.completion().is_empty() {
+        match ring.submit_and_wait(1) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+    }
+    let done = ring.completion().next();
+    Ok(-done.expect("it is not empty").result())
+}
+
 /// The kernel asks the threads of the processor that a request comes from. A processor that is not ours is done without.
 fn stay_on(queue: u16) {
     let mut set = CpuSet::new();
