@@ -6,7 +6,8 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 /// Nanoseconds that a line of the cache takes to the other processor and back; none where there is one processor only.
@@ -48,11 +49,18 @@ fn two_processors() -> Option<[usize; 2]> {
 /// Nothing if a thread cannot be kept on its processor.
 fn there_and_back(pair: [usize; 2], rounds: u32) -> Option<f64> {
     let turn = Turn(AtomicU32::new(0));
+    let (both_kept, start) = (AtomicBool::new(true), Barrier::new(pair.len()));
     // Each waits for its numbers, and says the next one.
     let play = |player: u32| {
         let mut set = CpuSet::new();
         set.set(pair[player as usize]);
-        let kept = sched_setaffinity(None, &set).is_ok();
+        if sched_setaffinity(None, &set).is_err() {
+            both_kept.store(false, Ordering::Relaxed);
+        }
+        start.wait();
+        if !both_kept.load(Ordering::Relaxed) {
+            return None;
+        }
         let wait_for = |number| {
             while turn.0.load(Ordering::Acquire) != number {
                 std::hint::spin_loop();
@@ -64,8 +72,7 @@ fn there_and_back(pair: [usize; 2], rounds: u32) -> Option<f64> {
             wait_for(2 * round + player);
             turn.0.store(2 * round + player + 1, Ordering::Release);
         }
-        let ns = begin.elapsed().as_nanos() as f64 / f64::from(rounds);
-        kept.then_some(ns)
+        Some(begin.elapsed().as_nanos() as f64 / f64::from(rounds))
     };
     std::thread::scope(|scope| {
         let threads = [0, 1].map(|player| scope.spawn(move || play(player)));

@@ -220,9 +220,12 @@ impl Mount {
         }
     }
 
+    /// Tells the user, once: several who read a damaged block find the same.
     fn warn(&mut self, what: String) {
-        tracing::warn!("{what}");
-        self.warnings.push(what);
+        if !self.warnings.contains(&what) {
+            tracing::warn!("{what}");
+            self.warnings.push(what);
+        }
     }
 
     /// Nothing may be written, and the user is told.

@@ -475,6 +475,9 @@ fn damaged_group_descriptor_opens_read_only_and_names_it() {
         why.contains("group descriptor") && why.contains("block 2, offset 64"),
         "{why}"
     );
+    let fs = open(&image).expect("it can be read");
+    let told = fs.warnings().iter().filter(|told| told.contains(&why));
+    assert_eq!(told.count(), 1, "{:?}", fs.warnings());
 }
 
 #[test]
