@@ -153,14 +153,18 @@ impl BlockAllocator {
         }
     }
 
+    /// Whether [`BlockAllocator::initialise`] is known to have nothing to do.
+    pub(super) fn is_initialised(&self, group: Group) -> bool {
+        self.slot(group).initialised.load(Ordering::Acquire)
+    }
+
     /// Writes the bitmap of a group that has none yet; does nothing for others. Changes two metadata
     /// blocks. For the inode allocator: others expect a block bitmap where inodes are in use.
     ///
     /// # Errors
     /// As for `allocate`.
     pub(crate) fn initialise(&self, edit: &mut dyn Edit, group: Group) -> Result<()> {
-        let initialised = &self.slot(group).initialised;
-        if initialised.load(Ordering::Acquire) {
+        if self.is_initialised(group) {
             return Ok(());
         }
         let desc = self.groups.desc(&*edit, group)?;
@@ -171,7 +175,8 @@ impl BlockAllocator {
                 self.write(edit, group, &view, &(0..0), true)?;
             }
         }
-        initialised.store(true, Ordering::Release);
+        let slot = self.slot(group);
+        slot.initialised.store(true, Ordering::Release);
         Ok(())
     }
 

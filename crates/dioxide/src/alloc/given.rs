@@ -5,7 +5,7 @@
 //! would be taken all the same.
 
 use super::blocks::{BlockAllocator, Run};
-use super::groups::View;
+use super::groups::{View, usable};
 use super::inodes::{Change, InodeAllocator};
 use super::space::Right;
 use crate::{Error, Place, Result};
@@ -45,6 +45,14 @@ impl InodeAllocator {
         let mut state = self.slot(group).inodes.lock();
         let view = self.view(edit, group, &mut state)?;
         Ok(bitmap::get(view.bits(), index as usize))
+    }
+
+    /// The same, but of a group that is passed over it says yes.
+    pub(crate) fn may_be_used(&self, edit: &dyn Edit, ino: Ino) -> Result<bool> {
+        let (group, index) = self.place_of(ino)?;
+        let mut state = self.slot(group).inodes.lock();
+        let view = usable(self.view(edit, group, &mut state))?;
+        Ok(view.is_none_or(|view| bitmap::get(view.bits(), index as usize)))
     }
 
     /// How many blocks of its table [`InodeAllocator::take_given`] of an inode makes zeros before that of the inode. Blocks on

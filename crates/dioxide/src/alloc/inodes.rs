@@ -171,29 +171,44 @@ impl InodeAllocator {
         if self.peek(&*edit, group)? == 0 {
             return Ok(None);
         }
-        self.blocks.initialise(edit, group)?;
-        let mut state = self.slot(group).inodes.lock();
+        let slot = self.slot(group);
+        if !self.blocks.is_initialised(group) {
+            // Credits go to no group that is passed over. One lock of a group at a time.
+            let mut state = slot.inodes.lock();
+            let view = self.view(&*edit, group, &mut state)?;
+            if self.free_index(group, &state, &view).is_none() {
+                return Ok(None);
+            }
+            drop(state);
+            self.blocks.initialise(edit, group)?;
+        }
+        let mut state = slot.inodes.lock();
         let mut view = self.view(&*edit, group, &mut state)?;
-        let per_group = self.sb().inodes_per_group();
-        let from = self.first_index(group).max(state.used_before);
-        let Some(index) = bitmap::next_zero(view.bits(), from as usize, per_group as usize) else {
+        let Some(index) = self.free_index(group, &state, &view) else {
             return Ok(None);
         };
-        let index = index as u32;
         state.used_before = index;
         let change = Change {
             index,
             used: true,
             directory,
         };
-        let is_alone = self.alone(view.bits(), index);
-        view.let_go();
-        self.write(edit, group, &mut state, &view, &change)?;
-        if is_alone {
+        // Before the bit: if it fails nothing was changed.
+        if self.alone(view.bits(), index) {
             self.clear_table_block(edit, &view.desc, index)?;
         }
-        let ino = Ino(group.0 * per_group + index + 1);
+        view.let_go();
+        self.write(edit, group, &mut state, &view, &change)?;
+        let ino = Ino(group.0 * self.sb().inodes_per_group() + index + 1);
         Ok(Some(NewInode { ino }))
+    }
+
+    /// The first inode of a group that is free.
+    fn free_index(&self, group: Group, state: &GroupInodes, view: &View) -> Option<u32> {
+        let from = self.first_index(group).max(state.used_before);
+        let end = self.sb().inodes_per_group();
+        let index = bitmap::next_zero(view.bits(), from as usize, end as usize);
+        index.map(|index| index as u32)
     }
 
     /// Makes zeros of a block of the table none of whose inodes is in use, under the lock by which others

@@ -926,8 +926,9 @@ impl Core {
         } = request;
         let inode = self.files.inodes[file as usize].clone();
         inode.in_flight.raise();
-        // While the table names it: once nothing does, it may be let go with the times that it has.
-        if write && result.is_ok() {
+        // While the table names it: once nothing does, it may be let go with the times that it has. A part of what failed may be
+        // written.
+        if write {
             inode.set_modified(coarse_now_ns());
         }
         self.table.drop_last(slot as usize);

@@ -445,6 +445,7 @@ impl Mount {
         }
         let mut left = 0;
         for &ino in &orphans {
+            self.check_orphan(writer, ino)?;
             let inode = self.orphan(ino)?;
             writer.orphans.hold(&inode);
             if inode.node().disk.links_count() == 0 {
@@ -465,6 +466,19 @@ impl Mount {
             }
         }
         Ok((orphans.len() - left, left))
+    }
+
+    /// What is not in use leads to blocks that others have by now.
+    fn check_orphan(&self, writer: &Writer, ino: Ino) -> Result<()> {
+        let is_file = ino != Ino::ROOT && !self.is_own_inode(ino);
+        match is_file && writer.inodes.may_be_used(&self.reader(), ino)? {
+            true => Ok(()),
+            false => Err(Error::Corrupt {
+                structure: "orphans",
+                place: Place::ino(ino),
+                what: "no inode of a file, or not in use".into(),
+            }),
+        }
     }
 
     /// Takes an inode from the orphans, unless something else is to be done with it.

@@ -208,6 +208,43 @@ fn orphans_of_a_file_system_with_errors_stay() {
     }
 }
 
+/// What is in the table there leads to blocks of another file.
+#[test]
+fn orphan_that_is_not_in_use_frees_nothing() {
+    let tree = tempfile::tempdir().expect("a folder");
+    fs::write(tree.path().join("file"), vec![7; 300_000]).expect("room");
+    for features in ["^orphan_file", "^orphan_file,^metadata_csum"] {
+        let image = Image::builder()
+            .features(features)
+            .source(tree.path())
+            .build();
+        let stray = [
+            "copy_inode <12> <20>",
+            "sif <20> size 0",
+            "ssv last_orphan 20",
+        ];
+        debugfs(image.path(), &stray);
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it can be read");
+        let free = fs.statfs().blocks_free;
+        let why = fs.read_only().expect("it is damaged");
+        assert!(
+            why.contains("inode 20: no inode of a file, or not in use"),
+            "{why}"
+        );
+        let file = fs.metadata("/file").expect("it is there");
+        assert_eq!((file.ino, file.size), (12, 300_000));
+        drop(fs);
+        debugfs(
+            image.path(),
+            &["clri <20>", "ssv last_orphan 0", "ssv state 1"],
+        );
+        let fs = open(&image);
+        assert_eq!(fs.statfs().blocks_free, free);
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
+}
+
 /// Linux frees an inode in steps, the first of which sets its size to 0.
 #[test]
 fn symlink_that_was_being_freed_goes() {

@@ -1,11 +1,13 @@
 //! Attributes, times that stay in memory (lazytime), and the end of a mount.
 
 use crate::bed::*;
+use dioxide::block::sim::{Fault, FaultKind, FaultOp};
 use dioxide::check::{CheckOptions, check_path};
 use dioxide::{
     Error, FallocateMode, Fs, Metadata, MountOptions, NewFile, OpenOptions, Policy, SetAttributes,
     Timestamp, XattrMode,
 };
+
 use dioxide_format::inode::InodeFlags;
 use dioxide_testkit::{Image, ImageBuilder, Mount, e2fsck_clean, need_root};
 use std::os::unix::fs::MetadataExt;
@@ -202,6 +204,42 @@ fn sync_data_of_a_node_makes_data_and_names_durable() {
     root.sync_data().expect("a sync");
     assert_eq!(commits(), before + 2);
     assert_eq!(after_crash(&bed, "/new").permissions, 0o755);
+}
+
+// As in Linux, which sets them before. A part of what failed may be on the disk.
+#[test]
+fn a6_failed_write_changes_the_times() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let set = SetAttributes::new().mtime(LONG_AGO);
+        for (path, offset, len) in [
+            ("/data", 0, BLOCK),
+            ("/data", 512, 512),
+            ("/data", BLOCK, 3 * BLOCK),
+            ("/hole", 0, BLOCK),
+            ("/unwritten", 512, 512),
+        ] {
+            let file = bed.open(path);
+            let fails = |write: &mut dyn FnMut() -> Result<usize, Box<Error>>| {
+                file.set_attributes(&set).expect("own file");
+                let fault = bed
+                    .sim
+                    .inject(Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)));
+                write().expect_err("the device fails");
+                assert_eq!(bed.sim.remove(fault), Some(1), "{policy}: {path}");
+                let now = file.metadata().mtime;
+                assert!(now > LONG_AGO, "{policy}: {len} at {offset} of {path}");
+            };
+            fails(&mut || Ok(file.write_at(&bytes(1, len), offset as u64)?));
+            let mut queue = bed.queue();
+            fails(&mut || {
+                queue
+                    .write(&file, offset as u64, bytes(1, len), 0)
+                    .expect("room");
+                reap(&mut queue, 1).pop().expect("one").result
+            });
+        }
+    }
 }
 
 // Closing the file is not the end of its times: the mount keeps them.

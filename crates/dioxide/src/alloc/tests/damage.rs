@@ -3,11 +3,11 @@
 use super::blocks::request;
 use super::support::{Fs, VARIANTS};
 use crate::Error;
-use crate::alloc::{Goal, Groups, InodeKind, Release, Right, Run};
+use crate::alloc::{Goal, Groups, InodeAllocator, InodeKind, Release, Right, Run};
 use dioxide_format::group_desc::{BLOCK_UNINIT, GroupDesc};
 use dioxide_format::system_zone::SystemZone;
 use dioxide_format::types::{Group, Ino, Pblk};
-use dioxide_testkit::Image;
+use dioxide_testkit::{Image, debugfs};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -61,6 +61,35 @@ fn damaged_bitmap_its_group_is_passed_over_and_never_changed() {
         let available = fs.blocks.available_clusters(Right::Map);
         assert_eq!(available, fs.blocks.free_clusters() - lost);
     }
+}
+
+/// Groups whose block bitmap was never written, and whose inode bitmap is wrong: looking at them takes no credits.
+#[test]
+fn damaged_groups_that_are_passed_over_cost_nothing() {
+    const DAMAGED: u32 = 6;
+    let builder = Image::builder().size(24 << 20).block_size(1024);
+    let features = "uninit_bg,^has_journal,^metadata_csum,^flex_bg,^resize_inode,^64bit";
+    let args = ["-g", "256", "-N", "1536"];
+    let image = builder.features(features).args(&args).build();
+    let spoil = |group: u32| {
+        [
+            format!("set_bg {group} flags 6"),
+            format!("set_bg {group} free_inodes_count 7"),
+            format!("set_bg {group} itable_unused 0"),
+            format!("set_bg {group} checksum calc"),
+        ]
+    };
+    let commands: Vec<String> = (1..=DAMAGED).flat_map(spoil).collect();
+    debugfs(image.path(), &commands);
+    let fs = Fs::open(image);
+    let parent = Ino(fs.sb.inodes_per_group() + 1);
+    let mut handle = fs.handle(InodeAllocator::ALLOCATE_CREDITS);
+    let new = fs
+        .inodes
+        .allocate(&mut handle, parent, InodeKind::File)
+        .unwrap();
+    let group = fs.sb.inode_location(new.ino).unwrap().0;
+    assert_eq!(group, Group(DAMAGED + 1));
 }
 
 #[test]

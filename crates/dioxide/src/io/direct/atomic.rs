@@ -22,7 +22,6 @@ use super::place::{self, Placed};
 use super::policy::{IoLock, LockMode};
 use super::write::{Admitted, Held, WriteRequest, until_alone};
 use crate::inode::{Inode, is_plain_data};
-use crate::io::clock::coarse_now_ns;
 use crate::map::{MapKind, Mapping};
 use crate::mount::Mount;
 use crate::{AtomicWrite, Error, Result};
@@ -169,9 +168,7 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
     let device = &request.mount.device;
     let write = |durability| Ok(device.write_atomic_at(device_offset, buf, durability)?);
     write(durability).or_else(|error| request.forced_failed(error, durability, write))?;
-    if !request.access.keep_times {
-        request.inode.set_modified(coarse_now_ns());
-    }
+    request.set_modified();
     drop(held);
     if durability == Durability::Cached {
         request.make_durable()?;

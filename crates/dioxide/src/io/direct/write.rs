@@ -419,7 +419,10 @@ pub(crate) fn write_short(
             drop(streamed);
             Ok(buf.len())
         }
-        Err(error) => device_failed(mount, error),
+        Err(error) => {
+            inode.set_modified(coarse_now_ns());
+            device_failed(mount, error)
+        }
     }
 }
 
@@ -480,7 +483,8 @@ fn carry_out(
         let appending = admitted.appending;
         place::prepare(request, pos, &facts)?;
         let held = Held::for_io(request, admitted.guard, admitted.plan.io_lock);
-        let placed = place::write_placing(request, bufs, pos, alone, admitted.cuts)?;
+        let placed = place::write_placing(request, bufs, pos, alone, admitted.cuts);
+        let placed = placed.inspect_err(|_| request.set_modified())?;
         // Others may add behind it now, and share its commit.
         drop((held, appending));
         if placed == Placed::Done {
@@ -492,10 +496,10 @@ fn carry_out(
     let held = Held::for_io(request, admitted.guard, admitted.plan.io_lock);
     let durability = request.durability(&first, pos);
     let transfer = |durability| transfer(request, bufs, pos, first, durability);
-    transfer(durability).or_else(|error| request.forced_failed(error, durability, transfer))?;
-    if !request.access.keep_times {
-        request.inode.set_modified(coarse_now_ns());
-    }
+    let done =
+        transfer(durability).or_else(|error| request.forced_failed(error, durability, transfer));
+    request.set_modified();
+    done?;
     drop(held);
     if durability == Durability::Cached {
         request.make_durable()?;
@@ -504,6 +508,13 @@ fn carry_out(
 }
 
 impl WriteRequest<'_> {
+    /// The file changed now, or part of it, if the write fails.
+    pub(super) fn set_modified(&self) {
+        if !self.access.keep_times {
+            self.inode.set_modified(coarse_now_ns());
+        }
+    }
+
     /// The same, with any alignment.
     fn buffered(&self) -> Self {
         let access = Access {
