@@ -121,7 +121,14 @@ impl Checker<'_> {
             ),
             Some(FileType::Symlink) => (size != room, None),
             // It may be longer, with zeros behind.
-            Some(FileType::Regular) => (false, None),
+            Some(FileType::Regular) => {
+                let most = self.indirect_end();
+                if size > most {
+                    let text = format!("i_size is {size}, expected at most {most}");
+                    self.find(Code::InodeSize, place.clone(), text);
+                }
+                (false, None)
+            }
             _ => (true, Some("inline data of a special file".to_owned())),
         };
         if let Some(text) = text {

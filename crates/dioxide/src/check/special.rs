@@ -440,11 +440,14 @@ impl Checker<'_> {
     pub(super) fn resize_inode_blocks(&mut self, inode: &Inode, xattr_blocks: u64) {
         let double = indirect::pointers(inode.i_block()).nth(DOUBLE).unwrap_or(0);
         let wanted = self.sb.features().compat.contains(Compat::RESIZE_INODE);
-        if !wanted || !self.physical().contains(&u64::from(double)) {
+        if !self.physical().contains(&u64::from(double)) {
             return;
         }
         let (double, ratio) = (u64::from(double), u64::from(self.sb.cluster_ratio()));
         self.claims.claim(double..double + 1);
+        if !wanted {
+            return;
+        }
         self.layout.paint(Kind::Descriptors, double..double + ratio);
         let large = self.sb.features().ro_compat.contains(RoCompat::LARGE_FILE);
         if inode.size() >= 1 << 31 && !large {

@@ -221,6 +221,10 @@ impl Checker<'_> {
                 "s_journal_inum without a journal",
             ),
             (
+                !journal && self.sb.journal_uuid() != [0; 16],
+                "s_journal_uuid without a journal",
+            ),
+            (
                 compat.contains(Compat::RESIZE_INODE) && incompat.contains(Incompat::META_BG),
                 "resize_inode and meta_bg are both set",
             ),

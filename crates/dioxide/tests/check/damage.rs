@@ -1,6 +1,6 @@
 //! Each kind of damage by itself: the code it gets, and what e2fsck makes of it.
 
-use crate::subject::{Subject, codes, e2fsck, modern, plain, report, unsummed};
+use crate::subject::{Subject, codes, e2fsck, e2fsprogs, modern, plain, report, unsummed};
 use dioxide::block::file::{self, FileOptions};
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::check::{CheckOptions, Code, Finding, Severity, check, check_path};
@@ -12,6 +12,7 @@ use dioxide::format::inode::Inode;
 use dioxide::format::superblock::SUPERBLOCK_OFFSET;
 use dioxide::format::types::{Group, Ino};
 use dioxide::format::{dir, indirect};
+use dioxide::{Fs, MountOptions, NewFile};
 use dioxide_testkit::{Image, debugfs, e2fsck_clean, shape};
 use std::sync::Arc;
 
@@ -954,6 +955,14 @@ fn damage_to_inline_data_is_found() {
     let ino = victim.ino("tiny");
     victim.edit_inode(ino, |raw| raw[0xA0..0xA4].fill(0));
     one(&victim, "no attribute", Code::InlineData, Agrees);
+    let victim = Subject {
+        image: subject.image.copy(),
+        sb: subject.sb.clone(),
+    };
+    let ino = victim.ino("tiny");
+    // The high half of the size.
+    victim.edit_inode(ino, |raw| put32(raw, 0x6C, 1 << 16));
+    one(&victim, "beyond all sizes", Code::InodeSize, Agrees);
     // Files may be longer, with zeros behind.
     let ino = subject.ino("tiny");
     subject.edit_inode(ino, |raw| put32(raw, 4, 5000));
@@ -968,6 +977,48 @@ fn quota_inode_that_is_a_directory_is_found() {
     debugfs(image.path(), &["ssv usr_quota_inum 11"]);
     let sb = crate::subject::read_superblock(image.path());
     one(&Subject { image, sb }, "quota", Code::QuotaInode, Agrees);
+}
+
+/// e2fsck does not count a symlink with its target in an attribute.
+#[test]
+fn quota_with_and_without_symlinks_of_inline_data_is_right() {
+    let subject = of("quota,inline_data");
+    let link = format!("symlink inline {}", "t".repeat(80));
+    debugfs(subject.path(), &[link]);
+    // debugfs does not count it either.
+    e2fsck_clean(subject.path());
+    assert_eq!(codes(&report(subject.path())), []);
+    let fs = Fs::open(subject.path(), &MountOptions::new()).expect("it opens");
+    fs.symlink("t".repeat(80), "/counted", &NewFile::default())
+        .expect("room");
+    fs.close().expect("a clean end");
+    assert_eq!(codes(&report(subject.path())), []);
+}
+
+/// What it has is not free: nothing else is wrong.
+#[test]
+fn resize_inode_without_the_feature_is_told_alone() {
+    let builder = Image::builder().size(24 << 20).block_size(1024);
+    let image = builder.features("^metadata_csum,^flex_bg").build();
+    let (status, text) = e2fsprogs("tune2fs", &["-f", "-O", "^resize_inode"], image.path());
+    assert_eq!(status, 0, "{text}");
+    debugfs(image.path(), &["ssv state 1"]);
+    let found = report(image.path());
+    let only = [Code::SuperblockField, Code::ResizeInode];
+    assert_eq!(codes(&found), only, "{:#?}", found.findings);
+    let (_, text) = e2fsck(image.path());
+    assert!(
+        text.contains("Resize_inode not enabled") && !text.contains("differences"),
+        "{text}"
+    );
+}
+
+#[test]
+fn uuid_of_a_journal_without_a_journal_is_found() {
+    let subject = of("^has_journal");
+    let uuid = "ssv journal_uuid 11111111-2222-3333-4444-555555555555";
+    debugfs(subject.path(), &[uuid]);
+    one(&subject, "uuid", Code::FeatureConflict, Agrees);
 }
 
 #[test]

@@ -32,7 +32,8 @@ pub fn e2fsck(image: &Path) -> (i32, String) {
     e2fsprogs("e2fsck", &["-fn"], image)
 }
 
-fn e2fsprogs(tool: &str, args: &[&str], image: &Path) -> (i32, String) {
+/// What one of its programs makes of an image: exit status and words.
+pub fn e2fsprogs(tool: &str, args: &[&str], image: &Path) -> (i32, String) {
     let path = std::env::var("PATH").unwrap_or_default();
     let output = Command::new(tool)
         .env("PATH", format!("{path}:/usr/sbin:/sbin"))

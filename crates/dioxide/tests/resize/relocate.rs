@@ -9,7 +9,7 @@ use dioxide::block::record::{Action, Log, RecordDevice};
 use dioxide::format::journal::{BlockHeader, BlockType};
 use dioxide::format::superblock::{STATE_CLEAN, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::resize::{ResizeOptions, Step, minimum, resize, resize_on, resize_telling};
-use dioxide::{Error, Fs, MountOptions, NewFile, XattrMode};
+use dioxide::{Error, Fs, MountOptions, NewFile, Special, XattrMode};
 use dioxide_testkit::{Image, debugfs, e2fsck_clean, have_root, soaks};
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
@@ -238,6 +238,50 @@ fn cut_anywhere_every_file_is_there() {
         // More tags than a block has room for.
         assert!(descriptors > 1 || !journal, "{args}: {descriptors}");
     }
+}
+
+/// Directories that have directories move one by one without a journal: what is in one of them loses its names at most.
+#[test]
+fn cut_while_directories_get_numbers_leaves_names_of_all_but_one() {
+    let image = builder(16 * M, 1024).args(&["-O", "^has_journal", "-N", "1024", "-g", "512"]);
+    let image = image.build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let new = NewFile::new(0o755);
+    fs.create_dir("/low", &new).expect("room");
+    let low = |n| format!("/low/{n}");
+    for n in 0..600 {
+        fs.mknod(low(n), Special::Fifo, &new).expect("room");
+    }
+    fs.create_dir("/tree", &new).expect("room");
+    for n in 0..40 {
+        fs.create_dir(format!("/tree/{n}"), &new).expect("room");
+        fs.create_dir(format!("/tree/{n}/in"), &new).expect("room");
+        fs.mknod(format!("/tree/{n}/in/f"), Special::Fifo, &new)
+            .expect("room");
+    }
+    for n in 0..600 {
+        fs.remove_file(low(n)).expect("it goes");
+    }
+    fs.close().expect("a clean end");
+    let before = seen(image.path());
+    let least = minimum(image.path(), &ResizeOptions::default()).expect("there is one");
+    let (mut cut, mut lost) = (0, 0);
+    each_cut(&image, least / 1024, &mut |device, _, about| {
+        let image = image_of(device);
+        if !is_clean(device) {
+            cut += 1;
+            e2fsck(&image, "-fy", about);
+        }
+        e2fsck_clean(image.path());
+        let after = seen(image.path());
+        let gone = before.keys().filter(|path| !after.contains_key(*path));
+        let gone = gone.count();
+        // One directory in it, and the file in that.
+        assert!(gone <= 2, "{about}: {gone} names are gone");
+        lost += gone;
+    });
+    assert!(cut > 0, "it was marked as clean meanwhile");
+    println!("{cut} cuts, {lost} names lost");
 }
 
 /// Shrinks it to `blocks` blocks, and calls `each` with what is there when the power fails meanwhile: at each call the

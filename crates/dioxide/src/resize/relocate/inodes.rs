@@ -57,6 +57,8 @@ struct Moving {
     holders: Vec<Holder>,
     /// Blocks whose checksum has its number as a seed, and inodes that name it as their owner.
     own: Vec<Own>,
+    /// A directory that has others. While it is there twice, so is their name, and `e2fsck` leaves one of the two.
+    has_directories: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +110,10 @@ pub(super) fn renumber(mount: &Mount, task: &mut Task<'_, '_>) -> Result<()> {
         task.tell(Step::Inodes, done, total);
     }
     let mut done = whole.len() as u64;
-    for batch in parts.chunks(BATCH) {
+    // Those alone, so that a cut finds one of them twice at most.
+    let together = |one: &Moving, next: &Moving| !one.has_directories && !next.has_directories;
+    let batches = parts.chunk_by(together).flat_map(|part| part.chunks(BATCH));
+    for batch in batches {
         work.in_parts(batch, most)?;
         done += batch.len() as u64;
         task.tell(Step::Inodes, done, total);
@@ -136,6 +141,7 @@ fn find(mount: &Mount, writer: &Writer, groups: u32) -> Result<Vec<Moving>> {
                 to,
                 holders: Vec::new(),
                 own,
+                has_directories: inode.is_dir() && inode.links_count() != 2,
             });
         }
         Ok(())
