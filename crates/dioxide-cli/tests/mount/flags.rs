@@ -1,9 +1,9 @@
 //! Flags and projects of files, and what flags forbid. Linux says what is right.
 
-use crate::bed::{Bed, each, limited, run};
+use crate::bed::{Bed, each, limited, run, transports};
 use crate::need_fuse;
 use dioxide::{Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, Mount, debugfs_query};
+use dioxide_testkit::{Image, Mount, debugfs, debugfs_query};
 use rustix::fs::{FallocateFlags, OFlags, Timespec, Timestamps, UTIME_NOW};
 use std::fs::{self, File, Permissions};
 use std::io::{Result, Write};
@@ -424,6 +424,44 @@ fn blocks_are_counted_once_a_file_is_synced() {
             assert_eq!(file.metadata().unwrap().blocks(), round * 200);
         }
         drop(file);
+        bed.finish();
+    }
+}
+
+/// The page cache would take what cannot be written back. Files inherit it from their directories.
+#[test]
+fn file_with_journalled_data_is_read_and_not_opened_for_writing() {
+    need_fuse!();
+    for transport in transports() {
+        let bed = Bed::new(transport);
+        fs::write(bed.at("f"), "f").unwrap();
+        fs::create_dir(bed.at("d")).unwrap();
+        fs::write(bed.at("d/old"), "old").unwrap();
+        let image = bed.finish();
+        let flags = ["f", "d"].map(|name| format!("set_inode_field {name} flags 0x84000"));
+        debugfs(image.path(), &flags);
+        let bed = Bed::with(image, transport);
+        let new = bed.at("d/new");
+        let mut unnamed = File::options();
+        let unnamed = unnamed.write(true).custom_flags(libc::O_TMPFILE);
+        for opened in [
+            File::options().append(true).open(bed.at("f")),
+            File::options().read(true).write(true).open(bed.at("f")),
+            File::create(bed.at("f")),
+            File::create(&new),
+            unnamed.open(bed.at("d")),
+        ] {
+            let refused = opened.map_err(|error| error.raw_os_error());
+            assert_eq!(refused.err(), Some(Some(libc::EOPNOTSUPP)));
+        }
+        let names = fs::read_dir(bed.at("d")).unwrap().map(|name| name.unwrap());
+        let names: Vec<_> = names.map(|name| name.file_name()).collect();
+        assert_eq!(names, ["old"]);
+        assert_eq!(fs::read(bed.at("f")).unwrap(), b"f");
+        // It has not the flag.
+        fs::write(bed.at("d/old"), "more").unwrap();
+        rustix::fs::open(&new, OFlags::CREATE | OFlags::RDONLY, 0o644.into()).unwrap();
+        assert_eq!(fs::read(&new).unwrap(), b"");
         bed.finish();
     }
 }

@@ -3,11 +3,11 @@
 use super::attributes::is_immutable;
 use super::full::NoRoom;
 use super::{Caller, Server, SyncMode, Told};
-use crate::Result;
 use crate::stats::Op;
 use crate::table::Nodes;
+use crate::{Errno, Result};
 use dioxide::format::inode::InodeFlags;
-use dioxide::{File, Fs, Node, OpenOptions};
+use dioxide::{File, Fs, Metadata, Node, OpenOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -80,7 +80,7 @@ impl Handle {
 
     /// Whether the page cache may have data of this file that came by this handle: by a mapping for those of `O_DIRECT` too.
     pub(super) fn may_have_dirtied(&self, other: &Handle) -> bool {
-        self.flags & libc::O_ACCMODE != libc::O_RDONLY && self.node.ino() == other.node.ino()
+        is_for_writing(self.flags) && self.node.ino() == other.node.ino()
     }
 
     /// Whether the page cache may have made this file longer by this handle. No mapping does.
@@ -190,12 +190,22 @@ impl Handle {
     }
 }
 
+fn is_for_writing(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+/// Whether what is opened so may not be: data of the file, or of a new file in the directory, are journalled, and the page cache would
+/// take what cannot be written back.
+pub(super) fn is_refused(metadata: &Metadata, flags: i32) -> bool {
+    is_for_writing(flags) && metadata.flags & InodeFlags::JOURNAL_DATA.0 != 0
+}
+
 impl Server {
     /// `open` of a regular file, with flags as `open(2)` has them. What the kernel has done already (making,
     /// truncating) is not done again.
     ///
     /// # Errors
-    /// As [`Node::open`].
+    /// As [`Node::open`]; `EOPNOTSUPP` for writing to a file whose data are journalled.
     pub fn open(&self, caller: Caller, id: u64, flags: i32) -> Result<Opened> {
         let _timed = self.requests.time(Op::Open);
         let live = self.live()?;
@@ -214,9 +224,12 @@ impl Server {
         node: Arc<Node>,
         flags: i32,
     ) -> Result<(Handle, Opened)> {
-        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        // Only with its flag do writes go to the end of an append-only file, wherever the kernel sees that.
+        let writes = is_for_writing(flags);
         let metadata = node.metadata();
+        if is_refused(&metadata, flags) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // Only with its flag do writes go to the end of an append-only file, wherever the kernel sees that.
         let append_only = metadata.flags & InodeFlags::APPEND.0 != 0;
         let appends = append_only && flags & libc::O_APPEND != 0;
         let caller = self.acting(caller);

@@ -1,6 +1,7 @@
 //! Names: looked up, made, moved and removed.
 
 use super::attributes::decode_device;
+use super::handle::is_refused;
 use super::{Caller, Entry, Live, Opened, Server};
 use crate::stats::Op;
 use crate::{Errno, Result};
@@ -114,7 +115,7 @@ impl Server {
     /// `create`: makes a regular file and opens it; opens one that is there, unless the flags have `O_EXCL`.
     ///
     /// # Errors
-    /// As [`Node::create`] and [`Node::open`].
+    /// As [`Node::create`] and [`Server::open`].
     pub fn create(
         &self,
         caller: Caller,
@@ -127,6 +128,9 @@ impl Server {
         let new = self.new_file(caller, mode, umask);
         let live = self.live()?;
         let dir = live.node(at.dir)?;
+        if is_refused(&dir.metadata(), flags) && dir.lookup(at.name).is_err() {
+            return Err(Errno::OPNOTSUPP);
+        }
         let node = match dir.create(at.name, &new).map_err(Errno::from) {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => dir.lookup(at.name)?,
             made => made?,
@@ -137,7 +141,7 @@ impl Server {
     /// `O_TMPFILE`: makes a regular file without a name, and opens it.
     ///
     /// # Errors
-    /// As [`Node::create_unnamed`] and [`Node::open`].
+    /// As [`Node::create_unnamed`] and [`Server::open`].
     pub fn create_unnamed(
         &self,
         caller: Caller,
@@ -149,7 +153,11 @@ impl Server {
         let _timed = self.requests.time(Op::Tmpfile);
         let new = self.new_file(caller, mode, umask);
         let live = self.live()?;
-        let node = Arc::new(live.node(dir)?.create_unnamed(&new)?);
+        let dir = live.node(dir)?;
+        if is_refused(&dir.metadata(), flags) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let node = Arc::new(dir.create_unnamed(&new)?);
         let told = self.tell_open(&live, caller, &node, flags)?;
         live.nodes.hold(&node);
         Ok(told)
