@@ -8,6 +8,7 @@ use std::fmt;
 pub struct Errno(pub i32);
 
 impl Errno {
+    pub(crate) const AGAIN: Errno = Errno(libc::EAGAIN);
     pub(crate) const BADF: Errno = Errno(libc::EBADF);
     pub(crate) const EXIST: Errno = Errno(libc::EEXIST);
     pub(crate) const INVAL: Errno = Errno(libc::EINVAL);

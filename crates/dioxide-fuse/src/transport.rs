@@ -26,7 +26,8 @@ pub struct ConnectOptions {
     pub allow_other: bool,
     /// The kernel decides by mode and access control list who may do what.
     pub permissions: bool,
-    /// How many requests are answered at the same time: two at least.
+    /// How many requests are answered at the same time: two at least. Over `/dev/fuse` those come on top that wait for the kernel to write
+    /// pages, where all but one do.
     pub threads: usize,
     /// How many requests that nobody waits for the kernel has under way: two at least.
     pub max_background: u16,

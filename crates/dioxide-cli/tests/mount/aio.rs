@@ -101,8 +101,7 @@ fn reads_that_have_pages_written_leave_them_a_way_however_few_are_under_way() {
         let alone = open("alone");
         context.read(&alone.0, 0);
         assert_eq!(context.wait(), Some(4096), "{options}");
-        // As many as are under way, and there before one of them is answered. Where too many ask at once it ends where the server knows
-        // it to.
+        // As many as are under way, and there before one of them is answered. One of them may be one too many.
         let beside = ["a", "b"].map(open);
         stop(&bed);
         std::thread::scope(|scope| {
@@ -121,7 +120,8 @@ fn reads_that_have_pages_written_leave_them_a_way_however_few_are_under_way() {
         });
         for _ in &beside {
             let read = context.wait();
-            assert!([Some(0), Some(4096)].contains(&read), "{options}: {read:?}");
+            let told = [Some(4096), Some(-i64::from(libc::EAGAIN))];
+            assert!(told.contains(&read), "{options}: {read:?}");
         }
         drop((alone, beside));
         bed.finish();

@@ -204,10 +204,15 @@ impl Bed {
     pub fn has_rings(&self) -> bool {
         // They are there when it answers.
         let _ = fs::metadata(self.root());
-        let tasks = format!("/proc/{}/task", self.server.lock().unwrap().id());
+        self.threads("fuse-ring") > 0
+    }
+
+    /// How many of the server's threads have names that begin so.
+    pub fn threads(&self, name: &str) -> usize {
+        let tasks = format!("/proc/{}/task", self.pid());
         let names = fs::read_dir(tasks).expect("its threads").flatten();
-        let mut names = names.flat_map(|task| fs::read_to_string(task.path().join("comm")));
-        names.any(|name| name.starts_with("fuse-ring"))
+        let names = names.flat_map(|task| fs::read_to_string(task.path().join("comm")));
+        names.filter(|found| found.starts_with(name)).count()
     }
 
     /// Makes the kernel give up names, files and pages of this mount, of which nothing is open: a remount drops what no one uses.

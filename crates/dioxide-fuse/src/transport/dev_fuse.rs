@@ -1,5 +1,5 @@
 //! Requests through `read` and `write` of `/dev/fuse`: one thread and, where there are enough, one descriptor for each that is
-//! answered at the same time.
+//! answered at the same time. While all but one wait for the kernel to write pages, there are more.
 
 use super::device::{Common, Device, Spare};
 use super::{Serving, Transport};
@@ -40,7 +40,8 @@ impl DevFuse {
 
 impl Transport for DevFuse {
     fn start(self: Box<Self>) -> io::Result<Serving> {
-        let spare = Arc::new(Spare::of(self.threads - FOR_SYNC, self.common));
+        let answer = self.threads - FOR_SYNC;
+        let spare = Arc::new(Spare::that_grows(answer, self.common, self.server.clone()));
         let threads = (0..self.threads)
             .map(|thread| Device::reader(&self.device, thread, self.server.clone(), spare.clone()));
         Serving::start(threads, self.device.clone())

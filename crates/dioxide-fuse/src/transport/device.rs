@@ -1,5 +1,9 @@
 //! `/dev/fuse` itself: mounted by us, read and written by any number of threads.
 //!
+//! Some requests wait for the kernel to write pages, which it does by requests that another thread answers: one is always left. Where
+//! threads read all requests here, one more is started when that would be taken, and ends when so many are not needed any more; up to a
+//! bound. Beyond it, and with rings, whoever asked is told to try again (`EAGAIN`).
+//!
 //! Invariants: a request's payload is read into aligned memory, so that a write goes from there to the device; a request is
 //! answered through the descriptor that it was read from, because the kernel looks for it there only.
 
@@ -19,6 +23,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 /// What stands before the data of a write.
@@ -26,6 +31,8 @@ const FRONT_BYTES: usize = abi::IN_HEADER_BYTES + abi::WRITE_IN_BYTES;
 
 /// More descriptors gain nothing, and others need some too.
 const MOST_DESCRIPTORS: usize = 64;
+/// So many threads are added at most where all but one wait for the kernel.
+const MOST_MORE: usize = 512;
 /// As any device wants memory to be aligned.
 const ALIGN: usize = 4096;
 
@@ -180,22 +187,49 @@ impl Device {
         spare: Arc<Spare>,
     ) -> Thread {
         let device = device.clone();
-        let file = thread % device.files.len();
         let serve = move |up: &dyn Fn()| {
             let mut message = Message::new();
             up();
-            device.serve(&device.files[file], &mut message, &server, &spare)
+            let file = device.file_of(thread);
+            device.serve(file, &mut message, &server, &spare, &|| false)
         };
         (format!("fuse-{thread}"), Box::new(serve))
     }
 
-    /// Answers requests until the file system is unmounted. Any number of threads may.
+    /// Starts a thread that reads requests beside those that there are, until it is one too many; false if that is not possible.
+    fn start_one_more(self: &Arc<Device>, more: &More, spare: &Arc<Spare>) -> bool {
+        let Some(number) = more.count_up() else {
+            return false;
+        };
+        let (device, server, spare) = (self.clone(), more.server.clone(), spare.clone());
+        let thread = thread::Builder::new().name(format!("fuse-more-{number}"));
+        let started = thread.spawn(move || {
+            let (file, mut message) = (device.file_of(number), Message::new());
+            let ends = || spare.takes_back_one();
+            if let Err(error) = device.serve(file, &mut message, &server, &spare, &ends) {
+                tracing::error!(%error, "a thread that was added has ended");
+            }
+        });
+        if let Err(error) = &started {
+            more.started.fetch_sub(1, Ordering::AcqRel);
+            tracing::warn!(%error, "no more threads for FUSE");
+        }
+        started.is_ok()
+    }
+
+    /// The descriptor of the thread of this number.
+    fn file_of(&self, thread: usize) -> &File {
+        &self.files[thread % self.files.len()]
+    }
+
+    /// Answers requests until the file system is unmounted, or until `ends` says so after one of them. Any number of threads may.
     fn serve(
         self: &Arc<Device>,
         file: &File,
         message: &mut Message,
         server: &Server,
         spare: &Arc<Spare>,
+        ends: &dyn Fn() -> bool,
     ) -> io::Result<()> {
         let asker = Kernel {
             device: self,
@@ -213,6 +247,9 @@ impl Device {
                 && let Err(error) = reply(file, head.unique, answer, buffer)
             {
                 tracing::error!(%error, head.opcode, "the kernel refused an answer");
+            }
+            if ends() {
+                break;
             }
         }
         Ok(())
@@ -281,6 +318,25 @@ fn reply(file: &File, unique: u64, answer: Result<usize>, payload: &[u8]) -> io:
 pub(super) struct Spare {
     pages: AtomicUsize,
     common: Arc<Common>,
+    more: Option<More>,
+}
+
+/// Threads that are started where all but one wait, and end when there is no need of them: the kernel wakes one after the other, so that many
+/// that wait for requests are slower than few.
+struct More {
+    server: Arc<Server>,
+    /// How many may wait without them.
+    least: usize,
+    started: AtomicUsize,
+}
+
+impl More {
+    /// Counts one that is about to be started; gives its number. None if there are as many as may be.
+    fn count_up(&self) -> Option<usize> {
+        let more = |started: usize| (started < MOST_MORE).then_some(started + 1);
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.started.fetch_update(order.0, order.1, more).ok()
+    }
 }
 
 /// What all threads of a connection share.
@@ -313,7 +369,34 @@ impl Spare {
         Spare {
             pages: AtomicUsize::new(threads.saturating_sub(1)),
             common,
+            more: None,
         }
+    }
+
+    /// The same, and threads are added where these are too few: such that read requests, for this server.
+    pub(super) fn that_grows(threads: usize, common: Arc<Common>, server: Arc<Server>) -> Spare {
+        let spare = Spare::of(threads, common);
+        let more = More {
+            server,
+            least: threads.saturating_sub(1),
+            started: AtomicUsize::new(0),
+        };
+        Spare {
+            more: Some(more),
+            ..spare
+        }
+    }
+
+    /// Whether a thread that was added is to end, because more may wait than without it; then none waits for it any more.
+    fn takes_back_one(&self) -> bool {
+        let Some(more) = &self.more else {
+            return false;
+        };
+        let taken = take_one_of(&self.pages, more.least);
+        if taken {
+            more.started.fetch_sub(1, Ordering::AcqRel);
+        }
+        taken
     }
 }
 
@@ -332,12 +415,16 @@ impl Kernel<'_> {
     }
 }
 
+/// Takes one, if there are more left than that.
+fn take_one_of(left: &AtomicUsize, keep: usize) -> bool {
+    let less = |left: usize| (left > keep).then(|| left - 1);
+    let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    taken.is_ok()
+}
+
 /// Does something while it has one of those that are left; false if there is none.
 fn with_one_of(left: &AtomicUsize, work: impl FnOnce() -> bool) -> bool {
-    let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
-        left.checked_sub(1)
-    });
-    if taken.is_err() {
+    if !take_one_of(left, 0) {
         return false;
     }
     let done = work();
@@ -347,8 +434,18 @@ fn with_one_of(left: &AtomicUsize, work: impl FnOnce() -> bool) -> bool {
 
 impl Asker for Kernel<'_> {
     fn write_pages(&self, node: u64) -> bool {
-        let write = || self.device.write_pages(&[node]).is_ok();
-        with_one_of(&self.spare.pages, write)
+        let pages = &self.spare.pages;
+        let more = || {
+            let more = self.spare.more.as_ref();
+            more.is_some_and(|more| self.device.start_one_more(more, self.spare))
+        };
+        // For a thread that is started, one more may wait: this one.
+        if !take_one_of(pages, 0) && !more() {
+            return false;
+        }
+        let done = self.device.write_pages(&[node]).is_ok();
+        pages.fetch_add(1, Ordering::AcqRel);
+        done
     }
 
     fn waits_for_pages(&self) -> bool {

@@ -99,11 +99,11 @@ pub(super) fn inval_inode(node: u64, what: Inval) -> [u8; abi::INVAL_INODE_BYTES
 
 /// What a request may need of who asks.
 pub(super) trait Asker {
-    /// Has the kernel write what its page cache has of a file. False if that is not possible now: it is then as if the file
-    /// system knew of no holes.
+    /// Has the kernel write what its page cache has of a file. False if that is not possible now: whoever asked is to try again.
     fn write_pages(&self, node: u64) -> bool;
 
-    /// Whether all is written then that the page cache had, and not only what was not on its way.
+    /// Whether all is written then that the page cache had, and not only what was not on its way. If not, it is as if the file system
+    /// knew of no holes, and a read that finds no pages written ends early.
     fn waits_for_pages(&self) -> bool {
         true
     }

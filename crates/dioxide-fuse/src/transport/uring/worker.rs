@@ -8,8 +8,8 @@
 //! their thread does. So such a thread has helpers for requests that wait for long ([`may_wait`]), and for those that turn out to need
 //! the kernel to write its pages. They get the memory, and give it back with the answer in it. One entry always stays with the kernel and
 //! the worker, for what a helper waits for: what would be the last is answered by the worker, who has the kernel write no pages. Since
-//! that answer is a poorer one (a file without holes, a read that ends early), all else leaves two more entries. Where it would be an
-//! error, in a sync of everything, of which the kernel asks for one at a time, it has one that all others leave.
+//! that answer is a poorer one (`EAGAIN`; before Linux 6.16 a file without holes, a read that ends early), all else leaves two more
+//! entries. A sync of everything, of which the kernel asks for one at a time, has one that all others leave.
 //!
 //! Invariants
 //! - A worker with helpers waits for no request of this mount: it has the kernel write no pages, and a helper that has holds no

@@ -208,13 +208,14 @@ impl Call<'_> {
         let bytes = self.server.read(handle, buffer, offset, direct)?;
         // Of the pages, the kernel has written only those that are read.
         let is_short = past_cache && bytes < buffer.len();
-        if is_short
-            && self.server.may_be_longer(handle)?
-            && self.asker.write_pages_for_read(self.head.node)
-        {
-            return self.server.read(handle, buffer, offset, direct);
+        if !is_short || !self.server.may_be_longer(handle)? {
+            return Ok(bytes);
         }
-        Ok(bytes)
+        match self.asker.write_pages_for_read(self.head.node) {
+            true => self.server.read(handle, buffer, offset, direct),
+            false if self.asker.waits_for_pages() => Err(Errno::AGAIN),
+            false => Ok(bytes),
+        }
     }
 
     pub(super) fn write(mut self) -> Result<usize> {
@@ -393,12 +394,14 @@ impl Call<'_> {
             return Err(Errno::NXIO);
         }
         let found = match self.server.lseek(handle, offset, what) {
-            // Without holes from now on is better than without data that are on their way.
-            Err(Errno(libc::ENOSYS))
-                if self.asker.waits_for_pages() && self.asker.write_pages(self.head.node) =>
-            {
+            Err(Errno(libc::ENOSYS)) if self.asker.waits_for_pages() => {
+                if !self.asker.write_pages(self.head.node) {
+                    // The kernel would remember that there are no holes.
+                    return Err(Errno::AGAIN);
+                }
                 self.server.lseek_written(handle, offset, what)?
             }
+            // Without holes from now on is better than without data that are on their way.
             found => found?,
         };
         self.out().u64(found).finish()

@@ -396,6 +396,29 @@ fn read_that_fills_a_page_has_no_pages_written_whatever_flags_the_file_has() {
     talk.finish();
 }
 
+/// To end short would be to say that the file ends there, and `ENOSYS` that no file has holes.
+#[test]
+fn read_or_seek_is_to_be_tried_again_if_no_pages_can_be_written_now() {
+    let mut talk = Talk::new();
+    let (node, handle) = talk.create(b"f\0");
+    let read = bytes([
+        (handle, 8),
+        (0, 8),
+        (4096, 4),
+        (1 << 1, 4),
+        (9, 8),
+        (libc::O_DIRECT as u64, 8),
+    ]);
+    let refused = talk.try_ask(opcode::READ, node, &read, b"");
+    assert_eq!(refused, Err(Errno(libc::EAGAIN)));
+    let seek = bytes([(handle, 8), (0, 8), (libc::SEEK_DATA as u64, 4), (0, 4)]);
+    let refused = talk.try_ask(opcode::LSEEK, node, &seek, b"");
+    assert_eq!(refused, Err(Errno(libc::EAGAIN)));
+    let release = bytes([(handle, 8), (0, 8), (0, 8)]);
+    talk.ask(opcode::RELEASE, node, &release, b"");
+    talk.finish();
+}
+
 #[test]
 fn name_that_is_not_there_is_node_0_for_some_time() {
     let mut talk = Talk::new();
