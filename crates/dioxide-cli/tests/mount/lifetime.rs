@@ -403,6 +403,37 @@ fn killed_server_loses_nothing_that_came_before_a_sync_of_the_root() {
     }
 }
 
+/// Linux waits for these on such a mount, and the kernel asks a FUSE server for nothing after them.
+#[test]
+fn attributes_and_flags_on_a_mount_with_sync_are_durable_when_they_are_set() {
+    need_fuse!();
+    for transport in transports() {
+        let mut image = Image::builder().size(32 << 20).build();
+        for words in [
+            &["setfattr", "-n", "user.new", "-v", "value"][..],
+            &["setfattr", "-x", "user.new"],
+            &["chattr", "+d"],
+        ] {
+            let bed = Bed::with(image, &format!("{transport},sync,commit=300"));
+            if !bed.at("f").exists() {
+                File::create(bed.at("f")).unwrap().sync_all().unwrap();
+            }
+            run(limited(words[0]).args(&words[1..]).arg(bed.at("f")));
+            let listed = |bed: &Bed| {
+                let of = ["getfattr", "lsattr"].map(|tool| {
+                    let mut tool = limited(tool);
+                    run(tool.arg("f").current_dir(bed.root()))
+                });
+                of.concat()
+            };
+            let expected = listed(&bed);
+            let again = Bed::with(bed.kill(), transport);
+            assert_eq!(listed(&again), expected, "{words:?}");
+            image = again.finish();
+        }
+    }
+}
+
 /// Nobody tells the server of the `syncfs` either by which `mv` makes sure of other file systems.
 #[test]
 fn what_mv_has_moved_to_a_mount_is_there_though_the_server_is_killed() {

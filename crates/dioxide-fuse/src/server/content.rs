@@ -5,7 +5,7 @@ use super::handle::Handle;
 use super::{Caller, Live, Server};
 use crate::stats::Op;
 use crate::{Errno, Result};
-use dioxide::{Buf, Error, FallocateMode, File};
+use dioxide::{Buf, Error, FallocateMode, File, Node};
 use std::sync::Arc;
 
 /// What `lseek` looks for.
@@ -46,6 +46,14 @@ impl SyncMode {
             SyncMode::None => Ok(()),
             SyncMode::Data => Ok(file.sync_data()?),
             SyncMode::Full => Ok(file.sync_all()?),
+        }
+    }
+
+    /// The same for attributes, which only a sync of all makes durable.
+    pub(super) fn wait_for_attributes(self, node: &Node) -> Result {
+        match self {
+            SyncMode::None => Ok(()),
+            SyncMode::Data | SyncMode::Full => Ok(node.sync()?),
         }
     }
 }

@@ -136,6 +136,7 @@ impl Server {
             Some(project) => set.project(project),
             None => set,
         })?;
+        self.options.sync.wait_for_attributes(node)?;
         Ok(Vec::new())
     }
 }

@@ -69,7 +69,10 @@ impl Server {
             libc::XATTR_REPLACE => XattrMode::Replace,
             _ => return Err(Errno::INVAL),
         };
-        Ok(live.node(id)?.set_xattr(name, value, mode)?)
+        let node = live.node(id)?;
+        node.set_xattr(name, value, mode)?;
+        // The kernel asks for nothing after it.
+        self.options.sync.wait_for_attributes(&node)
     }
 
     /// Strips set-group-ID, as an access control list that is set by who is not of the file's group does.
@@ -82,7 +85,10 @@ impl Server {
         let mode = node.metadata().permissions;
         match mode & libc::S_ISGID as u16 {
             0 => Ok(()),
-            bit => Ok(node.set_attributes(&SetAttributes::new().mode(mode & !bit))?),
+            bit => {
+                node.set_attributes(&SetAttributes::new().mode(mode & !bit))?;
+                self.options.sync.wait_for_attributes(&node)
+            }
         }
     }
 
@@ -93,6 +99,8 @@ impl Server {
     pub fn removexattr(&self, id: u64, name: &[u8]) -> Result {
         let _timed = self.requests.time(Op::Removexattr);
         let live = self.live()?;
-        Ok(live.node(id)?.remove_xattr(name)?)
+        let node = live.node(id)?;
+        node.remove_xattr(name)?;
+        self.options.sync.wait_for_attributes(&node)
     }
 }
