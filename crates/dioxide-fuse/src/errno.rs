@@ -22,6 +22,7 @@ impl Errno {
     pub(crate) const PERM: Errno = Errno(libc::EPERM);
     pub(crate) const NOSPC: Errno = Errno(libc::ENOSPC);
     pub(crate) const RANGE: Errno = Errno(libc::ERANGE);
+    pub(crate) const ROFS: Errno = Errno(libc::EROFS);
     pub(crate) const STALE: Errno = Errno(libc::ESTALE);
 }
 

@@ -9,16 +9,30 @@ use dioxide_fuse::stats::STATS_XATTR;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::ops::Range;
+use std::path::Path;
 
 /// The kernel hands over no larger attribute.
 const LARGEST: usize = 64 << 10;
 
+/// What the server of a mount tells.
+fn ask(dir: &Path) -> rustix::io::Result<Vec<u8>> {
+    let mut json = vec![0; LARGEST];
+    let len = rustix::fs::getxattr(dir, STATS_XATTR, json.as_mut_slice())?;
+    json.truncate(len);
+    Ok(json)
+}
+
+/// Why nothing is written any more, if that is so and the server of a mount tells it.
+pub fn failure_of(dir: &Path) -> Option<String> {
+    let report: Value = serde_json::from_slice(&ask(dir).ok()?).ok()?;
+    report["failure"].as_str().map(str::to_owned)
+}
+
 /// Asks, and prints.
 pub fn run(args: &StatsArgs, out: &mut Out) -> Result<Status, Failure> {
     let failed = |error: io::Error| Failure::host(args.dir.display(), &error);
-    let mut json = vec![0; LARGEST];
-    let len = match rustix::fs::getxattr(&args.dir, STATS_XATTR, json.as_mut_slice()) {
-        Ok(len) => len,
+    let json = match ask(&args.dir) {
+        Ok(json) => json,
         Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {
             let what = "no dioxide file system is mounted there";
             return Err(Failure::trouble(args.dir.display(), what));
@@ -29,8 +43,7 @@ pub fn run(args: &StatsArgs, out: &mut Out) -> Result<Status, Failure> {
         }
         Err(error) => return Err(failed(error.into())),
     };
-    let report: Value =
-        serde_json::from_slice(&json[..len]).map_err(|error| failed(error.into()))?;
+    let report: Value = serde_json::from_slice(&json).map_err(|error| failed(error.into()))?;
     match args.json {
         true => out.json(&report)?,
         false => print(&report, out)?,

@@ -1,7 +1,9 @@
 //! `dioxide umount`.
 
+use super::stats;
 use crate::args::UmountArgs;
 use crate::failure::{Failure, Status, complain};
+use crate::render::printable;
 use dioxide_fuse::{Connection, Unmounted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
@@ -29,7 +31,15 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
         dioxide_fuse::unmount_lazily(&args.dir).map_err(super::mount::failed)?;
         return Ok(Status::Fine);
     }
-    let what = match dioxide_fuse::unmount(&args.dir).map_err(super::mount::failed)? {
+    // Nobody is left to tell it afterwards.
+    let failure = stats::failure_of(&args.dir);
+    let done = dioxide_fuse::unmount(&args.dir).map_err(super::mount::failed)?;
+    if let Some(failure) = failure {
+        let (dir, failure) = (args.dir.display(), printable(&failure));
+        let what = "nothing was written any more";
+        complain(format_args!("{dir}: warning: {what}: {failure}"));
+    }
+    let what = match done {
         Unmounted::Closed => return Ok(Status::Fine),
         Unmounted::Dead => {
             "its server had died: detached. What was not synced is lost, and the next mount recovers the image"

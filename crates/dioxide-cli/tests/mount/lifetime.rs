@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::bed::{
-    Bed, NO_RINGS, Point, RINGS, Rings, SOON, dioxide, each, is_mounted, limited, patiently, run,
-    text, transports, umount,
+    Bed, NO_RINGS, Point, RINGS, Rings, SOON, asked, dioxide, each, is_mounted, limited, patiently,
+    run, text, transports, umount,
 };
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
@@ -570,5 +570,61 @@ fn connection_that_is_aborted_ends_the_server_and_the_image_is_closed() {
         aborted.unwrap();
         assert!(fs::metadata(bed.at("f")).is_err());
         bed.ended(true);
+    }
+}
+
+/// A disk that has no room for the image's journal: what it holds of the image was zeros.
+#[test]
+fn file_system_that_has_failed_takes_nothing_more_and_says_so_at_the_end() {
+    need_fuse!();
+    for transport in transports() {
+        let disk = Point::new();
+        let mut mount = limited("mount");
+        run(mount
+            .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
+            .arg(disk.path()));
+        let (image, dir) = (disk.path().join("image"), Point::new());
+        let file = File::create(&image).unwrap();
+        file.set_len(64 << 20).unwrap();
+        run(dioxide().arg("mkfs").arg(&image));
+        let options = format!("{transport},errors=continue,commit=300");
+        let options = ["mount", "-o", NO_RINGS, "-o", &options];
+        run(dioxide().args(options).args([&image, dir.path()]));
+        let mut file = File::create(dir.path().join("f")).unwrap();
+        file.write_all(b"before").unwrap();
+        file.sync_all().unwrap();
+        let mut fill = limited("dd");
+        let fill = fill.args(["if=/dev/zero", "of=full", "bs=4k", "status=none"]);
+        assert!(!fill.current_dir(disk.path()).status().unwrap().success());
+        let until = Instant::now() + SOON;
+        let root = File::open(dir.path()).unwrap();
+        let mut made = 0;
+        while asked(dir.path())["failure"].is_null() {
+            assert!(Instant::now() < until, "it does not fail");
+            for _ in 0..100 {
+                let _ = fs::create_dir(dir.path().join(made.to_string()));
+                made += 1;
+            }
+            let _ = root.sync_all();
+        }
+        let failure = asked(dir.path())["failure"].clone();
+        let failure = failure.as_str().unwrap();
+        // What the kernel knew of the file holds for a second.
+        let refused = loop {
+            match file.write_all(b"after") {
+                Ok(()) => std::thread::sleep(Duration::from_millis(100)),
+                Err(error) => break error,
+            }
+            assert!(Instant::now() < until, "it takes more and more");
+        };
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        // Who asks for the attributes otherwise does not make it take more.
+        let _ = fs::metadata(dir.path().join("f"));
+        assert!(file.write_all(b"after").is_err());
+        drop((file, root));
+        let ended = patiently(dioxide().arg("umount").arg(dir.path()));
+        let said = text(ended.stderr);
+        assert!(ended.status.success() && said.contains(failure), "{said}");
+        assert!(!is_mounted(dir.path()));
     }
 }

@@ -204,21 +204,31 @@ impl Server {
     ///
     /// # Errors
     /// `ESTALE` for a file that the kernel does not know. For a handle that can only be for writing, because the page cache would
-    /// take what is written: `EPERM` for a file that has become immutable, `ENOSPC`, once, for one whose pages found no room.
+    /// take what is written: `EPERM` for a file that has become immutable, `EROFS` where nothing is written any more, `ENOSPC`, once,
+    /// for one whose pages found no room.
     pub fn getattr(&self, id: u64, handle: Option<u64>) -> Result<Stat> {
         let _timed = self.requests.time(Op::Getattr);
         let live = self.live()?;
         let node = live.node(id)?;
         let handle = handle.map(|handle| live.files.get(handle)).transpose()?;
+        let has_failed = live.fs.failure().is_some();
         if let Some(handle) = handle.filter(|handle| handle.is_for_writing_only()) {
             if is_immutable(&node.metadata()) {
                 return Err(Errno::PERM);
+            }
+            if has_failed {
+                return Err(Errno::ROFS);
             }
             if self.full.tell(node.ino(), || handle.no_room(&live.fs)) {
                 return Err(Errno::NOSPC);
             }
         }
-        Ok(self.stat(&node))
+        let mut stat = self.stat(&node);
+        if has_failed {
+            // The kernel is to ask before it writes.
+            stat.valid = Duration::ZERO;
+        }
+        Ok(stat)
     }
 
     /// `setattr`. A size that changes strips set-user-ID and set-group-ID, if [`Change::kill_suidgid`] wants it.

@@ -111,8 +111,8 @@ impl Server {
         Ok(live.files.any(|other| other.may_have_extended(&asked)))
     }
 
-    /// `write`. Where pages that are written back find no room, the kernel is to forget the file's attributes: it asks for them
-    /// before it takes more, and is told then.
+    /// `write`. Where pages cannot be written back, the kernel is to forget the file's attributes: it asks for them before it takes
+    /// more, and may be told then.
     ///
     /// # Errors
     /// As [`File::write_at`].

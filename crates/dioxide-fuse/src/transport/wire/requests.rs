@@ -230,7 +230,7 @@ impl Call<'_> {
         };
         let data = self.payload().0.get(..size as usize).ok_or(Errno::INVAL)?;
         let done = self.server.write(handle, data, offset, flags);
-        if flags.cached && done == Err(Errno::NOSPC) {
+        if flags.cached && done.is_err() {
             self.asker.forget_attributes(self.head.node);
         }
         self.written(done?)

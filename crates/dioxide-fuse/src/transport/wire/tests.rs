@@ -74,6 +74,28 @@ impl Asker for Copying {
     }
 }
 
+/// A kernel that forgets attributes, and counts how often.
+#[derive(Default)]
+struct Forgetting(Interrupts, AtomicUsize);
+
+impl Asker for Forgetting {
+    fn write_pages(&self, _: u64) -> bool {
+        false
+    }
+
+    fn write_all(&self, nodes: &[u64]) -> bool {
+        nodes.is_empty()
+    }
+
+    fn forget_attributes(&self, _: u64) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn interrupts(&self) -> &Interrupts {
+        &self.0
+    }
+}
+
 /// A kernel that has a defect.
 #[derive(Default)]
 struct Broken(Interrupts);
@@ -414,6 +436,31 @@ fn read_or_seek_is_to_be_tried_again_if_no_pages_can_be_written_now() {
     let seek = bytes([(handle, 8), (0, 8), (libc::SEEK_DATA as u64, 4), (0, 4)]);
     let refused = talk.try_ask(opcode::LSEEK, node, &seek, b"");
     assert_eq!(refused, Err(Errno(libc::EAGAIN)));
+    let release = bytes([(handle, 8), (0, 8), (0, 8)]);
+    talk.ask(opcode::RELEASE, node, &release, b"");
+    talk.finish();
+}
+
+/// It asks for them before it takes more, and is told then.
+#[test]
+fn attributes_are_forgotten_if_pages_cannot_be_written_back() {
+    let mut talk = Talk::new();
+    let (node, handle) = talk.create(b"f\0");
+    for (cached, offset, forgets) in [(1, 0, 0), (0, i64::MAX as u64, 0), (1, i64::MAX as u64, 1)] {
+        let kernel = Forgetting::default();
+        let op = bytes([
+            (handle, 8),
+            (offset, 8),
+            (1, 4),
+            (cached, 4),
+            (0, 8),
+            (0, 8),
+        ]);
+        let head = head(opcode::WRITE, node);
+        let reply = answer(&talk.server, &kernel, &head, &op, &mut talk.buffer, 1);
+        assert_eq!(reply.unwrap().is_ok(), offset == 0);
+        assert_eq!(kernel.1.into_inner(), forgets, "{cached} {offset}");
+    }
     let release = bytes([(handle, 8), (0, 8), (0, 8)]);
     talk.ask(opcode::RELEASE, node, &release, b"");
     talk.finish();
