@@ -11,6 +11,7 @@ impl Errno {
     pub(crate) const AGAIN: Errno = Errno(libc::EAGAIN);
     pub(crate) const BADF: Errno = Errno(libc::EBADF);
     pub(crate) const EXIST: Errno = Errno(libc::EEXIST);
+    pub(crate) const FBIG: Errno = Errno(libc::EFBIG);
     pub(crate) const INVAL: Errno = Errno(libc::EINVAL);
     pub(crate) const IO: Errno = Errno(libc::EIO);
     pub(crate) const NODATA: Errno = Errno(libc::ENODATA);

@@ -784,3 +784,31 @@ fn image_in_memory_is_mapped_and_its_holes_take_no_memory() {
     assert!(expected[0][..8192] == pattern(2, 0, 8192));
     bed.finish();
 }
+
+/// The page cache takes it, and the kernel writes it back at any time.
+#[test]
+fn write_behind_the_largest_size_is_told_by_the_next_one() {
+    need_fuse!();
+    for bed in each("") {
+        let root = File::open(bed.root()).unwrap();
+        let file = File::create(bed.at("f")).unwrap();
+        file.write_all_at(&[1; 10], 1 << 45).unwrap();
+        // It may have been written by the end of that, which tells so too.
+        let _ = rustix::fs::syncfs(&root);
+        let until = Instant::now() + SOON;
+        let told = loop {
+            match file.write_all_at(&[2; 10], 0) {
+                Ok(()) => std::thread::sleep(Duration::from_millis(10)),
+                Err(error) => break error,
+            }
+            assert!(Instant::now() < until, "nobody is told");
+        };
+        assert_eq!(told.raw_os_error(), Some(libc::EFBIG));
+        // Once.
+        file.write_all_at(&[2; 10], 0).unwrap();
+        let told = file.sync_all().map_err(|error| error.raw_os_error());
+        assert_eq!(told, Err(Some(libc::EFBIG)));
+        drop((root, file));
+        bed.finish();
+    }
+}

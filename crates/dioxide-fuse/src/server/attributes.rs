@@ -204,8 +204,8 @@ impl Server {
     ///
     /// # Errors
     /// `ESTALE` for a file that the kernel does not know. For a handle that can only be for writing, because the page cache would
-    /// take what is written: `EPERM` for a file that has become immutable, `EROFS` where nothing is written any more, `ENOSPC`, once,
-    /// for one whose pages found no room.
+    /// take what is written: `EPERM` for a file that has become immutable, `EROFS` where nothing is written any more, `ENOSPC` or
+    /// `EFBIG`, once, for one whose pages found no room or lay behind the largest size.
     pub fn getattr(&self, id: u64, handle: Option<u64>) -> Result<Stat> {
         let _timed = self.requests.time(Op::Getattr);
         let live = self.live()?;
@@ -219,8 +219,8 @@ impl Server {
             if has_failed {
                 return Err(Errno::ROFS);
             }
-            if self.full.tell(node.ino(), || handle.no_room(&live.fs)) {
-                return Err(Errno::NOSPC);
+            if let Some(error) = self.full.tell(node.ino(), || handle.no_room(&live.fs)) {
+                return Err(error);
             }
         }
         let mut stat = self.stat(&node);

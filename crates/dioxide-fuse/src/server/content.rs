@@ -1,6 +1,6 @@
 //! Reading and writing, and what else is done with an open file.
 
-use super::full::NoRoom;
+use super::full::{Lost, NoRoom};
 use super::handle::Handle;
 use super::{Caller, Live, Server};
 use crate::stats::Op;
@@ -162,8 +162,14 @@ impl Server {
     ) -> Result<usize> {
         let write = |by: &Handle| write_pages(by.cached(strip)?, buf, offset);
         let done = write(handle);
-        if done != Err(Errno::NOSPC) {
-            return done;
+        match done {
+            Err(Errno::NOSPC) => {}
+            Err(Errno::FBIG) => {
+                let lost = Lost::TooLarge(handle.generation());
+                self.full.note(handle.ino(), lost);
+                return done;
+            }
+            _ => return done,
         }
         let reserve = |other: &Handle| other.has_reserve() && other.may_have_dirtied(handle);
         let other = match handle.has_reserve() {
@@ -176,7 +182,8 @@ impl Server {
         write(by).inspect_err(|error| {
             if *error == Errno::NOSPC {
                 let free = before.free.min(by.no_room(&live.fs).free);
-                self.full.note(by.ino(), NoRoom { free, ..before });
+                let lost = Lost::NoRoom(NoRoom { free, ..before });
+                self.full.note(by.ino(), lost);
             }
         })
     }

@@ -134,10 +134,15 @@ impl Handle {
         self.node.ino()
     }
 
+    /// The file's generation.
+    pub(super) fn generation(&self) -> u32 {
+        self.node.generation()
+    }
+
     /// What is to be noted if a page of the file finds no room now.
     pub(super) fn no_room(&self, fs: &Fs) -> NoRoom {
         NoRoom {
-            generation: self.node.generation(),
+            generation: self.generation(),
             free: fs.statfs().blocks_free,
             resource: self.has_reserve(),
         }
