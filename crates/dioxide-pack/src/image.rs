@@ -168,7 +168,7 @@ pub fn plan(tree: &Tree, options: &ImageOptions) -> Result<Packed> {
 /// takes its place. Before the tree is read, which may take long.
 ///
 /// # Errors
-/// For a file that is mounted, attached or open elsewhere, or is no regular one.
+/// For a file that is mounted, attached or locked, or is no regular one.
 pub fn target(image: &Path) -> Result<Replacing> {
     if fs::symlink_metadata(image).is_ok_and(|metadata| !metadata.is_file()) {
         let why = io::Error::other("is no regular file, and is not replaced");

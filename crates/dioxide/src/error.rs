@@ -263,7 +263,7 @@ pub enum Error {
     /// The mount or the file is read-only (`EROFS`); says why.
     #[error("read-only: {0}")]
     ReadOnly(String),
-    /// The file is immutable, or was not opened for this (`EPERM`, `EBADF`).
+    /// A flag of the file, or what kind of file it is, forbids it (`EPERM`).
     #[error("not permitted: {0}")]
     NotPermitted(String),
     /// The file was not opened for this kind of access (`EBADF`).

@@ -213,7 +213,8 @@ fn used_by(stat: &Stat) -> Option<String> {
         Some(at) => format!("attached to /dev/{name}, which is mounted on {at}"),
         None => format!("attached to /dev/{name}"),
     });
-    loop_device.or_else(|| {
+    let served = || fuse_mount_of(&mounts(), stat).map(|at| format!("mounted by FUSE on {at}"));
+    loop_device.or_else(served).or_else(|| {
         let number = block_number(stat)?;
         let mounted = mounted_on(number).map(|at| format!("mounted on {at}"));
         mounted.or_else(|| Some(format!("held by {}", holder_of(number)?)))
@@ -234,11 +235,30 @@ pub(super) fn sysfs_dir(number: u64) -> String {
     format!("/sys/dev/block/{}", major_minor(number))
 }
 
+/// What is mounted, in this mount namespace.
+fn mounts() -> String {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+}
+
+/// Where another FUSE server has mounted this file, if the mount says what it serves. Ours locks it: a mount whose server has died is
+/// in nobody's way.
+fn fuse_mount_of(mounts: &str, stat: &Stat) -> Option<String> {
+    mounts.lines().find_map(|line| {
+        let (front, back) = line.split_once(" - ")?;
+        let mut back = back.split(' ');
+        let (kind, source) = (back.next()?, back.next()?);
+        let is_fuse = kind == "fuse" || kind.starts_with("fuse.") && kind != "fuse.dioxide";
+        // The only one of the characters that are written as numbers there which names often have.
+        let source = source.replace("\\040", " ");
+        let is_it = is_fuse && source.starts_with('/') && same_by_path(&source, stat);
+        is_it.then(|| front.split(' ').nth(4).map(str::to_owned))?
+    })
+}
+
 /// Where a block device is mounted, in this mount namespace.
 fn mounted_on(number: u64) -> Option<String> {
     let wanted = major_minor(number);
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mounts.lines().find_map(|line| {
+    mounts().lines().find_map(|line| {
         let mut fields = line.split(' ').skip(2);
         (fields.next()? == wanted).then(|| fields.nth(1).map(str::to_owned))?
     })
@@ -456,4 +476,35 @@ fn name_process(pid: u32) -> String {
     }
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     format!("process {pid} ({})", name.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_of_another_fuse_server_is_known_by_its_source() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("an image");
+        std::fs::write(&path, "").expect("room");
+        let stat = fs::stat(&path).expect("it is there");
+        let source = path.to_str().expect("UTF-8").replace(' ', "\\040");
+        let mounts = |kind, source| {
+            format!(
+                "21 1 0:20 / / rw - tmpfs tmpfs rw\n36 21 0:50 / /mnt rw shared:1 - {kind} {source} rw\n"
+            )
+        };
+        for kind in ["fuse", "fuse.fuse2fs"] {
+            let found = fuse_mount_of(&mounts(kind, &*source), &stat);
+            assert_eq!(found.as_deref(), Some("/mnt"), "{kind}");
+        }
+        for (kind, source) in [
+            ("fuse.dioxide", &*source),
+            ("ext4", &*source),
+            ("fuse.fuse2fs", "/nowhere"),
+            ("fuse.sshfs", "host:/dir"),
+        ] {
+            assert_eq!(fuse_mount_of(&mounts(kind, source), &stat), None, "{kind}");
+        }
+    }
 }

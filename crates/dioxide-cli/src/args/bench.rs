@@ -47,7 +47,7 @@ pub struct BenchArgs {
     /// Write one JSON object for each row; - is standard output, without the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write a page with bars beside the seeds' figures; - is standard output, without the table
+    /// Write a page with bars beside the figures of the mails; - is standard output, without the table
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     #[command(flatten)]
@@ -107,7 +107,7 @@ struct Engine {
     simple: Option<SimpleChoice>,
 }
 
-/// The load. Nothing said: the seeds' own parameters.
+/// The load. Nothing said: the parameters of the mails.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Load")]
 struct Load {

@@ -65,7 +65,7 @@ SIZE the file system is as large as the image or device is. An image that is not
 sparse; one that is too small grows.
 
 What holds something already is not overwritten: on a terminal you are asked, elsewhere -F is
-needed. What is mounted, attached to a loop device or locked is never touched.
+needed. What is mounted, attached to a loop device or locked (by fcntl) is never touched.
 
 Uuid, hash seed and time are random and now if not given. With --uuid, --hash-seed and --epoch (or SOURCE_DATE_EPOCH in the environment) the same options
 give the same bytes on every run and machine.

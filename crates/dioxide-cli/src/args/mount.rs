@@ -31,8 +31,8 @@ Options (those of ext4 that only the kernel knows do nothing, and a warning says
   ro, noload, errors=, data=, commit=, barrier, nobarrier, discard, nodiscard,
   dioread_nolock, dioread_lock, sb=, resuid=, resgid=, grpid, nogrpid, bsdgroups,
   sysvgroups, journal_path=
-                        as for ext4, but data=journal is refused, and errors=panic fails every
-                        call instead
+                        as for ext4, but data=journal is refused, errors=panic fails every call
+                        instead, and with sb= of a backup it is mounted read-only
   img_offset=BYTES      where the file system begins in the image; k, M, G
   dio_policy=POLICY     whose rules decide about locks, see dioxide explain
   backend=HOW           auto, uring, pread or mmap; auto copies what an image in memory has, and

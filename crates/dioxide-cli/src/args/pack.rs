@@ -68,8 +68,8 @@ SOURCE_DATE_EPOCH in the environment, sets that time, and no file is younger the
 has its holes is a part of it: a file system that keeps other holes makes another image.
 
 IMG gets its name when it is complete; a file of that name, whose mode and owner it keeps, is replaced,
-unless it is mounted, attached to a loop device or open elsewhere. The exit status is 1 if
-something could not be kept as it is, which is told; 2 if there is no image.
+unless it is mounted, attached to a loop device or locked, as by another dioxide. The exit status is 1
+if something could not be kept as it is, which is told; 2 if there is no image.
 
 Examples:
   dioxide pack rootfs disk.img

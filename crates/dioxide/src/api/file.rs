@@ -287,8 +287,8 @@ impl File {
     /// Reads into `buf` from `offset`; returns how many bytes, less than asked only at EOF. Blocks.
     ///
     /// # Errors
-    /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`], unless it is empty or begins at
-    /// or behind EOF; device errors; damage in the extent tree.
+    /// `EBADF`; `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`], unless it is empty or begins at
+    /// or behind EOF; `EDEADLK` as [`File::set_len`]; device errors; damage in the extent tree.
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         read::read_one(
@@ -331,10 +331,11 @@ impl File {
     /// file grows as needed; a gap reads as zeros. Blocks.
     ///
     /// # Errors
-    /// `EINVAL` for a misaligned request on a file opened with [`OpenOptions::direct`]; `ENOSPC`;
-    /// `EFBIG` for one that begins at the largest size, or appends past it; `EROFS`; [`Error::Unsupported`] for journalled
-    /// files; device errors. Of one that passes the largest size what fits is written. After an error the file has its old size, and any part of what lies inside it may
-    /// have been written.
+    /// `EBADF`; `EPERM` for a file that became immutable; `EINVAL` for a misaligned request on a file opened with
+    /// [`OpenOptions::direct`]; `ENOSPC`; `EFBIG` for one that begins at the largest size, or appends past it; `EROFS`; `EDEADLK` as
+    /// [`File::set_len`]; [`Error::Unsupported`] for journalled files; device errors. Of one that passes the largest size what fits is
+    /// written. After an error the file has its old size, unless what failed is the sync of [`OpenOptions::dsync`] or
+    /// [`OpenOptions::sync`], and any part of what lies inside it may have been written.
     #[inline(always)]
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let (mount, inode, slot) = (&self.mount, &self.inode, slot::current());
@@ -443,7 +444,8 @@ impl File {
     ///
     /// # Errors
     /// `EBADF`, `EROFS`, `EFBIG`; `EDEADLK` if this thread's own queue has requests in flight on the
-    /// file, or on one that somebody waits for who has requests in flight on this one; `EPERM` for an immutable or append-only file; damage.
+    /// file, or on one that somebody waits for who has requests in flight on this one; `EPERM` for an immutable or append-only file;
+    /// [`Error::Unsupported`] for verity, encrypted and journalled files; damage.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.access.check_writable()?;
         let (mount, inode) = (&self.mount, &self.inode);
@@ -457,7 +459,7 @@ impl File {
     /// flight. Blocks.
     ///
     /// # Errors
-    /// As [`File::set_len`]; `EINVAL` for an empty range, or one that is not whole clusters inside the
+    /// As [`File::set_len`], but blocks may be allocated for an append-only file; `EINVAL` for an empty range, or one that is not whole clusters inside the
     /// file where the mode needs that; `ENOSPC` if there is no room for all of it: then nothing is allocated, while a range may have
     /// been zeroed in part, and a file whose map takes many transactions have been moved in part;
     /// [`Error::Unsupported`] for files without extents, but for punching holes.

@@ -62,7 +62,8 @@ pub struct Metadata {
     pub device: Option<(u32, u32)>,
     /// Last access, as on the disk: dioxide does not update it (as with `noatime`).
     pub atime: Timestamp,
-    /// Last change of the data. Overwrites through this mount are included, in memory only.
+    /// Last change of the data. Overwrites through this mount are included, though perhaps not on the disk
+    /// before [`crate::File::sync_all`], [`crate::Fs::sync`] or the end of the mount.
     pub mtime: Timestamp,
     /// Last change of the inode. As for `mtime`.
     pub ctime: Timestamp,

@@ -93,7 +93,7 @@ pub enum RenameMode {
 /// renamed, or when the commit interval is over. They block on metadata.
 ///
 /// Errors that all have: `ENOENT`, `ENOTDIR`, `ELOOP`, `ENAMETOOLONG` for the way to the directory; `EROFS`; `EPERM` in
-/// a directory that is immutable, or of what is; `ENOSPC`; damage. After an error nothing has changed.
+/// a directory that is immutable, or of what is immutable or append-only, and for taking names from an append-only directory; `ENOSPC`; damage. After an error nothing has changed.
 impl Fs {
     /// `mkdir`.
     ///

@@ -322,8 +322,8 @@ impl Queue {
     }
 
     /// Pushes a read of `buf.len()` bytes at `offset`. It starts now or at the next
-    /// [`Queue::submit`]. Errors come with the completion. Does not block over io_uring; on any other device (see
-    /// [`crate::Backend`]) the transfer is done here.
+    /// [`Queue::submit`]. Errors come with the completion. Does not block over io_uring; on devices without a ring or a
+    /// queue of their own (see [`crate::Backend`]) the transfer is done here, or up to two requests later.
     ///
     /// # Errors
     /// The buffer, if the queue is full.

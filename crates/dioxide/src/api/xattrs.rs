@@ -15,7 +15,7 @@ use dioxide_format::inode::InodeFlags;
 /// access list changes the permissions, and an empty value takes a list away. All block.
 ///
 /// Errors that all have: `ENODATA`, `EOPNOTSUPP` for a prefix that is none, `EPERM` for `user.` on anything but
-/// files and directories and for immutable files, `ERANGE` for a name that is too long, `E2BIG` for a value of over 64 KiB, `ENOSPC` also
+/// files and directories and for immutable and append-only files, `ERANGE` for a name that is too long, `E2BIG` for a value of over 64 KiB, `ENOSPC` also
 /// where the inode and a block have no room, `EINVAL` and `EACCES` for lists, `EROFS`; damage. Nothing has changed then.
 impl Fs {
     /// `getxattr`: one attribute; none if it is not there. Symlinks are followed.

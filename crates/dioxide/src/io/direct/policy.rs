@@ -90,7 +90,7 @@ impl Policy {
         }
     }
 
-    /// Other names of the same rules: later kernels that kept them, and the seeds' table heads.
+    /// Other names of the same rules: later kernels that kept them, and the heads of the mails' tables.
     pub const fn aliases(self) -> &'static [&'static str] {
         match self {
             Policy::Pre49 => &["w/o"],
@@ -137,7 +137,7 @@ impl Policy {
                 "2026: all aligned writes inside the file, and unaligned ones that need no zeroing, shared"
             }
             Policy::Best => {
-                "newest, but aligned extending writes shared, and unaligned ones up to EOF exclusive, as in XFS"
+                "newest, but aligned extending writes shared, and unaligned ones that end at or past EOF exclusive, as in XFS"
             }
             Policy::Xfs => {
                 "XFS: aligned writes and unaligned overwrites before EOF shared, others exclusive; aligned ones demoted before the I/O"
