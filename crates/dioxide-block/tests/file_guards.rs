@@ -380,6 +380,54 @@ fn ranges_that_do_not_meet_are_open_at_once_by_file_and_by_loop_device() {
     drop(host::open(&nested.path, &write_anyhow()));
 }
 
+/// The size of a device is known: nothing behind it is locked.
+#[test]
+fn loop_devices_of_parts_of_a_file_are_open_at_once() {
+    if !host::is_root() {
+        return;
+    }
+    let file = host::disk_file(4 * MIB);
+    let attach = |at: u64, len: u64| {
+        let (at, len) = ((at * MIB).to_string(), (len * MIB).to_string());
+        LoopDevice::attach_with(file.path(), &["-o", &at, "--sizelimit", &len])
+    };
+    let (first, second, third) = (attach(0, 2), attach(2, 1), attach(1, 2));
+    let opened = host::open(&first.path, &write_anyhow());
+    assert_eq!(opened.geometry().size_bytes, 2 * MIB);
+    let other = host::open(&second.path, &write_anyhow());
+    busy_by(&third.path, &write_anyhow());
+    drop(opened);
+    busy_by(&third.path, &write_anyhow());
+    drop(other);
+    drop(host::open(&third.path, &write_anyhow()));
+}
+
+/// What lies in the middle of the device's sectors goes through the page cache, and the device is told of none of it.
+#[test]
+fn zeros_in_a_part_that_begins_inside_a_sector_are_written() {
+    if !host::is_root() {
+        return;
+    }
+    const AT: u64 = 63 * 512;
+    let file = host::disk_file(4 * MIB);
+    let attached = LoopDevice::attach_with(file.path(), &["--sector-size", "4096"]);
+    let part = FileOptions {
+        img_offset: AT,
+        ..write_anyhow()
+    };
+    let device = host::open(&attached.path, &part);
+    assert!(!device.geometry().discard);
+    let data = [7; 16384];
+    device
+        .write_at(0, &data, Durability::Cached)
+        .expect("a write");
+    device.write_zeroes(4096, 8192).expect("zeros");
+    let mut found = [1; 16384];
+    device.read_at(0, &mut found).expect("a read");
+    assert!(found[..4096].iter().chain(&found[12288..]).all(|&b| b == 7));
+    assert!(found[4096..12288].iter().all(|&byte| byte == 0));
+}
+
 /// QEMU locks bytes at the beginning, whatever it uses of the image.
 #[test]
 fn partition_of_an_image_that_qemu_has_is_refused_to_a_writer() {

@@ -67,7 +67,7 @@ pub use io::direct::policy::Policy;
 pub use io::ioend::CompletionMode;
 pub use map::{MapKind, Mapping};
 pub use mkfs::Mkfs;
-pub use mount::image::open_image;
+pub use mount::image::{open_image, open_image_part};
 pub use namei::xattr::XattrMode;
 pub use stats::Stats;
 pub use txn::damage::DamageMet;

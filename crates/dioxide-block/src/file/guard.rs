@@ -15,6 +15,7 @@ use crate::{Error, Result};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::ioctl;
+use std::borrow::Cow;
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -123,7 +124,7 @@ pub(super) fn check_and_lock(
     part: Range<u64>,
     write: bool,
 ) -> Result<(Locked, Vec<Locked>)> {
-    if let Some(by) = used_by(stat).filter(|_| write) {
+    if write && let Some(by) = used_by(stat) {
         return Err(busy(
             path,
             format!("{by}; unmount or detach it first, or open it read-only"),
@@ -209,14 +210,16 @@ fn busy(path: &Path, by: String) -> Error {
 }
 
 fn used_by(stat: &Stat) -> Option<String> {
-    let loop_device = loop_on(stat).map(|(name, number)| match mounted_on(number) {
+    let mounts = Mounts::read();
+    let loop_device = loop_on(&mounts, stat).map(|(name, number)| match mounts.of_device(number) {
         Some(at) => format!("attached to /dev/{name}, which is mounted on {at}"),
         None => format!("attached to /dev/{name}"),
     });
-    let served = || fuse_mount_of(&mounts(), stat).map(|at| format!("mounted by FUSE on {at}"));
+    let served = || Some(format!("mounted by FUSE on {}", mounts.fuse_of(stat)?));
     loop_device.or_else(served).or_else(|| {
         let number = block_number(stat)?;
-        let mounted = mounted_on(number).map(|at| format!("mounted on {at}"));
+        let mounted = mounts.of_device(number);
+        let mounted = mounted.map(|at| format!("mounted on {at}"));
         mounted.or_else(|| Some(format!("held by {}", holder_of(number)?)))
     })
 }
@@ -235,33 +238,91 @@ pub(super) fn sysfs_dir(number: u64) -> String {
     format!("/sys/dev/block/{}", major_minor(number))
 }
 
-/// What is mounted, in this mount namespace.
-fn mounts() -> String {
-    std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+/// What is mounted, in this mount namespace: `/proc/self/mountinfo`.
+struct Mounts(String);
+
+/// One of its lines.
+struct MountLine<'a> {
+    /// `8:1`.
+    device: &'a str,
+    at: &'a str,
+    kind: &'a str,
+    source: &'a str,
 }
 
-/// Where another FUSE server has mounted this file, if the mount says what it serves. Ours locks it: a mount whose server has died is
-/// in nobody's way.
-fn fuse_mount_of(mounts: &str, stat: &Stat) -> Option<String> {
-    mounts.lines().find_map(|line| {
-        let (front, back) = line.split_once(" - ")?;
-        let mut back = back.split(' ');
-        let (kind, source) = (back.next()?, back.next()?);
-        let is_fuse = kind == "fuse" || kind.starts_with("fuse.") && kind != "fuse.dioxide";
-        // The only one of the characters that are written as numbers there which names often have.
-        let source = source.replace("\\040", " ");
-        let is_it = is_fuse && source.starts_with('/') && same_by_path(&source, stat);
-        is_it.then(|| front.split(' ').nth(4).map(str::to_owned))?
-    })
+impl Mounts {
+    fn read() -> Mounts {
+        Mounts(std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    fn lines(&self) -> impl DoubleEndedIterator<Item = MountLine<'_>> {
+        self.0.lines().filter_map(|line| {
+            let (front, back) = line.split_once(" - ")?;
+            let (mut front, mut back) = (front.split(' ').skip(2), back.split(' '));
+            Some(MountLine {
+                device: front.next()?,
+                at: front.nth(1)?,
+                kind: back.next()?,
+                source: back.next()?,
+            })
+        })
+    }
+
+    /// Where a block device is mounted.
+    fn of_device(&self, number: u64) -> Option<String> {
+        let wanted = major_minor(number);
+        let mut lines = self.lines();
+        let line = lines.find(|line| line.device == wanted)?;
+        Some(line.at.to_owned())
+    }
+
+    /// Where another FUSE server has mounted this file, if the mount says what it serves. Ours locks it: a mount whose server has died
+    /// is in nobody's way.
+    fn fuse_of(&self, stat: &Stat) -> Option<String> {
+        let mut lines = self.lines();
+        let line = lines.find(|line| {
+            let is_fuse = line.kind == "fuse" || line.kind.starts_with("fuse.");
+            let source = unescaped(line.source);
+            is_fuse
+                && line.kind != "fuse.dioxide"
+                && source.starts_with('/')
+                && self.can_be(&source, stat)
+                && same_by_path(&source, stat)
+        })?;
+        Some(line.at.to_owned())
+    }
+
+    /// Whether a path can be that of the file. Where it lies on another file system, whose server may not answer, it is not looked
+    /// at.
+    fn can_be(&self, path: &str, stat: &Stat) -> bool {
+        const SERVED: [&str; 7] = ["fuse", "nfs", "cifs", "smb", "9p", "ceph", "afs"];
+        let is_below = |line: &MountLine<'_>| Path::new(path).starts_with(&*unescaped(line.at));
+        // Of those with one place, the last hides the others.
+        let below = self.lines().filter(is_below);
+        let Some(line) = below.max_by_key(|line| line.at.len()) else {
+            return true;
+        };
+        let is_served = SERVED.iter().any(|kind| line.kind.starts_with(kind));
+        !is_served || line.device == major_minor(stat.st_dev)
+    }
 }
 
-/// Where a block device is mounted, in this mount namespace.
-fn mounted_on(number: u64) -> Option<String> {
-    let wanted = major_minor(number);
-    mounts().lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        (fields.next()? == wanted).then(|| fields.nth(1).map(str::to_owned))?
-    })
+/// A path as mountinfo has it, whose spaces and the like are numbers.
+fn unescaped(path: &str) -> Cow<'_, str> {
+    const ESCAPES: [(&str, &str); 4] = [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ];
+    match path.contains('\\') {
+        false => path.into(),
+        true => {
+            let all = ESCAPES.iter();
+            let path = all.fold(path.to_owned(), |path, (from, to)| path.replace(from, to));
+            path.into()
+        }
+    }
 }
 
 /// Device mapper, MD and the like.
@@ -272,15 +333,18 @@ fn holder_of(number: u64) -> Option<String> {
 }
 
 /// The loop device, if any, whose backing file is the one of `stat`: name and device number.
-fn loop_on(stat: &Stat) -> Option<(String, u64)> {
+fn loop_on(mounts: &Mounts, stat: &Stat) -> Option<(String, u64)> {
     let devices = std::fs::read_dir("/sys/block").ok()?;
     devices.flatten().find_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
         let backing = name
             .starts_with("loop")
             .then(|| std::fs::read_to_string(entry.path().join("loop/backing_file")).ok())??;
-        let same = same_by_path(backing.trim_end_matches('\n'), stat)
-            || same_by_status(&format!("/dev/{name}"), stat);
+        let backing = backing.trim_end_matches('\n');
+        // The file may have another name by now, and its name be another file's.
+        let same = mounts.can_be(backing, stat)
+            && same_by_status(&format!("/dev/{name}"), stat)
+                .unwrap_or_else(|| same_by_path(backing, stat));
         let number = std::fs::read_to_string(entry.path().join("dev")).ok()?;
         same.then(|| Some((name, parse_number(number.trim())?)))?
     })
@@ -321,11 +385,11 @@ impl LoopInfo64 {
 const LOOP_GET_STATUS64: ioctl::Opcode = 0x4c05;
 const _: () = assert!(size_of::<LoopInfo64>() == 232);
 
-/// True too when the backing file was renamed, deleted, or lies where this process cannot look.
-fn same_by_status(device: &str, stat: &Stat) -> bool {
+/// True too when the backing file was renamed, deleted, or lies where this process cannot look. None if the device does not tell.
+fn same_by_status(device: &str, stat: &Stat) -> Option<bool> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = fs::open(device, flags, Mode::empty());
-    fd.is_ok_and(|fd| loop_info(&fd).is_some_and(|info| info.is_of(stat)))
+    let fd = fs::open(device, flags, Mode::empty()).ok()?;
+    Some(loop_info(&fd)?.is_of(stat))
 }
 
 /// None if it is no loop device.
@@ -482,6 +546,13 @@ fn name_process(pid: u32) -> String {
 mod tests {
     use super::*;
 
+    fn mounts(kind: &str, source: &str) -> Mounts {
+        Mounts(format!(
+            "21 1 0:20 / / rw - ext4 /dev/sda rw\n\
+             36 21 0:50 / /mnt\\040a rw shared:1 - {kind} {source} rw\n"
+        ))
+    }
+
     #[test]
     fn mount_of_another_fuse_server_is_known_by_its_source() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -489,14 +560,9 @@ mod tests {
         std::fs::write(&path, "").expect("room");
         let stat = fs::stat(&path).expect("it is there");
         let source = path.to_str().expect("UTF-8").replace(' ', "\\040");
-        let mounts = |kind, source| {
-            format!(
-                "21 1 0:20 / / rw - tmpfs tmpfs rw\n36 21 0:50 / /mnt rw shared:1 - {kind} {source} rw\n"
-            )
-        };
         for kind in ["fuse", "fuse.fuse2fs"] {
-            let found = fuse_mount_of(&mounts(kind, &*source), &stat);
-            assert_eq!(found.as_deref(), Some("/mnt"), "{kind}");
+            let found = mounts(kind, &source).fuse_of(&stat);
+            assert_eq!(found.as_deref(), Some("/mnt\\040a"), "{kind}");
         }
         for (kind, source) in [
             ("fuse.dioxide", &*source),
@@ -504,7 +570,20 @@ mod tests {
             ("fuse.fuse2fs", "/nowhere"),
             ("fuse.sshfs", "host:/dir"),
         ] {
-            assert_eq!(fuse_mount_of(&mounts(kind, source), &stat), None, "{kind}");
+            assert_eq!(mounts(kind, source).fuse_of(&stat), None, "{kind}");
         }
+    }
+
+    #[test]
+    fn file_that_a_server_has_is_not_looked_at_unless_ours_lies_there_too() {
+        let stat = fs::stat("/proc/self/stat").expect("it is there");
+        let mut there = stat;
+        there.st_dev = fs::makedev(0, 50);
+        let served = mounts("nfs4", "host:/dir");
+        for (path, can_be) in [("/mnt a/f", false), ("/mnt/f", true), ("/mnt ab/f", true)] {
+            assert_eq!(served.can_be(path, &stat), can_be, "{path}");
+            assert!(served.can_be(path, &there), "{path}");
+        }
+        assert!(mounts("ext4", "/dev/sdb").can_be("/mnt a/f", &stat));
     }
 }

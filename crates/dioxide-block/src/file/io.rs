@@ -240,6 +240,11 @@ impl FileIo {
         if len == 0 {
             return Ok(());
         }
+        let sector = u64::from(self.geometry.logical_block_bytes);
+        if self.block_device && !self.base.is_multiple_of(sector) {
+            // The device wants whole sectors of its own.
+            return self.write_zeroes_by_hand(offset, len);
+        }
         let done = rio::retry_on_intr(|| match self.block_device {
             true => self.block_ioctl::<BLKZEROOUT>(offset, len),
             false => self.zero_range(offset, len),

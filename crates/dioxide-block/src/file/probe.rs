@@ -40,10 +40,13 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
     if options.write && block_device && is_write_protected(stat.st_rdev) {
         return Err(step(path, "cannot open it for writing", Errno::ROFS));
     }
-    let part = match options.size_bytes {
-        Some(size) => options.img_offset..options.img_offset.saturating_add(size),
-        None => options.img_offset..u64::MAX,
+    // A device does not grow: what lies behind it in its backing file is others'.
+    let end = match block_device {
+        true => end_of(path, &fd)?,
+        false => u64::MAX,
     };
+    let size = options.size_bytes.unwrap_or(u64::MAX);
+    let part = options.img_offset..options.img_offset.saturating_add(size).min(end);
     let (fd, behind) = guard::check_and_lock(path, fd, &stat, part, options.write)?;
 
     let alignment = match want_direct {
@@ -58,8 +61,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         Some(a) => (a.offset.max(sector), a.memory),
         None => (sector, 1),
     };
-    let file_size =
-        fs::seek(&fd, SeekFrom::End(0)).map_err(|e| step(path, "cannot find its size", e))?;
+    let file_size = end_of(path, &fd)?;
     let size_bytes = device_size(path, file_size, options)? & !(u64::from(logical) - 1);
     let queue = BlockQueue::of(&stat, block_device);
     let disk = if block_device {
@@ -68,7 +70,8 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         stat.st_dev
     };
     let discard = match block_device {
-        true => queue.discard,
+        // Whole sectors of the device only.
+        true => queue.discard && options.img_offset.is_multiple_of(sector.into()),
         false => options.write && FileIo::can_punch(&fd, file_size),
     };
     Ok(FileIo {
@@ -102,6 +105,10 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileIo> {
         fd,
         behind,
     })
+}
+
+fn end_of(path: &Path, fd: impl AsFd) -> Result<u64> {
+    fs::seek(fd, SeekFrom::End(0)).map_err(|e| step(path, "cannot find its size", e))
 }
 
 fn kind_of(path: &Path) -> Result<FileType> {

@@ -10,7 +10,7 @@ use super::Region;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{self, Advice};
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -88,11 +88,20 @@ impl Part {
         if spare.len() + 1 < PAGE / self.bytes {
             spare.push(self);
         } else if Arc::strong_count(&self.page) > 1 {
-            let begin = self.begin.as_ptr().cast();
+            let begin = self.begin.as_ptr();
+            let pages = whole_pages(begin.addr(), self.bytes, rustix::param::page_size());
+            let begin = begin.wrapping_add(pages.start);
             // SAFETY: nobody uses these bytes any more, whole pages of a region that is private and anonymous.
-            let _ = unsafe { mm::madvise(begin, self.bytes, Advice::LinuxDontNeed) };
+            let _ = unsafe { mm::madvise(begin.cast(), pages.len(), Advice::LinuxDontNeed) };
         }
     }
+}
+
+/// The pages that lie in so many bytes from `begin` on, from there.
+fn whole_pages(begin: usize, bytes: usize, page: usize) -> Range<usize> {
+    let start = begin.next_multiple_of(page) - begin;
+    let end = (begin + bytes) / page * page;
+    start..end.saturating_sub(begin).max(start)
 }
 
 impl<T> From<Vec<T>> for Table<T> {
@@ -155,6 +164,20 @@ impl<T: fmt::Debug> fmt::Debug for Table<T> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn pages_that_are_given_back_are_the_parts_own() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for part in 0..PAGE / SEVENTH {
+                let begin = PAGE + part * SEVENTH;
+                let pages = whole_pages(begin, SEVENTH, page);
+                assert!((begin + pages.start).is_multiple_of(page));
+                assert!(pages.len().is_multiple_of(page) && pages.end <= SEVENTH);
+                assert!(pages.len() >= SEVENTH - 2 * page, "{page}");
+            }
+        }
+        assert!(whole_pages(4096, 8192, 64 << 10).is_empty());
+    }
 
     #[test]
     fn items_are_what_the_vector_held() {

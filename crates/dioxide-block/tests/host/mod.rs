@@ -83,7 +83,13 @@ pub struct LoopDevice {
 
 impl LoopDevice {
     pub fn attach(file: &Path) -> LoopDevice {
-        let out = run("losetup", &["-f", "--show", file.to_str().expect("UTF-8")]);
+        LoopDevice::attach_with(file, &[])
+    }
+
+    /// With options of `losetup`.
+    pub fn attach_with(file: &Path, options: &[&str]) -> LoopDevice {
+        let args = ["-f", "--show", file.to_str().expect("UTF-8")];
+        let out = run("losetup", &[options, &args].concat());
         LoopDevice {
             path: out.trim().into(),
         }

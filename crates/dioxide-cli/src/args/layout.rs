@@ -32,7 +32,7 @@ impl RawArgs {
             img_offset: self.img_offset,
             ..block::file::FileOptions::default()
         };
-        dioxide::open_image(&self.image, &options)
+        dioxide::open_image_part(&self.image, &options)
     }
 
     /// How to look at it.

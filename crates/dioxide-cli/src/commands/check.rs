@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::render::{Text, count_words};
 use dioxide::block::file::FileOptions;
 use dioxide::check::{CheckOptions, Code, EXIT_OPERATIONAL, Report, Severity, Usage, check};
-use dioxide::{Error, Fs, MountOptions, open_image};
+use dioxide::{Error, Fs, MountOptions, open_image_part};
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -104,7 +104,7 @@ fn check_image(args: &CheckArgs, image: &Path) -> Result<Report, Error> {
         img_offset: args.img_offset,
         ..FileOptions::default()
     };
-    let device = open_image(image, &options)?;
+    let device = open_image_part(image, &options)?;
     let options = CheckOptions {
         superblock_at: args.sb,
         max_findings: args.max_findings,

@@ -14,7 +14,7 @@ use dioxide::block::Device;
 use dioxide::block::file::FileOptions;
 use dioxide::format::superblock::{ErrorPolicy, SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::mkfs::uuid_string;
-use dioxide::{Buf, Fs, block, open_image};
+use dioxide::{Buf, Fs, block, open_image_part};
 use serde::Serialize;
 
 /// Whether dioxide opens the file system.
@@ -70,7 +70,7 @@ fn open(args: &InfoArgs) -> block::Result<std::sync::Arc<dyn Device>> {
         img_offset: args.open.img_offset,
         ..FileOptions::default()
     };
-    open_image(&args.image, &options)
+    open_image_part(&args.image, &options)
 }
 
 /// The bytes of a superblock at `offset`, read with all the alignment that a device may ask for.

@@ -807,9 +807,13 @@ fn partitions_of_one_image_are_mounted_side_by_side() {
             .unwrap();
     }
     let dirs = [(); 2].map(|()| Point::new());
-    for (dir, at) in dirs.iter().rev().zip(["17M", "1M"]) {
-        mount(whole.path(), dir, &format!("img_offset={at}"));
+    mount(whole.path(), &dirs[1], "img_offset=17M");
+    for command in ["info", "check", "map", "journal"] {
+        let mut reader = dioxide();
+        let reader = reader.args([command, "--img-offset", "1M"]);
+        run(reader.arg(whole.path()));
     }
+    mount(whole.path(), &dirs[0], "img_offset=1M");
     let third = Point::new();
     let mut again = dioxide();
     again.args(["mount", "-o", "img_offset=1M"]);

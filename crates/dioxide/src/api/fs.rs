@@ -4,7 +4,7 @@ use crate::io::clock::Clock;
 use crate::io::direct::policy::Policy;
 use crate::io::ioend::CompletionMode;
 use crate::mount::Mount;
-use crate::mount::image::open_image;
+use crate::mount::image::{open_image, told_bytes};
 use crate::mount::log::refuse_needless;
 use crate::mount::replay::bytes_in_log;
 use crate::txn::damage::DamageMet;
@@ -14,10 +14,8 @@ use crate::{
 };
 use dioxide_block::Device;
 use dioxide_block::file::FileOptions;
-use dioxide_format::superblock::{ErrorPolicy, SUPERBLOCK_OFFSET, SuperBlock};
-use std::io::{Seek, SeekFrom};
+use dioxide_format::superblock::{ErrorPolicy, SuperBlock};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -375,25 +373,6 @@ fn open_part(path: &Path, options: &MountOptions) -> Result<Arc<dyn Device>> {
         return Ok(open_image(path, &file_options)?);
     }
     Ok(device)
-}
-
-/// How long a file system is by its superblock, if that can be read and all of it is there; and what the image has from its
-/// beginning on.
-fn told_bytes(path: &Path, img_offset: u64) -> Option<(u64, u64)> {
-    let mut file = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .ok()?;
-    let mut bytes = [0; SuperBlock::SIZE];
-    file.read_exact_at(&mut bytes, img_offset.checked_add(SUPERBLOCK_OFFSET)?)
-        .ok()?;
-    let sb = SuperBlock::parse(&bytes).ok()?;
-    // Where there is none, what is said of it is that.
-    sb.has_magic().then_some(())?;
-    let told = sb.blocks_count().checked_mul(sb.block_size().into())?;
-    let rest = file.seek(SeekFrom::End(0)).ok()?.checked_sub(img_offset)?;
-    (told <= rest).then_some((told, rest))
 }
 
 /// A mounted file system. Cheap to clone.

@@ -4,6 +4,8 @@ use super::span::read_span;
 use dioxide_block::file::{self, FileOptions};
 use dioxide_block::{Device, Result};
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,6 +37,41 @@ pub fn open_image(path: impl AsRef<Path>, options: &FileOptions) -> Result<Arc<d
         ..options.clone()
     };
     file::open(path, &buffered)
+}
+
+/// As [`open_image`], to read a file system that may be one of several in an image: of what begins inside of it, only as much as
+/// its superblock says. What follows may be another partition, which others may have open.
+///
+/// # Errors
+/// As [`file::open`].
+pub fn open_image_part(path: impl AsRef<Path>, options: &FileOptions) -> Result<Arc<dyn Device>> {
+    let path = path.as_ref();
+    let told = (options.img_offset > 0).then(|| told_bytes(path, options.img_offset));
+    let options = FileOptions {
+        size_bytes: told.flatten().map(|(told, _)| told),
+        write: false,
+        ..options.clone()
+    };
+    open_image(path, &options)
+}
+
+/// How long a file system is by its superblock, if that can be read and all of it is there; and what the image has from its
+/// beginning on.
+pub(crate) fn told_bytes(path: &Path, img_offset: u64) -> Option<(u64, u64)> {
+    let mut file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .ok()?;
+    let mut bytes = [0; SuperBlock::SIZE];
+    file.read_exact_at(&mut bytes, img_offset.checked_add(SUPERBLOCK_OFFSET)?)
+        .ok()?;
+    let sb = SuperBlock::parse(&bytes).ok()?;
+    // Where there is none, what is said of it is that.
+    sb.has_magic().then_some(())?;
+    let told = sb.blocks_count().checked_mul(sb.block_size().into())?;
+    let rest = file.seek(SeekFrom::End(0)).ok()?.checked_sub(img_offset)?;
+    (told <= rest).then_some((told, rest))
 }
 
 /// Whether it says of itself that its blocks have so many bytes or more.
