@@ -808,6 +808,12 @@ fn partitions_of_one_image_are_mounted_side_by_side() {
     }
     let dirs = [(); 2].map(|()| Point::new());
     mount(whole.path(), &dirs[1], "img_offset=17M");
+    let mkfs = ["mkfs", "-q", "-F", "-E", "offset=1048576"];
+    run(dioxide().args(mkfs).arg(whole.path()).arg("16M"));
+    let resize = ["resize", "--img-offset", "1M"];
+    for size in ["12M", "16M"] {
+        run(dioxide().args(resize).arg(whole.path()).arg(size));
+    }
     for command in ["info", "check", "map", "journal"] {
         let mut reader = dioxide();
         let reader = reader.args([command, "--img-offset", "1M"]);

@@ -8,6 +8,7 @@ use super::options::Mkfs;
 use super::plan::Plan;
 use super::profile;
 use super::write::WriteOptions;
+use crate::mount::image::{bytes_behind, open_bytes};
 use crate::{Error, Result};
 use dioxide_block::file::{self, FileOptions};
 use dioxide_block::{Buf, Device};
@@ -139,21 +140,18 @@ impl Mkfs {
     /// [`Error::Device`].
     pub fn found_on(&self, path: &Path) -> Result<Option<String>> {
         match path.exists() {
-            true => self.recognise(path, false),
+            true => self.recognise(path, false, HEAD_BYTES),
             false => Ok(None),
         }
     }
 
-    /// Opens, which refuses what is in use, and looks.
-    fn recognise(&self, path: &Path, write: bool) -> Result<Option<String>> {
+    /// Opens so many bytes, which refuses what is in use, and looks.
+    fn recognise(&self, path: &Path, write: bool, bytes: u64) -> Result<Option<String>> {
         let offset = self.extended.offset;
-        let device = file::open(path, &options(write, 0))?;
-        if offset >= device.geometry().size_bytes {
+        if offset > 0 && bytes_behind(path, offset).is_none_or(|bytes| bytes == 0) {
             return Ok(None);
         }
-        // Two holders of one lock would be one too many.
-        drop(device);
-        found_on_device(&*file::open(path, &options(write, offset))?)
+        found_on_device(&*open_bytes(path, &options(write, offset), bytes)?)
     }
 
     /// As [`Mkfs::plan`], of a file system on an image or device, `size_bytes` large or as large as that is. Blocks that
@@ -189,13 +187,13 @@ impl Mkfs {
         let end = self.extended.offset.checked_add(needed);
         let end = end.ok_or_else(|| Error::Invalid("the offset is too large".into()))?;
         if !is_new {
-            self.judge(path)?;
+            self.refuse(self.recognise(path, true, needed)?)?;
         }
         let is_image = is_image(path)?;
         if is_image {
             enlarge(path, end).map_err(|error| failed(path, "cannot make it that large", error))?;
         }
-        let device = file::open(path, &options(true, self.extended.offset))?;
+        let device = open_bytes(path, &options(true, self.extended.offset), needed)?;
         if !is_new {
             // Nobody else has it from here on; somebody may have had since it was looked at.
             self.refuse(found_on_device(&*device)?)?;
@@ -205,11 +203,6 @@ impl Mkfs {
             is_image,
             is_new,
         })
-    }
-
-    /// Refuses what is in use, and what holds something.
-    fn judge(&self, path: &Path) -> Result<()> {
-        self.refuse(self.recognise(path, true)?)
     }
 
     fn refuse(&self, found: Option<String>) -> Result<()> {

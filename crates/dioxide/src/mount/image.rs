@@ -55,6 +55,28 @@ pub fn open_image_part(path: impl AsRef<Path>, options: &FileOptions) -> Result<
     open_image(path, &options)
 }
 
+/// As [`open_image`], of what begins inside an image only so many bytes, or what it has if that is less.
+pub(crate) fn open_bytes(
+    path: &Path,
+    options: &FileOptions,
+    bytes: u64,
+) -> Result<Arc<dyn Device>> {
+    let rest = (options.img_offset > 0).then(|| bytes_behind(path, options.img_offset));
+    let options = FileOptions {
+        size_bytes: rest.flatten().map(|rest| rest.min(bytes)),
+        ..options.clone()
+    };
+    open_image(path, &options)
+}
+
+/// What an image or device has from there on, if that can be told.
+pub(crate) fn bytes_behind(path: &Path, img_offset: u64) -> Option<u64> {
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    let end = options.open(path).ok()?.seek(SeekFrom::End(0)).ok()?;
+    end.checked_sub(img_offset)
+}
+
 /// How long a file system is by its superblock, if that can be read and all of it is there; and what the image has from its
 /// beginning on.
 pub(crate) fn told_bytes(path: &Path, img_offset: u64) -> Option<(u64, u64)> {

@@ -51,7 +51,7 @@ mod survey;
 mod write;
 
 use crate::check::{CheckOptions, Severity, check};
-use crate::mount::image::open_image;
+use crate::mount::image::{open_bytes, open_image_part};
 use crate::mount::mmp::{self, Protection, User};
 use crate::mount::open::{find_superblock, place_advice};
 use crate::{Error, Place, Result, known};
@@ -162,7 +162,7 @@ pub fn resize_telling(
             "behind a file system that begins inside an image there may be another: the size has to be said".into(),
         ));
     }
-    let device = open(path, false, None, options)?;
+    let device = open_image_part(path, &how(false, None, options))?;
     let sb = first_look(&*device, path, options)?;
     let block = u64::from(sb.block_size());
     let own = whole(device.geometry().size_bytes, block);
@@ -180,7 +180,9 @@ pub fn resize_telling(
         true => lengthen(path, options.img_offset.saturating_add(needed))?,
         false => None,
     };
-    let device = open(path, true, Some(&sb), options)?;
+    // What is behind both of its sizes may be another partition, which somebody has.
+    let most = needed.max(sb.blocks_count() * block);
+    let device = open_bytes(path, &how(true, Some(&sb), options), most)?;
     let resized = resize_on(&device, size / block, progress).inspect_err(|error| {
         // After one of the device's it may be larger than it was.
         if let (Some((had, has)), false) = (lengthened, matches!(error, Error::Device(_))) {
@@ -214,10 +216,10 @@ pub fn minimum_telling(
     options: &ResizeOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<u64> {
-    let device = open(path, false, None, options)?;
+    let device = open_image_part(path, &how(false, None, options))?;
     let sb = first_look(&*device, path, options)?;
     drop(device);
-    let device = open(path, false, Some(&sb), options)?;
+    let device = open_image_part(path, &how(false, Some(&sb), options))?;
     if let Some(block) = mmp_block(&sb)? {
         mmp::look(&*device, &sb, block.0, &mut |_| progress(Step::Wait, 0, 1))?;
     }
@@ -306,20 +308,14 @@ fn mmp_block(sb: &SuperBlock) -> Result<Option<Pblk>> {
 }
 
 /// Opens the device of a file system whose superblock is `sb`, as far as that is known.
-fn open(
-    path: &Path,
-    write: bool,
-    sb: Option<&SuperBlock>,
-    options: &ResizeOptions,
-) -> Result<Arc<dyn Device>> {
-    let options = FileOptions {
+fn how(write: bool, sb: Option<&SuperBlock>, options: &ResizeOptions) -> FileOptions {
+    FileOptions {
         write,
         img_offset: options.img_offset,
         // The page cache of a block device does not see what other hosts write.
         buffered: sb.is_none_or(|sb| matches!(sb.mmp_block(), Ok(None))),
         ..FileOptions::default()
-    };
-    Ok(open_image(path, &options)?)
+    }
 }
 
 fn in_superblock(error: dioxide_format::Error) -> Error {
