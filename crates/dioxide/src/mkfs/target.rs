@@ -149,6 +149,8 @@ impl Mkfs {
     fn recognise(&self, path: &Path, write: bool, bytes: u64) -> Result<Option<String>> {
         let offset = self.extended.offset;
         if offset > 0 && bytes_behind(path, offset).is_none_or(|bytes| bytes == 0) {
+            // It is about to be made longer.
+            file::open(path, &options(write, 0))?;
             return Ok(None);
         }
         found_on_device(&*open_bytes(path, &options(write, offset), bytes)?)
