@@ -323,6 +323,39 @@ fn mv_keeps_each_file_whose_attributes_are_refused_where_it_goes() {
     e2fsck_clean(disk.image());
 }
 
+/// chown(2) takes 4294967295 for no change.
+#[test]
+fn copy_of_a_file_whose_owner_cannot_be_set_lends_no_rights() {
+    need_root!();
+    let disk = Fixture::new();
+    let out = disk.beside("out");
+    let name = out.display().to_string();
+    let owners = [
+        ("/list/one", "4294967295", "7", 0o755),
+        ("/list/two", "7", "4294967295", 0o755),
+        ("/list/three", "7", "7", 0o6755),
+    ];
+    for (path, uid, gid, _) in owners {
+        disk.debugfs(&[
+            &format!("sif {path} mode 0106755"),
+            &format!("sif {path} uid {uid}"),
+            &format!("sif {path} gid {gid}"),
+        ]);
+    }
+    for words in [&["cp", "-p"][..], &["cp", "-a"], &["mv"]] {
+        fs::create_dir(&out).unwrap();
+        for (path, _, _, mode) in owners {
+            let source = disk.at(path);
+            dioxide([words, &[&source, &name]].concat()).text();
+            let copy = fs::metadata(out.join(&path[6..])).unwrap();
+            assert_eq!(copy.mode() & 0o7777, mode, "{words:?} {path}");
+            let owner = if mode == 0o755 { 0 } else { 7 };
+            assert_eq!((copy.uid(), copy.gid()), (owner, owner), "{words:?} {path}");
+        }
+        fs::remove_dir_all(&out).unwrap();
+    }
+}
+
 /// Names of so many bytes that what is told of them is more than pipes and buffers hold.
 const MANY: usize = 400;
 
