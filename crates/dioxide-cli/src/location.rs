@@ -228,15 +228,16 @@ impl Location {
         }
     }
 
-    /// Makes a directory. In an image it is made as `new` says; on the host for its user only.
-    pub fn create_dir(&self, new: &NewFile) -> Result<(), Failure> {
+    /// Makes a directory. In an image it is made as `new` says; on the host with these permissions, as far as the umask or what the
+    /// directory that it is in hands on lets it have them.
+    pub fn create_dir(&self, new: &NewFile, on_host: u16) -> Result<(), Failure> {
         match self {
             Location::Image(target) => {
                 let made = target.fs.create_dir(target.path(), new);
                 made.map_err(|error| target.failure(&error))
             }
             Location::Host(path) => {
-                let made = fs::DirBuilder::new().mode(0o700).create(path);
+                let made = fs::DirBuilder::new().mode(on_host.into()).create(path);
                 made.map_err(|error| Failure::host(self, &error))
             }
         }
@@ -262,6 +263,19 @@ impl Location {
                         .map_err(|errno| Failure::host(self, &errno.into())),
                 }
             }
+        }
+    }
+
+    /// Which permissions new files in this directory of the host may have: those of its default access control list, or where it
+    /// has none those that the umask leaves.
+    pub fn new_permissions(&self, umask: u16) -> Result<u16, Failure> {
+        let Location::Host(path) = self else {
+            unreachable!("in images files are made with theirs");
+        };
+        match sized(|buf| rustix::fs::getxattr(path, "system.posix_acl_default", buf)) {
+            Ok(acl) => Ok(acl_permissions(&acl).unwrap_or(!umask)),
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => Ok(!umask),
+            Err(errno) => Err(Failure::host(self, &errno.into())),
         }
     }
 
@@ -405,6 +419,23 @@ fn host_xattrs(path: &Path) -> Result<Vec<Xattr>, Errno> {
     Ok(found)
 }
 
+/// The permissions that an access control list in the form of `getxattr` grants at most; the higher bits of the mode are not its
+/// affair.
+fn acl_permissions(acl: &[u8]) -> Option<u16> {
+    let (version, entries) = acl.split_at_checked(4)?;
+    if version != 2_u32.to_le_bytes() {
+        return None;
+    }
+    // The mask, if there is one, stands for the group.
+    let find = |tag: u16| {
+        let mut entries = entries.chunks_exact(8);
+        let found = entries.find(|entry| entry[..2] == tag.to_le_bytes())?;
+        Some(u16::from_le_bytes([found[2], found[3]]) & 0o7)
+    };
+    let group = find(0x10).or_else(|| find(0x04))?;
+    Some(!0o777 | find(0x01)? << 6 | group << 3 | find(0x20)?)
+}
+
 /// What a call fills in whose result is at most 64 KiB, as Linux has it for names and values.
 fn sized(call: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     let mut buf = vec![0; 64 << 10];
@@ -546,5 +577,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = Location::Host(dir.path().join("gone"));
         assert!(file.set_owner(0, 0).is_err());
+    }
+
+    #[test]
+    fn access_control_list_grants_what_its_owner_mask_and_others_have() {
+        let acl = |entries: &[(u16, u16)]| {
+            let mut acl = 2_u32.to_le_bytes().to_vec();
+            for (tag, rights) in entries {
+                acl.extend([tag.to_le_bytes(), rights.to_le_bytes(), [0; 2], [0; 2]].concat());
+            }
+            acl
+        };
+        for (entries, found) in [
+            (&[(1, 7), (4, 5), (0x20, 1)][..], Some(0o751)),
+            (&[(1, 6), (2, 7), (4, 7), (0x10, 4), (0x20, 0)], Some(0o640)),
+            (&[(1, 7), (4, 5)], None),
+        ] {
+            let found = found.map(|found: u16| !0o777 | found);
+            assert_eq!(acl_permissions(&acl(entries)), found, "{entries:?}");
+        }
+        assert_eq!(acl_permissions(b"\x01\0\0"), None);
     }
 }

@@ -243,7 +243,12 @@ impl Copier {
                 return Err(Failure::trouble(place, what));
             }
             None => {
-                place.create_dir(&self.options.new_files.like(source))?;
+                // Nobody else makes names in it before it is complete.
+                let on_host = match self.options.preserve {
+                    true => 0o700,
+                    false => source.plain_permissions() & 0o1755 | 0o700,
+                };
+                place.create_dir(&self.options.new_files.like(source), on_host)?;
                 true
             }
         };

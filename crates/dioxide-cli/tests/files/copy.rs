@@ -5,7 +5,7 @@ use super::support::{Fixture, Ran, command, coreutils, dioxide};
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -353,6 +353,98 @@ fn copy_of_a_file_whose_owner_cannot_be_set_lends_no_rights() {
             assert_eq!((copy.uid(), copy.gid()), (owner, owner), "{words:?} {path}");
         }
         fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+#[test]
+fn plain_copies_have_what_their_directory_hands_on_as_those_of_gnu() {
+    need_root!();
+    let disk = Fixture::new();
+    for (mode, path) in [
+        ("664", "list/two"),
+        ("400", "list/three"),
+        ("750", "odd"),
+        ("555", "dir/.hidden"),
+    ] {
+        coreutils("chmod", &[mode, disk.tree(path).to_str().unwrap()]);
+        dioxide(["chmod", mode, &disk.at(&format!("/{path}"))]).text();
+    }
+    let there = Image::builder().build();
+    let mount = Mount::ext4(there.path(), "");
+    for umask in ["022", "027", "077", "0"] {
+        for make in [
+            "setfacl -d -m u::rwx,u:5:rw,g::rwx,o::---,m::rwx D",
+            "setfacl -d -m u::rwx,g:5:rw,g::r,o::--x,m::rw D",
+            "setfacl -d -m u::rw,g::rx,o::r D; setfacl -d -m u::rwx D",
+            "chgrp 7 D; chmod 2777 D",
+            "chgrp 7 D; chmod 2777 D; setfacl -d -m u::rwx,u:5:r,g::rx,o::rx D",
+            ":",
+        ] {
+            let [ours, theirs] = ["ours", "theirs"].map(|name| make.replace('D', name));
+            let script = format!(
+                "set -e; cd '{}'; rm -rf ours theirs; mkdir ours theirs; {ours}; {theirs}; umask {umask}; \
+                 '{}' cp -r '{i}:/list' '{i}:/dir' '{i}:/odd' ours; '{}' cp -rT '{i}:/dir' ours/new/; \
+                 cd '{}'; cp -r list dir odd \"$OLDPWD/theirs\"; cp -rT dir \"$OLDPWD/theirs/new/\"",
+                mount.path().display(),
+                env!("CARGO_BIN_EXE_dioxide"),
+                env!("CARGO_BIN_EXE_dioxide"),
+                disk.tree("").display(),
+                i = disk.name(),
+            );
+            coreutils("bash", &["-c", &script]);
+            let told = |name: &str| {
+                let path = mount.path().join(name);
+                let path = path.display();
+                let script = format!(
+                    "cd '{path}' && find . ! -type l | LC_ALL=C sort | xargs -d '\\n' getfacl | LC_ALL=C tr -cd '[:print:]\\n'"
+                );
+                coreutils("bash", &["-c", &script])
+            };
+            assert_eq!(told("ours"), told("theirs"), "{make} {umask}");
+        }
+    }
+    mount.unmount();
+}
+
+/// An image and a directory for a user who has no other rights.
+fn for_a_user(disk: &Fixture) -> (PathBuf, PathBuf) {
+    let (image, out) = (disk.beside("user.img"), disk.beside("out"));
+    fs::copy(disk.image(), &image).unwrap();
+    fs::create_dir(&out).unwrap();
+    for path in [&image, &out] {
+        chown(path, Some(1234), Some(1234)).unwrap();
+    }
+    for path in [&disk.beside(""), &image] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    (image, out)
+}
+
+/// Runs a script for that user.
+fn as_the_user(script: &str) {
+    let user = ["--reuid=1234", "--regid=1234", "--clear-groups"];
+    coreutils("setpriv", &[&user[..], &["bash", "-ec", script]].concat());
+}
+
+#[test]
+fn directory_copied_by_who_is_not_of_its_group_keeps_set_group_id() {
+    need_root!();
+    let disk = Fixture::new();
+    let (image, out) = for_a_user(&disk);
+    chown(&out, None, Some(7)).unwrap();
+    fs::set_permissions(&out, fs::Permissions::from_mode(0o2777)).unwrap();
+    as_the_user(&format!(
+        "umask 022; cd '{}'; '{}' cp -r '{}:/dir' ours; cp -r '{}' theirs",
+        out.display(),
+        env!("CARGO_BIN_EXE_dioxide"),
+        image.display(),
+        disk.tree("dir").display(),
+    ));
+    for path in ["", ".hidden", "a b"] {
+        let [ours, theirs] =
+            ["ours", "theirs"].map(|copy| fs::metadata(out.join(copy).join(path)).unwrap());
+        assert_eq!(ours.mode(), theirs.mode(), "{path}");
+        assert_eq!(ours.gid(), 7, "{path}");
     }
 }
 

@@ -5,6 +5,7 @@ use crate::args::{Owner, umask};
 use crate::failure::{Failure, Status, complain};
 use crate::location::{Facts, Location, XattrFailure};
 use crate::render::printable;
+use crate::walk::{First, Tree};
 use dioxide::{FileType, Xattr};
 use std::collections::HashSet;
 
@@ -67,9 +68,26 @@ impl Attributes {
             // In an image it was made so.
             _ if is_link || matches!(copy, Location::Image(_)) => Ok(Status::Fine),
             _ => {
-                copy.set_permissions(facts.plain_permissions() & !self.umask, false)?;
+                self.set_plain_permissions(facts, copy)?;
                 Ok(Status::Fine)
             }
+        }
+    }
+
+    /// On the host: as if it had been made with those of the source.
+    fn set_plain_permissions(&self, facts: &Facts, copy: &Location) -> Result<(), Failure> {
+        let made = copy.examine(First::Itself)?.permissions;
+        // A directory has it from the one that it is in.
+        let inherited = match facts.is_directory() {
+            true => made & 0o2000,
+            false => 0,
+        };
+        let allowed = copy.parent().new_permissions(self.umask)?;
+        let permissions = facts.plain_permissions() & allowed | inherited;
+        // Whoever is not of its group would take set-group-ID from it.
+        match permissions == made {
+            true => Ok(()),
+            false => copy.set_permissions(permissions, false),
         }
     }
 
