@@ -1,7 +1,7 @@
 //! cp out of images.
 
 use super::Linux;
-use super::support::{Fixture, Ran, command, coreutils, dioxide};
+use super::support::{Fixture, Ran, at, command, coreutils, dioxide};
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root};
 use std::fs;
 use std::io::Read;
@@ -445,6 +445,49 @@ fn directory_copied_by_who_is_not_of_its_group_keeps_set_group_id() {
             ["ours", "theirs"].map(|copy| fs::metadata(out.join(copy).join(path)).unwrap());
         assert_eq!(ours.mode(), theirs.mode(), "{path}");
         assert_eq!(ours.gid(), 7, "{path}");
+    }
+}
+
+/// As a write does.
+#[test]
+fn copy_over_a_file_by_who_is_not_root_takes_set_ids() {
+    need_root!();
+    let disk = Fixture::new();
+    let modes = [
+        ("one", 0o6755, 0o755),
+        ("two", 0o2745, 0o2745),
+        ("three", 0o4644, 0o644),
+    ];
+    for (name, mode, _) in modes {
+        disk.debugfs(&[
+            &format!("sif /list/{name} mode 010{mode:o}"),
+            &format!("sif /list/{name} uid 1234"),
+            &format!("sif /list/{name} gid 1234"),
+        ]);
+    }
+    let (image, out) = for_a_user(&disk);
+    for (name, mode, left) in modes {
+        let places = ["ours", "theirs"].map(|by| out.join(format!("{name}-{by}")));
+        for place in &places {
+            fs::write(place, "old").unwrap();
+            chown(place, Some(1234), Some(1234)).unwrap();
+            fs::set_permissions(place, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let [ours, theirs] = places.each_ref().map(|place| place.display());
+        let (program, img) = (env!("CARGO_BIN_EXE_dioxide"), image.display());
+        let hello = disk.tree("hello");
+        let hello = hello.display();
+        as_the_user(&format!(
+            "'{program}' cp '{img}:/hello' '{ours}'; cp '{hello}' '{theirs}'; '{program}' cp '{hello}' '{img}:/list/{name}'"
+        ));
+        for place in &places {
+            assert_eq!(fs::read(place).unwrap(), b"hello, world\n");
+            let found = fs::metadata(place).unwrap().mode() & 0o7777;
+            assert_eq!(found, left, "{}", place.display());
+        }
+        let inside = at(&image, &format!("/list/{name}"));
+        let found = dioxide(["stat", "-c", "%a %u", &inside]);
+        assert_eq!(found.text(), format!("{left:o} 1234\n"), "{name}");
     }
 }
 

@@ -31,6 +31,18 @@ fn outlives_writing(xattr: &Xattr) -> bool {
     xattr.name != b"security.capability"
 }
 
+/// A write by anybody but root takes set-user-ID, and set-group-ID of a program.
+fn after_writing(permissions: u16) -> u16 {
+    let taken = match permissions & 0o010 {
+        0 => 0o4000,
+        _ => 0o6000,
+    };
+    match rustix::process::geteuid().is_root() {
+        true => permissions,
+        false => permissions & !taken,
+    }
+}
+
 impl Attributes {
     pub(super) fn new(options: &Options) -> Attributes {
         Attributes {
@@ -64,7 +76,11 @@ impl Attributes {
                 copy.set_times(facts.atime, facts.mtime)?;
                 Ok(kept)
             }
-            Some((place, old)) => self.like(place, old, outlives_writing, copy),
+            Some((place, old)) => {
+                let mut old = old.clone();
+                old.permissions = after_writing(old.permissions);
+                self.like(place, &old, outlives_writing, copy)
+            }
             // In an image it was made so.
             _ if is_link || matches!(copy, Location::Image(_)) => Ok(Status::Fine),
             _ => {
