@@ -12,7 +12,7 @@ pub use pending::Pending;
 use crate::failure::Failure;
 use crate::render::printable;
 use crate::session::{Target, split_path};
-use crate::walk::{First, Tree, entries};
+use crate::walk::{First, Names, Tree, listed};
 use dioxide::{DirEntry, Error, FileType, Metadata, NewFile, Timestamp, Xattr};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -537,18 +537,20 @@ impl Tree for Location {
         facts.is_directory().then_some(facts.identity)
     }
 
-    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Vec<Vec<u8>>, Failure> {
+    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Names, Failure> {
         match self {
             Location::Image(target) => {
-                let kept = entries(target)?.into_iter().filter(|entry| keep(entry));
-                Ok(kept.map(|entry| entry.name).collect())
+                let (entries, damage) = listed(target)?;
+                let kept = entries.into_iter().filter(|entry| keep(entry));
+                Ok((kept.map(|entry| entry.name).collect(), damage))
             }
             Location::Host(path) => {
                 let names = fs::read_dir(path).and_then(|entries| {
                     let names = entries.map(|entry| Ok(entry?.file_name().into_vec()));
                     names.collect()
                 });
-                names.map_err(|error| Failure::host(self, &error))
+                let names = names.map_err(|error| Failure::host(self, &error))?;
+                Ok((names, None))
             }
         }
     }

@@ -63,11 +63,14 @@ pub trait Tree: Clone + fmt::Display {
     fn examine(&self, first: First) -> Result<Self::Metadata, Failure>;
     /// Which directory it is, if it is one.
     fn directory(metadata: &Self::Metadata) -> Option<Self::Identity>;
-    /// The names in the directory that are to be visited, but for `.` and `..`.
-    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Vec<Vec<u8>>, Failure>;
+    /// The names in the directory that are to be visited, but for `.` and `..`; and what is wrong if those are not all.
+    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Names, Failure>;
     fn child(&self, name: &[u8]) -> Self;
     fn path_len(&self) -> usize;
 }
+
+/// Names, and why some are left out.
+pub type Names = (Vec<Vec<u8>>, Option<Failure>);
 
 impl Tree for Target {
     type Metadata = Metadata;
@@ -84,9 +87,10 @@ impl Tree for Target {
         (metadata.file_type == FileType::Directory).then_some(metadata.ino)
     }
 
-    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Vec<Vec<u8>>, Failure> {
-        let kept = entries(self)?.into_iter().filter(|entry| keep(entry));
-        Ok(kept.map(|entry| entry.name).collect())
+    fn names(&self, keep: &dyn Fn(&DirEntry) -> bool) -> Result<Names, Failure> {
+        let (entries, damage) = listed(self)?;
+        let kept = entries.into_iter().filter(|entry| keep(entry));
+        Ok((kept.map(|entry| entry.name).collect(), damage))
     }
 
     fn child(&self, name: &[u8]) -> Target {
@@ -289,18 +293,38 @@ impl<'a, T: Tree> Walk<'a, T> {
         if target.path_len() > PATH_MOST {
             return Err(Failure::trouble(target, "File name too long"));
         }
-        let mut names = target.names(self.keep)?;
+        let (mut names, damage) = target.names(self.keep)?;
+        if let Some(failure) = damage {
+            self.tell(failure)?;
+        }
         names.sort_by(|a, b| b.cmp(a));
         Ok(names)
     }
 }
 
 /// The entries of a directory but for `.` and `..`.
+///
+/// # Errors
+/// It has several of these: damage, since they are other files.
 pub fn entries(target: &Target) -> Result<Vec<DirEntry>, Failure> {
+    match listed(target)? {
+        (entries, None) => Ok(entries),
+        (_, Some(damage)) => Err(damage),
+    }
+}
+
+/// As [`entries`], where that damage comes with all other entries.
+pub fn listed(target: &Target) -> Result<(Vec<DirEntry>, Option<Failure>), Failure> {
     let mut entries = target
         .fs
         .read_dir(target.path())
         .map_err(|error| target.failure(&error))?;
+    let of_name = |name: &[u8]| entries.iter().filter(|entry| entry.name == name).count();
+    let damage = (of_name(b".") > 1 || of_name(b"..") > 1).then(|| {
+        let what =
+            "this directory has more than one '.' or '..'; run e2fsck on a copy of the image";
+        Failure::trouble(target, what)
+    });
     entries.retain(|entry| entry.name != b"." && entry.name != b"..");
-    Ok(entries)
+    Ok((entries, damage))
 }

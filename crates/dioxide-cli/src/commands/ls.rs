@@ -178,7 +178,13 @@ impl Lister<'_> {
                 .fs
                 .read_dir(target.path())
                 .map_err(|error| target.failure(&error))?,
-            false => walk::entries(target)?,
+            false => {
+                let (entries, damage) = walk::listed(target)?;
+                if let Some(failure) = damage {
+                    self.worst = self.worst.max(failure.tell());
+                }
+                entries
+            }
         };
         let hidden = self.args.all || self.args.almost_all;
         let shown = entries

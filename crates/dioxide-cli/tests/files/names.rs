@@ -470,6 +470,49 @@ fn damaged_tree_is_copied_and_removed_as_far_as_that_ends() {
     assert_eq!(copied.lines().count(), 2, "{copied}");
 }
 
+/// What has a second '..' is not taken for empty, nor for copied.
+#[test]
+fn directory_with_two_parents_is_kept_with_all_that_is_in_it() {
+    let disk = Fixture::with(Image::builder().args(&["-O", "^metadata_csum"]));
+    let kept = disk.beside("kept");
+    fs::write(&kept, "keep me").unwrap();
+    disk.debugfs(&[
+        "mkdir /top",
+        "mkdir /top/CC",
+        &format!("write {} /top/CC/file", kept.display()),
+        &format!("write {} /top/real", kept.display()),
+    ]);
+    let mut bytes = fs::read(disk.image()).unwrap();
+    let name = b"\x02\x02CC";
+    let found: Vec<_> = (2..bytes.len())
+        .step_by(4)
+        .filter(|&at| bytes[at..].starts_with(name))
+        .collect();
+    assert_eq!(found.len(), 1);
+    bytes[found[0] + 2..][..2].copy_from_slice(b"..");
+    fs::write(disk.image(), &bytes).unwrap();
+    let (top, out) = (disk.at("/top"), disk.beside("out").display().to_string());
+    let told = "more than one '.' or '..'";
+    // What else is in it is shown and copied.
+    let ran = dioxide(["ls", &top]);
+    assert_eq!((ran.status, ran.stdout), (Some(2), b"real\n".to_vec()));
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    for words in [
+        &["cp", "-r", &top, &out][..],
+        &["mv", &top, &out],
+        &["rm", "-r", &top],
+        &["rmdir", &top],
+        &["mv", "-T", &disk.at("/dir/.hidden"), &top],
+    ] {
+        let ran = dioxide(words);
+        assert_eq!(ran.status, Some(2), "{words:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(told), "{words:?}: {}", ran.stderr);
+    }
+    let copy = disk.beside("out").join("real");
+    assert_eq!(fs::read(copy).unwrap(), b"keep me");
+    assert_eq!(dioxide(["stat", &top]).status, Some(0));
+}
+
 #[test]
 fn link_to_the_root_is_the_root_where_files_are_removed() {
     let disk = Fixture::new();

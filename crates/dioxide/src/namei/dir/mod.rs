@@ -148,17 +148,25 @@ impl Mount {
     /// one that was large.
     ///
     /// # Errors
-    /// Damage.
+    /// Damage, and more than one `.` or `..`: they are other files.
     pub(crate) fn is_empty_dir(&self, dir: &Inode) -> Result<bool> {
         let mut is_empty = true;
+        // `.`, `..`
+        let mut dots = [0_u32; 2];
         self.for_each_entry(dir, &mut |entry| {
             is_empty = is_dot(entry.name);
             match is_empty {
-                true => ControlFlow::Continue(()),
+                true => {
+                    dots[entry.name.len() - 1] += 1;
+                    ControlFlow::Continue(())
+                }
                 false => ControlFlow::Break(()),
             }
         })?;
-        Ok(is_empty)
+        match is_empty && dots.iter().any(|&count| count > 1) {
+            true => Err(dir.corrupt("directory", "it has more than one '.' or '..'".into())),
+            false => Ok(is_empty),
+        }
     }
 
     /// Looks for a name in a directory that has blocks.
