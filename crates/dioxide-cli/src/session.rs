@@ -392,6 +392,24 @@ impl Target {
         Failure::engine(self, self.path(), error)
     }
 
+    /// An error of the library while it gave this file another name, at `place`: about both, unless it can only be about the place.
+    pub fn failure_at(&self, doing: &str, place: &Target, error: &Error) -> Failure {
+        match error {
+            Error::NotFound(_)
+            | Error::NotADirectory(_)
+            | Error::IsADirectory(_)
+            | Error::TooManySymlinks(_)
+            | Error::NameTooLong(_)
+            | Error::Exists(_)
+            | Error::NotEmpty(_)
+            | Error::NoSpace(_) => place.failure(error),
+            error => {
+                let what = place.failure(error).words();
+                Failure::trouble(self, format_args!("{doing} '{place}': {what}"))
+            }
+        }
+    }
+
     /// A file in this directory.
     pub fn child(&self, name: &[u8]) -> Target {
         Target {

@@ -94,7 +94,7 @@ impl Mover<'_> {
                         let what = format_args!("cannot be moved into itself, '{to}'");
                         Failure::trouble(from, what)
                     }
-                    error => to.failure(&error),
+                    error => from.failure_at("cannot be moved to", to, &error),
                 })?;
                 self.copier.given.add(place);
                 self.tell("renamed ", source, place)

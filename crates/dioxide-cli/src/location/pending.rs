@@ -77,7 +77,10 @@ impl Pending {
     pub fn link(place: &Location, first: &Location) -> Result<Pending, Failure> {
         match (place, first) {
             (Location::Image(place), Location::Image(first)) => {
-                in_image(place, |path| place.fs.hard_link(first.path(), path))
+                let failure =
+                    |error: &_| first.failure_at("cannot have another name,", place, error);
+                let link = |path: &[u8]| place.fs.hard_link(first.path(), path);
+                in_image_or(place, link, failure)
             }
             (Location::Host(place), Location::Host(first)) => {
                 let linked = on_host(place, |path| fs::hard_link(first, path));
@@ -175,7 +178,16 @@ impl Drop for Name {
 /// Tries names until one is not taken.
 fn in_image(
     place: &Target,
+    make: impl FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<Pending, Failure> {
+    in_image_or(place, make, |error| place.failure(error))
+}
+
+/// As [`in_image`], where an error is what `failure` makes of it.
+fn in_image_or(
+    place: &Target,
     mut make: impl FnMut(&[u8]) -> Result<(), Error>,
+    failure: impl Fn(&Error) -> Failure,
 ) -> Result<Pending, Failure> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     const TRIES: u64 = 1 << 16;
@@ -193,7 +205,7 @@ fn in_image(
         }
     }
     Err(made.map_or_else(
-        |error| place.failure(&error),
+        |error| failure(&error),
         |()| Failure::trouble(place, "no name is free beside it"),
     ))
 }

@@ -514,6 +514,30 @@ fn directory_with_two_parents_is_kept_with_all_that_is_in_it() {
 }
 
 #[test]
+fn what_is_not_moved_or_linked_is_named() {
+    let disk = Fixture::new();
+    disk.debugfs(&["sif /hello flags 0x80010"]);
+    let [hello, empty, new] = ["/hello", "/empty", "/new"].map(|path| disk.at(path));
+    for (words, about, what) in [
+        (["mv", &hello, &new], &hello, "cannot be moved to"),
+        (["mv", &empty, &hello], &empty, "cannot be moved to"),
+        (["ln", &hello, &new], &hello, "cannot have another name,"),
+    ] {
+        let ran = dioxide(words);
+        assert_eq!(ran.status, Some(2), "{words:?}: {}", ran.stderr);
+        let [command, _, place] = words;
+        let line = format!("dioxide: {command}: {about}: {what} '{place}': not permitted: ");
+        assert!(ran.stderr.starts_with(&line), "{words:?}: {}", ran.stderr);
+    }
+    // What is only of the place is told of that.
+    let place = disk.at("/no/such");
+    let ran = dioxide(["mv", &empty, &place]);
+    let line = format!("dioxide: mv: {place}: No such file or directory\n");
+    assert_eq!((ran.status, ran.stderr), (Some(1), line));
+    e2fsck_clean(disk.image());
+}
+
+#[test]
 fn link_to_the_root_is_the_root_where_files_are_removed() {
     let disk = Fixture::new();
     let out = disk.beside("out").display().to_string();
