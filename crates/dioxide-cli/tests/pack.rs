@@ -285,6 +285,41 @@ fn pack_on_a_full_disk_of_the_host_says_so() {
     mount.unmount();
 }
 
+#[test]
+fn unpack_on_a_full_disk_names_the_file_and_keeps_what_was_there() {
+    need_root!();
+    let disk = Fixture::new();
+    let tree = disk.beside("filled");
+    fs::create_dir(&tree).unwrap();
+    let random = dioxide_testkit::pattern(1, 0, 4 << 20);
+    fs::write(tree.join("data.bin"), random).unwrap();
+    let packed = disk.beside("filled.img").display().to_string();
+    dioxide(["pack", "-q", tree.to_str().unwrap(), &packed]).text();
+    let small = dioxide_testkit::Image::builder()
+        .size(2 << 20)
+        .args(&["-O", "^has_journal"])
+        .build();
+    let mount = dioxide_testkit::Mount::ext4(small.path(), "");
+    let into = mount.path().join("r");
+    fs::create_dir(&into).unwrap();
+    fs::write(into.join("data.bin"), "old").unwrap();
+    let into = into.display().to_string();
+    let ran = dioxide([
+        "unpack",
+        "--merge",
+        "--exclude",
+        "/lost+found",
+        &packed,
+        &into,
+    ]);
+    assert_eq!(ran.status, Some(2));
+    let told = format!("dioxide: unpack: {into}/data.bin: No space left on device\n");
+    assert_eq!(ran.stderr, told);
+    assert_eq!(coreutils("ls", &["-A", &into]), "data.bin\n");
+    assert_eq!(coreutils("cat", &[&format!("{into}/data.bin")]), "old");
+    mount.unmount();
+}
+
 /// Both the size that it takes without one, and the least that it takes.
 #[test]
 fn pack_dry_run_tells_a_size_that_is_enough() {

@@ -5,6 +5,10 @@
 //! outside of it. Rejected: paths from the root of the target, which the kernel would walk again for
 //! each file, through whatever lies there by then.
 //!
+//! A regular file has no name until it is whole, or another one where the file system has no files without: what has its name
+//! stays until then, and nothing unfinished is left where the sink ends early. Rejected: another name everywhere. Directories grow
+//! by it.
+//!
 //! While it is being written, a directory and a file are open to their owner only. Directories stay so until all is there where
 //! the process is not root: others of their names may be given to files that lie in them.
 
@@ -15,9 +19,9 @@ use crate::tree::Warning;
 use dioxide::block::file::{Replacing, close};
 use dioxide::{Timestamp, Xattr};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
-    chmod, chownat, fstat, linkat, listxattr, makedev, mkdirat, mknodat, openat, removexattr,
-    setxattr, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
+    XattrFlags, chmod, chownat, fstat, linkat, listxattr, makedev, mkdirat, mknodat, openat,
+    removexattr, renameat, renameat_with, setxattr, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -57,6 +61,13 @@ pub struct FolderSink {
     /// The directories from the root to where the tree is.
     above: Vec<OwnedFd>,
     file: Option<File>,
+    /// What is being written.
+    unfinished: Option<Unfinished>,
+    /// Whether the file system has files without names, as far as is known.
+    unnamed: bool,
+    /// Another name for a file in its directory, and how many were taken before it.
+    temporary: String,
+    taken: u64,
     /// Directories that are complete, and get their attributes at the end.
     complete: Vec<Entry>,
     warnings: Vec<Warning>,
@@ -64,8 +75,25 @@ pub struct FolderSink {
     left_out: HashSet<Vec<u8>>,
 }
 
+/// A regular file that has not its name yet.
+#[derive(Debug)]
+struct Unfinished {
+    /// As errors have it.
+    name: String,
+    /// Whether it has another one.
+    is_named: bool,
+    /// What has the name, held until it is replaced.
+    _replacing: Option<Replacing>,
+}
+
 /// Bits by which a file lends the rights of its owner or group.
 const SET_IDS: u16 = 0o6000;
+
+/// For a file of its owner, under a name that is free.
+const NEW: OFlags = OFlags::CREATE
+    .union(OFlags::EXCL)
+    .union(OFlags::WRONLY)
+    .union(OFlags::CLOEXEC);
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
@@ -98,6 +126,10 @@ impl FolderSink {
             options,
             above: vec![root],
             file: None,
+            unfinished: None,
+            unnamed: true,
+            temporary: temporary(0),
+            taken: 0,
             complete: Vec::new(),
             warnings: Vec::new(),
             left_out: HashSet::new(),
@@ -118,17 +150,16 @@ impl FolderSink {
     }
 
     /// That what is to be replaced is no image that somebody uses.
-    fn check_replaced(&self, entry: &Entry) -> Result<()> {
+    fn check_replaced(&self, entry: &Entry) -> Result<Replacing> {
         let here = format!("/proc/self/fd/{}", self.here().as_raw_fd());
         let path = Path::new(&here).join(OsStr::from_bytes(entry.name()));
         let replacing = Replacing::begin(&path);
-        replacing.map_err(|error| Error::kept(self.named(entry), error))?;
-        Ok(())
+        replacing.map_err(|error| Error::kept(self.named(entry), error))
     }
 
     fn make(&mut self, entry: &Entry) -> Result<(), Errno> {
         let name = OsStr::from_bytes(entry.name());
-        if self.options.merge && !entry.is_directory() {
+        if self.options.merge && !matches!(entry.kind, Kind::Directory | Kind::File(_)) {
             match unlinkat(self.here(), name, AtFlags::empty()) {
                 Err(Errno::NOENT) => {}
                 removed => removed?,
@@ -143,12 +174,7 @@ impl FolderSink {
                 let directory = openat(self.here(), name, DIRECTORY, Mode::empty())?;
                 self.above.push(directory);
             }
-            Kind::File(data) => {
-                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-                let file = File::from(openat(self.here(), name, flags, Mode::RUSR | Mode::WUSR)?);
-                rustix::fs::ftruncate(&file, data.size)?;
-                self.file = Some(file);
-            }
+            Kind::File(_) => unreachable!("it is made without its name"),
             Kind::Symlink(target) => symlinkat(OsStr::from_bytes(target), self.here(), name)?,
             Kind::HardLink(target) => self.link(target, name)?,
             Kind::CharDevice(major, minor) => {
@@ -161,6 +187,102 @@ impl FolderSink {
             Kind::Socket => self.node(name, FileType::Socket, 0)?,
         }
         Ok(())
+    }
+
+    /// Makes a regular file that has not its name yet.
+    fn make_file(
+        &mut self,
+        entry: &Entry,
+        size: u64,
+        replacing: Option<Replacing>,
+    ) -> Result<(), Errno> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let mut made = None;
+        if self.unnamed {
+            let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+            match openat(self.here(), ".", flags, mode) {
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
+                    self.unnamed = false;
+                }
+                opened => made = Some(opened?),
+            }
+        }
+        let is_named = made.is_none();
+        let file = match made {
+            Some(file) => file,
+            None => self.under_another_name(entry, |here, name| openat(here, name, NEW, mode))?,
+        };
+        self.unfinished = Some(Unfinished {
+            name: self.named(entry),
+            is_named,
+            _replacing: replacing,
+        });
+        let file = File::from(file);
+        rustix::fs::ftruncate(&file, size)?;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Makes something under a name that is free, and not the entry's.
+    fn under_another_name<T>(
+        &mut self,
+        entry: &Entry,
+        make: impl Fn(&OwnedFd, &str) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        loop {
+            if self.temporary.as_bytes() != entry.name() {
+                match make(self.here(), &self.temporary) {
+                    Err(Errno::EXIST) => {}
+                    made => return made,
+                }
+            }
+            self.taken += 1;
+            self.temporary = temporary(self.taken);
+        }
+    }
+
+    /// Closes a regular file that is whole, and gives it its name.
+    fn place(&mut self, entry: &Entry, fd: OwnedFd) -> Result<()> {
+        let failed = self.failed(entry);
+        let name = OsStr::from_bytes(entry.name());
+        if self.unfinished.as_ref().is_some_and(|file| !file.is_named) {
+            // The way that takes no rights.
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            let flags = AtFlags::SYMLINK_FOLLOW;
+            match linkat(CWD, &*path, self.here(), name, flags) {
+                Err(Errno::EXIST) if self.options.merge => {}
+                linked => {
+                    linked.map_err(&failed)?;
+                    self.unfinished = None;
+                    return close(fd).map_err(|error| Error::host(self.named(entry), error));
+                }
+            }
+            let link = |here: &OwnedFd, name: &str| linkat(CWD, &*path, here, name, flags);
+            self.under_another_name(entry, link).map_err(&failed)?;
+            if let Some(file) = &mut self.unfinished {
+                file.is_named = true;
+            }
+        }
+        close(fd).map_err(|error| Error::host(self.named(entry), error))?;
+        self.rename(name).map_err(failed)?;
+        self.unfinished = None;
+        Ok(())
+    }
+
+    /// From another name to its own.
+    fn rename(&self, name: &OsStr) -> Result<(), Errno> {
+        let (here, temporary) = (self.here(), &*self.temporary);
+        if self.options.merge {
+            return renameat(here, temporary, here, name);
+        }
+        match renameat_with(here, temporary, here, name, RenameFlags::NOREPLACE) {
+            // Not every file system can be told so: the name is taken first.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                openat(here, name, NEW, Mode::RUSR | Mode::WUSR)?;
+                renameat(here, temporary, here, name)
+            }
+            renamed => renamed,
+        }
     }
 
     fn node(&self, name: &OsStr, file_type: FileType, device: u64) -> Result<(), Errno> {
@@ -275,6 +397,19 @@ impl FolderSink {
     }
 }
 
+impl Drop for FolderSink {
+    fn drop(&mut self) {
+        if self.unfinished.as_ref().is_some_and(|file| file.is_named) {
+            // Why it was not finished was told.
+            let _ = unlinkat(self.here(), &*self.temporary, AtFlags::empty());
+        }
+    }
+}
+
+fn temporary(taken: u64) -> String {
+    format!(".dioxide-{}-{taken}", std::process::id())
+}
+
 /// Whether a file belongs to whom the entry does.
 fn is_owned(entry: &Entry, fd: &OwnedFd) -> Result<bool, Errno> {
     let stat = fstat(fd)?;
@@ -299,17 +434,24 @@ impl Sink for FolderSink {
             self.warnings.push(Warning::new(&entry.path, what));
             return Ok(());
         }
+        let mut replacing = None;
         if self.options.merge && !entry.is_directory() {
-            self.check_replaced(entry)?;
+            replacing = Some(self.check_replaced(entry)?);
         }
         let failed = self.failed(entry);
-        self.make(entry).map_err(failed)
+        let made = match &entry.kind {
+            Kind::File(data) => self.make_file(entry, data.size, replacing),
+            _ => self.make(entry),
+        };
+        made.map_err(failed)
     }
 
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.file.as_ref().expect("a file was begun");
-        file.write_all_at(bytes, offset)
-            .map_err(|error| Error::host(&self.name, error))
+        file.write_all_at(bytes, offset).map_err(|error| {
+            let unfinished = self.unfinished.as_ref();
+            Error::host(&unfinished.expect("a file was begun").name, error)
+        })
     }
 
     fn end(&mut self, entry: &Entry) -> Result<()> {
@@ -334,7 +476,10 @@ impl Sink for FolderSink {
             return Ok(());
         }
         self.attributes(entry, &fd)?;
-        close(fd).map_err(|error| Error::host(self.named(entry), error))
+        match &entry.kind {
+            Kind::File(_) => self.place(entry, fd),
+            _ => close(fd).map_err(|error| Error::host(self.named(entry), error)),
+        }
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -348,5 +493,38 @@ impl Sink for FolderSink {
 
     fn warnings(&self) -> &[Warning] {
         &self.warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::Filter;
+    use crate::source;
+
+    /// As on file systems that have no files without names.
+    #[test]
+    fn file_that_had_another_name_gets_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        fs::create_dir(&from).unwrap();
+        for name in [&*temporary(0), "a"] {
+            fs::write(from.join(name), name).unwrap();
+        }
+        for merge in [false, true] {
+            let options = FolderOptions {
+                merge,
+                ..FolderOptions::default()
+            };
+            let mut sink = FolderSink::new(&to, options).unwrap();
+            sink.unnamed = false;
+            let mut tree = source::folder::read(&from, Filter::default()).unwrap();
+            tree.write_to(&mut sink, &mut ()).unwrap();
+            for name in [&*temporary(0), "a"] {
+                assert_eq!(fs::read(to.join(name)).unwrap(), name.as_bytes());
+                fs::write(to.join(name), "old").unwrap();
+            }
+            assert_eq!(fs::read_dir(&to).unwrap().count(), 2);
+        }
     }
 }

@@ -232,3 +232,63 @@ fn symlink_in_the_place_of_a_directory_is_not_walked_through() {
     let error = error.unwrap_err().to_string();
     assert!(error.contains("from/z"), "{error}");
 }
+
+/// A watch that ends the work in the middle of a file.
+#[derive(Default)]
+struct Ending(u64);
+
+impl Watch for Ending {
+    fn expect(&mut self, _bytes: u64) {}
+    fn done(&mut self, bytes: u64) {
+        self.0 += bytes;
+    }
+    fn stops(&self) -> bool {
+        self.0 > 2 << 20
+    }
+}
+
+#[test]
+fn file_has_its_name_only_when_it_is_whole() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("data"), vec![7; 4 << 20]).unwrap();
+    for merge in [false, true] {
+        let to = dir.path().join(format!("to-{merge}"));
+        if merge {
+            fs::create_dir(&to).unwrap();
+            fs::write(to.join("data"), "old").unwrap();
+        }
+        let options = FolderOptions {
+            merge,
+            ..FolderOptions::default()
+        };
+        let mut sink = FolderSink::new(&to, options).unwrap();
+        let error = read(&from).write_to(&mut sink, &mut Ending::default());
+        assert!(matches!(error, Err(Error::Stopped)), "{error:?}");
+        drop(sink);
+        let names = fs::read_dir(&to).unwrap();
+        let left: Vec<_> = names.map(|entry| entry.unwrap().path()).collect();
+        match merge {
+            true => {
+                assert_eq!(left, [to.join("data")]);
+                assert_eq!(fs::read(to.join("data")).unwrap(), b"old");
+            }
+            false => assert_eq!(left, [""; 0].map(std::path::PathBuf::from)),
+        }
+    }
+}
+
+/// Others may have the name that files have until they are whole.
+#[test]
+fn name_of_an_unfinished_file_is_one_that_is_free() {
+    let dir = scratch();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    fs::create_dir(&from).unwrap();
+    let own = format!(".dioxide-{}-0", std::process::id());
+    for name in [&own, "z"] {
+        fs::write(from.join(name), name).unwrap();
+    }
+    assert_eq!(to_folder(&mut read(&from), &to), [""; 0]);
+    assert_same(&walk(&to), &walk(&from));
+}
