@@ -35,6 +35,11 @@ struct Setting {
 
 pub fn chmod(args: &ChmodArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
+    };
+    let report = Report::new(telling, out);
     let (change, operands) = match &args.reference {
         Some(file) => {
             let bits = session.target(file)?.metadata()?.permissions;
@@ -61,17 +66,19 @@ pub fn chmod(args: &ChmodArgs, session: &mut Session, out: &mut Out) -> Result<S
     let change = Change {
         operands,
         recursive: args.recursive,
-        telling: Telling {
-            verbose: args.verbose,
-            json: args.json,
-        },
+        telling,
         links: false,
     };
-    change.run(&decide, session, out)
+    change.run(&decide, session, report)
 }
 
 pub fn chown(args: &ChownArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
+    };
+    let report = Report::new(telling, out);
     let (owner, operands) = match &args.reference {
         Some(file) => {
             let metadata = session.target(file)?.metadata()?;
@@ -98,14 +105,11 @@ pub fn chown(args: &ChownArgs, session: &mut Session, out: &mut Out) -> Result<S
     let change = Change {
         operands,
         recursive: args.recursive,
-        telling: Telling {
-            verbose: args.verbose,
-            json: args.json,
-        },
+        telling,
         // What is in a tree is not what its links lead to.
         links: args.no_dereference || args.recursive,
     };
-    change.run(&decide, session, out)
+    change.run(&decide, session, report)
 }
 
 /// Begins a command that changes images: Ctrl-C ends it between two operations.
@@ -128,10 +132,9 @@ impl Change<'_> {
         &self,
         decide: Decide<'_>,
         session: &mut Session,
-        out: &mut Out,
+        mut report: Report<'_>,
     ) -> Result<Status, Failure> {
         let mut worst = Status::Fine;
-        let mut report = Report::new(self.telling, out);
         let mut progress = match report.is_loud() {
             true => Progress::none(),
             false => Progress::of_count(),

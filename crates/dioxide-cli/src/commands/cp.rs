@@ -26,6 +26,11 @@ use std::collections::{HashMap, HashSet};
 
 pub fn run(args: &CpArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     interrupt::watch();
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
+    };
+    let mut report = Report::new(telling, out);
     session.begin(&args.open, Purpose::Look);
     let operands = Operands::split(
         &args.operands,
@@ -38,11 +43,6 @@ pub fn run(args: &CpArgs, session: &mut Session, out: &mut Out) -> Result<Status
         return Err(Failure::trouble(&destination.location, what));
     }
     let (sources, missing) = operands.find(session, &destination)?;
-    let telling = Telling {
-        verbose: args.verbose,
-        json: args.json,
-    };
-    let mut report = Report::new(telling, out);
     let mut copier = Copier::new(Options::of(args));
     let mut worst = missing;
     for source in &sources {

@@ -10,6 +10,7 @@ use dioxide::FallocateMode;
 
 pub fn run(args: &FallocateArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let mut report = Report::new(Telling::json(args.json), out);
     let mode = mode(args);
     let creates = matches!(mode, FallocateMode::Allocate | FallocateMode::KeepSize);
     let target = match creates {
@@ -20,7 +21,6 @@ pub fn run(args: &FallocateArgs, session: &mut Session, out: &mut Out) -> Result
     let file = target.open(&options.new_file(&args.new_files.with(0o666)))?;
     let done = file.allocate(mode, args.offset, args.length);
     done.map_err(|error| target.failure(&error))?;
-    let mut report = Report::new(Telling::json(args.json), out);
     let facts = [
         ("offset", args.offset),
         ("length", args.length),

@@ -15,6 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 
 pub fn run(args: &LnArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
+    };
+    let mut report = Report::new(telling, out);
     let operands = Operands::split(
         &args.operands,
         args.target_directory.as_ref(),
@@ -32,11 +37,6 @@ pub fn run(args: &LnArgs, session: &mut Session, out: &mut Out) -> Result<Status
     if args.no_dereference && args.target_directory.is_none() && is_link(&destination.location)? {
         destination.into = false;
     }
-    let telling = Telling {
-        verbose: args.verbose,
-        json: args.json,
-    };
-    let mut report = Report::new(telling, out);
     let status = match args.symbolic {
         true => symbolic(args, &operands, &destination, session, &mut report)?,
         false => hard(args, &operands, &destination, session, &mut report)?,

@@ -10,17 +10,17 @@ use crate::session::{Session, Target};
 use dioxide::{SetAttributes, Special};
 
 pub fn run(args: &MknodArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
+    };
+    let mut report = Report::new(telling, out);
     let (paths, special) = match (args.fifo, args.socket) {
         (true, _) => (&args.operands[..], Special::Fifo),
         (_, true) => (&args.operands[..], Special::Socket),
         _ => typed(&args.operands)?,
     };
     begin(session, &args.open);
-    let telling = Telling {
-        verbose: args.verbose,
-        json: args.json,
-    };
-    let mut report = Report::new(telling, out);
     let find = |session: &mut Session, operand: &_| Ok(vec![session.new_target(operand)?]);
     let status = session.for_each_of(paths, find, |target| {
         make(args, special, &target)?;

@@ -21,6 +21,11 @@ use dioxide::{Error, RenameMode};
 
 pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let telling = Telling {
+        verbose: args.verbose,
+        json: args.json,
+    };
+    let report = Report::new(telling, out);
     let operands = Operands::split(
         &args.operands,
         args.target_directory.as_ref(),
@@ -28,10 +33,6 @@ pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status
     )?;
     let destination = operands.destination(session)?;
     let (sources, mut worst) = operands.find(session, &destination)?;
-    let telling = Telling {
-        verbose: args.verbose,
-        json: args.json,
-    };
     let mut mover = Mover {
         no_clobber: args.no_clobber,
         copier: Copier::new(Options {
@@ -43,7 +44,7 @@ pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status
             new_files: NewFiles::default(),
         }),
         copied: Vec::new(),
-        report: Report::new(telling, out),
+        report,
     };
     for source in &sources {
         interrupt::check()?;

@@ -1,4 +1,6 @@
 //! What a command that changes files did, file by file: nothing, in the words of GNU's programs, or as JSON.
+//!
+//! Begun before anything can fail: an array is one whatever ends the command.
 
 use crate::failure::Failure;
 use crate::location::Location;
@@ -101,6 +103,7 @@ pub struct Report<'a> {
     pub out: &'a mut Out,
     telling: Telling,
     array: JsonArray,
+    finished: bool,
 }
 
 impl<'a> Report<'a> {
@@ -109,6 +112,7 @@ impl<'a> Report<'a> {
             out,
             telling,
             array: JsonArray::default(),
+            finished: false,
         }
     }
 
@@ -194,10 +198,24 @@ impl<'a> Report<'a> {
 
     /// Ends the array, if it is one.
     pub fn finish(mut self) -> Result<(), Failure> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        self.finished = true;
         let written = match self.telling.json {
             true => self.array.finish(self.out),
             false => Ok(()),
         };
         self.read_or_not(written)
+    }
+}
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            // What ended the command is told, and counts.
+            let _ = self.end();
+        }
     }
 }

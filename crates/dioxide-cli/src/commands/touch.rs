@@ -10,6 +10,7 @@ use dioxide::{Error, SetAttributes, Timestamp};
 
 pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let mut report = Report::new(Telling::json(args.json), out);
     let (atime, mtime) = match &args.reference {
         Some(file) => {
             let metadata = session.target(file)?.metadata()?;
@@ -33,7 +34,6 @@ pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Sta
     if both || args.modify {
         set = set.mtime(mtime);
     }
-    let mut report = Report::new(Telling::json(args.json), out);
     let status =
         session.for_each_of(&args.paths, Session::targets_or_new, |target| match touch(
             args, &target, &set,

@@ -10,12 +10,12 @@ use dioxide::Error;
 
 pub fn run(args: &TruncateArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let mut report = Report::new(Telling::json(args.json), out);
     let change = match (&args.reference, args.size) {
         (Some(file), _) => SizeChange::To(session.target(file)?.metadata()?.size),
         (None, Some(change)) => change,
         (None, None) => return Err(Failure::plain("no size")),
     };
-    let mut report = Report::new(Telling::json(args.json), out);
     let status = session.for_each_of(
         &args.paths,
         Session::targets_or_new,

@@ -25,13 +25,13 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 pub fn run(args: &WriteArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let mut report = Report::new(Telling::json(args.json), out);
     let target = match args.create {
         true => session.new_or_only(&args.path)?,
         false => session.target(&args.path)?,
     };
     let input = Input::of(args.input.as_deref(), session)?;
     let written = write(args, &target, input)?;
-    let mut report = Report::new(Telling::json(args.json), out);
     let facts = [
         ("offset", written.start),
         ("bytes", written.end - written.start),

@@ -342,8 +342,9 @@ fn image_in_use_by_linux_is_not_written() {
 fn interrupted_write_keeps_what_was_written_and_leaves_a_clean_image() {
     let disk = Fixture::new();
     let mut child = command()
-        .args(["write", &disk.at("/empty")])
+        .args(["write", "--json", &disk.at("/empty")])
         .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -358,7 +359,9 @@ fn interrupted_write_keeps_what_was_written_and_leaves_a_clean_image() {
     }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!(ran.status.code(), Some(130));
+    assert_eq!(ran.stdout, b"[]\n");
     drop(input);
     assert!(dioxide(["cat", &disk.at("/empty")]).stdout == pattern(5, 0, 1 << 20));
     e2fsck_clean(disk.image());
@@ -465,6 +468,38 @@ fn what_changes_files_is_told_as_json() {
     let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
     assert_eq!(told[0]["path"], "/new");
     e2fsck_clean(disk.image());
+}
+
+/// Before anything is done, too.
+#[test]
+fn array_of_json_is_whole_whatever_ends_the_command() {
+    let disk = Fixture::new();
+    for line in [
+        "cp --json @/hello @/nope/x",
+        "cp --json @/hello @/empty @/nope",
+        "mv --json @/hello @/empty @/nope",
+        "ln --json @/hello @/empty @/nope",
+        "write --json @/nope/x",
+        "fallocate --json -l 1M @/nope/x",
+        "truncate --json -r @/nope @/hello",
+        "touch --json -r @/nope @/hello",
+        "chmod --json --reference @/nope @/hello",
+        "chown --json --reference @/nope @/hello",
+        "mknod --json @/x y",
+        "xattr restore --json nowhere",
+    ] {
+        let words = line.split(' ').map(|word| match word.strip_prefix("@") {
+            Some(path) => disk.at(path),
+            None => word.to_owned(),
+        });
+        let ran = dioxide(words);
+        assert!(
+            matches!(ran.status, Some(1 | 2)),
+            "{line}: {:?}",
+            ran.status
+        );
+        assert_eq!(ran.stdout, b"[]\n", "{line}: {}", ran.stderr);
+    }
 }
 
 #[test]

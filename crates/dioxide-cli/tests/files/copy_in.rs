@@ -418,6 +418,28 @@ fn interrupted_copy_leaves_the_old_file_and_a_clean_image() {
     }
 }
 
+#[test]
+fn interrupted_copy_ends_its_array() {
+    let disk = Fixture::new();
+    let [file, pipe] = ["file", "pipe"].map(|name| disk.beside(name).display().to_string());
+    fs::write(&file, "x").unwrap();
+    coreutils("mkfifo", &[&pipe]);
+    let child = command()
+        .args(["cp", "--json", &file, &pipe, &disk.at("/")])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    writer.write_all(&pattern(5, 0, 3 << 19)).unwrap();
+    send(&child, Signal::INT);
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!(ran.status.code(), Some(130));
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(told.as_array().unwrap().len(), 1);
+    assert_eq!(told[0]["to"], "/file");
+    e2fsck_clean(disk.image());
+}
+
 // As under `nohup`.
 #[test]
 fn copy_that_ignores_a_closed_terminal_goes_on() {

@@ -102,17 +102,14 @@ pub(super) fn restore(
     out: &mut Out,
 ) -> Result<Status, Failure> {
     begin(session, &args.open);
+    let mut report = Report::new(Telling::json(args.json), out);
     let input = Input::of(args.file.as_deref(), session)?;
     let progress = match args.json {
-        true => Progress::of_count_beside(out),
+        true => Progress::of_count_beside(report.out),
         false => Progress::of_count(),
     };
-    let mut report = Report::new(Telling::json(args.json), out);
-    let restored = restore_all(args, session, input, progress, &mut report);
-    // What was changed before something failed is told as a whole array.
-    let finished = report.finish();
-    let status = restored?;
-    finished?;
+    let status = restore_all(args, session, input, progress, &mut report)?;
+    report.finish()?;
     Ok(status)
 }
 
