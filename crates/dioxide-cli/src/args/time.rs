@@ -1,9 +1,10 @@
 //! Dates as touch takes them.
 
 use dioxide::Timestamp;
+use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::fmt::rfc2822;
-use jiff::tz::TimeZone;
+use jiff::tz::{AmbiguousOffset, TimeZone};
 
 /// A time from `now`, `@seconds`, a time of this day, a date, a date and a time of day, with or without an offset or UTC, or
 /// as in mail.
@@ -15,9 +16,17 @@ pub fn parse_time(word: &str) -> Result<Timestamp, String> {
     let found = match word.strip_prefix('@') {
         _ if word == "now" => Some(jiff::Timestamp::now()),
         Some(seconds) => seconds_since_1970(seconds),
+        None if has_second_60(word) => None,
         None => exact(word).or_else(|| civil(word)),
     };
     found.map(to_disk).ok_or_else(wrong)
+}
+
+/// Which is taken for the one before it otherwise.
+fn has_second_60(word: &str) -> bool {
+    let parts = word.split(['T', 't', ' ']);
+    let mut compact = parts.filter(|part| part.bytes().take(6).all(|byte| byte.is_ascii_digit()));
+    word.contains(":60") || compact.any(|part| part.get(4..6) == Some("60"))
 }
 
 fn seconds_since_1970(text: &str) -> Option<jiff::Timestamp> {
@@ -59,7 +68,16 @@ fn civil(word: &str) -> Option<jiff::Timestamp> {
     };
     let civil = word.parse::<DateTime>().ok();
     let civil = civil.or_else(date).or_else(of_today)?;
-    Some(civil.to_zoned(zone).ok()?.timestamp())
+    in_zone(civil, &zone)
+}
+
+/// None where clocks are put forward over it.
+fn in_zone(civil: DateTime, zone: &TimeZone) -> Option<jiff::Timestamp> {
+    let at = zone.to_ambiguous_timestamp(civil);
+    match at.offset() {
+        AmbiguousOffset::Gap { .. } => None,
+        _ => at.compatible().ok(),
+    }
 }
 
 /// A time from `[[CC]YY]MMDDhhmm[.ss]`, local.
@@ -86,6 +104,8 @@ fn stamp(word: &str) -> Option<jiff::Timestamp> {
         12 => (minutes[..4].parse().ok()?, &minutes[4..]),
         _ => return None,
     };
+    // POSIX has a second 60: the first of the next minute.
+    let seconds: i8 = seconds.parse().ok()?;
     let part = |at: usize| rest[at..at + 2].parse::<i8>().ok();
     let civil = DateTime::new(
         year,
@@ -93,10 +113,12 @@ fn stamp(word: &str) -> Option<jiff::Timestamp> {
         part(2)?,
         part(4)?,
         part(6)?,
-        seconds.parse().ok()?,
+        seconds - i8::from(seconds == 60),
         0,
     );
-    Some(civil.ok()?.to_zoned(TimeZone::system()).ok()?.timestamp())
+    let time = in_zone(civil.ok()?, &TimeZone::system())?;
+    time.checked_add(SignedDuration::from_secs((seconds == 60).into()))
+        .ok()
 }
 
 /// POSIX: 69 to 99 are of the last century.
@@ -153,6 +175,10 @@ mod tests {
             "@x",
             "@1.x",
             "2026-13-01",
+            "2026-11-21 23:59:60",
+            "2026-11-21T23:59:60Z",
+            "20261121T235960",
+            "Fri, 02 Jan 1970 01:00:60 +0100",
         ] {
             assert!(time(word).is_err(), "{word}");
         }
@@ -166,6 +192,11 @@ mod tests {
         );
         assert_eq!(parse_stamp("7001010000"), parse_time("1970-01-01"));
         assert!(parse_stamp("11211002").is_ok());
+        assert_eq!(
+            parse_stamp("202611211002.60"),
+            parse_time("2026-11-21 10:03")
+        );
+        assert!(parse_stamp("202611211002.61").is_err());
         for word in ["", "1121", "2026112110023", "202613211002", "20261121100é"] {
             assert!(parse_stamp(word).is_err(), "{word}");
         }

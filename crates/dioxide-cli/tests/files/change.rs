@@ -118,6 +118,32 @@ fn touch_sets_the_times_that_it_is_told() {
     e2fsck_clean(disk.image());
 }
 
+/// As GNU's does.
+#[test]
+fn touch_refuses_times_that_clocks_do_not_show() {
+    let disk = Fixture::new();
+    let hello = disk.at("/hello");
+    let touch = |option: &str, word: &str| {
+        let mut command = command();
+        command.env("TZ", "EST5EDT,M3.2.0,M11.1.0");
+        let ran = command.args(["touch", option, word, &hello]).output();
+        ran.unwrap().status.code()
+    };
+    for (option, word, status) in [
+        ("-d", "2026-03-08 02:30", 2),
+        ("-t", "202603080230", 2),
+        ("-d", "2026-11-21 23:59:60", 2),
+        ("-d", "2026-03-08 03:00", 0),
+        // Twice, which is once at least.
+        ("-d", "2026-11-01 01:30", 0),
+        ("-t", "202611211002.60", 0),
+    ] {
+        assert_eq!(touch(option, word), Some(status), "{option} {word}");
+    }
+    let told = dioxide(["stat", "-c", "%Y", &hello]);
+    assert_eq!(told.text(), "1795273380\n");
+}
+
 #[test]
 fn touch_of_an_append_only_file_sets_the_time_of_the_moment_and_no_other() {
     let disk = Fixture::new();
