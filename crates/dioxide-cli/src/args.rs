@@ -79,8 +79,9 @@ Exit status:
   0    all is well
   1    a file is missing from an image, or a test finds damage (check has the statuses of e2fsck)
   2    bad usage, or an image or file that cannot be read or written
-  130  ended by Ctrl-C, SIGTERM or a closed terminal, after the operation under way; images are
-       closed cleanly
+  130  a command that changes or copies something was ended by Ctrl-C, SIGTERM or a closed
+       terminal, after the operation under way; images are closed cleanly. Others end by the
+       signal itself
 
 Examples:
   dioxide info disk.img

@@ -440,6 +440,32 @@ fn interrupted_copy_ends_its_array() {
     e2fsck_clean(disk.image());
 }
 
+/// As the help says.
+#[test]
+fn command_that_only_reads_ends_by_the_signal_itself() {
+    use std::os::unix::process::ExitStatusExt;
+    let help = dioxide(["--help"]);
+    assert!(
+        help.text()
+            .contains("Others end by the\n       signal itself")
+    );
+    let disk = Fixture::new();
+    fs::write(disk.beside("large"), pattern(5, 0, 1 << 20)).unwrap();
+    let large = disk.beside("large").display().to_string();
+    dioxide(["cp", &large, &disk.at("/large")]).text();
+    // It waits for whoever reads.
+    let mut child = command()
+        .args(["cat", &disk.at("/large")])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0];
+    let output = child.stdout.as_mut().unwrap();
+    std::io::Read::read_exact(output, &mut first).unwrap();
+    send(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+}
+
 // As under `nohup`.
 #[test]
 fn copy_that_ignores_a_closed_terminal_goes_on() {
