@@ -15,8 +15,8 @@ use crate::entry::{Entry, FileData, Kind, NAME_MAX, XATTR_VALUE_MAX, split};
 use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
 use crate::sink::Sink;
-use dioxide::Xattr;
 use dioxide::format::inode::InodeFlags;
+use dioxide::{Timestamp, Xattr};
 use std::collections::HashMap;
 
 /// Longest target of a symlink, as Linux has it.
@@ -312,6 +312,8 @@ pub(crate) struct Builder {
     filter: Filter,
     entries: Vec<Entry>,
     by_path: HashMap<Vec<u8>, usize>,
+    /// What is left out and no directory: other names of it may be kept.
+    excluded: HashMap<Vec<u8>, Entry>,
     warnings: Vec<Warning>,
     /// What counts of [`COPIES_MAX`].
     copied: u64,
@@ -325,6 +327,7 @@ impl Builder {
             filter,
             entries: Vec::new(),
             by_path: HashMap::new(),
+            excluded: HashMap::new(),
             warnings: Vec::new(),
             copied: 0,
             xattr_bytes: 0,
@@ -372,13 +375,38 @@ impl Builder {
 
     /// Adds an entry, whose path must be clean, unless the filter leaves it out.
     ///
+    /// A link to a file that is left out is the file, and later ones lead there.
+    ///
     /// A path may come twice only for directories that are alike in everything.
     ///
     /// # Errors
     /// [`Error::Refused`].
     pub(crate) fn add(&mut self, mut entry: Entry) -> Result<()> {
+        if let Kind::HardLink(target) = &mut entry.kind {
+            while let Some(Kind::HardLink(file)) = self.excluded.get(target).map(|file| &file.kind)
+            {
+                target.clone_from(file);
+            }
+        }
         if self.filter.excludes(&entry.path) {
+            let is_own = matches!(&entry.kind, Kind::HardLink(target) if *target == entry.path);
+            if !is_own && !entry.is_directory() {
+                // The first of a path stays, so that no link leads far.
+                let path = entry.path.clone();
+                self.excluded.entry(path).or_insert(entry);
+            }
             return Ok(());
+        }
+        if let Kind::HardLink(target) = &entry.kind
+            && let Some(file) = self.excluded.get_mut(target)
+        {
+            let link = Entry {
+                kind: Kind::HardLink(entry.path.clone()),
+                ..Entry::default_directory(target.clone(), Timestamp::default())
+            };
+            let path = entry.path;
+            entry = std::mem::replace(file, link);
+            entry.path = path;
         }
         self.filter.apply(&mut entry);
         check(&mut entry)?;
@@ -597,7 +625,6 @@ fn check(entry: &mut Entry) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dioxide::Timestamp;
 
     struct Nothing;
 

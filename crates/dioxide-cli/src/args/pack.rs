@@ -53,7 +53,9 @@ fn pattern_parser() -> impl TypedValueParser<Value = Pattern> {
 #[command(mut_arg("block_size", |arg| arg.help("Bytes per block: 1k to 64k; 4k if not given")), after_help = "\
 SRC is a folder, an archive (tar: ustar, GNU or PAX; plain, gzip, zstd or xz; - for standard input)
 or an image, or IMG:/dir for a directory in one. Entries are packed in the order of their paths, so
-that the outcome does not depend on the order in SRC. An archive with an entry that no tree may hold
+that the outcome does not depend on the order in SRC. A file stays under those of its names that are
+not excluded; so what is excluded of an archive that is compressed or comes through a pipe takes room
+for temporary files as well. An archive with an entry that no tree may hold
 (an absolute path, '..', a path that comes twice, an entry below a symbolic link, a hard link out of
 the tree) or that is damaged is refused before anything is written; one without its end mark is taken, with a warning. A directory may come twice if it is
 the same in everything: archives that were added to have such. Directories that an archive

@@ -372,19 +372,16 @@ impl Reader {
             map,
             in_data: info.last(b"GNU.sparse.major") == Some(b"1"),
         };
-        let keep = !self.builder.excludes(&path);
-        if keep {
-            let (all, own) = (weight(&entry.xattrs), extension.records.weight());
-            self.builder.copy(&raw, all.saturating_sub(own), 1)?;
-            self.builder.hold(&raw, all.min(own))?;
-        }
+        let (all, own) = (weight(&entry.xattrs), extension.records.weight());
+        self.builder.copy(&raw, all.saturating_sub(own), 1)?;
+        self.builder.hold(&raw, all.min(own))?;
         let device = || device(header).map_err(refused);
         // What is no regular file has no data, whatever its size says: some programs put there the
         // size of the file that a hard link leads to.
         entry.kind = match header.kind() {
             b'0' | 0 | b'7' if raw.ends_with(b"/") && stored == 0 => Kind::Directory,
-            b'0' | 0 | b'7' => Kind::File(self.file(&raw, stored, sparse, keep)?),
-            b'S' => Kind::File(self.old_sparse(header, &raw, stored, keep)?),
+            b'0' | 0 | b'7' => Kind::File(self.file(&raw, stored, sparse)?),
+            b'S' => Kind::File(self.old_sparse(header, &raw, stored)?),
             b'1' => Kind::HardLink(clean_path(&link).map_err(|why| {
                 refused(format!(
                     "a hard link out of the tree, to {}: {why}",
@@ -412,7 +409,7 @@ impl Reader {
         self.builder.add(entry)
     }
 
-    fn file(&mut self, raw: &[u8], stored: u64, sparse: Sparse, keep: bool) -> Result<FileData> {
+    fn file(&mut self, raw: &[u8], stored: u64, sparse: Sparse) -> Result<FileData> {
         let mut map = sparse.map;
         let mut stored = stored;
         if sparse.in_data {
@@ -428,7 +425,7 @@ impl Reader {
                 .ok_or_else(|| Error::refused(raw, "a sparse file without its size"))?,
             None => stored,
         };
-        self.data(raw, size, stored, map, keep)
+        self.data(raw, size, stored, map)
     }
 
     /// PAX 1.0: decimal numbers, a line each, in whole blocks before the data.
@@ -463,13 +460,7 @@ impl Reader {
         Ok(map)
     }
 
-    fn old_sparse(
-        &mut self,
-        header: &Header,
-        raw: &[u8],
-        stored: u64,
-        keep: bool,
-    ) -> Result<FileData> {
+    fn old_sparse(&mut self, header: &Header, raw: &[u8], stored: u64) -> Result<FileData> {
         let refused = |why| Error::refused(raw, why);
         let mut map = Map::default();
         map.push_old(&header.0[header::SPARSE_MAP])
@@ -482,17 +473,10 @@ impl Reader {
         }
         let size = header.number(header::SPARSE_SIZE).map_err(refused)?;
         let size = u64::try_from(size).map_err(|_| refused(format!("a size of {size} bytes")))?;
-        self.data(raw, size, stored, Some(map), keep)
+        self.data(raw, size, stored, Some(map))
     }
 
-    fn data(
-        &mut self,
-        raw: &[u8],
-        size: u64,
-        stored: u64,
-        map: Option<Map>,
-        keep: bool,
-    ) -> Result<FileData> {
+    fn data(&mut self, raw: &[u8], size: u64, stored: u64, map: Option<Map>) -> Result<FileData> {
         if size > i64::MAX as u64 {
             return Err(Error::refused(raw, format!("a size of {size} bytes")));
         }
@@ -504,7 +488,7 @@ impl Reader {
             None => whole.segments,
         };
         let offset = self.pos;
-        let handle = self.keep(stored, keep).map_err(|error| match error {
+        let handle = self.keep(stored).map_err(|error| match error {
             Error::Archive { archive, what, .. } => Error::Archive {
                 archive,
                 offset,
@@ -519,15 +503,14 @@ impl Reader {
         })
     }
 
-    /// Passes over data and its padding; where it can be read again.
-    fn keep(&mut self, stored: u64, keep: bool) -> Result<u64> {
+    /// Passes over data and its padding; where it can be read again. That of what is left out, too: another name of it may be kept.
+    fn keep(&mut self, stored: u64) -> Result<u64> {
         let handle = match &self.input {
             Input::InPlace { .. } => self.pos,
             Input::Stream { spooled, .. } => *spooled,
         };
         match &self.input {
             Input::InPlace { .. } => self.skip(stored)?,
-            Input::Stream { .. } if !keep => self.skip(stored)?,
             Input::Stream { .. } => {
                 self.spool(stored)?;
                 self.skip_bytes(padding(stored))?;

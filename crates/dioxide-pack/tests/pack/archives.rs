@@ -363,7 +363,7 @@ fn directories_that_an_archive_implies_are_made_alike_each_time() {
 }
 
 #[test]
-fn what_is_excluded_from_an_archive_is_neither_kept_nor_spooled() {
+fn what_is_excluded_from_an_archive_is_not_kept() {
     let dir = scratch();
     let from = dir.path().join("from");
     small_tree(&from);
@@ -395,6 +395,49 @@ fn what_is_excluded_from_an_archive_is_neither_kept_nor_spooled() {
         fs::read(to.join("d/g")).unwrap(),
         dioxide_testkit::pattern(3, 0, 5000)
     );
+}
+
+/// Whichever of its names the archive has first.
+#[test]
+fn file_whose_name_is_excluded_stays_under_its_other_names() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("a"), "data").unwrap();
+    for other in ["b", "c", "d"] {
+        fs::hard_link(from.join("a"), from.join(other)).unwrap();
+    }
+    let mut expected = walk(&from);
+    expected.retain(|path, _| path != Path::new("a") && path != Path::new("c"));
+    for (archive, names) in [
+        ("1.tar", ["a", "b", "c", "d"]),
+        ("2.tar", ["b", "a", "d", "c"]),
+        ("3.tar.gz", ["c", "a", "b", "d"]),
+        ("4.tar.gz", ["a", "c", "d", "b"]),
+    ] {
+        let path = dir.path().join(archive);
+        let words = ["-C", name(&from), "-caf", name(&path)];
+        run("tar", &[&words[..], &names].concat());
+        let options = ReadOptions {
+            filter: Filter {
+                exclude: vec![Pattern::new(b"/a"), Pattern::new(b"/c")],
+                ..Filter::default()
+            },
+            spool: Some(dir.path().into()),
+        };
+        let mut tree = tar::read(&path, options, &mut ()).unwrap();
+        let to = dir.path().join(format!("to-{archive}"));
+        assert_eq!(to_folder(&mut tree, &to), [""; 0]);
+        let mut found = walk(&to);
+        // The archive does not describe it.
+        found.remove(Path::new(""));
+        let paths: Vec<_> = found.keys().collect();
+        assert_eq!(paths, ["b", "d"].map(Path::new), "{archive}");
+        for (path, seen) in &found {
+            assert_eq!(seen.first, Path::new("b"), "{archive}");
+            assert_eq!(seen.data, expected[path].data, "{archive}");
+        }
+    }
 }
 
 #[test]
