@@ -70,7 +70,7 @@ fn check_page(page: &Path) {
     }
     let has = |words: &str| assert!(text.contains(words), "{name}: no {words:?}\n{text}");
     match name {
-        "dioxide" => ["\n         130  ended by", "dioxide-ls(1)"].map(has),
+        "dioxide" => ["\n         130  a command that", "dioxide-ls(1)"].map(has),
         "dioxide-explain" => ["--policy <POLICY>", "v6.4: "].map(has),
         "dioxide-ls" => [
             "dioxide ls [OPTIONS] [IMG:/PATH]...",
