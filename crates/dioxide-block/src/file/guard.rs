@@ -255,7 +255,7 @@ impl Mounts {
         Mounts(std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    fn lines(&self) -> impl DoubleEndedIterator<Item = MountLine<'_>> {
+    fn lines(&self) -> impl Iterator<Item = MountLine<'_>> {
         self.0.lines().filter_map(|line| {
             let (front, back) = line.split_once(" - ")?;
             let (mut front, mut back) = (front.split(' ').skip(2), back.split(' '));

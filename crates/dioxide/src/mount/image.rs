@@ -4,6 +4,7 @@ use super::span::read_span;
 use dioxide_block::file::{self, FileOptions};
 use dioxide_block::{Device, Result};
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
+use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -71,20 +72,21 @@ pub(crate) fn open_bytes(
 
 /// What an image or device has from there on, if that can be told.
 pub(crate) fn bytes_behind(path: &Path, img_offset: u64) -> Option<u64> {
-    let mut options = std::fs::OpenOptions::new();
-    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-    let end = options.open(path).ok()?.seek(SeekFrom::End(0)).ok()?;
+    let end = look_at(path)?.seek(SeekFrom::End(0)).ok()?;
     end.checked_sub(img_offset)
+}
+
+/// Opens it without a lock, and waits for nobody.
+fn look_at(path: &Path) -> Option<File> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    options.open(path).ok()
 }
 
 /// How long a file system is by its superblock, if that can be read and all of it is there; and what the image has from its
 /// beginning on.
 pub(crate) fn told_bytes(path: &Path, img_offset: u64) -> Option<(u64, u64)> {
-    let mut file = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .ok()?;
+    let mut file = look_at(path)?;
     let mut bytes = [0; SuperBlock::SIZE];
     file.read_exact_at(&mut bytes, img_offset.checked_add(SUPERBLOCK_OFFSET)?)
         .ok()?;
