@@ -234,6 +234,24 @@ fn committed_transaction_with_damaged_descriptor_data_or_revoke_is_refused() {
     }
 }
 
+/// A lost block is no header any more, so that the log seems to end there.
+#[test]
+fn missing_descriptor_revoke_or_commit_among_what_was_committed_is_refused() {
+    for checksums in [Checksums::V2, Checksums::V3] {
+        for (place, block) in [(0, 0), (0, 2), (0, 3), (1, 0), (1, 2)] {
+            for byte in [0, 7, 11] {
+                let (journal, places) = three(Spec { checksums, ..V3 });
+                journal.damage(places[place][block], byte);
+                journal.assert_refused("no block of transaction");
+            }
+        }
+        let (journal, places) = three(Spec { checksums, ..V3 });
+        journal.damage(places[1][3], 0);
+        let recovered = journal.recover().unwrap();
+        assert_eq!((recovered.transactions, recovered.dropped), (2, None));
+    }
+}
+
 #[test]
 fn damaged_descriptor_that_hides_the_next_block_is_refused() {
     let (journal, places) = three(V3);

@@ -1,7 +1,7 @@
 //! The first pass: which transactions of the log were committed.
 
 use super::window::Window;
-use super::{Context, Span, damaged};
+use super::{Context, Span, damaged, log_error};
 use crate::Result;
 use dioxide_format::journal::{
     BlockHeader, BlockType, Checksums, CommitBlock, Tid, TransactionSum, tags,
@@ -165,7 +165,7 @@ impl Scan<'_, '_> {
         }
         // What was written before the commit block was durable before it, unless `async_commit`.
         let may_be_torn = is_bad && fault.at == at || fault.is_data && self.context.is_async;
-        if !may_be_torn || self.has_commit_after(fault.at, tid.next())? {
+        if !may_be_torn || self.has_commit_after(fault.at, tid.next(), SEARCH_BLOCKS)? {
             return Err(damaged(fault.at, fault.error));
         }
         self.dropped = Some(tid);
@@ -173,20 +173,42 @@ impl Scan<'_, '_> {
     }
 
     /// The log ended. If it ended in a transaction with a damaged descriptor, from which the place of
-    /// the next block does not follow, there must be nothing more that was committed.
+    /// the next block does not follow, or where a block is missing, there must be nothing more that was committed.
     fn check_end(&mut self) -> Result<()> {
+        let (at, tid) = (self.at, self.tid);
         match self.open.fault.take() {
-            Some(fault) if self.has_commit_after(fault.at, self.tid)? => {
-                Err(damaged(fault.at, fault.error))
+            Some(fault) => match self.has_commit_after(fault.at, tid, SEARCH_BLOCKS)? {
+                true => Err(damaged(fault.at, fault.error)),
+                false => Ok(()),
+            },
+            None if self.misses_a_block() => {
+                let what = format!("no block of transaction {tid}, and what follows was committed");
+                Err(log_error(at, &what))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
-    /// Whether a good commit block of transaction `first` or a later one follows block `from`.
-    fn has_commit_after(&mut self, from: u32, first: Tid) -> Result<bool> {
+    /// Whether there is a good commit block behind the end. What cannot be read is none.
+    fn misses_a_block(&mut self) -> bool {
+        // Only these tell what was committed later from what another journal left here.
+        let is_told = self.context.format.checksums.per_block() && self.committed > 0;
+        if !is_told || self.dropped.is_some() {
+            return false;
+        }
+        let first = match self.context.is_async {
+            true => self.tid.next(),
+            false => self.tid,
+        };
+        // A transaction takes a quarter of the log at most.
+        let within = self.context.ring.len() / 2;
+        matches!(self.has_commit_after(self.at, first, within), Ok(true))
+    }
+
+    /// Whether a good commit block of transaction `first` or a later one is among so many blocks that follow block `from`.
+    fn has_commit_after(&mut self, from: u32, first: Tid, within: u32) -> Result<bool> {
         let format = &self.context.format;
-        for ahead in 1..self.context.ring.len().min(SEARCH_BLOCKS) {
+        for ahead in 1..self.context.ring.len().min(SEARCH_BLOCKS).min(within) {
             let at = self.context.ring.advance(from, ahead);
             let block = self.window.block(at)?;
             let Ok(commit) = CommitBlock::parse(block) else {
