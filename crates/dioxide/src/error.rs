@@ -245,6 +245,9 @@ pub enum Error {
     /// own (`EXDEV`).
     #[error("{0}: of another project than the directory")]
     CrossProject(String),
+    /// The directory is of another mount than the file (`EXDEV`).
+    #[error("inode {0}: of another mount")]
+    CrossMount(u32),
     /// The file has as many links as it can have (`EMLINK`).
     #[error("{0}: too many links")]
     TooManyLinks(String),
@@ -315,7 +318,7 @@ impl Error {
             Error::NameTooLong(_) => libc::ENAMETOOLONG,
             Error::Exists(_) => libc::EEXIST,
             Error::NotEmpty(_) => libc::ENOTEMPTY,
-            Error::CrossProject(_) => libc::EXDEV,
+            Error::CrossProject(_) | Error::CrossMount(_) => libc::EXDEV,
             Error::TooManyLinks(_) => libc::EMLINK,
             Error::NoAttribute(_) => libc::ENODATA,
             Error::TooBig(_) => libc::E2BIG,

@@ -47,7 +47,7 @@ pub struct Explanation {
     pub direction: Direction,
     /// First byte.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length in bytes; of a write that passes the largest size, what is written of it.
     pub len: usize,
     /// Whose rules.
     pub policy: Policy,
@@ -154,7 +154,7 @@ fn explain_read(file: &File, told: &mut Explanation) -> Result<()> {
             told.len
         ),
     );
-    describe_pieces(file, told, bytes)?;
+    describe_pieces(file, told, told.offset, bytes)?;
     told.simple = told.lock == LockMode::Shared
         && mount.knobs.sample().simple()
         && (1..=mount.block_bytes()).contains(&(told.len as u64))
@@ -187,9 +187,17 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
         told.step("size", "0 bytes: nothing to do");
         return Ok(());
     }
+    let atomic = told.direction == Direction::AtomicWrite;
+    let room = file.room_at(told.offset, told.len);
+    let is_short = !atomic && room < told.len;
+    if is_short {
+        let most = told.offset + room as u64;
+        let answer = format!("no file is larger than {most} bytes: {room} bytes are written");
+        told.step("size", answer);
+        told.len = room;
+    }
     describe_alignment(file, told);
     let request = request_of(file, told);
-    let atomic = told.direction == Direction::AtomicWrite;
     if atomic && let Err(error) = atomic::judge(&request) {
         told.refuse(&error);
         return Ok(());
@@ -221,11 +229,14 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     };
     let (facts, first) = request.facts(pos)?;
     told.facts = Some(facts);
-    describe_pieces(file, told, told.len)?;
+    describe_pieces(file, told, pos, told.len)?;
     told.step("facts", facts_words(&facts));
     let plain = request.is_plain(pos, &facts, first)?;
     let alone = !plain && request.must_be_alone(pos, &facts);
     let mut plan = decide(told, entry, &facts, alone);
+    if facts.extending && !facts.extent_mapped {
+        start_over(told, &mut plan, &facts, "blocks of a file without extents");
+    }
     if atomic && !explain_atomic(told, &request, (pos, &facts, &first), &mut plan)? {
         return Ok(());
     }
@@ -235,7 +246,7 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     told.waits = plan.wait;
     told.no_direct_path = !request.device_aligned(pos);
     let waits = told.restarts || plan.drain || plan.wait || !plain || request.must_be_durable();
-    let waits = waits || told.commits_first;
+    let waits = waits || told.commits_first || is_short;
     told.would_block = waits && !told.no_direct_path;
     plan_steps(told, &plan);
     no_wait_step(told);
@@ -273,13 +284,8 @@ fn explain_atomic(
         }
         Some(_) => None,
     };
-    if let Some(why) = why
-        && (plan.lock, plan.io_lock) != (LockMode::Exclusive, IoLock::Keep)
-    {
-        told.restarts = true;
-        *plan = alone(told.policy, facts);
-        let restart = format!("{why}: unlocks, locks exclusive, and restarts every check");
-        told.step("check", restart);
+    if let Some(why) = why {
+        start_over(told, plan, facts, why);
     }
     let where_to = match (at, row) {
         (Some(at), _) => format!("one write, at device offset {at}"),
@@ -302,13 +308,19 @@ fn explain_atomic(
     Ok(true)
 }
 
-/// The plan of a write that starts over because it must be alone.
-fn alone(policy: Policy, facts: &WriteFacts) -> Plan {
-    Plan {
+/// A write that finds out later that it must be alone starts over, unless it is.
+fn start_over(told: &mut Explanation, plan: &mut Plan, facts: &WriteFacts, why: &str) {
+    if (plan.lock, plan.io_lock) == (LockMode::Exclusive, IoLock::Keep) {
+        return;
+    }
+    told.restarts = true;
+    *plan = Plan {
         io_lock: IoLock::Keep,
         drain: true,
-        ..exclusive(policy, facts)
-    }
+        ..exclusive(told.policy, facts)
+    };
+    let restart = format!("{why}: unlocks, locks exclusive, and restarts every check");
+    told.step("check", restart);
 }
 
 fn exclusive(policy: Policy, facts: &WriteFacts) -> Plan {
@@ -461,14 +473,14 @@ fn describe_alignment(file: &File, told: &mut Explanation) -> bool {
 /// Pieces that are spelt out before the rest is only counted.
 const SPELT_PIECES: usize = 4;
 
-fn describe_pieces(file: &File, told: &mut Explanation, bytes: usize) -> Result<()> {
+fn describe_pieces(file: &File, told: &mut Explanation, pos: u64, bytes: usize) -> Result<()> {
     if file.inode.has_inline_data() {
         told.step("mapping", "the data lies in the inode");
         return Ok(());
     }
     let mut words = Vec::new();
     let mut more = 0;
-    for piece in Pieces::new(&file.mount, &file.inode, told.offset, bytes, Wait::Block) {
+    for piece in Pieces::new(&file.mount, &file.inode, pos, bytes, Wait::Block) {
         let piece = piece?;
         if words.len() == SPELT_PIECES {
             more += 1;

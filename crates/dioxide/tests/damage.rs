@@ -49,17 +49,19 @@ fn overwrite(image: &Image, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).expect("a write");
 }
 
-/// The first node below the root of `/frag`.
-fn node(image: &Image) -> u64 {
+/// The nodes of the tree of `/frag` so far below the root.
+fn nodes(image: &Image, depth: u16) -> Vec<u64> {
     let listed = debugfs_query(image.path(), "dump_extents /frag");
-    let line = listed.lines().find(|line| line.starts_with(" 0/"));
-    let line = line.expect("a tree with an index");
-    let physical = line.split_whitespace().nth(7).expect("its block");
-    physical.parse().expect("a number")
+    let above = format!(" {}/", depth - 1);
+    let lines = listed.lines().filter(|line| line.starts_with(&above));
+    let physical = |line: &str| line.split_whitespace().nth(7).map(str::parse);
+    lines
+        .map(|line| physical(line).expect("its block").expect("a number"))
+        .collect()
 }
 
 fn damage_node(image: &Image) {
-    overwrite(image, node(image) * BLOCK, &[0xA5; 1024]);
+    overwrite(image, nodes(image, 1)[0] * BLOCK, &[0xA5; 1024]);
 }
 
 fn damage_dir(image: &Image) {
@@ -267,6 +269,61 @@ fn removal_that_meets_damage_leaves_the_file_and_the_mount_goes_on() {
     assert!(told.contains("clean with errors"), "{told}");
     assert!(told.contains("FS Error count:           3"), "{told}");
     assert!(told.contains("First error function:     extent"), "{told}");
+}
+
+#[test]
+fn removal_of_what_has_damaged_attributes_leaves_it() {
+    let image = image();
+    let fs = open(&image, &MountOptions::new());
+    for path in ["/small", "/dir"] {
+        fs.set_xattr(path, "user.long", &[9; 500], XattrMode::Set)
+            .expect("room");
+    }
+    fs.remove_file("/dir/file").expect("it is there");
+    fs.close().expect("a clean end");
+    for path in ["/small", "/dir"] {
+        let told = debugfs_query(image.path(), &format!("stat {path}"));
+        let (_, at) = told.split_once("File ACL: ").expect("a block");
+        let block: u64 = at[..at.find('\n').expect("a line")]
+            .trim()
+            .parse()
+            .expect("a number");
+        overwrite(&image, block * BLOCK + 40, &[0xA5; 8]);
+    }
+    let fs = open(&image, &MountOptions::new().errors(ErrorPolicy::Continue));
+    let error = fs.remove_file("/small").expect_err("its attributes");
+    assert!(is_damage(&error), "{error}");
+    let error = fs.remove_dir("/dir").expect_err("its attributes");
+    assert!(is_damage(&error), "{error}");
+    fs.rename("/odd", "/small", dioxide::RenameMode::Replace)
+        .expect_err("its attributes");
+    for path in ["/small", "/dir", "/odd"] {
+        fs.metadata(path).expect("it is there");
+    }
+    fs.close().expect("a clean end");
+}
+
+/// The name is gone by then: the call did what it is for.
+#[test]
+fn removal_that_meets_damage_later_is_told_as_done() {
+    let image = Image::builder()
+        .size(32 << 20)
+        .block_size(1024)
+        .args(&["-J", "size=1", "-g", "256"])
+        .build();
+    // In so many groups that a transaction frees a part of it.
+    fragmented(&image, "frag", 8000, 1);
+    let last = nodes(&image, 2).pop().expect("many");
+    overwrite(&image, last * BLOCK, &[0xA5; 1024]);
+    let fs = open(&image, &MountOptions::new().errors(ErrorPolicy::Continue));
+    create(&fs, "/new").expect("room");
+    fs.rename("/new", "/frag", dioxide::RenameMode::Replace)
+        .expect("the damage is far from its beginning");
+    assert_eq!(fs.metadata("/frag").expect("it is there").size, 0);
+    fs.metadata("/new").expect_err("it has another name");
+    fs.close().expect("a clean end");
+    let told = dumpe2fs(image.path());
+    assert!(told.contains("clean with errors"), "{told}");
 }
 
 #[test]

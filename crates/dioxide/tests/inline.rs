@@ -213,6 +213,31 @@ fn content_stays_in_the_inode_while_it_fits_and_leaves_it_once() {
 }
 
 /// As those that the kernel makes.
+/// As any other block that a file without the right wants.
+#[test]
+fn content_that_moves_out_by_a_new_size_leaves_the_reserved_blocks() {
+    let builder = Image::builder().size(8 << 20).features("inline_data");
+    let (image, _) = with_files(builder.args(&["-m", "20"]));
+    let fs = open(&image);
+    let filler = OpenOptions::new().write(true).create(true);
+    let filler = filler.open(&fs, "filler").expect("an inode");
+    let mut at = 0;
+    while filler.write_at(&[1; 4096], at).is_ok() {
+        at += 4096;
+    }
+    let file = open_file(&fs, 10);
+    let error = file.set_len(4096).expect_err("what is left is reserved");
+    assert_eq!(error.errno(), libc::ENOSPC);
+    assert!(is_inline(&fs, 10));
+    let may = OpenOptions::new().write(true).resource(true);
+    let may = may.open(&fs, "f10").expect("it exists");
+    may.set_len(4096).expect("it may have them");
+    assert!(!is_inline(&fs, 10));
+    drop((file, may, filler));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
 #[test]
 fn new_file_is_inline_while_it_has_room() {
     need_root!();

@@ -453,6 +453,13 @@ fn project_of_a_directory_that_hands_it_on_is_that_of_new_files() {
             matches!(swapped, Err(Error::CrossProject(_))),
             "{swapped:?}"
         );
+        fs.hard_link("/q/g", "/p-to-be").expect("room");
+        fs.create_dir("/r", &NewFile::new(0o755)).expect("room");
+        fs.rename("/p-to-be", "/r/g", RenameMode::Replace)
+            .expect("room");
+        fs.set_attributes("/r", &set).expect("it is changed");
+        fs.rename("/q/g", "/r/g", RenameMode::Exchange)
+            .expect("two names of one file");
         fs.rename("/p/f", "/q/f", RenameMode::Replace)
             .expect("out of it");
         fs.set_attributes("/q/g", &SetAttributes::new().project(42))

@@ -272,7 +272,8 @@ pub struct File {
 
 impl File {
     /// The same open file, used as `options` say: in alignment, durability, appending, times and rights. It is for reading and
-    /// writing as far as both say, and what was allowed when it was opened is not judged again, as `F_SETFL` does not.
+    /// writing as far as both say. What was allowed when it was opened is not judged again: whoever hands this on to others, as
+    /// `F_SETFL` is, must keep an append-only file appending himself.
     pub fn used_as(&self, options: &OpenOptions) -> File {
         let access = options.access_on(&self.mount);
         let mut file = self.clone();

@@ -124,6 +124,14 @@ impl Node {
         }
     }
 
+    /// Another directory, of the same mount.
+    fn directory_here<'a>(&self, other: &'a Node) -> Result<&'a Arc<Inode>> {
+        match Arc::ptr_eq(&self.mount, &other.mount) {
+            true => other.directory(),
+            false => Err(Error::CrossMount(other.ino())),
+        }
+    }
+
     /// Inode number.
     pub fn ino(&self) -> u32 {
         self.inode.ino.0
@@ -254,8 +262,10 @@ impl Node {
     /// # Errors
     /// As [`Fs::hard_link`].
     pub fn link(&self, dir: &Node, name: &[u8]) -> Result<()> {
-        self.mount
-            .call(|| self.mount.link(&self.inode, dir.directory()?, name))
+        self.mount.call(|| {
+            self.mount
+                .link(&self.inode, self.directory_here(dir)?, name)
+        })
     }
 
     /// `unlink`.
@@ -282,7 +292,7 @@ impl Node {
     /// As [`Fs::rename`].
     pub fn rename(&self, name: &[u8], to: &Node, new_name: &[u8], mode: RenameMode) -> Result<()> {
         let from = At::in_dir(self.directory()?, name);
-        let to = At::in_dir(to.directory()?, new_name);
+        let to = At::in_dir(self.directory_here(to)?, new_name);
         self.mount
             .call(|| self.mount.rename(&from, &to, mode, None))
     }
@@ -300,7 +310,7 @@ impl Node {
         whiteout: &NewFile,
     ) -> Result<()> {
         let from = At::in_dir(self.directory()?, name);
-        let to = At::in_dir(to.directory()?, new_name);
+        let to = At::in_dir(self.directory_here(to)?, new_name);
         let whiteout = Some(whiteout);
         self.mount
             .call(|| self.mount.rename(&from, &to, mode, whiteout))

@@ -118,7 +118,9 @@ impl Mount {
             let len = value.map_or(0, <[u8]>::len);
             let credits = self.xattr_credits(inode, len)? + INODE_CREDITS;
             let mut handle = writer.begin(credits)?;
-            self.change_xattr(writer, &mut handle, inode, name, value, mode)?;
+            if !self.change_xattr(writer, &mut handle, inode, name, value, mode)? {
+                return handle.stop().map(|_| ()).map_err(Error::from);
+            }
             let (now, lock) = (self.now(), inode.map.lock());
             let stamped = self.change_inode(&mut handle, inode, &lock, &mut |disk| {
                 disk.set_ctime(now);

@@ -364,7 +364,8 @@ impl Mount {
         let _moving = inode.moving();
         let (mut removing, mut shifting) =
             (span.whole.clone(), span.whole.end..self.map_end(inode));
-        if let Some(credits) = self.credits_for_both(writer, inode, &removing) {
+        let leaves = self.check_shift(writer, inode, &shifting)?;
+        if let Some(credits) = self.credits_for_both(writer, inode, &removing, leaves) {
             (removing, shifting) = self.with_space(writer, || {
                 self.remove_and_shift(writer, inode, [&removing, &shifting], size, credits)
             })?;
@@ -373,7 +374,22 @@ impl Mount {
             return Ok(());
         }
         self.remove_blocks(writer, inode, removing)?;
-        self.shift(writer, inode, &mut shifting, delta, Some(size))
+        self.shift(writer, inode, &mut shifting, delta, leaves, Some(size))
+    }
+
+    /// How many leaves must be changed at once if a range is shifted.
+    ///
+    /// # Errors
+    /// A transaction has no room for them; damage.
+    fn check_shift(&self, writer: &Writer, inode: &Inode, range: &Range<u64>) -> Result<u32> {
+        let leaves = self.leaves_to_shift(inode, range.clone())?;
+        match writer.may_have(Credits::shift(self, inode, leaves) + INODE_CREDITS) {
+            true => Ok(leaves),
+            false => Err(Error::Unsupported(format!(
+                "inode {}: moving clusters whose extents fill more tree blocks than a transaction of this journal has room for",
+                inode.ino
+            ))),
+        }
     }
 
     /// Removes a range and moves up what lies behind it, as far as one transaction goes; tells what is left of both. `size` is
@@ -433,11 +449,12 @@ impl Mount {
         writer: &Writer,
         inode: &Inode,
         removing: &Range<u64>,
+        leaves: u32,
     ) -> Option<[u32; 2]> {
         let blocks = removing.end - removing.start;
         let least = [
             Credits::remove_of(self, inode, blocks),
-            Credits::shift(self, inode),
+            Credits::shift(self, inode, leaves),
         ];
         let ample = least.map(|least| least.max(writer.ample_credits()));
         let may_have = |both: &[u32; 2]| writer.may_have(both[0] + both[1] + INODE_CREDITS);
@@ -455,15 +472,16 @@ impl Mount {
         let delta = (len >> self.block_bits) as i64;
         let shifting = span.whole.start..self.map_end(inode) - delta as u64;
         self.check_unmapped(inode, shifting.end..self.map_end(inode))?;
+        let leaves = self.check_shift(writer, inode, &shifting)?;
         let _moving = inode.moving();
         let mut left = self.with_space(writer, || {
-            self.grow_and_shift(writer, inode, &shifting, delta, size)
+            self.grow_and_shift(writer, inode, &shifting, delta, leaves, size)
         })?;
-        let moved = self.shift(writer, inode, &mut left, delta, None);
+        let moved = self.shift(writer, inode, &mut left, delta, leaves, None);
         if let Err(Error::NoSpace(_)) = moved {
             // The last step may be the one that lacks a block, for the extent that the new range divides.
             let mut back = left.end.saturating_add_signed(delta)..self.map_end(inode);
-            if let Err(later) = self.shift(writer, inode, &mut back, -delta, Some(old)) {
+            if let Err(later) = self.shift(writer, inode, &mut back, -delta, leaves, Some(old)) {
                 tracing::warn!("inode {}: a part stays moved: {later}", inode.ino);
             }
         }
@@ -480,9 +498,10 @@ impl Mount {
         inode: &Inode,
         shifting: &Range<u64>,
         delta: i64,
+        leaves: u32,
         size: u64,
     ) -> Result<Range<u64>> {
-        let credits = Credits::shift(self, inode).max(writer.ample_credits());
+        let credits = Credits::shift(self, inode, leaves).max(writer.ample_credits());
         let mut handle = writer.begin(credits + INODE_CREDITS)?;
         let (now, lock) = (self.now(), inode.map.lock());
         let left = self.change_map(
@@ -532,11 +551,12 @@ impl Mount {
         inode: &Inode,
         rest: &mut Range<u64>,
         delta: i64,
+        leaves: u32,
         size: Option<u64>,
     ) -> Result<()> {
         let steps = Steps {
             rest,
-            least: Credits::shift(self, inode),
+            least: Credits::shift(self, inode, leaves),
             size,
         };
         let mut step = |map: &mut crate::txn::file::MapChange<'_, '_>, rest, credits| {

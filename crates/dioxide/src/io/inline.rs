@@ -17,8 +17,8 @@
 
 use crate::alloc::{BlockAllocator, Claim, Goal, Request, Right};
 use crate::inode::Inode;
-use crate::io::direct::Wait;
 use crate::io::direct::write::WriteRequest;
+use crate::io::direct::{Access, Wait};
 use crate::io::resize::stamp;
 use crate::map::tree::{Tree, credits_for_insert};
 use crate::map::{Run, indirect};
@@ -81,6 +81,7 @@ pub(crate) fn write(request: &WriteRequest<'_>, bufs: &[IoSlice<'_>]) -> Result<
     if !inode.has_inline_data() {
         return Ok(Inlined::No);
     }
+    mount.check_writable()?;
     if request.wait == Wait::NoWait {
         return Err(request.no_direct_path("the content lies in the inode"));
     }
@@ -164,9 +165,15 @@ impl Mount {
     ///
     /// # Errors
     /// As [`Mount::move_out`].
-    pub(crate) fn resize_inline(&self, writer: &Writer, inode: &Inode, size: u64) -> Result<bool> {
+    pub(crate) fn resize_inline(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        size: u64,
+        access: Access,
+    ) -> Result<bool> {
         if !self.fits_inline(inode, size)? {
-            self.move_out(writer, inode, self.right())?;
+            self.move_out(writer, inode, access.right())?;
             return Ok(false);
         }
         let mut content = self.inline_data(inode)?;

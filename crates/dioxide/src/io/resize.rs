@@ -88,7 +88,7 @@ impl Mount {
         self.check_not_append_only(inode)?;
         self.check_size(inode, size)?;
         self.strip_if_needed(writer, inode, access)?;
-        if inode.has_inline_data() && self.resize_inline(writer, inode, size)? {
+        if inode.has_inline_data() && self.resize_inline(writer, inode, size, access)? {
             return Ok(());
         }
         self.finish_truncate(writer, inode)?;

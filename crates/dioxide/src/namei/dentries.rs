@@ -17,6 +17,7 @@ mod table;
 
 use super::create::check_lives;
 use super::dir::block::Room;
+use super::remove::more_names_than_links;
 use crate::inode::Inode;
 use crate::mount::Mount;
 use crate::{Error, Result};
@@ -197,9 +198,14 @@ impl Mount {
         if check_lives(dir).is_err() {
             return Ok(None);
         }
-        match self.find_name(dir, name)? {
-            Some(ino) => self.named(dir, name, ino).map(Some),
-            None => Ok(None),
+        let Some(ino) = self.find_name(dir, name)? else {
+            return Ok(None);
+        };
+        let inode = self.named(dir, name, ino)?;
+        match inode.has_ended() {
+            // Who ends a file has taken its name away before, under this lock.
+            true => Err(more_names_than_links(&inode)),
+            false => Ok(Some(inode)),
         }
     }
 

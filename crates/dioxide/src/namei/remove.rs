@@ -87,7 +87,7 @@ pub(super) fn check_removable(dir: &Inode, inode: &Inode, text: impl Fn() -> Str
     }
 }
 
-fn more_names_than_links(inode: &Inode) -> Error {
+pub(super) fn more_names_than_links(inode: &Inode) -> Error {
     inode.corrupt("inode", "it has more names than links".into())
 }
 
@@ -109,7 +109,7 @@ impl Mount {
         }
         let removed = self.remove(writer, dir, name, &inode);
         drop(names);
-        self.settle(writer, &inode, removed?)?;
+        self.settle(writer, &inode, removed?);
         self.inodes.let_go(&inode);
         Ok(())
     }
@@ -140,7 +140,8 @@ impl Mount {
         }
         let removed = self.remove(writer, dir, name, &inode);
         drop((its_names, names));
-        self.settle(writer, &inode, removed?)
+        self.settle(writer, &inode, removed?);
+        Ok(())
     }
 
     /// What a name stands for that may be removed. The caller has the directory's `names`.
@@ -181,18 +182,25 @@ impl Mount {
         Ok(fate)
     }
 
-    /// Frees what waits to be freed.
-    pub(super) fn settle(&self, writer: &Writer, inode: &Arc<Inode>, fate: Fate<'_>) -> Result<()> {
+    /// Frees what waits to be freed. Its name is gone, whatever comes of that.
+    pub(super) fn settle(&self, writer: &Writer, inode: &Arc<Inode>, fate: Fate<'_>) {
         match fate {
-            Fate::Orphan => self.delete_or_defer(writer, inode),
-            Fate::Stays | Fate::Gone(_) => Ok(()),
+            Fate::Orphan => self.freed(inode, self.delete_or_defer(writer, inode)),
+            Fate::Stays | Fate::Gone(_) => {}
         }
     }
 
-    /// Looks at a file that is about to lose a name. If it ends with that, the way to its blocks is whole.
+    /// What came of freeing a removed file.
+    fn freed(&self, inode: &Inode, deleted: Result<()>) {
+        if let Err(error) = self.judged(deleted) {
+            tracing::warn!(ino = inode.ino.0, %error, "a removed file waits for the next mount to be freed");
+        }
+    }
+
+    /// Looks at a file that is about to lose a name. If it ends with that, the way to its blocks is whole, and its attributes are.
     ///
     /// # Errors
-    /// Damage in its map; [`Error::OnlyRead`] if it ends, and its blocks cannot be freed.
+    /// Damage in its map or its attributes; [`Error::OnlyRead`] if it ends, and its blocks cannot be freed.
     pub(super) fn victim<'a>(&self, writer: &Writer, inode: &'a Arc<Inode>) -> Result<Victim<'a>> {
         let links = inode.node().disk.links_count();
         if links == 0 {
@@ -204,6 +212,10 @@ impl Mount {
             && self.has_mapped(inode)?
         {
             return Err(error);
+        }
+        let has_attributes = is_last && self.has_attributes(inode);
+        if has_attributes {
+            self.check_xattrs(inode)?;
         }
         let (is_open, was_open) = inode.opens();
         // Requests of a handle that is closed may be under way still. Who would have to wait for them
@@ -222,7 +234,7 @@ impl Mount {
             self.check_removal(writer, inode, credits)?;
         }
         // Who has been made shorter only in part is an orphan already.
-        let may_go = !self.has_attributes(inode) && !inode.is_cut_short();
+        let may_go = !has_attributes && !inode.is_cut_short();
         let at_once = is_last && !is_open && quiet && may_go;
         Ok(Victim {
             inode,
@@ -439,10 +451,7 @@ impl Mount {
         let deleted = self
             .writer()
             .and_then(|writer| self.delete_or_defer(writer, inode));
-        let deleted = self.judged(deleted);
-        if let Err(error) = deleted {
-            tracing::warn!(ino = inode.ino.0, %error, "a removed file waits for the next mount to be freed");
-        }
+        self.freed(inode, deleted);
     }
 
     /// Names in a directory have changed: its times, and what `also` changes.

@@ -155,7 +155,7 @@ impl Mount {
         };
         drop((below, names, renaming));
         if let (Some(other), Some(fate)) = (&change.other, moved?) {
-            self.settle(writer, other, fate)?;
+            self.settle(writer, other, fate);
             self.inodes.let_go(other);
         }
         self.inodes.let_go(&change.inode);
@@ -200,7 +200,9 @@ impl Mount {
             self.check_dir_grows(&to.dir)?;
             self.check_project_of(inode, &to.dir, || to.text())?;
         }
-        if let (RenameMode::Exchange, Some(other)) = (mode, &change.other) {
+        if let (RenameMode::Exchange, Some(other)) = (mode, &change.other)
+            && !one_file
+        {
             self.check_project_of(other, &from.dir, || from.text())?;
         }
         if !one_file {

@@ -192,10 +192,8 @@ impl Credits {
         tree::credits_for_convert(mount.tree_depth(inode) + 1)
     }
 
-    /// Least for shifting.
-    pub(crate) fn shift(mount: &Mount, inode: &Inode) -> u32 {
-        // The extents of one cluster lie in at most two leaves, unless each block has its own.
-        let leaves = 1 + mount.sb.cluster_ratio().min(4);
+    /// Least for shifting, where [`Mount::leaves_to_shift`] says so many leaves.
+    pub(crate) fn shift(mount: &Mount, inode: &Inode, leaves: u32) -> u32 {
         tree::credits_for_shift(mount.tree_depth(inode) + 1, leaves)
     }
 }
@@ -541,11 +539,12 @@ impl MapChange<'_, '_> {
         intact: bool,
         give_back: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<u32> {
-        let before = self.handle.credits();
+        let what = |map: &Self| (map.handle.credits(), map.blocks.fresh.len());
+        let before = what(self);
         let inserted = self.insert(extent);
         if let Err(error) = &inserted {
             // Nodes are changed once there are blocks for all of them; the device may fail in the midst of that.
-            let same = matches!(error, Error::NoSpace(_)) || self.handle.credits() == before;
+            let same = matches!(error, Error::NoSpace(_)) || what(self) == before;
             give_back(self)?;
             if intact && same {
                 self.intact = self.handle.credits();
@@ -638,6 +637,21 @@ impl Mount {
         want: u32,
     ) -> Result<Mapping> {
         crate::map::load::lookup_or_load_locked(self, inode, lock, lblk, want)
+    }
+
+    /// How many leaves of a file's tree must be changed at once if a range is shifted. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn leaves_to_shift(&self, inode: &Inode, range: Range<u64>) -> Result<u32> {
+        if self.sb.cluster_ratio() == 1 {
+            return Ok(2);
+        }
+        let _lock = inode.map.lock();
+        let (owner, mut root) = (self.owner(inode), *inode.node().disk.i_block());
+        let tree = Tree::new(&owner, &mut root);
+        // One more, and one that is divided before.
+        Ok(tree.most_leaves_of_cluster(&self.reader(), range)? + 2)
     }
 
     /// With bigalloc: the cluster that backs a block's neighbours already. Takes the map's lock, since

@@ -282,6 +282,38 @@ fn insert_and_collapse_get_a_tree_block_that_was_just_freed() {
     }
 }
 
+// What one transaction has room for was taken to be enough, and the journal was aborted where it was not.
+#[test]
+fn clusters_whose_extents_fill_many_leaves_are_moved() {
+    const MIB: u64 = 1 << 20;
+    for mode in [FallocateMode::InsertRange, FallocateMode::CollapseRange] {
+        for cluster in [0, 1] {
+            let builder = Image::builder().block_size(1024).size(64 << 20);
+            let builder = builder.features("bigalloc");
+            let image = image_with(builder.args(&["-C", "1048576", "-m", "0"]), &["a"]);
+            let fs = open_fs(&image);
+            let file = open(&fs, "a");
+            file.allocate(FallocateMode::Allocate, 0, 4 * MIB)
+                .expect("room");
+            for at in (0..MIB / KIB).step_by(2) {
+                let byte = at as u8 | 1;
+                file.write_at(&[byte; KIB as usize], (1 + cluster) * MIB + at * KIB)
+                    .expect("room");
+            }
+            let mut expected = content(&file);
+            file.allocate(mode, 0, MIB).expect("they are moved");
+            match mode {
+                FallocateMode::InsertRange => drop(expected.splice(0..0, vec![0; MIB as usize])),
+                _ => drop(expected.drain(..MIB as usize)),
+            }
+            assert!(content(&file) == expected, "{mode:?}");
+            drop(file);
+            fs.close().expect("a clean end");
+            e2fsck_clean(image.path());
+        }
+    }
+}
+
 // What is removed is gone when the rest finds no block to be moved; it was shown on, and its blocks were another file's.
 #[test]
 fn collapse_that_needs_a_tree_block_takes_what_it_has_freed() {

@@ -1,7 +1,8 @@
 //! Damage with an aim: one field at a time, by debugfs, and the error that must come of it.
 
 use dioxide::{
-    Error, FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode, XattrMode,
+    Error, ErrorPolicy, FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
+    XattrMode,
 };
 use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_consistent};
 use std::fs::{self, File};
@@ -729,6 +730,26 @@ fn file_with_more_names_than_links_ends_once() {
     drop(fs);
     let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
     fs.remove_file("/g").expect_err("nobody's name");
+}
+
+/// Whoever looked for it waited for its last name to go, which never went.
+#[test]
+fn name_of_a_file_that_has_ended_is_damage() {
+    let image = extents();
+    debugfs(image.path(), &["link f g", "sif f links_count 1"]);
+    let options = MountOptions::new().errors(ErrorPolicy::RemountReadOnly);
+    let fs = Fs::open(image.path(), &options).expect("it opens");
+    let file = OpenOptions::new().read(true).open(&fs, "/f");
+    let file = file.expect("it is there");
+    fs.remove_file("/f").expect("its last link");
+    fs.remove_file("/g").expect_err("it has none any more");
+    fs.read_only().expect("read-only by now");
+    drop(file);
+    let opened = OpenOptions::new().read(true).open(&fs, "/g").map(drop);
+    let found = fs.root().and_then(|root| root.lookup(b"g")).map(drop);
+    for error in [opened, found].map(Result::unwrap_err) {
+        assert_corrupt(&error, "inode", "more names than links");
+    }
 }
 
 /// Gives a file attributes with one value that is too long for a block.

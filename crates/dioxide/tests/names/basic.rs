@@ -384,6 +384,39 @@ fn owner_that_changes_takes_capabilities_from_all_but_directories() {
 }
 
 /// As in Linux, to which the contexts of encryption are such: they were taken for damage.
+/// As in Linux: whoever copies attributes once more makes no file look new.
+#[test]
+fn attribute_set_to_what_it_is_leaves_the_times() {
+    let image = image();
+    on_image(&image, |fs| {
+        write(fs, "/file", b"x");
+        let mode_of = |read: u16| -> Vec<u8> {
+            let entry = |tag: u16, bits: u16| [tag.to_le_bytes(), bits.to_le_bytes()].concat();
+            let mut list = 2u32.to_le_bytes().to_vec();
+            for (tag, bits) in [(1, 6), (4, read), (32, read)] {
+                list.extend(entry(tag, bits));
+                list.extend(u32::MAX.to_le_bytes());
+            }
+            list
+        };
+        const LIST: &str = "system.posix_acl_access";
+        let set = |name, value: &[u8]| fs.set_xattr("/file", name, value, XattrMode::Set);
+        let changes = |change: &dyn Fn() -> dioxide::Result<()>| {
+            let before = fs.metadata("/file").expect("it is there").ctime;
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            change().expect("room");
+            fs.metadata("/file").expect("it is there").ctime > before
+        };
+        assert!(changes(&|| set("user.a", b"value")));
+        assert!(!changes(&|| set("user.a", b"value")));
+        assert!(changes(&|| set("user.a", b"other")));
+        assert!(!changes(&|| fs.remove_xattr("/file", LIST)));
+        assert!(changes(&|| set(LIST, &mode_of(0))));
+        assert!(!changes(&|| set(LIST, &mode_of(0))));
+        assert!(changes(&|| set(LIST, &mode_of(4))));
+    });
+}
+
 #[test]
 fn attribute_of_an_unknown_kind_is_not_listed() {
     let image = Image::builder().features("^metadata_csum").build();

@@ -7,6 +7,7 @@ use dioxide::block::sim::{Fault, FaultKind, FaultOp};
 use dioxide::policy::LockMode;
 use dioxide::{
     AtomicWrite, Direction, FallocateMode, File, Fs, MapKind, MountOptions, OpenOptions, Policy,
+    SetAttributes, Timestamp,
 };
 use std::time::Duration;
 
@@ -423,12 +424,16 @@ fn a5_failed_atomic_write_leaves_nothing_of_it() {
             let (file, size) = (direct(&bed, "/empty"), plain.len());
             // What comes before it: zeros for what holds no data, and the commit of these.
             arrange_zeros(&plain, pattern(number));
+            let past = Timestamp { secs: 1, nanos: 0 };
+            let past = SetAttributes::new().mtime(past);
+            bed.set_attributes("/empty", &past).expect("room");
             bed.sync().expect("a sync");
             let fault = bed.sim.inject(Fault::every(FaultOp::Write, what));
             let error = file.write_at_atomic(&blocks(NEW, RATIO), CLUSTER as u64);
             assert_eq!(error.expect_err("it fails").errno(), libc::EIO);
             bed.sim.remove(fault);
             assert_eq!(plain.len(), size, "{:?}", pattern(number));
+            assert!(plain.metadata().mtime.secs > 1, "{:?}", pattern(number));
             let range = read(&plain, CLUSTER..2 * CLUSTER);
             assert!(!range.contains(&NEW), "{:?}", pattern(number));
             file.write_at_atomic(&blocks(NEW, RATIO), CLUSTER as u64)

@@ -153,7 +153,8 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
         let alone = plan.lock == LockMode::Exclusive && plan.io_lock == IoLock::Keep;
         place::prepare(request, pos, &facts)?;
         let held = Held::for_io(request, guard, plan.io_lock);
-        let placed = place::write_atomic(request, &[IoSlice::new(buf)], pos, alone, cuts)?;
+        let placed = place::write_atomic(request, &[IoSlice::new(buf)], pos, alone, cuts);
+        let placed = placed.inspect_err(|_| request.set_modified())?;
         // As in a write of any kind.
         drop((held, appending));
         if placed == Placed::Done {
@@ -167,8 +168,9 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
     let durability = request.durability(&first, pos);
     let device = &request.mount.device;
     let write = |durability| Ok(device.write_atomic_at(device_offset, buf, durability)?);
-    write(durability).or_else(|error| request.forced_failed(error, durability, write))?;
+    let done = write(durability).or_else(|error| request.forced_failed(error, durability, write));
     request.set_modified();
+    done?;
     drop(held);
     if durability == Durability::Cached {
         request.make_durable()?;

@@ -1844,6 +1844,47 @@ fn dropped_queue_waits_for_what_is_in_flight() {
     assert!(now.iter().all(|&byte| byte == 0x77));
 }
 
+#[test]
+fn directory_of_another_mount_takes_no_names() {
+    let (bed, other) = (Bed::new(Policy::Best), Bed::new(Policy::Best));
+    let root = |bed: &Bed| bed.fs.root().expect("a root");
+    let (here, there) = (root(&bed), root(&other));
+    let mode = crate::RenameMode::Replace;
+    let new = crate::NewFile::new(0o600);
+    let file = here.lookup(b"data").expect("it exists");
+    for result in [
+        file.link(&there, b"new"),
+        here.rename(b"data", &there, b"new", mode),
+        here.rename_whiteout(b"data", &there, b"new", mode, &new),
+    ] {
+        assert_eq!(result.expect_err("another mount").errno(), libc::EXDEV);
+    }
+}
+
+// What `explain` says and what a queue does.
+#[test]
+fn explain_tells_of_short_appending_and_indirect_writes_what_they_do() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/data");
+    let most = file.mount.max_bytes_of(&file.inode);
+    let explain = |file: &File, offset, len| {
+        file.explain(crate::Direction::Write, offset, len, None)
+            .expect("a sound tree")
+    };
+    let told = explain(&file, most - BLOCK as u64, 2 * BLOCK);
+    assert_eq!((told.refused, told.len), (None, BLOCK));
+    assert!(told.would_block);
+    let append = crate::OpenOptions::new().append(true);
+    let append = append.open(&bed.fs, "/data").expect("it exists");
+    for offset in [0, u64::MAX - 4095, 1 << 44] {
+        let told = explain(&append, offset, BLOCK);
+        assert_eq!(told.refused, None);
+        let mapping = told.steps.iter().find(|step| step.question == "mapping");
+        let answer = &mapping.expect("a step").answer;
+        assert!(answer.contains("of hole"), "{offset}: {answer}");
+    }
+}
+
 // Explaining asks what the engine asks, limits included: no offset may overflow.
 #[test]
 fn explain_past_the_largest_file_is_refused() {

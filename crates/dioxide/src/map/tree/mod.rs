@@ -311,6 +311,14 @@ impl<'a> Tree<'a> {
         })
     }
 
+    /// Over how many leaves at most the extents of a cluster spread, in a range.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn most_leaves_of_cluster(&self, edit: &dyn Edit, range: Range<u64>) -> Result<u32> {
+        self.plan(edit)?.most_leaves_of_cluster(range)
+    }
+
     fn plan<'p>(&'p self, edit: &'p dyn Edit) -> Result<Plan<'p>> {
         Plan::new(self.owner, edit, self.root)
     }

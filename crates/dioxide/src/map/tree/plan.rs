@@ -419,6 +419,27 @@ impl<'a> Plan<'a> {
         Ok(leaves)
     }
 
+    /// In how many leaves at most blocks of one cluster lie, in a range.
+    pub(super) fn most_leaves_of_cluster(&mut self, range: Range<u64>) -> Result<u32> {
+        let (range, ratio) = (clip(range), u64::from(self.owner.cluster_ratio));
+        let (mut at, mut cluster, mut leaves, mut most) = (range.start, None, 0, 1);
+        while at < range.end {
+            let end = self.descend(at)?.logical.end.min(range.end);
+            let (first, last) = (at / ratio, (end - 1) / ratio);
+            leaves = if cluster == Some(first) {
+                leaves + 1
+            } else {
+                1
+            };
+            most = most.max(leaves);
+            if last > first {
+                leaves = 1;
+            }
+            (at, cluster) = (end, Some(last));
+        }
+        Ok(most)
+    }
+
     /// Whether blocks of one cluster are mapped on both sides of `at`.
     fn divides_cluster(&mut self, at: u64) -> Result<bool> {
         let ratio = u64::from(self.owner.cluster_ratio);

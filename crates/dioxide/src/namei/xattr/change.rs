@@ -162,6 +162,8 @@ impl Mount {
     /// Values that nobody has any more are freed by [`Mount::reap_values`], which somebody should call
     /// once the handle has ended; the end of the mount does.
     ///
+    /// False if it was so already, and nothing changes.
+    ///
     /// # Errors
     /// [`Error::Exists`] and [`Error::NoAttribute`] as `mode` says; removing what is not there is
     /// [`Error::NoAttribute`] too, except for access control lists. [`Error::NoSpace`] also where the
@@ -177,7 +179,7 @@ impl Mount {
         name: &[u8],
         value: Option<&[u8]>,
         mode: XattrMode,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let key = Key::parse(name)?;
         if let Some(value) = value.filter(|value| value.len() > VALUE_MAX_BYTES) {
             let what = format!("{} bytes for {}", value.len(), key.shown());
@@ -196,17 +198,17 @@ impl Mount {
         self.apply_xattr(writer, handle, inode, &change)
     }
 
-    /// Makes a change that was judged by itself.
+    /// Makes a change that was judged by itself; false if there is nothing to change.
     pub(super) fn apply_xattr(
         &self,
         writer: &Writer,
         handle: &mut Handle<'_>,
         inode: &Inode,
         change: &Change<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let held = self.held(handle, inode)?;
         let Some(plan) = self.plan(inode, &held, change)? else {
-            return Ok(());
+            return Ok(false);
         };
         if plan.nothing_shared() {
             let new = Outcome {
@@ -216,7 +218,8 @@ impl Mount {
                 clusters: 0,
                 values: 0,
             };
-            return self.write_attributes(handle, inode, &new);
+            self.write_attributes(handle, inode, &new)?;
+            return Ok(true);
         }
         let mut sharing = writer.xattrs.lock();
         let mut work = Work {
@@ -228,7 +231,7 @@ impl Mount {
         };
         match work.carry_out(&held, plan, change) {
             Err(error) if !matches!(error, Error::NoSpace(_)) => Err(self.fail(error)),
-            result => result,
+            result => result.map(|()| true),
         }
     }
 
@@ -239,6 +242,15 @@ impl Mount {
             None => None,
         };
         Ok(Held::new(node, block))
+    }
+
+    /// Reads where the attributes are. Blocks on metadata.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn check_xattrs(&self, inode: &Inode) -> Result<()> {
+        self.held(&self.reader(), inode)?.entries(inode)?;
+        Ok(())
     }
 
     pub(super) fn xattr_room(&self, held: &Held) -> Room {
@@ -497,7 +509,7 @@ impl Mount {
         let mut handle = writer.begin(self.xattr_credits(inode, 0)?)?;
         let name = b"security.capability";
         match self.change_xattr(writer, &mut handle, inode, name, None, XattrMode::Replace) {
-            Ok(()) | Err(Error::NoAttribute(_)) => {}
+            Ok(_) | Err(Error::NoAttribute(_)) => {}
             Err(error) => return Err(error),
         }
         handle.stop()?;

@@ -50,8 +50,9 @@ pub(super) fn change_of<'a>(
     }
     list.check()?;
     let (permissions, is_equivalent) = list.equiv_mode();
-    let others = inode.node().disk.permissions() & !0o777;
-    change.permissions = Some(others | permissions);
+    let old = inode.node().disk.permissions();
+    let new = old & !0o777 | permissions;
+    change.permissions = (new != old).then_some(new);
     change.value = (!is_equivalent).then(|| Cow::Owned(list.to_disk()));
     Ok(change)
 }
@@ -149,6 +150,7 @@ impl Mount {
             mode: XattrMode::Set,
             permissions: None,
         };
-        self.apply_xattr(writer, handle, inode, &change)
+        self.apply_xattr(writer, handle, inode, &change)?;
+        Ok(())
     }
 }

@@ -32,7 +32,7 @@ fn change(fs: &Fs, path: &str, name: &[u8], value: Option<&[u8]>, mode: XattrMod
     let result = mount.change_xattr(writer, &mut handle, &inode, name, value, mode);
     handle.stop()?;
     mount.reap_values(writer)?;
-    result
+    result.map(|_| ())
 }
 
 fn set(fs: &Fs, path: &str, name: &str, value: &[u8]) -> Result<()> {
