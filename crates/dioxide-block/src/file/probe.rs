@@ -206,9 +206,11 @@ fn told_alignment(fd: &OwnedFd) -> Option<Option<DioAlign>> {
     if statx.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
         return None;
     }
-    Some((statx.stx_dio_offset_align != 0).then_some(DioAlign {
-        offset: statx.stx_dio_offset_align,
-        memory: statx.stx_dio_mem_align,
+    let (offset, memory) = (statx.stx_dio_offset_align, statx.stx_dio_mem_align);
+    Some((offset != 0).then_some(DioAlign {
+        // A piece of a request may begin in its memory wherever one on the device ends.
+        offset: offset.max(memory),
+        memory,
     }))
 }
 

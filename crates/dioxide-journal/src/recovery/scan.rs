@@ -200,8 +200,9 @@ impl Scan<'_, '_> {
             true => self.tid.next(),
             false => self.tid,
         };
-        // A transaction takes a quarter of the log at most.
-        let within = self.context.ring.len() / 2;
+        // A transaction takes a quarter of the log at most, and what was read holds earlier ones.
+        let blocks = self.context.ring.len();
+        let within = blocks.saturating_sub(self.used).min(blocks / 2);
         matches!(self.has_commit_after(self.at, first, within), Ok(true))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::bed::*;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp};
+use dioxide::policy::LockMode;
 use dioxide::{
     Buf, Direction, Error, FallocateMode, File, MapKind, MountOptions, OpenOptions, Policy,
     SetAttributes,
@@ -499,6 +500,25 @@ fn b1_direct_read_of_nothing_is_0_however_it_is_aligned() {
                     None => assert_eq!(errno(result), libc::EINVAL, "{what}"),
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn a3_explain_tells_how_a_file_without_extents_is_extended() {
+    for policy in Policy::ALL {
+        let bed = Bed::with(Layout::Indirect, policy);
+        let file = bed.open("/empty");
+        for block in 0..2 {
+            let offset = block * BLOCK as u64;
+            let told = file.explain(Direction::Write, offset, BLOCK, None);
+            let told = told.expect("a sound map");
+            let before = bed.stats();
+            file.write_at(&blocks(1, 1), offset).expect("room");
+            let done = bed.stats().since(&before);
+            assert_eq!(told.restarts, done.restarts > 0, "{policy}: {told:?}");
+            let exclusive = done.writes_exclusive > 0;
+            assert_eq!(told.lock == LockMode::Exclusive, exclusive, "{policy}");
         }
     }
 }
