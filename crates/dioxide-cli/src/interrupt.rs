@@ -1,31 +1,50 @@
 //! Ctrl-C, SIGTERM and a terminal that is closed (SIGHUP): while something is being changed or copied they ask for an end after the
-//! current operation, so that an image is closed cleanly and nothing half-made stays. A second one ends the process at once; the journal
-//! is there for that.
+//! current operation, so that an image is closed cleanly and nothing half-made stays. One that comes a second later ends the
+//! process at once; the journal is there for that. Sooner it is the same asking: a terminal that is closed sends SIGHUP twice, and
+//! `timeout` its signal to the process and to its group.
 
 use crate::failure::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use signal_hook::{flag, low_level};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Once, OnceLock};
+use std::time::Instant;
 
-static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// When somebody first asked, in milliseconds since [`watch`], and one more; 0 if nobody did.
+static ASKED_MS: AtomicU64 = AtomicU64::new(0);
 /// By another signal than Ctrl-C's.
-static TOLD_TO_END: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+static TOLD_TO_END: AtomicBool = AtomicBool::new(false);
+
+/// What comes sooner after the first is no second asking.
+const SAME_MS: u64 = 1000;
 
 /// From now on signals ask. Where they cannot be caught they end the process, as before.
 pub fn watch() {
-    ASKED.get_or_init(|| {
-        let asked = Arc::new(AtomicBool::new(false));
-        let told_to_end = TOLD_TO_END.get_or_init(Arc::default);
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        let begun = Instant::now();
         for signal in signals() {
-            let second = flag::register_conditional_shutdown(signal, 128 + signal, asked.clone());
-            let _ = second.and_then(|_| flag::register(signal, asked.clone()));
-            if signal != SIGINT {
-                let _ = flag::register(signal, told_to_end.clone());
-            }
+            let _ = ask_at(signal, begun);
         }
-        asked
     });
+}
+
+#[allow(unsafe_code)]
+fn ask_at(signal: i32, begun: Instant) -> io::Result<()> {
+    let ask = move || {
+        let now = begun.elapsed().as_millis() as u64 + 1;
+        match ASKED_MS.compare_exchange(0, now, Relaxed, Relaxed) {
+            Err(first) if now.saturating_sub(first) >= SAME_MS => low_level::exit(128 + signal),
+            _ => {}
+        }
+        if signal != SIGINT {
+            TOLD_TO_END.store(true, Relaxed);
+        }
+    };
+    // SAFETY: it asks the clock, which is `clock_gettime`, changes atomics, and ends the process by `_exit`: a signal's handler may
+    // do all of these. It takes no memory and no lock, and does not panic: nothing in it can overflow.
+    unsafe { low_level::register(signal, ask) }.map(drop)
 }
 
 /// Those that ask for an end. Who started the command under `nohup` wants it to outlive the terminal.
@@ -47,15 +66,21 @@ fn ignores(status: &str, signal: i32) -> bool {
 
 /// The same, for what looks at a flag of its own.
 pub fn watched() -> Option<Arc<AtomicBool>> {
+    static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     watch();
-    ASKED.get().cloned()
+    let asked = ASKED.get_or_init(|| {
+        let asked = Arc::new(AtomicBool::new(false));
+        for signal in signals() {
+            let _ = flag::register(signal, asked.clone());
+        }
+        asked
+    });
+    Some(asked.clone())
 }
 
 /// Whether somebody asked since [`forget_unless_told_to_end`].
 pub fn asked() -> bool {
-    ASKED
-        .get()
-        .is_some_and(|asked| asked.load(Ordering::Relaxed))
+    ASKED_MS.load(Relaxed) != 0
 }
 
 /// An error if somebody asked: to be called between operations.
@@ -71,11 +96,8 @@ pub fn check() -> Result<(), Failure> {
 /// # Errors
 /// It was not Ctrl-C, which ends a command only.
 pub fn forget_unless_told_to_end() -> Result<(), Failure> {
-    if let Some(asked) = ASKED.get() {
-        asked.store(false, Ordering::Relaxed);
-    }
-    let told_to_end = TOLD_TO_END.get();
-    match told_to_end.is_some_and(|told| told.load(Ordering::Relaxed)) {
+    ASKED_MS.store(0, Relaxed);
+    match TOLD_TO_END.load(Relaxed) {
         true => Err(Failure::Interrupted),
         false => Ok(()),
     }

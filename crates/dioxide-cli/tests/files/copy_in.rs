@@ -418,6 +418,22 @@ fn interrupted_copy_leaves_the_old_file_and_a_clean_image() {
     }
 }
 
+// A terminal that is closed sends SIGHUP twice, and `timeout` any signal: another than the first ended the process amid its work.
+#[test]
+fn copy_that_a_signal_comes_to_twice_leaves_the_old_file_and_a_clean_image() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let disk = Fixture::new();
+        let names = dioxide(["ls", "-A", &disk.at("/")]);
+        let (mut child, _writer) = begin_copy(&disk, "--default-signal");
+        for _ in 0..20 {
+            send(&child, signal);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        check_ended_copy(&disk, names.text());
+    }
+}
+
 #[test]
 fn interrupted_copy_ends_its_array() {
     let disk = Fixture::new();
