@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, Signal};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn crash_test(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
@@ -131,6 +131,7 @@ fn crash_test_that_is_interrupted_reports_what_was_checked() {
 fn states_until_interrupted(secs: u64) -> u64 {
     let mut running = Command::new(env!("CARGO_BIN_EXE_dioxide"))
         .args(["crash-test", "1k", "--states", "1000000000", "--json"])
+        .args(["--workload", "long:1", "--states-each", "0"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -140,7 +141,10 @@ fn states_until_interrupted(secs: u64) -> u64 {
     std::thread::sleep(Duration::from_secs(secs));
     assert!(running.try_wait().expect("a child").is_none());
     rustix::process::kill_process(pid, Signal::INT).expect("it runs");
+    let asked = Instant::now();
     let done = running.wait_with_output().expect("dioxide");
+    // The workload would take much longer.
+    assert!(asked.elapsed() < Duration::from_secs(30));
     assert_eq!(done.status.code(), Some(130), "{done:?}");
     assert!(text(&done.stderr).contains("interrupted"), "{done:?}");
     let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");

@@ -1,6 +1,6 @@
 //! Many workloads over many images, by several threads.
 
-use crate::explore::{Checks, Explorer, Limits};
+use crate::explore::{Checks, Explorer, Limits, Stop};
 use crate::fault::Fault;
 use crate::image::Layout;
 use crate::report::{Bad, Report};
@@ -10,7 +10,6 @@ use crate::workload::{Random, Workload};
 use dioxide::block::record::states::Cache;
 use parking_lot::Mutex;
 use std::fmt;
-use std::ops::ControlFlow;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -93,12 +92,11 @@ pub struct Campaign {
     pub until_bad: bool,
 }
 
-/// Told after each workload how far it is: states checked, states asked for, bad ones. Break: no further workload is
-/// begun, and the report is of what was checked.
-pub type Progress<'a> = &'a (dyn Fn(u64, u64, u64) -> ControlFlow<()> + Sync);
+/// Told after each workload how far it is: states checked, states asked for, bad ones.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64, u64) + Sync);
 
 impl Campaign {
-    /// Runs it. A workload that fails counts as a bad state.
+    /// Runs it. A workload that fails counts as a bad state. Where it is told to stop, the report is of what was checked.
     ///
     /// # Errors
     /// An image could not be made, or a layout does not have the one workload that is asked for.
@@ -107,12 +105,13 @@ impl Campaign {
         target: &dyn Target,
         checks: &Checks<'_>,
         progress: Progress<'_>,
+        stop: Stop<'_>,
     ) -> Result<Report, String> {
         let jobs = self.job_list();
         if let Selection::One(_) = self.selection {
             jobs.iter().try_for_each(Job::check)?;
         }
-        let starts = self.starts()?;
+        let starts = self.starts(stop)?;
         let (next, states, bad) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let ended = AtomicBool::new(false);
         let mut report = Report {
@@ -126,10 +125,18 @@ impl Campaign {
         for sample in &checks.others {
             report.count_other(sample.recover.name(), 0);
         }
+        let explorer = |left: u64| Explorer {
+            target,
+            checks: checks.clone(),
+            limits: self.limits(left),
+            stop,
+        };
         let total = Mutex::new(report);
         let work = || {
             let mut report = Report::default();
-            while states.load(Ordering::Relaxed) < self.states && !ended.load(Ordering::Relaxed) {
+            let is_enough =
+                || states.load(Ordering::Relaxed) >= self.states || ended.load(Ordering::Relaxed);
+            while !is_enough() && !stop() {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(job) = self.job(&jobs, index) else {
                     break;
@@ -140,13 +147,13 @@ impl Campaign {
                     .expect("made above");
                 let (had, had_bad) = (report.states, report.bad);
                 let left = self.states.saturating_sub(states.load(Ordering::Relaxed));
-                self.explore(target, checks, &job, start, left, &mut report);
+                self.explore(&explorer(left), &job, start, &mut report);
                 let done =
                     states.fetch_add(report.states - had, Ordering::Relaxed) + report.states - had;
                 let is_bad =
                     bad.fetch_add(report.bad - had_bad, Ordering::Relaxed) + report.bad - had_bad;
-                let enough = self.until_bad && is_bad > 0;
-                if progress(done, self.states, is_bad).is_break() || enough {
+                progress(done, self.states, is_bad);
+                if self.until_bad && is_bad > 0 {
                     ended.store(true, Ordering::Relaxed);
                 }
             }
@@ -158,33 +165,26 @@ impl Campaign {
         Ok(total.into_inner())
     }
 
-    fn starts(&self) -> Result<Vec<(Layout, Start)>, String> {
+    fn starts(&self, stop: Stop<'_>) -> Result<Vec<(Layout, Start)>, String> {
         let make = |&layout: &Layout| Ok((layout, layout.make()?));
-        self.layouts.iter().map(make).collect()
+        let layouts = self.layouts.iter().take_while(|_| !stop());
+        layouts.map(make).collect()
     }
 
-    fn explore(
-        &self,
-        target: &dyn Target,
-        checks: &Checks<'_>,
-        job: &Job,
-        start: &Start,
-        left: u64,
-        report: &mut Report,
-    ) {
-        let explorer = Explorer {
-            target,
-            checks: checks.clone(),
-            limits: Limits {
-                seed: self.seed,
-                states: match self.limits.states {
-                    0 => left.max(1),
-                    states => states.min(left.max(1)),
-                },
-                ..self.limits.clone()
+    /// Where so many states are left.
+    fn limits(&self, left: u64) -> Limits {
+        Limits {
+            seed: self.seed,
+            states: match self.limits.states {
+                0 => left.max(1),
+                states => states.min(left.max(1)),
             },
-        };
-        match job.record(target, start, self.fault) {
+            ..self.limits.clone()
+        }
+    }
+
+    fn explore(&self, explorer: &Explorer<'_>, job: &Job, start: &Start, report: &mut Report) {
+        match job.record(explorer.target, start, self.fault) {
             Ok(recorded) => explorer.explore(&recorded, &job.to_string(), report),
             Err(what) => report.complain(Bad {
                 replay: job.to_string(),

@@ -97,6 +97,9 @@ impl Default for Limits {
     }
 }
 
+/// Whether to look at no further state. Once it is so, it stays so.
+pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
+
 /// Explores recorded workloads.
 #[derive(Clone)]
 pub struct Explorer<'a> {
@@ -106,6 +109,8 @@ pub struct Explorer<'a> {
     pub checks: Checks<'a>,
     /// How much is looked at.
     pub limits: Limits,
+    /// Asked before each state, and whatever else a state has done with it.
+    pub stop: Stop<'a>,
 }
 
 /// A crash, with what had been promised.
@@ -122,7 +127,7 @@ impl Crash<'_> {
 }
 
 impl Explorer<'_> {
-    /// Explores a workload; `name` is what it is called in the report.
+    /// Explores a workload; `name` is what it is called in the report. States that it was stopped before count as left out.
     pub fn explore(&self, recorded: &Recorded, name: &str, report: &mut Report) {
         report.workloads += 1;
         report.ops += recorded.ops();
@@ -131,7 +136,12 @@ impl Explorer<'_> {
         let mut media = media(recorded);
         let mut known = HashSet::new();
         let mut promised = (u64::MAX, None);
-        for state in self.chosen(recorded, report) {
+        for (state, is_in_order) in self.chosen(recorded, report) {
+            if (self.stop)() {
+                break;
+            }
+            report.left_out -= 1;
+            report.left_out_in_order -= u64::from(is_in_order);
             let acknowledged = acknowledged(recorded, state.at);
             if promised.0 != state.at || promised.1.is_none() {
                 promised = (state.at, Some(recorded.promises(state.at)));
@@ -176,12 +186,12 @@ impl Explorer<'_> {
         Ok(self.judge(&crash, &mut Report::default()))
     }
 
-    /// The states to look at.
+    /// The states to look at, and whether they are in order. In the report, all that there are are left out.
     fn chosen<'r>(
         &self,
         recorded: &'r Recorded,
         report: &mut Report,
-    ) -> impl Iterator<Item = State> + use<'r> {
+    ) -> impl Iterator<Item = (State, bool)> + use<'r> {
         let limits = &self.limits;
         let options = Options {
             seed: limits.seed,
@@ -200,16 +210,15 @@ impl Explorer<'_> {
             } += 1;
         }
         let [of_order, of_others] = shares(limits.states, in_order, others);
-        report.left_out += in_order - of_order + others - of_others;
-        report.left_out_in_order += in_order - of_order;
+        report.left_out += in_order + others;
+        report.left_out_in_order += in_order;
         let mut in_order = Even::new(of_order, in_order, limits.seed);
         let mut others = Even::new(of_others, others, limits.seed);
         let all = listed(&recorded.log, options);
-        let chosen = all.filter(move |(_, is_in_order)| match is_in_order {
+        all.filter(move |(_, is_in_order)| match is_in_order {
             true => in_order.takes(),
             false => others.takes(),
-        });
-        chosen.map(|(state, _)| state)
+        })
     }
 
     fn judge(&self, crash: &Crash<'_>, report: &mut Report) -> Result<(), String> {
@@ -288,7 +297,7 @@ impl Explorer<'_> {
         // What was recovered already.
         let (_, contents) = media.crash(&nothing).expect("of any log");
         let mut known = HashSet::from([contents]);
-        for state in cuts(&log, options) {
+        for state in cuts(&log, options).take_while(|_| !(self.stop)()) {
             let (device, contents) = media.crash(&state).expect("listed from the same log");
             if !known.insert(contents) {
                 continue;
@@ -307,7 +316,8 @@ impl Explorer<'_> {
         turn: u64,
         report: &mut Report,
     ) -> Result<(), String> {
-        for sample in self.checks.others.iter().filter(|s| is_due(s.every, turn)) {
+        let due = self.checks.others.iter().filter(|s| is_due(s.every, turn));
+        for sample in due.take_while(|_| !(self.stop)()) {
             let name = sample.recover.name();
             let by = |what| format!("recovered by {name}: {what}");
             let recovered = sample.recover.recover(before);
@@ -634,8 +644,11 @@ mod tests {
                 seed,
                 ..Limits::default()
             },
+            stop: &|| false,
         };
-        let chosen = explorer.chosen(&recorded(), &mut report).collect();
+        let recorded = recorded();
+        let chosen = explorer.chosen(&recorded, &mut report);
+        let chosen: Vec<State> = chosen.map(|(state, _)| state).collect();
         (chosen, report)
     }
 
@@ -655,14 +668,13 @@ mod tests {
         let in_order = |states: &[State]| states.iter().filter(|it| is_in_order(it)).count();
         for seed in 1..6 {
             let (all, report) = chosen(0, seed);
-            assert_eq!((report.left_out, report.left_out_in_order), (0, 0));
+            let counts = (all.len() as u64, in_order(&all) as u64);
+            assert_eq!((report.left_out, report.left_out_in_order), counts);
             assert!(in_order(&all) >= 17, "{all:?}");
             for limit in 8..60 {
                 let (few, report) = chosen(limit, seed);
                 assert_eq!(few.len() as u64, limit);
-                assert_eq!(report.left_out, all.len() as u64 - limit);
-                let left_out = in_order(&all) - in_order(&few);
-                assert_eq!(report.left_out_in_order, left_out as u64);
+                assert_eq!((report.left_out, report.left_out_in_order), counts);
                 let share = (limit - limit / 4) as usize;
                 assert_eq!(in_order(&few), in_order(&all).min(share), "{limit}");
             }

@@ -4,7 +4,7 @@
 //! target is the same. Of several threads they hold while these do their work in the same order.
 
 use crate::campaign::Job;
-use crate::explore::{Checks, Explorer, Limits, image_of};
+use crate::explore::{Checks, Explorer, Limits, Stop, image_of};
 use crate::fault::Fault;
 use crate::report::{Bad, Report};
 use crate::run::Recorded;
@@ -32,6 +32,7 @@ impl Replay {
         target: &dyn Target,
         checks: Checks<'_>,
         fault: Option<Fault>,
+        stop: Stop<'_>,
     ) -> Result<(Report, Option<Snapshot>), String> {
         self.job.check()?;
         let start = self.job.layout.make()?;
@@ -46,6 +47,7 @@ impl Replay {
             target,
             checks,
             limits: Limits::default(),
+            stop,
         };
         self.judged(&explorer, &recorded, state)
     }

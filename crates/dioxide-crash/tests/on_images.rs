@@ -19,7 +19,6 @@ use dioxide_crash::run::{Disk, Recorded, record};
 use dioxide_crash::target::Target;
 use dioxide_crash::workload::{Workload, operations};
 use dioxide_testkit::{have_root, soaks};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// The same each time, so that a change is judged by what it changes; in a soak another one each time.
@@ -77,7 +76,7 @@ fn run_on(campaign: &Campaign, target: &Dioxide) -> Report {
         consistent: Some(&e2fsck),
         others,
     };
-    let report = campaign.run(target, &checks, &|_, _, _| ControlFlow::Continue(()));
+    let report = campaign.run(target, &checks, &|_, _, _| {}, &|| false);
     report.expect("images can be made")
 }
 
@@ -331,9 +330,7 @@ fn crash_amid_operations_of_all_kinds_leaves_quotas_right() {
             limits: many_workloads(),
             ..campaign(&[Layout::Quota])
         };
-        let report = campaign.run(&Dioxide::default(), &checks, &|_, _, _| {
-            ControlFlow::Continue(())
-        });
+        let report = campaign.run(&Dioxide::default(), &checks, &|_, _, _| {}, &|| false);
         is_good(&campaign, &report.expect("images can be made"));
     }
 }
@@ -446,7 +443,7 @@ fn is_caught(what: &str, by: &str, campaign: Campaign, options: MountOptions, ch
         options,
         keep_open: true,
     };
-    let report = campaign.run(&target, checks, &|_, _, _| ControlFlow::Continue(()));
+    let report = campaign.run(&target, checks, &|_, _, _| {}, &|| false);
     let report = report.expect("images can be made");
     let bad = report.examples.first();
     println!(
@@ -641,7 +638,7 @@ fn bad_state_is_found_again_by_its_description() {
             keep_open: true,
             ..Dioxide::default()
         };
-        let ran = replay.run(&target, Checks::default(), campaign.fault);
+        let ran = replay.run(&target, Checks::default(), campaign.fault, &|| false);
         let (again, image) = ran.expect("a state of the workload");
         assert_eq!(again.examples.first(), Some(bad));
         assert!(image.is_some());

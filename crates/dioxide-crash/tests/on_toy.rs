@@ -5,7 +5,7 @@ mod toy;
 
 use dioxide::block::record::states::{Cache, Snapshot};
 use dioxide::block::{Device, Durability};
-use dioxide_crash::explore::{Check, Checks, Explorer, Limits, Recover, Sample};
+use dioxide_crash::explore::{Check, Checks, Explorer, Limits, Recover, Sample, Stop};
 use dioxide_crash::fault::Fault;
 use dioxide_crash::image::Layout;
 use dioxide_crash::op::Op;
@@ -14,6 +14,7 @@ use dioxide_crash::run::{Disk, Start, record};
 use dioxide_crash::target::{Outcome, Seen, Session, Target};
 use dioxide_crash::workload::Workload;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use toy::{Bug, Toy, start};
 
 fn limits() -> Limits {
@@ -40,6 +41,7 @@ fn explore(bug: Bug, fault: Option<Fault>, workloads: &[Workload]) -> Report {
         target: &target,
         checks: Checks::default(),
         limits: limits(),
+        stop: &|| false,
     };
     let mut report = Report::default();
     for (workload, cache) in workloads
@@ -243,6 +245,7 @@ fn explore_marked(mark_first: bool, others: Vec<Sample<'_>>) -> Report {
             interrupt_every: 1,
             ..limits()
         },
+        stop: &|| false,
     };
     let mut image = start().image.to_vec();
     image[MARK as usize..][..1024].fill(0);
@@ -264,6 +267,36 @@ fn explore_marked(mark_first: bool, others: Vec<Sample<'_>>) -> Report {
     explorer.explore(&recorded, &workload.to_string(), &mut report);
     println!("{report}");
     report
+}
+
+#[test]
+fn exploration_that_is_stopped_counts_what_it_has_checked() {
+    let (asked, target) = (AtomicU64::new(0), Toy(Bug::None));
+    let explore = |stop: Stop<'_>| {
+        let explorer = Explorer {
+            target: &target,
+            checks: Checks::default(),
+            limits: limits(),
+            stop,
+        };
+        let workload = Workload::Random { seed: 1 };
+        let ops = workload.ops(Layout::K1).expect("operations of the layout");
+        let disk = Disk {
+            cache: Cache::Volatile,
+            fault: None,
+        };
+        let recorded = record(&target, &start(), &[ops], disk).expect("it runs");
+        let mut report = Report::default();
+        explorer.explore(&recorded, "random", &mut report);
+        report
+    };
+    let whole = explore(&|| false);
+    // A state asks again for each cut of its recovery.
+    let part = explore(&|| asked.fetch_add(1, Ordering::Relaxed) >= 30);
+    assert!((1..=30).contains(&part.states), "{part}");
+    assert!(part.left_out_in_order > whole.left_out_in_order);
+    let listed = |report: &Report| report.states + report.duplicates + report.left_out;
+    assert_eq!(listed(&part), listed(&whole));
 }
 
 #[test]

@@ -24,7 +24,7 @@ directories in their inodes), external (the journal on another device), meta-gro
 index (a directory index that is full), deep (an extent tree of depth 3), own (made by dioxide mkfs)
 and no-journal. Singles and pairs end with their list, and the report tells how many workloads were
 run of how many there are. Exits with 1 if a state is bad, 2 if the test could not be run. Ctrl-C or
-SIGTERM ends it after the workloads at hand, with the report of what was checked and status 130.
+SIGTERM ends it after the states at hand, with the report of what was checked and status 130.
 
 Examples:
   dioxide crash-test --states 20000

@@ -11,7 +11,6 @@ use dioxide_crash::fsck::E2fsck;
 use dioxide_crash::kernel::Kernel;
 use dioxide_crash::report::Report;
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
 /// One state in so many is recovered by e2fsck as well, and by the kernel.
@@ -33,7 +32,7 @@ pub fn run(args: &CrashTestArgs, out: &mut Out) -> Result<Status, Failure> {
         others: by_e2fsck.into_iter().chain(by_kernel).collect(),
     };
     let (report, image) = match &args.replay {
-        Some(replay) => replay.run(&args.target(), checks, args.fault),
+        Some(replay) => replay.run(&args.target(), checks, args.fault, &interrupt::asked),
         None => explored(args, &checks).map(|mut report| {
             let image = report.first_bad.take();
             (report, image)
@@ -74,12 +73,8 @@ fn explored(args: &CrashTestArgs, checks: &Checks<'_>) -> Result<Report, String>
     let progress = |done: u64, total: u64, bad: u64| {
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
         bar.set(done.min(total), total, format!("{bad} bad"));
-        match interrupt::asked() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
     };
-    let report = campaign.run(&args.target(), checks, &progress);
+    let report = campaign.run(&args.target(), checks, &progress, &interrupt::asked);
     drop(bar);
     if interrupt::asked() {
         complain(format!(
