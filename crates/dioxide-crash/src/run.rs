@@ -11,10 +11,12 @@ use dioxide::block::record::states::{Cache, CowDevice, Media, Snapshot, State};
 use dioxide::block::record::{Log, RecordDevice};
 use dioxide::block::sim::{Latency, SimDevice, SimSpec};
 use dioxide::block::{AtomicUnits, Device};
+use parking_lot::RwLock;
+use std::io;
 use std::ops::Range;
 use std::panic::resume_unwind;
-use std::sync::{Arc, Barrier};
-use std::thread::ScopedJoinHandle;
+use std::sync::{Arc, mpsc};
+use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
 
 /// What a workload begins with.
@@ -308,24 +310,31 @@ fn at_once(
     lanes: &[Vec<Op>],
     shares: bool,
 ) -> Result<Vec<Run>, String> {
-    let start = Barrier::new(lanes.len());
     let sessions = lanes.iter().map(|_| session.another());
     let sessions: Option<Vec<Box<dyn Session + Send>>> = sessions.collect();
     let sessions = sessions.ok_or("the target is for one thread")?;
+    // Open once all are there, and where one of them cannot be had.
+    let start = RwLock::new(());
+    let (arrived, arrivals) = mpsc::channel();
     std::thread::scope(|scope| {
-        let start = &start;
+        let (start, closed) = (&start, start.write());
         let each = sessions.into_iter().zip(lanes).enumerate();
         let begin = each.map(|(thread, (mut session, ops))| {
             let run = Run {
                 shares_as: shares.then_some(thread),
                 ..run.clone()
             };
-            scope.spawn(move || {
-                start.wait();
+            let arrived = arrived.clone();
+            Builder::new().spawn_scoped(scope, move || {
+                let _ = arrived.send(());
+                drop(start.read());
                 run.all(&mut *session, ops)
             })
         });
-        let threads: Vec<_> = begin.collect();
+        let threads: io::Result<Vec<_>> = begin.collect();
+        let threads = threads.map_err(|error| format!("thread: {error}"))?;
+        arrivals.iter().take(threads.len()).for_each(drop);
+        drop(closed);
         let end = |thread: ScopedJoinHandle<'_, Result<Run, String>>| {
             thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         };
