@@ -1,5 +1,7 @@
 //! `dioxide crash-test`: exit status, report, replay.
 
+mod support;
+
 use rustix::process::{Pid, Signal};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -150,6 +152,21 @@ fn states_until_interrupted(secs: u64) -> u64 {
     let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
     assert_eq!(report["bad"], 0, "{report}");
     report["states"].as_u64().expect("a count")
+}
+
+// It was ended by the signal itself, and left what it had mounted.
+#[test]
+fn crash_test_that_is_interrupted_as_it_begins_leaves_no_mount() {
+    let dir = tempfile::tempdir().expect("room");
+    let mut running = Command::new(env!("CARGO_BIN_EXE_dioxide"))
+        .args(["crash-test", "--replay", "1k/fua/single:0:1/0:"])
+        .env("TMPDIR", dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("dioxide");
+    support::tell_to_end(&mut running);
+    assert_eq!(running.wait().expect("a child").code(), Some(130));
+    assert_eq!(std::fs::read_dir(dir.path()).expect("it").count(), 0);
 }
 
 #[test]

@@ -17,6 +17,8 @@ use std::sync::{Mutex, PoisonError};
 const OTHERS_EVERY: u64 = 1000;
 
 pub fn run(args: &CrashTestArgs, out: &mut Out) -> Result<Status, Failure> {
+    // Before anything is mounted.
+    interrupt::watch();
     let e2fsck = E2fsck::find().map_err(|what| complain(format!("not checked: {what}")));
     let kernel = Kernel::find();
     let kernel = kernel.map_err(|what| complain(format!("not recovered by the kernel: {what}")));
@@ -67,7 +69,6 @@ fn trouble(what: String) -> Failure {
 }
 
 fn explored(args: &CrashTestArgs, checks: &Checks<'_>) -> Result<Report, String> {
-    interrupt::watch();
     let campaign = args.campaign();
     let bar = Mutex::new(Progress::of_long_steps("states"));
     let progress = |done: u64, total: u64, bad: u64| {

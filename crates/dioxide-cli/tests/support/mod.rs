@@ -3,12 +3,14 @@
 #![allow(dead_code)]
 
 use dioxide_testkit::{Image, ImageBuilder, pattern};
+use rustix::process::{Pid, Signal};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Runs `dioxide` with these arguments.
@@ -22,6 +24,36 @@ pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
     command.env("TZ", "UTC").env("LC_ALL", "C");
     command
+}
+
+/// Waits until SIGTERM does not end a command by itself any more, and sends it.
+pub fn tell_to_end(child: &mut Child) {
+    let pid = Pid::from_child(child);
+    let status = format!("/proc/{}/status", child.id());
+    let is_caught = || {
+        let status = fs::read_to_string(&status).expect("a child");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.unwrap_or("0").trim(), 16).expect("a mask");
+        caught >> (Signal::TERM.as_raw() - 1) & 1 != 0
+    };
+    while !is_caught() {
+        assert!(child.try_wait().unwrap().is_none(), "it does not watch");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
+}
+
+/// The exit status of a command that ends soon.
+#[track_caller]
+pub fn ends_soon(child: &mut Child) -> Option<i32> {
+    for _ in 0..1000 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    panic!("it does not end");
 }
 
 /// Standard output whose reader has gone.
