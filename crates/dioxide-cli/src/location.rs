@@ -4,9 +4,11 @@
 //! operation of either side, and its error names the file as the user calls it.
 
 mod content;
+mod held;
 mod pending;
 
 pub use content::{Content, write_all_at};
+pub use held::{Held, HostFile};
 pub use pending::Pending;
 
 use crate::failure::Failure;
@@ -14,13 +16,11 @@ use crate::render::printable;
 use crate::session::{Target, split_path};
 use crate::walk::{First, Names, Tree, listed};
 use dioxide::{DirEntry, Error, FileType, Metadata, NewFile, Timestamp, Xattr};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -190,78 +190,19 @@ impl Location {
         }
     }
 
-    /// Sets one, of a symlink itself; the error in words, since it does not end a copy.
-    pub fn set_xattr(&self, xattr: &Xattr) -> Result<(), XattrFailure> {
-        let failure = |errno, why| XattrFailure {
-            is_refusal: matches!(errno, Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS),
-            why,
-        };
-        match self {
-            Location::Image(target) => {
-                let found = target.fs.symlink_node(target.path());
-                let set = found.and_then(|node| {
-                    node.set_xattr(&xattr.name, &xattr.value, dioxide::XattrMode::Set)
-                });
-                set.map_err(|error| {
-                    failure(Errno::from_raw_os_error(error.errno()), error.to_string())
-                })
-            }
-            Location::Host(path) => {
-                let name = OsStr::from_bytes(&xattr.name);
-                let set = rustix::fs::lsetxattr(path, name, &xattr.value, XattrFlags::empty());
-                set.map_err(|errno| failure(errno, crate::failure::io_words(&errno.into())))
-            }
-        }
-    }
-
-    /// Removes one, of a symlink itself.
-    pub fn remove_xattr(&self, name: &[u8]) -> Result<(), Failure> {
-        match self {
-            Location::Image(target) => {
-                let done = target.node()?.remove_xattr(name);
-                done.map_err(|error| target.failure(&error))
-            }
-            Location::Host(path) => {
-                let done = rustix::fs::lremovexattr(path, OsStr::from_bytes(name));
-                done.map_err(|errno| Failure::host(self, &errno.into()))
-            }
-        }
-    }
-
     /// Makes a directory. In an image it is made as `new` says; on the host with these permissions, as far as the umask or what the
-    /// directory that it is in hands on lets it have them.
-    pub fn create_dir(&self, new: &NewFile, on_host: u16) -> Result<(), Failure> {
+    /// directory that it is in hands on lets it have them. What is known of it then.
+    pub fn create_dir(&self, new: &NewFile, on_host: u16) -> Result<Facts, Failure> {
         match self {
             Location::Image(target) => {
                 let made = target.fs.create_dir(target.path(), new);
-                made.map_err(|error| target.failure(&error))
+                made.map_err(|error| target.failure(&error))?;
+                self.examine(First::Itself)
             }
             Location::Host(path) => {
                 let made = fs::DirBuilder::new().mode(on_host.into()).create(path);
-                made.map_err(|error| Failure::host(self, &error))
-            }
-        }
-    }
-
-    /// Whether the owner could be changed: on the host that is a matter of rights, and of the numbers that it knows.
-    pub fn set_owner(&self, uid: u32, gid: u32) -> Result<bool, Failure> {
-        match self {
-            Location::Image(_) => {
-                let set = dioxide::SetAttributes::new().uid(uid).gid(gid);
-                self.set(&set).map(|()| true)
-            }
-            // chown(2) takes it for no change.
-            Location::Host(_) if [uid, gid].contains(&u32::MAX) => Ok(false),
-            Location::Host(path) => {
-                let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-                let done =
-                    rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
-                match done {
-                    Err(Errno::PERM | Errno::ACCESS | Errno::INVAL | Errno::OVERFLOW) => Ok(false),
-                    done => done
-                        .map(|()| true)
-                        .map_err(|errno| Failure::host(self, &errno.into())),
-                }
+                made.map_err(|error| Failure::host(self, &error))?;
+                HostFile::made_directory(path)?.examine()
             }
         }
     }
@@ -277,61 +218,6 @@ impl Location {
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => Ok(!umask),
             Err(errno) => Err(Failure::host(self, &errno.into())),
         }
-    }
-
-    /// Permissions of anything but a symlink. That a file system of the host has none, or not for this process, is an error only
-    /// where they are `needed`.
-    pub fn set_permissions(&self, permissions: u16, needed: bool) -> Result<(), Failure> {
-        match self {
-            Location::Image(_) => self.set(&dioxide::SetAttributes::new().mode(permissions)),
-            Location::Host(path) => {
-                let mode = Mode::from_raw_mode(permissions.into());
-                // Not where a symlink leads that somebody has put there meanwhile.
-                let itself = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let done = rustix::fs::open(path, itself, Mode::empty()).and_then(|fd| {
-                    let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
-                    rustix::fs::chmod(itself, mode)
-                });
-                match done {
-                    Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS)
-                        if !needed =>
-                    {
-                        Ok(())
-                    }
-                    done => done.map_err(|errno| Failure::host(self, &errno.into())),
-                }
-            }
-        }
-    }
-
-    pub fn set_times(&self, atime: Timestamp, mtime: Timestamp) -> Result<(), Failure> {
-        match self {
-            Location::Image(_) => {
-                let set = dioxide::SetAttributes::new();
-                self.set(&set.atime(atime).mtime(mtime))
-            }
-            Location::Host(path) => {
-                let time = |time: Timestamp| Timespec {
-                    tv_sec: time.secs,
-                    tv_nsec: time.nanos.into(),
-                };
-                let times = Timestamps {
-                    last_access: time(atime),
-                    last_modification: time(mtime),
-                };
-                let done = rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
-                done.map_err(|errno| Failure::host(self, &errno.into()))
-            }
-        }
-    }
-
-    /// In an image.
-    fn set(&self, set: &dioxide::SetAttributes) -> Result<(), Failure> {
-        let Location::Image(target) = self else {
-            unreachable!("the host has its own calls");
-        };
-        let done = target.node()?.set_attributes(set);
-        done.map_err(|error| target.failure(&error))
     }
 
     /// Removes an empty directory.
@@ -573,13 +459,6 @@ impl fmt::Display for Location {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn owner_of_what_is_gone_is_an_error_and_no_want_of_rights() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = Location::Host(dir.path().join("gone"));
-        assert!(file.set_owner(0, 0).is_err());
-    }
 
     #[test]
     fn access_control_list_grants_what_its_owner_mask_and_others_have() {

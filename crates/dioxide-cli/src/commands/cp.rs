@@ -14,7 +14,7 @@ use crate::args::{CpArgs, NewFiles};
 use crate::failure::{Failure, Status, complain};
 use crate::images::Purpose;
 use crate::interrupt;
-use crate::location::{Facts, Identity, Location, Pending, Stamp};
+use crate::location::{Facts, Held, HostFile, Identity, Location, Pending, Stamp};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::render::printable;
@@ -92,8 +92,8 @@ pub(super) struct Copier {
     linked: HashMap<Identity, Identity>,
     /// How the files were that were copied, if they are moved.
     pub stamps: HashMap<Identity, Stamp>,
-    /// For each directory that is entered: whether it was made.
-    made: Vec<bool>,
+    /// For each directory that is entered: where that is copied to, and whether it was made.
+    made: Vec<(Identity, bool)>,
     /// Directories that copies go into, which are not copied themselves.
     receiving: HashSet<Identity>,
     /// Operands, and where their copies go.
@@ -228,7 +228,7 @@ impl Copier {
             false => First::Itself,
         };
         let found = place.find(first)?;
-        let made = match &found {
+        let (received, made) = match found {
             Some(found) if found.identity == source.identity => {
                 return Err(same_file(visit.target, place));
             }
@@ -236,7 +236,7 @@ impl Copier {
                 if visit.depth > 0 {
                     self.check_kept(place, found.identity, visit.depth)?;
                 }
-                false
+                (found.identity, false)
             }
             Some(_) => {
                 let what = "is no directory, and not replaced by one";
@@ -248,38 +248,40 @@ impl Copier {
                     true => 0o700,
                     false => source.plain_permissions() & 0o1755 | 0o700,
                 };
-                place.create_dir(&self.options.new_files.like(source), on_host)?;
-                true
+                let made = place.create_dir(&self.options.new_files.like(source), on_host)?;
+                (made.identity, true)
             }
         };
-        let received = match found {
-            Some(found) => Some(found),
-            None => place.find(First::Itself)?,
-        };
-        if let Some(received) = received {
-            self.receiving.insert(received.identity);
-            self.keep(received.identity, visit.depth);
-        }
+        self.receiving.insert(received);
+        self.keep(received, visit.depth);
         tell(visit.target, place, report)?;
-        self.made.push(made);
+        self.made.push((received, made));
         Ok(Next::Enter)
     }
 
     fn leave(&mut self, visit: &Visited<'_>, place: &Location) -> Result<Next, Failure> {
-        let made = self.made.pop().unwrap_or(false);
+        let (received, made) = self.made.pop().expect("it was entered");
         if made && self.options.moving {
             // While it is open to this process.
             place.sync_names()?;
         }
         if made || self.options.preserve {
             // A symlink that led to the directory keeps what it has.
-            let directory = match visit.depth {
-                0 if !made => &place.child(b"."),
-                _ => place,
+            let (directory, first) = match visit.depth {
+                0 if !made => (&place.child(b"."), First::Followed),
+                _ => (place, First::Itself),
+            };
+            let opened;
+            let held = match directory {
+                Location::Image(target) => Held::Image(target),
+                Location::Host(path) => {
+                    opened = HostFile::directory(path, first, received)?;
+                    Held::Host(&opened)
+                }
             };
             let kept = self
                 .attributes
-                .set(visit.target, visit.metadata, None, directory)?;
+                .set(visit.target, visit.metadata, None, &held)?;
             self.worst = self.worst.max(kept);
         }
         Ok(Next::Pass)
@@ -325,19 +327,16 @@ impl Copier {
             let is_old = |old: &Facts| is_content && old.file_type == FileType::Regular;
             let model = found.filter(is_old);
             let model = model.as_ref().map(|old| (place, old));
-            let made = pending.location();
-            let kept = self.attributes.set(source, facts, model, &made)?;
+            let kept = self.attributes.set(source, facts, model, &pending.held())?;
             self.worst = self.worst.max(kept);
-            let copy = made.find(First::Itself)?;
+            let copy = pending.held().examine()?.identity;
             pending.place(place)?;
             self.forget(old);
-            if let Some(copy) = &copy {
-                self.keep(copy.identity, visit.depth);
-            }
-            if let Some(copy) = copy.filter(|_| several) {
-                let first = (place.clone(), copy.identity, kept);
+            self.keep(copy, visit.depth);
+            if several {
+                let first = (place.clone(), copy, kept);
                 self.links.insert(facts.identity, first);
-                self.linked.insert(copy.identity, facts.identity);
+                self.linked.insert(copy, facts.identity);
             }
         }
         if self.options.moving {
@@ -370,7 +369,7 @@ impl Copier {
         let kept = match depth {
             0 => self.placed.contains(&found),
             // In a directory that was made for the copy nothing else can rightly be.
-            _ => self.made.last() == Some(&true) || self.below.contains(&found),
+            _ => self.made.last().is_some_and(|(_, made)| *made) || self.below.contains(&found),
         };
         match (kept, depth) {
             (true, _) => Err(made_just_now(place)),

@@ -3,10 +3,10 @@
 //! A regular file in an image has no name at all while it is written (`O_TMPFILE`), so that not even the end of the
 //! process leaves any of it behind.
 
-use super::{Content, Location};
+use super::{Content, Facts, Held, HostFile, Location};
 use crate::failure::Failure;
 use crate::session::Target;
-use dioxide::block::file::{Replacing, close};
+use dioxide::block::file::Replacing;
 use dioxide::{Error, FileType, NewFile, RenameMode, Special};
 use rustix::fs::{CWD, Mode, makedev, mknodat};
 use std::ffi::OsStr;
@@ -21,28 +21,29 @@ use tempfile::TempPath;
 /// A file under a temporary name. Removed with the value unless it is placed.
 pub enum Pending {
     Image(Name),
-    Host(TempPath),
+    /// The file, unless it had a name before.
+    Host(TempPath, Option<HostFile>),
 }
 
 /// A temporary name in an image; none once it is in its place.
 pub struct Name(Option<Target>);
 
 impl Pending {
-    /// Where it is now.
-    pub fn location(&self) -> Location {
+    /// It, for its attributes.
+    pub fn held(&self) -> Held<'_> {
         match self {
             Pending::Image(Name(target)) => {
-                let target = target.clone();
-                Location::Image(target.expect("it has not been placed"))
+                Held::Image(target.as_ref().expect("it has not been placed"))
             }
-            Pending::Host(path) => Location::Host(path.to_path_buf()),
+            Pending::Host(_, file) => Held::Host(file.as_ref().expect("a link has attributes")),
         }
     }
 
     /// Gives it its name; what has the name is replaced at once, unless it is an image in use.
     pub fn place(self, place: &Location) -> Result<(), Failure> {
         match (self, place) {
-            (Pending::Host(path), Location::Host(place)) => {
+            (Pending::Host(path, file), Location::Host(place)) => {
+                file.map_or(Ok(()), HostFile::close)?;
                 // An image that somebody uses would go on under no name.
                 let _held = Replacing::begin(place)
                     .map_err(|error| Failure::engine(place.display(), b"", &error.into()))?;
@@ -66,10 +67,13 @@ impl Pending {
     pub fn symlink(place: &Location, text: &[u8], new: &NewFile) -> Result<Pending, Failure> {
         match place {
             Location::Image(place) => in_image(place, |path| place.fs.symlink(text, path, new)),
-            Location::Host(place) => on_host(place, |path| {
-                std::os::unix::fs::symlink(OsStr::from_bytes(text), path)
-            })
-            .map_err(|error| Failure::host(place.display(), &error)),
+            Location::Host(place) => {
+                let made = on_host(place, |path| {
+                    std::os::unix::fs::symlink(OsStr::from_bytes(text), path)
+                });
+                let path = made.map_err(|error| Failure::host(place.display(), &error))?;
+                held(path, place, |facts| facts.file_type == FileType::Symlink)
+            }
         }
     }
 
@@ -84,7 +88,8 @@ impl Pending {
             }
             (Location::Host(place), Location::Host(first)) => {
                 let linked = on_host(place, |path| fs::hard_link(first, path));
-                linked.map_err(|error| Failure::host(place.display(), &error))
+                let path = linked.map_err(|error| Failure::host(place.display(), &error))?;
+                Ok(Pending::Host(path, None))
             }
             _ => Err(Failure::trouble(place, "Invalid cross-device link")),
         }
@@ -117,7 +122,11 @@ impl Pending {
                 let mode = Mode::from_raw_mode(0o600);
                 let device = makedev(major, minor);
                 match on_host(place, |path| Ok(mknodat(CWD, path, kind, mode, device)?)) {
-                    Ok(pending) => Ok(Some(pending)),
+                    Ok(path) => held(path, place, |facts| {
+                        let device = facts.device.unwrap_or((major, minor));
+                        facts.file_type == file_type && device == (major, minor)
+                    })
+                    .map(Some),
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
                     Err(error) => Err(Failure::host(place.display(), &error)),
                 }
@@ -144,13 +153,13 @@ impl Pending {
             }
             Location::Host(place) => {
                 let mut made = None;
-                let pending = on_host(place, |path| {
+                let path = on_host(place, |path| {
                     let mut options = fs::OpenOptions::new();
                     let options = options.write(true).create_new(true).mode(0o600);
                     made = Some(options.open(path)?);
                     Ok(())
                 });
-                let pending = pending.map_err(|error| Failure::host(place.display(), &error))?;
+                let path = path.map_err(|error| Failure::host(place.display(), &error))?;
                 let content = Content::Host(made.expect("it was made"), place.clone());
                 fill(&content)?;
                 let Content::Host(file, _) = content else {
@@ -158,9 +167,8 @@ impl Pending {
                 };
                 // By the descriptor that wrote: others are not told what failed.
                 let synced = if durable { file.sync_all() } else { Ok(()) };
-                let closed = synced.and_then(|()| close(file));
-                closed.map_err(|error| Failure::host(place.display(), &error))?;
-                Ok(pending)
+                synced.map_err(|error| Failure::host(place.display(), &error))?;
+                Ok(Pending::Host(path, Some(HostFile::regular(file, place))))
             }
         }
     }
@@ -210,7 +218,17 @@ fn in_image_or(
     ))
 }
 
-fn on_host(place: &Path, mut make: impl FnMut(&Path) -> io::Result<()>) -> io::Result<Pending> {
+/// What was just made as `path`.
+fn held(
+    path: TempPath,
+    place: &Path,
+    is_it: impl FnOnce(&Facts) -> bool,
+) -> Result<Pending, Failure> {
+    let made = HostFile::made(&path, place, is_it)?;
+    Ok(Pending::Host(path, Some(made)))
+}
+
+fn on_host(place: &Path, mut make: impl FnMut(&Path) -> io::Result<()>) -> io::Result<TempPath> {
     let parent = match place.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -222,7 +240,7 @@ fn on_host(place: &Path, mut make: impl FnMut(&Path) -> io::Result<()>) -> io::R
             make(path).inspect_err(|error| code = error.raw_os_error())
         });
     match made {
-        Ok(named) => Ok(Pending::Host(named.into_temp_path())),
+        Ok(named) => Ok(named.into_temp_path()),
         // Its error names a file that the user has not named.
         Err(error) => Err(code.map_or(error, io::Error::from_raw_os_error)),
     }

@@ -28,6 +28,25 @@ fn same_content(a: &str, b: &str) {
     assert_eq!(coreutils("bash", &["-c", &script]), "");
 }
 
+// Each mode was set through /proc.
+#[test]
+fn copy_to_the_host_needs_no_proc() {
+    need_root!();
+    let disk = Fixture::new();
+    let copy = disk.beside("copy").display().to_string();
+    dioxide(["chmod", "751", &disk.at("/hello")]).text();
+    dioxide(["ln", "-s", "hello", &disk.at("/link")]).text();
+    let script = r#"mount --make-rprivate / && umount -l /proc && exec "$0" cp -a "$1" "$2""#;
+    let program = env!("CARGO_BIN_EXE_dioxide");
+    let words = ["-m", "bash", "-c", script, program, &disk.at("/"), &copy];
+    assert_eq!(coreutils("unshare", &words), "");
+    let at = |name: &str| fs::symlink_metadata(Path::new(&copy).join(name)).unwrap();
+    assert_eq!(at("hello").mode() & 0o7777, 0o751);
+    let link = dioxide(["find", &disk.at("/link"), "-printf", "%T@"]);
+    let time = format!("{}.{:09}", at("link").mtime(), at("link").mtime_nsec());
+    assert!(link.text().starts_with(&time), "{time} {}", link.text());
+}
+
 #[test]
 fn archive_copy_is_the_tree_that_linux_shows() {
     dioxide_testkit::need_root!();
@@ -295,7 +314,7 @@ fn mv_keeps_each_file_whose_attributes_are_refused_where_it_goes() {
         fs::create_dir(&out).unwrap();
         let refused = |words: &[&str]| {
             let words = [words, &[&hello, &empty, &one, &name]].concat();
-            with_a_refusal("lsetxattr", errno, &words)
+            with_a_refusal("fsetxattr", errno, &words)
         };
         // A copy does without, and says so once.
         let ran = refused(&["cp", "-a"]);

@@ -3,9 +3,8 @@
 use super::Options;
 use crate::args::{Owner, umask};
 use crate::failure::{Failure, Status, complain};
-use crate::location::{Facts, Location, XattrFailure};
+use crate::location::{Facts, Held, Location, XattrFailure};
 use crate::render::printable;
-use crate::walk::{First, Tree};
 use dioxide::{FileType, Xattr};
 use std::collections::HashSet;
 
@@ -22,8 +21,8 @@ pub(super) struct Attributes {
 }
 
 /// Access control lists, which belong to the mode.
-fn is_acl(xattr: &Xattr) -> bool {
-    xattr.name.starts_with(b"system.posix_acl_")
+fn is_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_")
 }
 
 /// Capabilities are those of the program that was there.
@@ -63,14 +62,14 @@ impl Attributes {
         source: &Location,
         facts: &Facts,
         old: Option<(&Location, &Facts)>,
-        copy: &Location,
+        copy: &Held<'_>,
     ) -> Result<Status, Failure> {
         let is_link = facts.file_type == FileType::Symlink;
         match old {
             _ if self.preserve => {
                 let kept: fn(&Xattr) -> bool = match self.all_xattrs {
                     true => |_| true,
-                    false => is_acl,
+                    false => |xattr| is_acl(&xattr.name),
                 };
                 let kept = self.like(source, facts, kept, copy)?;
                 copy.set_times(facts.atime, facts.mtime)?;
@@ -82,7 +81,7 @@ impl Attributes {
                 self.like(place, &old, outlives_writing, copy)
             }
             // In an image it was made so.
-            _ if is_link || matches!(copy, Location::Image(_)) => Ok(Status::Fine),
+            _ if is_link || matches!(copy, Held::Image(_)) => Ok(Status::Fine),
             _ => {
                 self.set_plain_permissions(facts, copy)?;
                 Ok(Status::Fine)
@@ -91,14 +90,14 @@ impl Attributes {
     }
 
     /// On the host: as if it had been made with those of the source.
-    fn set_plain_permissions(&self, facts: &Facts, copy: &Location) -> Result<(), Failure> {
-        let made = copy.examine(First::Itself)?.permissions;
+    fn set_plain_permissions(&self, facts: &Facts, copy: &Held<'_>) -> Result<(), Failure> {
+        let made = copy.examine()?.permissions;
         // A directory has it from the one that it is in.
         let inherited = match facts.is_directory() {
             true => made & 0o2000,
             false => 0,
         };
-        let allowed = copy.parent().new_permissions(self.umask)?;
+        let allowed = copy.new_permissions(self.umask)?;
         let permissions = facts.plain_permissions() & allowed | inherited;
         // Whoever is not of its group would take set-group-ID from it.
         match permissions == made {
@@ -112,7 +111,7 @@ impl Attributes {
         model: &Location,
         facts: &Facts,
         kept: fn(&Xattr) -> bool,
-        copy: &Location,
+        copy: &Held<'_>,
     ) -> Result<Status, Failure> {
         let uid = self.owner.and_then(|owner| owner.uid);
         let gid = self.owner.and_then(|owner| owner.gid);
@@ -137,15 +136,15 @@ impl Attributes {
         &mut self,
         model: &Location,
         kept: fn(&Xattr) -> bool,
-        copy: &Location,
+        copy: &Held<'_>,
     ) -> Result<Status, Failure> {
         let found = model.xattrs()?;
         let mut worst = Status::Fine;
-        let lacks = |stale: &Xattr| !found.iter().any(|xattr| xattr.name == stale.name);
+        let lacks = |stale: &[u8]| !found.iter().any(|xattr| xattr.name == stale);
         // What its directory gave it.
-        for stale in copy.xattrs()?.iter().filter(|xattr| is_acl(xattr)) {
+        for stale in copy.xattr_names()?.iter().filter(|name| is_acl(name)) {
             if lacks(stale) {
-                copy.remove_xattr(&stale.name)?;
+                copy.remove_xattr(stale)?;
             }
         }
         for xattr in found.iter().filter(|xattr| kept(xattr)) {
