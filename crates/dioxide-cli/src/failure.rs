@@ -1,6 +1,7 @@
 //! What went wrong, in words on standard error and as an exit status.
 
 use crate::address::Address;
+use crate::interrupt;
 use crate::render::printable;
 use dioxide::{Error, block};
 use std::fmt::Display;
@@ -283,10 +284,12 @@ fn capitalised(what: &str) -> String {
 impl From<io::Error> for Failure {
     /// Only standard output is written with `?` on an `io::Error`.
     fn from(error: io::Error) -> Failure {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Failure::PipeClosed;
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::PipeClosed,
+            // Nobody took it after that.
+            io::ErrorKind::Other if interrupt::asked() => Failure::Interrupted,
+            _ => Failure::host("standard output", &error),
         }
-        Failure::host("standard output", &error)
     }
 }
 

@@ -4,6 +4,7 @@
 //! `timeout` its signal to the process and to its group.
 
 use crate::failure::Failure;
+use rustix::event::Timespec;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 use std::io;
@@ -19,10 +20,17 @@ static TOLD_TO_END: AtomicBool = AtomicBool::new(false);
 /// What comes sooner after the first is no second asking.
 const SAME_MS: u64 = 1000;
 
+static WATCHED: Once = Once::new();
+
+/// How long to wait for others between two looks whether somebody asked: what a signal interrupts goes on.
+pub const PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+
 /// From now on signals ask. Where they cannot be caught they end the process, as before.
 pub fn watch() {
-    static BEGUN: Once = Once::new();
-    BEGUN.call_once(|| {
+    WATCHED.call_once(|| {
         let begun = Instant::now();
         for signal in signals() {
             let _ = ask_at(signal, begun);
@@ -45,6 +53,11 @@ fn ask_at(signal: i32, begun: Instant) -> io::Result<()> {
     // SAFETY: it asks the clock, which is `clock_gettime`, changes atomics, and ends the process by `_exit`: a signal's handler may
     // do all of these. It takes no memory and no lock, and does not panic: nothing in it can overflow.
     unsafe { low_level::register(signal, ask) }.map(drop)
+}
+
+/// Whether signals ask, and do not end the process.
+pub fn is_watched() -> bool {
+    WATCHED.is_completed()
 }
 
 /// Those that ask for an end. Who started the command under `nohup` wants it to outlive the terminal.

@@ -4,10 +4,13 @@
 //! Rejected: [`std::io::Stdout`]. It looks for line ends in everything that it passes on.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::render::printable;
 use crate::streams;
 use dioxide::block;
 use dioxide::block::file::{Replacing, close};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -27,11 +30,40 @@ pub struct Descriptor;
 impl Write for Descriptor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         streams::check_output()?;
+        let bytes = match interrupt::is_watched() && is_pipe() {
+            true => {
+                wait_for_reader()?;
+                &bytes[..bytes.len().min(PIPE_BUF)]
+            }
+            false => bytes,
+        };
         Ok(rustix::io::write(io::stdout(), bytes)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// What a pipe takes at once where it takes anything.
+const PIPE_BUF: usize = 4096;
+
+fn is_pipe() -> bool {
+    let found = rustix::fs::fstat(io::stdout());
+    found.is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo())
+}
+
+/// Waits for whoever reads, and not for long if somebody asked for an end.
+fn wait_for_reader() -> io::Result<()> {
+    let stdout = io::stdout();
+    loop {
+        let mut fds = [PollFd::new(&stdout, PollFlags::OUT)];
+        match poll(&mut fds, Some(&interrupt::PATIENCE)) {
+            // Not as what is tried again.
+            Ok(0) if interrupt::asked() => return Err(io::Error::other("interrupted")),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => return Ok(()),
+        }
     }
 }
 

@@ -11,13 +11,15 @@ use crate::progress::Progress;
 use crate::session::{Session, Target};
 use crate::streams;
 use dioxide::{Buf, Error};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// One write: large, so that few transactions are needed for what grows.
@@ -69,7 +71,15 @@ impl Input {
     }
 
     pub(super) fn of_file(path: &Path) -> Result<Input, Failure> {
-        Input::new(path.display().to_string(), File::open(path))
+        let is_fifo = |found: Metadata| found.file_type().is_fifo();
+        let flags = match fs::metadata(path).is_ok_and(is_fifo) {
+            // Not for its writer, either: it is waited for as all that is read.
+            true => OFlags::NONBLOCK,
+            false => OFlags::empty(),
+        };
+        let mut options = File::options();
+        let options = options.read(true).custom_flags(flags.bits() as i32);
+        Input::new(path.display().to_string(), options.open(path))
     }
 
     pub(super) fn standard() -> Result<Input, Failure> {
@@ -97,7 +107,7 @@ impl Input {
             match self.file.read(&mut buf[filled..]) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_early(&error) => {}
                 Err(error) => return Err(Failure::host(&self.name, &error)),
             }
         }
@@ -123,14 +133,10 @@ impl Input {
 
     /// Waits until there is something to read, and looks for Ctrl-C meanwhile: it does not end a read.
     fn wait(&self) -> Result<(), Failure> {
-        const PATIENCE: Timespec = Timespec {
-            tv_sec: 0,
-            tv_nsec: 200_000_000,
-        };
         loop {
             interrupt::check()?;
             let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
-            match poll(&mut fds, Some(&PATIENCE)) {
+            match poll(&mut fds, Some(&interrupt::PATIENCE)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 // What cannot be waited for can be read.
                 Ok(_) | Err(_) => return Ok(()),
@@ -141,10 +147,23 @@ impl Input {
 
 impl Read for Input {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // Not as what is tried again.
-        self.wait().map_err(|_| io::Error::other("interrupted"))?;
-        self.file.read(buf)
+        loop {
+            // Not as what is tried again.
+            self.wait().map_err(|_| io::Error::other("interrupted"))?;
+            match self.file.read(buf) {
+                Err(error) if is_early(&error) => {}
+                read => return read,
+            }
+        }
     }
+}
+
+/// Whether there may be more later: another process may have read what there was.
+fn is_early(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+    )
 }
 
 /// Which bytes of the file are new.

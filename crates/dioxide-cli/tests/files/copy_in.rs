@@ -1,6 +1,6 @@
 //! cp and mv into images, inside them and between them, compared with GNU's programs on the same image mounted.
 
-use super::support::{Fixture, Ran, at, command, coreutils, dioxide};
+use super::support::{Fixture, Ran, at, command, coreutils, dioxide, ends_soon, tell_to_end};
 use super::twins::Twins;
 use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, pattern};
 use rustix::process::Signal;
@@ -432,6 +432,53 @@ fn copy_that_a_signal_comes_to_twice_leaves_the_old_file_and_a_clean_image() {
         assert_eq!(child.wait().unwrap().code(), Some(130));
         check_ended_copy(&disk, names.text());
     }
+}
+
+// Nothing but a writer ended that.
+#[test]
+fn command_that_waits_for_the_writer_of_a_pipe_ends_by_a_signal() {
+    let disk = Fixture::new();
+    let pipe = disk.beside("pipe").display().to_string();
+    coreutils("mkfifo", &[&pipe]);
+    let (hello, name) = (disk.at("/hello"), disk.name());
+    for words in [
+        &["cp", &pipe, &hello][..],
+        &["write", "--input", &pipe, &hello],
+        &["xattr", "restore", "--into", &disk.at("/"), &pipe],
+        &["shell", &name, &pipe],
+    ] {
+        let mut child = command().args(words).spawn().unwrap();
+        tell_to_end(&mut child);
+        assert_eq!(ends_soon(&mut child), Some(130), "{words:?}");
+    }
+    assert_eq!(
+        dioxide(["cat", &hello]).text(),
+        "hello, world
+"
+    );
+    e2fsck_clean(disk.image());
+}
+
+// As above.
+#[test]
+fn copy_whose_output_nobody_reads_ends_by_a_signal() {
+    let disk = Fixture::new();
+    let tree = disk.beside("many");
+    for name in 0..1000 {
+        fs::create_dir_all(tree.join(format!("{name:0200}"))).unwrap();
+    }
+    let from = tree.display().to_string();
+    let mut child = command()
+        .args(["cp", "-rv", &from, &disk.at("/")])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = child.stdout.as_mut().unwrap();
+    output.read_exact(&mut [0]).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    tell_to_end(&mut child);
+    assert_eq!(ends_soon(&mut child), Some(130));
+    e2fsck_clean(disk.image());
 }
 
 #[test]
