@@ -7,7 +7,7 @@ use dioxide_testkit::{Dir, Image, debugfs, e2fsck_clean, need_root};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use support::dioxide;
+use support::{command, dioxide, ends_soon, tell_to_end};
 
 fn path(image: &Image) -> &str {
     image.path().to_str().expect("a path in UTF-8")
@@ -173,6 +173,18 @@ fn what_is_to_be_recovered_is_told_by_trim_and_refused_by_resize() {
     assert_eq!(trimmed.stderr, told);
     e2fsck_clean(left.path());
     e2fsck_clean(twin.path());
+}
+
+// The image stayed marked as in use.
+#[test]
+fn trim_that_is_interrupted_leaves_a_clean_image() {
+    let groups = ["-g", "256", "-O", "^resize_inode"];
+    let builder = Image::builder().size(64 << 20).block_size(1024);
+    let image = builder.args(&groups).build();
+    let mut child = command().args(["trim", path(&image)]).spawn().unwrap();
+    tell_to_end(&mut child);
+    assert_eq!(ends_soon(&mut child), Some(130));
+    e2fsck_clean(image.path());
 }
 
 #[test]

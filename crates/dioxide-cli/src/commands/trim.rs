@@ -3,11 +3,12 @@
 use crate::args::TrimArgs;
 use crate::failure::{Failure, Status};
 use crate::images::pass_on;
+use crate::interrupt;
 use crate::output::Out;
 use crate::progress::{Progress, waiting};
 use crate::render::{Text, bytes_words};
 use dioxide::format::types::{Group, Pblk};
-use dioxide::{Fs, MountOptions};
+use dioxide::{Error, Fs, MountOptions};
 use serde::Serialize;
 use std::io::Write;
 use std::ops::Range;
@@ -21,6 +22,7 @@ struct Told {
 }
 
 pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
+    interrupt::watch();
     let about = args.image.display();
     let failed = |error| Failure::engine(&about, b"", &error);
     let options = MountOptions::new()
@@ -33,10 +35,10 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
         Some(length) => args.offset.saturating_add(length),
         None => u64::MAX,
     };
-    let trimmed = trim(&fs, args.offset..end, args.min);
+    let trimmed = trim(&fs, args.offset..end, args.min, failed);
     // Closed cleanly whatever came of it; what went wrong first is told.
     let closed = fs.close();
-    let trimmed_bytes = trimmed.map_err(failed)?;
+    let trimmed_bytes = trimmed?;
     closed.map_err(failed)?;
     match args.json {
         true => out.json(&Told {
@@ -52,13 +54,18 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
 const AT_ONCE: u32 = 64;
 
 /// Free runs end where groups do, so a piece of whole groups loses nothing.
-fn trim(fs: &Fs, bytes: Range<u64>, min_len: u64) -> dioxide::Result<u64> {
+fn trim(
+    fs: &Fs,
+    bytes: Range<u64>,
+    min_len: u64,
+    failed: impl Fn(Error) -> Failure,
+) -> Result<u64, Failure> {
     let sb = fs.superblock();
     let block_bytes = u64::from(sb.block_size());
     let all = sb.blocks_count() * block_bytes;
     let end = bytes.end.min(all);
     if bytes.start >= end {
-        return fs.trim(0..0, min_len);
+        return fs.trim(0..0, min_len).map_err(failed);
     }
     let mut bar = Progress::of_steps();
     let (mut at, mut trimmed) = (bytes.start, 0);
@@ -67,10 +74,11 @@ fn trim(fs: &Fs, bytes: Range<u64>, min_len: u64) -> dioxide::Result<u64> {
         let group = sb.group_of_block(Pblk(at / block_bytes));
         let next = Group(group.map_or(0, |group| group.0).saturating_add(AT_ONCE));
         let stop = end.min(sb.group_first_block(next).0 * block_bytes);
-        trimmed += fs.trim(at..stop, min_len)?;
+        trimmed += fs.trim(at..stop, min_len).map_err(&failed)?;
         if stop == end {
             return Ok(trimmed);
         }
+        interrupt::check()?;
         at = stop;
         bar.set(next.0.into(), sb.group_count().into(), "groups".into());
     }
