@@ -323,6 +323,17 @@ fn find_deletes_what_gnu_find_deletes() {
     twins.check(false);
 }
 
+// As GNU has it: `.` cannot be removed, and that is no error.
+#[test]
+fn find_in_a_shell_deletes_all_that_is_in_its_directory() {
+    let disk = Fixture::new();
+    let script = ["shell", "-c", "cd /dir", "-c", "find . -delete"];
+    let ran = dioxide(script.into_iter().chain([&*disk.name()]));
+    assert_eq!(ran.text(), "");
+    assert_eq!(dioxide(["ls", "-A", &disk.at("/dir")]).text(), "");
+    e2fsck_clean(disk.image());
+}
+
 #[test]
 fn write_makes_a_file_where_it_is_told_to() {
     let disk = Fixture::new();

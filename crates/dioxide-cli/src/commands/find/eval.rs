@@ -166,6 +166,10 @@ fn has_age(metadata: &Metadata, which: Time, unit_secs: i64, count: Count, now_s
 }
 
 fn delete(visit: &Visit<'_>) -> Result<(), Failure> {
+    if visit.target.shown == b"." {
+        // As GNU has it: by this name nothing can be removed.
+        return Ok(());
+    }
     let (fs, path) = (&visit.target.fs, visit.target.path());
     let removed = match visit.metadata.file_type {
         FileType::Directory => fs.remove_dir(path),
