@@ -331,7 +331,7 @@ fn sized(call: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Er
 }
 
 impl Facts {
-    fn of_image(target: &Target, metadata: &Metadata) -> Facts {
+    pub fn of_image(target: &Target, metadata: &Metadata) -> Facts {
         Facts {
             identity: Identity::Image {
                 device: device_of(target),

@@ -3,6 +3,7 @@
 use crate::args::DuArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
+use crate::location::{Facts, Identity};
 use crate::output::{JsonArray, Out};
 use crate::progress::Progress;
 use crate::render::human;
@@ -12,7 +13,6 @@ use dioxide::{FileType, Metadata};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io::Write;
-use std::path::PathBuf;
 
 pub fn run(args: &DuArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     session.begin(&args.open, Purpose::Look);
@@ -48,7 +48,7 @@ struct Sums<'a> {
     out: &'a mut Out,
     json: JsonArray,
     /// Files with several names that were counted, and in the walk from which operand.
-    seen: HashMap<(PathBuf, u32), usize>,
+    seen: HashMap<Identity, usize>,
     operand: usize,
     /// The sum of each directory that is entered.
     open: Vec<u64>,
@@ -96,8 +96,8 @@ impl Sums<'_> {
         if self.args.count_links || !several {
             return true;
         }
-        let image = visit.target.address.image.clone();
-        let before = self.seen.insert((image, visit.metadata.ino), self.operand);
+        let file = Facts::of_image(visit.target, visit.metadata).identity;
+        let before = self.seen.insert(file, self.operand);
         before.is_none() || is_directory && before == Some(self.operand)
     }
 

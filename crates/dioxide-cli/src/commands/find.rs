@@ -9,6 +9,7 @@ use crate::address::Operand;
 use crate::args::FindArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
+use crate::location::{Facts, Identity};
 use crate::output::{JsonArray, Out};
 use crate::progress::Progress;
 use crate::render::now_secs;
@@ -20,7 +21,6 @@ use parse::Parser;
 use printf::Format;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 
 /// In seconds.
 const MINUTE: i64 = 60;
@@ -60,7 +60,7 @@ enum Test {
         than: Timestamp,
     },
     /// None of these if it is on the host.
-    SameFile(Option<(PathBuf, u32)>),
+    SameFile(Option<Identity>),
     Number {
         which: Number,
         count: Count,
@@ -193,7 +193,7 @@ impl Query {
 struct Reference {
     mtime: Timestamp,
     /// In an image.
-    file: Option<(PathBuf, u32)>,
+    file: Option<Identity>,
 }
 
 fn reference(session: &mut Session, word: &Operand, follow: bool) -> Result<Reference, Failure> {
@@ -206,7 +206,7 @@ fn reference(session: &mut Session, word: &Operand, follow: bool) -> Result<Refe
             };
             Ok(Reference {
                 mtime: metadata.mtime,
-                file: Some((target.address.image.clone(), metadata.ino)),
+                file: Some(Facts::of_image(&target, &metadata).identity),
             })
         }
         Place::Host(path) => {

@@ -1,7 +1,7 @@
 //! ls, stat, find, du, df, tree, xattr; patterns and errors.
 
 use super::Linux;
-use super::support::{Fixture, command, coreutils, dioxide};
+use super::support::{Fixture, Ran, command, coreutils, dioxide};
 use dioxide_testkit::e2fsck_clean;
 use std::fs;
 
@@ -421,6 +421,24 @@ fn du_of_each_form_prints_what_gnu_du_prints() {
         ours, theirs,
         "a file that was counted in /dir is not counted again"
     );
+}
+
+#[test]
+fn image_is_the_same_however_it_is_spelled() {
+    let disk = Fixture::new();
+    let (dir, name) = (disk.image().parent(), disk.image().file_name());
+    let name = name.unwrap().to_str().unwrap();
+    let [first, second] = [format!("{name}:/"), format!("./{name}:/")];
+    let hello = format!("{second}hello");
+    let told = |words: &[&str]| {
+        let mut command = command();
+        let ran = command.args(words).current_dir(dir.unwrap()).output();
+        Ran::from(ran.unwrap()).text().to_owned()
+    };
+    let found = told(&["find", &first, "-samefile", &hello]);
+    assert_eq!(found, format!("{first}hello\n"));
+    let once = told(&["du", "-s", &first]);
+    assert_eq!(told(&["du", "-s", &first, &second]), once);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Action, Count, Expr, MINUTE, Matching, Number, Test, Time};
 use crate::failure::Failure;
 use crate::glob::{Case, fits};
+use crate::location::Facts;
 use crate::output::{JsonArray, Out};
 use crate::render::{list_time, mode_string};
 use crate::session::JsonFile;
@@ -114,9 +115,7 @@ impl Test {
                 count,
             } => has_age(metadata, *which, *unit_secs, *count, now_secs),
             Test::Newer { which, than } => which.of(metadata) > *than,
-            Test::SameFile(file) => file.as_ref().is_some_and(|(image, ino)| {
-                metadata.ino == *ino && visit.target.address.image == *image
-            }),
+            Test::SameFile(file) => *file == Some(Facts::of_image(visit.target, metadata).identity),
             Test::Number { which, count } => count.meets(number(metadata, *which).into()),
             Test::Permissions { bits, how } => match how {
                 Matching::Exactly => metadata.permissions == *bits,
