@@ -198,7 +198,7 @@ pub struct DuArgs {
     /// The same, in bytes
     #[arg(short, long)]
     pub bytes: bool,
-    /// Show a total
+    /// Show a total; in JSON the element with "total": true
     #[arg(short = 'c', long)]
     pub total: bool,
     /// Count files as often as they have names

@@ -63,6 +63,13 @@ struct Line {
     bytes: u64,
 }
 
+/// The sum of all operands.
+#[derive(Serialize)]
+struct Total {
+    total: bool,
+    bytes: u64,
+}
+
 impl Sums<'_> {
     fn visit(&mut self, visit: &Visit<'_>) -> Result<Next, Failure> {
         self.progress.advance(1);
@@ -153,6 +160,10 @@ impl Sums<'_> {
 
     fn finish(&mut self) -> Result<(), Failure> {
         if self.args.json {
+            if self.args.total {
+                let (total, bytes) = (true, self.total);
+                self.json.push(&Total { total, bytes }, self.out)?;
+            }
             return self.json.finish(self.out);
         }
         if self.args.total {

@@ -421,6 +421,11 @@ fn du_of_each_form_prints_what_gnu_du_prints() {
         ours, theirs,
         "a file that was counted in /dir is not counted again"
     );
+    let json = linux.ours(&["du", "-sc", "--json", &linux.at("/dir"), &linux.at("/log")]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let bytes = |at: usize| json[at]["bytes"].as_u64().unwrap();
+    assert_eq!(json[2]["total"], true);
+    assert_eq!(bytes(2), bytes(0) + bytes(1));
 }
 
 #[test]
