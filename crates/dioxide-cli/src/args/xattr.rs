@@ -70,7 +70,7 @@ pub struct XattrListArgs {
     /// Values too
     #[arg(short, long)]
     pub dump: bool,
-    /// How to print values; text where it is text, base64 elsewhere, if nothing is said
+    /// How to print values; if nothing is said, text where it is text, base64 elsewhere, and in JSON the bytes as they are
     #[arg(short, long, value_enum)]
     pub encoding: Option<Encoding>,
     /// What is in directories, too

@@ -37,8 +37,21 @@ struct Told {
 struct JsonXattr {
     #[serde(flatten)]
     name: Text,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<String>,
+    #[serde(flatten)]
+    value: Option<Text>,
+}
+
+impl JsonXattr {
+    fn new(xattr: Xattr, values: bool, encoding: Option<Encoding>) -> JsonXattr {
+        let value = match encoding {
+            Some(_) => encode(&xattr.value, encoding).into_bytes(),
+            None => xattr.value,
+        };
+        JsonXattr {
+            name: Text::new("name", xattr.name),
+            value: values.then(|| Text::new("value", value)),
+        }
+    }
 }
 
 fn xattrs(target: &Target, itself: bool) -> Result<Vec<Xattr>, Failure> {
@@ -75,11 +88,7 @@ fn get(args: &XattrGetArgs, session: &mut Session, out: &mut Out) -> Result<Stat
             .find(|xattr| xattr.name == args.name.as_bytes())
             .ok_or_else(missing)?;
         if args.json {
-            let value = encode(&found.value, args.encoding);
-            let xattr = JsonXattr {
-                name: Text::new("name", found.name),
-                value: Some(value),
-            };
+            let xattr = JsonXattr::new(found, true, args.encoding);
             return array.push(&told(&target, vec![xattr]), out);
         }
         match args.encoding {
@@ -138,10 +147,7 @@ fn list_one(
     let found = xattrs(target, args.no_dereference)?;
     let values = args.dump || args.encoding.is_some();
     if args.json {
-        let json = |xattr: Xattr| JsonXattr {
-            value: values.then(|| encode(&xattr.value, args.encoding)),
-            name: Text::new("name", xattr.name),
-        };
+        let json = |xattr| JsonXattr::new(xattr, values, args.encoding);
         return array.push(&told(target, found.into_iter().map(json).collect()), out);
     }
     if found.is_empty() {

@@ -544,7 +544,12 @@ fn xattrs_are_told_as_getfattr_tells_them() {
         format!("# file: {hello}\nuser.a\nuser.comment\n\n")
     );
     let json = dioxide(["xattr", "list", "-d", "--json", &hello]).json();
-    assert_eq!(json[0]["xattrs"][1]["value"], "\"dust\"");
+    assert_eq!(json[0]["xattrs"][1]["value"], "dust");
+    dioxide(["xattr", "set", "user.a", "0x00ff", &hello]).text();
+    let bytes = dioxide(["xattr", "get", "--json", "user.a", &hello]).json();
+    assert_eq!(bytes[0]["xattrs"][0]["value_hex"], "00ff");
+    let bytes = dioxide(["xattr", "list", "-e", "hex", "--json", &hello]).json();
+    assert_eq!(bytes[0]["xattrs"][0]["value"], "0x00ff");
     let ran = dioxide(["xattr", "get", "user.none", &hello]);
     assert_eq!(ran.status, Some(1));
     assert_eq!(
