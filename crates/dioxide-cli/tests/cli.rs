@@ -8,8 +8,10 @@ mod support;
 
 use dioxide_testkit::{Extent, Image, LoopDevice, dumpe2fs, e2fsck_clean, leaf_extents, pattern};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use support::{
     Fixture, LARGE_BYTES, LARGE_SEED, Ran, at, closed_pipe, command, coreutils, dioxide,
@@ -609,6 +611,17 @@ fn info_names_the_features_that_dumpe2fs_names() {
         assert!(text.contains("label            dust"), "{text}");
         assert!(text.contains("opens it         yes"), "{text}");
     }
+}
+
+#[test]
+fn info_has_the_bytes_of_a_label_that_is_not_utf_8() {
+    let disk = Fixture::new();
+    let mut tune2fs = Command::new("tune2fs");
+    tune2fs.arg("-L").arg(OsStr::from_bytes(b"d\xff"));
+    assert!(tune2fs.arg(disk.image()).output().unwrap().status.success());
+    let json = dioxide(["info", "--json", &disk.name()]).json();
+    assert_eq!(json["label"], "d\u{fffd}");
+    assert_eq!(json["label_hex"], "64ff");
 }
 
 #[test]

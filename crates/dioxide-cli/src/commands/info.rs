@@ -158,9 +158,11 @@ struct Told<'a> {
     #[serde(flatten)]
     image: Text,
     kind: &'static str,
-    label: String,
+    #[serde(flatten)]
+    label: Text,
     uuid: String,
-    last_mounted: String,
+    #[serde(flatten)]
+    last_mounted: Text,
     block_size: u32,
     cluster_size: u32,
     blocks: u64,
@@ -188,15 +190,19 @@ struct Told<'a> {
     dioxide: &'a Verdict,
 }
 
+fn up_to_nul(field: &[u8]) -> &[u8] {
+    field.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
 fn told<'a>(args: &InfoArgs, sb: &SuperBlock, verdict: &'a Verdict) -> Told<'a> {
     use dioxide::format::superblock::{STATE_CLEAN, STATE_ERROR};
     let features = sb.features();
     Told {
         image: Text::path("image", &args.image),
         kind: kind(sb),
-        label: sb.volume_name(),
+        label: Text::new("label", up_to_nul(&sb.disk().s_volume_name)),
         uuid: uuid_string(sb.uuid()),
-        last_mounted: sb.last_mounted(),
+        last_mounted: Text::new("last_mounted", up_to_nul(&sb.disk().s_last_mounted)),
         block_size: sb.block_size(),
         cluster_size: sb.cluster_size(),
         blocks: sb.blocks_count(),
