@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::Builder;
 
 /// Which workloads to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,9 +160,12 @@ impl Campaign {
             }
             total.lock().add(&report);
         };
-        std::thread::scope(|scope| {
-            (0..self.jobs.max(1)).for_each(|_| drop(scope.spawn(work)));
+        let begun = std::thread::scope(|scope| {
+            let mut jobs = 0..self.jobs.max(1);
+            let begun = jobs.try_for_each(|_| Builder::new().spawn_scoped(scope, work).map(drop));
+            begun.inspect_err(|_| ended.store(true, Ordering::Relaxed))
         });
+        begun.map_err(|error| format!("thread: {error}"))?;
         Ok(total.into_inner())
     }
 
