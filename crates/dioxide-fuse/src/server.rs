@@ -259,16 +259,74 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dioxide::MountOptions;
+    use dioxide::format::inode::InodeFlags;
+    use dioxide::{MountOptions, SetAttributes};
     use dioxide_testkit::{Dir, Image, e2fsck_clean};
     use std::sync::mpsc::{RecvTimeoutError, channel};
     use std::thread;
 
-    #[test]
-    fn close_waits_for_a_listing_under_way() {
+    fn served() -> (Image, Server) {
         let image = Image::builder().dir(Dir::Tmpfs).size(16 << 20).build();
         let fs = Fs::open(image.path(), &MountOptions::new()).expect("it is new");
         let server = Server::new(fs, ServerOptions::default()).expect("it has a root");
+        (image, server)
+    }
+
+    fn set_append_only(server: &Server, id: u64) {
+        let node = server.live().and_then(|live| live.node(id));
+        let node = node.expect("it is known");
+        let flags = node.metadata().flags | InodeFlags::APPEND.0;
+        let set = SetAttributes::new().flags(flags);
+        node.set_attributes(&set).expect("it is allowed");
+    }
+
+    /// Parts of 100 bytes.
+    fn part(number: usize) -> [u8; 100] {
+        [number as u8; 100]
+    }
+
+    #[test]
+    fn parts_of_an_append_lie_in_order_whatever_order_they_come_in() {
+        let (image, server) = served();
+        let root = Caller { uid: 0, gid: 0 };
+        for (number, order) in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 4, 2, 0, 3]]
+            .iter()
+            .enumerate()
+        {
+            let name = number.to_string();
+            let at = At {
+                dir: crate::ROOT_ID,
+                name: name.as_bytes(),
+            };
+            let flags = libc::O_RDWR | libc::O_APPEND;
+            let made = server.create(root, at, 0o600, 0, flags);
+            let (entry, _) = made.expect("there is room");
+            set_append_only(&server, entry.id);
+            let log = server.open(root, entry.id, flags).expect("it is made");
+            let write = |number: usize, offset: usize| {
+                let flags = WriteFlags::default();
+                let done = server.write(log.handle, &part(number), offset as u64, flags);
+                assert_eq!(done, Ok(100));
+            };
+            write(9, 0);
+            for &number in order {
+                write(number, 100 + 100 * number);
+            }
+            // What is there stays.
+            write(5, 0);
+            let mut found = [0; 800];
+            let read = server.read(log.handle, &mut found, 0, false);
+            assert_eq!(read, Ok(700), "{order:?}");
+            let expected = [9, 0, 1, 2, 3, 4, 5].map(part);
+            assert!(found[..700] == *expected.as_flattened(), "{order:?}");
+        }
+        server.close().expect("it is closed");
+        e2fsck_clean(image.path());
+    }
+
+    #[test]
+    fn close_waits_for_a_listing_under_way() {
+        let (image, server) = served();
         let (comes, came) = channel();
         let (go, gone) = channel::<()>();
         let (closes, closed) = channel();

@@ -1,8 +1,8 @@
-//! Reads by `io_submit`, as databases make them: the kernel sends them without waiting, and has so many under way as
+//! Reads and writes by `io_submit`, as databases make them: the kernel sends them without waiting, and has so many under way as
 //! `max_background` says.
 #![allow(unsafe_code)]
 
-use crate::bed::{Bed, SOON, transports};
+use crate::bed::{Bed, SOON, each, limited, run, transports};
 use crate::need_fuse;
 use dioxide::Buf;
 use dioxide_testkit::Image;
@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// `struct iocb` of a read and `struct io_event`, in words of 64 bits.
+/// `struct iocb` of a read or write and `struct io_event`, in words of 64 bits.
 type Iocb = [u64; 8];
 type Event = [u64; 4];
 
@@ -30,16 +30,27 @@ impl Context {
         Context(context)
     }
 
-    /// Submits a read of 4 KiB. Where they go to is never given back: it could be long before they come.
+    /// Submits a read of 4 KiB.
     fn read(&self, file: &File, offset: u64) {
         const PREAD: u64 = 0;
-        let operation = PREAD | (file.as_raw_fd() as u64) << 32;
-        let buf = Box::leak(Box::new(Buf::zeroed(4096)));
+        self.submit(PREAD, file, Buf::zeroed(4096), offset);
+    }
+
+    /// Submits a write.
+    fn write(&self, file: &File, data: &[u8], offset: u64) {
+        const PWRITE: u64 = 1;
+        self.submit(PWRITE, file, Buf::copy_of(data), offset);
+    }
+
+    /// The memory is never given back: it could be long before what goes there comes.
+    fn submit(&self, command: u64, file: &File, buf: Buf, offset: u64) {
+        let operation = command | (file.as_raw_fd() as u64) << 32;
+        let buf = Box::leak(Box::new(buf));
         let at = buf.as_mut_ptr() as u64;
-        let mut read: Iocb = [0, 0, operation, at, buf.len() as u64, offset, 0, 0];
-        let mut reads = [&raw mut read];
-        // SAFETY: the kernel copies the structure, and writes to the buffer alone, which nobody else uses.
-        let given = unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, reads.as_mut_ptr()) };
+        let mut one: Iocb = [0, 0, operation, at, buf.len() as u64, offset, 0, 0];
+        let mut all = [&raw mut one];
+        // SAFETY: the kernel copies the structure, and uses the buffer alone, which nobody else does.
+        let given = unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, all.as_mut_ptr()) };
         assert_eq!(given, 1);
     }
 
@@ -124,6 +135,32 @@ fn reads_that_have_pages_written_leave_them_a_way_however_few_are_under_way() {
             assert!(told.contains(&read), "{options}: {read:?}");
         }
         drop((alone, beside));
+        bed.finish();
+    }
+}
+
+/// One append to an append-only file, which the kernel sends in parts of 1 MiB at once: several threads write them.
+#[test]
+fn append_in_parts_is_stored_in_their_order() {
+    need_fuse!();
+    const TIMES: usize = 6;
+    let context = Context::new();
+    let block = |number: usize| (number as u64).to_le_bytes().repeat(512);
+    let data: Vec<u8> = (0..16 << 20 >> 12).flat_map(block).collect();
+    for bed in each("") {
+        let path = bed.at("log");
+        fs::write(&path, b"").unwrap();
+        run(limited("chattr").arg("+a").arg(&path));
+        let mut log = File::options();
+        let log = log.append(true).custom_flags(libc::O_DIRECT);
+        let log = log.open(&path).unwrap();
+        for _ in 0..TIMES {
+            context.write(&log, &data, 0);
+            assert_eq!(context.wait(), Some(data.len() as i64));
+        }
+        drop(log);
+        bed.forget();
+        assert!(fs::read(&path).unwrap() == data.repeat(TIMES));
         bed.finish();
     }
 }

@@ -165,6 +165,7 @@ fn resize(
 ) -> Result {
     if let Some(handle) = handle {
         let handle = live.files.get(handle)?;
+        handle.forget_gaps();
         let file = handle.file(strip)?;
         file.set_len(size)?;
         return sync.wait(file);

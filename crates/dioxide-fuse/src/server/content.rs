@@ -121,7 +121,7 @@ impl Server {
         let live = self.live()?;
         let handle = live.files.get(handle)?;
         // The kernel writes pages back by the handle that was opened last. Who had the file open before it became append-only may
-        // have written to them, and it is past their end that the kernel appends.
+        // have written to them.
         let others_place = || live.files.any(|other| other.may_have_placed(&handle));
         match flags.cached {
             // The pages of a mapping, where each write is to go to the end.
@@ -132,10 +132,8 @@ impl Server {
             false => {
                 let file = handle.for_transfer(flags.direct, flags.kill_suidgid)?;
                 handle.note_unseen(&live.nodes);
-                let done = match handle.appends && offset > file.len() && others_place() {
-                    true => handle
-                        .placed(flags.direct, flags.kill_suidgid)?
-                        .write_at(buf, offset)?,
+                let done = match handle.appends {
+                    true => handle.append(buf, offset, flags)?,
                     false => file.write_at(buf, offset)?,
                 };
                 handle.still_to_wait_for(flags.sync).wait(file)?;

@@ -2,12 +2,14 @@
 
 use super::attributes::is_immutable;
 use super::full::NoRoom;
-use super::{Caller, Server, SyncMode, Told};
+use super::{Caller, Server, SyncMode, Told, WriteFlags};
 use crate::stats::Op;
 use crate::table::Nodes;
 use crate::{Errno, Result};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{File, Fs, Metadata, Node, OpenOptions};
+use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -37,8 +39,41 @@ pub(super) struct Handle {
     unseen: AtomicBool,
     /// How many the kernel may believe that there are.
     blocks: AtomicU64,
+    gaps: Mutex<Gaps>,
     /// By purpose, and whether privileges are stripped.
     files: [[OnceLock<File>; 2]; 3],
+}
+
+/// Where parts of an append are missing, since later ones were written before them.
+#[derive(Default)]
+struct Gaps(Vec<Range<u64>>);
+
+impl Gaps {
+    /// More than threads may have taken such parts.
+    const MOST: usize = 1024;
+
+    fn note(&mut self, gap: Range<u64>) {
+        if gap.is_empty() {
+            return;
+        }
+        if self.0.len() == Self::MOST {
+            self.0.remove(0);
+        }
+        self.0.push(gap);
+    }
+
+    /// Whether it is missing. It is not any more.
+    fn fill(&mut self, offset: u64, len_bytes: usize) -> bool {
+        let end = offset.saturating_add(len_bytes as u64);
+        let is_in = |gap: &Range<u64>| gap.start <= offset && end <= gap.end;
+        let Some(found) = self.0.iter().position(is_in) else {
+            return false;
+        };
+        let gap = self.0.remove(found);
+        self.note(gap.start..offset);
+        self.note(end..gap.end);
+        true
+    }
 }
 
 /// What a handle is used for.
@@ -158,11 +193,26 @@ impl Handle {
         is_immutable(&self.node.metadata())
     }
 
-    /// The file as [`Handle::for_transfer`] has it, for a write that stays where it is though the handle appends.
-    pub(super) fn placed(&self, direct: bool, strip: bool) -> Result<File> {
-        let purpose = Purpose::of_transfer(direct);
-        let options = self.options_for(purpose, strip).append(false);
-        Ok(self.one(purpose, strip)?.used_as(&options))
+    /// A write by a handle that appends. One that the kernel has cut into parts comes in any order, and no other meanwhile: what is to lie
+    /// behind the end is put there, as behind pages that were not written yet, and what comes late where it is missing.
+    pub(super) fn append(&self, buf: &[u8], offset: u64, flags: WriteFlags) -> Result<usize> {
+        let file = self.for_transfer(flags.direct, flags.kill_suidgid)?;
+        // The end stays where it is until this is written.
+        let mut gaps = self.gaps.lock();
+        let len = file.len();
+        if offset <= len && !gaps.fill(offset, buf.len()) {
+            return Ok(file.write_at(buf, offset)?);
+        }
+        let purpose = Purpose::of_transfer(flags.direct);
+        let options = self.options_for(purpose, flags.kill_suidgid);
+        let done = file.used_as(&options.append(false)).write_at(buf, offset)?;
+        gaps.note(len..offset);
+        Ok(done)
+    }
+
+    /// No part of an append is under way: the kernel changes the size, which it does after one that has failed too.
+    pub(super) fn forget_gaps(&self) {
+        *self.gaps.lock() = Gaps::default();
     }
 
     fn one(&self, purpose: Purpose, strip: bool) -> Result<&File> {
@@ -257,6 +307,7 @@ impl Server {
             writeback: self.options.writeback,
             unseen: AtomicBool::new(false),
             blocks: AtomicU64::new(metadata.blocks),
+            gaps: Mutex::default(),
             files: Default::default(),
         };
         handle.file(false)?;
