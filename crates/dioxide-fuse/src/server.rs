@@ -304,7 +304,10 @@ mod tests {
             set_append_only(&server, entry.id);
             let log = server.open(root, entry.id, flags).expect("it is made");
             let write = |number: usize, offset: usize| {
-                let flags = WriteFlags::default();
+                let flags = WriteFlags {
+                    append: true,
+                    ..WriteFlags::default()
+                };
                 let done = server.write(log.handle, &part(number), offset as u64, flags);
                 assert_eq!(done, Ok(100));
             };

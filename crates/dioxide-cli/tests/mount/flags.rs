@@ -177,6 +177,35 @@ fn append_only_file_is_read_to_the_end_that_is_in_the_page_cache() {
     }
 }
 
+/// Linux refuses to take `O_APPEND` off, which FUSE lets pass.
+#[test]
+fn descriptor_of_an_append_only_file_overwrites_nothing_without_o_append() {
+    need_fuse!();
+    for bed in each("") {
+        let path = bed.at("log");
+        fs::write(&path, "first").unwrap();
+        chattr(&["+a"], &path);
+        let log = File::options().read(true).append(true).open(&path).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&log).unwrap();
+        let set = |flags| rustix::fs::fcntl_setfl(&log, flags).unwrap();
+        set(flags - OFlags::APPEND);
+        let written = log.write_at(b"F", 0).map_err(|error| error.raw_os_error());
+        assert_eq!(written, Err(Some(libc::EPERM)));
+        let from = File::open(&path).unwrap();
+        let copied = rustix::fs::copy_file_range(&from, Some(&mut 1), &log, Some(&mut 0), 1);
+        assert_eq!(copied, Err(rustix::io::Errno::PERM));
+        set(flags);
+        (&log).write_all(b"second").unwrap();
+        chattr(&["-a"], &path);
+        set(flags - OFlags::APPEND);
+        log.write_all_at(b"F", 0).unwrap();
+        drop((log, from));
+        bed.forget();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "Firstsecond");
+        bed.finish();
+    }
+}
+
 /// What a descriptor does after its file has become immutable or append-only, by how it was opened: direct reads and writes
 /// come for the first time then.
 fn first_use_after_a_flag(root: &Path) -> Outcomes {

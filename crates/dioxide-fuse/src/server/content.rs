@@ -65,6 +65,8 @@ pub struct WriteFlags {
     pub cached: bool,
     /// The file has `O_DIRECT`.
     pub direct: bool,
+    /// It has `O_APPEND`.
+    pub append: bool,
     /// Set-user-ID and set-group-ID go.
     pub kill_suidgid: bool,
     /// As the file has it, the write itself (`RWF_DSYNC`, `RWF_SYNC`) or the mount (`-o sync`).
@@ -115,7 +117,7 @@ impl Server {
     /// more, and may be told then.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_at`]. `EPERM` if `O_APPEND` was taken off a file that is append-only: the kernel does not know that it is.
     pub fn write(&self, handle: u64, buf: &[u8], offset: u64, flags: WriteFlags) -> Result<usize> {
         let _timed = self.requests.time(Op::Write);
         let live = self.live()?;
@@ -265,7 +267,8 @@ impl Server {
         let _timed = self.requests.time(Op::CopyFileRange);
         let live = self.live()?;
         let (source, target) = (live.files.get(from.0)?, live.files.get(to.0)?);
-        if target.is_immutable() {
+        // The kernel refuses those with `O_APPEND`.
+        if target.is_immutable() || target.must_append() {
             return Err(Errno::PERM);
         }
         let strip = self.acting(caller).uid != 0;

@@ -193,19 +193,33 @@ impl Handle {
         is_immutable(&self.node.metadata())
     }
 
+    /// Whether it appends, and the file is append-only still.
+    pub(super) fn must_append(&self) -> bool {
+        self.appends && self.node.metadata().flags & InodeFlags::APPEND.0 != 0
+    }
+
     /// A write by a handle that appends. One that the kernel has cut into parts comes in any order, and no other meanwhile: what is to lie
     /// behind the end is put there, as behind pages that were not written yet, and what comes late where it is missing.
     pub(super) fn append(&self, buf: &[u8], offset: u64, flags: WriteFlags) -> Result<usize> {
         let file = self.for_transfer(flags.direct, flags.kill_suidgid)?;
+        let place = || {
+            let purpose = Purpose::of_transfer(flags.direct);
+            let options = self.options_for(purpose, flags.kill_suidgid);
+            file.used_as(&options.append(false)).write_at(buf, offset)
+        };
+        if !flags.append {
+            return match self.must_append() {
+                true => Err(Errno::PERM),
+                false => Ok(place()?),
+            };
+        }
         // The end stays where it is until this is written.
         let mut gaps = self.gaps.lock();
         let len = file.len();
         if offset <= len && !gaps.fill(offset, buf.len()) {
             return Ok(file.write_at(buf, offset)?);
         }
-        let purpose = Purpose::of_transfer(flags.direct);
-        let options = self.options_for(purpose, flags.kill_suidgid);
-        let done = file.used_as(&options.append(false)).write_at(buf, offset)?;
+        let done = place()?;
         gaps.note(len..offset);
         Ok(done)
     }

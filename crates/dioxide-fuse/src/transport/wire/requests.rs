@@ -225,6 +225,7 @@ impl Call<'_> {
         let flags = WriteFlags {
             cached: flags & abi::WRITE_CACHE != 0,
             direct: file_flags & libc::O_DIRECT != 0,
+            append: file_flags & libc::O_APPEND != 0,
             sync: SyncMode::of(file_flags),
             kill_suidgid: flags & abi::WRITE_KILL_SUIDGID != 0,
         };
