@@ -8,12 +8,13 @@ mod table;
 
 use crate::patience::{WRITING_PATIENCE, within};
 use crate::server::{Server, ServerOptions};
-use crate::stats::{IMAGE_XATTR, OFFSET_XATTR};
+use crate::stats::{IMAGE_XATTR, OFFSET_XATTR, STATE_XATTR};
 use crate::transport::{self, ConnectOptions, Pages, Transport};
 use crate::{Error, Options, sandbox};
 use dioxide::block::{self, file::FileOptions};
 use dioxide::format::features::Incompat;
-use dioxide::{Fs, MountOptions};
+use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
+use dioxide::{Buf, Fs, MountOptions};
 use report::Reporter;
 use std::ffi::OsString;
 use std::io;
@@ -418,6 +419,8 @@ pub enum Unmounted {
     Dead,
     /// Mounted elsewhere too, and served on.
     Elsewhere,
+    /// Its server has ended, and could not close the image: it is as after a crash.
+    Unclean,
     /// Its image stays in use, and nothing tells whether it is mounted elsewhere or its server takes long.
     InUse,
 }
@@ -446,6 +449,7 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
     let asked = |name| (!dead).then(|| told(&absolute, name)).flatten();
     let image = asked(IMAGE_XATTR).map_or(source, PathBuf::from);
     let img_offset = asked(OFFSET_XATTR).and_then(|told| told.to_str()?.parse().ok());
+    let state = asked(STATE_XATTR).and_then(|told| told.to_str()?.parse().ok());
     let begin = FileOptions {
         img_offset: img_offset.unwrap_or(0),
         size_bytes: Some(LEAST_BYTES),
@@ -461,17 +465,36 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         return Ok(Unmounted::Elsewhere);
     }
     let began = Instant::now();
-    while is_locked(&image, &begin) {
+    // A reader is kept out as long as the server writes.
+    let left = loop {
+        let opened = block::file::open(&image, &begin);
+        if !matches!(opened, Err(block::Error::Busy { .. })) {
+            break opened.ok();
+        }
         let is_late = began.elapsed() >= PATIENCE;
         match &device {
             Some(device) if is_late && device.is_there() => return Ok(Unmounted::Elsewhere),
             // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
-            _ if is_late && !writable => break,
+            _ if is_late && !writable => break None,
             None if began.elapsed() >= UNTOLD_PATIENCE => return Ok(Unmounted::InUse),
             _ => std::thread::sleep(PAUSE),
         }
-    }
-    Ok(Unmounted::Closed)
+    };
+    let is_closed = |device| is_closed(device, state?);
+    Ok(match left.as_deref().and_then(is_closed) {
+        Some(false) => Unmounted::Unclean,
+        _ => Unmounted::Closed,
+    })
+}
+
+/// Whether the superblock says that whoever had the file system has closed it: its state has these bits again. None if that cannot
+/// be told.
+fn is_closed(device: &dyn block::Device, state: u16) -> Option<bool> {
+    let mut begin = Buf::zeroed(LEAST_BYTES as usize);
+    device.read_at(0, &mut begin).ok()?;
+    let sb = SuperBlock::parse(&begin[SUPERBLOCK_OFFSET as usize..]).ok()?;
+    let is_closed = || !sb.needs_recovery() && sb.state() & state == state;
+    sb.has_magic().then(is_closed)
 }
 
 /// The kernel's device for the pages of a file system that FUSE mounts. It ends with the last mount, those of other namespaces
@@ -534,12 +557,6 @@ fn place(dir: &Path) -> io::Result<PathBuf> {
         }
         (found, _) => found,
     }
-}
-
-/// Whether others cannot open the image now, to read or to write: a reader is kept out as long as the server writes.
-fn is_locked(image: &Path, options: &FileOptions) -> bool {
-    let open = dioxide::block::file::open(image, options);
-    matches!(open, Err(dioxide::block::Error::Busy { .. }))
 }
 
 /// Only root may by itself.

@@ -107,7 +107,8 @@ was not synced is lost, and whoever opens the image next recovers it. dioxide mo
 Where it is mounted elsewhere too, be it in another namespace, a line says that the image stays in use. One says so where nothing
 was written any more, because the file system had failed.
 
-Exit status: 0 if it is unmounted, 2 if it is in use or no mount of dioxide.
+Exit status: 0 if it is unmounted, 2 if it is in use or no mount of dioxide, or if the server could not close the image: the disk
+that it lies on is full or broken, and it is as after a crash.
 
 Where this command is installed as /sbin/umount.fuse.dioxide too, umount(8) does the same.
 

@@ -44,6 +44,10 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
         Unmounted::Dead => {
             "its server had died: detached. What was not synced is lost, and the next mount recovers the image"
         }
+        Unmounted::Unclean => {
+            let what = "its server has ended, and could not close the image, which is as after a crash: what was not synced may be lost";
+            return Err(Failure::trouble(args.dir.display(), what));
+        }
         Unmounted::Elsewhere => "it is mounted elsewhere too: the image stays in use",
         Unmounted::InUse => {
             "its server has not ended, and without /sys nothing tells whether it is mounted elsewhere too: the image stays in use"

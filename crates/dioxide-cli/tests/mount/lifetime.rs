@@ -624,7 +624,50 @@ fn file_system_that_has_failed_takes_nothing_more_and_says_so_at_the_end() {
         drop((file, root));
         let ended = patiently(dioxide().arg("umount").arg(dir.path()));
         let said = text(ended.stderr);
-        assert!(ended.status.success() && said.contains(failure), "{said}");
+        assert_eq!(ended.status.code(), Some(2), "{said}");
+        assert!(said.contains(failure) && said.contains("could not close"));
         assert!(!is_mounted(dir.path()));
+    }
+}
+
+/// Without a journal, what was written last comes to the disk when the image is closed.
+#[test]
+fn umount_tells_whether_the_server_has_closed_the_image() {
+    need_fuse!();
+    for features in ["", "^has_journal"] {
+        let disk = Point::new();
+        run(limited("mount")
+            .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
+            .arg(disk.path()));
+        let (image, dir) = (disk.path().join("image"), Point::new());
+        let file = File::create(&image).unwrap();
+        file.set_len(64 << 20).unwrap();
+        run(dioxide().args(["mkfs", "-O", features]).arg(&image));
+        let mount = || {
+            let options = ["mount", "-o", NO_RINGS, "-o", "commit=300"];
+            run(dioxide().args(options).args([&image, dir.path()]));
+            for n in 0..500 {
+                fs::create_dir(dir.path().join(n.to_string())).unwrap();
+            }
+        };
+        let umount = || {
+            let ended = patiently(dioxide().arg("umount").arg(dir.path()));
+            (ended.status.code(), text(ended.stderr))
+        };
+        mount();
+        let full = disk.path().join("full");
+        let filled = fs::write(&full, vec![1; 8 << 20]);
+        assert!(filled.is_err());
+        let (status, said) = umount();
+        assert_eq!(status, Some(2), "{features}: {said}");
+        assert!(said.contains("could not close"), "{said}");
+        fs::remove_file(&full).unwrap();
+        run(dioxide()
+            .arg("mkfs")
+            .arg("-F")
+            .args(["-O", features])
+            .arg(&image));
+        mount();
+        assert_eq!(umount(), (Some(0), String::new()), "{features}");
     }
 }

@@ -1,33 +1,43 @@
 //! Extended attributes.
 
 use super::{Caller, Server};
-use crate::stats::{IMAGE_XATTR, OFFSET_XATTR, Op, STATS_XATTR};
+use crate::stats::{IMAGE_XATTR, OFFSET_XATTR, Op, STATE_XATTR, STATS_XATTR};
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
+use dioxide::format::superblock::STATE_CLEAN;
 use dioxide::{SetAttributes, XattrMode};
 use std::os::unix::ffi::OsStrExt;
 
 impl Server {
-    /// `getxattr`: the whole value. The root's [`STATS_XATTR`] is the [`Report`](crate::stats::Report), its [`IMAGE_XATTR`]
-    /// where the image is, and its [`OFFSET_XATTR`] where the file system begins in that.
+    /// `getxattr`: the whole value. The root has what [`crate::stats`] names beside its own.
     ///
     /// # Errors
     /// As [`dioxide::Node::xattr`]; `ENODATA`.
     pub fn getxattr(&self, id: u64, name: &[u8]) -> Result<Vec<u8>> {
         let _timed = self.requests.time(Op::Getxattr);
-        if (id, name) == (ROOT_ID, STATS_XATTR.as_bytes()) {
-            let report = self.report()?;
-            return Ok(serde_json::to_vec(&report).expect("numbers and names"));
+        let own = match str::from_utf8(name) {
+            Ok(name) if id == ROOT_ID => name,
+            _ => "",
+        };
+        match own {
+            STATS_XATTR => Ok(serde_json::to_vec(&self.report()?).expect("numbers and names")),
+            IMAGE_XATTR => {
+                let image = self.options.image.as_ref().ok_or(Errno::NODATA)?;
+                Ok(image.as_os_str().as_bytes().to_vec())
+            }
+            OFFSET_XATTR => Ok(self.options.img_offset.to_string().into_bytes()),
+            STATE_XATTR => match self.read_only {
+                true => Err(Errno::NODATA),
+                false => {
+                    let state = self.live()?.fs.superblock().state() & STATE_CLEAN;
+                    Ok(state.to_string().into_bytes())
+                }
+            },
+            _ => {
+                let live = self.live()?;
+                live.node(id)?.xattr(name)?.ok_or(Errno::NODATA)
+            }
         }
-        if (id, name) == (ROOT_ID, IMAGE_XATTR.as_bytes()) {
-            let image = self.options.image.as_ref().ok_or(Errno::NODATA)?;
-            return Ok(image.as_os_str().as_bytes().to_vec());
-        }
-        if (id, name) == (ROOT_ID, OFFSET_XATTR.as_bytes()) {
-            return Ok(self.options.img_offset.to_string().into_bytes());
-        }
-        let live = self.live()?;
-        live.node(id)?.xattr(name)?.ok_or(Errno::NODATA)
     }
 
     /// `listxattr`: each name with a NUL behind it. Those that are for root are told to root only.
