@@ -165,10 +165,14 @@ fn what_make_installs_is_whole_and_goes_again() {
     }
     assert!(run(Command::new(at("usr/bin/dioxide")).arg("--version")).starts_with("dioxide "));
     let unit = fs::read_to_string(at("usr/lib/systemd/system/dioxide@.service")).unwrap();
-    assert!(
-        unit.contains("\nExecStart=/usr/bin/dioxide mount "),
-        "{unit}"
-    );
+    for line in [
+        "ExecStart=/usr/bin/dioxide mount ",
+        // Not before the root is mounted to be written to.
+        "After=local-fs-pre.target\n",
+        "Wants=local-fs-pre.target\n",
+    ] {
+        assert!(unit.contains(&format!("\n{line}")), "{unit}");
+    }
     let installed = files(&dest);
     let (pages, others): (Vec<_>, Vec<_>) = installed
         .iter()
