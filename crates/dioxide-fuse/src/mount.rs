@@ -3,18 +3,20 @@
 //! Invariant: the image is closed after the kernel has ended the connection, or, when files stay open on a mount
 //! that is to end, after the kernel was made to write its pages; from then on nobody gets anything of it.
 
+pub(crate) mod process;
 mod report;
 mod table;
 
 use crate::patience::{WRITING_PATIENCE, within};
 use crate::server::{Server, ServerOptions};
-use crate::stats::{IMAGE_XATTR, OFFSET_XATTR, STATE_XATTR};
+use crate::stats::{IMAGE_XATTR, OFFSET_XATTR, PROCESS_XATTR, STATE_XATTR};
 use crate::transport::{self, ConnectOptions, Pages, Transport};
 use crate::{Error, Options, sandbox};
 use dioxide::block::{self, file::FileOptions};
 use dioxide::format::features::Incompat;
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::{Buf, Fs, MountOptions};
+use process::Process;
 use report::Reporter;
 use std::ffi::OsString;
 use std::io;
@@ -31,7 +33,7 @@ use table::{Mounted, mounted};
 /// How long a mount that is to end waits for files that others have open, and who waits for a server's end.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long who waits for a server's end does so where nothing tells whether others have its file system mounted.
+/// How long who waits for a server's end does so where nothing tells whether others have its file system mounted, or its image open.
 const UNTOLD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often whoever waits for an image to be closed looks.
@@ -421,7 +423,7 @@ pub enum Unmounted {
     Elsewhere,
     /// Its server has ended, and could not close the image: it is as after a crash.
     Unclean,
-    /// Its image stays in use, and nothing tells whether it is mounted elsewhere or its server takes long.
+    /// Nothing tells whether its server has closed the image, takes long, or has it mounted elsewhere.
     InUse,
 }
 
@@ -456,7 +458,10 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         write: !writable,
         ..FileOptions::default()
     };
+    let process = asked(PROCESS_XATTR).and_then(|told| Process::of(told.to_str()?));
     let device = Device::of(&connection);
+    // What a server writes to is locked. If this is not, the image has another name by now.
+    let is_image = !writable || is_locked(&image, &begin);
     detach(&absolute, dead).map_err(kernel)?;
     if dead {
         return Ok(Unmounted::Dead);
@@ -465,23 +470,23 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         return Ok(Unmounted::Elsewhere);
     }
     let began = Instant::now();
-    // A reader is kept out as long as the server writes.
-    let left = loop {
-        let opened = block::file::open(&image, &begin);
-        if !matches!(opened, Err(block::Error::Busy { .. })) {
-            break opened.ok();
-        }
-        let is_late = began.elapsed() >= PATIENCE;
+    let is_told = is_image && device.is_some() && process.is_some();
+    // Others may have opened it by now.
+    let has_ended = || process.as_ref().is_some_and(Process::has_ended);
+    while !has_ended() && (!is_image || is_locked(&image, &begin)) {
+        let waited = began.elapsed();
+        let is_late = waited >= PATIENCE;
         match &device {
             Some(device) if is_late && device.is_there() => return Ok(Unmounted::Elsewhere),
             // A reader keeps writers out until it ends, but so do other readers, which nobody waits for.
-            _ if is_late && !writable => break None,
-            None if began.elapsed() >= UNTOLD_PATIENCE => return Ok(Unmounted::InUse),
+            _ if is_late && !writable => break,
+            _ if waited >= UNTOLD_PATIENCE && !is_told => return Ok(Unmounted::InUse),
             _ => std::thread::sleep(PAUSE),
         }
-    };
+    }
+    let left = is_image.then(|| block::file::open(&image, &begin).ok());
     let is_closed = |device| is_closed(device, state?);
-    Ok(match left.as_deref().and_then(is_closed) {
+    Ok(match left.flatten().as_deref().and_then(is_closed) {
         Some(false) => Unmounted::Unclean,
         _ => Unmounted::Closed,
     })
@@ -557,6 +562,12 @@ fn place(dir: &Path) -> io::Result<PathBuf> {
         }
         (found, _) => found,
     }
+}
+
+/// Whether others cannot open the image now, to read or to write: a reader is kept out as long as the server writes.
+fn is_locked(image: &Path, options: &FileOptions) -> bool {
+    let open = block::file::open(image, options);
+    matches!(open, Err(block::Error::Busy { .. }))
 }
 
 /// Only root may by itself.

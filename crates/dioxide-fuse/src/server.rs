@@ -23,6 +23,7 @@ pub use handle::Opened;
 pub use listing::Dirent;
 pub use names::At;
 
+use crate::mount::process;
 use crate::stats::{Op, Recorder, Report};
 use crate::table::{Handles, Nodes};
 use crate::{Errno, Result};
@@ -92,6 +93,7 @@ impl Default for ServerOptions {
 /// Files are named by node id: [`crate::ROOT_ID`], or one that an [`Entry`] told. What is open is named by handle.
 pub struct Server {
     options: ServerOptions,
+    process: Option<String>,
     read_only: bool,
     in_memory: bool,
     maps_direct: AtomicBool,
@@ -128,6 +130,7 @@ impl Server {
         };
         Ok(Server {
             options,
+            process: process::told(),
             read_only: live.fs.read_only().is_some(),
             in_memory: live.fs.device().geometry().inline,
             maps_direct: AtomicBool::new(false),

@@ -21,6 +21,8 @@ pub const STATS_XATTR: &str = "system.dioxide.stats";
 pub const IMAGE_XATTR: &str = "system.dioxide.image";
 /// Attribute of the root that holds the byte of the image where the file system begins; as [`STATS_XATTR`].
 pub const OFFSET_XATTR: &str = "system.dioxide.offset";
+/// Attribute of the root that holds the server's process, and the namespace of which that is a number; as [`STATS_XATTR`].
+pub const PROCESS_XATTR: &str = "system.dioxide.process";
 /// Attribute of the root that holds the bits of the superblock's state that are set again when the image is closed; as
 /// [`STATS_XATTR`]. There is none where nothing is written.
 pub const STATE_XATTR: &str = "system.dioxide.state";

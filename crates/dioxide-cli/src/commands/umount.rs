@@ -50,7 +50,7 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
         }
         Unmounted::Elsewhere => "it is mounted elsewhere too: the image stays in use",
         Unmounted::InUse => {
-            "its server has not ended, and without /sys nothing tells whether it is mounted elsewhere too: the image stays in use"
+            "nothing tells whether its server has ended, or it is mounted elsewhere too: the image may stay in use"
         }
     };
     complain(format_args!("{}: warning: {what}", args.dir.display()));

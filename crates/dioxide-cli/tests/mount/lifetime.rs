@@ -7,7 +7,7 @@ use crate::bed::{
 };
 use crate::need_fuse;
 use dioxide_testkit::{Image, check_pattern, dumpe2fs, e2fsck_clean, pattern};
-use rustix::fs::SeekFrom;
+use rustix::fs::{FlockOperation, SeekFrom, fcntl_lock};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -64,6 +64,44 @@ fn image_is_mounted_again_while_its_last_server_closes_it() {
     e2fsck_clean(image.path());
 }
 
+/// Somebody who waits for the image has it before `umount` sees that the server has not.
+#[test]
+fn umount_does_not_wait_for_who_opens_the_image_next() {
+    need_fuse!();
+    let bed = Bed::new("");
+    let mut image = File::options();
+    let image = image.read(true).write(true).open(bed.image()).unwrap();
+    let (told, ended) = std::sync::mpsc::channel::<()>();
+    let next = std::thread::spawn(move || {
+        let until = Instant::now() + SOON;
+        while fcntl_lock(&image, FlockOperation::NonBlockingLockExclusive).is_err() {
+            assert!(Instant::now() < until, "the server has not ended");
+        }
+        ended.recv_timeout(SOON).is_ok()
+    });
+    let done = patiently(dioxide().arg("umount").arg(bed.root()));
+    told.send(()).unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    assert!(next.join().unwrap(), "umount waited for it");
+    bed.ended(true);
+}
+
+#[test]
+fn umount_waits_for_the_server_though_the_image_has_another_name() {
+    need_fuse!();
+    let bed = Bed::new("commit=300");
+    for n in 0..2000 {
+        fs::create_dir(bed.at(&n.to_string())).unwrap();
+    }
+    let moved = bed.image().with_extension("moved");
+    fs::rename(bed.image(), &moved).unwrap();
+    umount(bed.root());
+    let stat = fs::read_to_string(format!("/proc/{}/stat", bed.pid())).unwrap();
+    fs::rename(&moved, bed.image()).unwrap();
+    assert!(stat.contains(") Z "), "it has not ended: {stat}");
+    bed.ended(true);
+}
+
 #[test]
 fn umount_of_one_mount_of_several_does_not_wait_for_the_others() {
     need_fuse!();
@@ -91,7 +129,7 @@ fn umount_does_not_wait_for_a_mount_of_another_namespace() {
     for (access, hidden, why) in [
         ("rw", "/sys/fs/fuse/connections", "mounted elsewhere too"),
         ("ro", "/sys/fs/fuse/connections", "mounted elsewhere too"),
-        ("rw", "/sys", "without /sys nothing tells"),
+        ("rw", "/sys", "nothing tells whether its server has ended"),
     ] {
         let image = Image::builder().size(32 << 20).build();
         let dir = Point::new();

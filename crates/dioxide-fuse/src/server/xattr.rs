@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use super::{Caller, Server};
-use crate::stats::{IMAGE_XATTR, OFFSET_XATTR, Op, STATE_XATTR, STATS_XATTR};
+use crate::stats::{IMAGE_XATTR, OFFSET_XATTR, Op, PROCESS_XATTR, STATE_XATTR, STATS_XATTR};
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
 use dioxide::format::superblock::STATE_CLEAN;
@@ -26,6 +26,7 @@ impl Server {
                 Ok(image.as_os_str().as_bytes().to_vec())
             }
             OFFSET_XATTR => Ok(self.options.img_offset.to_string().into_bytes()),
+            PROCESS_XATTR => Ok(self.process.clone().ok_or(Errno::NODATA)?.into_bytes()),
             STATE_XATTR => match self.read_only {
                 true => Err(Errno::NODATA),
                 false => {
