@@ -369,12 +369,14 @@ pub fn is_dead(dir: &Path) -> bool {
 /// The same for a path as the kernel has it.
 fn is_dead_at(dir: &Path) -> bool {
     let until = Instant::now() + PATIENCE;
-    while mounted(dir).is_some() && Instant::now() < until {
+    while let Some(mount) = mounted(dir).filter(|_| Instant::now() < until) {
         // Unlike attributes, this is always asked of the server.
         match rustix::fs::statfs(dir) {
             Err(rustix::io::Errno::NOTCONN) => return true,
             // The end of a connection takes a moment, and has several errors.
             Err(_) => std::thread::sleep(PAUSE),
+            // The kernel says nothing to who may not use the mount, and asks nobody.
+            Ok(told) if told.f_bsize == 0 => return mount.writable && is_free(&mount.source),
             Ok(_) => return false,
         }
     }
@@ -454,7 +456,7 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
     let state = asked(STATE_XATTR).and_then(|told| told.to_str()?.parse().ok());
     let begin = FileOptions {
         img_offset: img_offset.unwrap_or(0),
-        size_bytes: Some(LEAST_BYTES),
+        size_bytes: img_offset.map(|_| LEAST_BYTES),
         write: !writable,
         ..FileOptions::default()
     };
@@ -485,6 +487,7 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         }
     }
     let left = is_image.then(|| block::file::open(&image, &begin).ok());
+    let state = state.or(writable.then_some(0));
     let is_closed = |device| is_closed(device, state?);
     Ok(match left.flatten().as_deref().and_then(is_closed) {
         Some(false) => Unmounted::Unclean,
@@ -568,6 +571,11 @@ fn place(dir: &Path) -> io::Result<PathBuf> {
 fn is_locked(image: &Path, options: &FileOptions) -> bool {
     let open = block::file::open(image, options);
     matches!(open, Err(block::Error::Busy { .. }))
+}
+
+/// Whether nobody writes to any part of an image.
+fn is_free(image: &Path) -> bool {
+    image.is_absolute() && block::file::open(image, &FileOptions::default()).is_ok()
 }
 
 /// Only root may by itself.

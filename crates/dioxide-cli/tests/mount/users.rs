@@ -223,6 +223,34 @@ fn mount_where_another_user_has_mounted_says_what_to_do() {
     e2fsck_clean(image.path());
 }
 
+/// The kernel does not tell root of the connection that its server has died.
+#[test]
+fn dead_mount_of_another_user_is_told_from_one_that_is_served() {
+    need_fuse!();
+    let Some(home) = Home::new() else {
+        return;
+    };
+    let dir = home.path().join("dir");
+    let umount = |warning: &str| {
+        let done = dioxide().arg("umount").arg(&dir).output().unwrap();
+        let said = text(done.stderr);
+        assert!(done.status.success() && !is_mounted(&dir), "{said}");
+        assert!(said.contains(warning), "{said}");
+        assert_eq!(said.is_empty(), warning.is_empty(), "{said}");
+    };
+    let killed = format!(
+        "./dioxide mount -f -o {NO_RINGS} own.img dir & \
+        until grep -q \" $PWD/dir \" /proc/self/mounts; do sleep 0.01; done; \
+        echo x > dir/f && sync dir/f && kill -9 $! && ! wait $!"
+    );
+    run(nobody(&killed).current_dir(home.path()));
+    umount("had died: detached");
+    let mounted = format!("./dioxide mount -o {NO_RINGS} own.img dir && echo y > dir/f");
+    run(nobody(&mounted).current_dir(home.path()));
+    umount("");
+    e2fsck_clean(&home.path().join("own.img"));
+}
+
 /// A mount that nobody serves any more answers nothing, and without `auto_unmount` stays.
 #[test]
 fn mount_of_a_killed_server_goes_if_that_was_asked_for() {
