@@ -28,7 +28,7 @@ impl Errno {
 }
 
 impl From<Error> for Errno {
-    /// What users of the mount see of an error is a number, so that what only the text tells is logged.
+    /// What users of the mount see of an error is a number, so that what only the text tells is traced.
     fn from(error: Error) -> Errno {
         match &error {
             Error::Device(_)

@@ -14,6 +14,8 @@
 //!
 //! This is a translation between the kernel's requests and the library's calls, and holds no file-system logic.
 //!
+//! What no answer can tell is *traced*: an event of the crate `tracing`, for who subscribes to those. `dioxide mount` does not.
+//!
 //! | Module | Holds |
 //! |---|---|
 //! | [`server`] | what the kernel asks, answered by the library |

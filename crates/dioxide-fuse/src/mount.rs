@@ -312,7 +312,7 @@ impl Connection {
         Connection::of(&self.dir).is_some_and(|now| now.number == self.number)
     }
 
-    /// Makes the kernel write what it holds, and unmounts, though files are open. What of that fails is in the log. Blocks for some
+    /// Makes the kernel write what it holds, and unmounts, though files are open. What of that fails is traced. Blocks for some
     /// seconds at most, if the file system writes.
     pub fn unmount_by_force(&self) {
         self.write_back();

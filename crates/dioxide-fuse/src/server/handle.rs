@@ -333,7 +333,7 @@ impl Server {
         self.options.writeback && self.maps_direct.load(Ordering::Relaxed)
     }
 
-    /// `release`: the last who had it open has closed it. What goes wrong then is in the log.
+    /// `release`: the last who had it open has closed it. What goes wrong then is traced.
     ///
     /// # Errors
     /// None but `ENODEV`.
