@@ -10,7 +10,7 @@ use dioxide_testkit::{
 };
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -413,6 +413,37 @@ fn reserved_blocks_are_for_root_whoever_opens_the_file_after_that() {
     let kernel = Mount::ext4(image.path(), "ro");
     let kept = fs::read(kernel.path().join("f")).unwrap();
     assert!(kept.starts_with(&content));
+}
+
+/// `truncate(2)`, which opens no file: the file gets its first block.
+#[test]
+fn reserved_blocks_are_for_root_who_makes_an_inline_file_longer() {
+    need_fuse!();
+    for option in ["rw", "resuid=65534"] {
+        let image = Image::builder().size(16 * M).block_size(4096);
+        let image = image.args(&["-m", "50"]).features("inline_data");
+        let bed = Bed::with(image.build(), option);
+        fs::set_permissions(bed.root(), Permissions::from_mode(0o777)).unwrap();
+        fs::write(bed.at("inline"), "short").unwrap();
+        let owner = if option == "rw" { 0 } else { 65534 };
+        chown(bed.at("inline"), Some(owner), None).unwrap();
+        let user = |uid: u32, script: &str| {
+            let mut command = limited("setpriv");
+            command
+                .arg(format!("--reuid={uid}"))
+                .args(["--regid=1", "--clear-groups"]);
+            command.args(["sh", "-c", script]).current_dir(bed.root());
+            command.output().unwrap()
+        };
+        let fill = "dd if=/dev/zero of=full bs=64k status=none conv=fsync";
+        assert!(text(user(1, fill).stderr).contains("No space left"));
+        let truncate = "python3 -c 'import os; os.truncate(\"inline\", 100000)'";
+        let done = user(owner, truncate);
+        assert!(done.status.success(), "{option}: {done:?}");
+        let content = fs::read(bed.at("inline")).unwrap();
+        assert!(content.len() == 100_000 && content.starts_with(b"short\0"));
+        bed.finish();
+    }
 }
 
 /// What is made in directories of other groups, with and without the setgid bit, is as on a mount of Linux.

@@ -1,11 +1,11 @@
 //! Attributes: told, and changed.
 
-use super::{Caller, Live, Server, SyncMode};
+use super::{Caller, Live, Server};
 use crate::stats::Op;
 use crate::table::ROOT_ID;
 use crate::{Errno, Result};
 use dioxide::format::inode::InodeFlags;
-use dioxide::{FileType, Metadata, Node, OpenOptions, SetAttributes, StatFs, Timestamp};
+use dioxide::{FileType, Metadata, Node, SetAttributes, StatFs, Timestamp};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -154,32 +154,6 @@ pub(super) fn is_immutable(metadata: &Metadata) -> bool {
     metadata.flags & InodeFlags::IMMUTABLE.0 != 0
 }
 
-/// The kernel asks for nothing after it, whatever the mount wants.
-fn resize(
-    live: &Live,
-    strip: bool,
-    node: &Node,
-    size: u64,
-    handle: Option<u64>,
-    sync: SyncMode,
-) -> Result {
-    if let Some(handle) = handle {
-        let handle = live.files.get(handle)?;
-        handle.forget_gaps();
-        let file = handle.file(strip)?;
-        file.set_len(size)?;
-        return sync.wait(file);
-    }
-    match node.file_type() {
-        FileType::Regular => {}
-        FileType::Directory => return Err(Errno(libc::EISDIR)),
-        _ => return Err(Errno::INVAL),
-    }
-    let file = node.open(&OpenOptions::new().write(true).fsetid(!strip))?;
-    file.set_len(size)?;
-    sync.wait(&file)
-}
-
 /// A change without those times that the kernel keeps and that are older than writes that it has not seen. With a change of
 /// another kind (of a name, say) it tells all times, and those of an open file late.
 fn unless_older(live: &Live, node: &Node, change: &Change) -> Change {
@@ -241,8 +215,7 @@ impl Server {
         let live = self.live()?;
         let node = live.node(id)?;
         if let Some(size) = change.size {
-            let (strip, sync) = (change.kill_suidgid, self.options.sync);
-            resize(&live, strip, &node, size, change.handle, sync)?;
+            self.resize(&live, caller, &node, size, change)?;
         }
         if let Some(set) = unless_older(&live, &node, change).attributes() {
             node.set_attributes(&set)?;
@@ -251,6 +224,34 @@ impl Server {
             self.strip(caller, &node)?;
         }
         Ok(self.stat(&node))
+    }
+
+    /// The kernel asks for nothing after it, whatever the mount wants.
+    fn resize(
+        &self,
+        live: &Live,
+        caller: Caller,
+        node: &Node,
+        size: u64,
+        change: &Change,
+    ) -> Result {
+        let (strip, sync) = (change.kill_suidgid, self.options.sync);
+        if let Some(handle) = change.handle {
+            let handle = live.files.get(handle)?;
+            handle.forget_gaps();
+            let file = handle.file(strip)?;
+            file.set_len(size)?;
+            return sync.wait(file);
+        }
+        match node.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno(libc::EISDIR)),
+            _ => return Err(Errno::INVAL),
+        }
+        let options = self.options_of(caller).write(true).fsetid(!strip);
+        let file = node.open(&options)?;
+        file.set_len(size)?;
+        sync.wait(&file)
     }
 
     /// What a `chown` takes away, whoever becomes the owner. Nothing for who does not own the file: the kernel asks the same for

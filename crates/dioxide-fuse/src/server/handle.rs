@@ -301,13 +301,8 @@ impl Server {
         // Only with its flag do writes go to the end of an append-only file, wherever the kernel sees that.
         let append_only = metadata.flags & InodeFlags::APPEND.0 != 0;
         let appends = append_only && flags & libc::O_APPEND != 0;
-        let caller = self.acting(caller);
-        let options = OpenOptions::new()
-            // The page cache fills up pages that are written in part.
-            .read(true)
-            .write(writes)
-            .resource(caller.uid == 0)
-            .user(caller.uid, caller.gid);
+        // The page cache fills up pages that are written in part.
+        let options = self.options_of(caller).read(true).write(writes);
         let appends = writes && appends;
         // The page cache would keep what is to be durable. Without it a write comes at once, and the library makes it so.
         let waits = writes && metadata.flags & InodeFlags::SYNC.0 != 0 && self.gathers_writes();
@@ -326,6 +321,12 @@ impl Server {
         };
         handle.file(false)?;
         Ok((handle, Opened { handle: 0, direct }))
+    }
+
+    /// What the caller may beside others.
+    pub(super) fn options_of(&self, caller: Caller) -> OpenOptions {
+        let Caller { uid, gid } = self.acting(caller);
+        OpenOptions::new().resource(uid == 0).user(uid, gid)
     }
 
     /// Whether the kernel's page cache keeps writes, and can be gone past without being done without: mappings are of it.
