@@ -2,7 +2,7 @@
 //!
 //! Every name is made in a directory that is open, and every directory is opened by its name in the
 //! one above, never through a symlink: whatever others do in the target meanwhile, nothing is written
-//! outside of it. Rejected: paths from the root of the target, which the kernel would walk again for
+//! outside of it. What was made by its name and opened by it must be what was made. Rejected: paths from the root of the target, which the kernel would walk again for
 //! each file, through whatever lies there by then.
 //!
 //! A regular file has no name until it is whole, or another one where the file system has no files without: what has its name
@@ -24,6 +24,7 @@ use rustix::fs::{
     removexattr, renameat, renameat_with, setxattr, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -48,7 +49,7 @@ impl Default for FolderOptions {
     fn default() -> Self {
         FolderOptions {
             merge: false,
-            owners: rustix::process::geteuid().is_root(),
+            owners: geteuid().is_root(),
         }
     }
 }
@@ -158,7 +159,7 @@ impl FolderSink {
         replacing.map_err(|error| Error::kept(self.named(entry), error))
     }
 
-    fn make(&mut self, entry: &Entry) -> Result<(), Errno> {
+    fn make(&mut self, entry: &Entry) -> io::Result<()> {
         let name = OsStr::from_bytes(entry.name());
         if self.options.merge && !matches!(entry.kind, Kind::Directory | Kind::File(_)) {
             match unlinkat(self.here(), name, AtFlags::empty()) {
@@ -168,11 +169,15 @@ impl FolderSink {
         }
         match &entry.kind {
             Kind::Directory => {
-                match mkdirat(self.here(), name, Mode::RWXU) {
-                    Err(Errno::EXIST) if self.options.merge => {}
-                    made => made?,
+                let made = mkdirat(self.here(), name, Mode::RWXU);
+                let is_merged = self.options.merge && made == Err(Errno::EXIST);
+                if !is_merged {
+                    made?;
                 }
                 let directory = openat(self.here(), name, DIRECTORY, Mode::empty())?;
+                if !is_merged {
+                    self.check_made(entry, &directory)?;
+                }
                 self.above.push(directory);
             }
             Kind::File(_) => unreachable!("it is made without its name"),
@@ -284,6 +289,38 @@ impl FolderSink {
             }
             renamed => renamed,
         }
+    }
+
+    /// That what was opened by its name is what was made, as far as can be told: others may have given the name to another file.
+    fn check_made(&mut self, entry: &Entry, fd: &OwnedFd) -> io::Result<()> {
+        let stat = fstat(fd)?;
+        let (file_type, device) = match entry.kind {
+            Kind::Directory => (FileType::Directory, None),
+            Kind::File(_) | Kind::HardLink(_) => (FileType::RegularFile, None),
+            Kind::Symlink(_) => (FileType::Symlink, None),
+            Kind::CharDevice(major, minor) => {
+                (FileType::CharacterDevice, Some(makedev(major, minor)))
+            }
+            Kind::BlockDevice(major, minor) => (FileType::BlockDevice, Some(makedev(major, minor))),
+            Kind::Fifo => (FileType::Fifo, None),
+            Kind::Socket => (FileType::Socket, None),
+        };
+        let is_made = FileType::from_raw_mode(stat.st_mode) == file_type
+            && device.is_none_or(|device| stat.st_rdev == device)
+            && (entry.is_directory() || stat.st_nlink == 1)
+            && (stat.st_uid == geteuid().as_raw() || stat.st_uid == self.owner_of_new(entry)?);
+        match is_made {
+            true => Ok(()),
+            false => Err(io::Error::other("another file has its name by now")),
+        }
+    }
+
+    /// Whose a new file is, where the file system has owners of its own.
+    fn owner_of_new(&mut self, entry: &Entry) -> Result<u32, Errno> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let made = self.under_another_name(entry, |here, name| openat(here, name, NEW, mode))?;
+        unlinkat(self.here(), &*self.temporary, AtFlags::empty())?;
+        Ok(fstat(made)?.st_uid)
     }
 
     fn node(&self, name: &OsStr, file_type: FileType, device: u64) -> Result<(), Errno> {
@@ -440,11 +477,12 @@ impl Sink for FolderSink {
             replacing = Some(self.check_replaced(entry)?);
         }
         let failed = self.failed(entry);
-        let made = match &entry.kind {
-            Kind::File(data) => self.make_file(entry, data.size, replacing),
-            _ => self.make(entry),
-        };
-        made.map_err(failed)
+        match &entry.kind {
+            Kind::File(data) => self.make_file(entry, data.size, replacing).map_err(failed),
+            _ => self
+                .make(entry)
+                .map_err(|error| Error::host(self.named(entry), error)),
+        }
     }
 
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -468,7 +506,11 @@ impl Sink for FolderSink {
             _ => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let name = OsStr::from_bytes(entry.name());
-                openat(self.here(), name, flags, Mode::empty()).map_err(self.failed(entry))?
+                let opened = openat(self.here(), name, flags, Mode::empty());
+                let fd = opened.map_err(self.failed(entry))?;
+                let made = self.check_made(entry, &fd);
+                made.map_err(|error| Error::host(self.named(entry), error))?;
+                fd
             }
         };
         self.warnings.extend(Warning::image_only(entry));
@@ -502,6 +544,7 @@ mod tests {
     use super::*;
     use crate::filter::Filter;
     use crate::source;
+    use std::os::unix::fs::MetadataExt;
 
     /// As on file systems that have no files without names.
     #[test]
@@ -526,6 +569,58 @@ mod tests {
                 fs::write(to.join(name), "old").unwrap();
             }
             assert_eq!(fs::read_dir(&to).unwrap().count(), 2);
+        }
+    }
+
+    #[test]
+    fn another_file_that_got_the_name_of_a_new_one_keeps_its_attributes() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = dir.path().join("other");
+        let link: fn(&Path, &Path) = |other, name| fs::hard_link(other, name).unwrap();
+        let rename: fn(&Path, &Path) = |other, name| fs::rename(other, name).unwrap();
+        let chown: fn(&Path, &Path) = |other, name| {
+            std::os::unix::fs::chown(other, Some(7), None).unwrap();
+            fs::rename(other, name).unwrap();
+        };
+        let device: fn(&Path, &Path) = |_, name| {
+            let kind = FileType::CharacterDevice;
+            mknodat(CWD, name, kind, Mode::RUSR, makedev(1, 3)).unwrap();
+        };
+        let mut cases = vec![
+            (Kind::Fifo, FileType::RegularFile, rename),
+            (Kind::Fifo, FileType::Fifo, link),
+            (Kind::Socket, FileType::Fifo, rename),
+            (Kind::Symlink(b"target".into()), FileType::Fifo, rename),
+        ];
+        if geteuid().is_root() {
+            cases.push((Kind::Fifo, FileType::Fifo, chown));
+            cases.push((Kind::CharDevice(1, 5), FileType::Fifo, device));
+        }
+        for (number, (kind, others, gives)) in cases.into_iter().enumerate() {
+            let to = dir.path().join(number.to_string());
+            let mut sink = FolderSink::new(&to, FolderOptions::default()).unwrap();
+            let entry = Entry {
+                kind,
+                permissions: 0o666,
+                uid: 5,
+                ..Entry::default_directory(b"a".into(), Timestamp::default())
+            };
+            mknodat(CWD, &other, others, Mode::RUSR, 0).unwrap();
+            sink.begin(&entry).unwrap();
+            let name = to.join("a");
+            fs::remove_file(&name).unwrap();
+            gives(&other, &name);
+            let before = fs::symlink_metadata(&name).unwrap();
+            let error = sink.end(&entry).unwrap_err().to_string();
+            assert!(
+                error.ends_with("a: another file has its name by now"),
+                "{error}"
+            );
+            let after = fs::symlink_metadata(&name).unwrap();
+            let attributes = |seen: &fs::Metadata| (seen.ino(), seen.mode(), seen.uid());
+            assert_eq!(attributes(&after), attributes(&before));
+            assert_eq!(fs::read_dir(&to).unwrap().count(), 1);
+            let _ = fs::remove_file(&other);
         }
     }
 }
