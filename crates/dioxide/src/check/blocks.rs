@@ -106,12 +106,21 @@ impl Checker<'_> {
 
     fn map_run(&mut self, ino: Ino, run: Run, tally: &mut Tally) -> bool {
         let ratio = u64::from(self.sb.cluster_ratio());
+        let same = |a: u64, b: u64| a / ratio == b / ratio;
+        let ends = tally
+            .last
+            .map(|last| (last.lblk + last.len - 1, last.pblk + last.len - 1));
+        let splits = |(lend, pend)| same(lend, run.lblk) && !same(pend, run.pblk);
         // Bad blocks are where they are.
-        if ino != Ino::BAD_BLOCKS && ratio > 1 && run.pblk % ratio != run.lblk % ratio {
-            let text = format!(
-                "block {} of the file is not at its place in its cluster",
-                run.lblk
-            );
+        let wrong = if ratio == 1 || ino == Ino::BAD_BLOCKS {
+            None
+        } else if run.pblk % ratio != run.lblk % ratio {
+            Some("at its place in its cluster")
+        } else {
+            Some("in the cluster of the one before").filter(|_| ends.is_some_and(splits))
+        };
+        if let Some(wrong) = wrong {
+            let text = format!("block {} of the file is not {wrong}", run.lblk);
             tally.damaged = true;
             self.find(
                 Code::ClusterAlignment,
@@ -121,11 +130,9 @@ impl Checker<'_> {
         }
         tally.damaged |= self.hits_fixed(ino, run.pblk, run.len);
         let mut blocks = run.blocks();
-        if let Some(last) = tally.last {
+        if let (Some(last), Some((lend, pend))) = (tally.last, ends) {
             let goes_on = last.lblk + last.len == run.lblk && last.pblk + last.len == run.pblk;
             tally.jumps += u64::from(!goes_on && last.pblk + last.len != run.pblk);
-            let same = |a: u64, b: u64| a / ratio == b / ratio;
-            let (lend, pend) = (last.lblk + last.len - 1, last.pblk + last.len - 1);
             if same(lend, run.lblk) && same(pend, run.pblk) {
                 // The rest of a cluster that this file has already.
                 blocks.start = (run.pblk / ratio + 1) * ratio;

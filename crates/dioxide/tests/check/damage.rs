@@ -1134,6 +1134,20 @@ fn clustered() -> Subject {
 }
 
 #[test]
+fn cluster_of_a_file_in_two_places_is_found() {
+    let subject = clustered();
+    edit_root(&subject, "file", |root| {
+        assert_eq!((root[2], root[16]), (1, 25), "one extent");
+        let start = get32(root, 20);
+        (root[2], root[16]) = (2, 2);
+        put32(root, 24, 2);
+        put32(root, 28, 22);
+        put32(root, 32, start + 2 + 4);
+    });
+    one(&subject, "two clusters", Code::ClusterAlignment, Agrees);
+}
+
+#[test]
 fn map_of_pointers_with_clusters_is_found() {
     let subject = clustered();
     let place = subject.blocks("tiny")[0];
