@@ -3,6 +3,9 @@
 use crate::Result;
 use crate::error::{Error, corrupt};
 
+/// The version of the hash of encrypted directories that fold case. It takes their key; each entry holds the hash of its name.
+pub const SIPHASH: u8 = 6;
+
 /// Which hash an index uses, signedness included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashVersion {
@@ -35,7 +38,7 @@ impl HashVersion {
             (0, true) => Self::LegacyUnsigned,
             (1, true) => Self::HalfMd4Unsigned,
             (2, true) => Self::TeaUnsigned,
-            (6, _) => {
+            (SIPHASH, _) => {
                 return Err(Error::UnsupportedFeature {
                     feature: "siphash directory hash (encrypt with casefold)".to_owned(),
                 });

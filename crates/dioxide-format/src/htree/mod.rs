@@ -10,7 +10,7 @@
 
 mod hash;
 
-pub use hash::{HashVersion, NameHash, hash};
+pub use hash::{HashVersion, NameHash, SIPHASH, hash};
 
 use crate::Result;
 use crate::checksum::crc32c;
@@ -343,7 +343,7 @@ impl DxRoot {
     /// Reads block 0 of an indexed directory and checks its head, limit and count.
     ///
     /// # Errors
-    /// `TooShort`; `Corrupt`; `UnsupportedFeature` for a hash that is not implemented.
+    /// `TooShort`; `Corrupt`, also for a hash that is none. One that is not implemented is a matter of [`DxRoot::hash_version`].
     pub fn parse(block: &[u8], format: &DirFormat) -> Result<Self> {
         let head = DxRootDisk::parse(block)?;
         validate_root_head(&head, format)?;
@@ -435,7 +435,9 @@ fn validate_root_head(head: &DxRootDisk, format: &DirFormat) -> Result<()> {
     check(len == 8, "info_length", len, "8")?;
     let flags = u32::from(head.unused_flags);
     check(flags & 1 == 0, "unused_flags", flags, "lowest bit clear")?;
-    HashVersion::from_disk(head.hash_version, false)?;
+    if head.hash_version != SIPHASH {
+        HashVersion::from_disk(head.hash_version, false)?;
+    }
     let levels = u32::from(head.indirect_levels);
     let most = if format.large_dir { 2 } else { 1 };
     check(

@@ -6,7 +6,7 @@ use super::finding::{At, Code};
 use super::pass2::Dir;
 use super::walk::place_of;
 use dioxide_format::dir::DirEntry;
-use dioxide_format::htree::{DxEntries, DxNode, HashVersion, hash};
+use dioxide_format::htree::{DxEntries, DxNode, HashVersion, SIPHASH, hash};
 use dioxide_format::inode::InodeFlags;
 use dioxide_format::types::Lblk;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ enum Role {
 pub(super) struct Index {
     /// Of blocks that are there and that it leads to.
     roles: HashMap<u32, Role>,
-    /// Where names cannot be hashed (folded, encrypted), none.
+    /// Where names are not hashed as they are (folded), none.
     version: Option<HashVersion>,
 }
 
@@ -46,11 +46,19 @@ impl Checker<'_> {
     /// Reads a directory's index; none if its root is damaged.
     pub(super) fn index(&mut self, dir: &Dir) -> Option<Index> {
         let root = self.index_root(dir)?;
-        let odd = InodeFlags::CASEFOLD.0 | InodeFlags::ENCRYPT.0;
+        let flags = dir.inode.flags();
+        let folds = flags.contains(InodeFlags::CASEFOLD);
+        let found = root.head.hash_version;
+        if (folds && flags.contains(InodeFlags::ENCRYPT)) != (found == SIPHASH) {
+            let text = format!(
+                "hash_version is {found}: {SIPHASH} is that of encrypted directories that fold case"
+            );
+            self.find(Code::HtreeRoot, self.index_place(dir, Lblk(0)), text);
+        }
         let version = root.hash_version(self.sb.hash_is_unsigned()).ok();
         let mut index = Index {
             roles: HashMap::from([(0, Role::Node)]),
-            version: version.filter(|_| dir.inode.flags().0 & odd == 0),
+            version: version.filter(|_| !folds),
         };
         let levels = root.indirect_levels();
         let mut parts = self.children(dir, &root.entries, levels, (0, u32::MAX), Lblk(0));
