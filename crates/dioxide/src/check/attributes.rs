@@ -13,6 +13,11 @@ use dioxide_format::xattr::{
     self, INDEX_ENCRYPTION, MAX_VALUE, XattrBlock, XattrEntry, XattrValue,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
+
+/// Bytes of the nonce at the end of a context of encryption.
+const NONCE: usize = 16;
 
 /// What inodes share, and how often they do.
 #[derive(Debug, Default)]
@@ -55,6 +60,33 @@ impl std::ops::Add for Taken {
     }
 }
 
+/// How a file is encrypted: a hash of its context without the nonce, which is its own; none where that is not known.
+pub(super) type Policy = Option<NonZeroU64>;
+
+/// The policies of encrypted inodes.
+#[derive(Debug, Default)]
+pub(super) struct Policies {
+    hasher: RandomState,
+    /// By inode.
+    of: Vec<(Ino, Policy)>,
+}
+
+impl Policies {
+    fn policy(&self, context: &XattrEntry<'_>) -> Policy {
+        let policy = match context.bytes()? {
+            value @ [1 | 2, ..] => value.split_last_chunk::<NONCE>()?.0,
+            _ => return None,
+        };
+        NonZeroU64::new(self.hasher.hash_one(policy) | 1)
+    }
+
+    /// That of an inode; none if it is not encrypted.
+    pub(super) fn of(&self, ino: Ino) -> Option<Policy> {
+        let found = self.of.binary_search_by_key(&ino, |(ino, _)| *ino);
+        found.ok().map(|at| self.of[at].1)
+    }
+}
+
 impl Checker<'_> {
     /// Judges the attributes of an inode.
     pub(super) fn xattrs(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) -> Taken {
@@ -69,8 +101,12 @@ impl Checker<'_> {
             }
         };
         let taken = self.judge_entries(&At::ino(ino), &entries, false);
-        if is_readable && inode.flags().contains(InodeFlags::ENCRYPT) {
-            self.judge_context(ino, inode, &entries);
+        if inode.flags().contains(InodeFlags::ENCRYPT) && self.inodes.take::<(Ino, Policy)>(1) {
+            let policy = match is_readable {
+                true => self.judge_context(ino, inode, &entries),
+                false => None,
+            };
+            self.policies.of.push((ino, policy));
         }
         if inode.has_inline_data() {
             self.judge_inline(ino, inode, &entries);
@@ -82,27 +118,26 @@ impl Checker<'_> {
     }
 
     /// An encrypted file says how, in an attribute in its inode or, without room there, in its block of attributes.
-    fn judge_context(&mut self, ino: Ino, inode: &Inode, entries: &[XattrEntry<'_>]) {
-        let mut is_right = context(entries).map(is_context);
-        if let (None, Some(block)) = (is_right, inode.file_acl()) {
+    fn judge_context(&mut self, ino: Ino, inode: &Inode, entries: &[XattrEntry<'_>]) -> Policy {
+        let policies = &self.policies;
+        let judged = |entry| (is_context(entry), policies.policy(entry));
+        let mut found = context(entries).map(judged);
+        if let (None, Some(block)) = (found, inode.file_acl()) {
             // What is wrong with the block is told with that.
             if !self.physical().contains(&block.0) {
-                return;
+                return None;
             }
-            let Ok(bytes) = self.source.block(block.0) else {
-                return;
-            };
-            let Ok(parsed) = XattrBlock::parse(&bytes) else {
-                return;
-            };
-            is_right = context(&parsed.entries).map(is_context);
+            let bytes = self.source.block(block.0).ok()?;
+            let parsed = XattrBlock::parse(&bytes).ok()?;
+            found = context(&parsed.entries).map(judged);
         }
-        let (code, text) = match is_right {
-            Some(true) => return,
-            Some(false) => (Code::XattrInvalid, "the context of its encryption is none"),
+        let (code, text) = match found {
+            Some((true, policy)) => return policy,
+            Some((false, _)) => (Code::XattrInvalid, "the context of its encryption is none"),
             None => (Code::InodeFlags, "is encrypted, without a context"),
         };
         self.find(code, At::ino(ino), text);
+        None
     }
 
     fn judge_inline(&mut self, ino: Ino, inode: &Inode, entries: &[XattrEntry<'_>]) {

@@ -54,7 +54,7 @@ pub use finding::{At, Code, Finding, Pass, Severity};
 use crate::mount::image::open_image;
 use crate::mount::log::refuse_needless;
 use crate::{Error, Result};
-use attributes::SharedXattrs;
+use attributes::{Policies, SharedXattrs};
 use claims::Claims;
 use dioxide_block::Device;
 use dioxide_block::file::FileOptions;
@@ -255,6 +255,9 @@ struct Checker<'p> {
     inodes: InodeTable,
     dirs: Dirs,
     shared_xattrs: SharedXattrs,
+    policies: Policies,
+    /// A directory folds case, which was told.
+    folds: bool,
     quota: QuotaUse,
     /// Blocks could not be read.
     unreadable: bool,
@@ -304,6 +307,8 @@ impl<'p> Checker<'p> {
             inodes: InodeTable::new(&sb, room),
             dirs: Dirs::default(),
             shared_xattrs: SharedXattrs::default(),
+            policies: Policies::default(),
+            folds: false,
             quota: QuotaUse::default(),
             unreadable: false,
             budget: blocks.saturating_mul(4).saturating_add(1 << 20),

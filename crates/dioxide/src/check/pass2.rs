@@ -8,12 +8,17 @@ use super::walk::{Run, place_of, run_of, runs_of};
 use dioxide_format::dir::{self, DirEntry};
 use dioxide_format::htree::{self, DxRoot};
 use dioxide_format::inline_data::{self, InlineDir};
-use dioxide_format::inode::{Inode, InodeFlags};
+use dioxide_format::inode::{FileType, Inode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk};
 use dioxide_format::xattr;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
+
+/// Fewest bytes of an encrypted name: a block of the cipher.
+const ENCRYPTED_NAME_MIN: usize = 16;
+/// What is encrypted where its directory is.
+const ENCRYPTABLE: [FileType; 3] = [FileType::Regular, FileType::Directory, FileType::Symlink];
 
 /// A directory that is being read.
 pub(super) struct Dir {
@@ -75,6 +80,12 @@ impl Checker<'_> {
         let Some((inode, raw)) = self.read_inode(ino) else {
             return;
         };
+        if inode.flags().contains(InodeFlags::CASEFOLD) && !self.folds {
+            self.folds = true;
+            let text =
+                "names in directories that fold case: whether some fold alike, and their hashes";
+            self.find(Code::NotChecked, At::default(), text);
+        }
         if inode.has_inline_data() {
             return self.inline_directory(ino, &inode, &raw);
         }
@@ -253,6 +264,11 @@ impl Checker<'_> {
             self.find(Code::EntryName, at, text);
             return;
         }
+        let is_encrypted = dir.inode.flags().contains(InodeFlags::ENCRYPT);
+        if is_encrypted && entry.name.len() < ENCRYPTED_NAME_MIN {
+            let text = format!("the encrypted name `{name}` is shorter than {ENCRYPTED_NAME_MIN}");
+            self.find(Code::EntryName, at.clone(), text);
+        }
         if !dir.is_new(entry.name) {
             let text = format!("the name `{name}` is there twice");
             self.find(Code::EntryDuplicate, at.clone(), text);
@@ -276,6 +292,9 @@ impl Checker<'_> {
             self.find(Code::EntryInode, at.clone(), text);
         }
         self.judge_type(entry, at.clone());
+        if is_encrypted {
+            self.judge_policy(dir, entry, at.clone());
+        }
         if info.is_dir() && !self.dirs.set_parent(ino, dir.ino) {
             let text = format!("`{name}` is directory {ino}, which has a name already");
             self.find(Code::EntryDirLink, at, text);
@@ -303,6 +322,25 @@ impl Checker<'_> {
             let text = format!("`{name}` has type {found}, its inode {kind}");
             self.find(Code::EntryType, at, text);
         }
+    }
+
+    /// What lies in an encrypted directory is encrypted as it is, if it can be.
+    fn judge_policy(&mut self, dir: &Dir, entry: &DirEntry<'_>, at: At) {
+        let kind = self.inodes.get(entry.ino).kind;
+        if !ENCRYPTABLE.iter().any(|able| able.dirent_code() == kind) {
+            return;
+        }
+        let policy = self.policies.of(dir.ino).flatten();
+        let wrong = match self.policies.of(entry.ino) {
+            None => "which is not encrypted, in a directory that is",
+            Some(Some(own)) if policy.is_some_and(|policy| policy != own) => {
+                "which has another policy of encryption than the directory"
+            }
+            Some(_) => return,
+        };
+        let name = entry.name.escape_ascii();
+        let text = format!("`{name}` is inode {}, {wrong}", entry.ino);
+        self.find(Code::EntryInode, at, text);
     }
 
     fn inline_directory(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) {
