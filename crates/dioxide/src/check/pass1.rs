@@ -304,19 +304,12 @@ impl Checker<'_> {
     }
 
     fn judge_symlink(&mut self, ino: Ino, inode: &Inode) {
-        if inode.flags().contains(InodeFlags::ENCRYPT) || inode.has_inline_data() {
+        if inode.has_inline_data() {
             return;
         }
         if inode.is_fast_symlink() {
-            let target = symlink::fast_target(inode);
-            let ends = inode.i_block().get(inode.size() as usize) == Some(&0);
-            match target {
-                Err(error) => self.find(Code::SymlinkInvalid, At::ino(ino), error.to_string()),
-                Ok(_) if !ends => {
-                    let text = "the target goes on behind its size";
-                    self.find(Code::SymlinkInvalid, At::ino(ino), text);
-                }
-                Ok(_) => {}
+            if let Some(text) = wrong_target(inode, inode.i_block()) {
+                self.find(Code::SymlinkInvalid, At::ino(ino), text);
             }
             return;
         }
@@ -334,12 +327,9 @@ impl Checker<'_> {
         }
         let read = self.source.block(block);
         let place = At::ino(ino).in_block(block);
-        if let Some(block) = self.readable(place.clone(), read) {
-            let text = match symlink::slow_target(&block, inode.size()) {
-                Err(error) => error.to_string(),
-                Ok(target) if block.get(target.len()).is_none_or(|b| *b == 0) => return,
-                Ok(_) => "the target goes on behind its size".into(),
-            };
+        if let Some(block) = self.readable(place.clone(), read)
+            && let Some(text) = wrong_target(inode, &block)
+        {
             self.find(Code::SymlinkInvalid, place, text);
         }
     }
@@ -365,5 +355,21 @@ impl Checker<'_> {
             let text = "the root is no directory";
             self.find(Code::RootMissing, At::ino(Ino::ROOT), text);
         }
+    }
+}
+
+/// What is wrong with the target of a symlink, if something is.
+fn wrong_target(inode: &Inode, content: &[u8]) -> Option<String> {
+    let size = inode.size();
+    if inode.flags().contains(InodeFlags::ENCRYPT) {
+        // Its length comes first.
+        let len = u16::from_le_bytes(*content.first_chunk()?);
+        let is_right = u64::from(len) + 2 == size && size < content.len() as u64;
+        return (!is_right).then(|| format!("i_size is {size}, the target takes {len} and 2"));
+    }
+    match symlink::slow_target(content, size) {
+        Err(error) => Some(error.to_string()),
+        Ok(target) if content.get(target.len()).is_none_or(|byte| *byte == 0) => None,
+        Ok(_) => Some("the target goes on behind its size".into()),
     }
 }

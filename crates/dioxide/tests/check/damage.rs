@@ -18,15 +18,15 @@ use std::sync::Arc;
 
 /// What e2fsck is expected to do.
 #[derive(Clone, Copy, PartialEq)]
-enum Oracle {
+pub enum Oracle {
     Agrees,
     /// It finds nothing, and why we do.
     Silent(&'static str),
 }
 use Oracle::{Agrees, Silent};
 
-type Damage = fn(&Subject);
-type Case = (&'static str, Code, Oracle, Damage);
+pub type Damage = fn(&Subject);
+pub type Case = (&'static str, Code, Oracle, Damage);
 
 fn judge(subject: &Subject, name: &str, code: Code, oracle: Oracle) -> Result<(), String> {
     let found = report(subject.path());
@@ -48,7 +48,7 @@ fn judge(subject: &Subject, name: &str, code: Code, oracle: Oracle) -> Result<()
 }
 
 /// Runs all cases on copies of one image; all that fail are told.
-fn run(subject: &Subject, cases: &[Case]) {
+pub fn run(subject: &Subject, cases: &[Case]) {
     let mut failed = Vec::new();
     for (name, code, oracle, damage) in cases {
         let victim = Subject {
@@ -492,11 +492,11 @@ fn damage_to_checksums_is_found_by_its_code_and_by_e2fsck() {
     run(&subject, CHECKSUMS);
 }
 
-fn put32(bytes: &mut [u8], at: usize, value: u32) {
+pub fn put32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-fn get32(bytes: &[u8], at: usize) -> u32 {
+pub fn get32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
@@ -827,7 +827,7 @@ fn damage_to_extent_trees_is_found_by_its_code_and_by_e2fsck() {
 }
 
 /// One case on an image of its own.
-fn one(subject: &Subject, name: &str, code: Code, oracle: Oracle) {
+pub fn one(subject: &Subject, name: &str, code: Code, oracle: Oracle) {
     judge(subject, name, code, oracle).unwrap();
 }
 
