@@ -110,6 +110,7 @@ macro_rules! conformance {
                 flush_and_durable_write_complete
                 wait_with_nothing_times_out
                 waker_ends_a_wait_and_is_not_lost
+                wake_by_a_waker_that_is_gone_ends_a_wait
                 wake_beside_completions_is_harmless
                 dropped_queue_returns_its_buffers
                 queue_used_on_another_thread_works
@@ -548,6 +549,17 @@ fn waker_ends_a_wait_and_is_not_lost(f: &Fixture) {
         .expect("read");
     drop(queue);
     waker.wake();
+}
+
+fn wake_by_a_waker_that_is_gone_ends_a_wait(f: &Fixture) {
+    let mut queue = f.queue(4);
+    queue.waker().wake();
+    let begun = Instant::now();
+    queue.wait(Some(Duration::from_secs(5))).expect("a wait");
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "not by the timeout"
+    );
 }
 
 fn wake_beside_completions_is_harmless(f: &Fixture) {

@@ -48,6 +48,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const FILE: Fixed = Fixed(0);
@@ -79,6 +80,8 @@ pub(super) struct UringQueue {
     completed: u64,
     max_outstanding: u64,
     event: Arc<OwnedFd>,
+    /// Somebody got a waker: one that is gone may have been called.
+    has_waker: AtomicBool,
     /// The ring polls `event`: the poll was written when `written` had this value.
     armed: Option<u64>,
     /// The waker was called, and no `wait` has returned for it yet.
@@ -127,6 +130,7 @@ impl UringQueue {
             completed: 0,
             max_outstanding: u64::from(max_outstanding),
             event: Arc::new(event),
+            has_waker: AtomicBool::new(false),
             armed: None,
             woken: false,
             options,
@@ -534,9 +538,9 @@ impl UringQueue {
         unsafe { submitter.enter::<libc::sigset_t>(0, want, ENTER_GETEVENTS, None) }
     }
 
-    /// Asks the ring to watch the event, if anybody has a waker.
+    /// Asks the ring to watch the event, if there was ever a waker.
     fn arm(&mut self) -> Result<()> {
-        if self.armed.is_some() || Arc::strong_count(&self.event) == 1 {
+        if self.armed.is_some() || !*self.has_waker.get_mut() {
             return Ok(());
         }
         let fd = io_uring::types::Fd(self.event.as_raw_fd());
@@ -704,6 +708,7 @@ impl Queue for UringQueue {
     }
 
     fn waker(&self) -> Waker {
+        self.has_waker.store(true, Ordering::Relaxed);
         let event = self.event.clone();
         Waker::new(move || {
             // Full means that it was woken already.
