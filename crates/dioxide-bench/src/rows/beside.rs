@@ -10,7 +10,7 @@
 
 use super::{MIB, READ, Table, psync};
 use crate::compare::{median, there_and_back};
-use crate::load::{DioxideTarget, Job, Outcome, round};
+use crate::load::{DioxideTarget, Outcome, round};
 use crate::offsets::{Order, Pattern};
 use crate::subject::Subject;
 use crate::verify::Unchecked;
@@ -22,6 +22,8 @@ use std::time::Instant;
 const LEAST: f64 = 0.9;
 const MOST_P99: f64 = 2.0;
 const LEAST_OF_OTHER: f64 = 0.5;
+/// Of the reads.
+const BLOCK: u32 = 4096;
 const OTHER: &str = "/beside.data";
 
 /// What the other thread does.
@@ -89,6 +91,10 @@ impl Table<'_, '_> {
     ) -> Result<()> {
         let row = format!("11: reads while another thread {name} ÷ alone, {backend}");
         let here = Some((&subject.file, subject.size));
+        let pattern = Pattern::Shuffled {
+            seed: self.options.seed,
+        };
+        let order = Order::new(&subject.runs, subject.size, BLOCK, pattern);
         let who = |reads, place| Who { reads, place };
         let all = [
             who(true, None),
@@ -101,7 +107,7 @@ impl Table<'_, '_> {
         for run in 0..self.runs as usize {
             for index in there_and_back(all.len(), run) {
                 self.ticker.round(&row);
-                rounds[index].push(self.beside_round(subject, work, all[index])?);
+                rounds[index].push(self.beside_round(subject, &order, work, all[index])?);
             }
         }
         let [alone, beside, other_alone, elsewhere] = rounds;
@@ -138,7 +144,13 @@ impl Table<'_, '_> {
         Ok(())
     }
 
-    fn beside_round(&self, subject: &Subject, work: Work, who: Who<'_>) -> Result<Beside> {
+    fn beside_round(
+        &self,
+        subject: &Subject,
+        order: &Order,
+        work: Work,
+        who: Who<'_>,
+    ) -> Result<Beside> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let begin = Instant::now();
@@ -147,7 +159,7 @@ impl Table<'_, '_> {
                 .place
                 .map(|(file, end)| scope.spawn(move || work.run(file, end, stopped)));
             let outcome = match who.reads {
-                true => Some(self.reads(subject)),
+                true => Some(self.reads(subject, order)),
                 false => {
                     std::thread::sleep(self.timing.warm_up + self.timing.runtime);
                     None
@@ -168,17 +180,13 @@ impl Table<'_, '_> {
         })
     }
 
-    fn reads(&self, subject: &Subject) -> Result<Outcome> {
-        let job: Job = psync(READ, 4096, 1);
-        let pattern = Pattern::Shuffled {
-            seed: self.options.seed,
-        };
-        let order = Order::new(&subject.runs, subject.size, job.block_size, pattern);
+    fn reads(&self, subject: &Subject, order: &Order) -> Result<Outcome> {
         let target = DioxideTarget {
             fs: &subject.fs,
             file: &subject.file,
         };
-        round(&target, &Unchecked, &job, &order, self.timing)
+        let job = psync(READ, BLOCK, 1);
+        round(&target, &Unchecked, &job, order, self.timing)
     }
 }
 
