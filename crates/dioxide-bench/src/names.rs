@@ -22,7 +22,8 @@ use crate::{
 };
 use dioxide::{Backend, Fs, NewFile, OpenOptions, RenameMode};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, fstatfs, mkdirat, openat, renameat, statat, syncfs, unlinkat,
+    AtFlags, CWD, Mode, OFlags, fstatfs, fstatvfs, mkdirat, openat, renameat, statat, syncfs,
+    unlinkat,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -37,6 +38,8 @@ const FILES: u64 = 100_000;
 const QUICK_FILES: u64 = 20_000;
 /// One in each directory.
 const LEAST_FILES: u64 = 2;
+/// Those and the one that they are in.
+const DIRS: u64 = 3;
 /// What `statfs` says of the kernel's ext4, and of what a FUSE server has.
 pub(crate) const EXT4_MAGIC: u64 = 0xef53;
 const FUSE_MAGIC: u64 = 0x6573_5546;
@@ -81,6 +84,8 @@ trait Ground: Sync {
     fn make_dir(&self, dir: &str) -> Result<()>;
     fn remove_dir(&self, dir: &str) -> Result<()>;
     fn sync(&self) -> Result<()>;
+    /// Nothing where they are made as they are needed.
+    fn free_inodes(&self) -> Option<u64>;
     /// `old` and `new` are paths from the root; `new` is for renaming.
     fn one(&self, op: Op, old: &str, new: &str) -> Result<()>;
 }
@@ -96,6 +101,10 @@ impl Ground for Fs {
 
     fn sync(&self) -> Result<()> {
         Ok(Fs::sync(self)?)
+    }
+
+    fn free_inodes(&self) -> Option<u64> {
+        Some(self.statfs().files_free)
     }
 
     fn one(&self, op: Op, old: &str, new: &str) -> Result<()> {
@@ -167,6 +176,10 @@ impl Ground for Apart {
         Ok(())
     }
 
+    fn free_inodes(&self) -> Option<u64> {
+        None
+    }
+
     fn one(&self, op: Op, old: &str, new: &str) -> Result<()> {
         NAMES.with_borrow_mut(|names| {
             match op {
@@ -203,6 +216,11 @@ impl Ground for Mounted {
 
     fn sync(&self) -> Result<()> {
         syncfs(&self.root).map_err(of_host("sync"))
+    }
+
+    fn free_inodes(&self) -> Option<u64> {
+        let told = fstatvfs(&self.root).ok().filter(|told| told.f_files > 0);
+        told.map(|told| told.f_favail)
     }
 
     fn one(&self, op: Op, old: &str, new: &str) -> Result<()> {
@@ -290,7 +308,22 @@ fn round(ground: &impl Ground, base: &str, shape: Shape, files: u64) -> Result<R
     let of_dirs: Vec<_> = (0..shape.dirs)
         .map(|dir| paths(base, dir, per_dir))
         .collect();
-    (0..shape.dirs).try_for_each(|dir| ground.make_dir(&format!("{base}/{dir}")))?;
+    let dirs = || (0..shape.dirs).map(|dir| format!("{base}/{dir}"));
+    let made = dirs().try_for_each(|dir| ground.make_dir(&dir));
+    let done = made.and_then(|()| rates(ground, &of_dirs, shape));
+    if done.is_err() {
+        for (old, new) in of_dirs.iter().flatten() {
+            // What is not there fails.
+            let _ = [old, new].map(|name| ground.one(Op::Unlink, "", name));
+        }
+    }
+    let removed = dirs().map(|dir| ground.remove_dir(&dir));
+    let removed = removed.fold(Ok(()), Result::and);
+    let removed = removed.and(ground.remove_dir(base)).and(ground.sync());
+    done.and_then(|rates| removed.map(|()| rates))
+}
+
+fn rates(ground: &impl Ground, of_dirs: &[Vec<(String, String)>], shape: Shape) -> Result<Rates> {
     let gate = Barrier::new(shape.threads as usize + 1);
     let of_thread = of_dirs.chunks(of_dirs.len() / shape.threads as usize);
     let spans = std::thread::scope(|scope| {
@@ -309,16 +342,12 @@ fn round(ground: &impl Ground, base: &str, shape: Shape, files: u64) -> Result<R
             .collect();
         synced.and(spans)
     })?;
-    let all = (per_dir * u64::from(shape.dirs)) as f64;
-    let rates = std::array::from_fn(|op| all / seconds(&spans, op));
-    (0..shape.dirs).try_for_each(|dir| ground.remove_dir(&format!("{base}/{dir}")))?;
-    ground.remove_dir(base)?;
-    ground.sync()?;
-    Ok(rates)
+    let all = of_dirs.iter().flatten().count() as f64;
+    Ok(std::array::from_fn(|op| all / seconds(&spans, op)))
 }
 
 enum On {
-    Dioxide(Fs),
+    Dioxide(subject::Mounted),
     Path(Mounted),
     /// Not for a row of its own.
     Apart,
@@ -327,9 +356,26 @@ enum On {
 impl On {
     fn round(&self, base: &str, shape: Shape, files: u64) -> Result<Rates> {
         match self {
-            On::Dioxide(fs) => round(fs, base, shape, files),
+            On::Dioxide(fs) => round(&**fs, base, shape, files),
             On::Path(mounted) => round(mounted, FOLDER, shape, files),
             On::Apart => round(&Apart, FOLDER, shape, files),
+        }
+    }
+
+    /// Refuses more files than there is room for, before there are any.
+    fn check_inodes(&self, files: u64) -> Result<()> {
+        let free = match self {
+            On::Dioxide(fs) => fs.free_inodes(),
+            On::Path(mounted) => mounted.free_inodes(),
+            On::Apart => None,
+        };
+        let takes = files + DIRS;
+        match free {
+            Some(free) if free < takes => Err(Error::Setup(format!(
+                "{} has {free} free inodes, `names` takes {takes}: ask for less by --files",
+                self.name()
+            ))),
+            _ => Ok(()),
         }
     }
 
@@ -358,6 +404,7 @@ pub(crate) fn run(
     let runs = options.runs.unwrap_or(if options.quick { 3 } else { 7 });
     let image = image(options)?;
     let targets = open(options, image.as_ref())?;
+    targets.iter().try_for_each(|on| on.check_inodes(files))?;
     let name = if options.image.is_some() {
         &options.file
     } else {
@@ -426,7 +473,7 @@ fn open(options: &BenchOptions, image: Option<&Image>) -> Result<Vec<On>> {
                 };
                 let device = subject::open_image(image, backend, options.img_offset)?;
                 let fs = Fs::open_device(device, &options.mount_options())?;
-                targets.push(On::Dioxide(fs));
+                targets.push(On::Dioxide(subject::Mounted::new(fs)));
             }
             (Target::Path(path), _) => targets.push(On::Path(Mounted::open(path)?)),
             (Target::Raw | Target::Dioxide, _) => {}

@@ -67,6 +67,10 @@ pub(crate) struct Subject {
 pub(crate) struct Mounted(Option<Fs>);
 
 impl Mounted {
+    pub(crate) fn new(fs: Fs) -> Mounted {
+        Mounted(Some(fs))
+    }
+
     /// Closes it, and tells what that met.
     pub(crate) fn close(mut self) -> Result<()> {
         Ok(self.0.take().map_or(Ok(()), Fs::close)?)
@@ -125,7 +129,7 @@ impl Subject {
         Ok(Subject {
             device,
             file,
-            fs: Mounted(Some(fs)),
+            fs: Mounted::new(fs),
             size,
             runs,
         })

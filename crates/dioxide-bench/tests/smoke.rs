@@ -1,6 +1,7 @@
 //! Every experiment, for a few milliseconds each, on small images, with verification: so that none
 //! of them rots. Needs mke2fs, debugfs and e2fsck.
 
+use dioxide::{Fs, MountOptions, OpenOptions};
 use dioxide_bench::{
     BenchOptions, Check, DeviceChoice, Experiment, Progress, Report, SimpleChoice, Target,
 };
@@ -9,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const SIZE: u64 = 4 << 20;
+const PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 
 fn tiny(experiment: Experiment) -> BenchOptions {
     BenchOptions {
@@ -88,6 +90,53 @@ fn names_tiny_are_made_and_removed_in_each_shape() {
             .all(|row| row.contains(unknown))
     );
     assert!(report.to_table().contains(Experiment::Names.id()));
+}
+
+#[test]
+fn names_for_which_there_is_no_room_leave_nothing_behind() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = given_image(dir.path(), &vec![7; SIZE as usize]);
+    let options = BenchOptions {
+        targets: vec![Target::Dioxide],
+        files: Some(2000),
+        runtime: None,
+        verify: false,
+        experiments: vec![Experiment::Names],
+        ..on_given(&image, "/data")
+    };
+    let refusal = |options: &BenchOptions| {
+        let run = dioxide_bench::run(options, &mut ()).map(drop);
+        run.expect_err("there is no room").to_string()
+    };
+    let too_many = BenchOptions {
+        files: Some(100_000),
+        ..options.clone()
+    };
+    let error = refusal(&too_many);
+    assert!(error.contains("free inodes"), "{error}");
+    // Room for the directories, and for some of the names.
+    let mut tune2fs = Command::new("tune2fs");
+    tune2fs.args(["-m", "0"]).arg(&image).env("PATH", PATH);
+    assert!(tune2fs.output().expect("tune2fs").status.success());
+    let fs = Fs::open(&image, &MountOptions::new()).expect("a file system");
+    let new = OpenOptions::new().write(true).create_new(true);
+    let file = new.open(&fs, "/fill").expect("a file");
+    let mut at = 0;
+    while file.write_at(&[7; 1024], at).is_ok() {
+        at += 1024;
+    }
+    file.set_len(at - (16 << 10)).expect("it is shorter");
+    drop(file);
+    fs.close().expect("it is closed");
+    let error = refusal(&options);
+    assert!(error.contains("space"), "{error}");
+    let fs = Fs::open(&image, &MountOptions::new().read_only(true)).expect("a file system");
+    let left = fs.metadata("/names.bench");
+    assert!(matches!(left, Err(dioxide::Error::NotFound(_))), "{left:?}");
+    fs.close().expect("it is closed");
+    let mut e2fsck = Command::new("e2fsck");
+    e2fsck.arg("-fn").arg(&image).env("PATH", PATH);
+    assert!(e2fsck.output().expect("e2fsck").status.success());
 }
 
 /// A plain file stands for one of a mount. What is no file of the kernel's ext4 is no rival.
@@ -272,7 +321,7 @@ fn given_image(dir: &Path, bytes: &[u8]) -> PathBuf {
         .args(["-q", "-F", "-t", "ext4", "-d"])
         .args([&tree, &image])
         .arg("16M")
-        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .env("PATH", PATH)
         .status();
     assert!(status.expect("mke2fs").success());
     image

@@ -15,7 +15,8 @@ use std::time::Duration;
 Without --image, an image is made in memory and removed at the end. With it, the contents of --file
 are overwritten; nothing else is, except by `grow`: that cuts and grows the files grow.data and grow.0
 to grow.7 beside --file, and beside the FILE of path:FILE, and leaves them empty. In an image they must
-be there. What wrote is checked with e2fsck at the end, if that is there.
+be there. `names` makes the directory names.bench beside --file, and beside FILE or in it if that is a
+directory, and removes it. What wrote is checked with e2fsck at the end, if that is there.
 Exits with 1 if that, or --verify, finds damage. A figure that misses its target is marked. An option that
 none of the experiments uses is refused: --verify and those of the engine are not for `rows`, `grow` and `names`;
 those of the engine need the target dioxide, those of the image it or raw; --batch and --completion need queues.
