@@ -169,14 +169,25 @@ fn one_thread_is_measured_beside_a_file_of_a_mount() {
         judged.map(|check| check.pass.is_some()).collect::<Vec<_>>()
     };
     assert_eq!(loads(&report), [false; 3]);
-    let is_ext4 = Command::new("stat")
-        .args(["-f", "-c", "%t"])
-        .arg(dir.path())
-        .output();
-    if is_ext4.is_ok_and(|told| told.stdout == b"ef53\n") {
+    let both = run(&BenchOptions {
+        experiments: vec![Experiment::SimpleRead, Experiment::Rows],
+        verify: true,
+        ..options.clone()
+    });
+    for row in &both.rows {
+        let is_load = row.experiment == Experiment::SimpleRead.id();
+        assert_eq!(row.verified.is_some(), is_load, "{}", row.experiment);
+    }
+    if is_ext4(dir.path()) {
         let targets = vec![Target::Dioxide, plain(dir.path())];
         assert_eq!(loads(&run(&BenchOptions { targets, ..options })), [true; 3]);
     }
+}
+
+fn is_ext4(dir: &Path) -> bool {
+    let mut stat = Command::new("stat");
+    let told = stat.args(["-f", "-c", "%t"]).arg(dir).output();
+    told.is_ok_and(|told| told.stdout == b"ef53\n")
 }
 
 #[test]
