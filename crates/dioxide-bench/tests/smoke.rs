@@ -235,6 +235,24 @@ fn rows_tiny_gives_a_verdict_for_each_row_of_the_table() {
 }
 
 #[test]
+fn rows_of_images_in_memory_are_skipped_where_those_lie_on_a_disk() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !is_ext4(dir.path()) {
+        eprintln!("skipped: the directory for temporary files is not of ext4");
+        return;
+    }
+    let options = BenchOptions {
+        rows: vec![1, 12, 13],
+        scratch: Some(dir.path().into()),
+        verify: false,
+        ..tiny(Experiment::Rows)
+    };
+    let report = dioxide_bench::run(&options, &mut ()).expect("the run is set up");
+    assert!(report.rows.is_empty());
+    assert!(report.checks.iter().all(|check| check.pass.is_none()));
+}
+
+#[test]
 fn null_device_measures_queues_and_refuses_the_rest() {
     let options = BenchOptions {
         device: DeviceChoice::Null,

@@ -118,6 +118,9 @@ impl Table<'_, '_> {
         let scratch = image::scratch(self.options.scratch.as_deref(), bytes);
         let words = ["-N", &inodes.to_string(), "-J", "size=64"];
         let image = Image::blank(&scratch, bytes, &words)?;
+        if !self.is_in_memory(&image, "13: names in large directories ÷ small ones")? {
+            return Ok(());
+        }
         let device = subject::open_image(&image, Backend::Pread, 0)?;
         let before = resident_mib();
         let name_cache = ALL_NAMES / (MANY / many) as usize;

@@ -81,6 +81,9 @@ impl Table<'_, '_> {
             }
             Err(error) => return Err(error),
         };
+        if !self.is_in_memory(&small, "16: 16 TiB ÷ 1 GiB")? {
+            return Ok(());
+        }
         let open = |image: &Image| subject::open_image(image, Backend::Pread, 0);
         let devices = [open(&small)?, open(&huge)?];
         self.opened(&devices[1])?;
