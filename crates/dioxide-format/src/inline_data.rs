@@ -26,7 +26,8 @@ pub fn system_data<'a>(entries: &[XattrEntry<'a>]) -> Option<&'a [u8]> {
         .and_then(XattrEntry::bytes)
 }
 
-fn is_system_data(entry: &XattrEntry<'_>) -> bool {
+/// Whether this is `system.data`.
+pub fn is_system_data(entry: &XattrEntry<'_>) -> bool {
     entry.head.e_name_index == INDEX_SYSTEM && entry.name == NAME
 }
 

@@ -212,7 +212,6 @@ fn content_stays_in_the_inode_while_it_fits_and_leaves_it_once() {
     );
 }
 
-/// As those that the kernel makes.
 /// As any other block that a file without the right wants.
 #[test]
 fn content_that_moves_out_by_a_new_size_leaves_the_reserved_blocks() {
@@ -238,6 +237,7 @@ fn content_that_moves_out_by_a_new_size_leaves_the_reserved_blocks() {
     e2fsck_clean(image.path());
 }
 
+/// As those that the kernel makes.
 #[test]
 fn new_file_is_inline_while_it_has_room() {
     need_root!();

@@ -148,6 +148,14 @@ fn replay_log(
         return by_redirection(device, &recovery, reason, at, sb.disk());
     }
     recovery.replay(&**device)?;
+    let aborted = recovery.superblock().s_errno != 0;
+    if aborted || sb.state() & STATE_ERROR != 0 {
+        change_superblock(device, at, |now| {
+            let disk = now.disk_mut();
+            damage::keep_recorded(disk, sb.disk());
+            disk.s_state |= STATE_ERROR;
+        })?;
+    }
     let counts = match waiting {
         // Transactions say nothing of the superblock's counts. Where a descriptor is damaged, they stay.
         0 => {
@@ -167,7 +175,7 @@ fn replay_log(
             }
         },
     };
-    finish(device, recovery, at, counts, sb.disk(), options)
+    finish(device, recovery, at, counts, options)
 }
 
 /// Why the device stays as it is.
@@ -244,18 +252,9 @@ fn finish(
     recovery: Recovery<'_>,
     at: u64,
     counts: Option<Counts>,
-    before: &SuperBlockDisk,
     options: &MountOptions,
 ) -> Result<Replayed> {
-    let aborted = recovery.superblock().s_errno != 0;
-    if aborted || before.s_state & STATE_ERROR != 0 {
-        change_superblock(device, at, |sb| {
-            let disk = sb.disk_mut();
-            damage::keep_recorded(disk, before);
-            disk.s_state |= STATE_ERROR;
-        })?;
-    }
-    if aborted {
+    if recovery.superblock().s_errno != 0 {
         record_abort(device, options, at)?;
     }
     // First the log, then the mark: an empty log that is marked does no harm.

@@ -23,7 +23,7 @@ mod lists;
 mod tests;
 mod value;
 
-pub(crate) use area::put_area;
+pub(crate) use area::{area_len, put_area};
 pub use change::XattrMode;
 pub(crate) use value::Sharing;
 

@@ -1,13 +1,13 @@
 //! What the kernel shows after its own replay, and what dioxide shows after this one.
 
 use super::area::{
-    blocks_before, crashed, crashed_with, frames, fsync, kinds, records, replayed, sync_names,
-    with_quota_from_before,
+    BLOCK, blocks_before, crashed, crashed_on, crashed_with, empty, frames, fsync, kinds, records,
+    replayed, sync_names, with_quota_from_before,
 };
 use super::walk::{Tree, assert_same, by_dioxide, by_kernel};
 use dioxide::format::journal::fast_commit::Record;
 use dioxide::{MountOptions, OpenOptions};
-use dioxide_testkit::{Image, Mount, e2fsck_clean, need_root, pattern};
+use dioxide_testkit::{Image, Mount, debugfs_query, e2fsck_clean, need_root, pattern};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -743,4 +743,57 @@ fn blocks_that_changed_files_are_those_of_the_last() {
             e2fsck_clean(image.path());
         }
     }
+}
+
+/// Linux makes the fields of such an inode longer when it writes to the file, and its fast commit tells nothing of the attributes
+/// that lie behind them. Linux's own replay loses these.
+#[test]
+fn attributes_behind_fields_that_grew_are_kept() {
+    need_root!();
+    let image = empty("^metadata_csum");
+    let mount = Mount::ext4(image.path(), "");
+    let path = mount.path().join("f");
+    fs::write(&path, [1; 100]).expect("room");
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&path, "user.x", b"value", flags).expect("room");
+    mount.unmount();
+    // As kernels before 4.5 made them.
+    let told = debugfs_query(image.path(), "imap f");
+    let number = |before: &str, radix| {
+        let from = told.find(before).expect("a place") + before.len();
+        let digits = told[from..].split(|c: char| !c.is_ascii_hexdigit());
+        u64::from_str_radix(digits.into_iter().next().expect("digits"), radix).expect("a number")
+    };
+    let at = number("located at block ", 10) * BLOCK as u64 + number("offset 0x", 16);
+    let file = File::options().read(true).write(true).open(image.path());
+    let file = file.expect("the image");
+    let mut raw = [0; 256];
+    file.read_exact_at(&mut raw, at).expect("an inode");
+    assert_eq!(raw[128..130], [32, 0]);
+    raw[128] = 28;
+    raw.copy_within(160.., 156);
+    raw[252..].fill(0);
+    file.write_all_at(&raw, at).expect("an inode");
+    let copy = crashed_on(
+        &image,
+        "commit=300",
+        |root| fs::write(root.join("g"), [1; 100]).expect("room"),
+        |root| {
+            let path = root.join("f");
+            let file = File::options()
+                .write(true)
+                .open(&path)
+                .expect("it is there");
+            file.write_all_at(&[2; 5000], 0).expect("room");
+            file.sync_all().expect("a sync");
+        },
+    );
+    let (commits, records) = records(&copy);
+    let grown = |record: &Record| matches!(record, Record::Inode { raw, .. } if raw.len() == 160);
+    assert!(records.iter().any(grown), "{records:?}");
+    let fs = replayed(&copy, commits);
+    let value = fs.xattr("/f", "user.x").expect("it reads");
+    assert_eq!(value.as_deref(), Some(&b"value"[..]));
+    fs.close().expect("a clean end");
+    e2fsck_clean(copy.path());
 }

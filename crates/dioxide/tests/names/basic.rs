@@ -383,7 +383,6 @@ fn owner_that_changes_takes_capabilities_from_all_but_directories() {
     });
 }
 
-/// As in Linux, to which the contexts of encryption are such: they were taken for damage.
 /// As in Linux: whoever copies attributes once more makes no file look new.
 #[test]
 fn attribute_set_to_what_it_is_leaves_the_times() {
@@ -417,6 +416,7 @@ fn attribute_set_to_what_it_is_leaves_the_times() {
     });
 }
 
+/// As in Linux, to which the contexts of encryption are such: they were taken for damage.
 #[test]
 fn attribute_of_an_unknown_kind_is_not_listed() {
     let image = Image::builder().features("^metadata_csum").build();

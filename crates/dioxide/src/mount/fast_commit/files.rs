@@ -13,11 +13,14 @@ use crate::inode::Inode;
 use crate::map::MapKind;
 use crate::map::tree::{Progress, State, Tree};
 use crate::mount::zone::ZoneCheck;
+use crate::namei::xattr::{area_len, put_area};
 use crate::txn::file::MapChange;
 use crate::{Error, Place, Result};
 use dioxide_format::extent::{Extent, LBLK_END};
+use dioxide_format::inline_data::is_system_data;
 use dioxide_format::inode::{FileType, GOOD_OLD_SIZE, Inode as DiskInode, InodeFlags};
 use dioxide_format::types::{Ino, Lblk, Pblk};
+use dioxide_format::xattr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -354,6 +357,11 @@ impl Apply<'_> {
         let flags = &mut disk.disk_mut().i_flags;
         *flags = *flags & !kept | was & kept;
         self.put_content(ino, &mut disk, file, old)?;
+        if let (Some(old), Some(record)) = (old, &file.raw)
+            && (is_dir || record.len() < size)
+        {
+            keep_attributes(ino, &mut disk, old)?;
+        }
         if disk.file_acl() != old.and_then(|old| old.disk.file_acl()) {
             // Linux commits attributes in full.
             return Err(wrong(ino, "it gets another block of attributes"));
@@ -453,6 +461,27 @@ fn put_record(raw: &mut [u8], record: &[u8]) {
         .iter_mut()
         .zip((!INDEX).to_le_bytes())
         .for_each(|(byte, mask)| *byte &= mask);
+}
+
+/// Puts the attributes in an inode, of which the record tells nothing, where they belong by now: Linux may have made the fields
+/// before them longer, or moved the file's content out from among them. (Its own replay loses them then.)
+fn keep_attributes(ino: Ino, disk: &mut DiskInode, old: &Old) -> Result<()> {
+    let leaves_inode = old.disk.has_inline_data() && !disk.has_inline_data();
+    if old.disk.extra_isize() == disk.extra_isize() && !leaves_inode {
+        return Ok(());
+    }
+    let area = match old.disk.extra_isize() {
+        0 => &[],
+        _ => old.disk.in_inode_xattrs(&old.raw),
+    };
+    let entries = xattr::parse_in_inode(area);
+    let mut entries = entries.map_err(|error| Error::format(error, Place::ino(ino)))?;
+    entries.retain(|entry| !leaves_inode || !is_system_data(entry));
+    match xattr::build_in_inode(&entries, area_len(disk)) {
+        Some(area) => put_area(disk, &area),
+        None => return Err(wrong(ino, "its attributes have no room")),
+    }
+    Ok(())
 }
 
 /// A record without what lies behind the fields.

@@ -90,7 +90,8 @@ impl Held {
     }
 }
 
-fn area_len(disk: &DiskInode) -> usize {
+/// Bytes of the area of attributes in an inode.
+pub(crate) fn area_len(disk: &DiskInode) -> usize {
     let extra = match disk.extra_isize() {
         0 => EXTRA_SIZE,
         extra => extra,
