@@ -369,14 +369,13 @@ pub fn is_dead(dir: &Path) -> bool {
 /// The same for a path as the kernel has it.
 fn is_dead_at(dir: &Path) -> bool {
     let until = Instant::now() + PATIENCE;
-    while let Some(mount) = mounted(dir).filter(|_| Instant::now() < until) {
+    while mounted(dir).is_some() && Instant::now() < until {
         // Unlike attributes, this is always asked of the server.
         match rustix::fs::statfs(dir) {
             Err(rustix::io::Errno::NOTCONN) => return true,
             // The end of a connection takes a moment, and has several errors.
             Err(_) => std::thread::sleep(PAUSE),
-            // The kernel says nothing to who may not use the mount, and asks nobody.
-            Ok(told) if told.f_bsize == 0 => return mount.writable && is_free(&mount.source),
+            // By the server, or by the kernel to who may not use the mount.
             Ok(_) => return false,
         }
     }
@@ -425,7 +424,7 @@ pub enum Unmounted {
     Elsewhere,
     /// Its server has ended, and could not close the image: it is as after a crash.
     Unclean,
-    /// Nothing tells whether its server has closed the image, takes long, or has it mounted elsewhere.
+    /// Nothing tells whether its server has closed the image.
     InUse,
 }
 
@@ -472,10 +471,14 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
         return Ok(Unmounted::Elsewhere);
     }
     let began = Instant::now();
-    let is_told = is_image && device.is_some() && process.is_some();
+    let is_told = is_image && device.is_some();
     // Others may have opened it by now.
     let has_ended = || process.as_ref().is_some_and(Process::has_ended);
-    while !has_ended() && (!is_image || is_locked(&image, &begin)) {
+    let is_open = || match is_image {
+        true => is_locked(&image, &begin),
+        false => process.is_some(),
+    };
+    while !has_ended() && is_open() {
         let waited = began.elapsed();
         let is_late = waited >= PATIENCE;
         match &device {
@@ -486,11 +489,14 @@ pub fn unmount(dir: &Path) -> Result<Unmounted, Error> {
             _ => std::thread::sleep(PAUSE),
         }
     }
-    let left = is_image.then(|| block::file::open(&image, &begin).ok());
+    let left = block::file::open(&image, &begin).ok();
     let state = state.or(writable.then_some(0));
     let is_closed = |device| is_closed(device, state?);
-    Ok(match left.flatten().as_deref().and_then(is_closed) {
-        Some(false) => Unmounted::Unclean,
+    let is_closed = left.as_deref().and_then(is_closed);
+    Ok(match (is_image, &process, is_closed) {
+        (true, _, Some(false)) => Unmounted::Unclean,
+        (false, None, Some(false)) => Unmounted::Dead,
+        (false, None, _) => Unmounted::InUse,
         _ => Unmounted::Closed,
     })
 }
@@ -571,11 +577,6 @@ fn place(dir: &Path) -> io::Result<PathBuf> {
 fn is_locked(image: &Path, options: &FileOptions) -> bool {
     let open = block::file::open(image, options);
     matches!(open, Err(block::Error::Busy { .. }))
-}
-
-/// Whether nobody writes to any part of an image.
-fn is_free(image: &Path) -> bool {
-    image.is_absolute() && block::file::open(image, &FileOptions::default()).is_ok()
 }
 
 /// Only root may by itself.

@@ -50,8 +50,8 @@ pub fn run(args: &TrimArgs, out: &mut Out) -> Result<Status, Failure> {
     Ok(Status::Fine)
 }
 
-/// Groups between two looks at the bar.
-const AT_ONCE: u32 = 64;
+/// Groups between two looks at the bar, and whether a signal asks for an end.
+const AT_ONCE: u32 = 8;
 
 /// Free runs end where groups do, so a piece of whole groups loses nothing.
 fn trim(
@@ -70,6 +70,7 @@ fn trim(
     let mut bar = Progress::of_steps();
     let (mut at, mut trimmed) = (bytes.start, 0);
     loop {
+        interrupt::check()?;
         // Before the first group there may be a block.
         let group = sb.group_of_block(Pblk(at / block_bytes));
         let next = Group(group.map_or(0, |group| group.0).saturating_add(AT_ONCE));
@@ -78,7 +79,6 @@ fn trim(
         if stop == end {
             return Ok(trimmed);
         }
-        interrupt::check()?;
         at = stop;
         bar.set(next.0.into(), sb.group_count().into(), "groups".into());
     }

@@ -49,9 +49,7 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
             return Err(Failure::trouble(args.dir.display(), what));
         }
         Unmounted::Elsewhere => "it is mounted elsewhere too: the image stays in use",
-        Unmounted::InUse => {
-            "nothing tells whether its server has ended, or it is mounted elsewhere too: the image may stay in use"
-        }
+        Unmounted::InUse => "nothing tells whether its server has ended: the image may stay in use",
     };
     complain(format_args!("{}: warning: {what}", args.dir.display()));
     Ok(Status::Fine)

@@ -307,7 +307,7 @@ impl FolderSink {
         };
         let is_made = FileType::from_raw_mode(stat.st_mode) == file_type
             && device.is_none_or(|device| stat.st_rdev == device)
-            && (entry.is_directory() || stat.st_nlink == 1)
+            && (entry.is_directory() || stat.st_nlink <= 1)
             && (stat.st_uid == geteuid().as_raw() || stat.st_uid == self.owner_of_new(entry)?);
         match is_made {
             true => Ok(()),
