@@ -41,6 +41,7 @@ impl Clone for Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.mount.closed(&self.inode);
+        self.mount.keep_times(&self.inode);
         self.mount.inodes.let_go(&self.inode);
     }
 }

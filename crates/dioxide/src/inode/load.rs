@@ -181,6 +181,18 @@ impl InodeCache {
         drop(gone);
     }
 
+    /// Lets one go if its times were written.
+    pub(crate) fn forget_modified_one(&self, ino: Ino) {
+        let mut modified = self.modified.lock();
+        let is_written = |inode: &Arc<Inode>| inode.modified_ns().is_none();
+        let gone = match modified.get(&ino).is_some_and(is_written) {
+            true => modified.remove(&ino),
+            false => None,
+        };
+        drop(modified);
+        drop(gone);
+    }
+
     /// Forgets an inode whose number may be another file's from now on.
     pub(crate) fn forget(&self, ino: Ino) {
         self.forget_file(ino);
@@ -550,7 +562,31 @@ mod tests {
     use super::*;
     use crate::MountOptions;
     use dioxide_block::file::FileOptions;
-    use dioxide_testkit::{Image, debugfs};
+    use dioxide_testkit::shape::fragmented;
+    use dioxide_testkit::{Image, debugfs, e2fsck_clean};
+
+    /// A thousand of them could fill the memory.
+    #[test]
+    fn closed_file_stays_for_its_times_only_while_its_map_is_small() {
+        let image = Image::builder().size(16 << 20).block_size(1024).build();
+        debugfs(image.path(), &["write /dev/null small".to_owned()]);
+        fragmented(&image, "large", 1000, 1);
+        let fs = crate::Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        for (path, stays) in [("/small", true), ("/large", false)] {
+            let file = crate::OpenOptions::new().write(true).open(&fs, path);
+            let file = file.expect("it is there");
+            file.write_at(&[1; 1024], 0).expect("room");
+            file.write_at(&[2; 1024], 0).expect("an overwrite");
+            let node = fs.node(path).expect("it is there");
+            drop(file);
+            assert!(fs.0.inodes.has_modified(), "{path}");
+            drop(node);
+            assert_eq!(fs.0.inodes.has_modified(), stays, "{path}");
+            fs.sync().expect("a sync");
+        }
+        fs.close().expect("a clean end");
+        e2fsck_clean(image.path());
+    }
 
     /// A path in memory led to a directory that was let go, while others that came by its number made an object of their own.
     #[test]

@@ -135,12 +135,23 @@ impl Mount {
         self.inodes.keep_modified(inode)
     }
 
-    /// A file is closed: its times stay until the next sync, or so many are kept. Blocks then, but in a panic.
+    /// A file is closed: its times stay until the next sync, or so many are kept; those of one with a large map, which would stay
+    /// with them, are written. Blocks then, but in a panic.
     pub(crate) fn keep_times(&self, inode: &Arc<Inode>) {
-        if self.keep_times_at_once(inode) > MOST_KEPT
-            && !thread::panicking()
-            && let Err(error) = self.write_all_times()
-        {
+        if inode.modified_ns().is_none() {
+            return;
+        }
+        let (is_open, _) = inode.opens();
+        let written = match is_open || inode.map.is_bare() || thread::panicking() {
+            true => match self.keep_times_at_once(inode) > MOST_KEPT && !thread::panicking() {
+                true => self.write_all_times(),
+                false => Ok(()),
+            },
+            false => self
+                .write_times(inode)
+                .inspect(|()| self.inodes.forget_modified_one(inode.ino)),
+        };
+        if let Err(error) = written {
             tracing::warn!("times of overwrites were not written: {error}");
         }
     }
