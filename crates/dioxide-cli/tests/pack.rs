@@ -375,17 +375,16 @@ fn unpack_into_folder_with_something_in_it_is_refused_without_merge() {
 }
 
 #[test]
-fn unpack_of_missing_directory_tells_and_exits_1_and_leaves_nothing() {
+fn pack_and_unpack_of_missing_directory_tell_and_exit_2_and_leave_nothing() {
     let disk = Fixture::new();
     let out = disk.beside("out.tar");
-    let ran = dioxide(["unpack", &disk.at("/nope"), out.to_str().unwrap()]);
-    assert_eq!(ran.status, Some(1));
-    assert!(
-        ran.stderr.contains("No such file or directory"),
-        "{}",
-        ran.stderr
-    );
-    assert!(!out.exists());
+    for command in ["pack", "unpack"] {
+        let ran = dioxide([command, &disk.at("/nope"), out.to_str().unwrap()]);
+        assert_eq!(ran.status, Some(2), "{command}");
+        let said = ran.stderr;
+        assert!(said.contains("No such file or directory"), "{said}");
+        assert!(!out.exists(), "{command}");
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub struct FsArgs {
     /// Bytes per inode on the disk
     #[arg(short = 'I', long, value_name = "BYTES", value_parser = parse_u32)]
     pub inode_size: Option<u32>,
-    /// How many inodes there are at least
+    /// How many inodes there are, rounded to what each group can have alike
     #[arg(short = 'N', long, value_name = "COUNT")]
     pub inodes: Option<u32>,
     /// Which part of the blocks is kept for the super user

@@ -48,7 +48,8 @@ pub fn run(args: &PackArgs, out: &mut Out) -> Result<Status, Failure> {
         true => None,
         false => Some(target(args)?),
     };
-    let mut tree = tree(args)?;
+    let tree = tree(args).map_err(|failure| failure.with_status(Status::Trouble));
+    let mut tree = tree?;
     // Nothing was made before this, and a signal ends the waiting for an archive from a pipe at once.
     interrupt::watch();
     let options = options(args, &tree)?;

@@ -146,6 +146,14 @@ impl Runner<'_> {
             {
                 Err(Failure::plain("too many words; 'help' lists the commands"))
             }
+            (name, _)
+                if NOT_IN_SHELL
+                    .iter()
+                    .any(|outside| outside.as_bytes() == name) =>
+            {
+                set_command(&String::from_utf8_lossy(name));
+                Err(Failure::plain("is not for a shell; run it outside"))
+            }
             _ => self.command(words).map(Flow::Next),
         }
     }

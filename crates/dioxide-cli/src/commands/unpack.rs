@@ -72,7 +72,8 @@ fn in_image(args: &UnpackArgs, error: Error) -> Failure {
     match error {
         Error::Image { name, source } => {
             let image = args.source.image.display();
-            Failure::engine(format_args!("{image}:{name}"), name.as_bytes(), &source)
+            let about = format!("{image}:{name}");
+            Failure::engine(about, name.as_bytes(), &source).with_status(Status::Trouble)
         }
         error => match failure(error) {
             // Of an archive a part is worth nothing, which whoever waits for it may not see.

@@ -49,6 +49,8 @@ pub(super) struct Input {
     name: String,
     /// How many there are, if that is known.
     bytes: u64,
+    /// There are no more: a terminal would be asked again.
+    ended: bool,
 }
 
 impl Input {
@@ -96,16 +98,21 @@ impl Input {
         } else {
             0
         };
-        Ok(Input { file, name, bytes })
+        Ok(Input {
+            file,
+            name,
+            bytes,
+            ended: false,
+        })
     }
 
     /// Fills the buffer as far as there is anything.
     pub(super) fn fill(&mut self, buf: &mut [u8]) -> Result<usize, Failure> {
         let mut filled = 0;
-        while filled < buf.len() {
+        while filled < buf.len() && !self.ended {
             self.wait()?;
             match self.file.read(&mut buf[filled..]) {
-                Ok(0) => break,
+                Ok(0) => self.ended = true,
                 Ok(count) => filled += count,
                 Err(error) if is_early(&error) => {}
                 Err(error) => return Err(Failure::host(&self.name, &error)),

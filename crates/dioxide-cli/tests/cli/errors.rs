@@ -276,7 +276,7 @@ const CASES: &[(&str, i32, &str)] = &[
         "is overwritten if that is forced (--force, -F)",
     ),
     ("pack @nope @new", 2, "@nope: No such file or directory"),
-    ("pack =/nope @new", 1, "=/nope: No such file or directory"),
+    ("pack =/nope @new", 2, "=/nope: No such file or directory"),
     ("pack =/hello @new", 2, "=/hello: Not a directory"),
     ("pack @noise @new", 2, "@noise: at byte 0: no tar archive"),
     (
@@ -284,7 +284,7 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "@no/new: No such file or directory",
     ),
-    ("unpack =/nope @out", 1, "=/nope"),
+    ("unpack =/nope @out", 2, "=/nope"),
     (
         "unpack =/ @out.zip",
         2,

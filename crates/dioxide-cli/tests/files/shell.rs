@@ -81,6 +81,9 @@ fn shell_tells_what_it_does_not_understand_and_exits_2() {
         ("frobnicate", "unrecognized subcommand"),
         ("ls --frob", "--frob"),
         ("bench", "not for a shell"),
+        ("info", "not for a shell"),
+        ("rm -rf /dir && ls /list", "one command a line"),
+        ("touch /new > /list", "one command a line"),
         ("cat 'x", "a quote is not ended"),
         ("cd /hello", "Not a directory"),
         ("cd /list /dir", "too many words"),
@@ -90,6 +93,8 @@ fn shell_tells_what_it_does_not_understand_and_exits_2() {
         assert_eq!(ran.status, Some(2), "{line}");
         assert!(ran.stderr.contains(told), "{line}: {}", ran.stderr);
     }
+    assert_eq!(dioxide(["stat", &disk.at("/dir")]).status, Some(0));
+    assert_eq!(dioxide(["stat", &disk.at("/new")]).status, Some(1));
     assert!(
         dioxide(["shell", "-c", "help", &disk.name()])
             .text()

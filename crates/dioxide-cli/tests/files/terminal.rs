@@ -1,6 +1,6 @@
 //! The command at a terminal: the shell's lines, and bars.
 
-use super::support::{Fixture, at, command};
+use super::support::{Fixture, at, command, dioxide};
 use dioxide_testkit::{Image, e2fsck_clean};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -177,6 +177,23 @@ fn shell_at_a_terminal_ends_at_its_end() {
         assert!(terminal.is_cooked());
         e2fsck_clean(disk.image());
     }
+}
+
+/// It was asked again for what comes behind its end.
+#[test]
+fn write_from_a_terminal_ends_at_its_first_end() {
+    let disk = Fixture::new();
+    let mut terminal = Terminal::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dioxide"))
+        .args(["write", "--create", &disk.at("/typed")])
+        .stdin(terminal.end())
+        .spawn()
+        .unwrap();
+    terminal.types("typed\n");
+    terminal.shows("typed");
+    terminal.types("\x04");
+    assert_eq!(terminal.status(&mut child), Some(0));
+    assert_eq!(dioxide(["cat", &disk.at("/typed")]).text(), "typed\n");
 }
 
 /// More names than fit into pipes and buffers, with attributes.

@@ -94,7 +94,10 @@ impl Checker<'_> {
             self.journal_invalid(text);
         }
         if journal.s_errno != 0 {
-            let text = format!("the journal was aborted, s_errno is {}", journal.s_errno);
+            let text = format!(
+                "the journal was aborted, s_errno is {}",
+                journal.s_errno.cast_signed()
+            );
             self.find(Code::JournalAborted, At::default(), text);
         }
         match (self.sb.needs_recovery() && self.primary, journal.is_empty()) {

@@ -24,9 +24,19 @@ enum State {
 /// The words of a line.
 ///
 /// # Errors
-/// A quote that is not ended; a backslash at the end.
+/// A quote that is not ended; a backslash at the end; what does something in other shells, and would be a name here.
 pub(super) fn split(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
-    let (words, state, _) = scan(line)?;
+    let Scanned {
+        words,
+        state,
+        operates,
+        ..
+    } = scan(line)?;
+    if operates {
+        return Err(
+            "one command a line, without pipes and redirections: quote ; & | < and > in names",
+        );
+    }
     match state {
         State::Single | State::Double => Err("a quote is not ended"),
         _ => Ok(words.into_iter().map(OsString::from_vec).collect()),
@@ -35,7 +45,12 @@ pub(super) fn split(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
 
 /// The word that a line ends in; an empty one after a space.
 pub(super) fn last(line: &[u8]) -> Option<Last> {
-    let (mut words, state, start) = scan(line).ok()?;
+    let Scanned {
+        mut words,
+        state,
+        start,
+        ..
+    } = scan(line).ok()?;
     let text = match state {
         State::Between => Vec::new(),
         _ => words.pop()?,
@@ -51,11 +66,19 @@ pub(super) fn last(line: &[u8]) -> Option<Last> {
     })
 }
 
-type Scanned = (Vec<Vec<u8>>, State, usize);
+struct Scanned {
+    words: Vec<Vec<u8>>,
+    /// At the end.
+    state: State,
+    /// Where the last word begins.
+    start: usize,
+    /// There is an operator of other shells.
+    operates: bool,
+}
 
 fn scan(line: &[u8]) -> Result<Scanned, &'static str> {
     let mut words: Vec<Vec<u8>> = Vec::new();
-    let (mut state, mut start) = (State::Between, 0);
+    let (mut state, mut start, mut operates) = (State::Between, 0, false);
     let mut bytes = line.iter().copied().enumerate();
     while let Some((at, byte)) = bytes.next() {
         if state == State::Between {
@@ -87,19 +110,25 @@ fn scan(line: &[u8]) -> Result<Scanned, &'static str> {
                 state
             }
             (_, byte) => {
+                operates |= state == State::Plain && b";&|<>".contains(&byte);
                 word.push(byte);
                 state
             }
         };
     }
-    Ok((words, state, start))
+    Ok(Scanned {
+        words,
+        state,
+        start,
+        operates,
+    })
 }
 
 /// A word as it is written so that [`split`] gives it back.
 pub(super) fn quoted(word: &str) -> String {
     let mut quoted = String::new();
     for char in word.chars() {
-        if " \t'\"\\#".contains(char) {
+        if " \t'\"\\#;&|<>".contains(char) {
             quoted.push('\\');
         }
         quoted.push(char);
@@ -131,14 +160,15 @@ mod tests {
         assert_eq!(split("a # b"), ["a"]);
         assert_eq!(split("a#b"), ["a#b"]);
         assert!(split("").is_empty() && split(" # x").is_empty());
-        for line in ["'a", "\"a", "a\\"] {
+        assert_eq!(split(r#"a\;b '&|' "<>""#), ["a;b", "&|", "<>"]);
+        for line in ["'a", "\"a", "a\\", "a && b", "a;b", "a | b", "a >b", "<a"] {
             assert!(words(line).is_err(), "{line}");
         }
     }
 
     #[test]
     fn word_that_is_quoted_is_split_into_itself() {
-        for word in ["a b", "it's", "#a", r"a\b", "\"", "ä"] {
+        for word in ["a b", "it's", "#a", r"a\b", "\"", "ä", "a;b&c|d<e>f"] {
             assert_eq!(words(&quoted(word)).unwrap(), [word]);
         }
     }
