@@ -216,7 +216,7 @@ fuzz_target!(|data: &[u8]| {
             at += if end <= 256 { 1 } else { 4 };
             u64::from(u32::from_le_bytes(bytes)) % end
         };
-        let mut session = Session::new(&fs, false, &mut numbers);
+        let mut session = Session::new(&fs, changes.is_empty(), &mut numbers);
         for _ in 0..(rest.len() / 8).min(30) {
             session.step();
         }
