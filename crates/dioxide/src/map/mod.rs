@@ -19,7 +19,7 @@
 //! **near** if most of its blocks lie near their neighbours: a byte per block, and leaves beside for what that cannot say. Otherwise
 //! it is **lists**, one for each span, as long as they hold the runs. A change makes a node of spans of any of them.
 //!
-//! A fully fragmented file so costs at most 4.1 bytes per block, a contiguous one next to nothing. Regions
+//! A fully fragmented file so costs at most 4.1 bytes per block as it is read, and up to 7 where it is changed; a contiguous one next to nothing. Regions
 //! are read from the disk at their first use, by [`load`]; until then a lookup answers that the
 //! mapping is not cached, which no-wait callers turn into EAGAIN. Whoever changes the tree on the disk
 //! changes what is cached of it as well, under the map's lock ([`change`]).
