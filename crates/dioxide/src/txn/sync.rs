@@ -142,14 +142,14 @@ impl Mount {
             return;
         }
         let (is_open, _) = inode.opens();
-        let written = match is_open || inode.map.is_bare() || thread::panicking() {
-            true => match self.keep_times_at_once(inode) > MOST_KEPT && !thread::panicking() {
-                true => self.write_all_times(),
-                false => Ok(()),
-            },
-            false => self
-                .write_times(inode)
-                .inspect(|()| self.inodes.forget_modified_one(inode.ino)),
+        let panics = thread::panicking();
+        let written = if !(is_open || inode.map.is_bare() || panics) {
+            let written = self.write_times(inode);
+            written.inspect(|()| self.inodes.forget_modified_one(inode.ino))
+        } else if self.keep_times_at_once(inode) > MOST_KEPT && !panics {
+            self.write_all_times()
+        } else {
+            Ok(())
         };
         if let Err(error) = written {
             tracing::warn!("times of overwrites were not written: {error}");
