@@ -295,6 +295,28 @@ fn handle_dropped_by_a_panic_aborts() {
     assert_aborted(&journal);
 }
 
+/// The cache has room for 16 blocks: without their pins, the next reads would get older ones from the device.
+#[test]
+fn panic_in_a_commit_leaves_readers_the_state_that_it_had() {
+    let (memory, _) = fresh(FORM, 1);
+    let journal = open(Arc::new(memory), FORM, 1);
+    let blocks: Vec<u64> = (0..4).collect();
+    set(&journal, &blocks, 1).expect("room");
+    let mut handle = journal.start(1).expect("room");
+    handle.add_ordered(Box::new(|| panic!("on purpose")));
+    handle.stop().expect("no error yet");
+    let panicked = catch_unwind(AssertUnwindSafe(|| journal.force_commit()));
+    assert!(panicked.is_err());
+    assert_aborted(&journal);
+    let version = |block| version_of(&journal.cache().read(Pblk(block), &Summed).expect("sound"));
+    for block in 4..40 {
+        assert_eq!(version(block), 0);
+    }
+    for block in blocks {
+        assert_eq!(version(block), 1, "block {block}");
+    }
+}
+
 #[test]
 fn commit_interval_commits_by_itself() {
     let (memory, _) = fresh(FORM, 1);

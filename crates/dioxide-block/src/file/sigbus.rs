@@ -170,8 +170,14 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             (*info).si_addr() as usize,
         )
     };
-    let taken_back = code > 0 && entry_of(address).is_some_and(|e| take_back(e, address));
-    if !taken_back {
+    let is_ours = match code {
+        ..=0 => false,
+        // Early news of a broken page, which no copy has met: who borrows the mapping then is unknown. The copy that meets it
+        // has a fault of its own.
+        libc::BUS_MCEERR_AO => entry_of(address).is_some(),
+        _ => entry_of(address).is_some_and(|e| take_back(e, address)),
+    };
+    if !is_ours {
         // SAFETY: the arguments are the kernel's own.
         unsafe { call_previous(signal, info, context) };
     }

@@ -46,6 +46,7 @@ use setup::{Registered, build_ring, register};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -179,17 +180,24 @@ impl UringQueue {
     fn pump_waiting(&mut self) -> bool {
         let mut moved = false;
         while let Some(&user_data) = self.retry.front() {
-            if !self.issue(user_data as u32, (user_data >> 32) as u32) {
+            let (id, piece) = (user_data as u32, (user_data >> 32) as u32);
+            if self.slots[id as usize].has_failed() {
+                self.give_up(id, piece..piece + 1);
+            } else if self.issue(id, piece) {
+                moved = true;
+            } else {
                 return moved;
             }
             self.retry.pop_front();
-            moved = true;
         }
         while let Some(&id) = self.backlog.front() {
             let slot = &mut self.slots[id as usize];
             let (piece, pieces) = (slot.issued, slot.pieces());
             if piece == pieces {
                 self.backlog.pop_front();
+            } else if slot.has_failed() {
+                slot.issued = pieces;
+                self.give_up(id, piece..pieces);
             } else if slot.kind != OpKind::Flush && slot.seg(piece).len == 0 {
                 // Done before the queue got a new ring.
                 slot.issued += 1;
@@ -201,6 +209,15 @@ impl UringQueue {
             }
         }
         moved
+    }
+
+    /// What an operation has not issued is not issued any more: it has failed.
+    fn give_up(&mut self, id: SlotId, pieces: Range<u32>) {
+        let slot = &mut self.slots[id as usize];
+        slot.give_up(pieces);
+        if slot.remaining == 0 {
+            slot.complete(id, &mut self.ready);
+        }
     }
 
     /// Writes one SQE; false if there is no room.
@@ -560,6 +577,9 @@ impl UringQueue {
         loop {
             self.arm()?;
             self.pump_before_wait()?;
+            if !self.ready.is_empty() {
+                return self.submit();
+            }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             self.enter(want as usize, left)?;
             if self.can_reap() {
@@ -577,6 +597,9 @@ impl UringQueue {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
             self.pump_before_wait()?;
+            if !self.ready.is_empty() {
+                return self.submit();
+            }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             self.enter(0, None)?;
             if self.outstanding() > 0 {

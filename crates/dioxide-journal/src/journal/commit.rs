@@ -43,13 +43,17 @@ impl Core {
             return Ok(());
         };
         let (tid, on_commit) = (closed.tid, std::mem::take(&mut closed.on_commit));
-        match self.write(&mut log, &mut closed) {
-            Ok(()) => self.retire(&mut log, closed),
-            Err(error) => {
-                log.stuck = closed.blocks;
-                return Err(self.fail(&mut log, error));
-            }
+        let mut under_way = UnderWay {
+            log: &mut log,
+            closed,
+        };
+        let UnderWay { log: of, closed } = &mut under_way;
+        let written = self.write(of, closed);
+        if written.is_ok() {
+            self.retire(of, closed);
         }
+        drop(under_way);
+        written.map_err(|error| self.fail(&mut log, error))?;
         drop(log);
         on_commit.into_iter().for_each(|then| then());
         let mut state = self.state.lock();
@@ -115,13 +119,14 @@ impl Core {
     }
 
     /// Takes a durable transaction's blocks over for the checkpoint, and drops those it freed.
-    fn retire(&self, log: &mut Log, closed: Closed) {
+    fn retire(&self, log: &mut Log, closed: &mut Closed) {
         for block in &closed.forgotten {
             log.home.remove(block);
         }
+        let blocks = std::mem::take(&mut closed.blocks);
         if log.ring.is_some() {
             let pending = |frozen: Frozen| (frozen.block, Pending::new(frozen, closed.tid));
-            log.home.extend(closed.blocks.into_iter().map(pending));
+            log.home.extend(blocks.into_iter().map(pending));
         }
         for &block in &closed.forgotten {
             self.cache.remove(block.into());
@@ -152,6 +157,18 @@ impl State {
             let logged = closed.blocks.iter().map(|b| (b.block, closed.tid));
             self.logged.extend(logged);
         }
+    }
+}
+
+/// A transaction on its way. Unless it is durable when this ends, also by a panic of the device, its blocks stay pinned.
+struct UnderWay<'a> {
+    log: &'a mut Log,
+    closed: Closed,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.log.stuck.append(&mut self.closed.blocks);
     }
 }
 

@@ -300,7 +300,7 @@ impl Mount {
             if let Some(inode) = self.inodes.get(ino) {
                 return Ok(inode);
             }
-            let is_current = |inode: &Inode| self.is_on_disk(inode);
+            let is_current = |inode: &Inode| self.is_current(inode);
             if let Some(inode) = self.inodes.put(load(self, ino)?, is_current)? {
                 return Ok(inode);
             }
@@ -332,17 +332,30 @@ impl Mount {
             if inode.node().disk.links_count() == 0 {
                 return Ok(None);
             }
-            if let Some(inode) = self.inodes.put(inode, |inode| self.is_on_disk(inode))? {
+            if let Some(inode) = self.inodes.put(inode, |inode| self.is_current(inode))? {
                 return Ok(Some(inode));
             }
         }
     }
 
-    /// Whether the inode table says of an inode what the object does.
-    fn is_on_disk(&self, inode: &Inode) -> Result<bool> {
+    /// Whether the inode table says of an inode what the object does. Nobody has another one, nor gets one meanwhile.
+    fn is_current(&self, inode: &Inode) -> Result<bool> {
         let Location { block, offset } = inode.location;
         let (table, node) = (self.read_meta(block)?, inode.node());
-        Ok(table[offset..offset + node.raw.len()] == node.raw[..])
+        if table[offset..offset + node.raw.len()] != node.raw[..] {
+            return Ok(false);
+        }
+        // Who had it since it was read may have changed what no byte of it tells: its map's blocks, its attributes' block.
+        if node.disk.file_acl().is_some() {
+            inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
+        }
+        // And that may not be durable yet.
+        if let Some(writer) = self.started_writer() {
+            let newest = writer.journal.newest();
+            inode.changed_in(newest, true);
+            inode.cut_in(newest);
+        }
+        Ok(true)
     }
 
     /// An inode that a crash left to be truncated or deleted: it may have no links. Blocks on metadata.
@@ -392,21 +405,14 @@ impl Mount {
         let disk = DiskInode::parse(&raw, size).map_err(|error| Error::format(error, place))?;
         self.check_inode(&disk, ino, place)?;
         let nosec = self.nosec(&disk, &raw, ino);
-        let inode = Inode::new(
+        Ok(Inode::new(
             self.inodes.spare(ino),
             ino,
             Rwsem::new(new_id(), self.presence),
             location,
             Node { disk, raw },
             nosec,
-        );
-        // Who knew it before may have changed it, and it may not be durable yet.
-        if let Some(writer) = self.started_writer() {
-            let newest = writer.journal.newest();
-            inode.changed_in(newest, true);
-            inode.cut_in(newest);
-        }
-        Ok(inode)
+        ))
     }
 
     pub(crate) fn check_inode(&self, disk: &DiskInode, ino: Ino, place: Place) -> Result<()> {

@@ -7,6 +7,7 @@ use super::super::io::{failed, stopped};
 use crate::{Buf, Completion, Error, OpKind, Seg, Segs, SlotId, push_in_place};
 use io_uring::cqueue;
 use std::io;
+use std::ops::Range;
 
 pub(super) struct Slot {
     pub(super) buf: Buf,
@@ -80,6 +81,20 @@ impl Slot {
         (buf, self.error.take().map_or(Ok(()), Err))
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Pieces that have not completed and are not in the ring never will be.
+    pub(super) fn give_up(&mut self, pieces: Range<u32>) {
+        for piece in pieces {
+            let seg = self.seg(piece);
+            if std::mem::take(&mut seg.len) > 0 {
+                self.remaining -= 1;
+            }
+        }
+    }
+
     #[inline]
     pub(super) fn complete(&mut self, slot: SlotId, done: &mut Vec<Completion>) {
         let (buf, result) = self.take();
@@ -103,8 +118,12 @@ impl Slot {
     /// A short transfer or an error; false if the piece must be issued again.
     #[cold]
     fn settle_odd(&mut self, piece: u32, moved: i32) -> bool {
-        // Linux 5.14 to 6.13: a request that io_uring itself tried without waiting may end so.
-        if matches!(-moved, libc::EINTR | libc::EAGAIN) {
+        if self.has_failed() {
+            return true;
+        }
+        // Linux 5.14 to 6.13: a request that io_uring itself tried without waiting may end so. What waits for a worker of the
+        // kernel's is cancelled when the thread ends that submitted it.
+        if matches!(-moved, libc::EINTR | libc::EAGAIN | libc::ECANCELED) {
             return false;
         }
         let name = self.kind.name();
@@ -131,7 +150,7 @@ impl Slot {
                 return false;
             }
         };
-        self.error.get_or_insert_with(|| Box::new(error));
+        self.error = Some(Box::new(error));
         true
     }
 }

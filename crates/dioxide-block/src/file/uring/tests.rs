@@ -228,6 +228,39 @@ fn short_transfer_is_issued_again_for_the_rest() {
     assert!(completion.buf[..] == expected);
 }
 
+/// The ring has room for seven pieces. What lies behind them is left alone once one has failed.
+#[test]
+fn operation_that_has_failed_issues_nothing_more() {
+    let file = sparse();
+    let mut queue = over(&file, QueueOptions::default());
+    file.as_file().set_len(512 << 10).unwrap();
+    let piece = |at: u32| Seg {
+        // The first is beyond what is left of the file.
+        device_offset: if at == 0 { 768 << 10 } else { 4096 },
+        buf_offset: at * 4096,
+        len: 4096,
+    };
+    for _ in 0..6 {
+        let buf = Buf::copy_of(&[7; 40 * 4096]);
+        let segs = Segs::Many((0..40).map(piece).collect());
+        let kind = OpKind::Read;
+        queue.push(Op { kind, buf, segs }).expect("room");
+        let mut done = Vec::new();
+        while queue.in_flight() > 0 {
+            queue.wait(None).unwrap();
+            queue.reap(&mut done);
+        }
+        let [completion] = &done[..] else {
+            panic!("{} completions", done.len());
+        };
+        completion
+            .result
+            .as_ref()
+            .expect_err("it has a piece that is not there");
+        assert!(completion.buf[20 * 4096..].iter().all(|&byte| byte == 7));
+    }
+}
+
 /// A queue that reads from a pipe, and the pipe's other end.
 fn on_a_pipe() -> (UringQueue, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();

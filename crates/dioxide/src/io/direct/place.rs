@@ -824,7 +824,8 @@ impl Placing<'_, '_> {
             let credits = Credits::convert(self.mount, self.inode);
             let mut handle = self.writer.begin(credits + INODE_CREDITS)?;
             let lock = self.inode.map.lock();
-            let size = self.size_after(whole.end.min(blocks.end));
+            // All of the write is on the device by now.
+            let size = self.size_after(whole.end);
             self.mount.change_map(
                 self.writer,
                 &mut handle,
