@@ -172,7 +172,8 @@ pub struct QueueOptions {
     pub depth: u32,
     /// Buffers of this pool are registered with the device where it helps. Others work too.
     pub pool: Option<BufPool>,
-    /// Busy-poll the device for completions where it can (`IORING_SETUP_IOPOLL`).
+    /// Busy-poll the device for completions (`IORING_SETUP_IOPOLL`). Over io_uring a device without poll queues, or without direct
+    /// I/O, refuses the queue ([`Error::Unsupported`]); where the transfer is done at the push it means nothing.
     pub iopoll: bool,
     /// Let a kernel thread submit (`IORING_SETUP_SQPOLL`).
     pub sqpoll: bool,

@@ -298,9 +298,15 @@ pub enum Error {
     /// not known.
     #[error("a panic ended the work on the request")]
     Panicked,
-    /// Waiting would never end (`EDEADLK`).
+    /// Waiting would never end (`EDEADLK`), unless this thread reaps its queues first.
     #[error("deadlock: {0}")]
     Deadlock(&'static str),
+    /// The file has requests in flight in a queue that was dropped where it could not wait for them (`EDEADLK`): nobody knows when they
+    /// end, and no try is better than this one until the image is opened again.
+    #[error(
+        "deadlock: the file has requests in a queue that was dropped before they had ended; mount again"
+    )]
+    LostQueue,
 }
 
 impl Error {
@@ -334,7 +340,7 @@ impl Error {
             Error::WouldBlock(_) => libc::EAGAIN,
             Error::NoThread(_, error) => error.raw_os_error().unwrap_or(libc::EAGAIN),
             Error::Stopped(_) | Error::Panicked => libc::EIO,
-            Error::Deadlock(_) => libc::EDEADLK,
+            Error::Deadlock(_) | Error::LostQueue => libc::EDEADLK,
         }
     }
 
@@ -399,6 +405,21 @@ impl From<dioxide_journal::Error> for Error {
     }
 }
 
+/// Completions of a queue carry their errors boxed.
+impl From<Box<Error>> for Error {
+    fn from(error: Box<Error>) -> Error {
+        *error
+    }
+}
+
+/// Completions of a queue carry their errors boxed.
+impl From<Box<Error>> for std::io::Error {
+    fn from(error: Box<Error>) -> Self {
+        (*error).into()
+    }
+}
+
+/// Of the kind that its `errno` has; `get_ref` leads to the [`Error`], and `raw_os_error` tells nothing.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         std::io::Error::new(

@@ -54,7 +54,7 @@ pub use api::fs::{DataMode, Fs, MountOptions};
 pub use api::metadata::{AtomicWrite, DirEntry, FileType, Metadata, Timestamp, Xattr};
 pub use api::names::{NewFile, RenameMode, Special};
 pub use api::node::{ListedPlus, Node};
-pub use api::queue::{Completion, Queue, QueueFull, QueueOptions};
+pub use api::queue::{Completion, Queue, QueueFull, QueueOptions, QueueWaker};
 pub use dioxide_block as block;
 pub use dioxide_block::file::Backend;
 pub use dioxide_block::{Buf, BufPool};

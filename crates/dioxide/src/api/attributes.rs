@@ -52,7 +52,7 @@ pub struct SetAttributes {
 }
 
 impl SetAttributes {
-    /// No change.
+    /// No change, but of the time of the last change, as `chown(-1, -1)`.
     pub fn new() -> Self {
         Self::default()
     }

@@ -23,17 +23,10 @@ pub struct OpenOptions {
     dsync: bool,
     sync: bool,
     user: Option<(u32, u32)>,
-    create: Create,
+    create: bool,
+    create_new: bool,
     truncate: bool,
     new: NewFile,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Create {
-    #[default]
-    Never,
-    IfAbsent,
-    Always,
 }
 
 impl OpenOptions {
@@ -54,10 +47,9 @@ impl OpenOptions {
         self
     }
 
-    /// Every write goes to the end of the file, whatever its offset.
+    /// For writing, and every write goes to the end of the file, whatever its offset.
     pub fn append(mut self, on: bool) -> Self {
         self.access.append = on;
-        self.access.write |= on;
         self
     }
 
@@ -121,13 +113,14 @@ impl OpenOptions {
 
     /// `O_CREAT`: makes the file if it is not there, as [`OpenOptions::new_file`] says.
     pub fn create(mut self, on: bool) -> Self {
-        self.create = if on { Create::IfAbsent } else { Create::Never };
+        self.create = on;
         self
     }
 
-    /// `O_CREAT | O_EXCL`: makes the file, and fails with `EEXIST` if anything of its name is there.
+    /// `O_CREAT | O_EXCL`: makes the file, and fails with `EEXIST` if anything of its name is there. With it,
+    /// [`OpenOptions::create`] and [`OpenOptions::truncate`] say nothing more.
     pub fn create_new(mut self, on: bool) -> Self {
-        self.create = if on { Create::Always } else { Create::Never };
+        self.create_new = on;
         self
     }
 
@@ -158,14 +151,13 @@ impl OpenOptions {
         if dir.file_type() != FileType::Directory {
             return Err(Error::NotADirectory(text()));
         }
-        if !self.access.write {
+        if !self.asked().write {
             return Err(Error::Invalid(format!(
                 "{}: a file that is not for writing",
                 text()
             )));
         }
-        let inode =
-            fs.0.create_unnamed(&dir, &self.new, self.create != Create::Always)?;
+        let inode = fs.0.create_unnamed(&dir, &self.new, !self.create_new)?;
         self.opened(&fs.0, inode, path, true)
     }
 
@@ -178,12 +170,12 @@ impl OpenOptions {
     /// neither reading nor writing; [`Error::Unsupported`] for devices, pipes and sockets, and for encrypted files.
     pub fn open(&self, fs: &Fs, path: impl AsRef<[u8]>) -> Result<File> {
         let path = path.as_ref();
-        self.access.check_named(path)?;
+        self.asked().check_named(path)?;
         fs.0.call(|| {
-            let (inode, made) = match self.create {
-                Create::Never => (fs.0.lookup_open(path, true)?, false),
-                Create::IfAbsent => fs.0.lookup_or_create(path, &self.new)?,
-                Create::Always => (fs.0.create_file(path, &self.new)?, true),
+            let (inode, made) = match (self.create_new, self.create) {
+                (true, _) => (fs.0.create_file(path, &self.new)?, true),
+                (false, true) => fs.0.lookup_or_create(path, &self.new)?,
+                (false, false) => (fs.0.lookup_open(path, true)?, false),
             };
             self.opened(&fs.0, inode, path, made)
         })
@@ -192,11 +184,19 @@ impl OpenOptions {
     /// Opens the file of a node.
     pub(crate) fn open_node(&self, node: &Node) -> Result<File> {
         let path = format!("inode {}", node.ino());
-        self.access.check_named(path.as_bytes())?;
+        self.asked().check_named(path.as_bytes())?;
         node.mount.call(|| {
             let inode = held(node.inode.clone())?;
             self.opened(&node.mount, inode, path.as_bytes(), false)
         })
+    }
+
+    /// Who appends writes.
+    fn asked(&self) -> Access {
+        Access {
+            write: self.access.write || self.access.append,
+            ..self.access
+        }
     }
 
     fn access_on(&self, mount: &Mount) -> Access {
@@ -209,7 +209,7 @@ impl OpenOptions {
         Access {
             resource: self.access.resource || user,
             sync,
-            ..self.access
+            ..self.asked()
         }
     }
 
@@ -228,7 +228,7 @@ impl OpenOptions {
             inode,
             access,
         };
-        self.access.check(&file.mount, &file.inode, path)?;
+        access.check(&file.mount, &file.inode, path)?;
         // An empty file may have blocks behind its end, and its times change too.
         if self.truncate && access.write && !made {
             file.mount.set_len(&file.inode, 0, access)?;
@@ -559,11 +559,15 @@ impl File {
         mount.call(|| map::load::lookup_or_load(mount, inode, Lblk(lblk), want))
     }
 
-    /// Reads the whole extent map into memory, so that no later request waits for it. Blocks.
+    /// Reads the whole extent map into memory, so that no later request waits for it. Blocks. Nothing, where the content lies
+    /// in the inode.
     ///
     /// # Errors
     /// Damage in the extent tree.
     pub fn preload_map(&self) -> Result<()> {
+        if self.inode.has_inline_data() {
+            return Ok(());
+        }
         let blocks = self.len().div_ceil(self.mount.block_bytes());
         self.mount
             .call(|| map::load::preload(&self.mount, &self.inode, blocks))

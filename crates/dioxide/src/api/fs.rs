@@ -176,7 +176,8 @@ impl MountOptions {
         self
     }
 
-    /// Threads that run what would block a queue; started at first need. At least 1.
+    /// Threads that run what would block a queue, and at most as many again that run deferred completions; started at first need.
+    /// At least 1.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = threads.max(1);
         self
@@ -536,7 +537,7 @@ impl Fs {
     }
 
     /// Ends the mount: makes everything durable, empties the journal and marks the file system as
-    /// clean. Blocks.
+    /// clean. Blocks. Its threads end too, some of them a moment later; one that keeps the time for busy mounts stays with the process.
     ///
     /// # Errors
     /// `EBUSY` while files, queues or other clones are there: nothing happens then, as if this clone

@@ -184,7 +184,7 @@ impl Node {
 
     /// Hands on what `stat` tells of the file that a name in this directory stands for, where that can be told without
     /// the file in memory: who is only asked about a file need not load it. The name stays until `tell` returns,
-    /// which must not change the directory. None where only [`Node::lookup`] tells: of directories, of what
+    /// which must not call anything of this mount. None where only [`Node::lookup`] tells: of directories, of what
     /// is not there, and of `.` and `..`.
     ///
     /// # Errors

@@ -25,13 +25,16 @@ use crate::stats::Count;
 use crate::sync::errand::Errand;
 use crate::sync::inflight::{Endless, InFlightRegistry, InFlightTable, Note};
 use crate::sync::slot::{self, Claim, Slot};
-use crate::{Error, File, Result};
+use crate::{Error, FallocateMode, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use dioxide_block::{self as block, Buf, Op, OpKind, QueueLane, Seg, Segs, Waker, push_in_place};
+use dioxide_block::{
+    self as block, Buf, Device, Durability, Op, OpKind, QueueLane, Seg, Segs, Waker, push_in_place,
+};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,10 +47,10 @@ pub use dioxide_block::QueueOptions;
 pub struct Completion {
     /// The tag that the request was pushed with.
     pub tag: u64,
-    /// The request's buffer; an empty one for a sync.
+    /// The request's buffer; an empty one for a sync and for [`Queue::allocate`].
     pub buf: Buf,
     /// How many bytes were moved: less than the buffer's length only for a read that met EOF, and a write that met the largest size
-    /// of a file; none for a sync.
+    /// of a file; none for a sync and for [`Queue::allocate`].
     pub result: Result<usize, Box<Error>>,
 }
 
@@ -55,6 +58,21 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the queue is full: reap completions first")]
 pub struct QueueFull;
+
+/// Ends a wait of a queue from another thread: see [`Queue::waker`]. Cheap to clone; may outlive the queue.
+#[derive(Clone, Debug)]
+pub struct QueueWaker {
+    woken: Arc<AtomicBool>,
+    device: Waker,
+}
+
+impl QueueWaker {
+    /// Makes the wait that is under way, or the next one, return with what has completed.
+    pub fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.device.wake();
+    }
+}
 
 /// A queue of asynchronous requests on the files of one mount, used by one thread at a time.
 ///
@@ -97,12 +115,16 @@ struct Core {
     /// How many are reads that end inside a logical block.
     tails: usize,
     files: Files,
+    /// Where the device has the writes in it that are durable by themselves, by slot. Empty until there was one.
+    forced: Vec<u64>,
     ready: VecDeque<Completion>,
     /// Those requests away that were punted; some may have come back.
     punted: Vec<Punted>,
     returns: Receiver<Completion>,
     give_back: Sender<Completion>,
     waker: Waker,
+    /// Somebody wants the next wait to return.
+    woken: Arc<AtomicBool>,
     _claim: Option<Claim>,
 }
 
@@ -117,6 +139,8 @@ struct Request {
     /// Index in [`Files`].
     file: u32,
     write: bool,
+    /// A write that is durable when it has completed.
+    forced: bool,
 }
 
 impl Request {
@@ -125,7 +149,7 @@ impl Request {
         [
             self.tag,
             u64::from(self.bytes) | u64::from(self.span) << 32,
-            u64::from(self.file) | u64::from(self.write) << 32,
+            u64::from(self.file) | u64::from(self.write) << 32 | u64::from(self.forced) << 33,
         ]
     }
 
@@ -146,6 +170,7 @@ impl Request {
             span: (lengths >> 32) as u32,
             file: file as u32,
             write: file >> 32 != 0,
+            forced: file >> 33 != 0,
         }
     }
 }
@@ -266,6 +291,7 @@ enum Job {
     WriteAtomic,
     SyncData,
     SyncAll,
+    Allocate(FallocateMode, u64),
 }
 
 /// How a request went in.
@@ -295,10 +321,12 @@ impl Queue {
             tails: 0,
             table,
             files: Files::default(),
+            forced: Vec::new(),
             ready: VecDeque::with_capacity(depth),
             returns,
             give_back,
             waker: device.waker(),
+            woken: Arc::default(),
             slot: claim.as_ref().map_or(Slot::NONE, Claim::slot),
             _claim: claim,
         };
@@ -445,7 +473,28 @@ impl Queue {
         self.sync(file, tag, Job::SyncAll)
     }
 
+    /// Pushes a change of a range of `len` bytes at `offset`, as [`File::allocate`]: to discard or to zero it, say. It waits for what is
+    /// in flight on the file, in this queue too, which must be reaped for that. A worker carries it out, beginning now.
+    ///
+    /// # Errors
+    /// If the queue is full.
+    pub fn allocate(
+        &mut self,
+        file: &File,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        tag: u64,
+    ) -> Result<(), QueueFull> {
+        self.hand_on(file, offset, tag, Job::Allocate(mode, len))
+    }
+
     fn sync(&mut self, file: &File, tag: u64, job: Job) -> Result<(), QueueFull> {
+        self.hand_on(file, 0, tag, job)
+    }
+
+    /// What a worker does from the beginning.
+    fn hand_on(&mut self, file: &File, offset: u64, tag: u64, job: Job) -> Result<(), QueueFull> {
         let core = &mut self.core;
         if core.outstanding == core.depth {
             return Err(QueueFull);
@@ -455,9 +504,17 @@ impl Queue {
             Err(error) => Start::Done(nothing, Err(error)),
             Ok(()) => Start::Punt(nothing),
         };
-        core.settle(start, file, 0, tag, job);
+        core.settle(start, file, offset, tag, job);
         core.outstanding += 1;
         Ok(())
+    }
+
+    /// What other threads can end a wait of this one with: it returns early then, with what has completed.
+    pub fn waker(&self) -> QueueWaker {
+        QueueWaker {
+            woken: self.core.woken.clone(),
+            device: self.core.waker.clone(),
+        }
     }
 
     /// Hands everything that was pushed to the device: by one system call if it fits into the ring.
@@ -507,7 +564,7 @@ impl Queue {
     }
 
     /// Submits, then blocks until at least `min` requests have completed or all outstanding ones
-    /// have, and appends them to `done`; returns how many.
+    /// have, or somebody wakes it ([`Queue::waker`]), and appends what has completed to `done`; returns how many.
     ///
     /// # Errors
     /// If the device's queue is broken. `EDEADLK` if so many cannot complete before this thread has reaped another of its queues:
@@ -547,6 +604,11 @@ impl Queue {
         // One that the clock cannot tell is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while count < min {
+            let woken = &self.core.woken;
+            if woken.load(Ordering::Relaxed) && woken.swap(false, Ordering::Acquire) {
+                self.submit()?;
+                break;
+            }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             // A worker's completion may be one of those that are waited for.
             let want = if self.core.away > 0 { 1 } else { min - count };
@@ -754,8 +816,11 @@ impl Core {
             Ok(admitted) => admitted,
             Err(error) => return self.punt_or_fail(buf, error),
         };
+        // Who was admitted without waiting needs no sync.
+        let forced = request.must_be_durable();
         let (kind, segs) = match job {
             Job::WriteAtomic => (OpKind::WriteAtomic, atomic_segment(&request, &admitted)),
+            _ if forced => (OpKind::WriteFua, write_segments(&request, &admitted)),
             _ => (OpKind::Write, write_segments(&request, &admitted)),
         };
         let segs = match segs {
@@ -763,8 +828,16 @@ impl Core {
             Err(error) => return self.count_and_punt(buf, error),
         };
         self.count_write(&admitted.plan);
-        let request = self.whole(&file.inode, tag, len, true);
-        self.push(device, &file.inode, Op { kind, buf, segs }, request);
+        let request = Request {
+            forced,
+            ..self.whole(&file.inode, tag, len, true)
+        };
+        let first = segs.as_slice()[0].device_offset;
+        let slot = self.push(device, &file.inode, Op { kind, buf, segs }, request);
+        if forced {
+            self.forced.resize(self.depth, 0);
+            self.forced[slot as usize] = first;
+        }
         Start::Pushed
     }
 
@@ -801,13 +874,23 @@ impl Core {
             span: span as u32,
             file: self.files.index_of(inode, &self.mount, &self.table),
             write,
+            forced: false,
         }
     }
 
     /// Pushes to the device, and raises the in-flight count while the lock is still held.
-    fn push(&mut self, device: &mut QueueLane, inode: &Arc<Inode>, op: Op, request: Request) {
+    fn push(
+        &mut self,
+        device: &mut QueueLane,
+        inode: &Arc<Inode>,
+        op: Op,
+        request: Request,
+    ) -> block::SlotId {
         match device.push(op) {
-            Ok(slot) => self.raise(inode, slot, request),
+            Ok(slot) => {
+                self.raise(inode, slot, request);
+                slot
+            }
             Err(_) => unreachable!("{NO_ROOM}"),
         }
     }
@@ -922,8 +1005,10 @@ impl Core {
             file,
             write,
             bytes,
+            forced,
             ..
         } = request;
+        let forced = forced.then(|| self.forced[slot as usize]);
         let inode = self.files.inodes[file as usize].clone();
         inode.in_flight.raise();
         // While the table names it: once nothing does, it may be let go with the times that it has. A part of what failed may be
@@ -935,20 +1020,24 @@ impl Core {
         self.mount
             .counters
             .add(self.slot(), Count::CompletedDeferred);
-        let away = self.send_away(tag, buf);
+        let mut away = self.send_away(tag, buf);
         let fence = self.mount.fence.clone();
         self.mount.ioend.run(move || {
-            if let Err(error) = &result {
-                fence.look_at(error);
-            }
+            let result = result.map(|()| bytes as usize).map_err(|error| {
+                tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");
+                fence.look_at(&error);
+                let error = Error::from(*error);
+                Box::new(match (forced, fence.mount()) {
+                    (Some(at), Some(mount)) => mount.forced_failed(error, || {
+                        Ok(fence.write_at(at, away.buf(), Durability::Cached)?)
+                    }),
+                    _ => error,
+                })
+            });
             inode.in_flight.lower();
             // Before the request comes back: who has the completion may close the file system, and open the image again.
             drop(fence);
-            let result = result.map(|()| bytes as usize);
-            away.end(result.map_err(|error| {
-                tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");
-                Box::new(Error::from(*error))
-            }));
+            away.end(result);
         });
     }
 
@@ -972,6 +1061,7 @@ impl Core {
                     }
                     Job::SyncData => file.sync_data().map(|()| 0),
                     Job::SyncAll => file.sync_all().map(|()| 0),
+                    Job::Allocate(mode, len) => file.allocate(mode, offset, len).map(|()| 0),
                 }
             };
             away.end(result.map_err(Box::new));

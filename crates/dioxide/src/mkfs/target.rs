@@ -12,9 +12,9 @@ use crate::mount::image::{bytes_behind, open_bytes};
 use crate::{Error, Result};
 use dioxide_block::file::{self, FileOptions};
 use dioxide_block::{Buf, Device};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -73,6 +73,15 @@ fn has_partitions(head: &[u8]) -> bool {
     head.get(510..512) == Some(&[0x55, 0xAA]) && entries.chunks_exact(16).any(|entry| entry[4] != 0)
 }
 
+/// Whether a path still leads to a file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |at: &Metadata, is: &Metadata| (at.dev(), at.ino()) == (is.dev(), is.ino());
+    match (fs::symlink_metadata(path), file.metadata()) {
+        (Ok(at), Ok(is)) => same(&at, &is),
+        _ => false,
+    }
+}
+
 /// An image or device that may be written.
 struct Target {
     device: Arc<dyn Device>,
@@ -103,13 +112,20 @@ impl Mkfs {
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<Plan> {
         let plan = self.plan_on(path, size_bytes)?;
-        let is_new = !path.exists();
-        if is_new {
-            let file = OpenOptions::new().write(true).create_new(true).open(path);
-            file.map_err(|error| failed(path, "cannot make it", error))?;
-        }
-        let written = self.write_on(path, is_new, &plan, progress);
-        if written.is_err() && is_new {
+        let made = match path.exists() {
+            true => None,
+            false => {
+                let file = OpenOptions::new().write(true).create_new(true).open(path);
+                Some(file.map_err(|error| failed(path, "cannot make it", error))?)
+            }
+        };
+        let written = self.write_on(path, made.is_some(), &plan, progress);
+        // Others who found it may have it for themselves by now.
+        let is_anothers = matches!(
+            &written,
+            Err(Error::Device(dioxide_block::Error::Busy { .. }))
+        );
+        if written.is_err() && !is_anothers && made.is_some_and(|made| is_at(&made, path)) {
             // What went wrong first is what matters.
             let _ = fs::remove_file(path);
         }

@@ -92,9 +92,7 @@ impl From<Endless> for Error {
             Endless::Circle => {
                 "the file has requests in the queue of a thread that waits for those in this thread's own queue; reap these first"
             }
-            Endless::LostQueue => {
-                "the file has requests in a queue that was dropped before they had ended; mount again"
-            }
+            Endless::LostQueue => return Error::LostQueue,
         })
     }
 }

@@ -6,7 +6,7 @@
 use crate::bed::*;
 use dioxide::block::record::Action;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp};
-use dioxide::{FallocateMode, MountOptions, OpenOptions, Policy, SetAttributes, Timestamp};
+use dioxide::{FallocateMode, File, MountOptions, OpenOptions, Policy, SetAttributes, Timestamp};
 
 /// Writes of the device since `from` with and without force unit access, and flushes.
 fn counted(bed: &Bed, from: u64) -> (usize, usize, usize) {
@@ -51,6 +51,59 @@ fn a7_dsync_overwrite_with_nothing_pending_is_one_fua_write() {
             let file = open_rw(fs, "/data");
             assert_all(&read(&file, 0..BLOCK), 0xF1);
             assert_all(&read(&file, 8 * BLOCK..12 * BLOCK), 0xF1);
+        });
+    }
+}
+
+/// A queue that has one write of a handle that is durable, and how it went.
+fn queued(bed: &Bed, file: &File, offset: usize, value: u8) -> Result<usize, i32> {
+    let mut queue = bed.queue();
+    let buf = blocks(value, 1);
+    queue.write(file, offset as u64, buf, 0).expect("room");
+    let result = reap(&mut queue, 1).remove(0).result;
+    result.map_err(|error| error.errno())
+}
+
+#[test]
+fn a7_queued_dsync_overwrite_with_nothing_pending_is_one_fua_write_of_the_queue() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = OpenOptions::new().write(true).dsync(true);
+        let file = file.open(&bed, "/data").expect("it exists");
+        file.preload_map().expect("a sound tree");
+        let went = |file: &File| {
+            let before = bed.stats();
+            assert_eq!(queued(&bed, file, 8 * BLOCK, 0xF1), Ok(BLOCK));
+            let done = bed.stats().since(&before);
+            (done.punts, done.completed_inline)
+        };
+        let plain = went(&bed.open("/data"));
+        let from = bed.record.now();
+        assert_eq!(went(&file), plain, "{policy}");
+        assert_eq!(counted(&bed, from), (1, 0, 0), "{policy}");
+        assert!(policy != Policy::Best || plain == (0, 1), "{plain:?}");
+        recover(&bed.crash_now(), |fs| {
+            assert_all(&read(&open_rw(fs, "/data"), 8 * BLOCK..9 * BLOCK), 0xF1)
+        });
+        let from = bed.record.now();
+        if file.try_write_at(&blocks(0xF2, 1), 0).is_ok() {
+            assert_eq!(counted(&bed, from), (1, 0, 0), "{policy}");
+        }
+    }
+}
+
+#[test]
+fn a7_queued_dsync_overwrite_with_a_change_pending_commits() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        bed.open("/hole").write_at(&blocks(1, 1), 0).expect("room");
+        let file = OpenOptions::new().write(true).dsync(true);
+        let file = file.open(&bed, "/hole").expect("it exists");
+        let before = bed.stats();
+        assert_eq!(queued(&bed, &file, 0, 0xF3), Ok(BLOCK));
+        assert_eq!(bed.stats().since(&before).punts, 1, "{policy}");
+        recover(&bed.crash_now(), |fs| {
+            assert_all(&read(&open_rw(fs, "/hole"), 0..BLOCK), 0xF3)
         });
     }
 }
@@ -499,19 +552,25 @@ fn a7_of_dsync_and_sync_the_stronger_counts() {
 }
 
 /// A write, and another with force unit access, which fails so often; its error, and what a sync of the first says.
-fn after_failed_dsync(times: u64) -> (i32, dioxide::Result<()>) {
+fn after_failed_dsync(times: u64, is_queued: bool) -> (i32, dioxide::Result<()>) {
     let bed = Bed::new(Policy::Best);
     let file = bed.open("/data");
     file.write_at(&blocks(1, 1), 0).expect("an overwrite");
     let durable = OpenOptions::new().write(true).dsync(true);
     let durable = durable.open(&bed, "/data").expect("it exists");
+    durable.preload_map().expect("a sound tree");
     let fault = Fault {
         count: times,
         ..Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO))
     };
     bed.sim.inject(fault);
-    let failed = durable.write_at(&blocks(2, 1), 8 * BLOCK as u64);
-    let errno = failed.expect_err("a fault").errno();
+    let errno = match is_queued {
+        true => queued(&bed, &durable, 8 * BLOCK, 2).expect_err("a fault"),
+        false => {
+            let failed = durable.write_at(&blocks(2, 1), 8 * BLOCK as u64);
+            failed.expect_err("a fault").errno()
+        }
+    };
     let synced = file.sync_data();
     drop((file, durable));
     bed.abandon();
@@ -521,17 +580,21 @@ fn after_failed_dsync(times: u64) -> (i32, dioxide::Result<()>) {
 // What it is that failed, the write or the flush that came with it, no error says.
 #[test]
 fn a7_failed_dsync_overwrite_may_have_lost_what_others_wrote() {
-    let (errno, synced) = after_failed_dsync(1);
-    assert_eq!(errno, libc::EIO);
-    let error = synced.expect_err("the device may have dropped it");
-    assert_eq!(error.errno(), libc::EROFS);
+    for is_queued in [false, true] {
+        let (errno, synced) = after_failed_dsync(1, is_queued);
+        assert_eq!(errno, libc::EIO);
+        let error = synced.expect_err("the device may have dropped it");
+        assert_eq!(error.errno(), libc::EROFS);
+    }
 }
 
 #[test]
 fn a7_dsync_overwrite_of_a_bad_sector_is_its_own_error() {
-    let (errno, synced) = after_failed_dsync(2);
-    assert_eq!(errno, libc::EIO);
-    synced.expect("the first write is on the device");
+    for is_queued in [false, true] {
+        let (errno, synced) = after_failed_dsync(2, is_queued);
+        assert_eq!(errno, libc::EIO);
+        synced.expect("the first write is on the device");
+    }
 }
 
 // The kernel tells an error of what was written behind its back once, to whichever flush comes first.

@@ -527,20 +527,34 @@ fn a3_explain_tells_how_a_file_without_extents_is_extended() {
 fn a4_explain_tells_that_a_durable_write_would_block() {
     let bed = Bed::new(Policy::Best);
     let options = OpenOptions::new().read(true).write(true);
-    for (options, waits) in [(options.clone(), false), (options.dsync(true), true)] {
+    for (options, waits) in [
+        (options.clone(), false),
+        (options.clone().dsync(true), false),
+        (options.sync(true), true),
+    ] {
         let file = options.open(&bed, "/data").expect("it exists");
         let told = file.explain(Direction::Write, 0, BLOCK, None);
         assert_eq!(told.expect("a sound tree").would_block, waits);
     }
+    // A map that is not committed.
+    bed.open("/hole").write_at(&blocks(1, 1), 0).expect("room");
+    let file = OpenOptions::new().write(true).dsync(true);
+    let file = file.open(&bed, "/hole").expect("it exists");
+    let told = file.explain(Direction::Write, 0, BLOCK, None);
+    assert!(told.expect("a sound tree").would_block);
 }
 
 #[test]
-fn a4_durable_write_would_block() {
+fn a4_durable_write_that_needs_a_sync_would_block() {
     for policy in Policy::ALL {
         let bed = Bed::new(policy);
         let options = OpenOptions::new().read(true).write(true);
-        for options in [options.clone().dsync(true), options.sync(true)] {
-            let file = options.open(&bed, "/data").expect("it exists");
+        bed.open("/hole").write_at(&blocks(1, 1), 0).expect("room");
+        for (options, path) in [
+            (options.clone().dsync(true), "/hole"),
+            (options.sync(true), "/data"),
+        ] {
+            let file = options.open(&bed, path).expect("it exists");
             file.preload_map().expect("a sound tree");
             exit(&bed, &file, &blocks(1, 1), 0);
         }
@@ -684,4 +698,36 @@ fn a6_write_without_room_leaves_size_and_blocks() {
             assert_all(&read_all(&file), 0);
         }
     }
+}
+
+// As in std: each option is by itself, in whatever order they are said.
+#[test]
+fn options_of_opening_do_not_undo_each_other() {
+    let bed = Bed::new(Policy::Best);
+    let new = OpenOptions::new;
+    for exclusive in [
+        new().write(true).create_new(true).create(true),
+        new().write(true).create(true).create_new(true),
+    ] {
+        let refused = exclusive.truncate(true).open(&bed, "/data");
+        assert_eq!(refused.expect_err("it is there").errno(), libc::EEXIST);
+    }
+    assert!(!bed.open("/data").is_empty(), "it was cut");
+    let made = new().write(true).create(true).create_new(false);
+    made.open(&bed, "/made").expect("it is made");
+    for appends in [
+        new().append(true).write(false),
+        new().write(false).append(true),
+    ] {
+        let file = appends.open(&bed, "/made").expect("it exists");
+        let size = file.len();
+        file.write_at(&[1; 7], 0).expect("room");
+        assert_eq!(file.len(), size + 7);
+    }
+    let reads = new().read(true).append(true).append(false);
+    let file = reads.open(&bed, "/made").expect("it exists");
+    assert_eq!(
+        file.write_at(&[1], 0).expect_err("it reads").errno(),
+        libc::EBADF
+    );
 }

@@ -1,8 +1,9 @@
-//! Syncs by queue: what is on the media when one completes, what it waits for, and what it does not.
+//! Syncs by queue: what is on the media when one completes, what it waits for, and what it does not. And changes of ranges,
+//! and what ends a wait.
 
 use crate::bed::*;
 use dioxide::block::sim::FaultOp;
-use dioxide::{File, Policy, Queue, QueueFull};
+use dioxide::{FallocateMode, File, MapKind, Policy, Queue, QueueFull};
 
 type Push = fn(&mut Queue, &File, u64) -> Result<(), QueueFull>;
 
@@ -96,4 +97,61 @@ fn queued_sync_of_another_mounts_file_is_refused() {
     let done = reap(&mut queue, 1).pop().expect("one");
     let error = done.result.expect_err("another mount");
     assert_eq!(error.errno(), libc::EINVAL);
+}
+
+#[test]
+fn queued_punch_waits_for_the_queues_own_writes() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let (file, mut queue) = (bed.open("/data"), bed.queue());
+        file.preload_map().expect("a sound tree");
+        let (one, kind) = (BLOCK as u64, |block| {
+            file.map(block, 1).expect("sound").kind
+        });
+        for block in [2, 3, 5] {
+            let pushed = queue.write(&file, block * one, blocks(0xC1, 1), block);
+            pushed.expect("room");
+        }
+        let punch = FallocateMode::PunchHole;
+        queue
+            .allocate(&file, punch, 2 * one, 2 * one, 9)
+            .expect("room");
+        queue.allocate(&file, punch, 0, 0, 10).expect("room");
+        let done = reap(&mut queue, 5);
+        for one in done {
+            match one.tag {
+                9 => assert_eq!((one.result.expect("room"), one.buf.len()), (0, 0)),
+                10 => assert_eq!(
+                    one.result.expect_err("an empty range").errno(),
+                    libc::EINVAL
+                ),
+                _ => assert_eq!(one.result.expect("an overwrite"), BLOCK),
+            }
+        }
+        assert_eq!(
+            (kind(2), kind(3), kind(5)),
+            (MapKind::Hole, MapKind::Hole, MapKind::Mapped)
+        );
+        assert_all(&read(&file, 5 * BLOCK..6 * BLOCK), 0xC1);
+    }
+}
+
+#[test]
+fn waker_ends_the_wait_that_is_under_way_or_the_next() {
+    let bed = Bed::new(Policy::Best);
+    let (file, mut queue) = (bed.open("/data"), bed.queue());
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    queue.write(&file, 0, blocks(1, 1), 1).expect("room");
+    let (waker, mut done) = (queue.waker(), Vec::new());
+    waker.wake();
+    assert_eq!(queue.wait(1, &mut done).expect("a working queue"), 0);
+    let thread = start(move || {
+        std::thread::sleep(A_WHILE);
+        waker.wake();
+    });
+    assert_eq!(queue.wait(1, &mut done).expect("a working queue"), 0);
+    finish(&thread);
+    assert_eq!(queue.outstanding(), 1);
+    hold.release();
+    reap_all_ok(&mut queue, 1);
 }

@@ -298,9 +298,12 @@ pub(super) fn is_one_unwritten_extent(
 /// Where the device writes a request that was admitted without waiting.
 ///
 /// # Errors
-/// [`Error::WouldBlock`] if a commit must come first; else as [`write`].
+/// [`Error::WouldBlock`] if a commit must come first, or a sync last; else as [`write`].
 pub(crate) fn locate_now(request: &WriteRequest<'_>, admitted: &Admitted<'_>) -> Result<u64> {
     check_place(request, admitted.pos)?;
+    if request.must_be_durable() {
+        return Err(Error::WouldBlock("the write must be durable"));
+    }
     match commits_first(request, Below::Written) {
         false => locate(request, admitted.pos, &admitted.first),
         true => Err(Error::WouldBlock("the map must be committed first")),

@@ -177,8 +177,8 @@ impl<'a> WriteRequest<'a> {
         if self.wait == Wait::NoWait && (plan.drain || plan.wait || !plain) {
             return Err(Error::WouldBlock("the write must run alone, or allocate"));
         }
-        if self.wait == Wait::NoWait && self.must_be_durable() {
-            return Err(Error::WouldBlock("the write must be durable"));
+        if self.wait == Wait::NoWait && self.syncs_after(&first, pos) {
+            return Err(Error::WouldBlock("a sync must follow the write"));
         }
         if plan.drain {
             self.drain()?;
@@ -547,11 +547,12 @@ impl WriteRequest<'_> {
         durability: Durability,
         again: impl FnOnce(Durability) -> Result<()>,
     ) -> Result<()> {
-        let forced = durability == Durability::ForceUnitAccess;
-        match forced && again(Durability::Cached).is_ok() {
-            true => Err(self.mount.fail(error)),
-            false => Err(error),
-        }
+        Err(match durability {
+            Durability::ForceUnitAccess => self
+                .mount
+                .forced_failed(error, || again(Durability::Cached)),
+            Durability::Cached => error,
+        })
     }
 
     pub(super) fn make_durable(&self) -> Result<()> {
@@ -561,6 +562,22 @@ impl WriteRequest<'_> {
     /// Whether it returns only when it is durable.
     pub(crate) fn must_be_durable(&self) -> bool {
         self.access.sync_of(self.inode) != SyncMode::None
+    }
+
+    /// Whether it must be durable and no write is so by itself.
+    pub(crate) fn syncs_after(&self, first: &Mapping, pos: u64) -> bool {
+        self.must_be_durable() && self.durability(first, pos) == Durability::Cached
+    }
+}
+
+impl Mount {
+    /// The error of a write that was to be durable by itself, after `again` has tried it without.
+    #[cold]
+    pub(crate) fn forced_failed(&self, error: Error, again: impl FnOnce() -> Result<()>) -> Error {
+        match again() {
+            Ok(()) => self.fail(error),
+            Err(_) => error,
+        }
     }
 }
 
