@@ -363,6 +363,32 @@ fn a7_o_sync_overwrite_includes_the_times_and_o_dsync_does_not() {
     }
 }
 
+// First the lock, then the flush.
+#[test]
+fn a7_others_go_on_while_a_durable_write_is_made_durable() {
+    for policy in Policy::ALL {
+        let bed = Bed::new(policy);
+        let file = bed.open("/hole");
+        file.write_at(&blocks(1, 1), 0).expect("room");
+        bed.sync().expect("a sync");
+        let durable = OpenOptions::new().write(true).dsync(true);
+        let durable = durable.open(&bed, "/hole").expect("it exists");
+        let hold = bed.sim.hold(None, FaultOp::Flush);
+        let fill = start(move || durable.write_at(&blocks(2, 1), 8 * BLOCK as u64));
+        hold.wait_for(1);
+        let others = start(move || {
+            file.write_at(&blocks(3, 1), 0).expect("an overwrite");
+            (read(&file, 0..BLOCK), read(&file, 8 * BLOCK..9 * BLOCK))
+        });
+        let (overwritten, filled) = finish(&others);
+        assert_all(&overwritten, 3);
+        assert_all(&filled, 2);
+        assert_waits(&fill);
+        hold.release();
+        finish(&fill).expect("room");
+    }
+}
+
 #[test]
 fn a7_dsync_appends_are_each_durable() {
     let bed = Bed::new(Policy::Best);

@@ -348,6 +348,43 @@ fn a4_exit_1_lock_is_taken() {
     }
 }
 
+// The lock is shared: what keeps these out is the order of appends.
+#[test]
+fn a4_exit_1_another_append_is_under_way() {
+    let bed = Bed::new(Policy::Best);
+    let file = bed.open("/empty");
+    let appending = OpenOptions::new().append(true);
+    let appending = appending.open(&bed, "/empty").expect("it exists");
+    let hold = bed.sim.hold(None, FaultOp::Write);
+    let append = {
+        let appending = appending.clone();
+        start(move || appending.write_at(&blocks(1, 1), 0))
+    };
+    hold.wait_for(1);
+    for other in [&appending, &file] {
+        let other = other.clone();
+        let tried = start(move || other.try_write_at(&blocks(2, 1), BLOCK as u64));
+        let error = finish(&tried).expect_err("another is under way");
+        assert!(
+            matches!(error, Error::WouldBlock(why) if why.contains("append")),
+            "{error}"
+        );
+    }
+    let mut queue = bed.queue();
+    let pushed = start(move || {
+        queue.write(&appending, 0, blocks(3, 1), 3).expect("room");
+        queue.submit().expect("a working queue");
+        queue
+    });
+    let mut queue = finish(&pushed);
+    assert_eq!(queue.outstanding(), 1);
+    hold.release();
+    finish(&append).expect("room");
+    reap_all_ok(&mut queue, 1);
+    assert_all(&read(&file, 0..BLOCK), 1);
+    assert_all(&read(&file, BLOCK..2 * BLOCK), 3);
+}
+
 #[test]
 fn a4_exit_2_upgrade_is_required() {
     for policy in Policy::ALL {
