@@ -257,7 +257,6 @@ impl Checker<'_> {
                 reserved > blocks / 2,
                 format!("s_r_blocks_count is {reserved} of {blocks} blocks"),
             ),
-            (sb.uuid() == [0; 16], "the UUID is zero".into()),
             // Nothing rests on it without 64bit. libext2fs refuses it all the same.
             (
                 !sb.is_64bit() && odd_desc_size(disk.s_desc_size),

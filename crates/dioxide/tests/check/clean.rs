@@ -6,7 +6,8 @@ use dioxide::check::layout::{ImageMap, Kind, image_map};
 use dioxide::check::{
     CheckOptions, Code, EXIT_CANCELLED, EXIT_UNCORRECTED, Progress, Severity, check_path,
 };
-use dioxide::{Fs, MountOptions, NewFile, OpenOptions, SetAttributes, Timestamp};
+use dioxide::resize::{ResizeOptions, resize};
+use dioxide::{Fs, Mkfs, MountOptions, NewFile, OpenOptions, SetAttributes, Timestamp};
 use dioxide_testkit::{Image, debugfs_query, leaf_extents, need_root, shape};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -85,6 +86,18 @@ fn check_of_image_that_e2fsprogs_filled_finds_nothing() {
     for kind in KINDS.iter().filter(|kind| !NOT_MOUNTED.contains(&kind.0)) {
         assert_clean(kind.0, Subject::new(builder(kind)).path());
     }
+}
+
+/// `mkfs -U clear` asks for it, and it was an error for the check and so for every resize.
+#[test]
+fn uuid_of_zeros_is_no_damage() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let image = dir.path().join("image");
+    let mkfs = Mkfs::new().uuid([0; 16]).hash_seed([0; 16]).epoch(0);
+    mkfs.create(&image, Some(4 << 20)).expect("it is made");
+    assert_clean("no uuid", &image);
+    resize(&image, Some(16 << 20), &ResizeOptions::default()).expect("it grows");
+    assert_clean("no uuid, larger", &image);
 }
 
 fn map_of(image: &Path) -> ImageMap {
