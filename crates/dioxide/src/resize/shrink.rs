@@ -8,12 +8,10 @@ use super::kept::Kept;
 use super::layout::{Groups, Plan};
 use super::relocate::{Task, relocate};
 use super::survey::Survey;
-use super::{OnProgress, geometry, groups, mmp_block, read_superblock, refuse_errors};
+use super::{OnProgress, geometry, mmp_block, read_superblock, refuse_errors};
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_format::features::Compat;
-use dioxide_format::indirect;
-use dioxide_format::inode::Inode;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Group, Ino};
 use std::collections::BTreeMap;
@@ -31,47 +29,7 @@ pub(super) fn least_blocks(
 ) -> Result<u64> {
     let mut survey = Survey::new(device, sb, progress)?;
     survey.read_maps(progress)?;
-    let least = survey.least()?;
-    let fixed = Fixed::of(device, sb, &survey)?;
-    if geometry::resized(sb, least).map_or(true, |new| fixed.lies_in(&new)) {
-        return Ok(least);
-    }
-    // Whatever a size has, larger ones have.
-    let (mut least, mut enough) = (least, sb.blocks_count());
-    while least < enough {
-        let middle = least + (enough - least) / 2;
-        match geometry::resized(sb, middle) {
-            Ok(new) if fixed.lies_in(&new) => enough = middle,
-            _ => least = middle + 1,
-        }
-    }
-    Ok(least)
-}
-
-/// What stays where it is: see [`movable`].
-struct Fixed {
-    /// Blocks from the first that need not be there on.
-    blocks: u64,
-    /// Inodes up to the last that keeps its number.
-    inodes: u32,
-}
-
-impl Fixed {
-    fn of(device: &dyn Device, sb: &SuperBlock, survey: &Survey<'_>) -> Result<Fixed> {
-        let bad = bad_blocks(device, sb)?.into_iter();
-        let blocks = bad.chain(mmp_block(sb)?.map(|block| block.0));
-        let stable = sb.features().compat.contains(Compat::STABLE_INODES);
-        let inodes = stable.then(|| survey.last().0).into_iter();
-        let inodes = inodes.chain(sb.journal_inum());
-        Ok(Fixed {
-            blocks: blocks.max().map_or(0, |last| last + 1),
-            inodes: inodes.max().map_or(0, |last| last.0),
-        })
-    }
-
-    fn lies_in(&self, sb: &SuperBlock) -> bool {
-        self.blocks <= sb.blocks_count() && self.inodes <= sb.inodes_count()
-    }
+    survey.least()
 }
 
 /// Makes the file system as small as `new`, which is smaller; or, where it turns out on the way that groups cannot go, as
@@ -101,9 +59,12 @@ pub(super) fn shrink(
             let new = geometry::resized(&old, target)?;
             return cut(&**device, &old, new)?.write(&**device, progress);
         }
-        let least = survey.least()?;
-        if !is_checked && (metadata > target || target < least) {
-            return Err(refused(&old, &survey, target, least));
+        if !is_checked {
+            movable(&old, &new, &survey)?;
+            let least = survey.least()?;
+            if metadata > target || target < least {
+                return Err(refused(&old, &survey, target, least));
+            }
         }
         let reached = survey.reachable(target)?;
         let (inodes, clusters) = survey.in_the_way(reached)?;
@@ -116,7 +77,6 @@ pub(super) fn shrink(
         }
         let smaller = geometry::resized(&old, reached)?;
         if !std::mem::replace(&mut is_checked, true) {
-            movable(&**device, &old, &new, progress)?;
             refuse_errors(device, progress)?;
         }
         let mut task = Task {
@@ -161,13 +121,8 @@ fn refused(sb: &SuperBlock, survey: &Survey<'_>, target: u64, least: u64) -> Err
     ))
 }
 
-/// Refuses what would be in the way and cannot be moved: of [`Fixed`] whatever there is.
-fn movable(
-    device: &dyn Device,
-    old: &SuperBlock,
-    new: &SuperBlock,
-    progress: &mut OnProgress<'_>,
-) -> Result<()> {
+/// Refuses what would be in the way and cannot be moved: see [`Survey::least`].
+fn movable(old: &SuperBlock, new: &SuperBlock, survey: &Survey<'_>) -> Result<()> {
     let limit = new.blocks_count();
     let last = Ino(new.inodes_count());
     let refuse = |what: String| Err(Error::Unsupported(what));
@@ -176,7 +131,6 @@ fn movable(
             "moving block {block}, of multi-mount protection: take the feature mmp off first"
         ));
     }
-    let survey = Survey::new(device, old, progress)?;
     let (inodes, _) = survey.in_the_way(limit)?;
     if inodes > 0 && old.features().compat.contains(Compat::STABLE_INODES) {
         return refuse(format!(
@@ -189,31 +143,13 @@ fn movable(
             "giving the journal, inode {ino}, another number: let e2fsck make it inode 8"
         ));
     }
-    let bad = bad_blocks(device, old)?;
+    let bad = survey.bad_blocks()?;
     match bad.into_iter().find(|block| *block >= limit) {
         Some(block) => refuse(format!(
             "moving bad block {block}: empty the list of bad blocks first"
         )),
         None => Ok(()),
     }
-}
-
-/// The list of bad blocks.
-fn bad_blocks(device: &dyn Device, sb: &SuperBlock) -> Result<Vec<u64>> {
-    use super::relocate::map::Map;
-    let descs = read_descriptors(device, sb)?;
-    let failed = |error| Error::format(error, crate::Place::ino(Ino::BAD_BLOCKS));
-    let block = groups::read_block(device, sb, descs[0].inode_table().0)?;
-    let inode = Inode::parse(&block, sb.inode_size()).map_err(failed)?;
-    if indirect::pointers(inode.i_block()).all(|pointer| pointer == 0) {
-        return Ok(Vec::new());
-    }
-    let physical = sb.first_data_block().0 + 1..sb.blocks_count();
-    let read = |block| Ok(groups::read_block(device, sb, block)?.into());
-    let map = Map::read(Ino::BAD_BLOCKS, &inode, sb.block_size(), &physical, &read)?;
-    let runs = map.extents.iter();
-    let ends = runs.map(|extent| extent.pblk.0 + u64::from(extent.len) - 1);
-    Ok(ends.chain(map.nodes.iter().copied()).collect())
 }
 
 /// Cuts off what nobody uses.

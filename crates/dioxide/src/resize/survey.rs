@@ -7,13 +7,15 @@
 use super::groups::{self, block_bitmap, inode_bitmap, put, read_block, read_descriptors};
 use super::relocate::inodes_of_group;
 use super::relocate::map::{Map, has_map};
-use super::{OnProgress, Step, geometry};
-use crate::Result;
+use super::{OnProgress, Step, geometry, mmp_block};
+use crate::{Error, Place, Result};
 use dioxide_block::Device;
 use dioxide_format::bitmap;
 use dioxide_format::extent::max_entries;
-use dioxide_format::features::Incompat;
+use dioxide_format::features::{Compat, Incompat};
 use dioxide_format::group_desc::GroupDesc;
+use dioxide_format::indirect;
+use dioxide_format::inode::Inode;
 use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Group, Ino, Pblk};
 use std::ops::Range;
@@ -314,13 +316,53 @@ impl<'a> Survey<'a> {
     /// The fewest blocks that can be had.
     ///
     /// # Errors
-    /// The device's.
+    /// Damage; the device's.
     pub fn least(&self) -> Result<u64> {
-        let from = self.sb.first_data_block().0 + 1;
-        self.smallest(from, &|blocks| match self.moves() {
+        let least = self.smallest(self.fixed_end()?, &|blocks| match self.moves() {
             true => self.fits_at_last(blocks),
             false => Ok(self.in_the_way(blocks)? == (0, 0)),
+        })?;
+        // What there is room for at last may have no room at first.
+        let all = self.sb.blocks_count();
+        Ok(match self.reachable(least)? < all {
+            true => least,
+            false => all,
         })
+    }
+
+    /// The fewest blocks that hold what stays where it is: bad blocks, the block of multi-mount protection, the
+    /// journal's inode; and with `stable_inodes` all others.
+    fn fixed_end(&self) -> Result<u64> {
+        let sb = self.sb;
+        let stable = sb.features().compat.contains(Compat::STABLE_INODES);
+        let inodes = stable.then_some(self.last_inode).into_iter();
+        let groups = inodes.chain(sb.journal_inum());
+        let groups = groups.filter_map(|ino| sb.inode_location(ino));
+        let starts = groups.map(|(group, _)| sb.group_first_block(group).0);
+        let blocks = starts.chain(self.bad_blocks()?);
+        let blocks = blocks.chain(mmp_block(sb)?.map(|block| block.0));
+        Ok(blocks.max().unwrap_or(0).max(sb.first_data_block().0) + 1)
+    }
+
+    /// The list of bad blocks.
+    ///
+    /// # Errors
+    /// Damage; the device's.
+    pub fn bad_blocks(&self) -> Result<Vec<u64>> {
+        let sb = self.sb;
+        let failed = |error| Error::format(error, Place::ino(Ino::BAD_BLOCKS));
+        let read = |block| read_block(self.device, sb, block);
+        let block = read(self.descs[0].inode_table().0)?;
+        let inode = Inode::parse(&block, sb.inode_size()).map_err(failed)?;
+        if indirect::pointers(inode.i_block()).all(|pointer| pointer == 0) {
+            return Ok(Vec::new());
+        }
+        let physical = sb.first_data_block().0 + 1..sb.blocks_count();
+        let read = |block| Ok(read(block)?.into());
+        let map = Map::read(Ino::BAD_BLOCKS, &inode, sb.block_size(), &physical, &read)?;
+        let runs = map.extents.iter();
+        let ends = runs.map(|extent| extent.pblk.0 + u64::from(extent.len) - 1);
+        Ok(ends.chain(map.nodes.iter().copied()).collect())
     }
 
     /// Whether anything can be moved: by a mount, and none opens file systems with the feature casefold.

@@ -1,9 +1,9 @@
 //! Smaller.
 
-use super::{M, image, kernel_reads};
+use super::{M, builder, image, kernel_reads};
 use dioxide::resize::{ResizeOptions, minimum, resize};
 use dioxide::{Error, Fs, MountOptions, NewFile};
-use dioxide_testkit::e2fsck_clean;
+use dioxide_testkit::{debugfs, e2fsck_clean};
 use std::os::unix::fs::FileExt;
 
 /// Options of `mke2fs`, block size, and the size before in MiB.
@@ -61,7 +61,13 @@ fn minimum_holds_what_cannot_be_moved() {
     let list = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(list.path(), "30000\n").expect("room");
     let bad = format!("-l {}", list.path().display());
-    for (args, block) in [(&bad[..], 30_000), ("-O stable_inodes", 2 * 8192)] {
+    // On a RAID the bitmaps of a group lie in its middle, and it is as long as that at least.
+    let strided = "-O ^flex_bg,stable_inodes,^has_journal -E stride=600";
+    for (args, block) in [
+        (&bad[..], 30_000),
+        ("-O stable_inodes", 2 * 8192),
+        (strided, 2 * 8192),
+    ] {
         let image = image(60 * M, 1024, args);
         if block < 30_000 {
             let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
@@ -85,6 +91,32 @@ fn minimum_holds_what_cannot_be_moved() {
         resize(image.path(), Some(least), &options).expect("it shrinks");
         e2fsck_clean(image.path());
     }
+}
+
+/// Without its last group, which may be short, it has room for what that has in use: where the tables of that group are,
+/// which go at last. So there is no way to it, and the least size was told, and then refused.
+#[test]
+fn minimum_of_what_is_almost_full_can_be_had() {
+    let args = "-m 0 -I 128 -N 6120 -O ^has_journal,^resize_inode,^metadata_csum";
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let image = builder(16_692 << 10, 1024).args(&args).build();
+    let options = MountOptions::new().read_only(true);
+    let fs = Fs::open(image.path(), &options).expect("it opens");
+    let (sb, left) = (fs.superblock(), 200);
+    assert_eq!((sb.group_count(), sb.inode_table_blocks()), (3, 255));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let len = (sb.free_blocks_count() - left) << 10;
+    fs.close().expect("it closes");
+    std::fs::write(file.path(), vec![7; len as usize]).expect("room");
+    debugfs(
+        image.path(),
+        &[format!("write {} file", file.path().display())],
+    );
+    e2fsck_clean(image.path());
+    let options = ResizeOptions::default();
+    let least = minimum(image.path(), &options).expect("there is one");
+    resize(image.path(), Some(least), &options).expect("it was told");
+    e2fsck_clean(image.path());
 }
 
 /// The least size was that of one whose files can be moved, and then refused.
