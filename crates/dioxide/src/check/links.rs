@@ -207,6 +207,18 @@ impl Checker<'_> {
         let Some((inode, _)) = self.read_inode(ino) else {
             return;
         };
+        if found == 0 {
+            if !self.inodes.get(ino).has(ORPHAN) {
+                let text = "the inode holds the value of no attribute";
+                self.find(Code::InodeUnattached, At::ino(ino), text);
+            }
+            return;
+        }
+        let links = inode.links_count();
+        if links != 1 {
+            let text = format!("i_links_count is {links}, expected 1");
+            self.find(Code::LinkCount, At::ino(ino), text);
+        }
         let disk = inode.disk();
         let stored = u64::from(disk.i_ctime) << 32 | u64::from(disk.l_i_version);
         // Those that Lustre wrote count none, and have one time for both.

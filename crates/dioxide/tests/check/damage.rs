@@ -1256,6 +1256,9 @@ fn damage_to_inode_of_a_value_is_found() {
     subject.edit_inode(ino, |raw| put32(raw, 0x24, 7));
     one(&subject, "references", Code::EaInodeRefcount, Agrees);
     subject.write(subject.at_inode(ino), &intact);
+    subject.edit_inode(ino, |raw| raw[0x1A] = 5);
+    one(&subject, "links", Code::LinkCount, Agrees);
+    subject.write(subject.at_inode(ino), &intact);
     let value = subject.blocks(&format!("<{ino}>"))[0];
     subject.flip(subject.at_block(value) + 17);
     one(
@@ -1264,6 +1267,16 @@ fn damage_to_inode_of_a_value_is_found() {
         Code::EaInode,
         Silent("it does not read values"),
     );
+    // No attribute leads to it, whatever it counts.
+    subject.edit_inode(subject.ino("file"), |raw| {
+        raw[0xA0..].fill(0);
+        raw[0x1C] = 200;
+    });
+    for count in [1, 0] {
+        subject.edit_inode(ino, |raw| put32(raw, 0x24, count));
+        one(&subject, "no attribute", Code::InodeUnattached, Agrees);
+        assert_eq!(codes(&report(subject.path())), [Code::InodeUnattached]);
+    }
 }
 
 #[test]
