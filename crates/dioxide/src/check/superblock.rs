@@ -236,6 +236,10 @@ impl Checker<'_> {
                 ro.contains(RoCompat::ORPHAN_PRESENT) && !compat.contains(Compat::ORPHAN_FILE),
                 "orphan_present without orphan_file",
             ),
+            (
+                compat.contains(Compat::ORPHAN_FILE) && !journal,
+                "orphan_file without a journal",
+            ),
         ];
         for (conflict, text) in conflicts {
             if conflict {

@@ -1022,6 +1022,14 @@ fn uuid_of_a_journal_without_a_journal_is_found() {
 }
 
 #[test]
+fn orphan_file_without_a_journal_is_found() {
+    let subject = of("orphan_file");
+    let (status, text) = e2fsprogs("tune2fs", &["-O", "^has_journal"], subject.path());
+    assert_eq!(status, 0, "{text}");
+    one(&subject, "orphan file", Code::FeatureConflict, Agrees);
+}
+
+#[test]
 fn quota_file_in_an_ordinary_inode_is_found() {
     let subject = of("quota");
     let host = tempfile::NamedTempFile::new().expect("a temporary file");
