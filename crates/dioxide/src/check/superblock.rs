@@ -32,6 +32,9 @@ const RO_COMPAT: RoCompat = known::RO_COMPAT
     .union(RoCompat::VERITY)
     .union(RoCompat::ORPHAN_PRESENT);
 
+/// The only encoding of names that Linux knows.
+const UTF8_12_1: u16 = 1;
+
 /// The superblock that is used.
 pub(super) struct Found {
     pub(super) sb: SuperBlock,
@@ -300,6 +303,10 @@ impl Checker<'_> {
             (
                 sb.validate_hash_version().is_err(),
                 format!("s_def_hash_version is {}", sb.def_hash_version()),
+            ),
+            (
+                sb.encoding().is_some_and(|encoding| encoding != UTF8_12_1),
+                format!("s_encoding is {}", disk.s_encoding),
             ),
         ]
     }

@@ -1030,6 +1030,16 @@ fn orphan_file_without_a_journal_is_found() {
 }
 
 #[test]
+fn encoding_that_is_not_known_is_found() {
+    let subject = of("casefold");
+    assert_eq!(codes(&report(subject.path())), []);
+    for encoding in [0, 2] {
+        subject.debugfs(&format!("ssv encoding {encoding}"));
+        one(&subject, "encoding", Code::SuperblockField, Agrees);
+    }
+}
+
+#[test]
 fn quota_file_in_an_ordinary_inode_is_found() {
     let subject = of("quota");
     let host = tempfile::NamedTempFile::new().expect("a temporary file");
