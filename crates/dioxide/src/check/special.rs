@@ -344,6 +344,11 @@ impl Checker<'_> {
             let text = format!("{count} orphans in a file that is not marked as having some");
             self.find(Code::OrphanFile, At::ino(ino), text);
         }
+        // While it is in use it is marked before there are any.
+        if count == 0 && present && !self.sb.needs_recovery() {
+            let text = "marked as having orphans, and there are none";
+            self.find(Code::OrphanFile, At::ino(ino), text);
+        }
         self.tell_orphans(count);
     }
 

@@ -889,6 +889,9 @@ fn damage_to_orphan_file_is_found() {
         victim.edit_inode(Ino(ino), edit);
         one(&victim, name, Code::OrphanFile, Agrees);
     }
+    debugfs(subject.path(), &["feature orphan_present"]);
+    one(&subject, "none is present", Code::OrphanFile, Agrees);
+    debugfs(subject.path(), &["feature -orphan_present"]);
     let block = subject.blocks(&format!("<{ino}>"))[0];
     subject.flip(subject.at_block(block + 1) - 8);
     one(&subject, "orphan file", Code::OrphanFile, Agrees);
