@@ -292,9 +292,16 @@ impl Checker<'_> {
     fn judge_special(&mut self, ino: Ino, inode: &Inode) {
         let flags = inode.flags();
         let mapped = InodeFlags::EXTENTS.0 | InodeFlags::INDEX.0;
+        // Linux does not clear what is behind the number, but sets none of these flags either.
+        let odd = InodeFlags::IMMUTABLE.0 | InodeFlags::APPEND.0;
+        let behind = inode.i_block()[16..].iter().any(|&byte| byte != 0);
         let wrong = [
             (flags.0 & mapped != 0, "has a map of blocks"),
             (inode.size() != 0, "has a size"),
+            (
+                flags.0 & odd != 0 && behind,
+                "is immutable or append-only, and holds more than a number",
+            ),
         ];
         for (is_wrong, text) in wrong {
             if is_wrong {

@@ -95,6 +95,14 @@ const BY_DEBUGFS: &[Case] = &[
     ("pipe with a size", Code::SpecialInode, Agrees, |s| {
         s.debugfs("sif pipe size 10")
     }),
+    (
+        "immutable pipe with more than a number",
+        Code::SpecialInode,
+        Agrees,
+        |s| {
+            debugfs(s.path(), &["sif pipe flags 0x10", "sif pipe block[4] 7"]);
+        },
+    ),
     ("fast symlink cut", Code::SymlinkInvalid, Agrees, |s| {
         s.debugfs("sif fast size 3")
     }),
