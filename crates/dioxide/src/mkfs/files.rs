@@ -237,6 +237,12 @@ impl Plan {
         // With bigalloc each block counts as a cluster, though several share one.
         let clusters = 1 + u64::from(kept) * bases.len() as u64;
         let sectors = clusters * self.space.unit() * block_size / 512;
+        let huge = self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
+        if !inode.set_sectors(sectors, huge, self.sb.block_size()) {
+            return Err(Error::Invalid(format!(
+                "a resize inode of {sectors} sectors: make the file system without resize_inode, or with huge_file"
+            )));
+        }
         self.add_inode(Ino::RESIZE, inode, sectors);
         Ok(())
     }

@@ -93,6 +93,21 @@ fn terabyte_in_a_sparse_file_takes_little_space() {
     assert!(metadata.blocks() * 512 < 20 << 20, "{}", metadata.blocks());
 }
 
+/// Each block of it counts as a cluster.
+#[test]
+fn resize_inode_of_more_sectors_than_an_inode_counts_is_refused() {
+    let words = "-b 65536 -C 134217728 -O bigalloc,^huge_file -E resize=9000000000000000";
+    let error = from_words(words).plan(4 << 30).unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("without resize_inode, or with huge_file"),
+        "{said}"
+    );
+    let with = from_words(words).features("huge_file").unwrap();
+    with.plan(4 << 30).unwrap();
+}
+
 #[test]
 fn orphan_file_that_linux_does_not_mount_is_refused() {
     for words in [
