@@ -57,9 +57,16 @@ impl Plan {
         self.sb.block_size().into()
     }
 
-    /// Where files of the first flex group begin to look for blocks.
+    /// Where files begin to look for blocks, wherever their inodes are.
     pub(super) fn first_goal(&self) -> u64 {
         self.sb.first_data_block().0
+    }
+
+    /// Where a directory does: where the flex group of its inode begins.
+    fn dir_goal(&self, ino: Ino) -> u64 {
+        let group = self.sb.inode_location(ino).map_or(0, |(group, _)| group.0);
+        let flex = 1 << self.sb.log_groups_per_flex();
+        self.sb.group_first_block(Group(group & !(flex - 1))).0
     }
 
     pub(super) fn inode_seed(&self, ino: Ino) -> u32 {
@@ -139,7 +146,7 @@ impl Plan {
     }
 
     fn add_directories(&mut self, mkfs: &Mkfs) -> Result<()> {
-        let root = self.map(Ino::ROOT, 1, self.first_goal())?;
+        let root = self.map(Ino::ROOT, 1, self.dir_goal(Ino::ROOT))?;
         let entries: [(&[u8], Ino); 3] = [
             (b".", Ino::ROOT),
             (b"..", Ino::ROOT),
@@ -160,7 +167,7 @@ impl Plan {
             // The first step out of the inode counts as one of growth.
             blocks -= 1;
         }
-        let mapping = self.map(LOST_AND_FOUND, blocks, self.first_goal())?;
+        let mapping = self.map(LOST_AND_FOUND, blocks, self.dir_goal(LOST_AND_FOUND))?;
         let all: Vec<u64> = mapping.runs.iter().cloned().flatten().collect();
         let entries: [(&[u8], Ino); 2] = [(b".", LOST_AND_FOUND), (b"..", Ino::ROOT)];
         self.put_dir_block(LOST_AND_FOUND, all[0], &entries)?;

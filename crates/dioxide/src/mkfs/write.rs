@@ -312,7 +312,8 @@ impl Writer<'_> {
             desc.set_itable_unused(free);
             let is_last = group.0 == sb.group_count() - 1;
             flags |= if used == 0 { INODE_UNINIT } else { 0 };
-            flags |= if is_last || place.touched {
+            // Linux counts the blocks of a group once it uses an inode of it.
+            flags |= if is_last || place.touched || used > 0 {
                 0
             } else {
                 BLOCK_UNINIT

@@ -182,6 +182,15 @@ fn layout_with_each_feature_is_that_of_mke2fs() {
         100 * M,
         "-t ext4 -b 2048 -O sparse_super2,orphan_file,quota,project,mmp,inline_data",
     );
+    // Inodes of lost+found, the project quota and the orphan file are in the second group, blocks only of the first.
+    for flex in [1, 2] {
+        let features = "^resize_inode,orphan_file,quota,project,mmp";
+        same(
+            Layout,
+            100 * M,
+            &format!("-t ext4 -N 1 -G {flex} -O {features}"),
+        );
+    }
 }
 
 #[test]
@@ -191,6 +200,9 @@ fn layout_with_each_number_is_that_of_mke2fs() {
         "-I 1024",
         "-N 3000",
         "-N 0",
+        // lost+found is in the second group, whose flex group is the first, or its own.
+        "-N 1",
+        "-N 1 -G 1",
         "-i 67108864 -b 4096",
         "-i 65536",
         "-i 1024",
