@@ -75,14 +75,14 @@ impl Plan {
             (None, true) => self.middle(),
             (None, false) => self.first_goal(),
         };
-        let blocks = (log + fast).next_multiple_of(unit);
+        let blocks = log + fast;
         let mapping = self.map(Ino::JOURNAL, blocks, goal)?;
         let size = blocks * self.block_size();
         let inode = self.new_inode(FileType::Regular, 0o600, 1);
         self.finish_inode(Ino::JOURNAL, inode, size, &mapping);
         self.put_journal_superblock(mapping.runs[0].start, blocks, fast);
         self.sb_journal(&mapping.i_block, size);
-        self.overhead += blocks / unit;
+        self.overhead += blocks.div_ceil(unit);
         self.journal = Some((blocks, mapping.runs));
         Ok(())
     }

@@ -169,6 +169,8 @@ fn layout_with_each_feature_is_that_of_mke2fs() {
         same(Bytes, 100 * M, &format!("-t ext4 -O {features}"));
     }
     same(Bytes, 100 * M, "-t ext3 -O orphan_file -b 2048");
+    let large = "-t ext4 -b 1024 -O bigalloc -C 33554432 -N 64";
+    same(Bytes, 300 * M, large);
     same(Bytes, 100 * M, "-t ext4 -O quota,project -b 4096");
     // Zero is the default.
     same(Layout, 100 * M, "-t ext4 -O mmp -E mmp_update_interval=0");
@@ -218,6 +220,8 @@ fn layout_with_each_number_is_that_of_mke2fs() {
         "-b 16384",
         "-b 65536",
         "-O bigalloc -C 65536",
+        // A journal that ends inside a cluster.
+        "-b 1024 -O bigalloc,fast_commit -C 262144",
         "-b 4096 -O bigalloc -C 4096",
         // Backups: the resize inode has their descriptors a block late.
         "-b 1024 -O bigalloc -C 4096",
