@@ -15,7 +15,7 @@ pub struct FsArgs {
     /// Bytes per block: 1k to 64k; 1k below 512 MiB if not given, else 4k, and no less than a sector of the device
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_u32)]
     pub block_size: Option<u32>,
-    /// Bytes per cluster, with bigalloc; 16 blocks if not given
+    /// Bytes per cluster, with bigalloc: up to 512M and to 32768 blocks; 16 blocks if not given
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_u32)]
     pub cluster_size: Option<u32>,
     /// Make an inode for each so many bytes

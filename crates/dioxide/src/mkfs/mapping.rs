@@ -59,7 +59,7 @@ impl Plan {
         let longest = u64::from(extent::MAX_LEN) / unit * unit;
         if longest == 0 {
             return Err(Error::Unsupported(
-                "clusters of more than 32768 blocks".into(),
+                "clusters of more than 32768 blocks: use smaller ones, or larger blocks".into(),
             ));
         }
         let (mut runs, mut leaf, mut taken, mut left) = (Vec::new(), None, 0, blocks);

@@ -135,8 +135,8 @@ impl Mkfs {
         Ok(self)
     }
 
-    /// Bytes per cluster, where `bigalloc` is set: a power of two, up to 512 MiB. Sixteen blocks if
-    /// not given.
+    /// Bytes per cluster, where `bigalloc` is set: a power of two, up to 512 MiB and to 32,768 blocks. Sixteen
+    /// blocks if not given.
     ///
     /// # Errors
     /// [`Error::Invalid`].

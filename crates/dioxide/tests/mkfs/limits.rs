@@ -36,8 +36,12 @@ fn size_of_every_block_count_makes_a_plan_or_a_refusal() {
 
 #[test]
 fn wishes_that_contradict_each_other_name_what_is_wrong() {
-    let wrong: [(Mkfs, &str); 11] = [
+    let wrong: [(Mkfs, &str); 12] = [
         (from_words("-C 65536"), "bigalloc"),
+        (
+            from_words("-b 1024 -C 67108864 -O bigalloc"),
+            "more than 32768 blocks",
+        ),
         (from_words("-G 4 -O ^flex_bg"), "flex_bg"),
         (from_words("-N 4000000"), "inodes"),
         (from_words("-I 128 -O inline_data"), "inline_data"),
