@@ -41,6 +41,9 @@ pub struct ResizeArgs {
     /// Make it as small as that
     #[arg(short = 'M', long, conflicts_with_all = ["size", "minimum"])]
     pub shrink: bool,
+    /// Most memory for what is in use, while it is checked
+    #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = parse_size)]
+    pub max_memory: u64,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -42,6 +42,7 @@ pub fn run(args: &ResizeArgs, out: &mut Out) -> Result<Status, Failure> {
     let image = || Text::path("image", &args.image);
     let options = ResizeOptions {
         img_offset: args.img_offset,
+        max_memory: args.max_memory,
     };
     let mut bar = Progress::of_steps();
     let mut tell = |step: Step, done, total| match step {

@@ -78,10 +78,21 @@ const RO_COMPAT: RoCompat = known::RO_COMPAT.union(RoCompat::VERITY);
 const PAGE_BYTES: u64 = 4096;
 
 /// How to resize.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeOptions {
-    /// Where the file system begins in the image, in bytes.
+    /// Where the file system begins in the image, in bytes. [`resize_on`] takes a device that begins with it.
     pub img_offset: u64,
+    /// Most memory for the check before the first write, in bytes: [`CheckOptions::max_memory`]. Default 8 GiB.
+    pub max_memory: u64,
+}
+
+impl Default for ResizeOptions {
+    fn default() -> ResizeOptions {
+        ResizeOptions {
+            img_offset: 0,
+            max_memory: CheckOptions::default().max_memory,
+        }
+    }
 }
 
 /// What came of it.
@@ -140,7 +151,7 @@ pub type OnProgress<'p> = dyn FnMut(Step, u64, u64) + 'p;
 /// the file system was not closed cleanly. [`Error::Invalid`] for a size that no file system of this kind can have, or
 /// that what is in use has no room in: says which has; and where the file system has errors, of which it names the first: it
 /// is checked before; and where there is no superblock. [`Error::Unsupported`] for features that are not known, and for what
-/// cannot be moved: says what. Damage.
+/// cannot be moved: says what. One of both where the check needs more than [`ResizeOptions::max_memory`]. Damage.
 ///
 /// From the first write on only those of the device: see the module's documentation.
 pub fn resize(path: &Path, size_bytes: Option<u64>, options: &ResizeOptions) -> Result<Resized> {
@@ -183,7 +194,7 @@ pub fn resize_telling(
     // What is behind both of its sizes may be another partition, which somebody has.
     let most = needed.max(sb.blocks_count() * block);
     let device = open_bytes(path, &how(true, Some(&sb), options), most)?;
-    let resized = resize_on(&device, size / block, progress).inspect_err(|error| {
+    let resized = resize_on(&device, size / block, options, progress).inspect_err(|error| {
         // After one of the device's it may be larger than it was.
         if let (Some((had, has)), false) = (lengthened, matches!(error, Error::Device(_))) {
             let _ = change_len(path, |len| (len == has).then_some(had));
@@ -235,6 +246,7 @@ pub fn minimum_telling(
 pub fn resize_on(
     device: &Arc<dyn Device>,
     blocks: u64,
+    options: &ResizeOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<Resized> {
     let (sb, after) = wanted(&**device, blocks)?;
@@ -248,26 +260,35 @@ pub fn resize_on(
     let after = match after.blocks_count().cmp(&before.blocks_count()) {
         Ordering::Greater => {
             let plan = layout::grow(&**device, &before, after)?;
-            refuse_errors(device, progress)?;
+            refuse_errors(device, options, progress)?;
             plan.write(&**device, progress)?
         }
         Ordering::Equal => before.clone(),
-        Ordering::Less => shrink::shrink(device, after, progress)?,
+        Ordering::Less => shrink::shrink(device, after, options, progress)?,
     };
     Ok(Resized { before, after })
 }
 
 /// Nothing is changed in a file system with errors: blocks that are said to be free could be somebody's.
-fn refuse_errors(device: &Arc<dyn Device>, progress: &mut OnProgress<'_>) -> Result<()> {
-    let report = check(device.clone(), &CheckOptions::default(), &mut |at| {
+fn refuse_errors(
+    device: &Arc<dyn Device>,
+    options: &ResizeOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<()> {
+    let how = CheckOptions {
+        max_memory: options.max_memory,
+        ..CheckOptions::default()
+    };
+    let report = check(device.clone(), &how, &mut |at| {
         progress(Step::Check, at.done, at.total);
     })?;
     if report.is_clean() {
         return Ok(());
     }
     if report.errors == 0 {
-        let what = "it could not be checked to its end: run e2fsck -f, nothing is changed before";
-        return Err(Error::Invalid(what.into()));
+        let why = report.findings.last().map_or("", |one| &one.text);
+        let what = format!("it could not be checked to its end, and nothing is changed: {why}");
+        return Err(Error::Invalid(what));
     }
     let mut findings = report.findings.iter();
     let first = findings.find(|one| one.code.severity() == Severity::Error);

@@ -8,7 +8,7 @@ use super::kept::Kept;
 use super::layout::{Groups, Plan};
 use super::relocate::{Task, relocate};
 use super::survey::Survey;
-use super::{OnProgress, geometry, mmp_block, read_superblock, refuse_errors};
+use super::{OnProgress, ResizeOptions, geometry, mmp_block, read_superblock, refuse_errors};
 use crate::{Error, Result};
 use dioxide_block::Device;
 use dioxide_format::features::Compat;
@@ -41,6 +41,7 @@ pub(super) fn least_blocks(
 pub(super) fn shrink(
     device: &Arc<dyn Device>,
     new: SuperBlock,
+    options: &ResizeOptions,
     progress: &mut OnProgress<'_>,
 ) -> Result<SuperBlock> {
     let target = new.blocks_count();
@@ -54,7 +55,7 @@ pub(super) fn shrink(
             survey.read_maps(progress)?;
         } else {
             if !is_checked {
-                refuse_errors(device, progress)?;
+                refuse_errors(device, options, progress)?;
             }
             let new = geometry::resized(&old, target)?;
             return cut(&**device, &old, new)?.write(&**device, progress);
@@ -77,7 +78,7 @@ pub(super) fn shrink(
         }
         let smaller = geometry::resized(&old, reached)?;
         if !std::mem::replace(&mut is_checked, true) {
-            refuse_errors(device, progress)?;
+            refuse_errors(device, options, progress)?;
         }
         let mut task = Task {
             new: &smaller,

@@ -8,6 +8,7 @@ use crate::{TIME_MAX, check_until, only_seed};
 use dioxide::block::mem::MemDevice;
 use dioxide::block::{Device, Durability};
 use dioxide::check::{CheckOptions, check};
+use dioxide::resize::{ResizeOptions, resize_on};
 use dioxide::{Fs, MountOptions};
 use dioxide_testkit::soaks;
 use std::collections::BTreeMap;
@@ -65,7 +66,8 @@ fn use_of(subject: &Subject, seed: u64) {
 fn resize(device: &Arc<MemDevice>, rng: &mut Rng) {
     let blocks = device.geometry().size_bytes / 1024;
     let device: Arc<dyn Device> = device.clone();
-    match dioxide::resize::resize_on(&device, rng.below(blocks + blocks / 8), &mut |_, _, _| ()) {
+    let (blocks, options) = (rng.below(blocks + blocks / 8), ResizeOptions::default());
+    match resize_on(&device, blocks, &options, &mut |_, _, _| ()) {
         Ok(_) => note("resized", 1),
         Err(error) => assert!(!error.to_string().is_empty()),
     }

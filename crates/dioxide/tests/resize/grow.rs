@@ -176,6 +176,32 @@ fn growth_over_blocks_of_a_file_that_are_said_to_be_free_is_refused_and_changes_
     }
 }
 
+/// It could not be raised, and the error did not name it.
+#[test]
+fn memory_of_the_check_is_bounded_and_the_error_tells_by_what() {
+    let image = image(60 * M, 1024, "");
+    let before = std::fs::read(image.path()).expect("the image");
+    // Too little from the start, and for the inodes of a group.
+    for max_memory in [0, 4096] {
+        let options = ResizeOptions {
+            max_memory,
+            ..ResizeOptions::default()
+        };
+        for size in [40 * M, 90 * M] {
+            let refused = resize(image.path(), Some(size), &options).expect_err("too little");
+            let words = format!("needs more than {max_memory} bytes of memory (--max-memory)");
+            assert!(refused.to_string().contains(&words), "{refused}");
+            let now = std::fs::read(image.path()).expect("the image");
+            assert!(now == before, "{max_memory}, {size}");
+        }
+    }
+    let options = ResizeOptions {
+        max_memory: 1 << 20,
+        ..ResizeOptions::default()
+    };
+    resize(image.path(), Some(90 * M), &options).expect("it is enough");
+}
+
 #[test]
 fn growth_to_the_same_size_changes_nothing() {
     let image = image(60 * M, 4096, "");
@@ -345,7 +371,10 @@ fn size_of_a_file_system_inside_an_image_has_to_be_said() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let whole = [vec![0; M as usize], bytes, vec![9; 16 * M as usize]].concat();
     std::fs::write(file.path(), &whole).expect("room");
-    let options = ResizeOptions { img_offset: M };
+    let options = ResizeOptions {
+        img_offset: M,
+        ..ResizeOptions::default()
+    };
     match resize(file.path(), None, &options) {
         Err(Error::Invalid(what)) => assert!(what.contains("has to be said"), "{what}"),
         other => panic!("{other:?}"),

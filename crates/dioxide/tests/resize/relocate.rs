@@ -326,7 +326,13 @@ pub fn recorded(image: &Image, blocks: u64) -> (Snapshot, Log) {
         Cache::Volatile,
     ))));
     let device: Arc<dyn Device> = record.clone();
-    resize_on(&device, blocks, &mut |_, _, _| ()).expect("it can be resized");
+    resize_on(
+        &device,
+        blocks,
+        &ResizeOptions::default(),
+        &mut |_, _, _| (),
+    )
+    .expect("it can be resized");
     drop(device);
     (base, record.take_log())
 }
