@@ -6,8 +6,10 @@ use crate::bed::{
 };
 use crate::need_fuse;
 use dioxide_testkit::{Image, Mount, e2fsck_clean};
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -122,6 +124,56 @@ fn write_of_unprivileged_user_strips_set_ids_and_that_of_root_does_not() {
             assert_eq!(mode(), 0o777, "{script}, {options}");
         }
         bed.finish();
+    }
+}
+
+const CAPABILITY: &str = "security.capability";
+
+fn set_capability(file: &File) {
+    let value = [&[1, 0, 0, 2, 0, 4][..], &[0; 14]].concat();
+    rustix::fs::fsetxattr(file, CAPABILITY, &value, XattrFlags::empty()).unwrap();
+}
+
+fn has_capability(file: &File) -> bool {
+    let found = rustix::fs::fgetxattr(file, CAPABILITY, &mut [0; 64][..]);
+    assert!(matches!(found, Ok(20) | Err(Errno::NODATA)), "{found:?}");
+    found.is_ok()
+}
+
+/// As `install` and `tar` set it. The kernel takes an older one when it is written to, and writes its pages later.
+#[test]
+fn capability_that_is_set_after_a_write_stays() {
+    need_fuse!();
+    for transport in transports() {
+        for (features, len) in [("^inline_data", 10), ("inline_data", 10), ("", 1 << 20)] {
+            let image = Image::builder().size(128 << 20).features(features).build();
+            let bed = Bed::with(image, transport);
+            let open = || {
+                let mut options = File::options();
+                let options = options.read(true).write(true).create(true);
+                options.truncate(false).open(bed.at("f")).unwrap()
+            };
+            let file = open();
+            let bytes = vec![1; len];
+            file.write_all_at(&bytes, 0).unwrap();
+            set_capability(&file);
+            drop(file);
+            let file = open();
+            file.sync_all().unwrap();
+            assert!(has_capability(&file), "{transport} {features} {len}");
+            assert!(fs::read(bed.at("f")).unwrap() == bytes);
+            file.write_all_at(b"2", 0).unwrap();
+            file.sync_all().unwrap();
+            assert!(!has_capability(&file), "{transport} {features} {len}");
+            set_capability(&file);
+            fs::write(bed.at("other"), [3; 5000]).unwrap();
+            let other = File::open(bed.at("other")).unwrap();
+            let copied = rustix::fs::copy_file_range(&other, None, &file, None, 5000);
+            assert_eq!(copied, Ok(5000));
+            assert!(!has_capability(&file), "{transport} {features} {len}");
+            drop((file, other));
+            bed.finish();
+        }
     }
 }
 

@@ -272,16 +272,16 @@ impl Server {
             return Err(Errno::PERM);
         }
         let strip = self.acting(caller).uid != 0;
-        let file = target.cached(strip)?;
+        let file = target.for_copy(strip)?;
         let done = copy(
             (source.cached(false)?, from.1),
-            (file, to.1),
+            (&file, to.1),
             len.min(COPY_BYTES),
             is_given_up,
         )?;
         // The kernel asks for nothing after it, and does not tell what the mount wants.
         if done > 0 {
-            target.sync_mode().max(self.options.sync).wait(file)?;
+            target.sync_mode().max(self.options.sync).wait(&file)?;
         }
         Ok(done)
     }

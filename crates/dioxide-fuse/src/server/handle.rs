@@ -113,6 +113,12 @@ impl Handle {
         self.one(Purpose::Cached, strip)
     }
 
+    /// The file as a copy within the kernel changes it: as the page cache, but at once.
+    pub(super) fn for_copy(&self, strip: bool) -> Result<File> {
+        let options = self.options_for(Purpose::Cached, strip);
+        Ok(self.file(strip)?.used_as(&options.written_back(false)))
+    }
+
     /// Whether the page cache may have data of this file that came by this handle: by a mapping for those of `O_DIRECT` too.
     pub(super) fn may_have_dirtied(&self, other: &Handle) -> bool {
         is_for_writing(self.flags) && self.node.ino() == other.node.ino()

@@ -98,7 +98,7 @@ impl OpenOptions {
     }
 
     /// Writes were allowed when they were made, and come now, as from a page cache: an immutable or append-only file
-    /// takes them. Neither resizing nor allocating is a write.
+    /// takes them, and capabilities stay: who took the writes has stripped them. Neither resizing nor allocating is a write.
     pub fn written_back(mut self, on: bool) -> Self {
         self.access.written_back = on;
         self

@@ -9,6 +9,7 @@ pub(crate) use load::{InodeCache, is_plain_data, new_id, sets_id};
 use self::life::Life;
 use crate::FileType;
 use crate::alloc::{BlockAllocator, Stream};
+use crate::io::direct::Access;
 use crate::map::ExtentMap;
 use crate::map::load::Spot;
 use crate::sync::inflight::InFlight;
@@ -126,10 +127,20 @@ pub(crate) struct Nosec {
 }
 
 impl Nosec {
-    /// Whether a change of the content strips something. `fsetid`: by somebody with `CAP_FSETID`.
+    /// What of it a change of the content strips. A page cache strips the capability when it is written to: one that is there when
+    /// it writes back is newer.
     #[inline]
-    pub(crate) fn strips(self, fsetid: bool) -> bool {
-        self.capability || self.set_id && !fsetid
+    pub(crate) fn stripped_by(self, access: Access) -> Nosec {
+        Nosec {
+            set_id: self.set_id && !access.fsetid,
+            capability: self.capability && !access.written_back,
+        }
+    }
+
+    /// Whether a change of the content strips something.
+    #[inline]
+    pub(crate) fn strips(self, access: Access) -> bool {
+        self.stripped_by(access) != Nosec::default()
     }
 
     fn to_u8(self) -> u8 {

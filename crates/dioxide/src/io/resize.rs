@@ -149,7 +149,7 @@ impl Mount {
             && !inode.is_immutable()
             && !inode.is_append_only()
             && !inode.is_cut_short()
-            && !inode.nosec().strips(access.fsetid)
+            && !inode.nosec().strips(access)
             && readers != LockMode::None
             && inode.in_flight.is_quiet(&self.in_flight)
     }

@@ -137,8 +137,7 @@ impl Mount {
         self.store_inode(edit, inode, disk)
     }
 
-    /// Takes from a file what a write to it must take: its capabilities, and set-user-ID and
-    /// set-group-ID unless the writer has `CAP_FSETID`. The caller has the file exclusive.
+    /// Takes from a file what a write to it must take. The caller has the file exclusive.
     ///
     /// # Errors
     /// Damage; those of the journal.
@@ -148,11 +147,11 @@ impl Mount {
         inode: &Inode,
         access: Access,
     ) -> Result<()> {
-        let nosec = inode.nosec();
-        if nosec.capability {
+        let stripped = inode.nosec().stripped_by(access);
+        if stripped.capability {
             self.remove_capability(writer, inode)?;
         }
-        match nosec.set_id && !access.fsetid {
+        match stripped.set_id {
             true => self.strip_set_id(writer, inode),
             false => Ok(()),
         }
@@ -168,7 +167,10 @@ impl Mount {
             disk.set_permissions(mode & !(libc::S_ISUID as u16 | group));
             disk.set_ctime(self.now());
         })?;
-        inode.set_nosec(Nosec::default());
+        inode.set_nosec(Nosec {
+            set_id: false,
+            ..inode.nosec()
+        });
         Ok(())
     }
 

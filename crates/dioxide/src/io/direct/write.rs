@@ -345,7 +345,7 @@ impl<'a> WriteRequest<'a> {
 
     #[inline]
     pub(crate) fn strips_privileges(&self) -> bool {
-        self.inode.nosec().strips(self.access.fsetid)
+        self.inode.nosec().strips(self.access)
     }
 
     /// The lock is exclusive.
