@@ -177,6 +177,28 @@ fn capability_that_is_set_after_a_write_stays() {
     }
 }
 
+/// As in Linux. (Where the kernel does not keep the times, it says no more of such a write than of a `chown`.)
+#[test]
+fn write_of_root_takes_a_capability_and_leaves_set_ids() {
+    need_fuse!();
+    for bed in each("") {
+        let path = bed.at("f");
+        let mut file = File::options();
+        let file = file.read(true).append(true).create(true);
+        let file = file.open(&path).unwrap();
+        for mode in [0o4755, 0o6755] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            set_capability(&file);
+            rustix::io::write(&file, b"y").unwrap();
+            assert!(!has_capability(&file));
+            let found = fs::metadata(&path).unwrap().mode() & 0o7777;
+            assert_eq!(found, mode);
+        }
+        drop(file);
+        bed.finish();
+    }
+}
+
 /// The kernel runs a file as the user that its cached mode says.
 #[test]
 fn file_that_another_has_written_to_is_not_run_as_its_owner() {

@@ -88,14 +88,15 @@ impl Change {
         self.ctime.is_some() && *self == times_alone
     }
 
-    /// A `chown` that names neither user nor group: of what it is, the kernel tells at most a time.
-    fn is_chown_to_nobody(&self) -> bool {
+    /// A `chown` that names neither user nor group: of what it is, the kernel tells at most a time. A write that takes away
+    /// privileges has none where the kernel keeps the times.
+    fn is_chown_to_nobody(&self, keeps_times: bool) -> bool {
         let nothing = Change {
             ctime: self.ctime,
             kill_suidgid: self.kill_suidgid,
             ..Change::default()
         };
-        *self == nothing
+        *self == nothing && (self.ctime.is_some() || !keeps_times)
     }
 
     fn attributes(&self) -> Option<SetAttributes> {
@@ -220,7 +221,8 @@ impl Server {
         if let Some(set) = unless_older(&live, &node, change).attributes() {
             node.set_attributes(&set)?;
         }
-        if change.is_chown_to_nobody() && node.file_type() != FileType::Directory {
+        let keeps_times = self.options.writeback && node.file_type() == FileType::Regular;
+        if change.is_chown_to_nobody(keeps_times) && node.file_type() != FileType::Directory {
             self.strip(caller, &node)?;
         }
         Ok(self.stat(&node))
@@ -254,8 +256,8 @@ impl Server {
         sync.wait(&file)
     }
 
-    /// What a `chown` takes away, whoever becomes the owner. Nothing for who does not own the file: the kernel asks the same for
-    /// a write, which takes it away itself, and does not say which it is.
+    /// What a `chown` takes away, whoever becomes the owner. Nothing for who does not own the file: the kernel may ask the same
+    /// for a write, which takes it away itself, and not say which it is.
     fn strip(&self, caller: Caller, node: &Node) -> Result {
         let metadata = node.metadata();
         match self.is_owner(caller, &metadata) {
@@ -381,8 +383,10 @@ mod tests {
             ctime: Some(Timestamp::default()),
             ..Change::default()
         };
-        assert!(change.is_chown_to_nobody());
+        assert!(change.is_chown_to_nobody(true));
+        assert!(Change::default().is_chown_to_nobody(false));
         for other in [
+            Change::default(),
             Change {
                 mode: Some(0o755),
                 ..change.clone()
@@ -393,7 +397,7 @@ mod tests {
                 ..change
             },
         ] {
-            assert!(!other.is_chown_to_nobody());
+            assert!(!other.is_chown_to_nobody(true));
         }
     }
 
