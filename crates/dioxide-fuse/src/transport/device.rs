@@ -172,7 +172,7 @@ impl Device {
                 Err(error) => {
                     reply(file, head.unique, Err(error), payload)?;
                     let (major, minor) = abi::OLDEST;
-                    let why = format!("FUSE {major}.{minor} is needed (Linux 4.20)");
+                    let why = format!("FUSE {major}.{minor} is needed (Linux 5.1)");
                     return Err(io::Error::new(io::ErrorKind::Unsupported, why));
                 }
             }

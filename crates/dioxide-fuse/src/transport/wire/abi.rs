@@ -16,8 +16,8 @@ pub(in crate::transport) const WRITE_IN_BYTES: usize = 40;
 
 /// What this speaks. The smaller of this and the kernel's is spoken.
 pub(super) const VERSION: (u32, u32) = (7, 45);
-/// Of Linux 4.20: requests of more than 128 KiB.
-pub(in crate::transport) const OLDEST: (u32, u32) = (7, 28);
+/// Of Linux 5.1, which takes `ENOSYS` for `OPENDIR`.
+pub(in crate::transport) const OLDEST: (u32, u32) = (7, 29);
 /// Minor version of Linux 6.16, which has no temporary pages for writeback.
 pub(super) const WAITS_FOR_PAGES: u32 = 44;
 /// Bytes of a `fuse_setxattr_in` before `FUSE_SETXATTR_EXT`.

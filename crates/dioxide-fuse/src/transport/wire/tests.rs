@@ -277,6 +277,13 @@ const OFFER: Offer = Offer {
     io_uring: true,
 };
 
+/// Older ones want each directory opened.
+#[test]
+fn kernel_before_5_1_is_refused() {
+    assert_eq!(Init::decode(&init(7, 28, 0)), Err(Errno(libc::EPROTO)));
+    assert!(Init::decode(&init(7, 29, 0)).is_ok());
+}
+
 #[test]
 fn only_what_both_sides_can_is_agreed() {
     let all = Init::decode(&init(7, 99, u64::MAX)).unwrap().unwrap();
