@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const PROJINHERIT: u32 = 0x2000_0000;
+const IMMUTABLE: u32 = 0x10;
 
 fn builder(features: &str) -> ImageBuilder {
     Image::builder()
@@ -472,6 +473,56 @@ fn project_of_a_directory_that_hands_it_on_is_that_of_new_files() {
     });
     let said = debugfs_query(image.path(), "stat /q/f");
     assert!(said.contains("Flags: 0x80000\n"), "{said}");
+}
+
+// As in Linux.
+#[test]
+fn other_errors_come_before_that_of_another_project() {
+    let image = builder("").build();
+    on_image(&image, |fs| {
+        for dir in ["/p", "/p/d", "/q", "/q/d"] {
+            fs.create_dir(dir, &NewFile::new(0o755))
+                .expect("a directory");
+        }
+        for file in ["/p/f", "/p/fixed", "/q/f", "/q/fixed", "/q/gone"] {
+            make(fs, file, &NewFile::new(0o644));
+        }
+        let flags = |path, flags| {
+            let set = SetAttributes::new().flags(flags);
+            fs.set_attributes(path, &set).expect("it is changed");
+        };
+        let set = SetAttributes::new().project(42);
+        let set = set.flags(0x80000 | PROJINHERIT);
+        fs.set_attributes("/p", &set).expect("it is changed");
+        let fixed = ["/p/fixed", "/q/fixed"];
+        let before = fixed.map(|path| fs.metadata(path).expect("it is there").flags);
+        for path in fixed {
+            flags(path, before[0] | IMMUTABLE);
+        }
+        for (from, to, mode, errno) in [
+            ("/q/fixed", "/p/new", RenameMode::Replace, libc::EPERM),
+            ("/q/f", "/p/fixed", RenameMode::Replace, libc::EPERM),
+            ("/q/f", "/p/fixed", RenameMode::Exchange, libc::EPERM),
+            ("/p/f", "/q/fixed", RenameMode::Exchange, libc::EPERM),
+            ("/q/d", "/p/f", RenameMode::Replace, libc::ENOTDIR),
+            ("/q/f", "/p/d", RenameMode::Replace, libc::EISDIR),
+            ("/q/d", "/p/f", RenameMode::Exchange, libc::EXDEV),
+            ("/q/f", "/p/f", RenameMode::Replace, libc::EXDEV),
+            ("/q/f", "/p/new", RenameMode::Replace, libc::EXDEV),
+        ] {
+            let moved = fs.rename(from, to, mode);
+            let moved = moved.map_err(|error| error.errno());
+            assert_eq!(moved, Err(errno), "{from} {to} {mode:?}");
+        }
+        let (gone, dir) = (fs.node("/q/gone"), fs.node("/p"));
+        let (gone, dir) = (gone.expect("it is there"), dir.expect("it is there"));
+        fs.remove_file("/q/gone").expect("it is there");
+        let linked = gone.link(&dir, b"new").map_err(|error| error.errno());
+        assert_eq!(linked, Err(libc::ENOENT));
+        for path in fixed {
+            flags(path, before[0]);
+        }
+    });
 }
 
 // As Linux: with the feature, the ids that inodes have lose their meaning.

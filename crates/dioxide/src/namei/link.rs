@@ -41,6 +41,7 @@ impl Mount {
                 inode.ino
             )));
         }
+        check_more_links(inode, &inode.map.lock())?;
         self.check_project_of(inode, dir, text)?;
         self.with_space(writer, || {
             // Once: what is undone leaves another place.
@@ -77,7 +78,6 @@ impl Mount {
             ino: inode.ino,
             file_type: self.disk_type(inode)?,
         };
-        check_more_links(inode, &inode.map.lock())?;
         self.add_name_at(writer, &mut handle, dir, &entry, room)?;
         // Not before: who sees the link may take away another, or give the file a second name, and it is not taken back.
         let is_first = match self.add_link(&mut handle, inode) {

@@ -194,40 +194,33 @@ impl Mount {
                 _ => {}
             }
         }
-        let one_file = change.other.as_ref().is_some_and(|o| o.ino == inode.ino);
-        if !one_file {
-            self.check_dir_changes(&from.dir)?;
+        if change.other.as_ref().is_some_and(|o| o.ino == inode.ino) {
+            return Ok(());
+        }
+        self.check_dir_changes(&from.dir)?;
+        check_removable(&from.dir, inode, || from.text())?;
+        let Some(other) = &change.other else {
             self.check_dir_grows(&to.dir)?;
             self.check_project_of(inode, &to.dir, || to.text())?;
-        }
-        if let (RenameMode::Exchange, Some(other)) = (mode, &change.other)
-            && !one_file
-        {
-            self.check_project_of(other, &from.dir, || from.text())?;
-        }
-        if !one_file {
-            check_removable(&from.dir, inode, || from.text())?;
-        }
-        let Some(other) = &change.other else {
             return match is_dir(inode) && change.crosses() {
                 true => self.check_more_subdirs(&to.dir),
                 false => Ok(()),
             };
         };
-        if !one_file {
-            check_removable(&to.dir, other, || to.text())?;
-        }
+        self.check_dir_changes(&to.dir)?;
+        check_removable(&to.dir, other, || to.text())?;
         if mode == RenameMode::Exchange {
-            if change.crosses() {
-                self.check_exchange(change, other)?;
-            }
-            return Ok(());
+            self.check_project_of(inode, &to.dir, || to.text())?;
+            self.check_project_of(other, &from.dir, || from.text())?;
+            return match change.crosses() {
+                true => self.check_exchange(change, other),
+                false => Ok(()),
+            };
         }
         match (is_dir(inode), is_dir(other)) {
-            _ if other.ino == inode.ino => Ok(()),
             (true, false) => Err(Error::NotADirectory(to.text())),
             (false, true) => Err(Error::IsADirectory(to.text())),
-            _ => Ok(()),
+            _ => self.check_project_of(inode, &to.dir, || to.text()),
         }
     }
 

@@ -261,6 +261,10 @@ fn directory_of_pointers_with_clusters_is_read_and_not_changed() {
     // What it has put there may be taken out.
     fs.rename("/lost+found/#12", "/d", RenameMode::Replace)
         .expect("a place outside");
+    // A name that it has may be another's.
+    fs.create_dir("/e", &NewFile::new(0o755)).expect("room");
+    fs.rename("/e", "/lost+found/#13", RenameMode::Replace)
+        .expect("it is empty");
     fs.remove_dir("/lost+found/#13").expect("it is empty");
     let error = fs.rename("/d", "/lost+found/d", RenameMode::Replace);
     assert_only_read(&error.expect_err("no"));
