@@ -257,10 +257,15 @@ impl Mount {
             self.strip_capability(writer, inode, set)?;
             self.apply(writer, inode, set)
         });
+        if changed.is_ok() {
+            let node = inode.node();
+            inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
+        }
+        drop((exclusive, names));
+        // A list may have had its value in an inode.
+        let reaped = self.reap_values(writer);
         changed?;
-        let node = inode.node();
-        inode.set_nosec(self.nosec(&node.disk, &node.raw, inode.ino));
-        drop((node, exclusive, names));
+        reaped?;
         // Of attributes, Linux waits for these, for lists and for extended attributes.
         match set.flags {
             Some(_) => self.keep_in_step(inode),

@@ -74,6 +74,8 @@ impl Tries {
         writer: &Writer,
         short: &Shortage,
     ) -> Result<bool> {
+        // Values that found room where what is to name them did not.
+        mount.reap_values(writer)?;
         if self.left == 0 || !short.may_pass() {
             return Ok(false);
         }

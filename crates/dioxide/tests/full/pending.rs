@@ -6,7 +6,8 @@ use dioxide::block::file::FileOptions;
 use dioxide::block::record::RecordDevice;
 use dioxide::block::sim::{FaultOp, SimDevice, SimSpec};
 use dioxide::{
-    Buf, FallocateMode, File, Fs, MountOptions, OpenOptions, Policy, QueueOptions, XattrMode, block,
+    Buf, FallocateMode, File, Fs, MountOptions, NewFile, OpenOptions, Policy, QueueOptions,
+    XattrMode, block,
 };
 use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
 use std::sync::Arc;
@@ -484,6 +485,56 @@ fn space_comes_from_a_file_that_waits_to_be_freed() {
     assert_eq!(read.result.expect("a read"), 1024);
     a.write_at(&[9; 1024], 12 * KIB).expect("room");
     drop((a, queue));
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+/// Of two lists that a directory is to have the first finds room for its value: what it took is free again.
+#[test]
+fn directory_that_finds_no_room_for_a_list_keeps_nothing_of_the_other() {
+    let builder = Image::builder().block_size(1024).size(8 << 20);
+    let builder = builder.features("ea_inode").args(&["-m", "0"]);
+    let image = image_with(builder, &["filler"]);
+    let fs = open_fs(&image);
+    let entry = |tag: u16, perm: u16, id: u32| {
+        let words = [tag.to_le_bytes(), perm.to_le_bytes()];
+        [&words.concat()[..], &id.to_le_bytes()].concat()
+    };
+    let mut list = 2u32.to_le_bytes().to_vec();
+    list.extend(entry(1, 7, u32::MAX));
+    list.extend((1000..1400).flat_map(|id| entry(2, 7, id)));
+    list.extend([4, 0x10, 0x20].map(|tag| entry(tag, 7, u32::MAX)).concat());
+    fs.set_xattr("/", "system.posix_acl_default", &list, XattrMode::Create)
+        .expect("room");
+    fs.close().expect("a clean end");
+    // Nobody knows that the value of one is there already.
+    let fs = open_fs(&image);
+    let filler = open(&fs, "filler");
+    for step in [64 * KIB, KIB] {
+        while filler
+            .write_at(&vec![7; step as usize], filler.len())
+            .is_ok()
+        {}
+    }
+    let free = || {
+        fs.sync().expect("a sync");
+        let told = fs.statfs();
+        (told.blocks_free, told.files_free)
+    };
+    let mut refused = 0;
+    loop {
+        let before = free();
+        match fs.create_dir("/d", &NewFile::new(0o700)) {
+            Ok(()) => break,
+            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
+        }
+        assert_eq!(free(), before, "{refused}");
+        refused += 1;
+        let shorter = filler.len() - KIB;
+        filler.set_len(shorter).expect("a shorter file");
+    }
+    assert!(refused > 4, "{refused}");
+    drop(filler);
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }

@@ -1,5 +1,6 @@
 //! Each call alone: what it does, what it refuses, and that nothing is left behind.
 
+use crate::attributes::{ACCESS, list};
 use dioxide::{
     Error, FallocateMode, FileType, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
     SetAttributes, Special, Timestamp, XattrMode,
@@ -566,6 +567,26 @@ fn value_gets_an_inode_where_values_have_filled_the_block() {
             .expect("an inode for it");
         let value = fs.xattr("/file", "user.s").expect("it reads");
         assert_eq!(value.as_deref(), Some(&[2; 50][..]));
+    });
+}
+
+#[test]
+fn chmod_gives_back_the_inode_that_had_the_list_as_it_was() {
+    let image = Image::builder().block_size(1024).features("ea_inode");
+    on_image(&image.build(), |fs| {
+        write(fs, "/file", b"");
+        let named = (1000..1200).map(|id| (2, 6, id));
+        let others = [(4, 4), (0x10, 6), (0x20, 4)].map(|(tag, perm)| (tag, perm, u32::MAX));
+        let entries = [(1, 6, u32::MAX)].into_iter().chain(named).chain(others);
+        let list = list(&entries.collect::<Vec<_>>());
+        fs.set_xattr("/file", ACCESS, &list, XattrMode::Create)
+            .expect("an inode for it");
+        let free = fs.statfs().files_free;
+        for mode in [0o640, 0o660, 0o600] {
+            fs.set_attributes("/file", &SetAttributes::new().mode(mode))
+                .expect("room");
+            assert_eq!(fs.statfs().files_free, free, "{mode:o}");
+        }
     });
 }
 
