@@ -198,13 +198,7 @@ impl Node {
         if matches!(name, b"." | b"..") || name.len() > dioxide_format::dir::NAME_MAX {
             return Ok(None);
         }
-        self.mount.call(|| {
-            let _names = dir.names.read();
-            match self.mount.find_name(dir, name)? {
-                Some(ino) => Ok(self.mount.stat_number(ino)?.map(tell)),
-                None => Ok(None),
-            }
-        })
+        self.mount.call(|| self.mount.tell_child(dir, name, tell))
     }
 
     /// Makes a regular file.

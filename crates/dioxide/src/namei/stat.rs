@@ -52,13 +52,24 @@ impl Mount {
                 return found;
             }
         }
+        self.tell_child(dir, name, |told| told)
+    }
+
+    /// Hands on the metadata of the file that a name in a directory stands for, if [`Mount::stat_number`] tells them. The name
+    /// stays meanwhile.
+    pub(crate) fn tell_child<T>(
+        &self,
+        dir: &Inode,
+        name: &[u8],
+        tell: impl FnOnce(Metadata) -> T,
+    ) -> Result<Option<T>> {
         let _names = dir.names.read();
         // What was removed while a walk was in it has nothing, and its blocks may be others' by now.
         if check_lives(dir).is_err() {
             return Ok(None);
         }
         match self.find_name(dir, name)? {
-            Some(ino) => self.stat_number(ino),
+            Some(ino) => Ok(self.stat_number(ino)?.map(tell)),
             None => Ok(None),
         }
     }
@@ -102,8 +113,13 @@ impl Mount {
 
     /// The metadata of an inode. Does not block.
     pub(crate) fn metadata(&self, inode: &Inode) -> Metadata {
-        let modified = inode.modified_ns();
-        self.tell(&inode.node().disk, inode.ino, inode.i_size(), modified)
+        let (node, modified) = (inode.node(), inode.modified_ns());
+        let size = match inode.file_type() {
+            // One that was removed has none, and keeps what it had in memory.
+            FileType::Directory => node.disk.size(),
+            _ => inode.i_size(),
+        };
+        self.tell(&node.disk, inode.ino, size, modified)
     }
 
     /// The project of an inode: the default one where the file system has none, whatever stays in the inode from earlier.

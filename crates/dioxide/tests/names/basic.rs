@@ -546,6 +546,7 @@ fn removed_directory_that_is_held_has_no_entries() {
         assert_eq!(gone.errno(), libc::ENOENT);
         let gone = held.read_dir_plus(0, 9).map(drop).expect_err("no more");
         assert_eq!(gone.errno(), libc::ENOENT);
+        assert_eq!((held.metadata().size, held.metadata().nlink), (0, 0));
     });
 }
 
