@@ -7,10 +7,12 @@
 use super::blocks::{BlockAllocator, Run};
 use super::groups::{View, usable};
 use super::inodes::{Change, InodeAllocator};
+use super::kinds::InodeBitmap;
 use super::space::Right;
+use crate::mount::Mount;
 use crate::{Error, Place, Result};
 use dioxide_format::bitmap;
-use dioxide_format::group_desc::INODE_ZEROED;
+use dioxide_format::group_desc::{INODE_UNINIT, INODE_ZEROED};
 use dioxide_format::types::{Group, Ino};
 use dioxide_journal::Edit;
 
@@ -119,6 +121,30 @@ impl InodeAllocator {
         let location = self.sb().inode_location(ino);
         let location = location.filter(|_| ino >= self.sb().first_ino() || ino == Ino::ROOT);
         location.ok_or_else(|| wrong(ino, "the number of no file"))
+    }
+}
+
+impl Mount {
+    /// As [`InodeAllocator::may_be_used`], where nothing was changed as well.
+    pub(crate) fn may_be_used(&self, ino: Ino) -> Result<bool> {
+        if let Some(writer) = self.started_writer() {
+            return writer.inodes.may_be_used(&self.reader(), ino);
+        }
+        let sb = &self.sb;
+        let (group, index) = sb
+            .inode_location(ino)
+            .ok_or_else(|| wrong(ino, "the number of no file"))?;
+        let desc = &self.group_desc(group)?;
+        if sb.features().group_csum() && desc.flags() & INODE_UNINIT != 0 {
+            return Ok(false);
+        }
+        let bits = self
+            .reader()
+            .read(desc.inode_bitmap(), &InodeBitmap { sb, desc });
+        match bits.map_err(Error::from) {
+            Err(Error::Corrupt { .. } | Error::Checksum { .. }) => Ok(true),
+            bits => Ok(bitmap::get(&bits?, index as usize)),
+        }
     }
 }
 

@@ -83,6 +83,10 @@ impl Fs {
         if ino > self.0.sb.inodes_count() || self.0.is_own_inode(Ino(ino)) {
             return Err(gone());
         }
+        // Where none ever was, the table may have one of an older file system. Whoever names a generation was told of it.
+        if generation.is_none() && !self.0.may_be_used(Ino(ino))? {
+            return Err(gone());
+        }
         let inode = self.0.numbered(Ino(ino))?.ok_or_else(gone)?;
         let is_meant = generation.is_none_or(|generation| generation == inode.generation)
             && !inode.flags().contains(InodeFlags::EA_INODE);

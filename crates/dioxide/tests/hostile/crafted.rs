@@ -671,6 +671,34 @@ fn entry_of_what_is_hidden_is_corrupt_for_who_asks_a_directory() {
     }
 }
 
+/// Tables that are not zeroed may have files of an older file system.
+#[test]
+fn number_that_nobody_has_is_none_whatever_lies_in_the_table() {
+    for features in ["uninit_bg,^metadata_csum", "metadata_csum", "^uninit_bg"] {
+        let image = image(features);
+        let last = open(&image).superblock().inodes_count();
+        let numbers = [last - 1, 40];
+        let copy = numbers.map(|number| format!("copy_inode f <{number}>"));
+        debugfs(image.path(), &copy);
+        let fs = open(&image);
+        let errno = |number| {
+            let found = fs.node_by_number(number, None).map(|_| ());
+            found.map_err(|error| error.errno())
+        };
+        let known = fs.metadata("/f").expect("it is there").ino;
+        for changed in [false, true] {
+            for number in numbers {
+                assert_eq!(errno(number), Err(libc::ENOENT), "{features} {changed}");
+            }
+            assert_eq!((errno(known), errno(2)), (Ok(()), Ok(())), "{features}");
+            let new = fs.create_dir(format!("/{changed}"), &NewFile::new(0o755));
+            new.expect("room");
+        }
+        let new = fs.metadata("/true").expect("it is there").ino;
+        assert_eq!(errno(new), Ok(()), "{features}");
+    }
+}
+
 // Threads that remove them would lock the names of each before those of the other.
 #[test]
 fn directories_that_are_each_in_the_other_are_corrupt() {
