@@ -109,6 +109,9 @@ impl Session {
         if let Some(path) = word.strip_prefix(b"host:") {
             return Ok(Place::Host(OsStr::from_bytes(path).into()));
         }
+        if word.is_empty() {
+            return Err(Failure::absence("''", "No such file or directory"));
+        }
         let unsaid = match word {
             [b'/', ..] => Vec::new(),
             _ if shell.cwd == b"/" => b"/".to_vec(),

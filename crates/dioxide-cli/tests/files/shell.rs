@@ -107,6 +107,32 @@ fn shell_tells_what_it_does_not_understand_and_exits_2() {
     );
 }
 
+// It was the current directory, with all that is in it.
+#[test]
+fn shell_takes_an_empty_word_for_no_file() {
+    let disk = Fixture::new();
+    let before = dioxide(["find", &disk.at("/"), "-ls"]).text().to_owned();
+    let host = format!("cp 'host:{}' ''", disk.tree("hello").display());
+    let in_dir = |line: &str| dioxide(["shell", "-c", "cd /dir", "-c", line, &disk.name()]);
+    for line in [
+        "rm -r ''",
+        "find '' -delete",
+        "chmod 700 ''",
+        "mv '' /list",
+        "ls ''",
+        "touch ''",
+        "cd ''",
+        &host,
+    ] {
+        let ran = in_dir(line);
+        assert_eq!(ran.status, Some(1), "{line}: {}", ran.stderr);
+        let told = ": '': No such file or directory\n";
+        assert!(ran.stderr.ends_with(told), "{line}: {}", ran.stderr);
+    }
+    in_dir("rm -rf ''").text();
+    assert_eq!(dioxide(["find", &disk.at("/"), "-ls"]).text(), before);
+}
+
 #[test]
 fn shell_that_may_only_read_refuses_changes_and_leaves_every_byte() {
     let disk = Fixture::new();

@@ -170,8 +170,8 @@ fn find(
     let target = match &args.into {
         None => session.exact_target(&operand)?,
         Some(directory) => {
-            let path = match session.place(&operand)? {
-                Place::Image { address, .. } if session.shell().is_none() => address.path,
+            let path = match session.place(&operand) {
+                Ok(Place::Image { address, .. }) if session.shell().is_none() => address.path,
                 _ => named.to_vec(),
             };
             let below = path.iter().position(|&b| b != b'/').unwrap_or(path.len());
