@@ -244,7 +244,8 @@ impl Session {
         only(found, operand)
     }
 
-    /// Runs over the files that operands name: what fails is told, and the others still have their turn.
+    /// Runs over the files that operands name: what fails is told, and the others still have their turn. All are found before the
+    /// first is changed: a pattern is to fit nothing only because what was named before is gone.
     pub fn for_each(
         &mut self,
         operands: &[Operand],
@@ -260,9 +261,10 @@ impl Session {
         find: impl Fn(&mut Session, &Operand) -> Result<Vec<T>, Failure>,
         mut run: impl FnMut(T) -> Result<(), Failure>,
     ) -> Result<Status, Failure> {
+        let all: Vec<_> = operands.iter().map(|one| find(self, one)).collect();
         let mut worst = Status::Fine;
-        for operand in operands {
-            let status = find(self, operand).and_then(|found| {
+        for found in all {
+            let status = found.and_then(|found| {
                 let mut worst = Status::Fine;
                 for one in found {
                     crate::interrupt::check()?;

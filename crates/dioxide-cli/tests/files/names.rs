@@ -111,6 +111,25 @@ fn rm_of_files_trees_and_patterns_removes_what_gnu_removes() {
     );
 }
 
+// What had a name with the characters of a pattern was gone when its second operand was looked for, which then fitted others.
+#[test]
+fn what_is_removed_first_does_not_make_patterns_fit() {
+    let disk = Fixture::new();
+    let [odd, odd_file, odd_dir] = ["/d[1]", "/d[1]/x", "/d[1]/e"].map(|path| disk.at(path));
+    let [file, dir] = ["/d1/x", "/d1/e"].map(|path| disk.at(path));
+    for words in [
+        &["rm", "-r", &odd, &odd_file][..],
+        &["find", &odd, &odd_file, "-delete"],
+        &["rmdir", &odd_dir, &odd_dir],
+    ] {
+        dioxide(["mkdir", "-p", &dir, &odd_dir]).text();
+        dioxide(["touch", &file, &odd_file]).text();
+        assert_eq!(dioxide(words).status, Some(1), "{words:?}");
+        dioxide(["stat", &file, &dir]).text();
+    }
+    e2fsck_clean(disk.image());
+}
+
 #[test]
 fn rm_refuses_directories_the_root_and_what_is_not_there() {
     let disk = Fixture::new();
