@@ -34,7 +34,7 @@ mod sparse;
 mod uring;
 
 pub use close::close;
-pub use guard::{Replacing, in_use_by};
+pub use guard::{Replacing, in_use_by, written_by};
 pub use lane::{Lane, QueueLane};
 pub use sink::NullSink;
 

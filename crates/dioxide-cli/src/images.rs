@@ -2,6 +2,7 @@
 
 use crate::args::ImageArgs;
 use crate::failure::{Failure, Status, any_told, complain};
+use dioxide::block::file::{in_use_by, written_by};
 use dioxide::{Fs, MountOptions};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -104,10 +105,19 @@ pub fn pass_on(image: &Path, fs: &Fs) {
 
 /// A reader of an image that the kernel writes sees a mixture of old and new.
 pub fn warn_if_used(image: &Path) {
-    if let Some(by) = dioxide::block::file::in_use_by(image) {
+    warn_of_writer(image, in_use_by(image));
+}
+
+/// The same for a file that is read without being opened as an image, which nobody's lock prevents.
+pub fn warn_if_written(path: &Path) {
+    warn_of_writer(path, written_by(path));
+}
+
+fn warn_of_writer(path: &Path, by: Option<String>) {
+    if let Some(by) = by {
         complain(format_args!(
             "{}: warning: {by}; what is read may be inconsistent",
-            image.display()
+            path.display()
         ));
     }
 }

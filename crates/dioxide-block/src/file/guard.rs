@@ -28,6 +28,19 @@ pub fn in_use_by(path: impl AsRef<Path>) -> Option<String> {
     used_by(&fs::stat(path.as_ref()).ok()?)
 }
 
+/// As [`in_use_by`]; or who has the file locked for writing, all of it or a part.
+pub fn written_by(path: impl AsRef<Path>) -> Option<String> {
+    let stat = fs::stat(path.as_ref()).ok()?;
+    used_by(&stat).or_else(|| {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = fs::open(path.as_ref(), flags, Mode::empty()).ok()?;
+        let lock = lock_call(&fd, libc::F_OFD_GETLK, &WHOLE, libc::F_RDLCK).ok()?;
+        let is_locked = i32::from(lock.l_type) != libc::F_UNLCK || is_held_by_qemu(&fd);
+        let who = || lock_holder(&stat).unwrap_or_else(|| "another process".into());
+        is_locked.then(|| format!("locked for writing by {}", who()))
+    })
+}
+
 /// A file of the host whose name another one is to get. Until this is dropped nobody can open it by this
 /// crate, so that nobody writes into what is about to have no name any more.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::destination::{Given, Operands, made_just_now};
 use super::report::{Done, Named, Report, Telling};
 use crate::args::{CpArgs, NewFiles};
 use crate::failure::{Failure, Status, complain};
-use crate::images::Purpose;
+use crate::images::{Purpose, warn_if_written};
 use crate::interrupt;
 use crate::location::{Facts, Held, HostFile, Identity, Location, Pending, Stamp};
 use crate::output::Out;
@@ -301,6 +301,11 @@ impl Copier {
         let found = place.find(First::Itself)?;
         if found.is_some() && self.options.no_clobber {
             return Ok(Next::Pass);
+        }
+        // In a tree that would be looked for as often as it has files.
+        if let (Location::Host(path), FileType::Regular, 0) = (source, facts.file_type, visit.depth)
+        {
+            warn_if_written(path);
         }
         if let Some(found) = &found {
             check_replaced(source, facts, place, found)?;

@@ -639,6 +639,30 @@ fn mv_from_the_host_removes_a_tree_with_files_of_each_kind() {
     e2fsck_clean(disk.image());
 }
 
+// It went on under no name, and what its writer did then was lost.
+#[test]
+fn image_that_somebody_writes_is_copied_with_a_warning_and_not_moved_away() {
+    let disk = Fixture::new();
+    let used = disk.beside("used.img");
+    fs::copy(Image::builder().size(1 << 20).build().path(), &used).unwrap();
+    let holder = dioxide::Fs::open(&used, &dioxide::MountOptions::new()).unwrap();
+    let name = used.display().to_string();
+    let process = std::process::id();
+    let warning = format!("{name}: warning: locked for writing by process {process} (");
+    let ran = dioxide(["cp", &name, &disk.at("/copy")]);
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&warning), "{}", ran.stderr);
+    let ran = dioxide(["mv", &name, &disk.at("/moved")]);
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+    let refusal = format!("{name}: is in use: locked by process {process} (");
+    assert!(ran.stderr.contains(&refusal), "{}", ran.stderr);
+    assert!(used.exists());
+    holder.close().unwrap();
+    dioxide(["mv", &name, &disk.at("/moved")]).text();
+    assert!(!used.exists());
+    e2fsck_clean(disk.image());
+}
+
 /// What is told of so many names of 250 bytes is more than pipes and buffers hold.
 const MANY: usize = 400;
 

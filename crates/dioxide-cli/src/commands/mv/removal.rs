@@ -1,15 +1,18 @@
 //! The removal of what was copied from the host, where others may go on with it.
 //!
-//! Invariants: what is no longer as it was copied stays; each name is removed from a directory that is held open, so that
-//! nobody leads the removal elsewhere by a symlink.
+//! Invariants: what is no longer as it was copied stays, and so does an image that somebody uses; each name is removed from a
+//! directory that is held open, so that nobody leads the removal elsewhere by a symlink.
 
 use crate::failure::{Failure, Status};
 use crate::location::{Identity, Location, Stamp};
 use crate::walk::{First, Next, Visit, When, walk};
+use dioxide::block::file::Replacing;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -60,6 +63,8 @@ impl Removal<'_> {
                 done => done,
             },
             When::Once if self.copied.get(&facts.identity) == Some(&facts.stamp()) => {
+                let _held = Replacing::begin(OsStr::from_bytes(file.shown()))
+                    .map_err(|error| Failure::engine(file, b"", &error.into()))?;
                 unlinkat(directory, file.name(), AtFlags::empty())
             }
             When::Once => {
