@@ -103,6 +103,8 @@ pub struct Report<'a> {
     pub out: &'a mut Out,
     telling: Telling,
     array: JsonArray,
+    /// Why nothing more is told.
+    failure: Option<Failure>,
     finished: bool,
 }
 
@@ -112,6 +114,7 @@ impl<'a> Report<'a> {
             out,
             telling,
             array: JsonArray::default(),
+            failure: None,
             finished: false,
         }
     }
@@ -161,15 +164,15 @@ impl<'a> Report<'a> {
         self.read_or_not(written)
     }
 
-    /// Nothing more is told once nobody reads: that is no reason to leave what is being changed half done.
+    /// Nothing more is told once nobody reads, or that fails: that is no reason to leave what is being changed half done.
     fn read_or_not(&mut self, written: Result<(), Failure>) -> Result<(), Failure> {
         match written {
-            Err(Failure::PipeClosed) => {
-                self.telling = Telling::default();
-                Ok(())
-            }
-            written => written,
+            Ok(()) | Err(Failure::Interrupted) => return written,
+            Err(Failure::PipeClosed) => {}
+            Err(failure) => self.failure = Some(failure),
         }
+        self.telling = Telling::default();
+        Ok(())
     }
 
     fn write(&mut self, done: &Done<'_>) -> Result<(), Failure> {
@@ -197,8 +200,12 @@ impl<'a> Report<'a> {
     }
 
     /// Ends the array, if it is one.
+    ///
+    /// # Errors
+    /// Not all could be told.
     pub fn finish(mut self) -> Result<(), Failure> {
-        self.end()
+        self.end()?;
+        self.failure.take().map_or(Ok(()), Err)
     }
 
     fn end(&mut self) -> Result<(), Failure> {

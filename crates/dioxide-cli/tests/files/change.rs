@@ -1,6 +1,6 @@
 //! What changes files that exist: the image is clean and the change durable when the command ends.
 
-use super::support::{Fixture, command, dioxide};
+use super::support::{Fixture, Ran, command, dioxide, full_device};
 use super::{Linux, unread, with_input};
 use dioxide_testkit::{Mount, e2fsck_clean, pattern};
 use std::fs;
@@ -550,6 +550,53 @@ fn path_has_one_form_in_json_whatever_tells_it() {
         assert_eq!(told[0]["path"], *String::from_utf8_lossy(path), "{words:?}");
         assert_eq!(told[0]["path_hex"], hex, "{words:?}");
     }
+    e2fsck_clean(disk.image());
+}
+
+// Directories stayed without what was to be in them, and as nobody else may use them.
+#[test]
+fn changes_go_on_though_they_cannot_be_told_of_which_is_told_once() {
+    const DIRECTORIES: usize = 200;
+    let disk = Fixture::new();
+    let [big, out] = ["big", "out"].map(|name| disk.beside(name));
+    // Lines for more than a buffer has room for.
+    let names: Vec<_> = (0..DIRECTORIES).map(|i| format!("{i:0200}")).collect();
+    for name in &names {
+        fs::create_dir_all(big.join(name)).unwrap();
+        fs::write(big.join(name).join("file"), "x").unwrap();
+    }
+    let [from, to] = [&big, &out].map(|path| path.display().to_string());
+    let [copies, json, made] = ["/copies", "/json", "/made"].map(|path| disk.at(path));
+    let more: Vec<_> = names
+        .iter()
+        .map(|name| format!("{made}/{name}/x"))
+        .collect();
+    let more: Vec<_> = more.iter().map(|path| &path[..]).collect();
+    let count = |words: &[&str]| dioxide(words).text().lines().count();
+    for words in [
+        &["cp", "-rv", &from, &copies][..],
+        &["cp", "-r", "--json", &from, &json],
+        &["cp", "-av", &copies, &to],
+        &[&["mkdir", "-pv"], &more[..]].concat(),
+    ] {
+        let ran = command().args(words).stdout(full_device()).output();
+        let ran = Ran::from(ran.unwrap());
+        let told = format!(
+            "dioxide: {}: standard output: No space left on device\n",
+            words[0]
+        );
+        assert_eq!((ran.status, ran.stderr), (Some(2), told));
+    }
+    for copy in [&copies, &json] {
+        assert_eq!(count(&["find", copy, "-type", "f"]), DIRECTORIES);
+    }
+    for name in &names {
+        let [source, copy] = [&big, &out].map(|tree| tree.join(name));
+        assert_eq!(fs::read(copy.join("file")).unwrap(), b"x");
+        let [source, copy] = [source, copy].map(|path| fs::metadata(path).unwrap().mode());
+        assert_eq!(copy, source);
+    }
+    assert_eq!(count(&["find", &made, "-name", "x"]), DIRECTORIES);
     e2fsck_clean(disk.image());
 }
 
