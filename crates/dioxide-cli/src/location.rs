@@ -16,6 +16,7 @@ use crate::render::printable;
 use crate::session::{Target, split_path};
 use crate::walk::{First, Names, Tree, listed};
 use dioxide::{DirEntry, Error, FileType, Metadata, NewFile, Timestamp, Xattr};
+use rustix::fs::PROC_SUPER_MAGIC;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fmt;
@@ -160,6 +161,28 @@ impl Location {
     pub fn is_symlink(&self) -> Result<bool, Failure> {
         let found = self.find(First::Itself)?;
         Ok(found.is_some_and(|facts| facts.file_type == FileType::Symlink))
+    }
+
+    /// Whether it is a symlink that leads to the descriptor of some process, as `/dev/stdout` does.
+    pub fn leads_to_descriptor(&self) -> bool {
+        // As many symlinks as Linux follows.
+        const MOST: usize = 40;
+        let Location::Host(path) = self else {
+            return false;
+        };
+        let mut path = Path::new(".").join(path);
+        for _ in 0..MOST {
+            let (Ok(link), Some(directory)) = (fs::read_link(&path), path.parent()) else {
+                return false;
+            };
+            path = directory.join(link);
+            let within = path.parent().filter(|within| within.ends_with("fd"));
+            let within = within.and_then(|within| rustix::fs::statfs(within).ok());
+            if within.is_some_and(|found| found.f_type == PROC_SUPER_MAGIC) {
+                return true;
+            }
+        }
+        false
     }
 
     /// The target of a symlink.

@@ -461,6 +461,10 @@ fn check_replaced(
     if [found.identity, behind.identity].contains(&facts.identity) {
         return Err(same_file(source, place));
     }
+    if found.file_type == FileType::Symlink && place.leads_to_descriptor() {
+        let what = "leads to an open file, and is not replaced; cat writes into it";
+        return Err(Failure::trouble(place, what));
+    }
     let is_node = |file_type| {
         !matches!(
             file_type,

@@ -236,6 +236,25 @@ fn copy_onto_a_device_is_refused() {
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 
+// The link was replaced, for whoever used it later.
+#[test]
+fn copy_onto_a_link_to_standard_output_is_refused() {
+    let disk = Fixture::new();
+    let [out, link, to_link] = ["out", "link", "to-link"].map(|name| disk.beside(name));
+    symlink("/proc/self/fd/1", &link).unwrap();
+    symlink("link", &to_link).unwrap();
+    for place in [&link, &to_link] {
+        let ran = command()
+            .args(["cp", &disk.at("/hello"), place.to_str().unwrap()])
+            .stdout(fs::File::create(&out).unwrap())
+            .output();
+        let ran = Ran::from(ran.unwrap());
+        assert_eq!(ran.status, Some(2));
+        assert!(ran.stderr.contains("cat writes into it"), "{}", ran.stderr);
+        assert!(place.is_symlink());
+    }
+}
+
 #[test]
 fn copy_that_finds_no_room_leaves_nothing_behind() {
     dioxide_testkit::need_root!();
