@@ -13,7 +13,7 @@ use crate::glob;
 use crate::images::{Images, Purpose};
 use crate::location::Location;
 use crate::render::{Text, printable};
-use dioxide::{Error, File, Fs, Metadata, Node, OpenOptions};
+use dioxide::{Error, File, FileType, Fs, Metadata, Node, OpenOptions};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt;
@@ -436,6 +436,14 @@ impl Target {
     /// `stat`.
     pub fn metadata(&self) -> Result<Metadata, Failure> {
         let found = self.fs.metadata(self.path());
+        found.map_err(|error| self.failure(&error))
+    }
+
+    /// What it says if it is a symlink.
+    pub fn link(&self, metadata: &Metadata) -> Result<Option<Vec<u8>>, Failure> {
+        let is_link = metadata.file_type == FileType::Symlink;
+        let found = is_link.then(|| self.fs.read_link(self.path()));
+        let found = found.transpose();
         found.map_err(|error| self.failure(&error))
     }
 

@@ -55,15 +55,17 @@ pub fn run(args: &StatArgs, session: &mut Session, out: &mut Out) -> Result<Stat
     session.begin(&args.open, Purpose::Look);
     let mut array = JsonArray::default();
     let status = session.for_each(&args.paths, |target| {
-        let told = gather(&target, args.dereference).map_err(|error| target.failure(&error))?;
-        if args.json {
-            return array.push(&told, out);
+        let failure = |error| target.failure(&error);
+        let (told, read) = gather(&target, args.dereference).map_err(failure)?;
+        match &form {
+            _ if args.json => array.push(&told, out)?,
+            None => print(&told, out)?,
+            Some(form) => {
+                form.write(&told, out)?;
+                out.write_all(if args.printf.is_some() { b"" } else { b"\n" })?;
+            }
         }
-        let Some(form) = &form else {
-            return Ok(print(&told, out)?);
-        };
-        form.write(&told, out)?;
-        Ok(out.write_all(if args.printf.is_some() { b"" } else { b"\n" })?)
+        read.map_err(failure)
     })?;
     if args.json {
         array.finish(out)?;
@@ -71,7 +73,8 @@ pub fn run(args: &StatArgs, session: &mut Session, out: &mut Out) -> Result<Stat
     Ok(status)
 }
 
-fn gather(target: &Target, follow: bool) -> Result<Told<'_>, Error> {
+/// What is told, and whether all of it could be read.
+fn gather(target: &Target, follow: bool) -> Result<(Told<'_>, Result<(), Error>), Error> {
     let (fs, path) = (&target.fs, target.path());
     let node = match follow {
         true => fs.node(path)?,
@@ -79,9 +82,17 @@ fn gather(target: &Target, follow: bool) -> Result<Told<'_>, Error> {
     };
     let metadata = node.metadata();
     let is_link = metadata.file_type == FileType::Symlink;
-    let link = is_link.then(|| node.read_link()).transpose()?;
-    let xattrs = node.xattrs()?;
-    Ok(Told {
+    let mut read = Ok(());
+    let xattrs = node.xattrs().unwrap_or_else(|error| {
+        read = Err(error);
+        Vec::new()
+    });
+    let link = is_link.then(|| node.read_link()).transpose();
+    let link = link.unwrap_or_else(|error| {
+        read = Err(error);
+        None
+    });
+    let told = Told {
         shown: &target.shown,
         file: target.json(),
         mode: mode_string(metadata.file_type, metadata.permissions),
@@ -89,7 +100,8 @@ fn gather(target: &Target, follow: bool) -> Result<Told<'_>, Error> {
         metadata,
         target: link.map(|text| Text::new("target", text)),
         xattrs: xattrs.into_iter().map(json_xattr).collect(),
-    })
+    };
+    Ok((told, read))
 }
 
 fn json_xattr(xattr: Xattr) -> JsonXattr {

@@ -132,11 +132,13 @@ impl Drawer<'_> {
             _ => {}
         }
         self.out.name(shown(visit))?;
-        if let Some(target) = link(visit)? {
+        let link = visit.target.link(visit.metadata);
+        if let Ok(Some(text)) = &link {
             self.out.write_all(b" -> ")?;
-            self.out.name(&target)?;
+            self.out.name(text)?;
         }
-        Ok(writeln!(self.out)?)
+        writeln!(self.out)?;
+        link.map(drop)
     }
 
     fn leave(&mut self, visit: &Visit<'_>) -> Result<(), Failure> {
@@ -158,10 +160,12 @@ impl Drawer<'_> {
     /// An element of JSON; that of a directory that is entered stays open.
     fn node(&mut self, visit: &Visit<'_>, enters: bool) -> Result<(), Failure> {
         let sized = self.args.size || self.args.human_readable;
+        let link = visit.target.link(visit.metadata);
+        let text = link.as_ref().ok().and_then(Option::as_deref);
         let node = Node {
             kind: kind(visit.metadata.file_type),
             name: Text::new("name", shown(visit)),
-            target: link(visit)?.map(|text| Text::new("target", text)),
+            target: text.map(|text| Text::new("target", text)),
             size: sized.then_some(visit.metadata.size),
         };
         let text = serde_json::to_string(&node)?;
@@ -174,7 +178,7 @@ impl Drawer<'_> {
             }
             false => write!(self.out, "{text}")?,
         }
-        Ok(())
+        link.map(drop)
     }
 
     fn element(&mut self) -> Result<(), Failure> {
@@ -216,15 +220,6 @@ fn shown<'a>(visit: &Visit<'a>) -> &'a [u8] {
         0 => &visit.target.shown,
         _ => visit.target.name(),
     }
-}
-
-fn link(visit: &Visit<'_>) -> Result<Option<Vec<u8>>, Failure> {
-    let target = visit.target;
-    let is_link = visit.metadata.file_type == FileType::Symlink;
-    let found = is_link
-        .then(|| target.fs.read_link(target.path()))
-        .transpose();
-    found.map_err(|error| target.failure(&error))
 }
 
 fn kind(file_type: FileType) -> &'static str {

@@ -683,6 +683,39 @@ fn directory_with_two_names_is_entered_once_and_told() {
     }
 }
 
+// Its line went on with the next file, or was not there.
+#[test]
+fn link_that_cannot_be_read_has_a_line_of_its_own_and_is_told() {
+    let disk = Fixture::new();
+    let (dir, link, next) = (disk.at("/x"), disk.at("/x/link"), disk.at("/x/next"));
+    dioxide(["mkdir", &dir]).text();
+    dioxide(["ln", "-s", &"far/".repeat(50), &link]).text();
+    dioxide(["touch", &next]).text();
+    disk.debugfs(&["sif /x/link block[0] 0"]);
+    for (words, lines) in [
+        (&["find", &dir, "-ls"][..], 3),
+        (&["find", &dir, "-printf", "%p %l\n"], 3),
+        (&["tree", &dir], 5),
+        (&["stat", "-c", "%N %s", &link, &next], 2),
+        (&["ls", "-l", &dir], 3),
+    ] {
+        let ran = dioxide(words);
+        assert_eq!(ran.status, Some(2), "{words:?}");
+        let told = format!("{link}: corrupted extent node");
+        assert!(ran.stderr.contains(&told), "{words:?}: {}", ran.stderr);
+        let shown = String::from_utf8(ran.stdout).unwrap();
+        assert_eq!(shown.lines().count(), lines, "{words:?}: {shown}");
+        assert!(!shown.contains(" -> "), "{shown}");
+    }
+    let ran = dioxide(["tree", "--json", &dir]);
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(told[0]["contents"][0]["name"], "link");
+    assert_eq!(told[0]["contents"][1]["name"], "next");
+    let ran = dioxide(["stat", "--json", &link]);
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(told[0]["size"], 200);
+}
+
 #[test]
 fn name_that_could_drive_a_terminal_is_harmless_in_errors() {
     let disk = Fixture::new();

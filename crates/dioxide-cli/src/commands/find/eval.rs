@@ -261,13 +261,13 @@ impl Printer<'_> {
             list_time(metadata.mtime, self.now),
         )?;
         self.out.write_all(&escaped(&visit.target.shown))?;
-        if metadata.file_type == FileType::Symlink {
-            let target = visit.target.fs.read_link(visit.target.path());
-            let target = target.map_err(|error| visit.target.failure(&error))?;
+        let link = visit.target.link(metadata);
+        if let Ok(Some(text)) = &link {
             self.out.write_all(b" -> ")?;
-            self.out.write_all(&escaped(&target))?;
+            self.out.write_all(&escaped(text))?;
         }
-        Ok(writeln!(self.out)?)
+        writeln!(self.out)?;
+        link.map(drop)
     }
 
     pub(super) fn finish(&mut self) -> Result<(), Failure> {

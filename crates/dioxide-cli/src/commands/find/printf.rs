@@ -38,22 +38,28 @@ impl Format {
         LANGUAGE.parse(text).map(Format)
     }
 
-    /// `root` is what the walk began with.
+    /// `root` is what the walk began with. What cannot be read is told when all else is written.
     pub(super) fn write(
         &self,
         visit: &Visit<'_>,
         root: &[u8],
         out: &mut Out,
     ) -> Result<(), Failure> {
+        let mut read = Ok(());
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.write_all(text)?,
                 Piece::Directive(directive) => {
-                    directive.pad(&directive.what.of(visit, root)?, out)?;
+                    let value = directive.what.of(visit, root);
+                    let value = value.unwrap_or_else(|failure| {
+                        read = Err(failure);
+                        Vec::new()
+                    });
+                    directive.pad(&value, out)?;
                 }
             }
         }
-        Ok(())
+        read
     }
 }
 
@@ -138,11 +144,7 @@ impl What {
             'H' => return Ok(root.to_vec()),
             'i' => metadata.ino.to_string(),
             'k' => metadata.blocks.div_ceil(2).to_string(),
-            'l' if metadata.file_type == FileType::Symlink => {
-                let target = visit.target.fs.read_link(visit.target.path());
-                return target.map_err(|error| visit.target.failure(&error));
-            }
-            'l' => String::new(),
+            'l' => return Ok(visit.target.link(metadata)?.unwrap_or_default()),
             'm' => format!("{:o}", metadata.permissions),
             'M' => mode_string(metadata.file_type, metadata.permissions),
             'n' => metadata.nlink.to_string(),
