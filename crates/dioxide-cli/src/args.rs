@@ -95,7 +95,13 @@ Examples:
 
 /// Looks into ext4 images and changes them, explains direct I/O, and measures it.
 #[derive(Debug, Parser)]
-#[command(name = "dioxide", version, after_help = AFTER, arg_required_else_help = true)]
+#[command(
+    name = "dioxide",
+    version,
+    after_help = AFTER,
+    arg_required_else_help = true,
+    args_override_self = true
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -467,6 +473,22 @@ mod tests {
             }
         }
         assert!(count > 130, "{count}");
+    }
+
+    #[test]
+    fn option_that_is_given_again_is_given_once_and_its_last_value_counts() {
+        let parsed = |line: &str| Cli::try_parse_from(line.split(' ')).unwrap().command;
+        for line in ["ls -ll i:/", "rm -f -f i:/x", "cp -Rr i:/a b"] {
+            parsed(&format!("dioxide {line}"));
+        }
+        let Command::Stat(args) = parsed("dioxide stat -c A i:/x -c B i:/y") else {
+            panic!("not stat")
+        };
+        assert_eq!((args.format.as_deref(), args.paths.len()), (Some("B"), 2));
+        let Command::Shell(args) = parsed("dioxide shell -c pwd -c ls i") else {
+            panic!("not shell")
+        };
+        assert_eq!(args.command, ["pwd", "ls"]);
     }
 
     #[test]
