@@ -1,4 +1,4 @@
-//! `dioxide du`: sums up trees, a file with several names once in a run.
+//! `dioxide du`: sums up trees, a file once in a run, whatever names or operands lead to it.
 
 use crate::args::DuArgs;
 use crate::failure::{Failure, Status};
@@ -17,6 +17,11 @@ use std::io::Write;
 pub fn run(args: &DuArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     session.begin(&args.open, Purpose::Look);
     let operands = session.or_here(&args.paths)?;
+    let mut targets = Vec::new();
+    let status = session.for_each(&operands, |target| {
+        targets.push(target);
+        Ok(())
+    })?;
     let mut sums = Sums {
         args,
         progress: match args.summarize {
@@ -26,29 +31,30 @@ pub fn run(args: &DuArgs, session: &mut Session, out: &mut Out) -> Result<Status
         out,
         json: JsonArray::default(),
         seen: HashMap::new(),
+        several: targets.len() > 1,
         operand: 0,
         open: Vec::new(),
         total: 0,
     };
-    let mut worst = Status::Fine;
-    let status = session.for_each(&operands, |target| {
+    let mut worst = status;
+    for target in &targets {
         sums.open.clear();
         sums.operand += 1;
-        worst = worst.max(walk(&target, First::Itself, &mut |visit| {
-            sums.visit(visit)
-        })?);
-        Ok(())
-    })?;
+        let visit = &mut |visit: &Visit<'_>| sums.visit(visit);
+        worst = worst.max(walk(target, First::Itself, visit)?);
+    }
     sums.finish()?;
-    Ok(status.max(worst))
+    Ok(worst)
 }
 
 struct Sums<'a> {
     args: &'a DuArgs,
     out: &'a mut Out,
     json: JsonArray,
-    /// Files with several names that were counted, and in the walk from which operand.
+    /// Files that may be met again and were counted, and in the walk from which operand.
     seen: HashMap<Identity, usize>,
+    /// Each file may be met again, from another operand.
+    several: bool,
     operand: usize,
     /// The sum of each directory that is entered.
     open: Vec<u64>,
@@ -99,8 +105,8 @@ impl Sums<'_> {
     /// Whether a file is met for the first time. What the walk says of a directory that it meets twice is for it to say.
     fn is_first(&mut self, visit: &Visit<'_>) -> bool {
         let is_directory = visit.metadata.file_type == FileType::Directory;
-        let several = visit.metadata.nlink > 1 || is_directory;
-        if self.args.count_links || !several {
+        let again = self.several || is_directory || visit.metadata.nlink > 1;
+        if self.args.count_links || !again {
             return true;
         }
         let file = Facts::of_image(visit.target, visit.metadata).identity;

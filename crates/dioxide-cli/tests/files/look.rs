@@ -421,6 +421,20 @@ fn du_of_each_form_prints_what_gnu_du_prints() {
         ours, theirs,
         "a file that was counted in /dir is not counted again"
     );
+    for paths in [
+        ["/log", "/log/c.gz"],
+        ["/log/c.gz", "/log"],
+        ["/large", "/large"],
+    ] {
+        let ours = paths.map(|path| linux.at(path));
+        let ours = linux.ours(&["du", "-ac", &ours[0], &ours[1]]);
+        let theirs = paths.map(|path| linux.mounted(path));
+        let theirs = linux.theirs("du", &["-ac", &theirs[0], &theirs[1]]);
+        assert_eq!(sorted(&ours), sorted(&theirs), "{paths:?}");
+    }
+    let all = linux.ours(&["du", "-sc", &linux.at("/**")]);
+    let once = linux.ours(&["du", "-sc", &linux.at("/")]);
+    assert_eq!(all.lines().last(), once.lines().last());
     let json = linux.ours(&["du", "-sc", "--json", &linux.at("/dir"), &linux.at("/log")]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let bytes = |at: usize| json[at]["bytes"].as_u64().unwrap();
