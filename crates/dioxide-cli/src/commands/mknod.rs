@@ -43,10 +43,14 @@ fn typed(operands: &[Operand]) -> Result<(&[Operand], Special), Failure> {
         .map(|operand| operand.0.to_str().unwrap_or_default())
         .collect();
     let number = |word: &str| {
-        let parsed = match word.strip_prefix("0x") {
-            Some(digits) => u32::from_str_radix(digits, 16),
-            None => word.parse(),
+        let (digits, radix) = match word.strip_prefix('0') {
+            None | Some("") => (word, 10),
+            Some(octal) => match octal.strip_prefix(['x', 'X']) {
+                Some(digits) => (digits, 16),
+                None => (octal, 8),
+            },
         };
+        let parsed = u32::from_str_radix(digits, radix);
         parsed.map_err(|_| Failure::plain(format_args!("'{word}' is no number of a device")))
     };
     let special = match words[..] {

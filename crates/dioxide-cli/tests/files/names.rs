@@ -264,11 +264,13 @@ fn mknod_makes_what_gnu_makes() {
             "mknod @/zero c 1 5",
             "mknod -m 666 @/full u 1 0x7",
             "mknod @/big b 259 70000",
+            "mknod @/octal b 0 010",
+            "mknod @/upper c 0XA 0x0a",
             "mknod @/p p",
             "mknod --fifo -m 600 @/q @/log/r",
         ],
         "mknod zero c 1 5; mknod -m 666 full u 1 0x7; mknod big b 259 70000; mknod p p; \
-         mkfifo -m 600 q log/r",
+         mknod octal b 0 010; mknod upper c 0XA 0x0a; mkfifo -m 600 q log/r",
     );
     dioxide(twins.words("mknod @/s s")).text();
     let told = dioxide(twins.words("ls -l @/s"));
@@ -277,6 +279,7 @@ fn mknod_makes_what_gnu_makes() {
         "mknod @/x",
         "mknod @/x c",
         "mknod @/x c 1 y",
+        "mknod @/x c 1 08",
         "mknod @/x p 1 2",
         "mknod @/hello p",
     ] {
