@@ -13,7 +13,11 @@ pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Sta
     let mut report = Report::new(Telling::json(args.json), out);
     let (atime, mtime) = match &args.reference {
         Some(file) => {
-            let metadata = session.target(file)?.metadata()?;
+            let target = session.target(file)?;
+            let metadata = match args.no_dereference {
+                true => target.symlink_metadata()?,
+                false => target.metadata()?,
+            };
             (metadata.atime, metadata.mtime)
         }
         None => {

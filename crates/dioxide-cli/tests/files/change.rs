@@ -203,6 +203,13 @@ fn symlinks_are_changed_themselves_with_h() {
     dioxide(["touch", "-h", "-d", "@1000", &link]).text();
     assert_eq!(facts(&link, "%u:%g %Y"), "41:42 1000\n");
     assert_eq!(facts(&hello, "%u:%g %Y"), before);
+    let other = disk.at("/list/other");
+    dioxide(["ln", "-s", "one", &other]).text();
+    dioxide(["touch", "-h", "-r", &link, &other]).text();
+    assert_eq!(facts(&other, "%Y"), "1000\n");
+    dioxide(["touch", "-r", &link, &other]).text();
+    let times = [&hello, &disk.at("/list/one")].map(|path| facts(path, "%Y"));
+    assert_eq!(times[0], times[1]);
     // A tree has its links, and not what they lead to.
     for owner in ["51:52", "53:54"] {
         let tree = if owner == "51:52" {
