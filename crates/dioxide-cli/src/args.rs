@@ -69,11 +69,12 @@ Sizes:
   4096, 4k, 4KiB, 1M, 2G and so on count in powers of 1024; kB, MB, GB in powers of 1000.
 
 JSON:
-  Where --json is, it prints one value: an array if several files or images can be named, else
-  an object. A file in an image is \"image\" and \"path\", one on the host \"path\" alone; where a
-  copy or a link leads is \"to_image\" and \"to\". Names, paths and values are strings. Of one that
-  is not UTF-8, what is not is replaced, and KEY_hex beside KEY has the exact bytes (path_hex,
-  name_hex). Sizes are in bytes.
+  Where --json is, it prints one value: an array if several files or images can be named, or files
+  in an image are changed, else an object; the help of a command tells where it is otherwise. A
+  file in an image is \"image\" and \"path\", one on the host \"path\" alone; where a copy or a link
+  leads is \"to_image\" and \"to\". Names, paths and values are strings. Of one that is not UTF-8,
+  what is not is replaced, and KEY_hex beside KEY has the exact bytes (path_hex, name_hex). Sizes
+  are in bytes.
 
 Exit status:
   0    all is well

@@ -12,7 +12,7 @@ use dioxide::{Metadata, Timestamp};
     disable_help_flag = true,
     after_help = "\
 Names are sorted by their bytes, one in a line. Owners are numbers: their names are the image's
-affair. --json prints an array with an element for each directory, and one for all other operands.
+affair. --json prints an array with an element for each directory, and for each other operand.
 
 Examples:
   dioxide ls disk.img:/
