@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Standard output.
 pub struct Out {
@@ -109,6 +109,19 @@ impl Out {
         self.file.flush()?;
         let same = rustix::io::dup(io::stdout()).map_err(io::Error::from)?;
         Ok(close(same)?)
+    }
+}
+
+/// Refuses pictures on standard output, for which `-` stands, where something else goes there.
+pub fn check_pictures(json: bool, pictures: [&Option<PathBuf>; 2]) -> Result<(), Failure> {
+    let there = pictures.into_iter().flatten();
+    let there = there.filter(|path| path.as_os_str() == "-").count();
+    match there + usize::from(json) {
+        0 | 1 => Ok(()),
+        _ => {
+            let what = "standard output takes one of --json, --svg - and --html -";
+            Err(Failure::plain(what))
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod picture;
 use crate::args::ExtentsArgs;
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
-use crate::output::Out;
+use crate::output::{Out, check_pictures};
 use crate::render::count_words;
 use crate::session::{JsonFile, Session, Target};
 use dioxide::format::inode::InodeFlags;
@@ -50,6 +50,7 @@ struct Told {
 }
 
 pub fn run(args: &ExtentsArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
+    check_pictures(args.json, [&args.svg, &args.html])?;
     session.begin(&args.open, Purpose::Look);
     let mut all = Vec::new();
     let status = session.for_each(&args.paths, |target| {

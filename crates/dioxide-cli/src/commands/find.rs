@@ -156,9 +156,10 @@ pub fn run(args: &FindArgs, session: &mut Session, out: &mut Out) -> Result<Stat
             false => walk(&target, First::Itself, visit)?,
         });
         Ok(())
-    })?;
+    });
+    // Whatever ended it.
     printer.finish()?;
-    Ok(status.max(worst))
+    Ok(status?.max(worst))
 }
 
 impl Query {

@@ -5,7 +5,7 @@ pub mod picture;
 use crate::args::MapArgs;
 use crate::failure::{Failure, Status};
 use crate::images::warn_if_used;
-use crate::output::Out;
+use crate::output::{Out, check_pictures};
 use crate::progress::Progress;
 use crate::render::{bytes_words, count_words};
 use dioxide::check::layout::{ImageMap, Kind, image_map};
@@ -21,6 +21,7 @@ const LINES: usize = 24;
 const MOST_BANDS: usize = 64;
 
 pub fn run(args: &MapArgs, out: &mut Out) -> Result<Status, Failure> {
+    check_pictures(args.json, [&args.svg, &args.html])?;
     warn_if_used(&args.image.image);
     let fail = |error: dioxide::Error| Failure::engine(args.image.image.display(), b"", &error);
     let device = args.image.open().map_err(|error| fail(error.into()))?;

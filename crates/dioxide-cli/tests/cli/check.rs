@@ -419,6 +419,19 @@ fn picture_for_a_dash_is_standard_output() {
         assert!(ran.text().starts_with("<svg "), "{args:?}");
         assert!(!disk.tree("-").exists());
     }
+    for (command, operand) in [("map", &name), ("extents", &path)] {
+        for both in [
+            ["--json", "--svg=-"],
+            ["--json", "--html=-"],
+            ["--svg=-", "--html=-"],
+        ] {
+            let ran = dioxide([&[command], &both[..], &[operand]].concat());
+            assert_eq!((ran.status, ran.stdout.len()), (Some(2), 0), "{both:?}");
+            assert!(ran.stderr.contains("takes one of"), "{}", ran.stderr);
+        }
+        let picture = disk.beside("picture").display().to_string();
+        dioxide([command, "--json", "--svg", &picture, operand]).json();
+    }
 }
 
 /// Nor is anything lost of what a run that failed would have replaced.

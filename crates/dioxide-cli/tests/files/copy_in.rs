@@ -503,6 +503,31 @@ fn interrupted_copy_ends_its_array() {
     e2fsck_clean(disk.image());
 }
 
+#[test]
+fn interrupted_find_that_deletes_ends_its_array() {
+    let disk = Fixture::new();
+    let many = disk.beside("many");
+    fs::create_dir(&many).unwrap();
+    for i in 0..MANY {
+        fs::write(many.join(format!("{i:0250}")), "").unwrap();
+    }
+    dioxide(["cp", "-r", many.to_str().unwrap(), &disk.at("/")]).text();
+    let mut child = command()
+        .args(["find", "--json", &disk.at("/many"), "-print", "-delete"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = vec![0];
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut told).unwrap();
+    send(&child, Signal::INT);
+    output.read_to_end(&mut told).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    assert!(told.as_array().unwrap().len() < MANY);
+    e2fsck_clean(disk.image());
+}
+
 /// As the help says.
 #[test]
 fn command_that_only_reads_ends_by_the_signal_itself() {
