@@ -472,7 +472,11 @@ fn check_replaced(
         )
     };
     if is_node(behind.file_type) && !is_node(facts.file_type) {
-        let what = "is a device, pipe or socket, and not replaced; cat writes into it";
+        let hint = match place {
+            Location::Host(_) => "; cat writes into it",
+            Location::Image(_) => "",
+        };
+        let what = format!("is a device, pipe or socket, and not replaced{hint}");
         return Err(Failure::trouble(place, what));
     }
     Ok(())

@@ -9,6 +9,7 @@ use crate::session::Target;
 use dioxide::block::file::Replacing;
 use dioxide::{Error, FileType, NewFile, RenameMode, Special};
 use rustix::fs::{CWD, Mode, makedev, mknodat};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -95,7 +96,7 @@ impl Pending {
         }
     }
 
-    /// A device, a pipe or a socket; none where only root can make them.
+    /// A device, a pipe or a socket; none if it is a device, and only root can make them there.
     pub fn node(
         place: &Location,
         file_type: FileType,
@@ -113,6 +114,7 @@ impl Pending {
                 in_image(place, |path| place.fs.mknod(path, special, new)).map(Some)
             }
             Location::Host(place) => {
+                let is_device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
                 let kind = match file_type {
                     FileType::CharDevice => rustix::fs::FileType::CharacterDevice,
                     FileType::BlockDevice => rustix::fs::FileType::BlockDevice,
@@ -127,7 +129,11 @@ impl Pending {
                         facts.file_type == file_type && device == (major, minor)
                     })
                     .map(Some),
-                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+                    Err(error)
+                        if is_device && Errno::from_io_error(&error) == Some(Errno::PERM) =>
+                    {
+                        Ok(None)
+                    }
                     Err(error) => Err(Failure::host(place.display(), &error)),
                 }
             }

@@ -64,6 +64,11 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "=/odd/pipe: unsupported: /odd/pipe: opening a FIFO",
     ),
+    (
+        "cp =/hello =/odd/pipe",
+        2,
+        "=/odd/pipe: is a device, pipe or socket, and not replaced\n",
+    ),
     ("check @nope", 8, "@nope: No such file or directory"),
     (
         "map @empty",

@@ -486,6 +486,28 @@ fn directory_copied_by_who_is_not_of_its_group_keeps_set_group_id() {
     }
 }
 
+#[test]
+fn device_is_left_out_for_who_is_not_root_and_nothing_else() {
+    need_root!();
+    let disk = Fixture::new();
+    dioxide(["mknod", &disk.at("/dir/null"), "c", "1", "3"]).text();
+    dioxide(["mknod", &disk.at("/dir/pipe"), "p"]).text();
+    let (image, out) = for_a_user(&disk);
+    let program = env!("CARGO_BIN_EXE_dioxide");
+    let (image, place) = (image.display(), out.display());
+    as_the_user(&format!(
+        "cd '{place}'; ! '{program}' cp -r '{image}:/dir' . 2>told; chmod 555 dir
+         ! '{program}' cp -r '{image}:/dir/pipe' dir/again 2>>told"
+    ));
+    let told = fs::read_to_string(out.join("told")).unwrap();
+    let expected = format!(
+        "dioxide: cp: {image}:/dir/null: warning: only root can make devices; it is left out\n\
+         dioxide: cp: dir/again: Permission denied\n"
+    );
+    assert_eq!(told, expected);
+    assert!(out.join("dir/pipe").exists());
+}
+
 /// As a write does.
 #[test]
 fn copy_over_a_file_by_who_is_not_root_takes_set_ids() {
