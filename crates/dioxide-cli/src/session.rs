@@ -92,10 +92,10 @@ impl Session {
         }
     }
 
-    /// The same, to be changed though the command as a whole only looks.
-    fn fs_to_change(&mut self, image: &Path) -> Result<Fs, Failure> {
+    /// The same, whatever the command as a whole does, or the shell.
+    pub fn fs_for(&mut self, image: &Path, purpose: Purpose) -> Result<Fs, Failure> {
         match &mut self.images {
-            Some(images) => images.fs_for(image, Purpose::Change),
+            Some(images) => images.fs_for(image, purpose),
             None => Err(Failure::plain("no image is open")),
         }
     }
@@ -208,7 +208,7 @@ impl Session {
             Place::Host(path) => return Ok(Location::Host(path)),
             Place::Image { address, .. } => address,
         };
-        self.fs_to_change(&address.image)?;
+        self.fs_for(&address.image, Purpose::Change)?;
         self.new_or_only(operand).map(Location::Image)
     }
 

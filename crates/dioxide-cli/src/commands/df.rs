@@ -1,6 +1,6 @@
 //! `dioxide df`: in the columns of `df`.
 
-use crate::address::{Address, Operand};
+use crate::address::Operand;
 use crate::args::{DfArgs, ImageArgs};
 use crate::failure::{Failure, Status};
 use crate::images::Purpose;
@@ -62,14 +62,18 @@ pub(super) fn for_each_image(
     let operands = session.or_here(operands)?;
     let mut worst = Status::Fine;
     for operand in &operands {
-        let image = match session.place(operand)? {
-            Place::Image {
-                address: Address { image, .. },
-                ..
-            } => image,
-            Place::Host(image) => image,
-        };
-        let result = session.fs(&image).and_then(|fs| run(image, fs));
+        let result = session.place(operand).and_then(|place| {
+            let image = match place {
+                Place::Image { address, .. } => address.image,
+                Place::Host(image) => image,
+            };
+            let fs = match purpose {
+                Purpose::Look => session.fs_for(&image, purpose)?,
+                // In a shell that may only look it does not.
+                Purpose::Change => session.fs(&image)?,
+            };
+            run(image, fs)
+        });
         worst = worst.max(told(result)?);
     }
     Ok(worst)

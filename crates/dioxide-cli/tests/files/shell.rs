@@ -176,6 +176,21 @@ fn shell_changes_directories_on_the_host() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+// It was opened for writing, which marks it and keeps others out.
+#[test]
+fn shell_only_looks_at_another_image_for_df() {
+    let disk = Fixture::new();
+    let other = disk.beside("other.img");
+    fs::copy(disk.image(), &other).unwrap();
+    let holder = dioxide::Fs::open(&other, &dioxide::MountOptions::new().read_only(true)).unwrap();
+    let line = format!("df 'host:{}' '' /", other.display());
+    let ran = dioxide(["shell", "-c", &line, &disk.name()]);
+    let told = "dioxide: df: '': No such file or directory\n";
+    assert_eq!((ran.status, &*ran.stderr), (Some(1), told));
+    assert_eq!(ran.stdout.split(|&byte| byte == b'\n').count(), 4);
+    drop(holder);
+}
+
 #[test]
 fn shell_write_takes_a_file_of_the_host_and_leaves_the_script_alone() {
     let disk = Fixture::new();
