@@ -32,12 +32,14 @@ test: ## Set up; format, clippy, rustdoc, licences, model tests, all tests
 
 soak: ## The long explorations: hours rather than minutes
 	@scripts/setup test
+	@scripts/setup fuzz
 	DIOXIDE_SOAK=1 cargo test --workspace --release -- --nocapture
 	cargo test --workspace --release --test sim -- --ignored --nocapture --test-threads 1
 	DIOXIDE=$(TARGET)/release/dioxide tests/foreign/run || [ $$? = 77 ]
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} scripts/fuzz
 
 fuzz: ## Every fuzz target for FUZZ_SECONDS (60) each
+	@scripts/setup fuzz
 	@scripts/fuzz
 
 bench: ## The experiments at full length; writes target/bench.json and target/bench.html
