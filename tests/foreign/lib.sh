@@ -2,7 +2,7 @@
 # whatever happens, and comparisons.
 #
 # A script is `title`, `need`, and then steps between `new_image` and `unmount`. It exits with 0 if all is well, with 77
-# if what it needs is not here, otherwise with another status.
+# if what it needs is not here (with CI=true only if nobody can install it, unless DIOXIDE_MAY_SKIP=1), otherwise with another status.
 # From the environment: DIOXIDE (the command), QUICK=1 (the short form), FOREIGN_DIR (where images go; /dev/shm),
 # FOREIGN_TOOLS (where cargo installs to), MAKER (mke2fs: make images with that), MOUNT_OPTIONS, NO_INSTALL=1.
 
@@ -19,6 +19,8 @@ name=$(basename "$0")
 say() { echo "$name: $*"; }
 fail() { say "FAILED: $*" >&2; exit 1; }
 skip() { say "skipped: $*"; exit 77; }
+# What could be installed and is not.
+not_installed() { [ "${CI-}" != true ] || [ -n "${DIOXIDE_MAY_SKIP-}" ] || fail "$*"; skip "$*"; }
 
 [ -x "$DIOXIDE" ] || fail "no $DIOXIDE: build it (cargo build -p dioxide-cli) or name one in DIOXIDE"
 [ -w /dev/fuse ] || skip "needs /dev/fuse"
@@ -59,20 +61,23 @@ need() {
     done
     [ ${#missing[@]} -gt 0 ] || return 0
     [ "$(id -u)" = 0 ] && [ -z "${NO_INSTALL:-}" ] && command -v apt-get >/dev/null \
-        || skip "please install ${missing[*]}"
+        || not_installed "please install ${missing[*]}"
     say "installing ${missing[*]}"
-    DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}" >/dev/null \
-        || skip "apt-get could not install ${missing[*]}"
+    local install=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}")
+    # The package lists may be old, or not there.
+    "${install[@]}" >/dev/null || { apt-get -q update && "${install[@]}"; } >/dev/null \
+        || not_installed "apt-get could not install ${missing[*]}"
 }
 
 # need_crate CRATE VERSION: a program from crates.io, of this version.
 need_crate() {
     export PATH="$tools/bin:$PATH"
     [ ! -x "$tools/bin/$1" ] || return 0
-    [ -z "${NO_INSTALL:-}" ] && command -v cargo >/dev/null || skip "please run: cargo install $1 --version $2 --root $tools"
+    [ -z "${NO_INSTALL:-}" ] && command -v cargo >/dev/null \
+        || not_installed "please run: cargo install $1 --version $2 --root $tools"
     say "installing $1 $2"
     CARGO_TARGET_DIR=$target/foreign-build cargo install -q ${QUICK:+--debug} "$1" --version "$2" --locked --root "$tools" \
-        || skip "cargo could not install $1"
+        || not_installed "cargo could not install $1"
 }
 
 need_root() { [ "$(id -u)" = 0 ] || skip "needs root"; }
