@@ -52,8 +52,9 @@ impl Header {
         self.0[TYPE]
     }
 
+    /// Whatever its version: some programs leave that empty.
     fn is_ustar(&self) -> bool {
-        self.0[MAGIC] == USTAR[..]
+        self.0[MAGIC].starts_with(&USTAR[..6])
     }
 
     /// Whether device numbers have fields.

@@ -1,5 +1,6 @@
 //! Archives that GNU tar made.
 
+use crate::refusals::{archive, file, sum};
 use crate::support::*;
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::tar::{self, ReadOptions};
@@ -146,6 +147,26 @@ fn old_archives_are_read() {
             tree.values_mut().for_each(|seen| seen.mtime.1 = 0);
         }
         assert_same(&found, &expected);
+    }
+}
+
+/// Java's programs leave the version empty.
+#[test]
+fn prefix_of_a_name_counts_in_each_version_of_ustar() {
+    let dir = scratch();
+    for (magic, path) in [
+        (b"ustar\x0000", &b"dir/name"[..]),
+        (b"ustar\0\0\0", b"dir/name"),
+        (b"ustar  \0", b"name"),
+    ] {
+        let mut part = file(b"name");
+        part[257..265].copy_from_slice(magic);
+        part[345..348].copy_from_slice(b"dir");
+        sum(&mut part[..512]);
+        let packed = dir.path().join("a.tar");
+        fs::write(&packed, archive(&[part])).unwrap();
+        let tree = from_archive(&packed).unwrap();
+        assert_eq!(tree.entries().last().unwrap().path, path);
     }
 }
 
