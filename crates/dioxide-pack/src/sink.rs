@@ -8,10 +8,15 @@ use crate::tree::Warning;
 
 /// What a tree is written into.
 ///
-/// A sink is called as [`crate::Tree::write_to`] goes along: for each entry [`Sink::begin`], for a
+/// A sink is called as [`crate::Tree::write_to`] goes along: first [`Sink::expect`], then for each entry [`Sink::begin`], for a
 /// regular file then [`Sink::data`] with every byte of its segments in order, for a directory then all
 /// that is in it, and at last [`Sink::end`]. After an error nothing is called any more.
 pub trait Sink {
+    /// All entries that are to come, before the first.
+    fn expect(&mut self, entries: &[Entry]) {
+        let _ = entries;
+    }
+
     /// Makes the entry. The root is there already.
     ///
     /// # Errors

@@ -206,6 +206,7 @@ fn write(
     sink: &mut dyn Sink,
     watch: &mut dyn Watch,
 ) -> Result<()> {
+    sink.expect(entries);
     let mut above: Vec<&Entry> = Vec::new();
     for entry in entries {
         while let Some(directory) = above.pop_if(|directory| !is_in(directory, entry)) {

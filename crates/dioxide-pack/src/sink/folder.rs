@@ -2,7 +2,8 @@
 //!
 //! Every name is made in a directory that is open, and every directory is opened by its name in the
 //! one above, never through a symlink: whatever others do in the target meanwhile, nothing is written
-//! outside of it. What was made by its name and opened by it must be what was made. Rejected: paths from the root of the target, which the kernel would walk again for
+//! outside of it. What was made by its name and opened by it must be what was made, and what gets another name must be
+//! what was written under the first. Rejected: paths from the root of the target, which the kernel would walk again for
 //! each file, through whatever lies there by then.
 //!
 //! A regular file has no name until it is whole, or another one where the file system has no files without: what has its name
@@ -25,7 +26,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -74,6 +75,17 @@ pub struct FolderSink {
     warnings: Vec<Warning>,
     /// What could not be made, and its other names.
     left_out: HashSet<Vec<u8>>,
+    /// Files that have further names, by the first, once they are there.
+    linked: HashMap<Vec<u8>, Option<Identity>>,
+}
+
+/// What tells a file from others. Once it is removed, its inode may be that of another: of whoever may remove it, so its owner counts.
+#[derive(Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    ino: u64,
+    uid: u32,
+    file_type: FileType,
 }
 
 /// A regular file that has not its name yet.
@@ -135,6 +147,7 @@ impl FolderSink {
             complete: Vec::new(),
             warnings: Vec::new(),
             left_out: HashSet::new(),
+            linked: HashMap::new(),
         })
     }
 
@@ -252,10 +265,7 @@ impl FolderSink {
         let failed = self.failed(entry);
         let name = OsStr::from_bytes(entry.name());
         if self.unfinished.as_ref().is_some_and(|file| !file.is_named) {
-            // The way that takes no rights.
-            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-            let flags = AtFlags::SYMLINK_FOLLOW;
-            match linkat(CWD, &*path, self.here(), name, flags) {
+            match link_opened(&fd, self.here(), name) {
                 Err(Errno::EXIST) if self.options.merge => {}
                 linked => {
                     linked.map_err(&failed)?;
@@ -263,7 +273,7 @@ impl FolderSink {
                     return close(fd).map_err(|error| Error::host(self.named(entry), error));
                 }
             }
-            let link = |here: &OwnedFd, name: &str| linkat(CWD, &*path, here, name, flags);
+            let link = |here: &OwnedFd, name: &str| link_opened(&fd, here, OsStr::new(name));
             self.under_another_name(entry, link).map_err(&failed)?;
             if let Some(file) = &mut self.unfinished {
                 file.is_named = true;
@@ -334,15 +344,16 @@ impl FolderSink {
     }
 
     /// A name for a file that was made before, somewhere in the target.
-    fn link(&self, target: &[u8], name: &OsStr) -> Result<(), Errno> {
+    fn link(&self, target: &[u8], name: &OsStr) -> io::Result<()> {
         let (directory, file) = split(target);
-        linkat(
-            self.directory(directory)?,
-            OsStr::from_bytes(file),
-            self.here(),
-            name,
-            AtFlags::empty(),
-        )
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = OsStr::from_bytes(file);
+        let file = openat(self.directory(directory)?, file, flags, Mode::empty())?;
+        if self.linked.get(target) != Some(&Some(identity(&file)?)) {
+            let what = format!("another file is {} by now", shown(target));
+            return Err(io::Error::other(what));
+        }
+        Ok(link_opened(&file, self.here(), name)?)
     }
 
     /// A directory that was made before.
@@ -448,6 +459,22 @@ fn temporary(taken: u64) -> String {
     format!(".dioxide-{}-{taken}", std::process::id())
 }
 
+/// Gives a name to an open file, the way that takes no rights.
+fn link_opened(fd: &OwnedFd, directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    linkat(CWD, path, directory, name, AtFlags::SYMLINK_FOLLOW)
+}
+
+fn identity(fd: &OwnedFd) -> Result<Identity, Errno> {
+    let stat = fstat(fd)?;
+    Ok(Identity {
+        device: stat.st_dev,
+        ino: stat.st_ino,
+        uid: stat.st_uid,
+        file_type: FileType::from_raw_mode(stat.st_mode),
+    })
+}
+
 /// Whether a file belongs to whom the entry does.
 fn is_owned(entry: &Entry, fd: &OwnedFd) -> Result<bool, Errno> {
     let stat = fstat(fd)?;
@@ -462,6 +489,14 @@ fn timespec(time: Timestamp) -> Timespec {
 }
 
 impl Sink for FolderSink {
+    fn expect(&mut self, entries: &[Entry]) {
+        let first = |entry: &Entry| match &entry.kind {
+            Kind::HardLink(first) => Some((first.clone(), None)),
+            _ => None,
+        };
+        self.linked = entries.iter().filter_map(first).collect();
+    }
+
     fn begin(&mut self, entry: &Entry) -> Result<()> {
         if entry.path.is_empty() {
             return Ok(());
@@ -519,6 +554,10 @@ impl Sink for FolderSink {
             return Ok(());
         }
         self.attributes(entry, &fd)?;
+        let failed = self.failed(entry);
+        if let Some(linked) = self.linked.get_mut(&entry.path) {
+            *linked = Some(identity(&fd).map_err(failed)?);
+        }
         match &entry.kind {
             Kind::File(_) => self.place(entry, fd),
             _ => close(fd).map_err(|error| Error::host(self.named(entry), error)),

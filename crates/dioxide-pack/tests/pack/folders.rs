@@ -233,6 +233,47 @@ fn symlink_in_the_place_of_a_directory_is_not_walked_through() {
     assert!(error.contains("from/z"), "{error}");
 }
 
+/// A directory may be somebody else's by the time a file in it gets another name.
+#[test]
+fn file_in_the_place_of_another_gets_no_name_of_its() {
+    let dir = scratch();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    for name in ["home", "usr"] {
+        fs::create_dir_all(from.join(name)).unwrap();
+    }
+    fs::write(from.join("home/tool"), "").unwrap();
+    fs::hard_link(from.join("home/tool"), from.join("usr/tool")).unwrap();
+    fs::write(from.join("other"), "other").unwrap();
+    let tool = to.join("home/tool");
+    let file = || {
+        fs::write(to.join("evil"), "evil").unwrap();
+        fs::rename(to.join("evil"), &tool).unwrap();
+    };
+    let symlink = || {
+        fs::remove_file(&tool).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", &tool).unwrap();
+    };
+    // The inode that is free may be used for it.
+    let others = || {
+        fs::remove_file(&tool).unwrap();
+        fs::write(&tool, "evil").unwrap();
+        std::os::unix::fs::chown(&tool, Some(7), None).unwrap();
+    };
+    let mut all = vec![&file as &dyn Fn(), &symlink];
+    if rustix::process::geteuid().is_root() {
+        all.push(&others);
+    }
+    for replace in all {
+        let mut sink = FolderSink::new(&to, FolderOptions::default()).unwrap();
+        let error = read(&from).write_to(&mut sink, &mut Meanwhile(Some(replace)));
+        let error = error.unwrap_err().to_string();
+        let why = "usr/tool: another file is home/tool by now";
+        assert!(error.ends_with(why), "{error}");
+        assert!(fs::symlink_metadata(to.join("usr/tool")).is_err());
+        fs::remove_dir_all(&to).unwrap();
+    }
+}
+
 /// A watch that ends the work in the middle of a file.
 #[derive(Default)]
 struct Ending(u64);
