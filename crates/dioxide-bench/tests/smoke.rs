@@ -232,6 +232,10 @@ fn rows_tiny_gives_a_verdict_for_each_row_of_the_table() {
         if first.pass.is_some() { 2 } else { 0 },
         "{of_16:?}"
     );
+    // Both steps, from one name on.
+    let created = |of: &&Check| of.what.starts_with("13: file created among");
+    let created = report.checks.iter().filter(created).count();
+    assert_eq!(created, looked_at);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The names are hard links of a few files that are held, as many in each directory, so that what a lookup measures is the directory
 //! and not the inode table.
-//! What is created among them are files. (That all ten million were files would add a search for free inodes to the creation, and
+//! What is created among them are files, a batch at a time, which is removed when its time was taken. (That all ten million were files would add a search for free inodes to the creation, and
 //! to each lookup a read of a table of 2.5 GB, which no bounded cache has: another row.)
 //! They are looked up in random order, in turns: first by a mount that keeps all names in memory, as mounts of a machine with
 //! 16 GiB do by themselves, then by one that may not, where of ten million most are in no cache and of ten thousand all are.
@@ -62,12 +62,19 @@ impl Directory {
     }
 
     /// Empty files, each with an inode of its own.
-    fn create(&mut self) -> Result<()> {
+    fn create(&self) -> Result<()> {
         for number in self.names..self.names + BATCH {
             self.dir
                 .create(name_of(number).as_bytes(), &NewFile::new(0o644))?;
         }
-        self.names += BATCH;
+        Ok(())
+    }
+
+    /// Those files.
+    fn remove(&self) -> Result<()> {
+        for number in self.names..self.names + BATCH {
+            self.dir.remove_file(name_of(number).as_bytes())?;
+        }
         Ok(())
     }
 
@@ -113,7 +120,7 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 impl Table<'_, '_> {
     pub(super) fn entries(&mut self) -> Result<()> {
         let many = if self.options.quick { QUICK_MANY } else { MANY };
-        let inodes = 4096 + 2 * u64::from(self.runs) * BATCH;
+        let inodes = 4096 + 6 * BATCH;
         let bytes = many * 64 + inodes * 256 + (256 << 20);
         let scratch = image::scratch(self.options.scratch.as_deref(), bytes);
         let words = ["-N", &inodes.to_string(), "-J", "size=64"];
@@ -161,20 +168,28 @@ impl Table<'_, '_> {
         let mut created: [Vec<f64>; 3] = [const { Vec::new() }; 3];
         for run in 0..self.runs as usize {
             self.ticker.round("files created");
-            for index in there_and_back(dirs.len(), run).filter(|&index| index > 0) {
+            for index in there_and_back(dirs.len(), run) {
                 created[index].push(timed(|| dirs[index].create())?);
+                dirs[index].remove()?;
             }
             fs.sync()?;
         }
         let mib = resident_mib() - before;
         drop((dirs, root));
         fs.close()?;
-        let [_, few, large] = &created;
+        let [one, few, large] = &created;
+        let note = created.each_ref().map(|ns| told(ns)).join(", ");
+        self.at_most_noted(
+            &format!("13: file created among {FEW} names ÷ 1"),
+            quotient(few, one),
+            MOST_CREATE,
+            Some(note),
+        );
         self.at_most_noted(
             &format!("13: file created among {many} names ÷ {FEW}"),
             quotient(large, few),
             MOST_CREATE,
-            Some(format!("{}, {}", told(few), told(large))),
+            None,
         );
         self.at_most_noted(
             &format!("13: MiB of memory with {many} names, 8 MiB of them in memory"),
