@@ -230,10 +230,17 @@ impl E2fsck {
 }
 
 /// It freed an orphan, and the file system has inodes that are values of attributes. It does not count such a value's
-/// users down then, and repairs that a moment later, in the images that the kernel leaves as well.
+/// users down then, and repairs that a moment later, in the images that the kernel leaves as well. Nor does it take the value
+/// off what the orphan's owner uses.
 fn forgets_users_of_values(image: &Snapshot, text: &str) -> bool {
     let values = features(image).incompat.contains(Incompat::EA_INODE);
-    values && text.contains("Clearing orphaned inode")
+    let is_count = |line: &str| is_known(line, &["Extended attribute inode ", " ref count is "]);
+    let is_use = |line: &str| line.starts_with("Update quota info for quota type ");
+    let damage = damage(text);
+    values
+        && text.contains("Clearing orphaned inode")
+        && damage.iter().any(|line| is_count(line))
+        && damage.iter().all(|line| is_count(line) || is_use(line))
 }
 
 /// Of a file system; none if it has no superblock.
@@ -284,9 +291,13 @@ const EXPECTED: [[&str; 2]; 5] = [
     [" extent tree (at level ", "  Optimize? "],
 ];
 
+fn is_known(line: &str, parts: &[&str; 2]) -> bool {
+    parts.iter().all(|part| line.contains(part))
+}
+
 /// What was repaired and a crash does not explain. A question may stand in the line of what it is
 /// about, or below it.
-fn damage(text: &str) -> Option<&str> {
+fn damage(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -296,9 +307,8 @@ fn damage(text: &str) -> Option<&str> {
         line => line,
     };
     let asked = (0..lines.len()).filter(|&index| lines[index].ends_with("? yes"));
-    let is_known = |line: &str, parts: &[&str; 2]| parts.iter().all(|part| line.contains(part));
     let expected = |line: &str| EXPECTED.iter().any(|parts| is_known(line, parts));
-    asked.map(about).find(|line| !expected(line))
+    asked.map(about).filter(|line| !expected(line)).collect()
 }
 
 impl Check for E2fsck {
@@ -318,7 +328,7 @@ impl Recover for E2fsck {
     fn recover(&self, image: &Snapshot) -> Result<Option<Snapshot>, String> {
         let shown = Shown::new(image)?;
         let text = E2fsck::repair(&shown)?;
-        if damage(&text).is_some() {
+        if !damage(&text).is_empty() {
             return match forgets_users_of_values(image, &text) {
                 true => Ok(None),
                 false => Err(format!("e2fsck -fy: {text}")),
@@ -340,14 +350,24 @@ mod tests {
     #[test]
     fn e2fsck_is_no_judge_of_values_once_it_freed_an_orphan() {
         let orphan = "/dev/x: recovering journal\nClearing orphaned inode 17 (uid=0)\n";
+        let count = "Extended attribute inode 18 ref count is 2, should be 1. Fix? yes\n";
+        let usage = "Update quota info for quota type 0? yes\n";
+        let bitmap = "Block bitmap differences:  +1234\nFix? yes\n";
         let image = |layout: Layout| layout.make().unwrap().image;
         let values = image(Layout::EaInode);
-        assert!(forgets_users_of_values(&values, orphan));
-        assert!(!forgets_users_of_values(
-            &values,
-            "/dev/x: recovering journal\n"
-        ));
-        assert!(!forgets_users_of_values(&image(Layout::K1), orphan));
+        let forgets =
+            |image: &Snapshot, text: &[&str]| forgets_users_of_values(image, &text.concat());
+        assert!(forgets(&values, &[orphan, count]));
+        assert!(forgets(&values, &[orphan, count, usage]));
+        for text in [
+            &[count][..],
+            &[orphan, usage],
+            &[orphan, bitmap, count],
+            &[orphan, count, bitmap],
+        ] {
+            assert!(!forgets(&values, text), "{text:?}");
+        }
+        assert!(!forgets(&image(Layout::K1), &[orphan, count]));
         let quota = features(&image(Layout::Quota)).ro_compat;
         assert!(quota.contains(RoCompat::QUOTA));
         assert_eq!(features(&Snapshot::new(&[0; 4096])), Features::default());
@@ -357,19 +377,19 @@ mod tests {
     fn totals_and_marks_are_no_damage_and_everything_else_is() {
         assert_eq!(
             damage("Free blocks count wrong (10, counted=6574).\nFix? yes\n\n"),
-            None
+            [""; 0]
         );
         assert_eq!(
             damage("/dev/x: recovering journal\nClearing orphaned inode 12\n"),
-            None
+            [""; 0]
         );
         assert_eq!(
             damage("Orphan file (inode 12) block 0 is not clean.\nClear? yes\n"),
-            None
+            [""; 0]
         );
         assert_eq!(
             damage("Inode 21 extent tree (at level 2) could be narrower.  Optimize? yes\n"),
-            None
+            [""; 0]
         );
         for text in [
             "Free blocks count wrong for group #0 (10, counted=6574).\nFix? yes\n",
@@ -377,7 +397,7 @@ mod tests {
             "Orphan file (inode 12) block 3 is wrong.\nClear? yes\n",
             "Inode 12, i_blocks is 8, should be 16.  Fix? yes\n",
         ] {
-            assert!(damage(text).is_some(), "{text}");
+            assert!(!damage(text).is_empty(), "{text}");
         }
     }
 }
