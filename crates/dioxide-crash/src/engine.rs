@@ -10,7 +10,7 @@ use dioxide::format::inode::InodeFlags;
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
 use dioxide::{
     Buf, Error, FallocateMode, File, FileType, Fs, Metadata, MountOptions, NewFile, OpenOptions,
-    QueueOptions, RenameMode, SetAttributes, Special, Timestamp, XattrMode,
+    Queue, QueueOptions, RenameMode, SetAttributes, Special, Timestamp, XattrMode,
 };
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -156,10 +156,10 @@ impl Mounted {
                 let file = self.open(synchronous(durable), name)?;
                 whole(data, file.write_at(data, offset)?)
             }
-            Op::WriteQueued { .. } | Op::AppendQueued { .. } => {
-                let write = self.for_a_queue(&Call { op, name, data })?;
-                self.write_queued(&[write])
-            }
+            Op::WriteQueued { .. }
+            | Op::AppendQueued { .. }
+            | Op::FsyncQueued { .. }
+            | Op::FdatasyncQueued { .. } => self.queued(&[Call { op, name, data }]),
             Op::WriteAtomic {
                 offset, durable, ..
             } => {
@@ -170,10 +170,17 @@ impl Mounted {
                 let file = self.open(synchronous(durable).append(true), name)?;
                 whole(data, file.write_at(data, 0)?)
             }
-            Op::SetLen { len, .. } => self.plain(name)?.set_len(len),
+            Op::SetLen { len, durable, .. } => self.open(synchronous(durable), name)?.set_len(len),
             Op::Allocate {
-                mode, offset, len, ..
-            } => self.plain(name)?.allocate(fallocate(mode), offset, len),
+                mode,
+                offset,
+                len,
+                durable,
+                ..
+            } => {
+                let file = self.open(synchronous(durable), name)?;
+                file.allocate(fallocate(mode), offset, len)
+            }
             Op::SetMode { mode, .. } => self.set(name, &SetAttributes::new().mode(mode)),
             Op::SetTime { secs, .. } => {
                 let time = Timestamp { secs, nanos: 0 };
@@ -193,33 +200,43 @@ impl Mounted {
         }
     }
 
-    /// What to write, and to which place of what.
-    fn for_a_queue<'a>(&self, call: &Call<'a>) -> Result<(File, &'a [u8], u64), Error> {
+    /// Pushes it; the file stays open until it is reaped.
+    fn push(&self, queue: &mut Queue, call: &Call<'_>, tag: u64) -> Result<File, Error> {
         let (offset, durable, append) = match *call.op {
             Op::WriteQueued {
                 offset, durable, ..
             } => (offset, durable, false),
             Op::AppendQueued { durable, .. } => (0, durable, true),
+            Op::FsyncQueued { .. } | Op::FdatasyncQueued { .. } => (0, Durable::No, false),
             ref other => return Err(Error::Invalid(format!("{other} is not for a queue"))),
         };
         let file = self.open(synchronous(durable).append(append), call.name)?;
-        Ok((file, call.data, offset))
+        let pushed = match *call.op {
+            Op::FsyncQueued { .. } => queue.sync_all(&file, tag).is_ok(),
+            Op::FdatasyncQueued { .. } => queue.sync_data(&file, tag).is_ok(),
+            _ => queue
+                .write(&file, offset, Buf::copy_of(call.data), tag)
+                .is_ok(),
+        };
+        assert!(pushed, "a new queue has room");
+        Ok(file)
     }
 
     /// All of them are pushed before one is reaped.
-    fn write_queued(&self, writes: &[(File, &[u8], u64)]) -> Result<(), Error> {
+    fn queued(&self, calls: &[Call<'_>]) -> Result<(), Error> {
         let mut queue = self.fs.queue(&QueueOptions::default())?;
-        for ((file, data, offset), tag) in writes.iter().zip(0..) {
-            let pushed = queue.write(file, *offset, Buf::copy_of(data), tag);
-            pushed.expect("a new queue has room");
-        }
+        let pushed = calls
+            .iter()
+            .zip(0..)
+            .map(|(call, tag)| self.push(&mut queue, call, tag));
+        let _open = pushed.collect::<Result<Vec<File>, Error>>()?;
         let mut done = Vec::new();
-        while done.len() < writes.len() {
+        while done.len() < calls.len() {
             queue.wait(1, &mut done)?;
         }
         done.into_iter().try_for_each(|completion| {
             let written = completion.result.map_err(|error| *error)?;
-            whole(writes[completion.tag as usize].1, written)
+            whole(calls[completion.tag as usize].data, written)
         })
     }
 
@@ -257,6 +274,7 @@ impl Mounted {
             NameOp::Rename(from, to, over) => fs.rename(from, to, rename_mode(over)),
             NameOp::Change(path, change) => self.change(path, change),
             NameOp::Fsync(path) => fs.symlink_node(path)?.sync(),
+            NameOp::Fdatasync(path) => fs.symlink_node(path)?.sync_data(),
         }
     }
 
@@ -429,11 +447,7 @@ impl Session for Mounted {
 
     fn run_together(&mut self, calls: &[Call<'_>]) -> Result<(), String> {
         self.clock.next_op();
-        let writes = calls.iter().map(|call| self.for_a_queue(call));
-        let writes = writes.collect::<Result<Vec<_>, Error>>();
-        writes
-            .and_then(|writes| self.write_queued(&writes))
-            .map_err(words)
+        self.queued(calls).map_err(words)
     }
 
     fn another(&mut self) -> Option<Box<dyn Session + Send>> {

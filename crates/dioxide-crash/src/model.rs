@@ -113,7 +113,7 @@ pub struct Model {
     tree: Names,
     /// By state: the last one, up to it, in which the tree changed.
     promised: Vec<u32>,
-    /// What an `fsync` by name promised, or a call that a flag makes durable, by its state.
+    /// What an `fsync` or `fdatasync` promised, as far as names go, or a call that a flag makes durable, by its state.
     synced: BTreeMap<u32, u32>,
 }
 
@@ -227,11 +227,13 @@ impl Model {
         match *op {
             Op::Name(op) => {
                 self.tree.apply(op, state);
-                if let NameOp::Fsync(path) = op {
-                    self.synced.insert(state, self.tree.promised(path));
-                } else if self.tree.is_in_step(op) {
-                    self.synced.insert(state, state);
-                }
+                let promised = match op {
+                    NameOp::Fsync(path) => Some(self.tree.promised(path)),
+                    NameOp::Fdatasync(path) => Some(self.tree.promised_data(path)),
+                    _ => self.tree.is_in_step(op).then_some(state),
+                };
+                self.synced
+                    .extend(promised.map(|promised| (state, promised)));
             }
             Op::SetMode { file, mode } => {
                 let path = self.path_of(file).to_owned();
@@ -241,8 +243,12 @@ impl Model {
                 let path = self.path_of(file).to_owned();
                 self.tree.set_atime(&path, secs, state);
             }
-            Op::Fsync { file } => {
+            Op::Fsync { file } | Op::FsyncQueued { file } => {
                 let promised = self.tree.promised(self.path_of(file));
+                self.synced.insert(state, promised);
+            }
+            Op::Fdatasync { file } | Op::FdatasyncQueued { file } => {
+                let promised = self.tree.promised_data(self.path_of(file));
                 self.synced.insert(state, promised);
             }
             _ => {}
@@ -259,7 +265,7 @@ impl Model {
         self.promised[state as usize]
     }
 
-    /// The state that the `fsync` by name that leads to `state` promises, or a call that is durable by itself.
+    /// The state that the `fsync` or `fdatasync` that leads to `state` promises, or a call that is durable by itself.
     pub(crate) fn synced_names(&self, state: u32) -> u32 {
         self.synced.get(&state).copied().unwrap_or(0)
     }
@@ -281,6 +287,13 @@ impl Model {
             }
             | Op::WriteAtomic {
                 file,
+                offset,
+                len,
+                durable: Durable::Data | Durable::Full,
+            }
+            | Op::Allocate {
+                file,
+                mode: Mode::PunchHole | Mode::ZeroRange | Mode::ZeroRangeKeepSize,
                 offset,
                 len,
                 durable: Durable::Data | Durable::Full,

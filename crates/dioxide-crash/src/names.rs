@@ -59,6 +59,8 @@ pub enum NameOp {
     Change(&'static str, Change),
     /// `fsync` of a file or directory.
     Fsync(&'static str),
+    /// `fdatasync` of a file or directory.
+    Fdatasync(&'static str),
 }
 
 /// One call on the attributes of a file.
@@ -376,19 +378,28 @@ impl NameOp {
             | NameOp::Unlink(path)
             | NameOp::UnlinkHeld(path)
             | NameOp::Rmdir(path)
-            | NameOp::Fsync(path) => NameOp::Fsync(parent(path)),
+            | NameOp::Fsync(path)
+            | NameOp::Fdatasync(path) => NameOp::Fsync(parent(path)),
         }
     }
 }
 
 impl NameOp {
-    /// Each `fsync` that makes it durable: that of [`NameOp::sync`], and of a directory in which it changes names.
+    /// Each `fsync` that makes it durable: that of [`NameOp::sync`], and of a directory in which it changes names; and each `fdatasync`
+    /// that does.
     pub(crate) fn syncs(self) -> Vec<NameOp> {
         let mut syncs = vec![self.sync()];
         for sync in self.dirs().into_iter().map(NameOp::Fsync) {
             if !syncs.contains(&sync) {
                 syncs.push(sync);
             }
+        }
+        if !matches!(self, NameOp::Change(..)) {
+            let of_data = syncs.iter().filter_map(|sync| match *sync {
+                NameOp::Fsync(path) => Some(NameOp::Fdatasync(path)),
+                _ => None,
+            });
+            syncs.extend(of_data.collect::<Vec<_>>());
         }
         syncs
     }
@@ -406,7 +417,9 @@ impl NameOp {
             | NameOp::UnlinkHeld(path)
             | NameOp::Rmdir(path) => vec![parent(path)],
             NameOp::Rename(from, to, _) => vec![parent(from), parent(to)],
-            NameOp::Fill(..) | NameOp::Change(..) | NameOp::Fsync(_) => Vec::new(),
+            NameOp::Fill(..) | NameOp::Change(..) | NameOp::Fsync(_) | NameOp::Fdatasync(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -508,6 +521,8 @@ pub struct Names {
     attributes: Vec<Attributes>,
     /// By file: the last state in which it was changed, or in it if it is a directory.
     changed: Vec<u32>,
+    /// The same, of its names and data alone, or names in it.
+    data_changed: Vec<u32>,
     /// The files that data operations work on.
     known: BTreeMap<FileNo, Number>,
 }
@@ -520,6 +535,7 @@ impl Names {
             kinds: vec![Kind::Dir],
             attributes: vec![Attributes::new(0o755)],
             changed: vec![0],
+            data_changed: vec![0],
             known: BTreeMap::new(),
         };
         let mut firsts: HashMap<&str, Number> = HashMap::new();
@@ -528,6 +544,7 @@ impl Names {
                 names.kinds.push(entry.kind.clone());
                 names.attributes.push(entry.attributes.clone());
                 names.changed.push(0);
+                names.data_changed.push(0);
                 names.kinds.len() - 1
             });
             names.paths.insert(path.clone(), number);
@@ -584,6 +601,12 @@ impl Names {
         self.number(path).map_or(0, |number| self.changed[number])
     }
 
+    /// The state that `fdatasync` of a path promises, as far as names go.
+    pub(crate) fn promised_data(&self, path: &str) -> u32 {
+        self.number(path)
+            .map_or(0, |number| self.data_changed[number])
+    }
+
     fn number(&self, path: &str) -> Option<Number> {
         match path {
             "/" => Some(0),
@@ -631,6 +654,7 @@ impl Names {
 
     fn touch(&mut self, number: Number, state: u32) {
         self.changed[number] = state;
+        self.data_changed[number] = state;
     }
 
     fn touch_dir_of(&mut self, path: &str, state: u32) {
@@ -659,6 +683,7 @@ impl Names {
             self.attributes.push(of_new);
             self.kinds.push(kind);
             self.changed.push(state);
+            self.data_changed.push(state);
             self.paths.insert(path.into(), self.kinds.len() - 1);
             self.touch_dir_of(path, state);
         }
@@ -698,7 +723,7 @@ impl Names {
                 possible
             }
             NameOp::Rename(from, to, over) => self.rename(from, to, over, state),
-            NameOp::Fsync(path) => self.number(path).is_some(),
+            NameOp::Fsync(path) | NameOp::Fdatasync(path) => self.number(path).is_some(),
         }
     }
 
@@ -729,7 +754,7 @@ impl Names {
         let possible = kind.takes(change) && change.apply(&mut attributes, kind);
         if possible && attributes != self.attributes[number] {
             self.attributes[number] = attributes;
-            self.touch(number, state);
+            self.changed[number] = state;
         }
         possible
     }
@@ -738,7 +763,7 @@ impl Names {
     pub(crate) fn set_atime(&mut self, path: &str, secs: i64, state: u32) {
         if let Some(number) = self.number(path) {
             self.attributes[number].atime = Some(secs);
-            self.touch(number, state);
+            self.changed[number] = state;
         }
     }
 
@@ -799,6 +824,7 @@ impl Names {
                     Attributes::of_new(&self.attributes[dir], FileType::CharDevice, WHITEOUT_MODE);
                 self.attributes.push(of_new);
                 self.changed.push(state);
+                self.data_changed.push(state);
                 self.paths.insert(from.into(), self.kinds.len() - 1);
             }
             Over::Replace | Over::Nothing => {}
@@ -876,6 +902,7 @@ impl fmt::Display for NameOp {
             NameOp::Rename(from, to, _) => write!(f, "rename {from} {to}"),
             NameOp::Change(path, change) => change.describe(path, f),
             NameOp::Fsync(path) => write!(f, "fsync {path}"),
+            NameOp::Fdatasync(path) => write!(f, "fdatasync {path}"),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 /// A file of the workload, by its number.
 pub type FileNo = usize;
 
-/// What a write promises when it returns.
+/// What a change of data or size promises when it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durable {
     /// Nothing.
@@ -98,6 +98,8 @@ pub enum Op {
         file: FileNo,
         /// The new size.
         len: u64,
+        /// What it promises.
+        durable: Durable,
     },
     /// `fallocate`.
     Allocate {
@@ -109,6 +111,8 @@ pub enum Op {
         offset: u64,
         /// How many bytes.
         len: u64,
+        /// What it promises.
+        durable: Durable,
     },
     /// `fchmod`.
     SetMode {
@@ -131,6 +135,16 @@ pub enum Op {
     },
     /// `fdatasync`.
     Fdatasync {
+        /// The file.
+        file: FileNo,
+    },
+    /// As [`Op::Fsync`], through a queue.
+    FsyncQueued {
+        /// The file.
+        file: FileNo,
+    },
+    /// As [`Op::Fdatasync`], through a queue.
+    FdatasyncQueued {
         /// The file.
         file: FileNo,
     },
@@ -162,7 +176,9 @@ impl Op {
             | Op::SetMode { file, .. }
             | Op::SetTime { file, .. }
             | Op::Fsync { file }
-            | Op::Fdatasync { file } => Some(file),
+            | Op::Fdatasync { file }
+            | Op::FsyncQueued { file }
+            | Op::FdatasyncQueued { file } => Some(file),
             Op::Sync | Op::Trim | Op::Policy(_) | Op::Name(_) => None,
             Op::Together(_) | Op::Crash => None,
         }
@@ -180,7 +196,9 @@ impl Op {
         | Op::WriteQueued { durable, .. }
         | Op::WriteAtomic { durable, .. }
         | Op::Append { durable, .. }
-        | Op::AppendQueued { durable, .. } = &mut op
+        | Op::AppendQueued { durable, .. }
+        | Op::SetLen { durable, .. }
+        | Op::Allocate { durable, .. } = &mut op
         {
             *durable = Durable::Full;
         }
@@ -257,17 +275,25 @@ impl fmt::Display for Op {
             Op::AppendQueued { file, len, durable } => {
                 write!(f, "append-queued f{file} {len}{}", durable.suffix())
             }
-            Op::SetLen { file, len } => write!(f, "truncate f{file} {len}"),
+            Op::SetLen { file, len, durable } => {
+                write!(f, "truncate f{file} {len}{}", durable.suffix())
+            }
             Op::Allocate {
                 file,
                 mode,
                 offset,
                 len,
-            } => write!(f, "{} f{file} {offset}+{len}", mode.word()),
+                durable,
+            } => {
+                let (word, suffix) = (mode.word(), durable.suffix());
+                write!(f, "{word} f{file} {offset}+{len}{suffix}")
+            }
             Op::SetMode { file, mode } => write!(f, "chmod f{file} {mode:o}"),
             Op::SetTime { file, secs } => write!(f, "atime f{file} {secs}"),
             Op::Fsync { file } => write!(f, "fsync f{file}"),
             Op::Fdatasync { file } => write!(f, "fdatasync f{file}"),
+            Op::FsyncQueued { file } => write!(f, "fsync-queued f{file}"),
+            Op::FdatasyncQueued { file } => write!(f, "fdatasync-queued f{file}"),
             Op::Sync => f.write_str("sync"),
             Op::Trim => f.write_str("trim"),
             Op::Policy(policy) => write!(f, "policy {policy}"),

@@ -57,11 +57,14 @@ impl Promise {
 
     fn keep(&mut self, model: &Model, state: u32, op: &Op) {
         match *op {
-            Op::Fsync { file } => {
+            Op::Fsync { file } | Op::FsyncQueued { file } => {
                 self.whole(&model.files[file], file, state, true);
                 self.mapped = self.mapped.max(model.synced_names(state));
             }
-            Op::Fdatasync { file } => self.whole(&model.files[file], file, state, false),
+            Op::Fdatasync { file } | Op::FdatasyncQueued { file } => {
+                self.whole(&model.files[file], file, state, false);
+                self.mapped = self.mapped.max(model.synced_names(state));
+            }
             Op::Sync => {
                 for (file, history) in model.files.iter().enumerate() {
                     self.whole(history, file, state, true);
@@ -72,7 +75,9 @@ impl Promise {
             | Op::WriteQueued { file, durable, .. }
             | Op::WriteAtomic { file, durable, .. }
             | Op::Append { file, durable, .. }
-            | Op::AppendQueued { file, durable, .. } => {
+            | Op::AppendQueued { file, durable, .. }
+            | Op::SetLen { file, durable, .. }
+            | Op::Allocate { file, durable, .. } => {
                 self.range(model, file, state, durable);
             }
             Op::Name(_) => {

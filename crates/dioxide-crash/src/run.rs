@@ -452,22 +452,18 @@ impl Run {
             .run(op, &name, &data)
             .map_err(|e| format!("{op}: {e}"))?;
         match outcome {
-            Outcome::Done => self.done_as_flagged(op, began),
+            Outcome::Done => {
+                // What a file's flag SYNC promises of it.
+                let is_in_step = |file| self.lane.model.is_in_step(file);
+                let op = match op.file().is_some_and(is_in_step) {
+                    true => op.made_durable(),
+                    false => op.clone(),
+                };
+                self.done(op, began);
+            }
             Outcome::Unsupported(why) => self.unsupported.push(format!("{op}: {why}")),
         }
         Ok(())
-    }
-
-    /// With what a file's flag SYNC promises of it.
-    fn done_as_flagged(&mut self, op: &Op, began: u64) {
-        let file = op.file().filter(|&file| self.lane.model.is_in_step(file));
-        self.done(
-            file.map_or_else(|| op.clone(), |_| op.made_durable()),
-            began,
-        );
-        if let (Some(file), Op::SetLen { .. } | Op::Allocate { .. }) = (file, op) {
-            self.done(Op::Fsync { file }, began);
-        }
     }
 
     fn done(&mut self, op: Op, began: u64) {

@@ -202,7 +202,16 @@ impl Shared {
         });
         let calls: Vec<(Call, &Op)> = calls.collect();
         let has_returned = |call: &Call| call.times.acknowledged <= time;
-        let is_sync = |op: &Op| matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync);
+        let is_sync = |op: &Op| {
+            matches!(
+                op,
+                Op::Fsync { .. }
+                    | Op::Fdatasync { .. }
+                    | Op::FsyncQueued { .. }
+                    | Op::FdatasyncQueued { .. }
+                    | Op::Sync
+            )
+        };
         let synced = |call: &Call| {
             let mut syncs = calls.iter().filter(|(_, op)| is_sync(op));
             syncs.any(|(sync, _)| has_returned(sync) && call.is_before(sync))
@@ -238,7 +247,9 @@ fn durable(op: &Op) -> Durable {
         Op::Write { durable, .. }
         | Op::WriteQueued { durable, .. }
         | Op::Append { durable, .. }
-        | Op::AppendQueued { durable, .. } => durable,
+        | Op::AppendQueued { durable, .. }
+        | Op::SetLen { durable, .. }
+        | Op::Allocate { durable, .. } => durable,
         _ => Durable::No,
     }
 }
@@ -491,6 +502,7 @@ mod tests {
             mode: Mode::PunchHole,
             offset: 0,
             len: SECTOR,
+            durable: Durable::No,
         };
         let lanes = [
             lane(&[
@@ -515,6 +527,7 @@ mod tests {
             mode: Mode::PunchHole,
             offset: 0,
             len: SECTOR,
+            durable: Durable::No,
         };
         let lanes = [
             lane(&[(punch.clone(), 1, 3), (write(0, 1, Durable::Data), 3, 6)]),
@@ -530,6 +543,7 @@ mod tests {
         let cut = |sectors| Op::SetLen {
             file: FILE,
             len: sectors * SECTOR,
+            durable: Durable::No,
         };
         let lanes = [
             lane(&[

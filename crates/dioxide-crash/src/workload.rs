@@ -1,9 +1,9 @@
 //! What to run: each operation alone, all pairs of operations, random mixes; with fsync at each place.
 //!
 //! A workload has a short name that says all there is to know of it: `single:4:1`, `pair:4:17:3`,
-//! `random:99`, `long:99`, `again:99`, `threads:99`, `truncate`, `reuse`. The first numbers are places in [`operations`], the last which of the operations is
+//! `random:99`, `long:99`, `again:99`, `threads:99`, `truncate`, `reuse`, `new`. The first numbers are places in [`operations`], the last which of the operations is
 //! followed by an fsync of its file (1 the first, 2 the second, 3 both); of `random`, `long`, `threads` (five at once: four with a file each, one with names and attributes)
-//! `shared` (two or three that write to one file) and `again` (which goes on after a crash), the seed, by which there is a policy too, and some of the writes go through a queue. Those of
+//! `shared` (two or three that write to one file) and `again` (which goes on after a crash), the seed, by which there is a policy too, and some of the writes and syncs go through a queue. Those of
 //! operations on names are called `names-single:4:1` and so on, by places in [`names::operations`], behind which, for pairs, are
 //! operations on data; `names-random` mixes them with data.
 //! Those of attributes are called `attributes-single:4:1` and so on, by places in [`names::attribute_operations`], behind which,
@@ -103,6 +103,8 @@ pub enum Workload {
     Reuse,
     /// Blocks of a cluster taken away, and written again.
     Refill,
+    /// New names, each made durable by an `fdatasync` of its file.
+    New,
 }
 
 /// The operations that workloads are made of.
@@ -122,6 +124,7 @@ pub fn operations(layout: Layout) -> Vec<Op> {
         own,
         vec![Op::Trim],
         queued(),
+        durable_changes(layout.unit_bytes()),
     ]
     .concat()
 }
@@ -143,12 +146,25 @@ fn append(file: FileNo, len: u64, durable: Durable) -> Op {
     Op::Append { file, len, durable }
 }
 
+fn set_len(file: FileNo, len: u64) -> Op {
+    set_len_durably(file, len, Durable::No)
+}
+
+fn set_len_durably(file: FileNo, len: u64, durable: Durable) -> Op {
+    Op::SetLen { file, len, durable }
+}
+
 fn allocate(file: FileNo, mode: Mode, offset: u64, len: u64) -> Op {
+    allocate_durably(file, mode, offset, len, Durable::No)
+}
+
+fn allocate_durably(file: FileNo, mode: Mode, offset: u64, len: u64, durable: Durable) -> Op {
     Op::Allocate {
         file,
         mode,
         offset,
         len,
+        durable,
     }
 }
 
@@ -216,6 +232,8 @@ fn through_a_queue(op: Op) -> Op {
             durable,
         },
         Op::Append { file, len, durable } => Op::AppendQueued { file, len, durable },
+        Op::Fsync { file } => Op::FsyncQueued { file },
+        Op::Fdatasync { file } => Op::FdatasyncQueued { file },
         other => other,
     }
 }
@@ -248,7 +266,7 @@ fn atomics() -> Vec<Op> {
 
 /// Of what lies in an inode, and leaves it.
 fn inline() -> Vec<Op> {
-    let set_len = |len| Op::SetLen { file: 2, len };
+    let set_len = |len| set_len(2, len);
     vec![
         write(2, 0, 50),
         write(2, 20, 100),
@@ -264,7 +282,6 @@ fn inline() -> Vec<Op> {
 
 /// Of sizes, maps and attributes. `unit` is what ranges that move others are multiples of.
 fn changes(unit: u64) -> Vec<Op> {
-    let set_len = |file, len| Op::SetLen { file, len };
     vec![
         set_len(0, 10_000),
         set_len(1, 0),
@@ -294,6 +311,20 @@ fn changes(unit: u64) -> Vec<Op> {
     ]
 }
 
+/// Of sizes and maps, durable by themselves.
+fn durable_changes(unit: u64) -> Vec<Op> {
+    let (data, full) = (Durable::Data, Durable::Full);
+    vec![
+        set_len_durably(0, 10_000, data),
+        set_len_durably(1, 100_000, full),
+        allocate_durably(2, Mode::Allocate, 0, 16_384, data),
+        allocate_durably(0, Mode::PunchHole, 5000, 20_000, data),
+        allocate_durably(0, Mode::ZeroRange, 3000, 17_000, full),
+        allocate_durably(0, Mode::CollapseRange, unit, unit, data),
+        allocate_durably(1, Mode::InsertRange, unit, unit, full),
+    ]
+}
+
 impl Workload {
     /// Each operation alone, without and with an fsync; and what has a name of its own.
     pub fn singles(layout: Layout) -> Vec<Workload> {
@@ -301,7 +332,12 @@ impl Workload {
         let both = |op| [false, true].map(|synced| Workload::Single { op, synced });
         let further = match layout {
             Layout::NoJournal => &[][..],
-            _ => &[Workload::Truncate, Workload::Reuse, Workload::Refill],
+            _ => &[
+                Workload::Truncate,
+                Workload::Reuse,
+                Workload::Refill,
+                Workload::New,
+            ],
         };
         all.flat_map(both).chain(further.iter().copied()).collect()
     }
@@ -404,7 +440,7 @@ impl Workload {
             Workload::Threads { .. } | Workload::Shared { .. } => {
                 return Ok(self.lanes(layout)?.concat());
             }
-            Workload::Truncate | Workload::Reuse | Workload::Refill
+            Workload::Truncate | Workload::Reuse | Workload::Refill | Workload::New
                 if layout == Layout::NoJournal =>
             {
                 return Err(format!("{self}: not without a journal"));
@@ -412,6 +448,7 @@ impl Workload {
             Workload::Truncate => return Ok(valid(layout, truncate(layout))),
             Workload::Reuse => return Ok(reuse()),
             Workload::Refill => return Ok(refill(layout)),
+            Workload::New => return Ok(valid(layout, new_names())),
         };
         let with_sync = |(index, op): (usize, Op)| {
             let sync = op.file().filter(|_| synced >> index & 1 == 1);
@@ -505,7 +542,7 @@ fn truncate(layout: Layout) -> Vec<Op> {
     let rest = [
         allocate(2, Mode::KeepSize, 2 * many * unit, space),
         Op::Sync,
-        Op::SetLen { file: 2, len: 0 },
+        set_len(2, 0),
         Op::Fsync { file: 2 },
     ];
     pieces.chain(rest).collect()
@@ -513,7 +550,7 @@ fn truncate(layout: Layout) -> Vec<Op> {
 
 /// Of a file with a deep tree, of which nodes are split first, once by extents and once by one that is parted.
 fn truncate_deep() -> Vec<Op> {
-    let set_len = |len| Op::SetLen { file: 1, len };
+    let set_len = |len| set_len(1, len);
     let mut ops: Vec<Op> = (0..10).map(|n| write(1, n * 2048, 1024)).collect();
     ops.extend([
         Op::Sync,
@@ -532,12 +569,9 @@ fn truncate_indirect() -> Vec<Op> {
     let pieces = (0..270).map(|n| write(2, n * MAPPED_BY_ONE, 1000));
     let rest = [
         Op::Sync,
-        Op::SetLen {
-            file: 2,
-            len: 20 * MAPPED_BY_ONE + 700,
-        },
+        set_len(2, 20 * MAPPED_BY_ONE + 700),
         Op::Fsync { file: 2 },
-        Op::SetLen { file: 2, len: 0 },
+        set_len(2, 0),
         Op::Fsync { file: 2 },
     ];
     pieces.chain(rest).collect()
@@ -566,6 +600,26 @@ fn refill(layout: Layout) -> Vec<Op> {
         write(2, from, len),
         Op::Fsync { file: 2 },
     ]
+}
+
+/// Files that are new, and others under new names.
+fn new_names() -> Vec<Op> {
+    let names = [
+        NameOp::Create("/n"),
+        NameOp::Fill("/n", 40),
+        NameOp::Fdatasync("/n"),
+        NameOp::Create("/a/n"),
+        NameOp::Fdatasync("/a/n"),
+        NameOp::Fill("/a/n", 5000),
+        NameOp::Fdatasync("/a/n"),
+        NameOp::Unnamed("/b/u"),
+        NameOp::Fdatasync("/b/u"),
+        NameOp::Rename("/a/x", "/b/y", names::Over::Replace),
+        NameOp::Fdatasync("/b/y"),
+        NameOp::Link("/f0", "/a/f"),
+    ];
+    let ops = names.map(Op::Name).into_iter();
+    ops.chain([Op::Fdatasync { file: 0 }]).collect()
 }
 
 /// The operations on names that a layout keeps over a crash.
@@ -659,7 +713,7 @@ fn valid(layout: Layout, ops: Vec<Op>) -> Vec<Op> {
             sizes[file] += len;
             true
         }
-        Op::SetLen { file, len } => {
+        Op::SetLen { file, len, .. } => {
             sizes[file] = len;
             true
         }
@@ -668,6 +722,7 @@ fn valid(layout: Layout, ops: Vec<Op>) -> Vec<Op> {
             mode,
             offset,
             len,
+            ..
         } => resized(&mut sizes[file], mode, offset, len, layout),
         _ => true,
     };
@@ -736,7 +791,7 @@ fn policy(seed: u64) -> Policy {
     Policy::ALL[random as usize]
 }
 
-/// Under a policy, and with some of the writes through a queue.
+/// Under a policy, and with some of the writes and syncs through a queue.
 fn varied(policy: Policy, seed: u64, ops: Vec<Op>) -> Vec<Op> {
     let mut random = Random(seed.rotate_left(32));
     let vary = |op| match random.below(3) {
@@ -886,14 +941,16 @@ impl Beside {
         random: &mut Random,
     ) -> Option<Op> {
         let modes = [Mode::PunchHole, Mode::ZeroRangeKeepSize, Mode::KeepSize];
-        match (self, layout) {
-            (Beside::Nothing, _) => None,
-            (Beside::Ends, _) => Some(Op::SetLen { file, len: place }),
-            (Beside::Holes, Layout::Indirect) => Some(allocate(file, Mode::PunchHole, place, len)),
-            (Beside::Holes, _) => {
-                let mode = modes[random.below(3) as usize];
-                Some(allocate(file, mode, place, len))
-            }
+        let mode = match layout {
+            Layout::Indirect => Mode::PunchHole,
+            _ => modes[random.below(3) as usize],
+        };
+        let durable = [Durable::No, Durable::No, Durable::Data, Durable::Full];
+        let durable = durable[random.below(4) as usize];
+        match self {
+            Beside::Nothing => None,
+            Beside::Ends => Some(set_len_durably(file, place, durable)),
+            Beside::Holes => Some(allocate_durably(file, mode, place, len, durable)),
         }
     }
 }
@@ -934,14 +991,14 @@ fn random_op_on(file: FileNo, layout: Layout, random: &mut Random) -> Op {
     match random.below(14) {
         0..5 => write_durably(file, offset, len, durable),
         5 => append(file, len, durable),
-        6 => Op::SetLen { file, len: offset },
-        7 => allocate(file, Mode::Allocate, offset, len),
-        8 => allocate(file, Mode::PunchHole, offset, len),
-        9 => allocate(file, Mode::ZeroRange, offset, len),
-        10 => allocate(file, Mode::CollapseRange, units, unit),
-        11 => allocate(file, Mode::KeepSize, offset, len),
-        12 => allocate(file, Mode::ZeroRangeKeepSize, offset, len),
-        _ => allocate(file, Mode::InsertRange, units, unit),
+        6 => set_len_durably(file, offset, durable),
+        7 => allocate_durably(file, Mode::Allocate, offset, len, durable),
+        8 => allocate_durably(file, Mode::PunchHole, offset, len, durable),
+        9 => allocate_durably(file, Mode::ZeroRange, offset, len, durable),
+        10 => allocate_durably(file, Mode::CollapseRange, units, unit, durable),
+        11 => allocate_durably(file, Mode::KeepSize, offset, len, durable),
+        12 => allocate_durably(file, Mode::ZeroRangeKeepSize, offset, len, durable),
+        _ => allocate_durably(file, Mode::InsertRange, units, unit, durable),
     }
 }
 
@@ -972,6 +1029,7 @@ impl fmt::Display for Workload {
             Workload::Truncate => f.write_str("truncate"),
             Workload::Reuse => f.write_str("reuse"),
             Workload::Refill => f.write_str("refill"),
+            Workload::New => f.write_str("new"),
         }
     }
 }
@@ -981,7 +1039,7 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Workload, String> {
         parse(text).ok_or_else(|| {
-            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, again:SEED, threads:SEED, shared:SEED, truncate, reuse, refill, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
+            format!("no workload {text:?}: expected single:OP:0..1, pair:OP:OP:0..3, random:SEED, long:SEED, again:SEED, threads:SEED, shared:SEED, truncate, reuse, refill, new, or names-single, names-pair, names-random, attributes-single, attributes-pair, attributes-random of the same")
         })
     }
 }
@@ -991,6 +1049,7 @@ fn parse(text: &str) -> Option<Workload> {
         "truncate" => return Some(Workload::Truncate),
         "reuse" => return Some(Workload::Reuse),
         "refill" => return Some(Workload::Refill),
+        "new" => return Some(Workload::New),
         _ => {}
     }
     let (kind, rest) = text.split_once(':')?;
@@ -1155,6 +1214,13 @@ mod tests {
         assert!(has(&|op| matches!(op, Op::Append { .. })));
         assert!(has(&|op| matches!(op, Op::AppendQueued { .. })));
         assert!(has(&|op| matches!(op, Op::SetLen { .. })));
+        assert!(has(&|op| matches!(op, Op::FsyncQueued { .. })));
+        assert!(has(&|op| matches!(op, Op::FdatasyncQueued { .. })));
+        let is_durable = |op: &Op| match op {
+            Op::SetLen { durable, .. } | Op::Allocate { durable, .. } => *durable != Durable::No,
+            _ => false,
+        };
+        assert!(has(&is_durable));
         assert!(has(&|op| matches!(op, Op::Together(_))));
         for mode in [Mode::PunchHole, Mode::ZeroRangeKeepSize, Mode::KeepSize] {
             let is_one = |op: &Op| matches!(op, Op::Allocate { mode: it, .. } if *it == mode);
@@ -1236,6 +1302,7 @@ mod tests {
                     file, offset, len, ..
                 } => offset + len <= [41_260, 65_536][*file],
                 Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => true,
+                Op::FsyncQueued { .. } | Op::FdatasyncQueued { .. } => true,
                 Op::Trim | Op::Policy(_) => true,
                 _ => false,
             });

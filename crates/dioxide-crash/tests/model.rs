@@ -48,6 +48,11 @@ fn write(file: usize, offset: u64, len: u64) -> Op {
     }
 }
 
+fn set_len(file: usize, len: u64) -> Op {
+    let durable = Durable::No;
+    Op::SetLen { file, len, durable }
+}
+
 /// What an operation does to a file, done to bytes.
 fn apply(op: &Op, data: &[u8], files: &mut [Seen]) {
     let Some(file) = op.file() else { return };
@@ -92,6 +97,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
                 mode,
                 offset,
                 len,
+                durable: Durable::No,
             };
             match kind {
                 0..3 => write(file, offset, len),
@@ -100,7 +106,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
                     len,
                     durable: Durable::Data,
                 },
-                4 => Op::SetLen { file, len: offset },
+                4 => set_len(file, offset),
                 5 => allocate(Mode::Allocate),
                 6 => allocate(Mode::KeepSize),
                 7 => allocate(Mode::PunchHole),
@@ -112,6 +118,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
                     mode: [Mode::CollapseRange, Mode::InsertRange][offset as usize % 2],
                     offset: offset % 3 * 4096,
                     len: 4096,
+                    durable: Durable::No,
                 },
             }
         });
@@ -238,6 +245,37 @@ fn extension_without_its_data_is_refused() {
 }
 
 #[test]
+fn durable_change_of_size_or_map_is_missed_once_it_returned() {
+    let allocate = |mode, offset, len| Op::Allocate {
+        file: 0,
+        mode,
+        offset,
+        len,
+        durable: Durable::Data,
+    };
+    let cut = Op::SetLen {
+        file: 0,
+        len: 5000,
+        durable: Durable::Full,
+    };
+    for op in [
+        cut,
+        allocate(Mode::ZeroRange, 9000, 3000),
+        allocate(Mode::PunchHole, 1024, 1024),
+        // Within a block.
+        allocate(Mode::PunchHole, 100, 700),
+    ] {
+        let (model, times, states) = run(vec![op.clone()], 1024);
+        let is_right = |time, state: usize| {
+            let promise = Promise::at(&model, &times, time);
+            promise.check(&model, &states[state]).is_ok()
+        };
+        assert!(is_right(0, 0) && is_right(1, 1), "{op}");
+        assert!(!is_right(1, 0), "{op}");
+    }
+}
+
+#[test]
 fn zeros_that_left_the_inode_are_overwritten_in_place_and_a_hole_is_not() {
     let found = |inline_bytes| {
         let units = Units {
@@ -256,9 +294,9 @@ fn zeros_that_left_the_inode_are_overwritten_in_place_and_a_hole_is_not() {
             mode: Mode::PunchHole,
             offset: 5,
             len: 20,
+            durable: Durable::No,
         };
-        let grown = Op::SetLen { file: 0, len: 9000 };
-        let ops = [Op::SetLen { file: 0, len: 45 }, punched, Op::Sync, grown];
+        let ops = [set_len(0, 45), punched, Op::Sync, set_len(0, 9000)];
         ops.into_iter().for_each(|op| model.push(op));
         let overwrite = write(0, 0, 50);
         let data = model.data_of(&overwrite);
@@ -360,6 +398,33 @@ fn change_of_an_attribute_is_refused_without_its_fsync_and_missed_with_it() {
         let is_right = found.map(|(time, sight)| at(time, sight).is_ok());
         assert_eq!(is_right, [true, false, true, true, true], "{change:?}");
         assert!(at(3, &before).is_err(), "{change:?}");
+    }
+}
+
+#[test]
+fn fdatasync_keeps_names_and_no_attributes() {
+    let before = Sight {
+        files: fresh(4096).1,
+        tree: tree(),
+        free: 0,
+    };
+    let chown = NameOp::Change("/a", Change::Owner(7, 8));
+    for (op, is_kept) in [(NameOp::Link("/a", "/c"), true), (chown, false)] {
+        for sync in [
+            Op::Fdatasync { file: 0 },
+            Op::FdatasyncQueued { file: 0 },
+            Op::Name(NameOp::Fdatasync("/a")),
+        ] {
+            let mut model = fresh(4096).0.with_tree(tree());
+            model.push(Op::Name(op));
+            model.push(sync);
+            let times = [(0, 1), (2, 3)].map(|(began, acknowledged)| Times {
+                began,
+                acknowledged,
+            });
+            let at = |time| Promise::at(&model, &times, time).check_all(&model, &before);
+            assert_eq!((at(2), at(3).is_err()), (Ok(()), is_kept), "{op}");
+        }
     }
 }
 

@@ -51,7 +51,7 @@ pub struct CrashTestArgs {
     /// What to run: all, singles, pairs, spread (each pair on one of the layouts), random, names, attributes, again (random
     /// ones that go on after a crash), threads (five at once), shared (two or three that write to one file; the states of
     /// several threads come once and not again), or one by its name, as in reports.
-    /// Random ones take a policy of locks by their seed, and send some of their writes through a queue
+    /// Random ones take a policy of locks by their seed, and send some of their writes and syncs through a queue
     #[arg(long, value_name = "NAME", default_value = "all")]
     workload: Selection,
     /// Check this state only, as a report describes it

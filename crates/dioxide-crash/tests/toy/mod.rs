@@ -424,17 +424,24 @@ impl Mounted {
                 let end = self.file(name).size;
                 self.write_durably(name, end, data, durable)
             }
-            Op::SetLen { len, .. } => {
+            Op::SetLen { len, durable, .. } => {
                 self.grow(name, len)?;
                 let file = self.file(name);
                 file.map.split_off(&len.div_ceil(BLOCK));
                 file.size = len;
                 self.dirty += 1;
-                Ok(())
+                self.sync_if(durable)
             }
             Op::Allocate {
-                mode, offset, len, ..
-            } => self.allocate(name, mode, offset, len),
+                mode,
+                offset,
+                len,
+                durable,
+                ..
+            } => {
+                self.allocate(name, mode, offset, len)?;
+                self.sync_if(durable)
+            }
             Op::SetMode { mode, .. } => {
                 self.file(name).mode = mode;
                 self.dirty += u32::from(self.bug != Bug::FsyncForgetsAttributes);
@@ -446,6 +453,7 @@ impl Mounted {
                 Ok(())
             }
             Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync => self.sync(),
+            Op::FsyncQueued { .. } | Op::FdatasyncQueued { .. } => self.sync(),
             Op::Trim | Op::Policy(_) => Ok(()),
             Op::WriteAtomic { .. } => Err("it has no atomic writes".into()),
             Op::Together(_) | Op::Crash => unreachable!("no call of a session"),
@@ -483,6 +491,13 @@ impl Mounted {
         let end = offset + data.len() as u64;
         let is_written = |block| matches!(file.map.get(&block), Some((_, true)));
         dirty == 0 && end <= file.size && (offset / BLOCK..end.div_ceil(BLOCK)).all(is_written)
+    }
+
+    fn sync_if(&mut self, durable: Durable) -> Result<(), String> {
+        match durable {
+            Durable::No => Ok(()),
+            Durable::Data | Durable::Full => self.sync(),
+        }
     }
 
     fn sync(&mut self) -> Result<(), String> {
