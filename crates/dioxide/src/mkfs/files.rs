@@ -163,11 +163,13 @@ impl Plan {
     fn add_lost_and_found(&mut self) -> Result<()> {
         let mut blocks =
             (LOST_AND_FOUND_BYTES / self.block_size()).clamp(2, indirect::DIRECT.into());
+        let mut goal = self.dir_goal(LOST_AND_FOUND);
         if self.sb.features().incompat.contains(Incompat::INLINE_DATA) {
-            // The first step out of the inode counts as one of growth.
+            // The first step out of the inode counts as one of growth, and goes anywhere.
             blocks -= 1;
+            goal = self.first_goal();
         }
-        let mapping = self.map(LOST_AND_FOUND, blocks, self.dir_goal(LOST_AND_FOUND))?;
+        let mapping = self.map(LOST_AND_FOUND, blocks, goal)?;
         let all: Vec<u64> = mapping.runs.iter().cloned().flatten().collect();
         let entries: [(&[u8], Ino); 2] = [(b".", LOST_AND_FOUND), (b"..", Ino::ROOT)];
         self.put_dir_block(LOST_AND_FOUND, all[0], &entries)?;

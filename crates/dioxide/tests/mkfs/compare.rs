@@ -185,13 +185,12 @@ fn layout_with_each_feature_is_that_of_mke2fs() {
         "-t ext4 -b 2048 -O sparse_super2,orphan_file,quota,project,mmp,inline_data",
     );
     // Inodes of lost+found, the project quota and the orphan file are in the second group, blocks only of the first.
-    for flex in [1, 2] {
-        let features = "^resize_inode,orphan_file,quota,project,mmp";
-        same(
-            Layout,
-            100 * M,
-            &format!("-t ext4 -N 1 -G {flex} -O {features}"),
-        );
+    for words in [
+        "-G 1 -O ^resize_inode,orphan_file,quota,project,mmp",
+        "-G 2 -O ^resize_inode,orphan_file,quota,project,mmp",
+        "-G 1 -O inline_data",
+    ] {
+        same(Layout, 100 * M, &format!("-t ext4 -N 1 {words}"));
     }
 }
 
