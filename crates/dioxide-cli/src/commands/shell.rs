@@ -19,11 +19,14 @@ use clap::{CommandFactory, FromArgMatches};
 use dioxide::{FileType, Fs};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// What only a shell has.
 const BUILTINS: [(&str, &str); 6] = [
-    ("cd", "Changes the current directory: cd [DIR]"),
+    (
+        "cd",
+        "Changes the current directory: cd [DIR]; - is the one before",
+    ),
     ("exit", "Ends the shell, as the end of the input does"),
     ("help", "Lists the commands"),
     (
@@ -51,6 +54,7 @@ pub fn run(args: &ShellArgs, out: &mut Out) -> Result<Status, Failure> {
     };
     let mut runner = Runner {
         session: Session::of_shell(images, place),
+        before: None,
         out,
         keep_going: args.keep_going,
         worst: Status::Fine,
@@ -63,6 +67,8 @@ pub fn run(args: &ShellArgs, out: &mut Out) -> Result<Status, Failure> {
 
 struct Runner<'a> {
     session: Session,
+    /// The current directory before the last `cd`.
+    before: Option<Vec<u8>>,
     out: &'a mut Out,
     keep_going: bool,
     worst: Status,
@@ -135,6 +141,7 @@ impl Runner<'_> {
             (b"exit" | b"quit", []) => Ok(Flow::End),
             (b"pwd", []) => self.pwd().map(fine),
             (b"cd", []) => self.cd(&"/".into()).map(fine),
+            (b"cd", [directory]) if directory == "-" => self.cd_back().map(fine),
             (b"cd", [directory]) => self.cd(directory).map(fine),
             (b"lcd", []) => lcd(&std::env::var_os("HOME").unwrap_or_default()).map(fine),
             (b"lcd", [directory]) => lcd(directory).map(fine),
@@ -198,8 +205,22 @@ impl Runner<'_> {
             .map_or_else(Vec::new, |shell| shell.cwd.clone())
     }
 
+    /// As `cd -` of other shells, which print where they are then.
+    fn cd_back(&mut self) -> Result<(), Failure> {
+        let before = self.before.clone();
+        let before = before.ok_or_else(|| Failure::plain("there was no directory before"))?;
+        let operand = Operand(OsString::from_vec(before));
+        let target = self.session.exact_target(&operand)?;
+        self.change_directory(target)?;
+        self.pwd()
+    }
+
     fn cd(&mut self, directory: &OsString) -> Result<(), Failure> {
         let target = self.session.target(&Operand(directory.clone()))?;
+        self.change_directory(target)
+    }
+
+    fn change_directory(&mut self, target: Target) -> Result<(), Failure> {
         let cwd = resolved(target.path());
         let target = Target {
             address: crate::address::Address {
@@ -212,7 +233,7 @@ impl Runner<'_> {
             return Err(Failure::trouble(&target, "Not a directory"));
         }
         if let Some(shell) = self.session.shell() {
-            shell.cwd = cwd;
+            self.before = Some(std::mem::replace(&mut shell.cwd, cwd));
         }
         Ok(())
     }

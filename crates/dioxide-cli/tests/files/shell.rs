@@ -25,6 +25,8 @@ fn shell_runs_a_script_with_paths_from_its_directory() {
         "stat -c '%n %s' two",
         "cd ../dir/.hidden/..",
         "pwd",
+        "cd -",
+        "cd -",
         "find . -type f",
         "chmod 640 /hello",
         &format!("cp -a /hello host:{out}"),
@@ -34,7 +36,7 @@ fn shell_runs_a_script_with_paths_from_its_directory() {
     let ran = dioxide(["shell", &disk.name(), &script.display().to_string()]);
     let one = dioxide(["cat", &disk.at("/list/one")]).text().to_owned();
     let expected = format!(
-        "/\n/list\nthree\ntwo\n{one}hello, world\n/dir/a b\n/dir/a b\ntwo 22222\n/dir\n./a b\n"
+        "/\n/list\nthree\ntwo\n{one}hello, world\n/dir/a b\n/dir/a b\ntwo 22222\n/dir\n/list\n/dir\n./a b\n"
     );
     let df = dioxide(["df", &disk.name()]);
     assert_eq!(ran.text(), expected + df.text());
@@ -87,6 +89,7 @@ fn shell_tells_what_it_does_not_understand_and_exits_2() {
         ("cat 'x", "a quote is not ended"),
         ("cd /hello", "Not a directory"),
         ("cd /list /dir", "too many words"),
+        ("cd -", "no directory before"),
         ("ls host:/tmp", "on the host"),
     ] {
         let ran = dioxide(["shell", "-c", line, &disk.name()]);
