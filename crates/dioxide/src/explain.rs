@@ -245,7 +245,8 @@ fn explain_write(file: &File, told: &mut Explanation) -> Result<()> {
     told.drains = plan.drain;
     told.waits = plan.wait;
     told.no_direct_path = !request.device_aligned(pos);
-    let syncs = request.syncs_after(&first, pos) || atomic && request.must_be_durable();
+    let syncs =
+        request.syncs_after(request.durability(&first, pos)) || atomic && request.must_be_durable();
     let waits = told.restarts || plan.drain || plan.wait || !plain || syncs;
     let waits = waits || told.commits_first || is_short;
     told.would_block = waits && !told.no_direct_path;

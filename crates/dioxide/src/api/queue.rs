@@ -125,6 +125,8 @@ struct Core {
     waker: Waker,
     /// Somebody wants the next wait to return.
     woken: Arc<AtomicBool>,
+    /// Somebody may want that.
+    has_waker: AtomicBool,
     _claim: Option<Claim>,
 }
 
@@ -327,6 +329,7 @@ impl Queue {
             give_back,
             waker: device.waker(),
             woken: Arc::default(),
+            has_waker: AtomicBool::new(false),
             slot: claim.as_ref().map_or(Slot::NONE, Claim::slot),
             _claim: claim,
         };
@@ -511,6 +514,7 @@ impl Queue {
 
     /// What other threads can end a wait of this one with: it returns early then, with what has completed.
     pub fn waker(&self) -> QueueWaker {
+        self.core.has_waker.store(true, Ordering::Relaxed);
         QueueWaker {
             woken: self.core.woken.clone(),
             device: self.core.waker.clone(),
@@ -610,8 +614,9 @@ impl Queue {
                 break;
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // A worker's completion may be one of those that are waited for.
-            let want = if self.core.away > 0 { 1 } else { min - count };
+            // A worker's completion may be one of those that are waited for, and a waker ends a wait for one alone.
+            let wants_one = self.core.away > 0 || self.core.has_waker.load(Ordering::Relaxed);
+            let want = if wants_one { 1 } else { min - count };
             let is_punted = self.core.away > 0 && !self.core.punted.is_empty();
             let looks = is_punted && left.is_none_or(|left| left > LOOK_AFTER);
             let pause = if looks { Some(LOOK_AFTER) } else { left };
@@ -816,8 +821,7 @@ impl Core {
             Ok(admitted) => admitted,
             Err(error) => return self.punt_or_fail(buf, error),
         };
-        // Who was admitted without waiting needs no sync.
-        let forced = request.must_be_durable();
+        let forced = admitted.durability == Durability::ForceUnitAccess;
         let (kind, segs) = match job {
             Job::WriteAtomic => (OpKind::WriteAtomic, atomic_segment(&request, &admitted)),
             _ if forced => (OpKind::WriteFua, write_segments(&request, &admitted)),

@@ -71,7 +71,7 @@ impl Mount {
         if bytes.end > most {
             return Err(self.too_large(inode, &format!("a range up to byte {}", bytes.end)));
         }
-        self.strip_if_needed(writer, inode, access)?;
+        self.strip_if_needed(writer, inode, access.at_once())?;
         self.finish_truncate(writer, inode)?;
         let span = self.span(bytes);
         match mode {

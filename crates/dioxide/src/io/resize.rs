@@ -79,7 +79,7 @@ impl Mount {
     /// # Errors
     /// See [`crate::File::set_len`].
     pub(crate) fn set_len(&self, inode: &Inode, size: u64, access: Access) -> Result<()> {
-        let writer = self.writer()?;
+        let (writer, access) = (self.writer()?, access.at_once());
         if let Some(done) = self.cut(writer, inode, size, access) {
             return done;
         }

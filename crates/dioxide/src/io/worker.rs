@@ -1,6 +1,6 @@
 //! Threads that run jobs. A mount has two pools, because the jobs of one wait for those of the other:
 //! requests that would block a queue (as io_uring's io-wq), which may drain direct I/O in flight, and
-//! deferred completions (as the kernels' `s_dio_done_wq`), which end it and wait for nothing.
+//! deferred completions (as the kernels' `s_dio_done_wq`), which end it and wait for nothing but the device.
 //!
 //! Threads start when a job comes and no thread is idle, up to a limit, and end with the mount. Where the system gives not a single
 //! one, jobs run in the thread that has them: slower, and nothing is lost.

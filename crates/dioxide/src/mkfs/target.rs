@@ -82,6 +82,10 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
+fn holds_nothing(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.blocks() == 0)
+}
+
 /// An image or device that may be written.
 struct Target {
     device: Arc<dyn Device>,
@@ -119,34 +123,24 @@ impl Mkfs {
                 Some(file.map_err(|error| failed(path, "cannot make it", error))?)
             }
         };
-        let written = self.write_on(path, made.is_some(), &plan, progress);
-        // Others who found it may have it for themselves by now.
-        let is_anothers = matches!(
-            &written,
-            Err(Error::Device(dioxide_block::Error::Busy { .. }))
-        );
-        if written.is_err() && !is_anothers && made.is_some_and(|made| is_at(&made, path)) {
+        let sb = plan.superblock();
+        let needed = sb.blocks_count() * u64::from(sb.block_size());
+        let target = self.open(path, made.as_ref(), needed);
+        let was_had = target.is_ok();
+        let written = target.and_then(|target| {
+            let mut options = WriteOptions {
+                reads_zero: self.discard(&target, needed),
+                progress,
+            };
+            plan.write(&*target.device, &mut options)
+        });
+        // If it was not had, others may have it by now, and what they wrote.
+        let is_ours = |made: &File| is_at(made, path) && (was_had || holds_nothing(made));
+        if written.is_err() && made.as_ref().is_some_and(is_ours) {
             // What went wrong first is what matters.
             let _ = fs::remove_file(path);
         }
         written.map(|()| plan)
-    }
-
-    fn write_on(
-        &self,
-        path: &Path,
-        is_new: bool,
-        plan: &Plan,
-        progress: Option<&mut dyn FnMut(u64, u64)>,
-    ) -> Result<()> {
-        let sb = plan.superblock();
-        let needed = sb.blocks_count() * u64::from(sb.block_size());
-        let target = self.open(path, is_new, needed)?;
-        let mut options = WriteOptions {
-            reads_zero: self.discard(&target, needed),
-            progress,
-        };
-        plan.write(&*target.device, &mut options)
     }
 
     /// What an image or device holds where the file system is to be, in words; none when nothing is
@@ -201,10 +195,11 @@ impl Mkfs {
         Ok(plan)
     }
 
-    fn open(&self, path: &Path, is_new: bool, needed: u64) -> Result<Target> {
+    /// Opens it for itself. `made`: a file that was made for it.
+    fn open(&self, path: &Path, made: Option<&File>, needed: u64) -> Result<Target> {
         let end = self.extended.offset.checked_add(needed);
         let end = end.ok_or_else(|| Error::Invalid("the offset is too large".into()))?;
-        if !is_new {
+        if made.is_none() {
             self.refuse(self.recognise(path, true, needed)?)?;
         }
         let is_image = is_image(path)?;
@@ -212,8 +207,9 @@ impl Mkfs {
             enlarge(path, end).map_err(|error| failed(path, "cannot make it that large", error))?;
         }
         let device = open_bytes(path, &options(true, self.extended.offset), needed)?;
+        // Nobody else has it from here on; somebody may have had since it was made or looked at.
+        let is_new = made.is_some_and(holds_nothing);
         if !is_new {
-            // Nobody else has it from here on; somebody may have had since it was looked at.
             self.refuse(found_on_device(&*device)?)?;
         }
         Ok(Target {

@@ -148,6 +148,7 @@ fn carry_out(request: &WriteRequest<'_>, buf: &[u8], admitted: Admitted<'_>) -> 
         facts,
         appending,
         cuts,
+        ..
     } = admitted;
     if !plain {
         let alone = plan.lock == LockMode::Exclusive && plan.io_lock == IoLock::Keep;

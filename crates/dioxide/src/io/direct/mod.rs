@@ -86,6 +86,14 @@ impl Access {
         }
     }
 
+    /// For resizing and allocating, which no page cache does late.
+    pub(crate) fn at_once(self) -> Access {
+        Access {
+            written_back: false,
+            ..self
+        }
+    }
+
     /// Whether a write goes where the caller says, need not be durable when it returns, and stamps the file.
     #[inline(always)]
     pub(crate) fn overwrites(self) -> bool {

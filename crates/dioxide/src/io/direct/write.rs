@@ -53,6 +53,8 @@ pub(crate) struct Admitted<'a> {
     pub(crate) first: Mapping,
     /// Nothing but bytes of written blocks changes.
     pub(crate) plain: bool,
+    /// How durable the write of these is to be. What it needs for that was durable when this was decided, and stays so.
+    pub(crate) durability: Durability,
     pub(crate) facts: WriteFacts,
     /// Keeps others away from the end of the file.
     pub(crate) appending: Option<AtTheEnd<'a>>,
@@ -177,7 +179,8 @@ impl<'a> WriteRequest<'a> {
         if self.wait == Wait::NoWait && (plan.drain || plan.wait || !plain) {
             return Err(Error::WouldBlock("the write must run alone, or allocate"));
         }
-        if self.wait == Wait::NoWait && self.syncs_after(&first, pos) {
+        let durability = self.durability(&first, pos);
+        if self.wait == Wait::NoWait && self.syncs_after(durability) {
             return Err(Error::WouldBlock("a sync must follow the write"));
         }
         if plan.drain {
@@ -189,6 +192,7 @@ impl<'a> WriteRequest<'a> {
             pos,
             first,
             plain,
+            durability,
             facts,
             appending,
             cuts,
@@ -494,7 +498,7 @@ fn carry_out(
     }
     let (pos, first) = (admitted.pos, admitted.first);
     let held = Held::for_io(request, admitted.guard, admitted.plan.io_lock);
-    let durability = request.durability(&first, pos);
+    let durability = admitted.durability;
     let transfer = |durability| transfer(request, bufs, pos, first, durability);
     let done =
         transfer(durability).or_else(|error| request.forced_failed(error, durability, transfer));
@@ -526,7 +530,7 @@ impl WriteRequest<'_> {
 
     /// Whether the write itself can be durable: `O_DSYNC` of one mapping that nobody needs a commit to
     /// find.
-    pub(super) fn durability(&self, first: &Mapping, pos: u64) -> Durability {
+    pub(crate) fn durability(&self, first: &Mapping, pos: u64) -> Durability {
         let end = pos + self.len as u64;
         let covered = (u64::from(first.lblk.0) + u64::from(first.len)) << self.mount.block_bits;
         let data_only = self.access.sync_of(self.inode) == SyncMode::Data;
@@ -565,8 +569,8 @@ impl WriteRequest<'_> {
     }
 
     /// Whether it must be durable and no write is so by itself.
-    pub(crate) fn syncs_after(&self, first: &Mapping, pos: u64) -> bool {
-        self.must_be_durable() && self.durability(first, pos) == Durability::Cached
+    pub(crate) fn syncs_after(&self, durability: Durability) -> bool {
+        self.must_be_durable() && durability == Durability::Cached
     }
 }
 
