@@ -11,6 +11,7 @@
 
 use super::{Inode, Location, Node, Nosec};
 use crate::mount::Mount;
+use crate::mount::zone::ZoneCheck;
 use crate::sync::rwsem::Rwsem;
 use crate::{Error, FileType, Place, Result};
 use dioxide_format::features::Incompat;
@@ -430,6 +431,14 @@ impl Mount {
             let (found, most) = (disk.size(), self.max_file_bytes());
             return Err(corrupt(format!(
                 "i_size is {found}, expected at most {most}"
+            )));
+        }
+        // Who changes attributes writes to the block.
+        if let Some(block) = disk.file_acl()
+            && ZoneCheck::new(self, ino).hits(block, 1)?
+        {
+            return Err(corrupt(format!(
+                "i_file_acl is {block}, which is metadata of the file system"
             )));
         }
         self.check_flags(disk.flags()).map_err(corrupt)

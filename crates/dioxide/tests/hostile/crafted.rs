@@ -784,6 +784,33 @@ fn name_of_a_file_that_has_ended_is_damage() {
     }
 }
 
+/// It was overwritten when the attributes changed, with all other inodes of the block.
+#[test]
+fn block_of_attributes_that_is_metadata_is_corrupt() {
+    let image = extents();
+    let said = debugfs_query(image.path(), "imap <21>");
+    let (_, block) = said.split_once("located at block ").expect("imap tells it");
+    let (block, offset) = block.split_once(',').expect("and the byte");
+    assert!(offset.contains("0x0000"), "{offset}");
+    let block: u64 = block.parse().expect("a number");
+    // As a block of attributes it is empty, and one file's.
+    put_words(&image, block, &[(0, 0xEA02_0000), (4, 1), (8, 1)]);
+    debugfs(image.path(), &[format!("sif f file_acl {block}")]);
+    let table = || {
+        let mut bytes = [0; 1024];
+        let file = File::open(image.path()).expect("the image");
+        file.read_exact_at(&mut bytes, block * 1024)
+            .expect("inside");
+        bytes
+    };
+    let before = table();
+    let fs = open(&image);
+    let error = fs.set_xattr("/f", "user.a", &[7; 600], XattrMode::Set);
+    assert_corrupt(&error.expect_err("it is damaged"), "inode", "i_file_acl");
+    drop(fs);
+    assert!(table() == before);
+}
+
 /// Gives a file attributes with one value that is too long for a block.
 fn set_long(image: &Image, path: &str, names: &[&str]) {
     let fs = open(image);
