@@ -11,6 +11,7 @@ use dioxide::{
 use dioxide_testkit::{Image, ImageBuilder, debugfs, debugfs_query, dumpe2fs, e2fsck_clean};
 use random::Random;
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const PROJINHERIT: u32 = 0x2000_0000;
@@ -428,6 +429,20 @@ fn quota_file_whose_pointers_lead_nowhere_is_refused() {
     let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
     let made = fs.create_dir("/d", &NewFile::new(0o755));
     assert!(matches!(made, Err(Error::Corrupt { .. })), "{made:?}");
+}
+
+/// The next new owner had a record there, and no space for it, after the transaction had begun to change things.
+#[test]
+fn quota_file_that_counts_blocks_behind_its_end_is_refused() {
+    let image = builder("").block_size(1024).build();
+    let runs = dioxide_testkit::leaf_extents(image.path(), "<3>");
+    let file = std::fs::OpenOptions::new().write(true).open(image.path());
+    let blocks = 1_000_000u32.to_le_bytes();
+    let written = file
+        .expect("the image")
+        .write_all_at(&blocks, runs[0].physical * 1024 + 0x14);
+    written.expect("it is written");
+    assert_only_read(&image);
 }
 
 #[test]

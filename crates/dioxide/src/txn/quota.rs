@@ -220,6 +220,11 @@ impl QuotaFile {
         header
             .validate(self.kind)
             .map_err(|error| self.damage(error))?;
+        let (blocks, size) = (header.dqi_blocks, self.inode.i_size());
+        if u64::from(blocks) * BLOCK as u64 > size {
+            let what = format!("dqi_blocks is {blocks}, i_size is {size}");
+            return Err(self.inode.corrupt("quota file", what));
+        }
         Ok(header)
     }
 
