@@ -4,10 +4,12 @@ use dioxide::{
     Error, ErrorPolicy, FallocateMode, Fs, MountOptions, NewFile, OpenOptions, RenameMode,
     XattrMode,
 };
-use dioxide_testkit::{Image, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_consistent};
+use dioxide_testkit::{
+    Image, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_consistent, memory,
+};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -472,32 +474,67 @@ fn directory_with_a_block_in_two_places_is_corrupt() {
     }
 }
 
-// The names of one hash are gathered, and there may be no end to them.
-#[test]
-fn index_that_leads_to_a_block_twice_is_corrupt_for_who_lists_it() {
-    let image = extents();
-    let host = tempfile::NamedTempFile::new().expect("a temporary file");
-    let name = |number| format!("a_name_that_takes_room_in_a_block_{number:04}");
-    let link = |number| format!("write {} d/{}", host.path().display(), name(number));
-    debugfs(image.path(), &(0..40).map(link).collect::<Vec<_>>());
-    give_an_index(&image);
-    let root = debugfs_query(image.path(), "bmap d 0");
-    let root: u64 = root.trim().parse().expect("a block");
-    // The root's entries begin at byte 32: limit, count and block; then hash and block each.
-    put_words(&image, root, &[(40, 0x1000_0001), (44, 1), (36, 1)]);
+/// A directory `/d` with an index of many leaves, its root's block, and how many entries that has.
+fn with_index() -> (Image, u64, u64) {
+    let image = image("^metadata_csum,^has_journal,dir_index");
     let fs = open(&image);
-    let dir = fs.node("/d").expect("a directory");
-    let error = dir.read_dir(0, usize::MAX).expect_err("it is twice there");
-    assert_corrupt(&error, "htree", "twice");
+    for number in 0..5500 {
+        let link = fs.hard_link("/f", format!("/d/{number}"));
+        link.expect("room");
+    }
+    fs.close().expect("a clean end");
+    let root = debugfs_query(image.path(), "bmap d 0");
+    let root = root.trim().parse().expect("a block");
+    let mut count = [0; 2];
+    let file = File::open(image.path()).expect("the image");
+    // The root's entries begin at byte 32: limit, count and block; then hash and block each.
+    file.read_exact_at(&mut count, root * 1024 + 34)
+        .expect("inside");
+    let count = u64::from(u16::from_le_bytes(count));
+    assert!(count > 70, "{count} leaves");
+    (image, root, count)
 }
 
-/// Gives the directories an index.
-fn give_an_index(image: &Image) {
-    let mut command = Command::new("e2fsck");
-    command.args(["-fyD"]).arg(image.path());
-    let output = command.output().expect("e2fsck runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{text}");
+/// Has all leaves but the first begin at these hashes.
+fn put_hashes(image: &Image, root: u64, hashes: impl Iterator<Item = u32>) {
+    let words = (40..).step_by(8).zip(hashes);
+    put_words(image, root, &words.collect::<Vec<_>>());
+}
+
+/// Each call read the whole directory, and had all its names in memory: leaves that begin at odd hashes go on with the names
+/// of those before.
+#[test]
+fn index_whose_leaves_all_go_on_is_listed_leaf_by_leaf() {
+    let (image, root, count) = with_index();
+    let hashes = (0..count as u32 - 1).map(|at| 0xFFFF_0001 + 2 * at);
+    put_hashes(&image, root, hashes);
+    let fs = open(&image);
+    let dir = fs.node("/d").expect("a directory");
+    let all = dir.read_dir(0, usize::MAX).expect("it is listed");
+    let (mut parts, mut next, mut peak) = (Vec::new(), 0, 0);
+    loop {
+        let mut part = Vec::new();
+        let memory = memory::peak_of(|| part = dir.read_dir(next, 50).expect("it is listed"));
+        peak = peak.max(memory);
+        let Some(&(_, last)) = part.last() else { break };
+        next = last;
+        parts.extend(part);
+    }
+    println!("{peak} bytes of memory");
+    assert!(peak < 16 << 10, "{peak} bytes of memory");
+    assert_eq!(parts, all);
+    let names: HashSet<_> = all.into_iter().map(|(entry, _)| entry.name).collect();
+    assert_eq!(names.len(), 5503);
+}
+
+#[test]
+fn index_with_too_many_leaves_of_one_hash_is_not_listed() {
+    let (image, root, count) = with_index();
+    put_hashes(&image, root, (1..count).map(|_| 0x1000_0001));
+    let fs = open(&image);
+    let dir = fs.node("/d").expect("a directory");
+    let error = dir.read_dir(0, usize::MAX).expect_err("they are too many");
+    assert!(error.to_string().contains("with one hash"), "{error}");
 }
 
 #[test]

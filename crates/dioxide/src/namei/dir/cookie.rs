@@ -12,6 +12,10 @@
 //! Names whose whole hashes are equal (63 bits of them: there are none unless somebody made them) get cookies
 //! in a row. If one of them goes between two calls, the next of them may be left out.
 //!
+//! Of the leaves that a call reads it lists names, but for the first, those without names, and those that share a hash: so
+//! nobody can make an index whose listing takes longer than the image is large. A name whose hash lies before its leaf
+//! is listed at the leaf's beginning, where the next call finds it.
+//!
 //! Rejected: order of the disk with an index (a split moves names to where the listing has been, or will
 //! be); a cookie in the handle of who lists (NFS and FUSE give back only the number).
 
@@ -27,8 +31,8 @@ use dioxide_format::checksum::crc32c;
 use dioxide_format::dir::{self, DirEntry, DirFormat};
 use dioxide_format::htree::{self, HashVersion};
 use dioxide_format::types::{Ino, Lblk};
-use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Called for each entry with the cookie of what comes next.
@@ -36,6 +40,9 @@ type Visit<'v> = dyn FnMut(&DirEntry<'_>, u64) -> ControlFlow<()> + 'v;
 
 /// Cookies of `.` and `..` come before those of hashes.
 const DOTS: u64 = 2;
+
+/// Most leaves that may share a hash: all names of it are sorted by each call.
+const MOST_SHARING: u32 = 64;
 
 /// In which order a directory is listed.
 enum Order<'a> {
@@ -50,7 +57,8 @@ impl Mount {
     /// cookie of the next, until it says so. Blocks on metadata.
     ///
     /// # Errors
-    /// As [`Mount::check_names`]; [`Error::NotFound`] if it was removed; damage, after the entries before it were visited.
+    /// As [`Mount::check_names`]; [`Error::NotFound`] if it was removed; [`Error::Unsupported`] for too many names of one hash;
+    /// damage, after the entries before it were visited.
     pub(crate) fn read_dir_from(
         &self,
         dir: &Inode,
@@ -121,24 +129,31 @@ impl Mount {
             return Ok(ControlFlow::Break(()));
         }
         descent.seek(first_major(cookie))?;
+        let mut batch = Batch::new(self, descent.version);
+        let mut sharing = 0;
         loop {
-            let mut batch = Batch::new(self, descent.version);
-            let mut leaves = HashSet::new();
-            loop {
-                let leaf = descent.read_leaf()?;
-                // An index that leads to one leaf over and over would fill the memory.
-                if !leaves.insert(leaf.pblk) {
-                    let what = format!("it leads to block {} twice", leaf.pblk);
-                    return Err(dir.corrupt("htree", what));
-                }
-                batch.take(&leaf, dir)?;
-                let goes_on = descent.next_hash()?.is_some_and(|hash| hash & 1 != 0);
-                if !(goes_on && descent.advance()?) {
-                    break;
-                }
+            let (hash, next) = (descent.hash()?, descent.next_hash()?);
+            batch.take(&descent.read_leaf()?, dir, hash)?;
+            let shared = next.filter(|next| next & 1 != 0);
+            let flow = batch.list(shared, cookie, visit)?;
+            if flow.is_break() {
+                return Ok(flow);
             }
-            let flow = batch.list(cookie, visit)?;
-            if flow.is_break() || !descent.advance()? {
+            if let Some(next) = next.filter(|&next| next < hash) {
+                let what = format!("it leads from hash {hash:#x} to {next:#x}");
+                return Err(dir.corrupt("htree", what));
+            }
+            sharing = match shared == Some(hash) {
+                true => sharing + 1,
+                false => 0,
+            };
+            if sharing == MOST_SHARING {
+                return Err(Error::Unsupported(format!(
+                    "more than {MOST_SHARING} blocks of names with one hash, in inode {}",
+                    dir.ino
+                )));
+            }
+            if !descent.advance()? {
                 return Ok(flow);
             }
         }
@@ -172,16 +187,16 @@ impl Mount {
                 name.encode_into(&mut bytes).map_err(format)?;
                 at += rec_len;
             }
-            batch.take_chain(bytes.into(), dir.place())?;
+            batch.take_chain(bytes.into(), dir.place(), 0)?;
             Some(inline.parent)
         } else {
             let block = Blocks::new(self, dir)?.read_first()?;
-            batch.take(&block, dir)?;
+            batch.take(&block, dir, 0)?;
             find_in(&block, dir, b"..")?
         };
         match self.list_dots(dir, parent, cookie, visit).is_break() {
             true => Ok(ControlFlow::Break(())),
-            false => batch.list(cookie, visit),
+            false => batch.list(None, cookie, visit),
         }
     }
 
@@ -248,14 +263,24 @@ fn first_major(cookie: u64) -> u32 {
     u32::try_from(place >> 32).map_or(u32::MAX, |major| major.saturating_mul(2))
 }
 
-/// Names of leaves whose hashes are among themselves, to be listed in order.
+/// Names to be listed in order.
 struct Batch {
     format: DirFormat,
     version: HashVersion,
     seed: [u32; 4],
-    chains: Vec<(Arc<[u8]>, Place)>,
-    /// Place in the order, and where the entry is: chain and byte.
-    names: Vec<(u64, u32, u32)>,
+    names: Vec<Name>,
+}
+
+struct Name {
+    order: u64,
+    /// Where the entry is: its block, and the byte there.
+    chain: Rc<Chain>,
+    offset: usize,
+}
+
+struct Chain {
+    bytes: Arc<[u8]>,
+    place: Place,
 }
 
 impl Batch {
@@ -264,25 +289,28 @@ impl Batch {
             format: mount.dir_format,
             version,
             seed: mount.sb.hash_seed(),
-            chains: Vec::new(),
             names: Vec::new(),
         }
     }
 
-    fn take(&mut self, block: &Block, dir: &Inode) -> Result<()> {
-        self.take_chain(block.bytes.clone(), block.place(dir))
+    /// Takes the names of a leaf that begins at a hash.
+    fn take(&mut self, block: &Block, dir: &Inode, hash: u32) -> Result<()> {
+        self.take_chain(block.bytes.clone(), block.place(dir), hash)
     }
 
-    fn take_chain(&mut self, chain: Arc<[u8]>, place: Place) -> Result<()> {
-        let number = self.chains.len() as u32;
-        for entry in dir::entries(&chain, &self.format) {
+    fn take_chain(&mut self, bytes: Arc<[u8]>, place: Place, hash: u32) -> Result<()> {
+        let least = u64::from(hash >> 1) << 32;
+        let chain = Rc::new(Chain { bytes, place });
+        for entry in dir::entries(&chain.bytes, &self.format) {
             let entry = entry.map_err(|error| Error::format(error, place))?;
             if !is_dot(entry.name) {
-                let order = self.order_of(entry.name);
-                self.names.push((order, number, entry.offset as u32));
+                self.names.push(Name {
+                    order: self.order_of(entry.name).max(least),
+                    chain: chain.clone(),
+                    offset: entry.offset,
+                });
             }
         }
-        self.chains.push((chain, place));
         Ok(())
     }
 
@@ -296,28 +324,38 @@ impl Batch {
         u64::from(hash.major >> 1) << 32 | u64::from(minor)
     }
 
-    fn name(&self, &(_, chain, offset): &(u64, u32, u32)) -> &[u8] {
-        let chain = &self.chains[chain as usize].0;
-        dir::entry_at(chain, offset as usize, &self.format).map_or(&[], |entry| entry.name)
+    fn entry<'n>(&self, name: &'n Name) -> Result<DirEntry<'n>> {
+        let Chain { bytes, place } = &*name.chain;
+        let entry = dir::entry_at(bytes, name.offset, &self.format);
+        entry.map_err(|error| Error::format(error, *place))
     }
 
-    fn list(&mut self, cookie: u64, visit: &mut Visit<'_>) -> Result<ControlFlow<()>> {
+    /// Lists all names but those that share their hash with the next leaf, which stay.
+    fn list(
+        &mut self,
+        shared: Option<u32>,
+        cookie: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>> {
         let mut names = std::mem::take(&mut self.names);
+        if let Some(hash) = shared {
+            let stays = |name: &mut Name| name.order >> 32 == u64::from(hash >> 1);
+            self.names.extend(names.extract_if(.., stays));
+        }
         names.sort_unstable_by(|one, two| {
-            let by_name = || self.name(one).cmp(self.name(two));
-            one.0.cmp(&two.0).then_with(by_name)
+            let name = |name| self.entry(name).map_or(&[][..], |entry| entry.name);
+            let by_name = || name(one).cmp(name(two));
+            one.order.cmp(&two.order).then_with(by_name)
         });
         let mut least = 0;
-        for (order, chain, offset) in names {
-            let at = DOTS + order.max(least);
-            least = order.max(least) + 1;
+        for name in names {
+            let order = name.order.max(least);
+            let at = DOTS + order;
+            least = order + 1;
             if at < cookie {
                 continue;
             }
-            let (chain, place) = &self.chains[chain as usize];
-            let entry = dir::entry_at(chain, offset as usize, &self.format);
-            let entry = entry.map_err(|error| Error::format(error, *place))?;
-            if visit(&entry, at + 1).is_break() {
+            if visit(&self.entry(&name)?, at + 1).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

@@ -95,6 +95,17 @@ impl<'a> Descent<'a> {
         Ok(leaf)
     }
 
+    /// Where the leaf begins.
+    pub(in crate::namei) fn hash(&self) -> Result<u32> {
+        for depth in (0..self.frames.len()).rev() {
+            // The first of a node begins where the node does.
+            if let at @ 1.. = self.frames[depth].at {
+                return Ok(self.view(depth)?.get(at).hash);
+            }
+        }
+        Ok(0)
+    }
+
     /// Where the next leaf begins; none behind the last. If its lowest bit is set, the leaf goes on with
     /// names of the same hash.
     pub(in crate::namei) fn next_hash(&self) -> Result<Option<u32>> {
