@@ -19,7 +19,7 @@ use dioxide_format::superblock::SuperBlock;
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use dioxide_journal::journal::Handle;
 use dioxide_journal::{Edit, Kind};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Metadata blocks that adding or removing an orphan changes: the superblock or a neighbour, and the
@@ -28,6 +28,9 @@ pub(crate) const ORPHAN_CREDITS: u32 = 1 + INODE_CREDITS;
 
 /// Most blocks that an orphan file may have.
 pub(crate) const FILE_BLOCKS: u64 = 1 << 15;
+
+/// Most files with a name that stay in memory as orphans.
+const MOST_KEPT: u32 = 1 << 16;
 
 /// The orphans of a mount.
 #[derive(Debug)]
@@ -55,7 +58,8 @@ struct List {
 /// An orphan in the list.
 #[derive(Debug)]
 struct Link {
-    inode: Arc<Inode>,
+    /// As in [`Slot`].
+    inode: Option<Arc<Inode>>,
     /// That which it names.
     next: Option<Ino>,
     /// That which names it.
@@ -67,8 +71,8 @@ struct Link {
 struct Slot {
     /// Number of the block, and entry.
     at: (usize, usize),
-    /// It stays in memory: what it has behind its end is known from there alone. None of what the mount found and has not looked
-    /// at yet.
+    /// It stays in memory: what it has behind its end is known from there alone. None of most that the mount found: there
+    /// may be more than memory has room for.
     inode: Option<Arc<Inode>>,
 }
 
@@ -127,7 +131,7 @@ impl List {
         }
         let previous = None;
         let link = Link {
-            inode,
+            inode: Some(inode),
             next,
             previous,
         };
@@ -180,10 +184,19 @@ impl Orphans {
 
     /// Those that were found stay. What one with a name has behind its end is kept from sight when the file grows.
     fn keep(&self, mount: &Mount) -> Result<()> {
+        let mut kept = 0;
         for ino in self.all() {
             let inode = mount.orphan(ino)?;
-            inode.set_cut_short(inode.node().disk.links_count() > 0);
-            self.hold(&inode);
+            if inode.node().disk.links_count() > 0 {
+                inode.set_cut_short(true);
+                self.hold(&inode);
+                kept += 1;
+            }
+            if kept > MOST_KEPT {
+                return Err(Error::Unsupported(format!(
+                    "more than {MOST_KEPT} unfinished truncates in a file system with errors"
+                )));
+            }
         }
         Ok(())
     }
@@ -209,7 +222,8 @@ impl Orphans {
     pub(crate) fn held(&self) -> Vec<Arc<Inode>> {
         let state = self.state.lock();
         let in_file = state.slots.values().filter_map(|slot| slot.inode.clone());
-        let in_list = state.list.links.values().map(|link| link.inode.clone());
+        let in_list = state.list.links.values();
+        let in_list = in_list.filter_map(|link| link.inode.clone());
         in_file.chain(in_list).collect()
     }
 
@@ -298,8 +312,11 @@ impl Orphans {
         };
         match previous {
             Some(previous) => {
-                let previous = &state.list.links[&previous].inode;
-                set_next(mount, handle, previous, number(next))?;
+                let previous = match &state.list.links[&previous].inode {
+                    Some(inode) => inode.clone(),
+                    None => mount.orphan(previous)?,
+                };
+                set_next(mount, handle, &previous, number(next))?;
             }
             None => superblock::change(mount, handle, &mut |sb| set_first(sb, number(next)))?,
         }
@@ -310,8 +327,11 @@ impl Orphans {
 
     /// Keeps an orphan that was found in memory.
     fn hold(&self, inode: &Arc<Inode>) {
-        if let Some(slot) = self.state.lock().slots.get_mut(&inode.ino) {
+        let mut state = self.state.lock();
+        if let Some(slot) = state.slots.get_mut(&inode.ino) {
             slot.inode = Some(inode.clone());
+        } else if let Some(link) = state.list.links.get_mut(&inode.ino) {
+            link.inode = Some(inode.clone());
         }
     }
 }
@@ -410,24 +430,28 @@ impl Mount {
     }
 
     fn orphan_list(&self) -> Result<List> {
-        let mut listed = Vec::new();
-        let mut seen = HashSet::new();
-        let mut next = self.sb.last_orphan();
-        while let Some(ino) = next {
-            if !seen.insert(ino) {
+        let mut list = List {
+            first: self.sb.last_orphan(),
+            ..List::default()
+        };
+        let (mut previous, mut at) = (None, list.first);
+        while let Some(ino) = at {
+            let after = self.orphan(ino)?.node().disk.dtime();
+            let next = (after != 0).then_some(Ino(after));
+            let link = Link {
+                inode: None,
+                next,
+                previous,
+            };
+            if list.links.insert(ino, link).is_some() {
                 return Err(Error::Corrupt {
                     structure: "orphan list",
                     place: Place::ino(ino),
                     what: "it leads back to this inode".into(),
                 });
             }
-            let inode = self.orphan(ino)?;
-            let after = inode.node().disk.dtime();
-            listed.push(inode);
-            next = (after != 0).then_some(Ino(after));
+            (previous, at) = (Some(ino), next);
         }
-        let mut list = List::default();
-        listed.into_iter().rev().for_each(|inode| list.push(inode));
         Ok(list)
     }
 
@@ -447,7 +471,6 @@ impl Mount {
         for &ino in &orphans {
             self.check_orphan(writer, ino)?;
             let inode = self.orphan(ino)?;
-            writer.orphans.hold(&inode);
             if inode.node().disk.links_count() == 0 {
                 match self.delete(writer, &inode) {
                     Err(Error::OnlyRead(_)) => left += 1,

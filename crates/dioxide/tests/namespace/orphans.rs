@@ -356,3 +356,29 @@ fn file_that_gets_a_name_after_a_truncate_in_steps_is_no_orphan() {
         e2fsck_clean(image.path());
     }
 }
+
+#[test]
+fn list_that_leads_back_into_itself_frees_nothing() {
+    for next in [[13, 12], [12, 0]] {
+        let image = Image::builder().features("^orphan_file").build();
+        debugfs(image.path(), &["write /dev/null a", "write /dev/null b"]);
+        let free = open(&image).statfs();
+        let orphan = |(at, next): (u32, u32)| {
+            let ino = 12 + at;
+            [
+                format!("sif <{ino}> links_count 0"),
+                format!("sif <{ino}> dtime {next}"),
+            ]
+        };
+        let links = (0..).zip(next).flat_map(orphan);
+        let list = links.chain(["ssv last_orphan 12".to_owned()]);
+        debugfs(image.path(), &list.collect::<Vec<_>>());
+        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it can be read");
+        let why = fs.read_only().expect("it is damaged");
+        assert!(
+            why.contains("inode 12: it leads back to this inode"),
+            "{why}"
+        );
+        assert_eq!(fs.statfs(), free);
+    }
+}
