@@ -18,7 +18,8 @@
 //!   what has no bad checksum.
 //! - A replay changes nothing that another replay reads: it can be cut at any point and begun again.
 //!   The log is emptied only after what was replayed is durable.
-//! - Memory is bounded by the log: one entry for each of its blocks.
+//! - Memory is bounded by the log: one entry for each of its blocks. What is read of fast
+//!   commits has a limit of its own.
 //!
 //! # What a bad checksum means
 //! A transaction without a commit block was never committed, whatever its checksums. With one:
@@ -43,6 +44,10 @@ use dioxide_block::{Device, Durability};
 use dioxide_format::journal::fast_commit::{self, Next, Record};
 use dioxide_format::journal::{JournalFormat, JournalIncompat, JournalSuperBlock, Tag, Tid};
 use dioxide_format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
+
+/// Most bytes of fast commits that are read: their records are all in memory. Linux makes areas of 256 blocks unless told
+/// otherwise.
+const FAST_COMMITS_MAX_BYTES: usize = 32 << 20;
 
 /// What recovery must know of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +186,12 @@ impl<'l> Recovery<'l> {
     fn read_fast_commits(&mut self, tid: Tid, inode_bytes: usize) -> Result<()> {
         let mut scan = fast_commit::Scan::new(tid, inode_bytes);
         let mut block = vec![0; self.log.block_bytes()];
-        for at in fast_commit_area(&self.superblock) {
+        let area = fast_commit_area(&self.superblock);
+        for at in area.clone() {
+            if (at - area.start) as usize * block.len() >= FAST_COMMITS_MAX_BYTES {
+                let what = format!("fast commits of more than {FAST_COMMITS_MAX_BYTES} bytes");
+                return Err(crate::Error::Unsupported(what));
+            }
             self.log.read(at, &mut block)?;
             let next = scan.block(&block);
             if next.map_err(|error| crate::Error::Unsupported(error.to_string()))? == Next::End {

@@ -53,7 +53,7 @@ use knobs::Knobs;
 use mmp::Protection;
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zone::Zones;
@@ -132,6 +132,8 @@ pub(crate) struct Mount {
     pub(crate) clock: Clock,
     /// What to do when metadata turns out damaged.
     pub(crate) errors: ErrorPolicy,
+    /// How many more blocks of directories may be read; any number by default.
+    pub(crate) dir_reads_left: Option<AtomicI64>,
     /// It was closed cleanly.
     pub(crate) closed: AtomicBool,
     /// Nothing is read any more either: damage was found, with `errors=panic`.

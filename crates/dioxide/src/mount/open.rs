@@ -202,6 +202,7 @@ impl Mount {
             commit_interval: options.commit_interval,
             clock: options.clock.clone(),
             errors: options.errors.unwrap_or(sb.errors()),
+            dir_reads_left: None,
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             damage: Arc::new(Damage::new(options.clock.clone())),

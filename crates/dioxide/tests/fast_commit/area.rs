@@ -128,7 +128,7 @@ pub fn with_quota_from_before(image: &Image) {
 
 /// Has a log begin at block `first` with nothing in it, followed by the fast commits that are there. `following` is the number
 /// of the next transaction but one.
-fn follow(log: &Log, first: u32, following: Tid) {
+pub fn follow(log: &Log, first: u32, following: Tid) {
     let mut journal = log.read_superblock().expect("a journal");
     (journal.s_first, journal.s_start) = (first, first);
     // The number that the fast commits name.
@@ -292,9 +292,9 @@ pub struct Tlv {
     pub len: usize,
 }
 
-const PAD: u16 = 7;
+pub const PAD: u16 = 7;
 pub const TAIL: u16 = 8;
-const HEAD: u16 = 9;
+pub const HEAD: u16 = 9;
 
 /// All records up to the last tail.
 pub fn tlvs(bytes: &[u8], area: &[u64]) -> Vec<Tlv> {

@@ -2,11 +2,18 @@
 
 use super::a_little_of_everything;
 use super::area::{
-    TAIL, Tlv, area, crashed, fsync, loaded, records, seal, tlvs, unloaded, with_small_log,
+    BLOCK, HEAD, PAD, TAIL, Tlv, area, crashed, follow, fsync, loaded, log_on, records, seal, tlvs,
+    unloaded, with_small_log,
 };
+use dioxide::block::Durability;
+use dioxide::block::mem::MemDevice;
+use dioxide::format::journal::{JournalIncompat, Tid};
 use dioxide::{Fs, MountOptions};
-use dioxide_testkit::{Image, e2fsck_clean, need_root, one_in};
+use dioxide_journal::log::fast_commit_area;
+use dioxide_testkit::{Image, debugfs, e2fsck_clean, need_root, one_in};
 use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn subject() -> (Image, Vec<u8>, Vec<Tlv>) {
     let (before, during) = a_little_of_everything();
@@ -130,4 +137,98 @@ fn log_without_room_for_the_changes_is_refused_with_nothing_written() {
     let least = *replayed.first().expect("room enough");
     assert!(least > *rooms.start(), "some have no room");
     assert!(replayed.into_iter().eq(least..=*rooms.end()));
+}
+
+const UNLINK: u16 = 5;
+
+/// The image in memory, with an empty log that one fast commit of these records follows: tag and value of each.
+fn followed_by(image: &Image, records: impl Iterator<Item = (u16, Vec<u8>)>) -> Arc<MemDevice> {
+    debugfs(image.path(), &["feature needs_recovery"]);
+    let device = loaded(&fs::read(image.path()).expect("the image"));
+    let log = log_on(image, device.clone());
+    let mut journal = log.read_superblock().expect("a journal");
+    journal.s_feature_incompat |= JournalIncompat::FAST_COMMIT.bits();
+    log.write_superblock(&mut journal, Durability::Cached)
+        .expect("room");
+    let tid = 7_u32.to_le_bytes();
+    follow(&log, 1, Tid(8));
+    let area: Vec<u64> = fast_commit_area(&journal)
+        .map(|at| log.map().device_block(at).expect("of the journal") * BLOCK as u64)
+        .collect();
+    let mut bytes = unloaded(&*device);
+    let mut put = |at: usize, tag: u16, value: &[u8]| {
+        bytes[at..at + 2].copy_from_slice(&tag.to_le_bytes());
+        bytes[at + 2..at + 4].copy_from_slice(&(value.len() as u16).to_le_bytes());
+        bytes[at + 4..at + 4 + value.len()].copy_from_slice(value);
+    };
+    let mut blocks = area.iter().map(|&block| block as usize);
+    let mut at = blocks.next().expect("an area");
+    let mut left = BLOCK;
+    let head = (HEAD, [[0; 4], tid].concat());
+    let tail = (TAIL, [tid, [0; 4]].concat());
+    for (tag, value) in std::iter::once(head).chain(records).chain([tail]) {
+        if left < 4 + value.len() {
+            if left >= 4 {
+                put(at, PAD, &vec![0; left - 4]);
+            }
+            at = blocks.next().expect("room in the area");
+            left = BLOCK;
+        }
+        put(at, tag, &value);
+        at += 4 + value.len();
+        left -= 4 + value.len();
+    }
+    let tlvs = tlvs(&bytes, &area);
+    seal(&mut bytes, &tlvs);
+    loaded(&bytes)
+}
+
+/// What the mount says of the fast commits that it does not replay; nothing is written.
+fn refused(device: &Arc<MemDevice>) -> String {
+    let before = unloaded(&**device);
+    let start = Instant::now();
+    let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
+    let why = fs.read_only().expect("it is refused").to_owned();
+    drop(fs);
+    assert!(start.elapsed() < Duration::from_secs(60), "{why}");
+    assert!(unloaded(&**device) == before, "{why}");
+    why
+}
+
+/// Each name was looked for from the directory's beginning on, so that a mount could take hours.
+#[test]
+fn many_names_in_a_large_directory_are_refused_with_nothing_written() {
+    let image = Image::builder()
+        .size(64 << 20)
+        .args(&["-J", "size=16,fast_commit_size=2048"])
+        .features("fast_commit,^dir_index")
+        .build();
+    let larger = vec!["expand_dir d".to_owned(); 500];
+    debugfs(image.path(), &[vec!["mkdir d".to_owned()], larger].concat());
+    let unlink = |number: u32| {
+        let [dir, ino] = [12_u32, 13].map(u32::to_le_bytes);
+        let name = format!("{number:06}");
+        (UNLINK, [&dir[..], &ino, name.as_bytes()].concat())
+    };
+    let few = followed_by(&image, (0..1000).map(unlink));
+    let fs = Fs::open_device(few, &MountOptions::new()).expect("it opens");
+    assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
+    drop(fs);
+    let why = refused(&followed_by(&image, (0..10_000).map(unlink)));
+    assert!(why.contains("too many names"), "{why}");
+}
+
+/// All records are in memory at once.
+#[test]
+fn area_beyond_what_linux_makes_is_refused_with_nothing_written() {
+    let image = Image::builder()
+        .size(128 << 20)
+        .args(&["-J", "size=16,fast_commit_size=36864"])
+        .features("fast_commit")
+        .build();
+    let pads = |count| (0..count).map(|_| (PAD, vec![0; BLOCK - 4]));
+    let fs = Fs::open_device(followed_by(&image, pads(100)), &MountOptions::new());
+    assert_eq!(fs.expect("it opens").read_only(), None);
+    let why = refused(&followed_by(&image, pads((32 << 20) / BLOCK)));
+    assert!(why.contains("fast commits of more than"), "{why}");
 }

@@ -54,6 +54,10 @@ use std::time::Duration;
 /// Nothing is to be committed before all of it is there.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
+/// Most blocks of directories that are read: names are looked for one by one, and there may be as many of them as a directory
+/// has blocks.
+const DIR_READS: i64 = 1 << 22;
+
 /// Applies the fast commits that follow `log`, whose transactions are on the device already. `sb` is
 /// the superblock as it is after them, at byte `at`. Blocks. The log is left to be reset.
 ///
@@ -130,6 +134,7 @@ fn prepare(
     let mut mount = Mount::new(device.clone(), options, Arc::new(sb.clone()), at);
     // What was not carried out to its end is not made durable.
     mount.closed.store(true, Ordering::Relaxed);
+    mount.dir_reads_left = Some(DIR_READS.into());
     if let Some(error) = mount.learn_groups().into_iter().next() {
         return Err(error);
     }

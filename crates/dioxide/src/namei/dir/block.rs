@@ -20,6 +20,7 @@ use dioxide_format::htree::{self, DxNode, DxRoot};
 use dioxide_format::types::{Lblk, Pblk};
 use dioxide_journal::Kind;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What a block of a directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +203,12 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Checksum`]; the device's.
     pub(in crate::namei) fn read(&self, lblk: Lblk, role: Role) -> Result<Block> {
+        if let Some(left) = &self.mount.dir_reads_left
+            && left.fetch_sub(1, Ordering::Relaxed) <= 0
+        {
+            let what = "too many names for directories as large as these";
+            return Err(Error::Unsupported(what.into()));
+        }
         let pblk = self.locate(lblk)?;
         let kind = self.kind(role);
         let bytes = self.mount.cache.read(pblk, &kind);
