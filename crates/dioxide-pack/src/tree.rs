@@ -27,8 +27,8 @@ const DEPTH_MAX: usize = 900;
 const PATH_MAX: usize = 4095;
 /// What an attribute takes in memory beside its bytes.
 pub(crate) const XATTR_BYTES: u64 = 64;
-/// Most that the attributes of all entries take in memory.
-const XATTRS_ALL_MAX: u64 = 1 << 30;
+/// Most that attributes, targets of symlinks and segments of files of all entries take in memory.
+const HELD_MAX: u64 = 1 << 30;
 /// Most that is taken in memory without bytes of its own in the source: attributes of further names of a file and of
 /// global headers, and directories that an archive does not describe.
 const COPIES_MAX: u64 = 256 << 20;
@@ -318,8 +318,8 @@ pub(crate) struct Builder {
     warnings: Vec<Warning>,
     /// What counts of [`COPIES_MAX`].
     copied: u64,
-    /// What counts of [`XATTRS_ALL_MAX`].
-    xattr_bytes: u64,
+    /// What counts of [`HELD_MAX`].
+    held_bytes: u64,
 }
 
 impl Builder {
@@ -331,7 +331,7 @@ impl Builder {
             excluded: HashMap::new(),
             warnings: Vec::new(),
             copied: 0,
-            xattr_bytes: 0,
+            held_bytes: 0,
         }
     }
 
@@ -358,17 +358,18 @@ impl Builder {
         count(&mut self.copied, counted, name, what)
     }
 
-    /// Counts attributes that were read, each for its entry.
+    /// Counts what was read of an entry and stays in memory.
     ///
     /// # Errors
     /// [`Error::Refused`] for more than memory should hold.
     pub(crate) fn hold(&mut self, name: &[u8], bytes: u64) -> Result<()> {
-        self.xattr_bytes = self.xattr_bytes.saturating_add(bytes);
-        match self.xattr_bytes <= XATTRS_ALL_MAX {
+        self.held_bytes = self.held_bytes.saturating_add(bytes);
+        match self.held_bytes <= HELD_MAX {
             true => Ok(()),
             false => {
-                let why =
-                    format!("the attributes up to here take over {XATTRS_ALL_MAX} bytes of memory");
+                let why = format!(
+                    "the attributes, targets and maps up to here take over {HELD_MAX} bytes of memory"
+                );
                 Err(Error::refused(name, why))
             }
         }
@@ -383,6 +384,13 @@ impl Builder {
     /// # Errors
     /// [`Error::Refused`].
     pub(crate) fn add(&mut self, mut entry: Entry) -> Result<()> {
+        // Files of an image may share them as well, and an archive may be compressed.
+        let held = match &entry.kind {
+            Kind::File(data) => size_of_val(&data.segments[..]),
+            Kind::Symlink(target) => target.len(),
+            _ => 0,
+        };
+        self.hold(&entry.path, held as u64)?;
         if let Kind::HardLink(target) = &mut entry.kind {
             while let Some(Kind::HardLink(file)) = self.excluded.get(target).map(|file| &file.kind)
             {
@@ -648,11 +656,22 @@ mod tests {
     #[test]
     fn attributes_of_all_entries_have_a_limit_together() {
         let mut builder = Builder::new(Filter::default());
-        builder
-            .hold(b"one", XATTRS_ALL_MAX)
-            .expect("as much as may be");
+        builder.hold(b"one", HELD_MAX).expect("as much as may be");
         let error = builder.hold(b"two", 1).expect_err("it is more");
         assert!(error.to_string().contains("two"), "{error}");
+    }
+
+    #[test]
+    fn segments_and_targets_count_with_attributes() {
+        for kind in [file(1), Kind::Symlink(b"target".to_vec())] {
+            let mut builder = Builder::new(Filter::default());
+            builder
+                .hold(b"one", HELD_MAX - 1)
+                .expect("as much as may be");
+            let error = builder.add(entry("two", kind));
+            let error = error.expect_err("it is more").to_string();
+            assert!(error.contains("two"), "{error}");
+        }
     }
 
     fn build(entries: &[(&str, Kind)]) -> Result<Vec<(String, Kind)>> {

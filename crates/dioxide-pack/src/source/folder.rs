@@ -191,7 +191,7 @@ impl Scan<'_> {
         let linked = file_type != FileType::Directory && stat.st_nlink > 1;
         let kind = match self.links.get(&id).filter(|_| linked) {
             Some(first) => Kind::HardLink(first.clone()),
-            None => self.kind(&file, file_type, &stat)?,
+            None => self.kind(&file, path, file_type, &stat)?,
         };
         if linked {
             self.links.entry(id).or_insert_with(|| path.to_vec());
@@ -217,13 +217,14 @@ impl Scan<'_> {
     fn kind(
         &mut self,
         file: &Found<'_>,
+        path: &[u8],
         file_type: FileType,
         stat: &rustix::fs::Stat,
     ) -> Result<Kind> {
         let device = (major(stat.st_rdev), minor(stat.st_rdev));
         Ok(match file_type {
             FileType::Directory => Kind::Directory,
-            FileType::RegularFile => Kind::File(self.data(file, stat)?),
+            FileType::RegularFile => Kind::File(self.data(file, path, stat)?),
             FileType::Symlink => {
                 let target = readlinkat(file.here, file.name, vec![]);
                 Kind::Symlink(target.map_err(failed(file.host))?.into_bytes())
@@ -237,7 +238,12 @@ impl Scan<'_> {
     }
 
     /// Asks every file for holes, whatever its count of blocks says: as many may be of attributes, or lie beyond the end.
-    fn data(&mut self, found: &Found<'_>, stat: &rustix::fs::Stat) -> Result<FileData> {
+    fn data(
+        &mut self,
+        found: &Found<'_>,
+        path: &[u8],
+        stat: &rustix::fs::Stat,
+    ) -> Result<FileData> {
         let size = stat.st_size as u64;
         self.stamps.push(Stamp {
             dev: stat.st_dev,
@@ -260,7 +266,7 @@ impl Scan<'_> {
         };
         Ok(FileData {
             size,
-            segments: segments(size, data, hole)?,
+            segments: segments(path, size, data, hole)?,
             handle: self.stamps.len() as u64 - 1,
         })
     }

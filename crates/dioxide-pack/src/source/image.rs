@@ -143,7 +143,7 @@ impl Scan<'_> {
         let hole = |at| Ok(file.seek_hole(at).map_err(failed(path))?.unwrap_or(size));
         Ok(FileData {
             size,
-            segments: segments(size, data, hole)?,
+            segments: segments(path, size, data, hole)?,
             handle: 0,
         })
     }
