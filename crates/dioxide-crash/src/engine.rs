@@ -4,7 +4,7 @@ use crate::attributes::{Attributes, CLOCK, FLAGS, asked_for};
 use crate::external::{self, Part};
 use crate::names::{self, Change, Entry, Kind, NameOp, Over, Tree};
 use crate::op::{Durable, Mode, Op};
-use crate::target::{Call, Outcome, Seen, Session, Target};
+use crate::target::{Call, Outcome, Seen, Session, Stamps, Target};
 use dioxide::block::Device;
 use dioxide::format::inode::InodeFlags;
 use dioxide::format::superblock::{SUPERBLOCK_OFFSET, SuperBlock};
@@ -376,6 +376,14 @@ impl Mounted {
     }
 }
 
+fn stamps(about: &Metadata) -> Stamps {
+    let ns = |time: Timestamp| time.secs * 1_000_000_000 + i64::from(time.nanos);
+    Stamps {
+        ctime_ns: ns(about.ctime),
+        mtime_ns: ns(about.mtime),
+    }
+}
+
 /// An inode that is used again has another generation.
 fn id(about: &Metadata) -> u64 {
     u64::from(about.generation) << 32 | u64::from(about.ino)
@@ -475,8 +483,16 @@ impl Session for Mounted {
             data,
             mode: about.permissions,
             atime: about.atime.secs,
+            stamps: stamps(&about),
             shape: shape(&file, u64::from(about.block_size)).map_err(words)?,
         })
+    }
+
+    fn stamps(&mut self, name: &str) -> Result<Option<Stamps>, String> {
+        let about = self.fs.symlink_metadata(name).map_err(words)?;
+        // Who made the image may have had a later clock, and a change takes that back.
+        let now = self.clock.ns.load(Ordering::Relaxed);
+        Ok(Some(stamps(&about)).filter(|stamps| stamps.ctime_ns <= now))
     }
 
     fn id(&mut self, name: &str) -> Result<u64, String> {

@@ -316,6 +316,13 @@ impl Explorer<'_> {
         turn: u64,
         report: &mut Report,
     ) -> Result<(), String> {
+        // Their clock is another one.
+        let promises = crash.promises.without_stamps();
+        let crash = &Crash {
+            promises: &promises,
+            device: crash.device.clone(),
+            ..*crash
+        };
         let due = self.checks.others.iter().filter(|s| is_due(s.every, turn));
         for sample in due.take_while(|_| !(self.stop)()) {
             let name = sample.recover.name();

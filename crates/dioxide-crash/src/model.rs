@@ -23,6 +23,7 @@ use crate::attributes::IN_STEP;
 use crate::content;
 use crate::names::{Change as Attribute, NameOp, Names, Tree};
 use crate::op::{Durable, FileNo, Mode, Op};
+use crate::target::Stamps;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -115,6 +116,8 @@ pub struct Model {
     promised: Vec<u32>,
     /// What an `fsync` or `fdatasync` promised, as far as names go, or a call that a flag makes durable, by its state.
     synced: BTreeMap<u32, u32>,
+    /// When files were changed, as far as the operation that leads to a state promises that.
+    stamps: BTreeMap<u32, Vec<(FileNo, Stamps)>>,
 }
 
 impl Model {
@@ -132,6 +135,7 @@ impl Model {
             tree: Names::default(),
             promised: vec![0],
             synced: BTreeMap::new(),
+            stamps: BTreeMap::new(),
         }
     }
 
@@ -171,6 +175,32 @@ impl Model {
     pub(crate) fn is_in_step(&self, file: FileNo) -> bool {
         let attributes = self.tree.attributes(self.path_of(file));
         attributes.is_some_and(|attributes| attributes.flags & IN_STEP != 0)
+    }
+
+    /// The files whose times of change the last operation promises, and where they are.
+    pub(crate) fn stamped(&self) -> Vec<(FileNo, String)> {
+        let files = match self.ops.last() {
+            Some(&(Op::Fsync { file } | Op::FsyncQueued { file })) => file..file + 1,
+            Some(Op::Sync) => 0..self.files.len(),
+            Some(op) => match (op.file(), op.durable()) {
+                (Some(file), Durable::Full) => file..file + 1,
+                _ => 0..0,
+            },
+            None => 0..0,
+        };
+        let path = |file| Some((file, self.tree.path_of(file)?.to_owned()));
+        files.filter_map(path).collect()
+    }
+
+    /// The last operation promises this of a file.
+    pub fn stamp(&mut self, file: FileNo, stamps: Stamps) {
+        let promised = self.stamps.entry(self.ops.len() as u32).or_default();
+        promised.push((file, stamps));
+    }
+
+    /// What the operation that leads to `state` promises so.
+    pub(crate) fn stamps_at(&self, state: u32) -> &[(FileNo, Stamps)] {
+        self.stamps.get(&state).map_or(&[], Vec::as_slice)
     }
 
     /// What a write would write in the last state.

@@ -189,6 +189,20 @@ impl Op {
         matches!(self, Op::Name(op) if op.meddles_with_data())
     }
 
+    /// What it promises of its own effect.
+    pub(crate) fn durable(&self) -> Durable {
+        match *self {
+            Op::Write { durable, .. }
+            | Op::WriteQueued { durable, .. }
+            | Op::WriteAtomic { durable, .. }
+            | Op::Append { durable, .. }
+            | Op::AppendQueued { durable, .. }
+            | Op::SetLen { durable, .. }
+            | Op::Allocate { durable, .. } => durable,
+            _ => Durable::No,
+        }
+    }
+
     /// The same, as a file with the flag SYNC takes it.
     pub fn made_durable(&self) -> Op {
         let mut op = self.clone();

@@ -8,7 +8,7 @@ use crate::content;
 use crate::model::{History, Layout, Model, SECTOR, Slot};
 use crate::names;
 use crate::op::{Durable, FileNo, Op};
-use crate::target::{Seen, Sight};
+use crate::target::{Seen, Sight, Stamps};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub struct Promise {
     data: Vec<u32>,
     /// The same by file, space and sector, where a single write promised itself.
     sectors: HashMap<(FileNo, usize, u64), u32>,
+    /// By file: when it was changed at least.
+    stamps: Vec<Stamps>,
 }
 
 impl Promise {
@@ -46,6 +48,7 @@ impl Promise {
             mapped: 0,
             data: vec![0; model.files.len()],
             sectors: HashMap::new(),
+            stamps: vec![Stamps::default(); model.files.len()],
         };
         let returned = (1..).zip(&model.ops).zip(times);
         for ((state, op), _) in returned.filter(|(_, op)| op.acknowledged <= time) {
@@ -55,7 +58,14 @@ impl Promise {
         promise
     }
 
+    pub(crate) fn forget_stamps(&mut self) {
+        self.stamps.fill(Stamps::default());
+    }
+
     fn keep(&mut self, model: &Model, state: u32, op: &Op) {
+        for &(file, stamps) in model.stamps_at(state) {
+            self.stamps[file] = stamps;
+        }
         match *op {
             Op::Fsync { file } | Op::FsyncQueued { file } => {
                 self.whole(&model.files[file], file, state, true);
@@ -202,6 +212,19 @@ impl Promise {
         Ok(())
     }
 
+    /// A file was changed when that is promised, or later.
+    fn changed(&self, model: &Model, seen: &[Seen], files: &[FileNo]) -> Result<(), String> {
+        for &file in files {
+            let (found, promised) = (seen[file].stamps, self.stamps[file]);
+            let is_later = found.ctime_ns > promised.ctime_ns;
+            if !seen[file].is_gone && !is_later && found != promised {
+                let name = &model.names[file];
+                return Err(format!("{name}: {found:?}, not {promised:?} or later"));
+            }
+        }
+        Ok(())
+    }
+
     fn check_where(
         &self,
         model: &Model,
@@ -211,6 +234,7 @@ impl Promise {
     ) -> Result<(), String> {
         stale(model, seen)?;
         self.torn(model, seen)?;
+        self.changed(model, seen, files)?;
         let found: Vec<Found> = files
             .iter()
             .map(|&file| Found {

@@ -77,6 +77,15 @@ pub struct Promises {
     shared: Option<Promised>,
 }
 
+impl Promises {
+    /// The same, but for times of change.
+    pub(crate) fn without_stamps(&self) -> Promises {
+        let mut promises = self.clone();
+        promises.lanes.iter_mut().for_each(Promise::forget_stamps);
+        promises
+    }
+}
+
 impl Recorded {
     /// All operations in words, thread by thread.
     pub fn words(&self) -> Vec<String> {
@@ -218,6 +227,7 @@ pub fn record(
         unsupported: Vec::new(),
         record: record.clone(),
         shares_as: None,
+        is_alone: lanes.len() == 1,
     };
     let common = shared::common_file(lanes);
     let mut runs = match lanes {
@@ -382,6 +392,8 @@ struct Run {
     unsupported: Vec<String>,
     /// Its number, where all threads write to one file.
     shares_as: Option<usize>,
+    /// Whether no other thread changes files.
+    is_alone: bool,
 }
 
 impl Run {
@@ -460,8 +472,21 @@ impl Run {
                     false => op.clone(),
                 };
                 self.done(op, began);
+                if self.is_alone {
+                    self.stamp(session)?;
+                }
             }
             Outcome::Unsupported(why) => self.unsupported.push(format!("{op}: {why}")),
+        }
+        Ok(())
+    }
+
+    /// What the last operation promises of times of change.
+    fn stamp(&mut self, session: &mut dyn Session) -> Result<(), String> {
+        for (file, path) in self.lane.model.stamped() {
+            if let Some(stamps) = session.stamps(&path)? {
+                self.lane.model.stamp(file, stamps);
+            }
         }
         Ok(())
     }

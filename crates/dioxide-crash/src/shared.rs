@@ -219,7 +219,7 @@ impl Shared {
         let write = |&(call, op): &(Call, &Op)| {
             // What is added behind a thread's own operations is no write.
             let range = self.ranges[call.thread].get(call.number - 1)?.clone()?;
-            let is_durable = durable(op) != Durable::No;
+            let is_durable = op.durable() != Durable::No;
             let is_promised = has_returned(&call) && (is_durable || synced(&call));
             let is_begun = call.times.began < time || is_promised;
             is_begun.then_some(Write {
@@ -239,18 +239,6 @@ impl Shared {
             before: self.before.clone(),
             writes: calls.iter().filter_map(write).collect(),
         }
-    }
-}
-
-fn durable(op: &Op) -> Durable {
-    match *op {
-        Op::Write { durable, .. }
-        | Op::WriteQueued { durable, .. }
-        | Op::Append { durable, .. }
-        | Op::AppendQueued { durable, .. }
-        | Op::SetLen { durable, .. }
-        | Op::Allocate { durable, .. } => durable,
-        _ => Durable::No,
     }
 }
 

@@ -23,6 +23,15 @@ pub struct Known {
     pub id: u64,
 }
 
+/// When a file was changed, in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamps {
+    /// Anything of it: no call sets that time.
+    pub ctime_ns: i64,
+    /// Its contents.
+    pub mtime_ns: i64,
+}
+
 /// A file as it reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -34,6 +43,8 @@ pub struct Seen {
     pub mode: u16,
     /// Time of last access, in seconds.
     pub atime: i64,
+    /// When it was changed.
+    pub stamps: Stamps,
     /// Anything that tells one arrangement on the disk from another: a hash of the mappings, say.
     pub shape: u64,
 }
@@ -111,6 +122,15 @@ pub trait Session {
     /// # Errors
     /// In words.
     fn look(&mut self, name: &str) -> Result<Seen, String>;
+
+    /// When a file was changed. None if the target does not know, or the next change may be earlier.
+    ///
+    /// # Errors
+    /// In words.
+    fn stamps(&mut self, name: &str) -> Result<Option<Stamps>, String> {
+        let _ = name;
+        Ok(None)
+    }
 
     /// What a file is known by, wherever it is, and no other file before or after it. 0 if the target knows nothing of names.
     ///

@@ -602,7 +602,7 @@ fn refill(layout: Layout) -> Vec<Op> {
     ]
 }
 
-/// Files that are new, and others under new names.
+/// Files that are new, and others under new names. Where files are kept open, the first of them is.
 fn new_names() -> Vec<Op> {
     let names = [
         NameOp::Create("/n"),
@@ -618,8 +618,10 @@ fn new_names() -> Vec<Op> {
         NameOp::Fdatasync("/b/y"),
         NameOp::Link("/f0", "/a/f"),
     ];
-    let ops = names.map(Op::Name).into_iter();
-    ops.chain([Op::Fdatasync { file: 0 }]).collect()
+    let mut ops = vec![write(0, 4096, 4096)];
+    ops.extend(names.map(Op::Name));
+    ops.push(Op::Fdatasync { file: 0 });
+    ops
 }
 
 /// The operations on names that a layout keeps over a crash.

@@ -6,7 +6,7 @@ use dioxide_crash::model::{FileSpec, Model, Units};
 use dioxide_crash::names::{Change, Entry, Kind, List, NameOp, Over, Tree};
 use dioxide_crash::op::{Durable, Mode, Op};
 use dioxide_crash::oracle::{Promise, Times};
-use dioxide_crash::target::{Seen, Sight};
+use dioxide_crash::target::{Seen, Sight, Stamps};
 use proptest::prelude::*;
 
 fn specs() -> Vec<FileSpec> {
@@ -30,11 +30,10 @@ fn fresh(block_bytes: u64) -> (Model, Vec<Seen>) {
     };
     let model = Model::new(units, &specs, &[(0o644, 7); 2]);
     let files = specs.iter().enumerate().map(|(file, spec)| Seen {
-        is_gone: false,
         data: spec.contents(file),
         mode: 0o644,
         atime: 7,
-        shape: 0,
+        ..Seen::default()
     });
     (model, files.collect())
 }
@@ -276,6 +275,30 @@ fn durable_change_of_size_or_map_is_missed_once_it_returned() {
 }
 
 #[test]
+fn times_that_are_promised_are_there_or_later_ones() {
+    let stamps = |ctime_ns, mtime_ns| Stamps { ctime_ns, mtime_ns };
+    let (mut model, mut files) = fresh(4096);
+    model.push(Op::Fsync { file: 0 });
+    model.stamp(0, stamps(20, 10));
+    let times = [Times {
+        began: 0,
+        acknowledged: 1,
+    }];
+    let mut is_right = |time, found| {
+        files[0].stamps = found;
+        Promise::at(&model, &times, time)
+            .check(&model, &files)
+            .is_ok()
+    };
+    let found = [stamps(20, 10), stamps(21, 5), stamps(20, 9), stamps(19, 19)];
+    assert_eq!(
+        found.map(|found| is_right(1, found)),
+        [true, true, false, false]
+    );
+    assert!(is_right(0, stamps(19, 19)));
+}
+
+#[test]
 fn zeros_that_left_the_inode_are_overwritten_in_place_and_a_hole_is_not() {
     let found = |inline_bytes| {
         let units = Units {
@@ -308,11 +331,10 @@ fn zeros_that_left_the_inode_are_overwritten_in_place_and_a_hole_is_not() {
             })
             .collect();
         let seen = Seen {
-            is_gone: false,
             data: data[..45].to_vec(),
             mode: 0o644,
             atime: 7,
-            shape: 0,
+            ..Seen::default()
         };
         Promise::at(&model, &times, 5).check(&model, &[seen])
     };

@@ -10,7 +10,7 @@ use dioxide_crash::content;
 use dioxide_crash::model::{FileSpec, Units};
 use dioxide_crash::op::{Durable, Mode, Op};
 use dioxide_crash::run::Start;
-use dioxide_crash::target::{Outcome, Seen, Session, Target};
+use dioxide_crash::target::{Outcome, Seen, Session, Stamps, Target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -533,6 +533,7 @@ impl Session for Mounted {
             data,
             mode: file.mode,
             atime: file.atime,
+            stamps: Stamps::default(),
             shape: sum(format!("{:?}", file.map).as_bytes()),
         })
     }
