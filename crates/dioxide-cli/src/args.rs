@@ -486,6 +486,10 @@ mod tests {
             panic!("not stat")
         };
         assert_eq!((args.format.as_deref(), args.paths.len()), (Some("B"), 2));
+        let Command::Cp(args) = parsed("dioxide cp -t i:/a -t i:/b c") else {
+            panic!("not cp")
+        };
+        assert_eq!(args.target_directory.len(), 2);
         let Command::Shell(args) = parsed("dioxide shell -c pwd -c ls i") else {
             panic!("not shell")
         };

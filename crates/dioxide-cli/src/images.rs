@@ -44,12 +44,19 @@ impl Images {
         self.fs_for(image, self.purpose)
     }
 
-    /// The same for another purpose than that of most. An image that is open already stays as it is.
+    /// The same for another purpose than that of most. An image that is open already stays as it is, but for one of which a command
+    /// before only looked at.
     pub fn fs_for(&mut self, image: &Path, purpose: Purpose) -> Result<Fs, Failure> {
         // However it is spelt: a second mount that writes would be refused.
         let key = image.canonicalize().unwrap_or_else(|_| image.to_owned());
-        if let Some((fs, _)) = self.open.get(&key) {
-            return Ok(fs.clone());
+        match self.open.get(&key) {
+            Some((_, Purpose::Look))
+                if purpose == Purpose::Change && self.purpose == Purpose::Change =>
+            {
+                self.open.remove(&key);
+            }
+            Some((fs, _)) => return Ok(fs.clone()),
+            None => {}
         }
         let options = self.options.clone().read_only(purpose == Purpose::Look);
         let fs = Fs::open(image, &options)

@@ -3,9 +3,12 @@
 use crate::explore::{Check, Recover};
 use crate::external;
 use crate::image::Place;
+use crate::journal::Metadata;
 use dioxide::block::record::states::Snapshot;
 use dioxide::format::features::{Compat, Features, Incompat};
+use dioxide::format::inode::InodeFlags;
 use dioxide::format::superblock::SuperBlock;
+use dioxide::format::types::Ino;
 use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -230,17 +233,36 @@ impl E2fsck {
 }
 
 /// It freed an orphan, and the file system has inodes that are values of attributes. It does not count such a value's
-/// users down then, and repairs that a moment later, in the images that the kernel leaves as well. Nor does it take the value
-/// off what the orphan's owner uses.
+/// users down then, and repairs that a moment later, in the images that the kernel leaves as well; one that nobody else uses
+/// gets a name. Nor does it take the value off what the orphan's owner uses. `image` is what it left.
 fn forgets_users_of_values(image: &Snapshot, text: &str) -> bool {
     let values = features(image).incompat.contains(Incompat::EA_INODE);
-    let is_count = |line: &str| is_known(line, &["Extended attribute inode ", " ref count is "]);
+    let unused = text.lines().filter_map(|line| {
+        let ino = line.strip_prefix("Unattached inode ")?;
+        ino.parse().ok().filter(|&ino| is_value(image, Ino(ino)))
+    });
+    let unused: Vec<u32> = unused.collect();
+    let named = text.matches("Connect to /lost+found? yes").count() == unused.len();
+    let is_unused = |line: &str| {
+        let connects = line == "Connect to /lost+found? yes";
+        let counts = |ino| line.starts_with(&format!("Inode {ino} ref count is 2, should be 1."));
+        named && (connects || unused.iter().any(counts))
+    };
+    let is_count = |line: &str| {
+        is_known(line, &["Extended attribute inode ", " ref count is "]) || is_unused(line)
+    };
     let is_use = |line: &str| line.starts_with("Update quota info for quota type ");
     let damage = damage(text);
     values
         && text.contains("Clearing orphaned inode")
         && damage.iter().any(|line| is_count(line))
         && damage.iter().all(|line| is_count(line) || is_use(line))
+}
+
+/// Whether an inode is the value of an attribute.
+fn is_value(image: &Snapshot, ino: Ino) -> bool {
+    let inode = Metadata::of(image).and_then(|metadata| metadata.inode(ino));
+    inode.is_some_and(|inode| inode.flags().contains(InodeFlags::EA_INODE))
 }
 
 /// Of a file system; none if it has no superblock.
@@ -329,7 +351,7 @@ impl Recover for E2fsck {
         let shown = Shown::new(image)?;
         let text = E2fsck::repair(&shown)?;
         if !damage(&text).is_empty() {
-            return match forgets_users_of_values(image, &text) {
+            return match forgets_users_of_values(&shown.read()?, &text) {
                 true => Ok(None),
                 false => Err(format!("e2fsck -fy: {text}")),
             };
@@ -353,6 +375,7 @@ mod tests {
         let count = "Extended attribute inode 18 ref count is 2, should be 1. Fix? yes\n";
         let usage = "Update quota info for quota type 0? yes\n";
         let bitmap = "Block bitmap differences:  +1234\nFix? yes\n";
+        let lost = "Unattached inode 2\nConnect to /lost+found? yes\n\nInode 2 ref count is 2, should be 1.  Fix? yes\n";
         let image = |layout: Layout| layout.make().unwrap().image;
         let values = image(Layout::EaInode);
         let forgets =
@@ -364,6 +387,9 @@ mod tests {
             &[orphan, usage],
             &[orphan, bitmap, count],
             &[orphan, count, bitmap],
+            // Of the root, which is no value.
+            &[orphan, lost],
+            &[orphan, count, lost],
         ] {
             assert!(!forgets(&values, text), "{text:?}");
         }

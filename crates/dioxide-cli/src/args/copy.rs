@@ -40,7 +40,7 @@ pub struct CpArgs {
     pub force: bool,
     /// Copy all operands into this directory
     #[arg(short, long, value_name = "DIR", value_parser = Operand::parser(), conflicts_with = "no_target_directory")]
-    pub target_directory: Option<Operand>,
+    pub target_directory: Vec<Operand>,
     /// The last operand is the copy's name even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
@@ -61,7 +61,7 @@ pub struct CpArgs {
 #[command(after_help = "\
 Each operand is IMG:/PATH or a path on the host, in any mixture but from host to host. Inside one image files are renamed. Between
 images, and between an image and the host, they are copied as by cp -a, and removed once the copy is durable; if anything of a
-tree could not be copied, an attribute too, nothing of it is removed. Owners are no such thing: who may give files to nobody else
+tree could not be copied, an attribute too, nothing of it is removed. An image that is in use stays. Owners are no such thing: who may give files to nobody else
 gets the copies, as with mv of GNU.
 
 Examples:
@@ -80,7 +80,7 @@ pub struct MvArgs {
     pub force: bool,
     /// Move all operands into this directory
     #[arg(short, long, value_name = "DIR", value_parser = Operand::parser(), conflicts_with = "no_target_directory")]
-    pub target_directory: Option<Operand>,
+    pub target_directory: Vec<Operand>,
     /// The last operand is the new name even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,

@@ -119,7 +119,7 @@ pub struct LnArgs {
     pub no_dereference: bool,
     /// Make all links in this directory
     #[arg(short, long, value_name = "DIR", value_parser = Operand::parser(), conflicts_with = "no_target_directory")]
-    pub target_directory: Option<Operand>,
+    pub target_directory: Vec<Operand>,
     /// The last operand is the link's name even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,

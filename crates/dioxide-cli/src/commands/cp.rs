@@ -21,6 +21,7 @@ use crate::render::printable;
 use crate::session::Session;
 use crate::walk::{First, Next, Visit, When, walk};
 use attributes::Attributes;
+use dioxide::block::file::written_by;
 use dioxide::{Buf, FileType};
 use std::collections::{HashMap, HashSet};
 
@@ -34,7 +35,7 @@ pub fn run(args: &CpArgs, session: &mut Session, out: &mut Out) -> Result<Status
     session.begin(&args.open, Purpose::Look);
     let operands = Operands::split(
         &args.operands,
-        args.target_directory.as_ref(),
+        &args.target_directory,
         args.no_target_directory,
     )?;
     let destination = operands.destination(session)?;
@@ -305,7 +306,12 @@ impl Copier {
         // In a tree that would be looked for as often as it has files.
         if let (Location::Host(path), FileType::Regular, 0) = (source, facts.file_type, visit.depth)
         {
-            warn_if_written(path);
+            match written_by(path).filter(|_| self.options.moving) {
+                Some(by) => {
+                    return Err(Failure::trouble(source, format!("{by}, and is not moved")));
+                }
+                None => warn_if_written(path),
+            }
         }
         if let Some(found) = &found {
             check_replaced(source, facts, place, found)?;
@@ -461,7 +467,8 @@ fn check_replaced(
     if [found.identity, behind.identity].contains(&facts.identity) {
         return Err(same_file(source, place));
     }
-    if found.file_type == FileType::Symlink && place.leads_to_descriptor() {
+    let is_link = |facts: &Facts| facts.file_type == FileType::Symlink;
+    if is_link(found) && !is_link(facts) && place.leads_to_descriptor() {
         let what = "leads to an open file, and is not replaced; cat writes into it";
         return Err(Failure::trouble(place, what));
     }

@@ -56,15 +56,21 @@ impl<'a> Operands<'a> {
     /// Takes them apart.
     pub fn split(
         operands: &'a [Operand],
-        into: Option<&'a Operand>,
+        into: &'a [Operand],
         exactly: bool,
     ) -> Result<Operands<'a>, Failure> {
-        if let Some(destination) = into {
-            return Ok(Operands {
-                sources: operands,
-                destination,
-                how: How::Into,
-            });
+        match into {
+            [] => {}
+            [destination] => {
+                return Ok(Operands {
+                    sources: operands,
+                    destination,
+                    how: How::Into,
+                });
+            }
+            [_, more, ..] => {
+                return Err(Failure::trouble(more, "is one directory too many, with -t"));
+            }
         }
         match operands {
             [] | [_] => Err(Failure::plain("two operands are needed at least, or -t")),

@@ -22,7 +22,7 @@ pub fn run(args: &LnArgs, session: &mut Session, out: &mut Out) -> Result<Status
     let mut report = Report::new(telling, out);
     let operands = Operands::split(
         &args.operands,
-        args.target_directory.as_ref(),
+        &args.target_directory,
         args.no_target_directory,
     )?;
     let mut destination = operands.destination(session)?;
@@ -34,7 +34,7 @@ pub fn run(args: &LnArgs, session: &mut Session, out: &mut Out) -> Result<Status
         let found = location.find(First::Itself);
         found.map(|found| found.is_some_and(|facts| !facts.is_directory()))
     };
-    if args.no_dereference && args.target_directory.is_none() && is_link(&destination.location)? {
+    if args.no_dereference && args.target_directory.is_empty() && is_link(&destination.location)? {
         destination.into = false;
     }
     let status = match args.symbolic {

@@ -28,7 +28,7 @@ pub fn run(args: &MvArgs, session: &mut Session, out: &mut Out) -> Result<Status
     let report = Report::new(telling, out);
     let operands = Operands::split(
         &args.operands,
-        args.target_directory.as_ref(),
+        &args.target_directory,
         args.no_target_directory,
     )?;
     let destination = operands.destination(session)?;

@@ -664,7 +664,7 @@ fn mv_from_the_host_removes_a_tree_with_files_of_each_kind() {
     e2fsck_clean(disk.image());
 }
 
-// It went on under no name, and what its writer did then was lost.
+// It would go on under no name, and what its writer did then be lost.
 #[test]
 fn image_that_somebody_writes_is_copied_with_a_warning_and_not_moved_away() {
     let disk = Fixture::new();
@@ -679,9 +679,10 @@ fn image_that_somebody_writes_is_copied_with_a_warning_and_not_moved_away() {
     assert!(ran.stderr.contains(&warning), "{}", ran.stderr);
     let ran = dioxide(["mv", &name, &disk.at("/moved")]);
     assert_eq!(ran.status, Some(2), "{}", ran.stderr);
-    let refusal = format!("{name}: is in use: locked by process {process} (");
+    let refusal = format!("{name}: locked for writing by process {process} (");
     assert!(ran.stderr.contains(&refusal), "{}", ran.stderr);
     assert!(used.exists());
+    assert_eq!(dioxide(["ls", &disk.at("/moved")]).status, Some(1));
     holder.close().unwrap();
     dioxide(["mv", &name, &disk.at("/moved")]).text();
     assert!(!used.exists());

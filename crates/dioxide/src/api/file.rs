@@ -422,8 +422,8 @@ impl File {
         }
     }
 
-    /// `fdatasync`: makes every write that returned before this call durable, with the size and the
-    /// blocks that reading it back needs. Blocks.
+    /// `fdatasync`: makes every write that returned before this call durable, with the size, the blocks and the names that
+    /// reading it back needs. Blocks.
     ///
     /// # Errors
     /// Those of the device and of the journal; nothing is written any more after one of them.

@@ -63,7 +63,10 @@ impl Removal<'_> {
                 done => done,
             },
             When::Once if self.copied.get(&facts.identity) == Some(&facts.stamp()) => {
-                let _held = Replacing::begin(OsStr::from_bytes(file.shown()))
+                // Of those in a tree that would be looked for as often as it has files.
+                let _held = (visit.depth == 0)
+                    .then(|| Replacing::begin(OsStr::from_bytes(file.shown())))
+                    .transpose()
                     .map_err(|error| Failure::engine(file, b"", &error.into()))?;
                 unlinkat(directory, file.name(), AtFlags::empty())
             }
