@@ -306,11 +306,10 @@ impl Copier {
         // In a tree that would be looked for as often as it has files.
         if let (Location::Host(path), FileType::Regular, 0) = (source, facts.file_type, visit.depth)
         {
-            match written_by(path).filter(|_| self.options.moving) {
-                Some(by) => {
-                    return Err(Failure::trouble(source, format!("{by}, and is not moved")));
-                }
-                None => warn_if_written(path),
+            if !self.options.moving {
+                warn_if_written(path);
+            } else if let Some(by) = written_by(path) {
+                return Err(Failure::trouble(source, format!("{by}, and is not moved")));
             }
         }
         if let Some(found) = &found {

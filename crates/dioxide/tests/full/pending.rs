@@ -420,15 +420,10 @@ fn file_that_is_written_and_cut_off_many_times_takes_no_more_room_than_once() {
     }
 }
 
-/// The value of an attribute finds room and the block that is to name it does not: what the value took is free again.
-#[test]
-fn attribute_that_finds_no_room_keeps_nothing_of_its_value() {
-    const VALUE: [u8; 4000] = [1; 4000];
-    let builder = Image::builder().block_size(1024).size(8 << 20);
-    let builder = builder.features("ea_inode").inode_size(128);
-    let image = image_with(builder.args(&["-m", "0"]), &["a", "filler"]);
-    let fs = open_fs(&image);
-    let filler = open(&fs, "filler");
+/// Fills the file system, and makes room block by block until a call finds enough. How often it was refused; each time all that
+/// had been free is so again.
+fn refused_until_there_is_room(fs: &Fs, call: impl Fn() -> dioxide::Result<()>) -> u32 {
+    let filler = open(fs, "filler");
     for step in [64 * KIB, KIB] {
         while filler
             .write_at(&vec![7; step as usize], filler.len())
@@ -443,7 +438,7 @@ fn attribute_that_finds_no_room_keeps_nothing_of_its_value() {
     let mut refused = 0;
     loop {
         let before = free();
-        match fs.set_xattr("/a", "user.big", &VALUE, XattrMode::Create) {
+        match call() {
             Ok(()) => break,
             Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
         }
@@ -452,11 +447,24 @@ fn attribute_that_finds_no_room_keeps_nothing_of_its_value() {
         let shorter = filler.len() - KIB;
         filler.set_len(shorter).expect("a shorter file");
     }
+    refused
+}
+
+/// The value of an attribute finds room and the block that is to name it does not: what the value took is free again.
+#[test]
+fn attribute_that_finds_no_room_keeps_nothing_of_its_value() {
+    const VALUE: [u8; 4000] = [1; 4000];
+    let builder = Image::builder().block_size(1024).size(8 << 20);
+    let builder = builder.features("ea_inode").inode_size(128);
+    let image = image_with(builder.args(&["-m", "0"]), &["a", "filler"]);
+    let fs = open_fs(&image);
+    let refused = refused_until_there_is_room(&fs, || {
+        fs.set_xattr("/a", "user.big", &VALUE, XattrMode::Create)
+    });
     // Four blocks for the value, and one that names it.
     assert_eq!(refused, 5);
     let value = fs.xattr("/a", "user.big").expect("it reads");
     assert!(value.as_deref() == Some(&VALUE[..]));
-    drop(filler);
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }
@@ -509,32 +517,8 @@ fn directory_that_finds_no_room_for_a_list_keeps_nothing_of_the_other() {
     fs.close().expect("a clean end");
     // Nobody knows that the value of one is there already.
     let fs = open_fs(&image);
-    let filler = open(&fs, "filler");
-    for step in [64 * KIB, KIB] {
-        while filler
-            .write_at(&vec![7; step as usize], filler.len())
-            .is_ok()
-        {}
-    }
-    let free = || {
-        fs.sync().expect("a sync");
-        let told = fs.statfs();
-        (told.blocks_free, told.files_free)
-    };
-    let mut refused = 0;
-    loop {
-        let before = free();
-        match fs.create_dir("/d", &NewFile::new(0o700)) {
-            Ok(()) => break,
-            Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{error}"),
-        }
-        assert_eq!(free(), before, "{refused}");
-        refused += 1;
-        let shorter = filler.len() - KIB;
-        filler.set_len(shorter).expect("a shorter file");
-    }
+    let refused = refused_until_there_is_room(&fs, || fs.create_dir("/d", &NewFile::new(0o700)));
     assert!(refused > 4, "{refused}");
-    drop(filler);
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }
