@@ -260,6 +260,22 @@ struct Punted {
     inode: Arc<Inode>,
 }
 
+/// An inode whose count is raised for a request that has no entry in the table any more.
+struct Counted(Arc<Inode>);
+
+impl Counted {
+    fn raise(inode: &Arc<Inode>) -> Counted {
+        inode.in_flight.raise();
+        Counted(inode.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.in_flight.lower();
+    }
+}
+
 impl Punted {
     fn is_back(&self) -> bool {
         self.errand.strong_count() == 0
@@ -1014,7 +1030,7 @@ impl Core {
         } = request;
         let forced = forced.then(|| self.forced[slot as usize]);
         let inode = self.files.inodes[file as usize].clone();
-        inode.in_flight.raise();
+        let counted = Counted::raise(&inode);
         // While the table names it: once nothing does, it may be let go with the times that it has. A part of what failed may be
         // written.
         if write {
@@ -1027,8 +1043,9 @@ impl Core {
         let mut away = self.send_away(tag, buf);
         let fence = self.mount.fence.clone();
         self.mount.ioend.run(move || {
+            let counted = counted;
             let result = result.map(|()| bytes as usize).map_err(|error| {
-                tracing::warn!(ino = inode.ino.0, %error, "direct I/O failed");
+                tracing::warn!(ino = counted.0.ino.0, %error, "direct I/O failed");
                 fence.look_at(&error);
                 let error = Error::from(*error);
                 Box::new(match (forced, fence.mount()) {
@@ -1038,7 +1055,7 @@ impl Core {
                     _ => error,
                 })
             });
-            inode.in_flight.lower();
+            drop(counted);
             // Before the request comes back: who has the completion may close the file system, and open the image again.
             drop(fence);
             away.end(result);

@@ -168,7 +168,7 @@ impl Mount {
             restricted: None,
             warnings: Vec::new(),
             presence: Presence::of_process(),
-            in_flight: InFlightRegistry::default(),
+            in_flight: InFlightRegistry::of_mount(),
             counters: Counters::new(),
             inodes: InodeCache::new(),
             dentries: Dentries::new(options.name_cache),

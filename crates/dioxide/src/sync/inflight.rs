@@ -14,7 +14,7 @@
 //! A request is in flight until its completion was reaped from its queue. A thread that drains a
 //! file must therefore not be the one that has unreaped requests on it; that is found out and
 //! refused as a deadlock. So is a drain that would make a circle of threads, each of which drains what
-//! the next one has to reap, and a drain of what nobody can reap any more: the table of a queue that
+//! the next one has to reap, in one mount or in several, and a drain of what nobody can reap any more: the table of a queue that
 //! was dropped before its requests had ended stays for ever.
 //!
 //! Old policies read without the lock, so holding it keeps no such reader out. Who frees blocks
@@ -28,7 +28,7 @@ use super::slot::thread_id;
 use crate::Error;
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 /// Of [`InFlight::draining`]: no reader without the lock comes in.
 const CLOSED: u32 = 1 << 31;
@@ -195,11 +195,34 @@ impl InFlightTable {
 /// All tables of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightRegistry {
-    tables: Mutex<Vec<Weak<InFlightTable>>>,
+    tables: Tables,
+    /// Where the mount's workers stand, whichever queue sent them.
+    standing: Arc<AllStanding>,
+    all: Arc<AllInFlight>,
+}
+
+/// What is in flight in several mounts, and who waits: threads can wait for each other across mounts.
+#[derive(Debug, Default)]
+struct AllInFlight {
+    tables: Tables,
     /// Drains that wait, and threads with requests in flight that want the lock of a file. Few, and a thread is there once at most.
     waiting: Mutex<Vec<Waiting>>,
-    /// Where workers stand, whichever queue sent them.
-    standing: Arc<AllStanding>,
+}
+
+/// Those whose queues are there.
+#[derive(Debug, Default)]
+struct Tables(Mutex<Vec<Weak<InFlightTable>>>);
+
+impl Tables {
+    fn add(&self, table: &Arc<InFlightTable>) {
+        let mut tables = self.0.lock();
+        tables.retain(|table| table.strong_count() > 0);
+        tables.push(Arc::downgrade(table));
+    }
+
+    fn live(&self) -> Vec<Arc<InFlightTable>> {
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 /// A thread that waits for what is in flight on an inode.
@@ -212,7 +235,7 @@ struct Waiting {
 }
 
 /// The calling thread waits until this is dropped.
-pub(crate) struct Noted<'a>(&'a InFlightRegistry, Waiting);
+pub(crate) struct Noted<'a>(&'a AllInFlight, Waiting);
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
@@ -221,11 +244,24 @@ impl Drop for Noted<'_> {
 }
 
 impl InFlightRegistry {
+    /// Of one more mount of the process.
+    pub(crate) fn of_mount() -> InFlightRegistry {
+        static ALL: LazyLock<Arc<AllInFlight>> = LazyLock::new(Arc::default);
+        InFlightRegistry::beside(&ALL)
+    }
+
+    fn beside(all: &Arc<AllInFlight>) -> InFlightRegistry {
+        InFlightRegistry {
+            tables: Tables::default(),
+            standing: Arc::default(),
+            all: all.clone(),
+        }
+    }
+
     /// Adds a queue's table; it leaves when the queue is dropped.
     pub(crate) fn register(&self, table: &Arc<InFlightTable>) {
-        let mut tables = self.tables.lock();
-        tables.retain(|table| table.strong_count() > 0);
-        tables.push(Arc::downgrade(table));
+        self.tables.add(table);
+        self.all.tables.add(table);
     }
 
     /// The tables of the calling thread's queues, but for `table`. A queue is of the thread that used it last.
@@ -233,7 +269,7 @@ impl InFlightRegistry {
         &self,
         table: &Arc<InFlightTable>,
     ) -> Vec<Arc<InFlightTable>> {
-        let mut tables = self.live();
+        let mut tables = self.all.tables.live();
         tables.retain(|other| other.is_own() && !Arc::ptr_eq(other, table));
         tables
     }
@@ -241,9 +277,10 @@ impl InFlightRegistry {
     /// Notes that the calling thread is about to wait for what is in flight on an inode. None if it would wait for itself through
     /// others: what it waits for is in tables of threads that wait themselves, and so on to a table of its own. Who closes such a
     /// circle is the last to come, and nothing of it changes while they wait.
-    fn note(&self, inode: u64, tables: &[Arc<InFlightTable>]) -> Option<Noted<'_>> {
-        let mut waiting = self.waiting.lock();
-        if leads_to(&waiting, inode, tables, |table| table.is_own()) {
+    fn note(&self, inode: u64) -> Option<Noted<'_>> {
+        let tables = self.all.tables.live();
+        let mut waiting = self.all.waiting.lock();
+        if leads_to(&waiting, inode, &tables, |table| table.is_own()) {
             return None;
         }
         let own = Waiting {
@@ -252,12 +289,12 @@ impl InFlightRegistry {
             drains: true,
         };
         waiting.push(own);
-        Some(Noted(self, own))
+        Some(Noted(&self.all, own))
     }
 
     /// Whether the calling thread has requests in flight that only it can reap.
     pub(crate) fn has_own_requests(&self) -> bool {
-        let tables = self.live();
+        let tables = self.all.tables.live();
         let mut own = tables.iter().filter(|table| table.is_own());
         own.any(|table| table.used().next().is_some())
     }
@@ -269,22 +306,22 @@ impl InFlightRegistry {
             inode: inode.id,
             drains: false,
         };
-        self.waiting.lock().push(own);
-        Noted(self, own)
+        self.all.waiting.lock().push(own);
+        Noted(&self.all, own)
     }
 
     /// Whether who has the lock of an inode drains it, and waits for the calling thread by that, be it through others.
     pub(crate) fn waits_for_self(&self, inode: &InFlight) -> bool {
-        let tables = self.live();
-        let waiting = self.waiting.lock();
+        let tables = self.all.tables.live();
+        let waiting = self.all.waiting.lock();
         is_drained(&waiting, inode.id)
             && leads_to(&waiting, inode.id, &tables, |table| table.is_own())
     }
 
     /// Whether who drains an inode waits for requests in some tables, be it through others.
     pub(crate) fn waits_for(&self, inode: &InFlight, goal: &[Arc<InFlightTable>]) -> bool {
-        let tables = self.live();
-        let waiting = self.waiting.lock();
+        let tables = self.all.tables.live();
+        let waiting = self.all.waiting.lock();
         let is_goal = |table: &Arc<_>| goal.iter().any(|other| Arc::ptr_eq(other, table));
         is_drained(&waiting, inode.id) && leads_to(&waiting, inode.id, &tables, is_goal)
     }
@@ -296,8 +333,8 @@ impl InFlightRegistry {
 
     /// How many workers stand at files that are drained of requests in these tables.
     pub(crate) fn stand_for(&self, tables: &[Arc<InFlightTable>]) -> usize {
-        let live = self.live();
-        let waiting = self.waiting.lock().clone();
+        let live = self.all.tables.live();
+        let waiting = self.all.waiting.lock().clone();
         let is_goal = |table: &Arc<_>| tables.iter().any(|other| Arc::ptr_eq(other, table));
         let drained = waiting.iter().filter(|it| it.drains).map(|it| it.inode);
         let awaited: Vec<u64> = drained
@@ -311,11 +348,7 @@ impl InFlightRegistry {
     }
 
     fn live(&self) -> Vec<Arc<InFlightTable>> {
-        self.tables
-            .lock()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect()
+        self.tables.live()
     }
 }
 
@@ -375,7 +408,7 @@ impl Drop for Closed<'_> {
 }
 
 impl InFlight {
-    /// `id` names the inode in the tables; unique in the mount, not 0.
+    /// `id` names the inode in the tables; unique in the process, not 0.
     pub(crate) fn new(id: u64) -> InFlight {
         assert_ne!(id, NOBODY, "0 means no inode");
         InFlight {
@@ -488,7 +521,7 @@ impl InFlight {
         if own.any(|table| table.names(self.id)) {
             return Err(Endless::OwnQueue);
         }
-        let noted = registry.note(self.id, &tables).ok_or(Endless::Circle)?;
+        let noted = registry.note(self.id).ok_or(Endless::Circle)?;
         let waited = self.drain_tables(&tables);
         drop(noted);
         not_lost()?;
@@ -620,7 +653,36 @@ mod tests {
             }
         });
         assert_eq!(inodes[2].drain(registry), Ok(false));
-        assert!(registry.waiting.lock().is_empty());
+        assert!(registry.all.waiting.lock().is_empty());
+    }
+
+    // Each waited for the other for ever.
+    #[test]
+    fn drain_that_closes_a_circle_through_two_mounts_is_a_deadlock() {
+        let first = InFlightRegistry::default();
+        let second = InFlightRegistry::beside(&first.all);
+        let (registries, inodes) = ([&first, &second], [1, 2].map(InFlight::new));
+        let tables = [1, 2].map(|_| Arc::new(InFlightTable::new(4)));
+        for at in 0..2 {
+            registries[at].register(&tables[at]);
+        }
+        tables[0].set_owner();
+        tables[0].raise(0, &inodes[0], [0; 3]);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                tables[1].set_owner();
+                tables[1].raise(0, &inodes[1], [0; 3]);
+                inodes[0].drain(&first)
+            });
+            while !inodes[0].is_being_drained() {
+                std::thread::yield_now();
+            }
+            assert_eq!(inodes[1].drain(&second), Err(Endless::Circle));
+            tables[0].drop_last(0);
+            inodes[0].wake();
+            // It may have been noted and not have waited yet when the circle was broken.
+            assert!(other.join().expect("no panic").is_ok());
+        });
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::variants::image_with;
 use dioxide::block::Device;
 use dioxide::block::file::FileOptions;
 use dioxide::block::record::RecordDevice;
-use dioxide::block::sim::{FaultOp, SimDevice, SimSpec};
+use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::{
     Buf, FallocateMode, File, Fs, MountOptions, NewFile, OpenOptions, Policy, QueueOptions,
     XattrMode, block,
@@ -175,6 +175,48 @@ fn failed_append(features: &str, removed: bool) {
     if removed {
         fs.remove_file("/b").expect("it is there");
     }
+    fs.close().expect("a clean end");
+    e2fsck_clean(image.path());
+}
+
+// It is zeroed there before anything is cut; the size is taken back without.
+#[test]
+fn failed_append_behind_a_block_that_cannot_be_read_takes_its_size_back() {
+    let image = filled(
+        ext2().features("has_journal").args(&["-J", "size=1"]),
+        &["filler"],
+    );
+    let (fs, sim) = open_held(&image, &options());
+    let filler = open(&fs, "filler");
+    filler
+        .set_len(filler.len() - 10 * KIB)
+        .expect("a shorter file");
+    fs.sync().expect("a sync");
+    let file = make(&fs, "/b");
+    let size = 10 * KIB - 512;
+    file.write_at(&[1; 10 * KIB as usize - 512], 0)
+        .expect("room");
+    filler
+        .set_len(filler.len() - 4 * KIB)
+        .expect("a shorter file");
+    fs.sync().expect("a sync");
+    let last = file.map(9, 1).expect("a block").pblk.0 * KIB;
+    // What is in front of the write is zeroed first.
+    let fault = sim.inject(Fault {
+        skip: 1,
+        range: Some(last..last + KIB),
+        ..Fault::every(FaultOp::Read, FaultKind::Io(libc::EIO))
+    });
+    let four = Buf::copy_of(&[2; 4096]);
+    let error = file.write_at(&four, 10 * KIB).expect_err("no room");
+    assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+    assert_eq!(file.len(), size);
+    assert!(sim.remove(fault).is_some_and(|hits| hits > 0));
+    file.set_len(12 * KIB).expect("a longer file");
+    let mut expected = vec![1; size as usize];
+    expected.resize(12 * KIB as usize, 0);
+    assert_eq!(content(&file), expected);
+    drop((file, filler));
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
 }

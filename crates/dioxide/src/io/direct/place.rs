@@ -192,10 +192,12 @@ pub(super) fn placing<'a, 'b>(
         // What was settled of it belongs to a write that failed. Readers without the lock may have found it.
         let _closed = inode.in_flight.close();
         // Who would wait for a request of its own leaves them their blocks.
-        let taken_back = match drain(mount, inode, request.slot).is_err() {
-            true => mount.shorten(writer, inode, placing.old_size),
-            false => mount.shrink(writer, inode, placing.old_size),
-        };
+        let drained = drain(mount, inode, request.slot);
+        let mut taken_back = drained.and_then(|()| mount.shrink(writer, inode, placing.old_size));
+        // Nor are they needed to take the size back: where the last block cannot be zeroed, who grows the file next does that.
+        if taken_back.is_err() && inode.i_size() > placing.old_size {
+            taken_back = mount.shorten(writer, inode, placing.old_size);
+        }
         match taken_back {
             // It is in memory only, where nothing is written any more.
             Err(_) if mount.why_read_only().is_some() => {
