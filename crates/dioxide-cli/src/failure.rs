@@ -140,7 +140,15 @@ impl Failure {
 
     /// Trouble with something on the host: errors as the C library words them.
     pub fn host(about: impl Display, error: &io::Error) -> Failure {
-        Failure::trouble(about, io_words(error))
+        let words = io_words(error);
+        match error.kind() {
+            // Not the image.
+            io::ErrorKind::StorageFull => Failure::trouble(
+                about,
+                format_args!("{words}: the host's file system is full"),
+            ),
+            _ => Failure::trouble(about, words),
+        }
     }
 
     /// Tells it on standard error, and says what it means for the exit status.
@@ -288,7 +296,17 @@ impl From<io::Error> for Failure {
             io::ErrorKind::BrokenPipe => Failure::PipeClosed,
             // Nobody took it after that.
             io::ErrorKind::Other if interrupt::asked() => Failure::Interrupted,
-            _ => Failure::host("standard output", &error),
+            _ => Failure::trouble("standard output", io_words(&error)),
+    #[test]
+    fn full_file_system_of_the_host_is_no_full_image() {
+        let error = io::Error::from_raw_os_error(28);
+        let told = Failure::host("a", &error).words();
+        assert_eq!(
+            told,
+            "No space left on device: the host's file system is full"
+        );
+    }
+
         }
     }
 }

@@ -270,7 +270,7 @@ fn copy_that_finds_no_room_leaves_nothing_behind() {
     assert_eq!(
         ran.stderr,
         format!(
-            "dioxide: cp: {}: No space left on device\n",
+            "dioxide: cp: {}: No space left on device: the host's file system is full\n",
             place.display()
         )
     );
