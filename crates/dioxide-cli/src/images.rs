@@ -2,10 +2,10 @@
 
 use crate::args::ImageArgs;
 use crate::failure::{Failure, Status, any_told, complain};
+use crate::location::Identity;
 use dioxide::block::file::{in_use_by, written_by};
 use dioxide::{Fs, MountOptions};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 /// What a command does to images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,15 @@ pub struct Images {
     /// Of a mount that only looks.
     options: MountOptions,
     purpose: Purpose,
-    open: BTreeMap<PathBuf, (Fs, Purpose)>,
+    open: Vec<Open>,
+}
+
+struct Open {
+    /// As it was called first, from anywhere.
+    image: PathBuf,
+    identity: Option<Identity>,
+    fs: Fs,
+    purpose: Purpose,
 }
 
 impl Images {
@@ -35,7 +43,7 @@ impl Images {
         Images {
             options: args.mount_options(),
             purpose,
-            open: BTreeMap::new(),
+            open: Vec::new(),
         }
     }
 
@@ -47,16 +55,18 @@ impl Images {
     /// The same for another purpose than that of most. An image that is open already stays as it is, but for one of which a command
     /// before only looked at.
     pub fn fs_for(&mut self, image: &Path, purpose: Purpose) -> Result<Fs, Failure> {
-        // However it is spelt: a second mount that writes would be refused.
-        let key = image.canonicalize().unwrap_or_else(|_| image.to_owned());
-        match self.open.get(&key) {
-            Some((_, Purpose::Look))
-                if purpose == Purpose::Change && self.purpose == Purpose::Change =>
-            {
-                self.open.remove(&key);
+        // Whatever its name here: a second mount that writes would be refused.
+        let identity = Identity::of_file(image);
+        let is_it =
+            |open: &Open| open.image == image || identity.is_some() && open.identity == identity;
+        if let Some(at) = self.open.iter().position(is_it) {
+            let open = &self.open[at];
+            let again = [open.purpose, purpose, self.purpose]
+                == [Purpose::Look, Purpose::Change, Purpose::Change];
+            if !again {
+                return Ok(open.fs.clone());
             }
-            Some((fs, _)) => return Ok(fs.clone()),
-            None => {}
+            self.open.remove(at);
         }
         let options = self.options.clone().read_only(purpose == Purpose::Look);
         let fs = Fs::open(image, &options)
@@ -65,15 +75,21 @@ impl Images {
             Purpose::Look => warn(image, &fs),
             Purpose::Change => pass_on(image, &fs),
         }
-        self.open.insert(key, (fs.clone(), purpose));
+        self.open.push(Open {
+            image: absolute(image).unwrap_or_else(|_| image.to_owned()),
+            identity,
+            fs: fs.clone(),
+            purpose,
+        });
         Ok(fs)
     }
 
     /// Closes what was changed: it is durable and clean then. What fails is told.
     pub fn close(self) -> Status {
         let mut worst = Status::Fine;
-        for (image, (fs, purpose)) in self.open {
-            if purpose == Purpose::Look {
+        for open in self.open {
+            let Open { image, fs, .. } = open;
+            if open.purpose == Purpose::Look {
                 continue;
             }
             warn_of_damage(&image, &fs);

@@ -48,6 +48,14 @@ pub enum Identity {
     },
 }
 
+impl Identity {
+    /// That of a file on the host, whatever it is called; none where it cannot be told.
+    pub fn of_file(path: &Path) -> Option<Identity> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Facts::of_host(&metadata).identity)
+    }
+}
+
 /// What changes with the content of a file: its size and mtime. ctime does too, but also with another name of the file.
 pub type Stamp = (u64, Timestamp);
 
@@ -121,8 +129,7 @@ impl Location {
         let Location::Image(target) = self else {
             return None;
         };
-        let metadata = fs::metadata(&target.address.image).ok()?;
-        Some(Facts::of_host(&metadata).identity)
+        Identity::of_file(&target.address.image)
     }
 
     /// Whether both are one entry of one directory, whatever ways lead to it.

@@ -7,7 +7,7 @@ use crate::address::Operand;
 use crate::args::LnArgs;
 use crate::failure::{Failure, Status};
 use crate::interrupt;
-use crate::location::{Location, Pending};
+use crate::location::{Identity, Location, Pending};
 use crate::output::Out;
 use crate::session::{Place, Session, split_path, told};
 use crate::walk::{First, Tree};
@@ -92,11 +92,9 @@ fn text(session: &mut Session, word: &Operand, place: &Location) -> Result<Vec<u
     if session.shell().is_some() {
         return Ok(literal);
     }
-    let Location::Image(place) = place else {
-        return Ok(literal);
-    };
+    let image = place.image_file();
     Ok(match session.place(word)? {
-        Place::Image { address, .. } if address.image == place.address.image => address.path,
+        Place::Image { address, .. } if Identity::of_file(&address.image) == image => address.path,
         _ => literal,
     })
 }

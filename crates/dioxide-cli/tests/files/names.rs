@@ -1,6 +1,6 @@
 //! What makes, moves and removes names, compared with GNU's programs on the same image mounted.
 
-use super::support::{Fixture, dioxide};
+use super::support::{Fixture, at, dioxide};
 use super::twins::Twins;
 use super::with_input;
 use dioxide_testkit::{Image, debugfs, e2fsck_clean, need_root};
@@ -596,4 +596,24 @@ fn link_to_the_root_is_the_root_where_files_are_removed() {
     dioxide(["rm", "-r", "--no-preserve-root", &link]).text();
     assert_eq!(dioxide(["ls", "-A", &disk.at("/")]).text(), "");
     e2fsck_clean(disk.image());
+}
+
+#[test]
+fn image_under_another_name_is_the_same_image() {
+    let disk = Fixture::new();
+    let [image, other] = ["a.img", "b.img"].map(|name| disk.beside(name));
+    fs::copy(disk.image(), &image).unwrap();
+    fs::hard_link(&image, &other).unwrap();
+    let [here, there] = [&image, &other].map(|image| move |path: &str| at(image, path));
+    for words in [
+        ["cp", &here("/hello"), &there("/copy")],
+        ["mv", &there("/copy"), &here("/moved")],
+        ["ln", &there("/moved"), &here("/link")],
+    ] {
+        dioxide(words).text();
+    }
+    dioxide(["ln", "-s", &there("/moved"), &here("/symlink")]).text();
+    let told = dioxide(["stat", "-c", "%N", &here("/symlink")]);
+    assert!(told.text().ends_with("-> '/moved'\n"), "{}", told.text());
+    e2fsck_clean(&image);
 }
