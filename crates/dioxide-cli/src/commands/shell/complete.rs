@@ -106,14 +106,17 @@ impl Helper {
             .filter_map(|entry| Some((String::from_utf8(entry.name).ok()?, entry.file_type)))
             .filter(|(name, _)| !name.chars().any(char::is_control))
             .map(|(name, kind)| {
-                path(
-                    &String::from_utf8_lossy(directory),
-                    &name,
-                    kind == FileType::Directory,
-                )
+                // It would be an option, an expression or a file of the host.
+                let here = directory.is_empty() && is_more_than_a_name(&name);
+                let directory = String::from_utf8_lossy(if here { b"./" } else { directory });
+                path(&directory, &name, kind == FileType::Directory)
             })
             .collect()
     }
+}
+
+fn is_more_than_a_name(word: &str) -> bool {
+    word.starts_with(['-', '(', ')', '!']) || word.starts_with("host:")
 }
 
 /// The part up to the last slash, and the rest.
@@ -171,6 +174,8 @@ mod tests {
     use super::*;
     use dioxide::MountOptions;
     use rustyline::history::DefaultHistory;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     fn complete(helper: &Helper, line: &str) -> (usize, Vec<String>) {
         let history = DefaultHistory::new();
@@ -189,11 +194,20 @@ mod tests {
             std::fs::create_dir_all(tree.path().join(directory)).unwrap();
         }
         std::fs::write(tree.path().join("dir two/file"), "").unwrap();
+        let odd = [
+            "-l", "host:x", "!", "$x", "a'b", "a\\b", "\"", "*", "[a]", "#", "a;b", "\n", "ä",
+        ];
+        std::fs::create_dir(tree.path().join("odd")).unwrap();
+        for name in odd {
+            std::fs::write(tree.path().join("odd").join(name), "").unwrap();
+        }
+        let unreadable = OsStr::from_bytes(b"\xff");
+        std::fs::write(tree.path().join("odd").join(unreadable), "").unwrap();
         let image = dioxide_testkit::Image::builder()
             .source(tree.path())
             .build();
         let fs = Fs::open(image.path(), &MountOptions::new().read_only(true)).unwrap();
-        let helper = Helper {
+        let mut helper = Helper {
             fs: Shared::new(fs),
             cwd: b"/dir two".to_vec(),
         };
@@ -208,5 +222,20 @@ mod tests {
         assert_eq!(complete("ls /none/"), (3, vec![]));
         let host = format!("cp x host:{}/dir", tree.path().display());
         assert_eq!(complete(&host).1.len(), 2);
+
+        // What is offered names a file and does nothing else; what cannot be typed is not offered.
+        helper.cwd = b"/odd".to_vec();
+        let offered = super::tests::complete(&helper, "find ").1;
+        assert_eq!(offered.len(), odd.len() - 1);
+        for word in offered {
+            let words = super::super::words::split(word.as_bytes()).unwrap();
+            let [name] = &words[..] else {
+                panic!("{word} is {words:?}")
+            };
+            let name = name.to_str().unwrap();
+            assert!(!is_more_than_a_name(name), "{word}");
+            let name = name.strip_prefix("./").unwrap_or(name);
+            assert!(odd.contains(&name), "{word}");
+        }
     }
 }
