@@ -12,52 +12,28 @@ use std::sync::{Mutex, PoisonError};
 
 /// The exit status; of several, the highest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Status {
-    /// All is well.
-    Fine = 0,
-    /// A file is missing from the image, or a check says no.
-    Negative = 1,
-    /// Bad usage, or the image or a file cannot be read.
-    Trouble = 2,
-    /// A check found errors; this and the next are `e2fsck`'s.
-    Uncorrected = 4,
-    /// A check could not be made.
-    Operational = 8,
-    /// Both.
-    UncorrectedOperational = 12,
-    /// Bad usage of a check.
-    CheckUsage = 16,
-    /// Somebody ended a check.
-    Cancelled = 32,
-    /// That, after it had found errors.
-    UncorrectedCancelled = 36,
-    /// That, and another could not be made.
-    OperationalCancelled = 40,
-    /// All of these.
-    UncorrectedOperationalCancelled = 44,
-    /// Somebody pressed Ctrl-C; as a shell counts a process that a SIGINT ended.
-    Interrupted = 130,
-}
+pub struct Status(pub u8);
 
+#[expect(
+    non_upper_case_globals,
+    reason = "these are all but those of a check and of a shell's exit"
+)]
 impl Status {
-    /// From the sum of bits that a check has.
-    pub fn of_check(bits: u8) -> Status {
-        match (bits & 32 != 0, bits & 8 != 0, bits & 4 != 0) {
-            (false, false, false) => Status::Fine,
-            (false, false, true) => Status::Uncorrected,
-            (false, true, false) => Status::Operational,
-            (false, true, true) => Status::UncorrectedOperational,
-            (true, false, false) => Status::Cancelled,
-            (true, false, true) => Status::UncorrectedCancelled,
-            (true, true, false) => Status::OperationalCancelled,
-            (true, true, true) => Status::UncorrectedOperationalCancelled,
-        }
-    }
+    /// All is well.
+    pub const Fine: Status = Status(0);
+    /// A file is missing from the image, or a check says no.
+    pub const Negative: Status = Status(1);
+    /// Bad usage, or the image or a file cannot be read.
+    pub const Trouble: Status = Status(2);
+    /// Bad usage of a check: its statuses are `e2fsck`'s.
+    pub const CheckUsage: Status = Status(16);
+    /// Somebody pressed Ctrl-C; as a shell counts a process that a SIGINT ended.
+    pub const Interrupted: Status = Status(130);
 }
 
 impl From<Status> for ExitCode {
     fn from(status: Status) -> ExitCode {
-        ExitCode::from(status as u8)
+        ExitCode::from(status.0)
     }
 }
 
@@ -297,16 +273,6 @@ impl From<io::Error> for Failure {
             // Nobody took it after that.
             io::ErrorKind::Other if interrupt::asked() => Failure::Interrupted,
             _ => Failure::trouble("standard output", io_words(&error)),
-    #[test]
-    fn full_file_system_of_the_host_is_no_full_image() {
-        let error = io::Error::from_raw_os_error(28);
-        let told = Failure::host("a", &error).words();
-        assert_eq!(
-            told,
-            "No space left on device: the host's file system is full"
-        );
-    }
-
         }
     }
 }
@@ -328,6 +294,16 @@ mod tests {
         assert_eq!(
             without_number(&format!("a: {error} at b")),
             "a: No such file or directory at b"
+        );
+    }
+
+    #[test]
+    fn full_file_system_of_the_host_is_no_full_image() {
+        let error = io::Error::from_raw_os_error(28);
+        let told = Failure::host("a", &error).words();
+        assert_eq!(
+            told,
+            "No space left on device: the host's file system is full"
         );
     }
 

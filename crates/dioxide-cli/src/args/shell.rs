@@ -8,7 +8,8 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The commands are those of dioxide, with a path where IMG:/PATH is elsewhere, from the current directory if
-it does not begin with a slash; host:PATH is a file outside. Besides there are cd (- goes back), pwd, lcd (on the host), help and exit.
+it does not begin with a slash; host:PATH is a file outside. Besides there are cd (- goes back), pwd, lcd (on the host), help and exit
+(exit 3 ends with that status).
 Quotes and backslashes are as in a shell, without pipes, redirections and several commands in a line; '#'
 begins a comment. From a script, the first command that fails ends it, and its exit status is the shell's.
 

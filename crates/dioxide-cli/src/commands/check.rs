@@ -49,8 +49,8 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<Status, Failure> {
     };
     match told.and_then(|()| out.finish()) {
         // Who reads has gone: what was found is found.
-        Ok(()) | Err(Failure::PipeClosed) => Ok(Status::of_check(bits)),
-        Err(failure) => Err(failure.with_status(Status::of_check(bits | EXIT_OPERATIONAL))),
+        Ok(()) | Err(Failure::PipeClosed) => Ok(Status(bits)),
+        Err(failure) => Err(failure.with_status(Status(bits | EXIT_OPERATIONAL))),
     }
 }
 

@@ -27,14 +27,17 @@ const BUILTINS: [(&str, &str); 6] = [
         "cd",
         "Changes the current directory: cd [DIR]; - is the one before",
     ),
-    ("exit", "Ends the shell, as the end of the input does"),
+    (
+        "exit",
+        "Ends the shell, as the end of the input does: exit [STATUS]",
+    ),
     ("help", "Lists the commands"),
     (
         "lcd",
         "Changes the current directory on the host: lcd [DIR]",
     ),
     ("pwd", "Prints the current directory"),
-    ("quit", "Ends the shell"),
+    ("quit", "Ends the shell: quit [STATUS]"),
 ];
 
 pub fn run(args: &ShellArgs, out: &mut Out) -> Result<Status, Failure> {
@@ -78,7 +81,8 @@ struct Runner<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Next(Status),
-    End,
+    /// With the status that was asked for.
+    End(Option<Status>),
 }
 
 impl Runner<'_> {
@@ -101,7 +105,7 @@ impl Runner<'_> {
     ) -> Result<Status, Failure> {
         for line in lines {
             match self.line(&line?)? {
-                Flow::End => break,
+                Flow::End(asked) => return Ok(asked.unwrap_or(self.worst)),
                 Flow::Next(status) => {
                     self.worst = self.worst.max(status);
                     if status > Status::Fine && !self.keep_going {
@@ -138,7 +142,10 @@ impl Runner<'_> {
         };
         let fine = |()| Flow::Next(Status::Fine);
         match (name.as_bytes(), operands) {
-            (b"exit" | b"quit", []) => Ok(Flow::End),
+            (b"exit" | b"quit", []) => Ok(Flow::End(None)),
+            (b"exit" | b"quit", [status]) => {
+                exit_status(status).map(|asked| Flow::End(Some(asked)))
+            }
             (b"pwd", []) => self.pwd().map(fine),
             (b"cd", []) => self.cd(&"/".into()).map(fine),
             (b"cd", [directory]) if directory == "-" => self.cd_back().map(fine),
@@ -247,6 +254,12 @@ impl Runner<'_> {
             "COMMAND --help tells more. host:PATH is a file on the host."
         )?)
     }
+}
+
+fn exit_status(word: &OsString) -> Result<Status, Failure> {
+    let status = word.to_str().and_then(|word| word.parse().ok());
+    let what = || format!("'{}' is no exit status: 0 to 255", word.display());
+    status.map(Status).ok_or_else(|| Failure::plain(what()))
 }
 
 /// All commands of a shell, by name, with what they do.

@@ -77,6 +77,20 @@ fn shell_ends_at_the_first_command_that_fails_unless_told_to_go_on() {
 }
 
 #[test]
+fn shell_exits_with_the_status_that_exit_names() {
+    let disk = Fixture::new();
+    for (script, status) in [
+        ("exit 3\ncat /nope", 3),
+        ("cat /nope\nexit 0", 0),
+        ("cat /nope\nquit", 1),
+        ("exit 255", 255),
+    ] {
+        let ran = with_input(["shell", "-k", &disk.name()], script.as_bytes());
+        assert_eq!(ran.status, Some(status), "{script}");
+    }
+}
+
+#[test]
 fn shell_tells_what_it_does_not_understand_and_exits_2() {
     let disk = Fixture::new();
     for (line, told) in [
@@ -90,6 +104,8 @@ fn shell_tells_what_it_does_not_understand_and_exits_2() {
         ("cd /hello", "Not a directory"),
         ("cd /list /dir", "too many words"),
         ("cd -", "no directory before"),
+        ("exit 256", "'256' is no exit status"),
+        ("exit 1 2", "too many words"),
         ("ls host:/tmp", "on the host"),
     ] {
         let ran = dioxide(["shell", "-c", line, &disk.name()]);

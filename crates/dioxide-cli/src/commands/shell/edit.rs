@@ -37,7 +37,7 @@ pub(super) fn run(runner: &mut Runner<'_>, fs: Fs) -> Result<Status, Failure> {
             Err(error) => return Err(told(error)),
         };
         match runner.line(line.as_bytes()) {
-            Ok(Flow::End) => return Ok(Status::Fine),
+            Ok(Flow::End(asked)) => return Ok(asked.unwrap_or(Status::Fine)),
             Ok(Flow::Next(_)) => {}
             // Ctrl-C ends the command only.
             Err(Failure::Interrupted) => {}
