@@ -542,21 +542,24 @@ fn told(dir: &Path, attribute: &str) -> Option<OsString> {
 }
 
 /// Takes a file system of ours, which another process serves, away from its directory; that process goes on until the files are
-/// closed that are open.
+/// closed that are open. Does not wait for that. Whether it goes on: files are open, or it is mounted elsewhere too. False where
+/// sysfs does not tell.
 ///
 /// # Errors
 /// [`Error::NotMounted`]; [`Error::Kernel`].
-pub fn unmount_lazily(dir: &Path) -> Result<(), Error> {
+pub fn unmount_lazily(dir: &Path) -> Result<bool, Error> {
     let kernel = |source| Error::Kernel {
         what: "cannot unmount",
         path: dir.to_owned(),
         source,
     };
     let absolute = place(dir).map_err(kernel)?;
-    if mounted(&absolute).is_none() {
+    let Some(Mounted { connection, .. }) = mounted(&absolute) else {
         return Err(Error::NotMounted(dir.to_owned()));
-    }
-    detach(&absolute, true).map_err(kernel)
+    };
+    let served = (!is_dead_at(&absolute)).then(|| Device::of(&connection));
+    detach(&absolute, true).map_err(kernel)?;
+    Ok(served.flatten().is_some_and(|device| device.is_there()))
 }
 
 /// The directory as the kernel has it in its list. One whose server has died cannot be looked at, but what it is in can.

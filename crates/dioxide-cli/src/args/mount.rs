@@ -105,7 +105,8 @@ Returns when everything is in the image, and another program may open it; umount
 A mount whose server has died (Transport endpoint is not connected) is detached, though files are open, and a line says so; what
 was not synced is lost, and whoever opens the image next recovers it. dioxide mount on such a directory detaches it too.
 Where it is mounted elsewhere too, be it in another namespace, a line says that the image stays in use. One says so where nothing
-was written any more, because the file system had failed, and one where nothing tells whether the server has ended.
+was written any more, because the file system had failed, and one where nothing tells whether the server has ended. After --lazy
+a line says that files are open, or that it is mounted elsewhere: the image is in use, and written to, until that ends.
 
 Exit status: 0 if it is unmounted, 2 if it is in use or no mount of dioxide, or if the server could not close the image: the disk
 that it lies on is full or broken, and it is as after a crash.

@@ -28,7 +28,11 @@ pub fn run(args: &UmountArgs) -> Result<Status, Failure> {
         return when_told(args);
     }
     if args.lazy {
-        dioxide_fuse::unmount_lazily(&args.dir).map_err(super::mount::failed)?;
+        let goes_on = dioxide_fuse::unmount_lazily(&args.dir).map_err(super::mount::failed)?;
+        if goes_on {
+            let what = "files are open, or it is mounted elsewhere too: the image is in use and written to until that ends";
+            complain(format_args!("{}: warning: {what}", args.dir.display()));
+        }
         return Ok(Status::Fine);
     }
     // Nobody is left to tell it afterwards.

@@ -179,6 +179,22 @@ fn detached_mount_that_is_terminated_keeps_what_was_written() {
 }
 
 #[test]
+fn detached_mount_is_said_to_be_in_use_while_files_are_open() {
+    need_fuse!();
+    for open in [true, false] {
+        let bed = Bed::new("");
+        let file = open.then(|| File::create(bed.at("f")).unwrap());
+        let mut umount = dioxide();
+        let done = umount.args(["umount", "--lazy"]).arg(bed.root()).output();
+        let said = text(done.unwrap().stderr);
+        assert_eq!(said.contains("the image is in use"), open, "{said}");
+        assert_eq!(said.is_empty(), !open, "{said}");
+        drop(file);
+        bed.ended(true);
+    }
+}
+
+#[test]
 fn server_in_the_background_keeps_nothing_of_who_started_it() {
     need_fuse!();
     let image = Image::builder().size(32 << 20).build();
