@@ -74,7 +74,9 @@ JSON:
   file in an image is \"image\" and \"path\", one on the host \"path\" alone; where a copy or a link
   leads is \"to_image\" and \"to\". Names, paths and values are strings. Of one that is not UTF-8,
   what is not is replaced, and KEY_hex beside KEY has the exact bytes (path_hex, name_hex). Sizes
-  are in bytes.
+  are in bytes. What fails is told on standard error and by the exit status: an array is without it
+  (that of check has \"error\"), and where it should have been an object, or the command fails as a
+  whole, as by bad usage, nothing is printed.
 
 Exit status:
   0    all is well

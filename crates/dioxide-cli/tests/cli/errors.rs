@@ -317,18 +317,19 @@ const CASES: &[(&str, i32, &str)] = &[
     ),
 ];
 
+/// Words of a case, for this fixture.
+fn meant(disk: &Fixture, text: &str) -> String {
+    let text = text.replace("=.", &disk.name());
+    let text = text.replace("=/", &disk.at("/"));
+    let text = text.replace("LONG", &"x".repeat(300));
+    text.replace('@', disk.beside("").to_str().unwrap())
+}
+
 #[test]
 fn every_error_names_what_is_wrong_and_the_way_out() {
     let disk = Fixture::new();
     prepare(&disk);
-    let beside = disk.beside("");
-    let beside = beside.to_str().unwrap();
-    let long = "x".repeat(300);
-    let meant = |text: &str| {
-        let text = text.replace("=.", &disk.name());
-        let text = text.replace("=/", &disk.at("/")).replace("LONG", &long);
-        text.replace('@', beside)
-    };
+    let meant = |text: &str| meant(&disk, text);
     let mut bad = Vec::new();
     for (words, status, told) in CASES {
         // Of dates and options.
@@ -355,6 +356,43 @@ fn every_error_names_what_is_wrong_and_the_way_out() {
     e2fsck_clean(disk.image());
     let left = dioxide(["ls", &disk.at("/")]);
     assert_eq!(left.text().split_whitespace().collect::<Vec<_>>(), FILES);
+}
+
+/// A program that reads it finds a whole value or none, and no object where it asked for one.
+#[test]
+fn every_error_beside_json_leaves_an_array_or_nothing() {
+    let disk = Fixture::new();
+    prepare(&disk);
+    let more = [
+        "find =/ -frob",
+        "find =/ -newer =/nope",
+        "journal @noise",
+        "map @nope",
+        "trim @noise",
+        "resize @nope 64M",
+        "resize =. 1k",
+        "check @nope",
+        "check @noise",
+        "mkfs @nope",
+    ];
+    let cases = CASES.iter().map(|(words, ..)| *words).chain(more);
+    // It has a file for its JSON.
+    for words in cases.filter(|words| !words.starts_with("bench")) {
+        let (command, operands) = words.split_once(' ').unwrap_or((words, ""));
+        let operands = operands.split(' ').filter(|word| !word.is_empty());
+        let all = [command.to_owned(), "--json".to_owned()];
+        let ran = dioxide(
+            all.into_iter()
+                .chain(operands.map(|word| meant(&disk, word))),
+        );
+        let value: Option<serde_json::Value> = match &ran.stdout[..] {
+            b"" => None,
+            told => Some(serde_json::from_slice(told).expect(words)),
+        };
+        assert!(value.is_none_or(|value| value.is_array()), "{words}");
+        assert!(ran.status > Some(0), "{words}");
+        assert!(!ran.stderr.is_empty() || command == "check", "{words}");
+    }
 }
 
 #[test]
