@@ -45,6 +45,11 @@ pub(super) fn split(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
 
 /// The word that a line ends in; an empty one after a space.
 pub(super) fn last(line: &[u8]) -> Option<Last> {
+    // What names have in common may end there.
+    let line = match scan(line) {
+        Err(_) => line.strip_suffix(b"\\")?,
+        Ok(_) => line,
+    };
     let Scanned {
         mut words,
         state,
@@ -187,5 +192,7 @@ mod tests {
         assert_eq!(last("ls "), (3, String::new(), false));
         assert_eq!(last(r"ls 'a b"), (3, "a b".into(), false));
         assert_eq!(last(r"ls a\ b"), (3, "a b".into(), false));
+        assert_eq!(last(r"ls a\"), (3, "a".into(), false));
+        assert_eq!(last(r"ls \"), (3, String::new(), false));
     }
 }
