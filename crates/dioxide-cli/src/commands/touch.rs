@@ -6,7 +6,8 @@ use crate::args::TouchArgs;
 use crate::failure::{Failure, Status};
 use crate::output::Out;
 use crate::session::{Session, Target};
-use dioxide::{Error, SetAttributes, Timestamp};
+use dioxide::{Error, SetAttributes};
+use std::time::SystemTime;
 
 pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Status, Failure> {
     begin(session, &args.open);
@@ -21,6 +22,7 @@ pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Sta
             (metadata.atime, metadata.mtime)
         }
         None => {
+            let now = || SystemTime::now().into();
             let time = args.date.or(args.stamp).unwrap_or_else(now);
             (time, time)
         }
@@ -47,14 +49,6 @@ pub fn run(args: &TouchArgs, session: &mut Session, out: &mut Out) -> Result<Sta
         })?;
     report.finish()?;
     Ok(status)
-}
-
-fn now() -> Timestamp {
-    let now = jiff::Timestamp::now();
-    Timestamp {
-        secs: now.as_second(),
-        nanos: now.subsec_nanosecond().unsigned_abs(),
-    }
 }
 
 /// What was done; none if there is no such file, and none was to be made.

@@ -7,7 +7,7 @@ use crate::{Errno, Result};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{FileType, Metadata, Node, SetAttributes, StatFs, Timestamp};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 /// Set-user-ID and set-group-ID.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -132,13 +132,7 @@ impl Change {
 
 /// The time that it is.
 pub(crate) fn now() -> Timestamp {
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp {
-            secs: since.as_secs() as i64,
-            nanos: since.subsec_nanos(),
-        },
-        Err(_) => Timestamp::default(),
-    }
+    SystemTime::now().into()
 }
 
 /// As `new_encode_dev` of Linux.

@@ -2,6 +2,7 @@
 
 use dioxide_format::types::Ino;
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 /// What kind of file an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -26,12 +27,56 @@ pub enum FileType {
 }
 
 /// A point in time: seconds and nanoseconds since 1970-01-01T00:00:00Z.
+///
+/// It converts from and to [`SystemTime`] as it is, before 1970 too. What the disk cannot hold is cut to its ends when it is set
+/// ([`crate::SetAttributes`]).
+///
+/// ```
+/// use dioxide::Timestamp;
+/// use std::time::{Duration, SystemTime};
+///
+/// let time = SystemTime::UNIX_EPOCH - Duration::from_millis(1500);
+/// let (secs, nanos) = (-2, 500_000_000);
+/// assert_eq!(Timestamp::from(time), Timestamp { secs, nanos });
+/// assert_eq!(SystemTime::from(Timestamp { secs, nanos }), time);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Timestamp {
     /// Seconds; negative before 1970.
     pub secs: i64,
     /// Nanoseconds on top, below 1,000,000,000.
     pub nanos: u32,
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Timestamp {
+        // Seconds are an i64 there too: the first of them has no positive counterpart.
+        let (secs, nanos) = match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
+            Err(before) => {
+                let before = before.duration();
+                let secs = (before.as_secs() as i64).wrapping_neg();
+                match before.subsec_nanos() {
+                    0 => (secs, 0),
+                    nanos => (secs - 1, 1_000_000_000 - nanos),
+                }
+            }
+        };
+        Timestamp { secs, nanos }
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    /// Nanoseconds of a second or more, which a damaged inode may have, go on into the next one, if there is one.
+    fn from(time: Timestamp) -> SystemTime {
+        let whole = Duration::from_secs(time.secs.unsigned_abs());
+        let second = match time.secs < 0 {
+            true => SystemTime::UNIX_EPOCH - whole,
+            false => SystemTime::UNIX_EPOCH + whole,
+        };
+        let nanos = Duration::from_nanos(time.nanos.into());
+        second.checked_add(nanos).unwrap_or(second)
+    }
 }
 
 /// What `stat` tells of a file.
@@ -148,4 +193,33 @@ pub struct Xattr {
     pub name: Vec<u8>,
     /// Value.
     pub value: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_to_system_time_and_back() {
+        for secs in [i64::MIN, -2_147_483_648, -1, 0, 1, 15_032_385_535, i64::MAX] {
+            for nanos in [0, 1, 999_999_999] {
+                let time = Timestamp { secs, nanos };
+                assert_eq!(Timestamp::from(SystemTime::from(time)), time);
+            }
+        }
+        let before = SystemTime::UNIX_EPOCH - Duration::from_nanos(1);
+        let (secs, nanos) = (-1, 999_999_999);
+        assert_eq!(Timestamp::from(before), Timestamp { secs, nanos });
+        let of_disk = |secs| Timestamp {
+            secs,
+            nanos: (1 << 30) - 1,
+        };
+        let next = SystemTime::UNIX_EPOCH + Duration::from_nanos((1 << 30) - 1);
+        assert_eq!(SystemTime::from(of_disk(0)), next);
+        let last = Timestamp {
+            secs: i64::MAX,
+            nanos: 0,
+        };
+        assert_eq!(SystemTime::from(of_disk(i64::MAX)), last.into());
+    }
 }
