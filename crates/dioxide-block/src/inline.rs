@@ -21,8 +21,8 @@
 
 use crate::mem::Streamed;
 use crate::{
-    Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs,
-    SlotId, Waker, push_in_place,
+    Buf, Completion, Device, Durability, Error, Event, Op, OpKind, Queue, QueueOptions, Result,
+    Seg, Segs, SlotId, Waker, push_in_place,
 };
 use parking_lot::{Condvar, Mutex};
 use std::mem;
@@ -46,6 +46,7 @@ pub struct InlineQueue<D: Device> {
     /// What operation `n` is to do, at `n % AHEAD`.
     ahead: [(OpKind, Seg); AHEAD],
     park: Arc<Park>,
+    event: Option<Event>,
 }
 
 impl<D: Device> InlineQueue<D> {
@@ -60,6 +61,7 @@ impl<D: Device> InlineQueue<D> {
             streamed: Streamed::AT_ONCE,
             ahead: [(OpKind::Read, NOTHING); AHEAD],
             park: Arc::default(),
+            event: None,
         }
     }
 
@@ -242,6 +244,11 @@ impl<D: Device + 'static> Queue for InlineQueue<D> {
 
     fn submit(&mut self) -> Result<()> {
         self.run_all();
+        if let Some(event) = &self.event
+            && !self.done.is_empty()
+        {
+            event.set();
+        }
         Ok(())
     }
 
@@ -264,6 +271,11 @@ impl<D: Device + 'static> Queue for InlineQueue<D> {
     fn waker(&self) -> Waker {
         let park = self.park.clone();
         Waker::new(move || park.wake())
+    }
+
+    fn tell(&mut self, event: &Event) -> Result<()> {
+        self.event = Some(event.clone());
+        Ok(())
     }
 }
 

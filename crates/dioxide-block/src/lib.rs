@@ -31,5 +31,5 @@ pub use device::{AtomicUnits, Device, Durability, Geometry};
 pub use error::{Error, Result};
 pub use file::{Lane, QueueLane};
 pub use queue::{
-    Completion, Op, OpKind, Queue, QueueOptions, Seg, Segs, SlotId, Waker, push_in_place,
+    Completion, Event, Op, OpKind, Queue, QueueOptions, Seg, Segs, SlotId, Waker, push_in_place,
 };

@@ -5,9 +5,11 @@
 //! waits for what is in flight, and leaks those buffers if it cannot; the image then stays locked until the kernel is done.
 
 use crate::{Buf, BufPool, Error, Geometry, Result};
+use rustix::event::{EventfdFlags, eventfd};
 use std::any::Any;
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -222,6 +224,56 @@ impl fmt::Debug for Waker {
     }
 }
 
+/// An `eventfd`: what is set by one thread, and waited for and cleared by another. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Event(Arc<OwnedFd>);
+
+impl Event {
+    /// One that is not set.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the process may have no more descriptors.
+    pub fn new() -> Result<Event> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let event = event.map_err(|error| no_descriptor(error.into()))?;
+        Ok(Event(Arc::new(event)))
+    }
+
+    /// One more descriptor of it.
+    ///
+    /// # Errors
+    /// As [`Event::new`].
+    pub fn descriptor(&self) -> Result<OwnedFd> {
+        self.0.try_clone().map_err(no_descriptor)
+    }
+
+    /// Makes its descriptor readable.
+    pub fn set(&self) {
+        // Full means that it was set already.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// True if it was set; clears it.
+    pub fn clear(&self) -> bool {
+        rustix::io::read(&*self.0, &mut [0u8; 8][..]).is_ok()
+    }
+}
+
+fn no_descriptor(source: io::Error) -> Error {
+    Error::Io {
+        op: "eventfd",
+        offset: 0,
+        len: 0,
+        source,
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// A queue of asynchronous operations, used by one thread at a time.
 ///
 /// A queue may move to another thread while nothing is in flight. A queue that the kernel ties to its
@@ -269,6 +321,18 @@ pub trait Queue: Send + Any {
 
     /// A handle that interrupts `wait` from another thread.
     fn waker(&self) -> Waker;
+
+    /// From now on sets `event` when there is something to reap: as it completes, or at the next [`Queue::submit`]. It may be set
+    /// without need, and is not for what could be reaped before.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where nobody learns of a completion but who waits: on polled rings, simulated devices, and by default.
+    fn tell(&mut self, event: &Event) -> Result<()> {
+        let _ = event;
+        Err(Error::Unsupported {
+            what: "an event for completions of this queue".into(),
+        })
+    }
 }
 
 /// Appends without the detour over the stack that `Vec::push` takes for the case that it must grow: what is put together there in

@@ -5,10 +5,12 @@ mod host;
 use dioxide_block::file::{Backend, FileOptions};
 use dioxide_block::mem::MemDevice;
 use dioxide_block::{
-    Buf, BufPool, Device, Durability, Error, Op, OpKind, Queue, QueueLane, QueueOptions, Segs,
-    SlotId,
+    Buf, BufPool, Device, Durability, Error, Event, Op, OpKind, Queue, QueueLane, QueueOptions,
+    Segs, SlotId,
 };
 use host::{MIB, finish, flush_op, op, pattern, push, run_one, seg};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,6 +114,7 @@ macro_rules! conformance {
                 waker_ends_a_wait_and_is_not_lost
                 wake_by_a_waker_that_is_gone_ends_a_wait
                 wake_beside_completions_is_harmless
+                event_is_set_for_what_can_be_reaped
                 dropped_queue_returns_its_buffers
                 queue_used_on_another_thread_works
                 idle_queue_moves_again_and_again
@@ -573,6 +576,50 @@ fn wake_beside_completions_is_harmless(f: &Fixture) {
             }
         }
         assert_eq!(finish(&mut *queue).len(), 8);
+    }
+}
+
+fn event_is_set_for_what_can_be_reaped(f: &Fixture) {
+    let (mut queue, event) = (f.queue(8), Event::new().expect("a descriptor"));
+    run_one(&mut *queue, op(OpKind::Read, Buf::zeroed(512), 0))
+        .result
+        .expect("read");
+    let rounds = move |queue: &mut dyn Queue, event: &Event| {
+        for round in 0..20 {
+            let count = 1 + round % 8;
+            for i in 0..count {
+                let kind = [OpKind::Write, OpKind::Read][i as usize % 2];
+                push(queue, op(kind, Buf::zeroed(512), i * 512));
+            }
+            queue.submit().expect("submit");
+            reap_by_event(queue, event, count as usize);
+            // Of what fails before it meets the device, and what has nothing to do.
+            push(queue, op(OpKind::Read, Buf::zeroed(512), 2 * SIZE));
+            queue.submit().expect("submit");
+            reap_by_event(queue, event, 1);
+        }
+    };
+    // Elsewhere first, so that the ring's issuer is another thread.
+    queue.tell(&event).expect("an event");
+    let its = event.clone();
+    let there = std::thread::spawn(move || {
+        rounds(&mut *queue, &its);
+        queue
+    });
+    rounds(&mut *there.join().expect("no panic"), &event);
+}
+
+fn reap_by_event(queue: &mut dyn Queue, event: &Event, count: usize) {
+    let mut done = Vec::new();
+    while done.len() < count {
+        let mut fds = [PollFd::new(event, PollFlags::IN)];
+        let limit = Timespec::try_from(Duration::from_secs(20)).expect("a time");
+        match poll(&mut fds, Some(&limit)) {
+            Ok(readable) => assert_eq!(readable, 1, "nobody told of a completion"),
+            Err(error) => assert_eq!(error, Errno::INTR),
+        }
+        event.clear();
+        queue.reap(&mut done);
     }
 }
 

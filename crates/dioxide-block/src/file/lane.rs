@@ -10,7 +10,9 @@ use super::mapping::MappedDevice;
 use super::uring::UringQueue;
 use crate::inline::InlineQueue;
 use crate::mem::Streamed;
-use crate::{Buf, Completion, Device, Durability, Error, Op, OpKind, Queue, Result, SlotId, Waker};
+use crate::{
+    Buf, Completion, Device, Durability, Error, Event, Op, OpKind, Queue, Result, SlotId, Waker,
+};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -184,6 +186,14 @@ impl QueueLane {
     /// As [`Queue::waker`].
     pub fn waker(&self) -> Waker {
         self.queue().waker()
+    }
+
+    /// As [`Queue::tell`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn tell(&mut self, event: &Event) -> Result<()> {
+        self.queue_mut().tell(event)
     }
 }
 

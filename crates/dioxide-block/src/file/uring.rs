@@ -36,18 +36,18 @@ pub(super) use setup::available;
 
 use super::io::{FileIo, failed};
 use crate::{
-    Buf, Completion, Error, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs, SlotId, Waker,
-    push_in_place,
+    Buf, Completion, Error, Event, Op, OpKind, Queue, QueueOptions, Result, Seg, Segs, SlotId,
+    Waker, push_in_place,
 };
 use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::event::{PollFd, PollFlags};
 use setup::{Registered, build_ring, register};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -80,13 +80,16 @@ pub(super) struct UringQueue {
     /// And those whose completion was seen.
     completed: u64,
     max_outstanding: u64,
-    event: Arc<OwnedFd>,
+    /// The waker's.
+    event: Event,
     /// Somebody got a waker: one that is gone may have been called.
     has_waker: AtomicBool,
     /// The ring polls `event`: the poll was written when `written` had this value.
     armed: Option<u64>,
     /// The waker was called, and no `wait` has returned for it yet.
     woken: bool,
+    /// The ring sets it when it completes something.
+    told: Option<Event>,
 }
 
 impl UringQueue {
@@ -111,8 +114,7 @@ impl UringQueue {
         let depth = options.depth;
         let ring = build_ring(&options)?;
         let registered = register(&ring, &io, options.pool.as_ref())?;
-        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(|e| failed("eventfd", 0, 0, e))?;
+        let event = Event::new()?;
         // One entry is kept for the waker's poll.
         let max_outstanding = ring.params().cq_entries() - 1;
         Ok(UringQueue {
@@ -130,10 +132,11 @@ impl UringQueue {
             written: 0,
             completed: 0,
             max_outstanding: u64::from(max_outstanding),
-            event: Arc::new(event),
+            event,
             has_waker: AtomicBool::new(false),
             armed: None,
             woken: false,
+            told: None,
             options,
         })
     }
@@ -376,7 +379,7 @@ impl UringQueue {
         for cqe in self.ring.completion() {
             if cqe.user_data() == WAKER {
                 self.armed = None;
-                self.woken |= drain(&self.event);
+                self.woken |= self.event.clear();
                 continue;
             }
             self.completed += 1;
@@ -407,7 +410,8 @@ impl UringQueue {
         }
         let before = self.completed;
         self.harvest_each(&mut take);
-        if self.completed == before && self.run_deferred() {
+        // Who is told waits for the next to come, so that none may be left behind.
+        if (self.completed == before || self.told.is_some()) && self.run_deferred() {
             self.harvest_each(&mut take);
         }
         self.free = free;
@@ -518,6 +522,9 @@ impl UringQueue {
         }
         let ring = build_ring(&self.options)?;
         self.registered = register(&ring, &self.io, self.options.pool.as_ref())?;
+        if let Some(event) = &self.told {
+            register_event(&ring, event).map_err(|e| failed("register event", 0, 0, e))?;
+        }
         self.ring = ring;
         (self.enabled, self.armed) = (false, None);
         (self.written, self.completed) = (0, 0);
@@ -560,7 +567,7 @@ impl UringQueue {
         if self.armed.is_some() || !*self.has_waker.get_mut() {
             return Ok(());
         }
-        let fd = io_uring::types::Fd(self.event.as_raw_fd());
+        let fd = io_uring::types::Fd(self.event.as_fd().as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32)
             .build()
             .user_data(WAKER);
@@ -608,7 +615,7 @@ impl UringQueue {
                 self.sleep_for_event(left);
             }
             self.harvest_ready();
-            self.woken |= drain(&self.event);
+            self.woken |= self.event.clear();
             if self.over(left) {
                 return Ok(());
             }
@@ -616,7 +623,7 @@ impl UringQueue {
     }
 
     fn sleep_for_event(&self, timeout: Option<Duration>) {
-        let mut fds = [PollFd::new(&*self.event, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.event, PollFlags::IN)];
         let timespec = timeout.and_then(|t| rustix::event::Timespec::try_from(t).ok());
         // An error is a wake-up that tells nothing; the caller looks again.
         let _ = rustix::event::poll(&mut fds, timespec.as_ref());
@@ -703,6 +710,12 @@ impl Queue for UringQueue {
         }
         // The kernel's thread (SQPOLL) takes it in its own time; else it was short of memory, and whoever reaps tries again.
         self.left = in_ring > 0 && !self.options.sqpoll;
+        if let Some(event) = &self.told {
+            let waits = !(self.retry.is_empty() && self.backlog.is_empty());
+            if !self.ready.is_empty() || self.left || waits && self.outstanding() == 0 {
+                event.set();
+            }
+        }
         Ok(())
     }
 
@@ -733,10 +746,26 @@ impl Queue for UringQueue {
     fn waker(&self) -> Waker {
         self.has_waker.store(true, Ordering::Relaxed);
         let event = self.event.clone();
-        Waker::new(move || {
-            // Full means that it was woken already.
-            let _ = rustix::io::write(&*event, &1u64.to_ne_bytes());
-        })
+        Waker::new(move || event.set())
+    }
+
+    fn tell(&mut self, event: &Event) -> Result<()> {
+        if self.options.iopoll {
+            return Err(Error::Unsupported {
+                what: "an event for completions of a polled queue".into(),
+            });
+        }
+        let registered = match register_event(&self.ring, event) {
+            // Its issuer is another thread.
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
+                self.move_here()?;
+                register_event(&self.ring, event)
+            }
+            registered => registered,
+        };
+        registered.map_err(|e| failed("register event", 0, 0, e))?;
+        self.told = Some(event.clone());
+        Ok(())
     }
 }
 
@@ -765,7 +794,7 @@ impl std::fmt::Debug for UringQueue {
     }
 }
 
-/// True if the event was set; clears it.
-fn drain(event: &OwnedFd) -> bool {
-    rustix::io::read(event, &mut [0u8; 8][..]).is_ok()
+/// Has the ring set the event when it completes something.
+fn register_event(ring: &IoUring, event: &Event) -> io::Result<()> {
+    ring.submitter().register_eventfd(event.as_fd().as_raw_fd())
 }

@@ -1,7 +1,7 @@
 //! The queue of a recorded device: logs at push (issue) and at reap (completion).
 
 use super::{Action, Record};
-use crate::{Completion, Op, OpKind, Queue, Result, SlotId, Waker};
+use crate::{Completion, Event, Op, OpKind, Queue, Result, SlotId, Waker};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,5 +122,9 @@ impl Queue for RecordQueue {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+
+    fn tell(&mut self, event: &Event) -> Result<()> {
+        self.inner.tell(event)
     }
 }

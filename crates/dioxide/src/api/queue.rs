@@ -28,14 +28,16 @@ use crate::sync::slot::{self, Claim, Slot};
 use crate::{Error, FallocateMode, File, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dioxide_block::{
-    self as block, Buf, Device, Durability, Op, OpKind, QueueLane, Seg, Segs, Waker, push_in_place,
+    self as block, Buf, Device, Durability, Event, Op, OpKind, QueueLane, Seg, Segs, Waker,
+    push_in_place,
 };
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -113,7 +115,9 @@ struct Core {
     /// How many of them are with a worker.
     away: usize,
     /// How many are reads that end inside a logical block.
-    tails: usize,
+    tails: u32,
+    /// There is an `event`.
+    has_event: bool,
     files: Files,
     /// Where the device has the writes in it that are durable by themselves, by slot. Empty until there was one.
     forced: Vec<u64>,
@@ -127,6 +131,8 @@ struct Core {
     woken: Arc<AtomicBool>,
     /// Somebody may want that.
     has_waker: AtomicBool,
+    /// For event loops: set when there is something to reap. The waker sets it too.
+    event: Arc<OnceLock<Event>>,
     _claim: Option<Claim>,
 }
 
@@ -330,6 +336,14 @@ impl Queue {
         mount.in_flight.register(&table);
         let (give_back, returns) = unbounded();
         let claim = Claim::take();
+        let event = Arc::<OnceLock<Event>>::default();
+        let (theirs, of_device) = (event.clone(), device.waker());
+        let waker = Waker::new(move || {
+            of_device.wake();
+            if let Some(event) = theirs.get() {
+                event.set();
+            }
+        });
         let core = Core {
             mount,
             depth,
@@ -337,15 +351,17 @@ impl Queue {
             away: 0,
             punted: Vec::new(),
             tails: 0,
+            has_event: false,
             table,
             files: Files::default(),
             forced: Vec::new(),
             ready: VecDeque::with_capacity(depth),
             returns,
             give_back,
-            waker: device.waker(),
+            waker,
             woken: Arc::default(),
             has_waker: AtomicBool::new(false),
+            event,
             slot: claim.as_ref().map_or(Slot::NONE, Claim::slot),
             _claim: claim,
         };
@@ -537,17 +553,56 @@ impl Queue {
         }
     }
 
+    /// A descriptor for an event loop (`poll`, `epoll`, an `AsyncFd`): an `eventfd` that is readable when something that was submitted
+    /// can be reaped without waiting, or a waker was called. It stays so (level-triggered) until [`Queue::reap`] or a wait, which take
+    /// all that there is, and each completion is an edge as well. It may be readable with nothing to reap, as it is at first. Only
+    /// poll it: who reads it loses what it told. Each call gives one more descriptor of the same event, which may outlive the queue.
+    ///
+    /// Go round so: push; `queue.wait(0, &mut done)`, which reaps, submits and does not wait; take what is in `done`; poll. (See
+    /// `examples/event_loop.rs`.) What was only pushed is not told of. A completion may end the poll of the queue's thread by `EINTR`.
+    /// From the first call on a reap has one system call more.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a queue over io_uring with [`QueueOptions::iopoll`], a simulated device, and a device of the
+    /// caller's whose queue does not have [`dioxide_block::Queue::tell`]. Those of the system if there are no more descriptors.
+    pub fn event_fd(&mut self) -> Result<OwnedFd> {
+        let core = &mut self.core;
+        if !core.has_event {
+            let event = Event::new()?;
+            self.device.tell(&event)?;
+            // Of what has completed nobody told.
+            event.set();
+            core.event.get_or_init(|| event);
+            core.has_event = true;
+        }
+        let event = core.event.get().expect("it was made");
+        Ok(event.descriptor()?)
+    }
+
     /// Hands everything that was pushed to the device: by one system call if it fits into the ring.
     ///
     /// # Errors
     /// If the device's queue is broken.
     pub fn submit(&mut self) -> Result<()> {
-        self.core.table.set_owner();
+        let core = &self.core;
+        core.table.set_owner();
+        if core.has_event && !core.ready.is_empty() {
+            core.tell();
+        }
         Ok(self.device.submit()?)
     }
 
     /// Appends what has completed to `done`, without waiting; returns how many.
     pub fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
+        let count = self.reap_now(done);
+        match self.core.has_event && self.core.clear_event() {
+            // What came before it was cleared.
+            true => count + self.reap_now(done),
+            false => count,
+        }
+    }
+
+    fn reap_now(&mut self, done: &mut Vec<Completion>) -> usize {
         let before = done.len();
         let (core, mut now) = (&mut self.core, None);
         core.table.set_owner();
@@ -805,7 +860,7 @@ impl Core {
         };
         let kind = OpKind::Read;
         self.push(device, inode, Op { kind, buf, segs }, request);
-        self.tails += usize::from(read.bytes < read.span);
+        self.tails += u32::from(read.bytes < read.span);
         Start::Pushed
     }
 
@@ -942,6 +997,19 @@ impl Core {
     #[inline(always)]
     fn request(&self, slot: block::SlotId) -> Request {
         Request::unpack(self.table.note(slot as usize))
+    }
+
+    #[cold]
+    fn tell(&self) {
+        if let Some(event) = self.event.get() {
+            event.set();
+        }
+    }
+
+    /// Whether there may be more to reap.
+    #[cold]
+    fn clear_event(&self) -> bool {
+        self.event.get().is_some_and(Event::clear)
     }
 
     /// By itself: a queue whose requests are all with the device has none, and the way through an empty deque is long.

@@ -3,7 +3,14 @@
 
 use crate::bed::*;
 use dioxide::block::sim::FaultOp;
-use dioxide::{FallocateMode, File, MapKind, Policy, Queue, QueueFull};
+use dioxide::{
+    Backend, FallocateMode, File, Fs, MapKind, MountOptions, OpenOptions, Policy, Queue, QueueFull,
+    QueueOptions,
+};
+use dioxide_testkit::{Dir, Image};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 type Push = fn(&mut Queue, &File, u64) -> Result<(), QueueFull>;
 
@@ -154,4 +161,84 @@ fn waker_ends_the_wait_that_is_under_way_or_the_next() {
     assert_eq!(queue.outstanding(), 1);
     hold.release();
     reap_all_ok(&mut queue, 1);
+}
+
+fn is_readable(event: &OwnedFd, within: Duration) -> bool {
+    let limit = Timespec::try_from(within).expect("a time");
+    let mut events = [PollFd::new(event, PollFlags::IN)];
+    loop {
+        match poll(&mut events, Some(&limit)) {
+            Err(rustix::io::Errno::INTR) => {}
+            readable => return readable.expect("a descriptor") == 1,
+        }
+    }
+}
+
+#[test]
+fn event_fd_is_readable_when_something_can_be_reaped() {
+    let cases = [
+        (Dir::Tmpfs, Backend::Pread),
+        (Dir::Tmpfs, Backend::Mmap),
+        (Dir::Disk, Backend::Pread),
+        (Dir::Disk, Backend::Auto),
+    ];
+    for (dir, backend) in cases {
+        let image = Image::builder().dir(dir).size(16 << 20).build();
+        let fs = Fs::open(image.path(), &MountOptions::new().backend(backend)).expect("it opens");
+        let options = OpenOptions::new().read(true).write(true).create(true);
+        let file = options.open(&fs, "/f").expect("room");
+        file.write_at(&[1; 4 * BLOCK], 0).expect("room");
+        let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+        // What is with a worker before is told of as well.
+        queue.sync_all(&file, 0).expect("room");
+        let (event, waker) = (queue.event_fd().expect("one"), queue.waker());
+        let mut done = Vec::new();
+        let mut reaped = |queue: &mut Queue, tag| {
+            while done.is_empty() {
+                assert!(is_readable(&event, SOON), "{backend:?}, request {tag}");
+                queue.wait(0, &mut done).expect("a working queue");
+            }
+            let one = done.pop().expect("one");
+            assert_eq!((one.tag, done.len()), (tag, 0), "{backend:?}");
+            queue.reap(&mut done);
+            assert!(!is_readable(&event, Duration::ZERO), "{backend:?}, {tag}");
+        };
+        reaped(&mut queue, 0);
+        let end = |block: u64| block * BLOCK as u64;
+        for round in 0..5 {
+            // By the device, by a worker, and here: behind the end, and what is refused.
+            queue.read(&file, 0, blocks(0, 1), 1).expect("room");
+            queue.submit().expect("a working queue");
+            reaped(&mut queue, 1);
+            queue.write(&file, end(1), blocks(2, 1), 2).expect("room");
+            queue.submit().expect("a working queue");
+            reaped(&mut queue, 2);
+            let hole = end(6 + 2 * round);
+            queue.write(&file, hole, blocks(3, 1), 3).expect("room");
+            reaped(&mut queue, 3);
+            queue.sync_data(&file, 4).expect("room");
+            reaped(&mut queue, 4);
+            queue.read(&file, end(90), blocks(0, 1), 5).expect("room");
+            queue.submit().expect("a working queue");
+            reaped(&mut queue, 5);
+            let empty = queue.allocate(&file, FallocateMode::PunchHole, 0, 0, 6);
+            empty.expect("room");
+            reaped(&mut queue, 6);
+        }
+        waker.wake();
+        assert!(is_readable(&event, SOON), "{backend:?}");
+        queue.reap(&mut Vec::new());
+        assert!(!is_readable(&event, Duration::ZERO), "{backend:?}");
+        drop((queue, file));
+        fs.close().expect("a clean end");
+        waker.wake();
+        assert!(is_readable(&event, SOON), "{backend:?}");
+    }
+}
+
+#[test]
+fn event_fd_of_a_simulated_device_is_refused() {
+    let error = Bed::new(Policy::Best).queue().event_fd();
+    let error = error.expect_err("nobody tells of a completion");
+    assert_eq!(error.errno(), libc::EOPNOTSUPP);
 }
