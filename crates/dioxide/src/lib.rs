@@ -50,7 +50,7 @@ mod user;
 
 pub use api::attributes::{FallocateMode, SetAttributes, StatFs};
 pub use api::file::{File, OpenOptions};
-pub use api::fs::{DataMode, Fs, MountOptions};
+pub use api::fs::{CloseError, DataMode, Fs, MountOptions};
 pub use api::metadata::{AtomicWrite, DirEntry, FileType, Metadata, Timestamp, Xattr};
 pub use api::names::{NewFile, RenameMode, Special};
 pub use api::node::{ListedPlus, Node};

@@ -387,6 +387,28 @@ fn open_part(path: &Path, options: &MountOptions) -> Result<Arc<dyn Device>> {
 #[derive(Clone, Debug)]
 pub struct Fs(pub(crate) Arc<Mount>);
 
+const IN_USE: Error = Error::Busy("files, queues or other handles are open");
+
+/// Why [`Fs::try_close`] did not end the mount as it should. As [`Error`], it is what [`Fs::close`] tells.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseError {
+    /// Files, queues or other clones are there.
+    #[error("{}", IN_USE)]
+    Busy(Fs),
+    /// The device or the journal failed.
+    #[error(transparent)]
+    Failed(Error),
+}
+
+impl From<CloseError> for Error {
+    fn from(error: CloseError) -> Error {
+        match error {
+            CloseError::Busy(_) => IN_USE,
+            CloseError::Failed(error) => error,
+        }
+    }
+}
+
 impl Fs {
     /// Opens an image file or block device. Blocks: it reads metadata, replays the journal and frees orphans, and may wait
     /// some seconds to see that no other host has a file system under multi-mount protection.
@@ -541,12 +563,23 @@ impl Fs {
     ///
     /// # Errors
     /// `EBUSY` while files, queues or other clones are there: nothing happens then, as if this clone
-    /// was dropped. Those of the device and of the journal: the file system is then as after a crash.
+    /// was dropped; [`Fs::try_close`] gives it back. Those of the device and of the journal: as there.
     pub fn close(self) -> Result<()> {
         match Arc::into_inner(self.0) {
             Some(mount) => mount.close(),
-            None => Err(Error::Busy("files, queues or other handles are open")),
+            None => Err(IN_USE),
         }
+    }
+
+    /// As [`Fs::close`], for who wants to try again once the others have let go. Of clones that are closed so at the same
+    /// time, each may find the others.
+    ///
+    /// # Errors
+    /// [`CloseError::Busy`] with the file system; nothing happened. [`CloseError::Failed`]: it is closed, as after a crash. What was
+    /// durable stays so, the image can be opened again, and its journal is replayed then; what was not may be lost.
+    pub fn try_close(self) -> Result<(), CloseError> {
+        let mount = Arc::try_unwrap(self.0).map_err(|mount| CloseError::Busy(Fs(mount)))?;
+        mount.close().map_err(CloseError::Failed)
     }
 
     /// Opens a queue for one thread's asynchronous requests.

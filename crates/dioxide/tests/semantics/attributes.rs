@@ -4,8 +4,8 @@ use crate::bed::*;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp};
 use dioxide::check::{CheckOptions, check_path};
 use dioxide::{
-    Error, FallocateMode, Fs, Metadata, MountOptions, NewFile, OpenOptions, Policy, SetAttributes,
-    Timestamp, XattrMode,
+    CloseError, Error, FallocateMode, Fs, Metadata, MountOptions, NewFile, OpenOptions, Policy,
+    SetAttributes, Timestamp, XattrMode,
 };
 
 use dioxide_format::inode::InodeFlags;
@@ -377,6 +377,29 @@ fn close_with_an_open_file_queue_or_clone_is_busy() {
     assert!(matches!(error, Error::Busy(_)), "{error}");
     drop(queue);
     bed.open("/data").sync_all().expect("it is still mounted");
+}
+
+#[test]
+fn try_close_gives_the_file_system_back_until_nobody_else_has_it() {
+    let image = Image::builder().size(16 << 20).build();
+    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().write(true).create(true);
+    let file = options.open(&fs, "/f").expect("room");
+    let error = fs.try_close().expect_err("a file is open");
+    assert_eq!(
+        error.to_string(),
+        "busy: files, queues or other handles are open"
+    );
+    let CloseError::Busy(fs) = error else {
+        panic!("{error}");
+    };
+    file.write_at(&blocks(1, 1), 0)
+        .expect("it is still mounted");
+    drop(file);
+    fs.try_close().expect("nobody else has it");
+    e2fsck_clean(image.path());
+    let told = dioxide_testkit::dumpe2fs(image.path());
+    assert!(!told.contains("needs_recovery"), "{told}");
 }
 
 #[test]
