@@ -14,6 +14,7 @@
 //!
 //! All unsafe code that I/O on images needs lives here; see the header of each module for its proof.
 
+mod affinity;
 mod buf;
 mod device;
 mod error;
@@ -26,6 +27,7 @@ pub mod overlay;
 pub mod record;
 pub mod sim;
 
+pub use affinity::roam;
 pub use buf::{BUF_ALIGN, Buf, BufPool};
 pub use device::{AtomicUnits, Device, Durability, Geometry};
 pub use error::{Error, Result};

@@ -8,10 +8,12 @@ use dioxide::block::record::{Action, RecordDevice};
 use dioxide::block::{Device, Durability};
 use dioxide::format::inode::InodeFlags;
 use dioxide::{
-    DataMode, ErrorPolicy, Fs, MountOptions, NewFile, OpenOptions, RenameMode, SetAttributes,
-    Special, Timestamp,
+    DataMode, ErrorPolicy, Fs, MountOptions, NewFile, OpenOptions, QueueOptions, RenameMode,
+    SetAttributes, Special, Timestamp,
 };
 use dioxide_testkit::{Image, ImageBuilder, Mount, debugfs, e2fsck_clean, have_root, leaf_extents};
+use rustix::process::{Pid, getpid};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -455,4 +457,46 @@ fn clock_keeps_freed_blocks_until_there_are_no_others() {
             false => assert!(freed.is_disjoint(&new), "one was used again"),
         }
     }
+}
+
+/// The names of the threads that the library has, and where each may run.
+fn own_threads() -> Vec<(String, CpuSet)> {
+    let tasks = fs::read_dir("/proc/self/task").expect("our own");
+    let names = tasks.filter_map(|task| {
+        let task = task.ok()?;
+        let id = task.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        Some((name, sched_getaffinity(Pid::from_raw(id)).ok()?))
+    });
+    names.filter(|it| it.0.starts_with("dioxide-")).collect()
+}
+
+#[test]
+fn threads_do_not_stay_on_the_processor_of_who_needed_them() {
+    let everywhere = sched_getaffinity(Some(getpid())).expect("our own");
+    let kept = std::thread::spawn(move || {
+        let mut one = CpuSet::new();
+        one.set((0..).find(|&it| everywhere.is_set(it)).expect("one"));
+        sched_setaffinity(None, &one).expect("one of ours");
+        let fs = open(device(&image(1)), &MountOptions::new());
+        let file = create(&fs, "/new").expect("room");
+        let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+        queue.sync_all(&file, 1).expect("room");
+        queue.wait(1, &mut Vec::new()).expect("a working queue");
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let threads = own_threads();
+            for name in ["dioxide-commit\n", "dioxide-worker\n"] {
+                assert!(threads.iter().any(|it| it.0 == name), "{name}");
+            }
+            match threads.iter().find(|it| it.1 != everywhere) {
+                None => break,
+                // It may have begun just now.
+                Some((name, _)) => assert!(Instant::now() < until, "{name}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(sched_getaffinity(None).expect("our own") == one);
+    });
+    kept.join().expect("no panic");
 }

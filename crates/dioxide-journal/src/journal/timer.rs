@@ -57,6 +57,7 @@ impl Timer {
 }
 
 fn run(core: &Core, asked: &Asked, interval: Duration) {
+    dioxide_block::roam();
     let mut pause = Duration::ZERO;
     loop {
         let mut what = asked.what.lock();

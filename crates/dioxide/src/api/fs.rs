@@ -381,6 +381,9 @@ fn open_part(path: &Path, options: &MountOptions) -> Result<Arc<dyn Device>> {
 /// It does not go through `fork` without `exec`: its threads stay behind, both processes would write to the image, and the
 /// first that ends gives the lock on it back. Who becomes a daemon forks before opening it.
 ///
+/// Threads that it starts (workers, the journal's, one that keeps the time) run where the process's first thread may, not where the
+/// thread may that needed them: one that is kept on a processor keeps it.
+///
 /// [`Fs::close`] ends it cleanly. When the last clone and file are only dropped, what was changed is
 /// committed as far as that is possible, and the file system stays marked as in use: whoever opens it
 /// next replays its journal.

@@ -116,6 +116,7 @@ fn start() {
 
 /// The thread.
 fn keep() {
+    dioxide_block::roam();
     loop {
         let mut wanted = WANTED.lock();
         WANT.wait_while(&mut wanted, |wanted| !*wanted);

@@ -85,6 +85,7 @@ impl Workers {
 }
 
 fn work(inbox: &Receiver<Job>, spare: &AtomicIsize) {
+    dioxide_block::roam();
     loop {
         spare.fetch_add(1, Ordering::Relaxed);
         match inbox.recv() {

@@ -238,6 +238,7 @@ impl Stop {
 
 /// The thread, until it is stopped.
 fn count(block: &Block, fence: &Fence, stop: &Stop) -> Result<()> {
+    dioxide_block::roam();
     let update = Duration::from_secs(block.update.into());
     loop {
         // Who was late may have been taken for dead. No clock tells: others saw the last number from some moment of its writing
