@@ -6,7 +6,7 @@
 //! program that writes less never has that thread; it sleeps as soon as the while is over.
 //!
 //! The variable lags by as much as the thread is late, which is a tick unless the machine is so busy
-//! that a sleeper is not woken. Rejected: the time-stamp counter, which needs unsafe code and a
+//! that a sleeper is not woken. After a suspend, or a stop of the process, it is old until then. Rejected: the time-stamp counter, which needs unsafe code and a
 //! conversion that knows about suspends; stamping only when somebody looks, which is wrong by the
 //! time in between.
 
