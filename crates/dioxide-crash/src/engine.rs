@@ -433,6 +433,7 @@ fn fallocate(mode: Mode) -> FallocateMode {
         Mode::PunchHole => FallocateMode::PunchHole,
         Mode::ZeroRange => FallocateMode::ZeroRange,
         Mode::ZeroRangeKeepSize => FallocateMode::ZeroRangeKeepSize,
+        Mode::WriteZeroes => FallocateMode::WriteZeroes,
         Mode::CollapseRange => FallocateMode::CollapseRange,
         Mode::InsertRange => FallocateMode::InsertRange,
     }

@@ -323,7 +323,8 @@ impl Model {
             }
             | Op::Allocate {
                 file,
-                mode: Mode::PunchHole | Mode::ZeroRange | Mode::ZeroRangeKeepSize,
+                mode:
+                    Mode::PunchHole | Mode::ZeroRange | Mode::ZeroRangeKeepSize | Mode::WriteZeroes,
                 offset,
                 len,
                 durable: Durable::Data | Durable::Full,
@@ -581,10 +582,11 @@ impl Change<'_> {
             Mode::Allocate | Mode::KeepSize => self.fill_holes(range.clone()),
             Mode::PunchHole => self.punch(range.clone()),
             Mode::ZeroRange | Mode::ZeroRangeKeepSize => self.zero(range.clone()),
+            Mode::WriteZeroes => self.write_zeroes(range.clone()),
             Mode::CollapseRange => self.collapse(range.clone()),
             Mode::InsertRange => self.insert(range.clone()),
         }
-        if matches!(mode, Mode::Allocate | Mode::ZeroRange) {
+        if matches!(mode, Mode::Allocate | Mode::ZeroRange | Mode::WriteZeroes) {
             self.extend(range.end);
         }
     }
@@ -633,6 +635,15 @@ impl Change<'_> {
             let whole = self.is_whole(&within);
             let slot = self.layout.slots.get_mut(&block);
             slot.expect("no hole is left").written &= !whole;
+        }
+    }
+
+    fn write_zeroes(&mut self, range: Range<u64>) {
+        for (block, within) in blocks(range, self.units.block_bytes) {
+            let mut bytes = self.make_visible(block);
+            bytes[within.start as usize..within.end as usize].fill(0);
+            let space = self.layout.slots[&block].space;
+            self.put(space, bytes);
         }
     }
 

@@ -32,6 +32,8 @@ pub enum Mode {
     ZeroRange,
     /// Makes a range read as zeros; the size stays.
     ZeroRangeKeepSize,
+    /// Writes zeros, and extends the file.
+    WriteZeroes,
     /// Takes blocks out; what is behind them moves up.
     CollapseRange,
     /// Puts a hole in; what is behind it moves down.
@@ -256,6 +258,7 @@ impl Mode {
             Mode::PunchHole => "punch",
             Mode::ZeroRange => "zero",
             Mode::ZeroRangeKeepSize => "zero-keep-size",
+            Mode::WriteZeroes => "write-zeroes",
             Mode::CollapseRange => "collapse",
             Mode::InsertRange => "insert",
         }

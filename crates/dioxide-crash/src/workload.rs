@@ -296,6 +296,8 @@ fn changes(unit: u64) -> Vec<Op> {
         allocate(0, Mode::ZeroRange, 3000, 17_000),
         allocate(0, Mode::ZeroRangeKeepSize, 36_864, 16_384),
         allocate(0, Mode::ZeroRangeKeepSize, 53_248, 8192),
+        allocate(0, Mode::WriteZeroes, 3000, 57_000),
+        allocate(2, Mode::WriteZeroes, 8192, 8192),
         allocate(0, Mode::CollapseRange, unit, unit),
         allocate(1, Mode::CollapseRange, unit, unit),
         allocate(0, Mode::InsertRange, unit, unit),
@@ -320,6 +322,7 @@ fn durable_changes(unit: u64) -> Vec<Op> {
         allocate_durably(2, Mode::Allocate, 0, 16_384, data),
         allocate_durably(0, Mode::PunchHole, 5000, 20_000, data),
         allocate_durably(0, Mode::ZeroRange, 3000, 17_000, full),
+        allocate_durably(0, Mode::WriteZeroes, 3000, 57_000, data),
         allocate_durably(0, Mode::CollapseRange, unit, unit, data),
         allocate_durably(1, Mode::InsertRange, unit, unit, full),
     ]
@@ -738,7 +741,7 @@ fn resized(size: &mut u64, mode: Mode, offset: u64, len: u64, layout: Layout) ->
         return false;
     }
     let (possible, becomes) = match mode {
-        Mode::Allocate | Mode::ZeroRange => (true, (*size).max(offset + len)),
+        Mode::Allocate | Mode::ZeroRange | Mode::WriteZeroes => (true, (*size).max(offset + len)),
         Mode::CollapseRange => (offset + len < *size, size.saturating_sub(len)),
         Mode::InsertRange => (offset < *size, *size + len),
         _ => (true, *size),
@@ -996,6 +999,9 @@ fn random_op_on(file: FileNo, layout: Layout, random: &mut Random) -> Op {
         6 => set_len_durably(file, offset, durable),
         7 => allocate_durably(file, Mode::Allocate, offset, len, durable),
         8 => allocate_durably(file, Mode::PunchHole, offset, len, durable),
+        9 if (offset / grain).is_multiple_of(2) => {
+            allocate_durably(file, Mode::WriteZeroes, offset, len, durable)
+        }
         9 => allocate_durably(file, Mode::ZeroRange, offset, len, durable),
         10 => allocate_durably(file, Mode::CollapseRange, units, unit, durable),
         11 => allocate_durably(file, Mode::KeepSize, offset, len, durable),

@@ -76,7 +76,7 @@ fn apply(op: &Op, data: &[u8], files: &mut [Seen]) {
 
 fn reallocate(mode: Mode, offset: usize, len: usize, bytes: &mut Vec<u8>) {
     let end = offset + len;
-    if matches!(mode, Mode::Allocate | Mode::ZeroRange) {
+    if matches!(mode, Mode::Allocate | Mode::ZeroRange | Mode::WriteZeroes) {
         bytes.resize(bytes.len().max(end), 0);
     }
     let inside = offset.min(bytes.len())..end.min(bytes.len());
@@ -109,6 +109,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
                 5 => allocate(Mode::Allocate),
                 6 => allocate(Mode::KeepSize),
                 7 => allocate(Mode::PunchHole),
+                8 if offset.is_multiple_of(2) => allocate(Mode::WriteZeroes),
                 8 => allocate(Mode::ZeroRange),
                 9 => allocate(Mode::ZeroRangeKeepSize),
                 10 => Op::SetMode { file, mode: 0o600 },
@@ -260,6 +261,7 @@ fn durable_change_of_size_or_map_is_missed_once_it_returned() {
     for op in [
         cut,
         allocate(Mode::ZeroRange, 9000, 3000),
+        allocate(Mode::WriteZeroes, 9000, 3000),
         allocate(Mode::PunchHole, 1024, 1024),
         // Within a block.
         allocate(Mode::PunchHole, 100, 700),

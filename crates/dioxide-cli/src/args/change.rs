@@ -174,7 +174,7 @@ pub struct TruncateArgs {
 
 /// Allocates, frees, zeroes or moves a range of a file
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("what").args(["punch_hole", "zero_range", "collapse_range", "insert_range"])), after_help = "\
+#[command(group(ArgGroup::new("what").args(["punch_hole", "zero_range", "write_zeroes", "collapse_range", "insert_range"])), after_help = "\
 A file that is not there is made to allocate a range of it, and for nothing else.
 
 Examples:
@@ -192,7 +192,7 @@ pub struct FallocateArgs {
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
     pub length: u64,
     /// The file keeps its size
-    #[arg(short = 'n', long, conflicts_with_all = ["collapse_range", "insert_range"])]
+    #[arg(short = 'n', long, conflicts_with_all = ["write_zeroes", "collapse_range", "insert_range"])]
     pub keep_size: bool,
     /// Free the range; the file keeps its size
     #[arg(short, long)]
@@ -200,6 +200,9 @@ pub struct FallocateArgs {
     /// Zero the range without writing to it
     #[arg(short, long)]
     pub zero_range: bool,
+    /// Write zeros to the range, so that overwriting it changes no metadata later
+    #[arg(short, long)]
+    pub write_zeroes: bool,
     /// Take the range out; what is behind it moves forward
     #[arg(short, long)]
     pub collapse_range: bool,

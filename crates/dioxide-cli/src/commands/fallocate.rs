@@ -36,7 +36,9 @@ fn action(mode: FallocateMode) -> &'static str {
         FallocateMode::PunchHole => "punched",
         FallocateMode::CollapseRange => "collapsed",
         FallocateMode::InsertRange => "inserted",
-        FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => "zeroed",
+        FallocateMode::ZeroRange
+        | FallocateMode::ZeroRangeKeepSize
+        | FallocateMode::WriteZeroes => "zeroed",
         _ => "allocated",
     }
 }
@@ -48,6 +50,7 @@ fn mode(args: &FallocateArgs) -> FallocateMode {
         () if args.insert_range => FallocateMode::InsertRange,
         () if args.zero_range && args.keep_size => FallocateMode::ZeroRangeKeepSize,
         () if args.zero_range => FallocateMode::ZeroRange,
+        () if args.write_zeroes => FallocateMode::WriteZeroes,
         () if args.keep_size => FallocateMode::KeepSize,
         () => FallocateMode::Allocate,
     }

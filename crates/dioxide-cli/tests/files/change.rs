@@ -241,6 +241,7 @@ fn truncate_and_fallocate_make_a_file_that_is_not_there() {
     for other in [
         "--punch-hole",
         "--zero-range",
+        "--write-zeroes",
         "--collapse-range",
         "--insert-range",
     ] {
@@ -253,6 +254,11 @@ fn truncate_and_fallocate_make_a_file_that_is_not_there() {
     assert_eq!(
         dioxide(["stat", "-c", "%s %b", &long]).text(),
         "65536 128\n"
+    );
+    dioxide(["fallocate", "-w", "-o", "4k", "-l", "64k", &long]).text();
+    assert_eq!(
+        dioxide(["stat", "-c", "%s %b", &long]).text(),
+        "69632 136\n"
     );
     e2fsck_clean(disk.image());
 }

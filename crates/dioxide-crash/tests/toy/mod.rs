@@ -347,6 +347,9 @@ impl Mounted {
 
     fn allocate(&mut self, name: &str, mode: Mode, offset: u64, len: u64) -> Result<(), String> {
         let end = offset + len;
+        if mode == Mode::WriteZeroes {
+            return self.write(name, offset, &vec![0; len as usize]);
+        }
         let touched = offset / BLOCK..end.div_ceil(BLOCK);
         let whole = offset.div_ceil(BLOCK)..end / BLOCK;
         self.dirty += 1;

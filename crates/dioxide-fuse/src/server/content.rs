@@ -343,12 +343,15 @@ fn copy(
 fn fallocate_mode(mode: i32) -> Option<FallocateMode> {
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    /// `FALLOC_FL_WRITE_ZEROES`, which the kernel does not ask for yet.
+    const WRITE_ZEROES: i32 = 0x80;
     Some(match mode {
         0 => FallocateMode::Allocate,
         libc::FALLOC_FL_KEEP_SIZE => FallocateMode::KeepSize,
         PUNCH => FallocateMode::PunchHole,
         libc::FALLOC_FL_ZERO_RANGE => FallocateMode::ZeroRange,
         ZERO_KEEP => FallocateMode::ZeroRangeKeepSize,
+        WRITE_ZEROES => FallocateMode::WriteZeroes,
         libc::FALLOC_FL_COLLAPSE_RANGE => FallocateMode::CollapseRange,
         libc::FALLOC_FL_INSERT_RANGE => FallocateMode::InsertRange,
         _ => return None,

@@ -29,6 +29,10 @@ pub enum FallocateMode {
     ZeroRange,
     /// The same, and the file keeps its size.
     ZeroRangeKeepSize,
+    /// `FALLOC_FL_WRITE_ZEROES` (Linux 6.17): as [`FallocateMode::ZeroRange`], but the blocks are written, so that overwriting them
+    /// changes no map later. *Linux* refuses it on devices that do not zero by unmapping; to others zeros are written here, which takes as
+    /// long as it takes.
+    WriteZeroes,
     /// `FALLOC_FL_COLLAPSE_RANGE`: takes the range out; what is behind it moves forward. Whole
     /// clusters inside the file.
     CollapseRange,

@@ -17,6 +17,7 @@ use crate::io::direct::lock::lock;
 use crate::io::direct::policy::LockMode;
 use crate::io::direct::{Access, Wait};
 use crate::io::resize::{Steps, done_of, stamp};
+use crate::map::tree::State;
 use crate::map::{self, MapKind, Run};
 use crate::mount::Mount;
 use crate::namei::inline_content;
@@ -80,6 +81,7 @@ impl Mount {
             Mode::PunchHole => self.punch(writer, inode, &span),
             Mode::ZeroRange => self.zero_range(writer, inode, &span, true, access),
             Mode::ZeroRangeKeepSize => self.zero_range(writer, inode, &span, false, access),
+            Mode::WriteZeroes => self.write_zeroes(writer, inode, &span, access),
             Mode::CollapseRange => self.collapse(writer, inode, &span),
             Mode::InsertRange => self.insert_range(writer, inode, &span),
         }
@@ -323,7 +325,7 @@ impl Mount {
     ) -> Result<()> {
         let mut room = Some(self.reserve_for(writer, inode, span, access)?);
         self.zero_edges(inode, span)?;
-        self.make_unwritten(writer, inode, span.whole.clone())?;
+        self.convert(writer, inode, span.whole.clone(), State::Unwritten)?;
         self.with_space(writer, || {
             let room = match room.take() {
                 Some(room) => room,
@@ -331,6 +333,25 @@ impl Mount {
             };
             self.fill_and_grow(writer, inode, span, grow, room)
         })
+    }
+
+    /// The range is unwritten until it is zeros on the device. The size comes before: written blocks behind the end are damage.
+    fn write_zeroes(
+        &self,
+        writer: &Writer,
+        inode: &Inode,
+        span: &Span,
+        access: Access,
+    ) -> Result<()> {
+        self.zero_range(writer, inode, span, true, access)?;
+        let blocks = self.blocks_touched(span);
+        let runs = self.tree_runs(inode, &inode.map.lock(), blocks.clone())?;
+        for run in runs.iter().filter(|run| run.unwritten) {
+            let (at, len) = (run.pblk.0, u64::from(run.len));
+            self.device
+                .write_zeroes(at << self.block_bits, len << self.block_bits)?;
+        }
+        self.convert(writer, inode, blocks, State::Written)
     }
 
     fn check_whole_blocks(&self, inode: &Inode, span: &Span, what: &str) -> Result<()> {

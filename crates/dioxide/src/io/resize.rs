@@ -467,12 +467,13 @@ impl Mount {
         Ok(())
     }
 
-    /// Makes unwritten blocks of what is mapped in a range.
-    pub(crate) fn make_unwritten(
+    /// Makes written or unwritten blocks of what is mapped in a range.
+    pub(crate) fn convert(
         &self,
         writer: &Writer,
         inode: &Inode,
         mut blocks: Range<u64>,
+        to: State,
     ) -> Result<()> {
         let steps = Steps {
             rest: &mut blocks,
@@ -483,7 +484,7 @@ impl Mount {
             writer,
             inode,
             steps,
-            &mut |map, rest, credits| map.convert(rest, State::Unwritten, credits),
+            &mut |map, rest, credits| map.convert(rest, to, credits),
             &mut |lock, done| self.republish(inode, lock, done),
         )
     }

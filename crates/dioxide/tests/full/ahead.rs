@@ -8,11 +8,12 @@ use dioxide::{FallocateMode, File, Fs, MapKind, MountOptions, OpenOptions};
 use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
 use std::sync::Arc;
 
-const MODES: [FallocateMode; 4] = [
+const MODES: [FallocateMode; 5] = [
     FallocateMode::Allocate,
     FallocateMode::KeepSize,
     FallocateMode::ZeroRange,
     FallocateMode::ZeroRangeKeepSize,
+    FallocateMode::WriteZeroes,
 ];
 
 /// Where nothing of any file lies.

@@ -339,10 +339,11 @@ impl<'a> Session<'a> {
             FallocateMode::PunchHole,
             FallocateMode::ZeroRange,
             FallocateMode::ZeroRangeKeepSize,
+            FallocateMode::WriteZeroes,
             FallocateMode::CollapseRange,
             FallocateMode::InsertRange,
         ];
-        let mode = modes[self.below(7) as usize];
+        let mode = modes[self.below(8) as usize];
         let (mut at, mut len) = (self.len(), 1 + self.below(300_000));
         if self.below(2) == 0 {
             at = at / 65_536 * 65_536;

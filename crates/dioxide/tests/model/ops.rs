@@ -141,6 +141,7 @@ impl Generator {
             10 => What::Allocate(Allocate, at, len),
             11 => What::Allocate(KeepSize, at, len),
             12 => What::Allocate(PunchHole, at, len),
+            13 if seed.is_multiple_of(3) => What::Allocate(WriteZeroes, at, len),
             13 if either => What::Allocate(ZeroRange, at, len),
             13 => What::Allocate(ZeroRangeKeepSize, at, len),
             14 => {
@@ -204,7 +205,7 @@ fn allocate(mode: FallocateMode, range: Range<u64>, content: &mut Vec<u8>) -> Re
         FallocateMode::Allocate => content.resize(grown, 0),
         FallocateMode::KeepSize => {}
         FallocateMode::PunchHole | FallocateMode::ZeroRangeKeepSize => content[covered].fill(0),
-        FallocateMode::ZeroRange => {
+        FallocateMode::ZeroRange | FallocateMode::WriteZeroes => {
             content[covered].fill(0);
             content.resize(grown, 0);
         }

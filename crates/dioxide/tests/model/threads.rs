@@ -114,7 +114,12 @@ impl Worker<'_> {
             }),
             4 => file.sync_data().expect("a sync"),
             5 => self.make_zeros(number, range, |file| {
-                file.allocate(ZeroRange, at, len).expect("room");
+                let mode = if len.is_multiple_of(3) {
+                    WriteZeroes
+                } else {
+                    ZeroRange
+                };
+                file.allocate(mode, at, len).expect("room");
             }),
             6 => file.allocate(Allocate, at, len).expect("room"),
             _ => file.allocate(KeepSize, at, len).expect("room"),

@@ -431,7 +431,7 @@ fn a7_dsync_after_fallocate_keep_size_is_durable() {
 /// A change of what a file has, its name, and what it leaves to be seen of `/data`, which had [`SIZE`] bytes.
 type Change = (&'static str, fn(&dioxide::File) -> dioxide::Result<()>);
 
-const CHANGES: [Change; 9] = [
+const CHANGES: [Change; 10] = [
     ("shorter", |file| file.set_len(5 * BLOCK as u64)),
     ("shorter, inside a block", |file| file.set_len(100)),
     ("longer", |file| file.set_len(90 * BLOCK as u64)),
@@ -446,6 +446,9 @@ const CHANGES: [Change; 9] = [
     }),
     ("zero", |file| {
         file.allocate(FallocateMode::ZeroRange, 700, 9 * BLOCK as u64)
+    }),
+    ("write zeros", |file| {
+        file.allocate(FallocateMode::WriteZeroes, 700, 9 * BLOCK as u64)
     }),
     ("collapse", |file| {
         file.allocate(FallocateMode::CollapseRange, 0, BLOCK as u64)

@@ -92,6 +92,7 @@ fn alone() -> Vec<(u64, Job)> {
         (20, allocate(FallocateMode::Allocate, 20)),
         (22, allocate(FallocateMode::KeepSize, 22)),
         (24, allocate(FallocateMode::ZeroRangeKeepSize, 24)),
+        (28, allocate(FallocateMode::WriteZeroes, 28)),
         (26, Box::new(|file| file.set_len(file.len() + BLOCK as u64))),
         (
             30,
@@ -785,6 +786,7 @@ fn d_table_fallocate_strips_privileges_in_every_mode() {
         FallocateMode::PunchHole,
         FallocateMode::ZeroRange,
         FallocateMode::ZeroRangeKeepSize,
+        FallocateMode::WriteZeroes,
         FallocateMode::CollapseRange,
         FallocateMode::InsertRange,
     ];
@@ -799,6 +801,39 @@ fn d_table_fallocate_strips_privileges_in_every_mode() {
     let file = bed.open("/setuid");
     file.set_len(5).expect("a size");
     assert_eq!(file.metadata().permissions, 0o755);
+}
+
+// Blocks become written once they are zeros: no crash shows what lay there before.
+#[test]
+fn d_table_write_zeroes_makes_written_blocks_and_exposes_nothing() {
+    for (path, offset, len) in [
+        ("/hole", 5 * BLOCK + 100, 20 * BLOCK),
+        ("/unwritten", BLOCK, 9 * BLOCK),
+        ("/data", 700, 80 * BLOCK),
+        ("/data", SIZE + 3 * BLOCK, 1000),
+    ] {
+        let bed = Bed::new(Policy::Best);
+        let file = bed.open(path);
+        let (before, end) = (read_all(&file), offset + len);
+        file.allocate(FallocateMode::WriteZeroes, offset as u64, len as u64)
+            .expect("room");
+        let mut expected = before.clone();
+        expected.resize(before.len().max(end), 0);
+        expected[offset..end].fill(0);
+        assert!(read_all(&file) == expected, "{path}, {len} at {offset}");
+        let mut touched = offset / BLOCK..end.div_ceil(BLOCK);
+        assert!(touched.all(|lblk| kind(&file, lblk as u32) == MapKind::Mapped));
+        file.sync_data().expect("a sync");
+        let mut all_there = false;
+        bed.each_crash(&mut |fs, state| {
+            let now = read_all(&open_rw(fs, path));
+            let mut bytes = now.iter().enumerate();
+            let sound = bytes.all(|(at, byte)| *byte == 0 || before.get(at) == Some(byte));
+            assert!(sound, "{path}, {len} at {offset}: {state}");
+            all_there |= now == expected;
+        });
+        assert!(all_there, "{path}, {len} at {offset}");
+    }
 }
 
 // fsync takes no lock and waits for nothing in flight.
