@@ -359,10 +359,13 @@ impl Checker<'_> {
         let Some(bytes) = self.readable(place.clone(), read) else {
             return 0;
         };
-        if let Some(seed) = self.seed.map(|seed| inode.seed(seed, ino))
-            && let Err(error) = orphan_file::verify_checksum(&bytes, seed, block.into())
-        {
-            self.find(Code::OrphanFile, place.clone(), error.to_string());
+        if let Some(seed) = self.seed.map(|seed| inode.seed(seed, ino)) {
+            if let Err(error) = orphan_file::verify_checksum(&bytes, seed, block.into()) {
+                self.find(Code::OrphanFile, place.clone(), error.to_string());
+            }
+        } else if !bytes.ends_with(&[0; 4]) {
+            let text = "a checksum, without the feature";
+            self.find(Code::OrphanFile, place.clone(), text);
         }
         match orphan_file::orphans(&bytes, self.sb.inodes_count()) {
             Ok(orphans) => {

@@ -903,6 +903,10 @@ fn damage_to_orphan_file_is_found() {
     let block = subject.blocks(&format!("<{ino}>"))[0];
     subject.flip(subject.at_block(block + 1) - 8);
     one(&subject, "orphan file", Code::OrphanFile, Agrees);
+    let subject = of("orphan_file,^metadata_csum");
+    let block = subject.blocks(&format!("<{ino}>"))[0];
+    subject.flip(subject.at_block(block + 1) - 4);
+    one(&subject, "checksum", Code::OrphanFile, Agrees);
 }
 
 /// What the superblock names is the orphan file only with the feature.
