@@ -87,6 +87,15 @@ impl Policies {
     }
 }
 
+/// Whether `e_value_offs` of an empty value lies inside, and that of a value in an inode is 0.
+fn is_placed(entry: &XattrEntry<'_>, area_bytes: usize) -> bool {
+    let at = usize::from(entry.head.e_value_offs);
+    match entry.value {
+        XattrValue::Bytes(_) => at <= area_bytes,
+        XattrValue::Inode { .. } => at == 0,
+    }
+}
+
 impl Checker<'_> {
     /// Judges the attributes of an inode.
     pub(super) fn xattrs(&mut self, ino: Ino, inode: &Inode, raw: &[u8]) -> Taken {
@@ -110,6 +119,8 @@ impl Checker<'_> {
         }
         if inode.has_inline_data() {
             self.judge_inline(ino, inode, &entries);
+            // They count from behind the magic number.
+            self.judge_places(ino, inode, &entries, area.len().saturating_sub(4));
         }
         match inode.file_acl() {
             Some(block) => taken + self.xattr_block(ino, block),
@@ -123,11 +134,7 @@ impl Checker<'_> {
         let judged = |entry| (is_context(entry), policies.policy(entry));
         let mut found = context(entries).map(judged);
         if let (None, Some(block)) = (found, inode.file_acl()) {
-            // What is wrong with the block is told with that.
-            if !self.physical().contains(&block.0) {
-                return None;
-            }
-            let bytes = self.source.block(block.0).ok()?;
+            let bytes = self.other_block(block)?;
             let parsed = XattrBlock::parse(&bytes).ok()?;
             found = context(&parsed.entries).map(judged);
         }
@@ -138,6 +145,35 @@ impl Checker<'_> {
         };
         self.find(code, At::ino(ino), text);
         None
+    }
+
+    /// A block of attributes, if it can be read. What is wrong with it is told with that.
+    fn other_block(&self, block: Pblk) -> Option<Vec<u8>> {
+        let is_there = self.physical().contains(&block.0);
+        is_there.then(|| self.source.block(block.0).ok())?
+    }
+
+    /// Where values are that need no place. One that is not there keeps e2fsck from all attributes: it finds no inline data, and cuts the
+    /// file off.
+    fn judge_places(
+        &mut self,
+        ino: Ino,
+        inode: &Inode,
+        entries: &[XattrEntry<'_>],
+        area_bytes: usize,
+    ) {
+        let wrong = |entries: &[XattrEntry<'_>], area_bytes| {
+            let wrong = entries.iter().find(|entry| !is_placed(entry, area_bytes));
+            wrong.map(|entry| entry.name.escape_ascii().to_string())
+        };
+        let in_block = || {
+            let bytes = self.other_block(inode.file_acl()?)?;
+            wrong(&XattrBlock::parse(&bytes).ok()?.entries, bytes.len())
+        };
+        if let Some(name) = wrong(entries, area_bytes).or_else(in_block) {
+            let text = format!("inline data beside the attribute {name}, whose place is none");
+            self.find(Code::InlineData, At::ino(ino), text);
+        }
     }
 
     fn judge_inline(&mut self, ino: Ino, inode: &Inode, entries: &[XattrEntry<'_>]) {

@@ -12,7 +12,7 @@ use dioxide::format::inode::Inode;
 use dioxide::format::superblock::SUPERBLOCK_OFFSET;
 use dioxide::format::types::{Group, Ino};
 use dioxide::format::{dir, indirect};
-use dioxide::{Fs, MountOptions, NewFile};
+use dioxide::{Fs, MountOptions, NewFile, XattrMode};
 use dioxide_testkit::{Image, debugfs, e2fsck_clean, shape};
 use std::sync::Arc;
 
@@ -978,6 +978,29 @@ fn damage_to_inline_data_is_found() {
     // The high half of the size.
     victim.edit_inode(ino, |raw| put32(raw, 0x6C, 1 << 16));
     one(&victim, "beyond all sizes", Code::InodeSize, Agrees);
+    // `e2fsck -fy` cuts such a file off.
+    let victim = Subject {
+        image: subject.image.copy(),
+        sb: subject.sb.clone(),
+    };
+    victim.debugfs("ea_rm tiny user.small");
+    victim.edit_inode(ino, |raw| raw[0xA6] = 93);
+    one(
+        &victim,
+        "empty value behind the end",
+        Code::InlineData,
+        Agrees,
+    );
+    let victim = of("inline_data,ea_inode,^metadata_csum");
+    let fs = Fs::open(victim.path(), &MountOptions::new()).expect("it opens");
+    fs.set_xattr("/tiny", "user.large", &[7; 3000], XattrMode::Set)
+        .expect("room");
+    fs.close().expect("it closes");
+    victim.edit_inode(ino, |raw| {
+        let name = raw.windows(5).position(|window| window == b"large");
+        raw[name.expect("its name") - 14] = 4;
+    });
+    one(&victim, "place beside an inode", Code::InlineData, Agrees);
     // Files may be longer, with zeros behind.
     let ino = subject.ino("tiny");
     subject.edit_inode(ino, |raw| put32(raw, 4, 5000));
