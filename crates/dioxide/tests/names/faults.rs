@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 /// The number of an entry that is of no user and no group.
 const NOBODY: u32 = u32::MAX;
+const VALUE: &str = "user.value";
 
 fn path(text: &str) -> Vec<u8> {
     text.as_bytes().to_vec()
@@ -61,6 +62,23 @@ fn write(text: &str, len: u64) -> Call {
 
 fn unlink(text: &str) -> Call {
     Call::Unlink { path: path(text) }
+}
+
+/// A value that no inode and no block of 1 KiB holds.
+fn set_value(text: &str, len: usize) -> Call {
+    Call::SetXattr {
+        path: path(text),
+        name: VALUE,
+        value: vec![b'v'; len],
+        mode: XattrMode::Set,
+    }
+}
+
+fn remove_value(text: &str) -> Call {
+    Call::RemoveXattr {
+        path: path(text),
+        name: VALUE,
+    }
 }
 
 fn rename(from: &str, to: &str, mode: RenameMode) -> Call {
@@ -107,14 +125,36 @@ fn prepared() -> Vec<Call> {
 }
 
 /// Each call about names, with syncs.
-fn workload() -> Vec<Call> {
+fn workload(has_projects: bool) -> Vec<Call> {
     let slot = 0;
+    // No directory keeps it in its inode.
+    let long = format!("/e/{}", "n".repeat(150));
+    let file = path("/d/new");
+    let charge = match has_projects {
+        true => Call::SetProject {
+            path: file,
+            project: 7,
+        },
+        false => Call::Chown {
+            path: file,
+            uid: 1000,
+            gid: 1000,
+        },
+    };
     vec![
         create("/d/new"),
+        write("/d/new", 50),
+        set_value("/d/new", 3000),
         mkdir("/d/dir"),
         Call::Sync,
+        set_value("/heir", 3000),
+        set_value("/d/new", 2500),
+        write("/d/new", 2000),
+        charge,
+        remove_value("/heir"),
         symlink("/e/short", 10),
         symlink("/e/long", 200),
+        create(&long),
         Call::Mknod {
             path: path("/e/pipe"),
             special: Special::Fifo,
@@ -159,6 +199,8 @@ fn workload() -> Vec<Call> {
         },
         unlink("/d/linked"),
         Call::Close { slot },
+        unlink("/d/new"),
+        unlink(&long),
         Call::Sync,
         rename("/e", "/d/e", RenameMode::Replace),
     ]
@@ -167,7 +209,7 @@ fn workload() -> Vec<Call> {
 fn prepare(builder: ImageBuilder) -> (Image, Tree) {
     let image = builder.build();
     let fs = open_fs(&image);
-    let mut tree = Tree::new(fs.block_size().into());
+    let mut tree = Tree::of(&fs);
     let mut side = Dioxide::new(fs);
     for call in prepared() {
         assert_eq!(calls::apply(&call, &mut tree), Ok(()), "{call:?}");
@@ -210,7 +252,7 @@ impl Run {
 
     fn run(&mut self, fs: Fs) {
         let mut side = Dioxide::new(fs);
-        for call in workload() {
+        for call in workload(self.tree.has_projects) {
             self.step(&mut side, &call);
         }
         side.open.clear();
@@ -415,6 +457,13 @@ fn survives_everywhere(op: FaultOp) {
             "inline data",
             small().features("inline_data").inode_size(256),
         ),
+        ("values in inodes", small().features("ea_inode")),
+        (
+            "quotas",
+            small()
+                .features("ea_inode,quota,project")
+                .extended("quotatype=usrquota:grpquota:prjquota"),
+        ),
         ("no journal", small().features("^has_journal,^orphan_file")),
         ("ext2", small().fs_type("ext2")),
     ] {
@@ -483,7 +532,7 @@ fn is_refused_without_room(image: &Image, tree: &Tree, fill: impl Fn(&Fs, u64)) 
         let mut side = Dioxide::new(fs);
         let mut tree = tree.clone();
         let mut refused = 0;
-        for call in workload() {
+        for call in workload(tree.has_projects) {
             let needs_open = matches!(call, Call::WriteOpen { slot, .. } | Call::LinkOpen { slot, .. }
                 if !tree.open.contains_key(&slot));
             if needs_open {
