@@ -4,12 +4,13 @@
 use crate::bed::*;
 use dioxide::block::sim::FaultOp;
 use dioxide::{
-    Backend, FallocateMode, File, Fs, MapKind, MountOptions, OpenOptions, Policy, Queue, QueueFull,
-    QueueOptions,
+    Backend, Buf, FallocateMode, File, Fs, MapKind, MountOptions, OpenOptions, Policy, Queue,
+    QueueFull, QueueOptions,
 };
 use dioxide_testkit::{Dir, Image};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 type Push = fn(&mut Queue, &File, u64) -> Result<(), QueueFull>;
@@ -241,4 +242,49 @@ fn event_fd_of_a_simulated_device_is_refused() {
     let error = Bed::new(Policy::Best).queue().event_fd();
     let error = error.expect_err("nobody tells of a completion");
     assert_eq!(error.errno(), libc::EOPNOTSUPP);
+}
+
+/// The device may be faster than whoever wakes, so it is tried often.
+#[test]
+fn waker_ends_a_wait_for_several_requests_over_io_uring_and_loses_none() {
+    const MANY: usize = 32;
+    const LEN: usize = 64 << 10;
+    let image = Image::builder().size(16 << 20).dir(Dir::Disk).build();
+    let options = MountOptions::new().backend(Backend::Uring);
+    let fs = match Fs::open(image.path(), &options) {
+        Ok(fs) => fs,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let file = options.open(&fs, "/data").expect("room");
+    file.write_at(&[0xA1; MANY * LEN], 0).expect("room");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a ring");
+    let (waker, (wake, wakes)) = (queue.waker(), channel());
+    let thread = start(move || wakes.iter().for_each(|()| waker.wake()));
+    let (mut early, mut done) = (0, Vec::new());
+    for round in 0..200 {
+        for tag in 0..MANY {
+            let buf = Buf::zeroed(LEN);
+            let pushed = queue.read(&file, (tag * LEN) as u64, buf, tag as u64);
+            pushed.expect("room");
+        }
+        wake.send(()).expect("it listens");
+        let count = queue.wait(MANY, &mut done).expect("a working queue");
+        early += usize::from(count < MANY);
+        assert_eq!((done.len(), queue.outstanding()), (count, MANY - count));
+        while queue.outstanding() > 0 {
+            queue.wait(MANY, &mut done).expect("a working queue");
+        }
+        let mut tags: Vec<usize> = done.iter().map(|one| one.tag as usize).collect();
+        tags.sort_unstable();
+        assert!(tags.into_iter().eq(0..MANY), "round {round}");
+        for one in done.drain(..) {
+            assert_eq!(one.result.expect("readable"), LEN);
+            assert_all(&one.buf, 0xA1);
+        }
+    }
+    drop(wake);
+    finish(&thread);
+    println!("{early} of 200 waits were ended");
+    assert!(early > 0, "none was ended by it");
 }
