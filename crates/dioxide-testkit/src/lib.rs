@@ -24,7 +24,7 @@ pub use mount::{LoopDevice, Mount};
 pub use pattern::{check_pattern, check_zero, fill_pattern, pattern};
 pub use tools::{
     Extent, assert_closed, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_consistent,
-    e2fsck_mend, leaf_extents,
+    e2fsck_consistent_with, e2fsck_mend, leaf_extents,
 };
 
 use std::num::NonZero;

@@ -198,6 +198,17 @@ pub fn e2fsck_consistent(image: &Path) {
         .arg(image));
 }
 
+/// As [`e2fsck_consistent`], of an image whose journal lies in another one.
+///
+/// # Panics
+/// With e2fsck's output, if it finds something.
+pub fn e2fsck_consistent_with(image: &Path, journal: &Path) {
+    run(tool("e2fsck")
+        .env_remove("E2FSPROGS_FAKE_TIME")
+        .args(["-fn", "-j"])
+        .args([journal, image]));
+}
+
 /// Repairs an image as `e2fsck -fy` does, which must be able to; afterwards it finds nothing more.
 ///
 /// # Panics

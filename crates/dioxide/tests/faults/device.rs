@@ -17,7 +17,7 @@ use dioxide::block::file::FileOptions;
 use dioxide::block::inline::InlineQueue;
 use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::block::{self, Device, Durability, Geometry, Op, OpKind, Queue, SlotId, Waker};
-use dioxide::format::features::Compat;
+use dioxide::format::features::{Compat, Incompat};
 use dioxide::format::mmp::{Mmp, MmpState};
 use dioxide::format::superblock::SuperBlock;
 use dioxide::{
@@ -25,7 +25,7 @@ use dioxide::{
 };
 use dioxide_testkit::{
     Dir, Image, ImageBuilder, debugfs, debugfs_query, dumpe2fs, e2fsck_clean, e2fsck_consistent,
-    leaf_extents, seeds, shape,
+    e2fsck_mend, leaf_extents, seeds, shape,
 };
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,12 +62,27 @@ enum Since {
     Change,
 }
 
+/// How its files are read and written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Calls,
+    /// Through a queue of the device's.
+    Queue,
+    /// Through one that does what it is given at once, as that of a file without a ring.
+    Inline,
+}
+
 /// Where a workload runs.
 struct Ground {
     image: Image,
+    /// Where its journal lies, if elsewhere.
+    journal: Option<Image>,
+    /// That is what fails.
+    in_journal: bool,
+    way: Way,
     shape: Shape,
-    /// What [`PIECES`] has.
-    pieces: Vec<u8>,
+    /// What the files have.
+    contents: Vec<Vec<u8>>,
     /// How long a change waits for a commit that nobody asks for.
     interval: Duration,
     has_journal: bool,
@@ -90,7 +105,7 @@ impl Ground {
             file: PIECES,
             what: What::Truncate { size },
         };
-        workload.begin_with(first, &self.pieces);
+        workload.begin_with(first, &self.contents);
         workload
     }
 }
@@ -106,11 +121,22 @@ const COUNT: u64 = 100;
 /// without meeting it.
 fn survive(ground: &Ground, seed: u64, since: Since, fault: Fault) -> bool {
     let copy = ground.image.copy();
+    let journal = ground.journal.as_ref().map(Image::copy);
     let what = format!("seed {seed}, since {since:?}, {fault:?}");
     let mut workload = ground.workload(seed);
+    workload.is_queued = ground.way != Way::Calls;
+    workload.journal = journal.as_ref().map(|journal| journal.path().into());
     let device = sim(&copy);
-    let options = MountOptions::new().commit_interval(ground.interval);
-    let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
+    let mut options = MountOptions::new().commit_interval(ground.interval);
+    let elsewhere = journal.as_ref().map(sim);
+    if let Some(journal) = &elsewhere {
+        options = options.journal_device(Arc::new(journal.clone()));
+    }
+    let opened: Arc<dyn Device> = match ground.way {
+        Way::Calls | Way::Queue => Arc::new(device.clone()),
+        Way::Inline => Arc::new(PanicsLate::over(device.clone())),
+    };
+    let fs = Fs::open_device(opened, &options).expect("it opens");
     if since == Since::Change {
         let nothing = SetAttributes::new();
         fs.set_attributes("/f0", &nothing).expect("a change");
@@ -125,17 +151,19 @@ fn survive(ground: &Ground, seed: u64, since: Since, fault: Fault) -> bool {
             fs.metadata(name).expect("it exists");
         }
     }
-    let armed = device.inject(fault.clone());
+    let failing = elsewhere.filter(|_| ground.in_journal);
+    let failing = failing.unwrap_or_else(|| device.clone());
+    let armed = failing.inject(fault.clone());
     let report = Report(
         &what,
         in_time(&what, || {
-            let has_failed = || device.hits(armed) > Some(0);
+            let has_failed = || failing.hits(armed) > Some(0);
             workload.run(fs, STEPS, has_failed);
             workload
         }),
     );
-    let hits = device.hits(armed).expect("it is armed");
-    drop(device);
+    let hits = failing.hits(armed).expect("it is armed");
+    drop((device, failing, options));
     let workload = &report.1;
     let reported = !workload.failures.is_empty();
     // What could not be read may not be needed: another group has room too.
@@ -209,25 +237,45 @@ impl Drop for Report<'_> {
 
 fn prepare(builder: ImageBuilder) -> Ground {
     let image = image_with(builder, &NAMES);
-    let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+    // mke2fs charges nobody for files that it copies.
+    e2fsck_mend(image.path());
+    prepare_image(image, None)
+}
+
+fn prepare_image(image: Image, journal: Option<Image>) -> Ground {
+    let mut options = MountOptions::new();
+    if let Some(journal) = &journal {
+        options = options.journal_path(journal.path());
+    }
+    let fs = Fs::open(image.path(), &options).expect("it opens");
+    let features = fs.superblock().features();
     let shape = Shape {
         settles: true,
+        // Files in their inodes look as if they had none.
+        extents: features.incompat.contains(Incompat::EXTENTS),
         ..Shape::of(&fs, MOST)
     };
-    let file = ops::open_files(&fs).swap_remove(PIECES);
+    let files = ops::open_files(&fs);
+    if features.incompat.contains(Incompat::INLINE_DATA) {
+        files[0].write_at(&[9; 50], 0).expect("room");
+        files[1].write_at(&[8; 100], 0).expect("room");
+    }
+    let file = &files[PIECES];
     for piece in 0..COUNT {
         let data = vec![piece as u8 + 1; shape.cluster as usize];
         file.write_at(&data, 2 * piece * shape.cluster)
             .expect("room");
     }
-    let pieces = ops::content(&file);
-    drop(file);
-    let features = fs.superblock().features();
+    let contents = files.iter().map(ops::content).collect();
+    drop(files);
     fs.close().expect("a clean end");
     Ground {
         image,
+        journal,
+        in_journal: false,
+        way: Way::Calls,
         shape,
-        pieces,
+        contents,
         interval: NEVER,
         has_journal: features.compat.contains(Compat::HAS_JOURNAL),
     }
@@ -261,14 +309,16 @@ fn survive_everywhere_on(name: &str, ground: &Ground, fault: Fault) {
         }
         let what = format!("{name}, seed {seed}: {:?} {:?}", fault.op, fault.what);
         println!("{what} at {sites} sites");
-        assert!(sites > 0, "the workload has none");
+        // A log is read when it is opened.
+        let needs_none = ground.in_journal && fault.op == FaultOp::Read;
+        assert!(sites > 0 || needs_none, "the workload has none");
         assert!(bad.is_empty(), "{what}: bad at {bad:?} of {sites}");
     }
 }
 
-fn layouts() -> [(&'static str, ImageBuilder); 8] {
+fn grounds() -> Vec<(&'static str, Ground)> {
     let large = || Image::builder().size(16 << 20);
-    [
+    let layouts = [
         ("extents", small()),
         ("no extents", small().features("^extents,^64bit")),
         (
@@ -283,17 +333,63 @@ fn layouts() -> [(&'static str, ImageBuilder); 8] {
         ),
         ("no journal", small().features("^has_journal,^orphan_file")),
         ("ext2", small().fs_type("ext2")),
-    ]
+        (
+            "inline data",
+            small().features("inline_data").inode_size(256),
+        ),
+        (
+            "quotas",
+            small()
+                .features("quota,project")
+                .extended("quotatype=usrquota:grpquota:prjquota"),
+        ),
+    ];
+    let layouts = layouts.map(|(name, builder)| (name, prepare(builder)));
+    let [image, journal] = images_apart();
+    let apart = prepare_image(image, Some(journal));
+    let copy = |image: &Image| Some(image.copy());
+    let in_journal = Ground {
+        image: apart.image.copy(),
+        journal: apart.journal.as_ref().and_then(copy),
+        in_journal: true,
+        contents: apart.contents.clone(),
+        ..apart
+    };
+    let elsewhere = [
+        ("journal elsewhere", apart),
+        ("in the journal elsewhere", in_journal),
+    ];
+    layouts.into_iter().chain(elsewhere).collect()
 }
 
 #[test]
 fn failed_write_at_every_site_is_reported_once_and_loses_nothing() {
-    for (name, builder) in layouts() {
-        survive_everywhere(
+    for (name, ground) in grounds() {
+        survive_everywhere_on(
             name,
-            builder,
+            &ground,
             Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)),
         );
+    }
+}
+
+#[test]
+fn failure_of_a_queued_request_at_every_site_is_told_its_completion_once() {
+    for (name, builder) in [
+        ("extents", small()),
+        ("no extents", small().features("^extents,^64bit")),
+        ("no journal", small().features("^has_journal,^orphan_file")),
+    ] {
+        for way in [Way::Queue, Way::Inline] {
+            let ground = Ground {
+                way,
+                ..prepare(builder.clone())
+            };
+            for op in [FaultOp::Read, FaultOp::Write, FaultOp::Flush] {
+                let fault = Fault::once(op, FaultKind::Io(libc::EIO));
+                survive_everywhere_on(name, &ground, fault);
+            }
+        }
     }
 }
 
@@ -314,20 +410,20 @@ fn failed_commit_in_the_background_is_told_once_to_who_syncs() {
 /// anybody.
 #[test]
 fn short_write_at_every_site_is_reported_once_and_loses_nothing() {
-    for (name, builder) in layouts() {
+    for (name, ground) in grounds() {
         let fault = Fault {
             range: Some(2048..u64::MAX),
             ..Fault::once(FaultOp::Write, FaultKind::Short)
         };
-        survive_everywhere(name, builder, fault);
+        survive_everywhere_on(name, &ground, fault);
     }
 }
 
 /// What the memory has then is partly new, and nobody may take it for read.
 #[test]
 fn short_read_at_every_site_is_reported_once_and_changes_nothing() {
-    for (name, builder) in layouts() {
-        survive_everywhere(name, builder, Fault::once(FaultOp::Read, FaultKind::Short));
+    for (name, ground) in grounds() {
+        survive_everywhere_on(name, &ground, Fault::once(FaultOp::Read, FaultKind::Short));
     }
 }
 
@@ -427,10 +523,10 @@ fn write_without_room_on_the_device_at_every_site_is_reported_once() {
 
 #[test]
 fn failed_flush_at_every_site_latches_and_loses_nothing() {
-    for (name, builder) in layouts() {
-        survive_everywhere(
+    for (name, ground) in grounds() {
+        survive_everywhere_on(
             name,
-            builder,
+            &ground,
             Fault::once(FaultOp::Flush, FaultKind::Io(libc::EIO)),
         );
     }
@@ -438,10 +534,10 @@ fn failed_flush_at_every_site_latches_and_loses_nothing() {
 
 #[test]
 fn failed_read_at_every_site_is_reported_once_and_changes_nothing() {
-    for (name, builder) in layouts() {
-        survive_everywhere(
+    for (name, ground) in grounds() {
+        survive_everywhere_on(
             name,
-            builder,
+            &ground,
             Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO)),
         );
     }
@@ -527,6 +623,11 @@ fn fenced_device_is_not_written_to_again_whoever_meets_it() {
 
 /// A file system, and its journal on a device of its own.
 fn apart() -> (SimDevice, SimDevice, [Image; 2]) {
+    let images = images_apart();
+    (sim(&images[0]), sim(&images[1]), images)
+}
+
+fn images_apart() -> [Image; 2] {
     let image = image_with(small().features("^has_journal"), &NAMES);
     let journal = small().features("journal_dev").build();
     let read = |image: &Image| {
@@ -546,7 +647,7 @@ fn apart() -> (SimDevice, SimDevice, [Image; 2]) {
     let file = std::fs::File::options().write(true).open(image.path());
     let file = file.expect("the image");
     file.write_all_at(&sb.encode(), 1024).expect("room");
-    (sim(&image), sim(&journal), [image, journal])
+    [image, journal]
 }
 
 /// Who has the one device may have the other one too, with a journal that is newer than ours.
@@ -1353,7 +1454,11 @@ struct PanicsLate {
 
 impl PanicsLate {
     fn new(image: &Image) -> PanicsLate {
-        let (device, armed) = (sim(image), Arc::default());
+        PanicsLate::over(sim(image))
+    }
+
+    fn over(device: SimDevice) -> PanicsLate {
+        let armed = Arc::default();
         PanicsLate { device, armed }
     }
 

@@ -2,8 +2,9 @@
 
 use crate::history::History;
 use crate::ops::{self, FILES, Generator, Op, Shape, What};
-use dioxide::{Fs, MountOptions, OpenOptions};
-use dioxide_testkit::{Image, e2fsck_consistent, e2fsck_mend};
+use dioxide::{Buf, Fs, MountOptions, OpenOptions, Queue, QueueOptions};
+use dioxide_testkit::{Image, e2fsck_consistent, e2fsck_consistent_with, e2fsck_mend};
+use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -33,6 +34,49 @@ pub fn in_time<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// The file that is opened with `O_DSYNC` where there is a queue.
+const DURABLE: usize = 1;
+
+/// Reads the beginning of a file through the queue, then carries an operation out as [`ops::run`] does, through the queue if that has it.
+fn run_queued(
+    what: &What,
+    fs: &Fs,
+    file: &dioxide::File,
+    queue: &mut Queue,
+    before: &[u8],
+) -> dioxide::Result<()> {
+    queue.read(file, 0, Buf::zeroed(8192), 1).expect("room");
+    let (len, found) = completed(queue)?;
+    assert!(found[..len] == before[..before.len().min(8192)]);
+    match *what {
+        What::Write { at, len, seed } => {
+            let buf = Buf::copy_of(&ops::data(len, seed));
+            queue.write(file, at, buf, 1).expect("room");
+            let (written, _) = completed(queue)?;
+            assert_eq!(written as u64, len, "a write is whole or fails");
+            return Ok(());
+        }
+        What::Allocate(mode, at, len) => queue.allocate(file, mode, at, len, 1),
+        What::SyncAll => queue.sync_all(file, 1),
+        What::SyncData => queue.sync_data(file, 1),
+        What::Truncate { .. } | What::SyncFs => return ops::run(what, fs, file),
+    }
+    .expect("room");
+    completed(queue).map(drop)
+}
+
+/// What the one request under way came to.
+fn completed(queue: &mut Queue) -> dioxide::Result<(usize, Buf)> {
+    let mut done = Vec::new();
+    queue.wait(1, &mut done).expect("a working queue");
+    assert_eq!((done.len(), queue.outstanding()), (1, 0), "once");
+    let completion = done.remove(0);
+    match completion.result {
+        Ok(bytes) => Ok((bytes, completion.buf)),
+        Err(error) => Err(*error),
+    }
+}
+
 /// An operation that failed.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
@@ -53,6 +97,10 @@ pub struct Workload {
     pub ops: Vec<Op>,
     /// What is done first.
     first: Option<Op>,
+    /// Where the journal lies, if elsewhere.
+    pub journal: Option<PathBuf>,
+    /// What a queue can do goes through one; and each change of the file [`DURABLE`] is durable at once.
+    pub is_queued: bool,
     /// The device fails again and again, so that nothing that failed needs to be readable.
     pub fails_on: bool,
     /// Files that were changed since they were synced.
@@ -74,6 +122,8 @@ impl Workload {
             succeeded: Vec::new(),
             ops: Vec::new(),
             first: None,
+            journal: None,
+            is_queued: false,
             fails_on: false,
             changed: [false; FILES],
             unknown: [false; FILES],
@@ -81,10 +131,10 @@ impl Workload {
         }
     }
 
-    /// Begins with this operation, on a file that contains something.
-    pub fn begin_with(&mut self, op: Op, content: &[u8]) {
-        self.files[op.file] = content.to_vec();
-        self.histories[op.file] = History::new(content.to_vec());
+    /// Begins with this operation, on files that contain something.
+    pub fn begin_with(&mut self, op: Op, contents: &[Vec<u8>]) {
+        self.files = contents.to_vec();
+        self.histories = contents.iter().cloned().map(History::new).collect();
         self.first = Some(op);
     }
 
@@ -103,14 +153,18 @@ impl Workload {
         steps: usize,
         has_failed: impl Fn() -> bool,
     ) {
+        let mut queue = self.is_queued.then(|| {
+            let queue = fs.queue(&QueueOptions::default());
+            queue.expect("a queue")
+        });
         for step in 0..steps {
             let next = || self.generator.next(&self.files);
             let op = self.first.take().unwrap_or_else(next);
             self.ops.push(op);
-            self.step(&fs, &files, step, &op);
+            self.step(&fs, &files, queue.as_mut(), step, &op);
             self.look(step, &has_failed);
         }
-        drop(files);
+        drop((queue, files));
         self.is_closed = self.note(steps, fs.close());
         self.look(steps, &has_failed);
     }
@@ -129,9 +183,10 @@ impl Workload {
 
     /// Opens the files; one that fails is noted, and opened again.
     pub fn open(&mut self, fs: &Fs) -> Vec<dioxide::File> {
-        let options = OpenOptions::new().read(true).write(true);
         let mut files = Vec::new();
-        for name in ops::NAMES {
+        for (number, name) in ops::NAMES.iter().enumerate() {
+            let options = OpenOptions::new().read(true).write(true);
+            let options = options.dsync(self.is_queued && number == DURABLE);
             let path = format!("/{name}");
             files.push(options.open(fs, &path).unwrap_or_else(|error| {
                 self.note(0, Err(error));
@@ -152,17 +207,28 @@ impl Workload {
         result.is_ok()
     }
 
-    fn step(&mut self, fs: &Fs, files: &[dioxide::File], step: usize, op: &Op) {
+    fn step(
+        &mut self,
+        fs: &Fs,
+        files: &[dioxide::File],
+        queue: Option<&mut Queue>,
+        step: usize,
+        op: &Op,
+    ) {
         let (file, shape) = (&files[op.file], self.generator.shape);
         let changes = !self.is_sync(step);
         if changes && self.unknown[op.file] {
             return;
         }
         self.changed[op.file] |= changes;
-        let mut content = self.files[op.file].clone();
+        let before = &self.files[op.file];
+        let mut content = before.clone();
         let expected = ops::apply(&op.what, &mut content, &shape);
         self.histories[op.file].begin(&content);
-        let result = ops::run(&op.what, fs, file);
+        let result = match queue {
+            Some(queue) => run_queued(&op.what, fs, file, queue, before),
+            None => ops::run(&op.what, fs, file),
+        };
         if let (Err(errno), Err(error)) = (expected, &result)
             && errno == error.errno()
         {
@@ -187,6 +253,7 @@ impl Workload {
         let synced = match op.what {
             What::SyncAll | What::SyncData => op.file..op.file + 1,
             What::SyncFs => 0..FILES,
+            _ if self.is_queued && op.file == DURABLE => op.file..op.file + 1,
             _ => return,
         };
         for file in synced {
@@ -211,7 +278,11 @@ impl Workload {
         if let Some(complaint) = self.histories[op.file].complaint(&found) {
             panic!("{op:?} failed, and left {complaint}");
         }
-        if let What::Write { .. } = op.what {
+        // It may be the sync behind it that failed.
+        let is_durable = self.is_queued && op.file == DURABLE;
+        if let What::Write { .. } = op.what
+            && !is_durable
+        {
             assert_eq!(found.len(), self.files[op.file].len(), "after {op:?}");
         }
         self.histories[op.file].begin(&found);
@@ -231,7 +302,11 @@ impl Workload {
     }
 
     fn check_but(&self, image: &Image, left_out: [bool; FILES]) {
-        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        let mut options = MountOptions::new();
+        if let Some(journal) = &self.journal {
+            options = options.journal_path(journal);
+        }
+        let fs = Fs::open(image.path(), &options).expect("it opens");
         assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
         for (number, name) in ops::NAMES.iter().enumerate() {
             let file = OpenOptions::new().read(true).open(&fs, format!("/{name}"));
@@ -248,8 +323,11 @@ impl Workload {
         let free = fs.statfs().blocks_free;
         fs.close().expect("a clean end");
         // A failure that aborted the journal is recorded.
-        e2fsck_consistent(image.path());
-        let fs = Fs::open(image.path(), &MountOptions::new()).expect("it opens");
+        match &self.journal {
+            Some(journal) => e2fsck_consistent_with(image.path(), journal),
+            None => e2fsck_consistent(image.path()),
+        }
+        let fs = Fs::open(image.path(), &options).expect("it opens");
         assert_eq!(fs.statfs().blocks_free, free);
     }
 }
