@@ -17,7 +17,10 @@ use dioxide::block::file::{self, FileOptions};
 use dioxide::block::sim::{Fault, FaultId, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::format::features::Compat;
 use dioxide::{Fs, MountOptions, RenameMode, Special, XattrMode};
-use dioxide_testkit::{Image, ImageBuilder, debugfs, e2fsck_clean, e2fsck_consistent, e2fsck_mend};
+use dioxide_testkit::{
+    Image, ImageBuilder, debugfs, dumpe2fs, e2fsck_clean, e2fsck_consistent,
+    e2fsck_consistent_with, e2fsck_mend,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -206,9 +209,50 @@ fn workload(has_projects: bool) -> Vec<Call> {
     ]
 }
 
+/// Where the calls are made.
+struct Ground {
+    image: Image,
+    /// Where its journal lies, if elsewhere.
+    journal: Option<Image>,
+    /// That is what fails.
+    in_journal: bool,
+    tree: Tree,
+}
+
 fn prepare(builder: ImageBuilder) -> (Image, Tree) {
-    let image = builder.build();
-    let fs = open_fs(&image);
+    let ground = prepare_image(builder.build(), None);
+    (ground.image, ground.tree)
+}
+
+fn prepare_elsewhere(builder: ImageBuilder, in_journal: bool) -> Ground {
+    let journal = builder.clone().features("journal_dev").build();
+    let image = builder.features("^has_journal").build();
+    let said = dumpe2fs(journal.path());
+    let uuid = said
+        .lines()
+        .find_map(|line| line.strip_prefix("Filesystem UUID:"));
+    let uuid = uuid.expect("it has one").trim();
+    let uuid = format!("ssv journal_uuid {uuid}");
+    let belongs = [&*uuid, "ssv journal_dev 1", "feature has_journal"];
+    debugfs(image.path(), &belongs);
+    Ground {
+        in_journal,
+        ..prepare_image(image, Some(journal))
+    }
+}
+
+fn open_with(image: &Image, journal: Option<&Image>) -> Fs {
+    match journal {
+        None => open_fs(image),
+        Some(journal) => {
+            let options = MountOptions::new().journal_path(journal.path());
+            Fs::open(image.path(), &options).expect("it opens")
+        }
+    }
+}
+
+fn prepare_image(image: Image, journal: Option<Image>) -> Ground {
+    let fs = open_with(&image, journal.as_ref());
     let mut tree = Tree::of(&fs);
     let mut side = Dioxide::new(fs);
     for call in prepared() {
@@ -216,7 +260,12 @@ fn prepare(builder: ImageBuilder) -> (Image, Tree) {
         assert_eq!(side.run(&call), Ok(()), "{call:?}");
     }
     side.fs.close().expect("a clean end");
-    (image, tree)
+    Ground {
+        image,
+        journal,
+        in_journal: false,
+        tree,
+    }
 }
 
 /// A workload that goes on after errors.
@@ -324,8 +373,8 @@ impl Run {
     }
 
     /// Opens the image without the fault. Changes that were not synced may be there `by_half`.
-    fn check(&self, image: &Image, by_half: bool) {
-        let fs = open_fs(image);
+    fn check(&self, image: &Image, journal: Option<&Image>, by_half: bool) {
+        let fs = open_with(image, journal);
         assert_eq!(fs.read_only(), None, "{:?}", fs.warnings());
         let found = view::of_dioxide(&fs);
         if by_half {
@@ -340,12 +389,15 @@ impl Run {
             // Of an aborted journal, after which there may be errors. There are none.
             debugfs(image.path(), &["ssv state 1"]);
         }
-        let fs = open_fs(image);
+        let fs = open_with(image, journal);
         let free = fs.statfs();
         fs.close().expect("a clean end");
         // A failure that aborted the journal is recorded.
-        e2fsck_consistent(image.path());
-        let fs = open_fs(image);
+        match journal {
+            Some(journal) => e2fsck_consistent_with(image.path(), journal.path()),
+            None => e2fsck_consistent(image.path()),
+        }
+        let fs = open_with(image, journal);
         assert_eq!(fs.statfs(), free);
     }
 
@@ -383,26 +435,37 @@ fn changes(call: &Call, answer: &Answer) -> bool {
     answer.is_ok() && changes
 }
 
-/// Runs the workload with one fault. Whether it was met.
-fn survives(image: &Image, tree: &Tree, fault: &Fault) -> bool {
-    let copy = image.copy();
+fn sim(image: &Image) -> SimDevice {
     let options = FileOptions {
         write: true,
         ..FileOptions::default()
     };
-    let device = file::open(copy.path(), &options).expect("it opens");
-    let device = SimDevice::new(device, SimSpec::default());
-    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let device = file::open(image.path(), &options).expect("it opens");
+    SimDevice::new(device, SimSpec::default())
+}
+
+/// Runs the workload with one fault. Whether it was met.
+fn survives(ground: &Ground, fault: &Fault) -> bool {
+    let copy = ground.image.copy();
+    let journal = ground.journal.as_ref().map(Image::copy);
+    let device = sim(&copy);
+    let mut options = MountOptions::new();
+    let elsewhere = journal.as_ref().map(sim);
+    if let Some(journal) = &elsewhere {
+        options = options.journal_device(Arc::new(journal.clone()));
+    }
+    let fs = Fs::open_device(Arc::new(device.clone()), &options).expect("it opens");
+    let device = elsewhere.filter(|_| ground.in_journal).unwrap_or(device);
     let features = fs.superblock().features();
     let has_journal = features.compat.contains(Compat::HAS_JOURNAL);
     let armed = device.inject(fault.clone());
-    let mut run = Run::new(tree);
+    let mut run = Run::new(&ground.tree);
     run.has_journal = has_journal;
     run.flush = (fault.op == FaultOp::Flush).then(|| (device.clone(), armed));
     run.run(fs);
     run.flush = None;
     let hits = device.hits(armed).expect("it is armed");
-    drop(device);
+    drop((device, options));
     let report = Report(&run);
     let told = !run.failures.is_empty();
     assert!(hits > 0 || !told, "an error out of nothing");
@@ -415,7 +478,11 @@ fn survives(image: &Image, tree: &Tree, fault: &Fault) -> bool {
     if !is_whole {
         e2fsck_mend(copy.path());
     }
-    run.check(&copy, !is_whole && fault.op == FaultOp::Write);
+    run.check(
+        &copy,
+        journal.as_ref(),
+        !is_whole && fault.op == FaultOp::Write,
+    );
     std::mem::forget(report);
     hits > 0
 }
@@ -449,7 +516,7 @@ impl Drop for Report<'_> {
 
 fn survives_everywhere(op: FaultOp) {
     let small = || Image::builder().size(8 << 20).block_size(1024);
-    for (name, builder) in [
+    let layouts = [
         ("extents", small()),
         ("no extents", small().features("^extents,^64bit")),
         ("orphan file", small().features("orphan_file")),
@@ -466,15 +533,21 @@ fn survives_everywhere(op: FaultOp) {
         ),
         ("no journal", small().features("^has_journal,^orphan_file")),
         ("ext2", small().fs_type("ext2")),
-    ] {
-        let (image, tree) = prepare(builder);
+    ];
+    let layouts = layouts.map(|(name, builder)| (name, prepare_image(builder.build(), None)));
+    let elsewhere = [
+        ("journal elsewhere", false),
+        ("in the journal elsewhere", true),
+    ];
+    let elsewhere = elsewhere.map(|(name, fails)| (name, prepare_elsewhere(small(), fails)));
+    for (name, ground) in layouts.into_iter().chain(elsewhere) {
         let (mut sites, mut bad) = (0, Vec::new());
         loop {
             let fault = Fault {
                 skip: sites,
                 ..Fault::once(op, FaultKind::Io(libc::EIO))
             };
-            let run = AssertUnwindSafe(|| survives(&image, &tree, &fault));
+            let run = AssertUnwindSafe(|| survives(&ground, &fault));
             match catch_unwind(run) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -483,7 +556,9 @@ fn survives_everywhere(op: FaultOp) {
             sites += 1;
         }
         println!("{name}: {op:?} at {sites} sites");
-        assert!(sites > 0, "the workload has none");
+        // A log is read when it is opened.
+        let needs_none = ground.in_journal && op == FaultOp::Read;
+        assert!(sites > 0 || needs_none, "the workload has none");
         assert!(bad.is_empty(), "{name}: {op:?} bad at {bad:?} of {sites}");
     }
 }
@@ -509,7 +584,7 @@ fn writes_behind_an_end_that_vanishes_leave_one_state() {
     // Groups with bitmaps and inode tables of their own, so that there is metadata behind each end.
     let groups = Image::builder().size(8 << 20).block_size(1024);
     let groups = groups.features("^flex_bg").args(&["-g", "1024"]);
-    let (image, tree) = prepare(groups);
+    let ground = prepare_image(groups.build(), None);
     let ends = (0..16).map(|step| (step * 96 + 2) << 10);
     let met = ends.filter(|&end| {
         let fault = Fault {
@@ -517,7 +592,7 @@ fn writes_behind_an_end_that_vanishes_leave_one_state() {
             ..Fault::every(FaultOp::Write, FaultKind::Io(libc::EIO))
         };
         println!("from {end} on");
-        survives(&image, &tree, &fault)
+        survives(&ground, &fault)
     });
     assert!(met.count() > 2, "hardly anything met it");
 }
