@@ -52,6 +52,7 @@ use groups::{Counts, DescTable};
 use knobs::Knobs;
 use mmp::Protection;
 use parking_lot::Mutex;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -200,20 +201,21 @@ impl Mount {
         uid == 0 || uid == resuid || (gid == resgid && resgid != 0)
     }
 
-    /// What refuses all writes to files from then on, to be called from any place. It needs a thread of
-    /// its own: it may be the last to leave the mount.
+    /// What refuses all writes to files from then on, to be called from any place.
     pub(crate) fn refuser(&self) -> impl FnOnce() + Send + 'static {
         // The mount may not be open yet; the device is not kept for this.
         let fence = Arc::downgrade(&self.fence);
         move || {
-            let refuse = move || {
-                if let Some(mount) = fence.upgrade().and_then(|fence| fence.mount()) {
-                    mount.knobs.refuse_writes();
-                }
+            let Some(mount) = fence.upgrade().and_then(|fence| fence.mount()) else {
+                return;
             };
-            let thread = std::thread::Builder::new().name("dioxide-abort".into());
-            if let Err(error) = thread.spawn(refuse) {
-                tracing::error!("writes to open files are not refused: {error}");
+            mount.knobs.refuse_writes();
+            // All others may have left it meanwhile. It must not end here, where locks of the journal may be held.
+            if let Some(mount) = Arc::into_inner(mount).map(ManuallyDrop::new) {
+                let thread = std::thread::Builder::new().name("dioxide-abort".into());
+                if let Err(error) = thread.spawn(|| drop(ManuallyDrop::into_inner(mount))) {
+                    tracing::error!("the image stays open: {error}");
+                }
             }
         }
     }

@@ -11,6 +11,8 @@ mod ops;
 mod random;
 #[path = "faults/space.rs"]
 mod space;
+#[path = "faults/threads.rs"]
+mod threads;
 #[path = "model/variants.rs"]
 mod variants;
 #[path = "faults/workload.rs"]
