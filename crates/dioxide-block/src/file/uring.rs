@@ -2,12 +2,12 @@
 //!
 //! # Shape
 //! Each operation has a preallocated slot. Each of its pieces is one SQE, whose `user_data` is
-//! `piece << 32 | slot`; the operation completes when its last piece has. `push` writes the SQE into
+//! `piece << 32 | slot` (and [`WAITS`]); the operation completes when its last piece has. `push` writes the SQE into
 //! the ring (shared memory, no system call); `submit` enters the kernel once for all of them; `reap`
 //! reads the completion ring, and enters only if the kernel flags that task work is waiting
 //! (`IORING_SQ_TASKRUN`; with `DEFER_TASKRUN` completions are posted by their own thread). Pieces for
-//! which the rings have no room wait in `backlog`, short transfers in `retry`; both go in as room
-//! appears, at the next `submit`, `wait` or `reap`.
+//! which the rings have no room wait in `backlog`, short transfers and what the kernel would not wait for in `retry`; both go in
+//! as room appears, at the next `submit`, `wait` or `reap`. What was in `retry` goes to a thread of the kernel's, which waits.
 //!
 //! The ring is set up with `SINGLE_ISSUER` and `DEFER_TASKRUN` where the kernel has them, and
 //! disabled, so that the thread that first uses the queue becomes its issuer. A queue that moves to
@@ -43,7 +43,7 @@ use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::event::{PollFd, PollFlags};
 use setup::{Registered, build_ring, register};
-use slot::Slot;
+use slot::{Slot, WAITS, piece_of};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -183,10 +183,10 @@ impl UringQueue {
     fn pump_waiting(&mut self) -> bool {
         let mut moved = false;
         while let Some(&user_data) = self.retry.front() {
-            let (id, piece) = (user_data as u32, (user_data >> 32) as u32);
+            let (id, piece) = (user_data as u32, piece_of(user_data));
             if self.slots[id as usize].has_failed() {
                 self.give_up(id, piece..piece + 1);
-            } else if self.issue(id, piece) {
+            } else if self.issue(id, piece, WAITS) {
                 moved = true;
             } else {
                 return moved;
@@ -204,7 +204,7 @@ impl UringQueue {
             } else if slot.kind != OpKind::Flush && slot.seg(piece).len == 0 {
                 // Done before the queue got a new ring.
                 slot.issued += 1;
-            } else if self.issue(id, piece) {
+            } else if self.issue(id, piece, 0) {
                 self.slots[id as usize].issued += 1;
                 moved = true;
             } else {
@@ -223,13 +223,16 @@ impl UringQueue {
         }
     }
 
-    /// Writes one SQE; false if there is no room.
+    /// Writes one SQE; false if there is no room. `waits` is [`WAITS`] or 0.
     #[inline]
-    fn issue(&mut self, id: SlotId, piece: u32) -> bool {
+    fn issue(&mut self, id: SlotId, piece: u32, waits: u64) -> bool {
         if self.outstanding() >= self.max_outstanding {
             return false;
         }
-        let entry = self.entry(id, piece);
+        let mut entry = self.entry(id, piece, waits);
+        if waits != 0 {
+            entry = entry.flags(squeue::Flags::ASYNC);
+        }
         // SAFETY: the entry's memory is inside the slot's buffer (checked at `push`), which stays
         // allocated until the piece has completed (first invariant), and the registered file and
         // buffers belong to this ring.
@@ -239,9 +242,9 @@ impl UringQueue {
     }
 
     #[inline]
-    fn entry(&mut self, id: SlotId, piece: u32) -> squeue::Entry {
+    fn entry(&mut self, id: SlotId, piece: u32, waits: u64) -> squeue::Entry {
         let slot = &mut self.slots[id as usize];
-        let user_data = u64::from(piece) << 32 | u64::from(id);
+        let user_data = waits | u64::from(piece) << 32 | u64::from(id);
         if slot.kind == OpKind::Flush {
             return self.flush_entry().user_data(user_data);
         }
@@ -333,7 +336,7 @@ impl UringQueue {
         };
         let fixed = self.is_registered(&buf);
         self.slots[id as usize].begin(kind, seg, buf, fixed);
-        if !self.issue(id, 0) {
+        if !self.issue(id, 0, 0) {
             self.slots[id as usize].issued = 0;
             self.backlog.push_back(id);
         }
@@ -445,7 +448,7 @@ impl UringQueue {
         // What was taken counts as consumed when the handle is dropped; this was only a look.
         std::mem::forget(ring);
         first.is_some_and(|cqe| {
-            let (id, piece) = (cqe.user_data() as u32, (cqe.user_data() >> 32) as u32);
+            let (id, piece) = (cqe.user_data() as u32, piece_of(cqe.user_data()));
             // The waker's `user_data` names no slot.
             self.slots
                 .get_mut(id as usize)
@@ -476,7 +479,10 @@ impl UringQueue {
                     Some(libc::EINTR) => {}
                     // Short of memory: what is left in the ring goes in later.
                     Some(libc::EAGAIN | libc::EBUSY) => {
-                        std::thread::yield_now();
+                        // Who waits comes again at once.
+                        if want > 0 {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
                         return Ok(());
                     }
                     // The new ring does not watch the event, so do not sleep.
@@ -686,7 +692,7 @@ impl Queue for UringQueue {
         slot.remaining = slot.pieces();
         if slot.remaining == 0 {
             slot.complete(id, &mut self.ready);
-        } else if slot.remaining == 1 && self.backlog.is_empty() && self.issue(id, 0) {
+        } else if slot.remaining == 1 && self.backlog.is_empty() && self.issue(id, 0, 0) {
             self.slots[id as usize].issued = 1;
         } else {
             self.backlog.push_back(id);

@@ -9,6 +9,15 @@ use io_uring::cqueue;
 use std::io;
 use std::ops::Range;
 
+/// In `user_data`: a piece that was issued again, to a thread of the kernel's that waits.
+pub(super) const WAITS: u64 = 1 << 63;
+
+/// Which piece of its operation.
+#[inline]
+pub(super) fn piece_of(user_data: u64) -> u32 {
+    ((user_data & !WAITS) >> 32) as u32
+}
+
 pub(super) struct Slot {
     pub(super) buf: Buf,
     pub(super) segs: Segs,
@@ -104,9 +113,12 @@ impl Slot {
     /// Books one completed piece; false if it has more to move and must be issued again.
     #[inline]
     pub(super) fn settle(&mut self, cqe: &cqueue::Entry) -> bool {
-        let (piece, moved) = ((cqe.user_data() >> 32) as u32, cqe.result());
-        if moved != self.expected(piece) && !self.settle_odd(piece, moved) {
-            return false;
+        let (piece, moved) = (piece_of(cqe.user_data()), cqe.result());
+        if moved != self.expected(piece) {
+            let waited = cqe.user_data() & WAITS != 0;
+            if !self.settle_odd(piece, moved, waited) {
+                return false;
+            }
         }
         if let (Segs::Many(segs), false) = (&mut self.segs, self.kind == OpKind::Flush) {
             segs[piece as usize].len = 0;
@@ -117,13 +129,17 @@ impl Slot {
 
     /// A short transfer or an error; false if the piece must be issued again.
     #[cold]
-    fn settle_odd(&mut self, piece: u32, moved: i32) -> bool {
+    fn settle_odd(&mut self, piece: u32, moved: i32, waited: bool) -> bool {
         if self.has_failed() {
             return true;
         }
-        // Linux 5.14 to 6.13: a request that io_uring itself tried without waiting may end so. What waits for a worker of the
-        // kernel's is cancelled when the thread ends that submitted it.
-        if matches!(-moved, libc::EINTR | libc::EAGAIN | libc::ECANCELED) {
+        // Linux 5.14 to 6.13: a request that io_uring itself tried without waiting may end so. If it waited, the error is the
+        // device's.
+        if moved == -libc::EAGAIN && !waited {
+            return false;
+        }
+        // What waits for a worker of the kernel's is cancelled when the thread ends that submitted it.
+        if matches!(-moved, libc::EINTR | libc::ECANCELED) {
             return false;
         }
         let name = self.kind.name();
@@ -169,13 +185,20 @@ mod tests {
         for kind in [OpKind::Read, OpKind::Write, OpKind::Flush] {
             let mut slot = Slot::empty();
             slot.begin(kind, seg, Buf::zeroed(512), false);
-            for errno in [libc::EINTR, libc::EAGAIN] {
-                assert!(!slot.settle_odd(0, -errno), "{kind:?}: {errno}");
+            for (errno, waited) in [
+                (libc::EINTR, false),
+                (libc::EINTR, true),
+                (libc::EAGAIN, false),
+            ] {
+                assert!(!slot.settle_odd(0, -errno, waited), "{kind:?}: {errno}");
             }
             assert_eq!((*slot.seg(0), slot.remaining), (seg, 1));
-            assert!(slot.settle_odd(0, -libc::EIO));
-            let error = slot.take().1.expect_err("EIO");
-            assert_eq!(error.errno(), libc::EIO, "{kind:?}");
+            // The last is not the kernel's any more, and would come for ever.
+            for errno in [libc::EIO, libc::EAGAIN] {
+                assert!(slot.settle_odd(0, -errno, true));
+                let error = slot.take().1.expect_err("it failed");
+                assert_eq!(error.errno(), errno, "{kind:?}");
+            }
         }
     }
 }
