@@ -1237,12 +1237,26 @@ fn queued_write_that_fails_is_told_its_own_completion_only() {
 struct Panics {
     device: SimDevice,
     armed: Arc<AtomicBool>,
+    /// Instead of writing.
+    writes: AtomicBool,
+    geometry: Geometry,
 }
 
 impl Panics {
     fn new(image: &Image) -> Arc<Panics> {
-        let (device, armed) = (sim(image), Arc::default());
-        Arc::new(Panics { device, armed })
+        Panics::with(image, |_| ())
+    }
+
+    fn with(image: &Image, change: impl FnOnce(&mut Geometry)) -> Arc<Panics> {
+        let device = sim(image);
+        let mut geometry = device.geometry().clone();
+        change(&mut geometry);
+        Arc::new(Panics {
+            device,
+            armed: Arc::default(),
+            writes: AtomicBool::new(false),
+            geometry,
+        })
     }
 }
 
@@ -1285,7 +1299,7 @@ impl Queue for PanicsOnPush {
 
 impl Device for Panics {
     fn geometry(&self) -> &Geometry {
-        self.device.geometry()
+        &self.geometry
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> block::Result<()> {
@@ -1294,6 +1308,7 @@ impl Device for Panics {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8], durability: Durability) -> block::Result<()> {
+        assert!(!self.writes.load(Ordering::Relaxed), "on purpose");
         self.device.write_at(offset, buf, durability)
     }
 
@@ -1383,6 +1398,36 @@ fn request_whose_worker_panics_comes_back_and_the_next_ones_are_served() {
     });
     let last = done.pop().expect("one more");
     assert_eq!((last.tag, last.result.ok()), (32, Some(1024)));
+    drop((queue, file));
+    fs.close().expect("nothing holds it");
+    e2fsck_clean(image.path());
+}
+
+// Its place in the queue has gone by then, and what counts it in its stead must go too.
+#[test]
+fn forced_write_whose_second_try_panics_comes_back_and_nobody_waits_for_it_for_ever() {
+    let image = small().build();
+    shape::fragmented(&image, "f", 64, 1);
+    let device = Panics::with(&image, |geometry| geometry.fua = true);
+    let fs = Fs::open_device(device.clone(), &MountOptions::new()).expect("it opens");
+    let options = OpenOptions::new().write(true).direct(true).dsync(true);
+    let file = options.open(&fs, "/f").expect("it is there");
+    file.preload_map().expect("a sound map");
+    let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
+    let mut done = Vec::new();
+    let fault = Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO));
+    let fault = device.device.inject(fault);
+    device.writes.store(true, Ordering::Relaxed);
+    in_time("a write whose second try panics", || {
+        let pushed = queue.write(&file, 0, Buf::zeroed(1024), 1);
+        pushed.expect("there is room");
+        queue.wait(1, &mut done).expect("it comes back");
+    });
+    device.writes.store(false, Ordering::Relaxed);
+    assert_eq!(device.device.remove(fault), Some(1));
+    let error = done.remove(0).result.expect_err("it was not written");
+    assert!(matches!(*error, Error::Panicked), "{error}");
+    in_time("what waits for all requests", || file.set_len(1024)).expect("a shorter file");
     drop((queue, file));
     fs.close().expect("nothing holds it");
     e2fsck_clean(image.path());
