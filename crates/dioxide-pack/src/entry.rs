@@ -93,6 +93,20 @@ impl FileData {
 }
 
 impl Entry {
+    /// An entry of user and group 0, with 1970 as its time and without attributes.
+    pub fn new(path: impl Into<Vec<u8>>, kind: Kind, permissions: u16) -> Entry {
+        Entry {
+            kind,
+            permissions,
+            ..Entry::default_directory(path.into(), Timestamp::default())
+        }
+    }
+
+    /// The same for a regular file, which is empty unless content is added with it.
+    pub fn file(path: impl Into<Vec<u8>>, permissions: u16) -> Entry {
+        Entry::new(path, Kind::File(FileData::default()), permissions)
+    }
+
     /// A directory that nobody described: `0755`, of user and group 0.
     pub(crate) fn default_directory(path: Vec<u8>, mtime: Timestamp) -> Entry {
         Entry {

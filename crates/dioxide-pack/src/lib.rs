@@ -1,7 +1,7 @@
 //! Trees of files between folders, tar archives and ext4 images.
 //!
 //! A [`Tree`] is read from a folder ([`source::folder`]), an image ([`source::image`]) or an archive
-//! ([`tar::read`]), with all checks, and is then written into a [`Sink`]: a folder
+//! ([`tar::read`]), or made by a program ([`source::program`]), with all checks, and is then written into a [`Sink`]: a folder
 //! ([`sink::folder`]) or an archive ([`tar::write`](mod@tar::write)); or an image is made of it
 //! ([`image::write`]). [`size`](mod@size) tells how much of a file system it takes.
 //!
@@ -21,7 +21,7 @@
 //! | `entry` | one file of a tree |
 //! | `tree` | a whole tree: checks, order, hard links, writing it |
 //! | `filter` | what is left out, and whose files become whose |
-//! | [`source`] | trees from folders and images |
+//! | [`source`] | trees from folders, images and programs |
 //! | [`tar`] | archives: reading, writing, compression |
 //! | [`sink`] | what a tree is written into; folders |
 //! | [`image`] | images: how large, what a tree makes of them, writing them |

@@ -1,7 +1,8 @@
-//! Where trees come from: a folder of the host, an image; archives are in [`crate::tar`].
+//! Where trees come from: a folder of the host, an image, a program; archives are in [`crate::tar`].
 
 pub mod folder;
 pub mod image;
+pub mod program;
 
 use crate::entry::FileData;
 use crate::error::{Error, Result};

@@ -287,6 +287,17 @@ pub(crate) fn clean_path(name: &[u8]) -> Result<Vec<u8>, String> {
     Ok(path)
 }
 
+/// The same for the file that a hard link leads to.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn clean_target(target: &[u8]) -> Result<Vec<u8>, String> {
+    clean_path(target).map_err(|why| {
+        let target = shown(target);
+        format!("a hard link out of the tree, to {target}: {why}")
+    })
+}
+
 /// What attributes take in memory.
 pub(crate) fn weight(xattrs: &[Xattr]) -> u64 {
     let of_one = |xattr: &Xattr| XATTR_BYTES + (xattr.name.len() + xattr.value.len()) as u64;

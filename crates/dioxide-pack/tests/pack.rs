@@ -14,6 +14,8 @@ mod hostile;
 mod images;
 #[path = "pack/made.rs"]
 mod made;
+#[path = "pack/program.rs"]
+mod program;
 #[path = "pack/refusals.rs"]
 mod refusals;
 #[path = "pack/sizes.rs"]

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -252,21 +253,9 @@ impl Scan<'_> {
             mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
         });
         let file = found.opened.as_ref().expect("it is a regular file");
-        let failed = failed(found.host);
-        let data = |at| match seek(file, SeekFrom::Data(at)) {
-            Ok(found) => Ok(Some(found)),
-            Err(Errno::NXIO) => Ok(None),
-            // A file system that knows no holes has none.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(at)),
-            Err(error) => Err(failed(error)),
-        };
-        let hole = |at| match seek(file, SeekFrom::Hole(at)) {
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(size),
-            found => found.map_err(&failed),
-        };
         Ok(FileData {
             size,
-            segments: segments(path, size, data, hole)?,
+            segments: segments_of(file, path, found.host, size)?,
             handle: self.stamps.len() as u64 - 1,
         })
     }
@@ -386,28 +375,69 @@ impl Contents for FolderContents {
         each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let host = host_path(&self.way.root, &entry.path);
-        let told = |error| Error::host(host.display().to_string(), error);
         let here = self.way.to(split(&entry.path).0)?;
         let file = Found::new(here, &entry.path, &host).open()?;
-        let same = || Ok(Stamp::of(&file.metadata()?) == self.stamps[data.handle as usize]);
-        let check = |same: std::io::Result<bool>| match same.map_err(told) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::Changed {
-                name: host.display().to_string(),
-            }),
-            Err(error) => Err(error),
-        };
-        check(same())?;
-        for segment in &data.segments {
-            let mut at = segment.start;
-            while at < segment.end {
-                let most = (segment.end - at).min(self.buf.len() as u64) as usize;
-                let count = file.read_at(&mut self.buf[..most], at).map_err(told)?;
-                check(Ok(count > 0))?;
-                each(at, &self.buf[..count])?;
-                at += count as u64;
-            }
-        }
-        check(same())
+        let stamp = self.stamps[data.handle as usize];
+        read_same(&file, stamp, &host, &data.segments, &mut self.buf, each)
     }
+}
+
+/// Where the data of a regular file are.
+///
+/// # Errors
+/// Those of the host; [`Error::Refused`].
+pub(super) fn segments_of(
+    file: &File,
+    path: &[u8],
+    host: &Path,
+    size: u64,
+) -> Result<Vec<Range<u64>>> {
+    let failed = failed(host);
+    let data = |at| match seek(file, SeekFrom::Data(at)) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NXIO) => Ok(None),
+        // A file system that knows no holes has none.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(at)),
+        Err(error) => Err(failed(error)),
+    };
+    let hole = |at| match seek(file, SeekFrom::Hole(at)) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(size),
+        found => found.map_err(&failed),
+    };
+    segments(path, size, data, hole)
+}
+
+/// Reads the segments of a file that must be what its stamp says.
+///
+/// # Errors
+/// Those of the host, and of `each`; [`Error::Changed`].
+pub(super) fn read_same(
+    file: &File,
+    stamp: Stamp,
+    host: &Path,
+    segments: &[Range<u64>],
+    buf: &mut [u8],
+    each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let told = |error| Error::host(host.display().to_string(), error);
+    let same = || Ok(Stamp::of(&file.metadata()?) == stamp);
+    let check = |same: std::io::Result<bool>| match same.map_err(told) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::Changed {
+            name: host.display().to_string(),
+        }),
+        Err(error) => Err(error),
+    };
+    check(same())?;
+    for segment in segments {
+        let mut at = segment.start;
+        while at < segment.end {
+            let most = (segment.end - at).min(buf.len() as u64) as usize;
+            let count = file.read_at(&mut buf[..most], at).map_err(told)?;
+            check(Ok(count > 0))?;
+            each(at, &buf[..count])?;
+            at += count as u64;
+        }
+    }
+    check(same())
 }

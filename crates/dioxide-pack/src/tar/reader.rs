@@ -15,7 +15,7 @@ use crate::error::{Error, Result, shown};
 use crate::filter::Filter;
 use crate::source::CHUNK_BYTES;
 use crate::source::folder::Stamp;
-use crate::tree::{Builder, Contents, Tree, Watch, clean_path, go_on, weight};
+use crate::tree::{Builder, Contents, Tree, Watch, clean_path, clean_target, go_on, weight};
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
@@ -382,12 +382,7 @@ impl Reader {
             b'0' | 0 | b'7' if raw.ends_with(b"/") && stored == 0 => Kind::Directory,
             b'0' | 0 | b'7' => Kind::File(self.file(&raw, stored, sparse)?),
             b'S' => Kind::File(self.old_sparse(header, &raw, stored)?),
-            b'1' => Kind::HardLink(clean_path(&link).map_err(|why| {
-                refused(format!(
-                    "a hard link out of the tree, to {}: {why}",
-                    shown(&link)
-                ))
-            })?),
+            b'1' => Kind::HardLink(clean_target(&link).map_err(refused)?),
             b'2' => Kind::Symlink(link),
             b'3' => device().map(|(major, minor)| Kind::CharDevice(major, minor))?,
             b'4' => device().map(|(major, minor)| Kind::BlockDevice(major, minor))?,
