@@ -76,7 +76,7 @@ impl TarSink {
     }
 
     /// An archive in a file, which gets its name once the archive is complete. What is there and no
-    /// regular file is written into.
+    /// regular file is written into; a symlink to one, or to nothing, is refused.
     ///
     /// # Errors
     /// As [`TarSink::new`]; [`Error::Host`]; [`Error::Image`] if a file of that name is in use.
@@ -95,6 +95,10 @@ impl TarSink {
         if found.is_some_and(|found| !found.is_file()) {
             let file = File::options().write(true).open(path).map_err(told)?;
             return TarSink::new(name, file, compression);
+        }
+        // /dev/stdout is one.
+        if fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+            return Err(told(io::Error::other("is a symlink, and is not replaced")));
         }
         let target = Replacing::begin(path).map_err(|error| Error::kept(&name, error))?;
         let (file, unfinished) = unfinished::unfinished(path).map_err(told)?;

@@ -3,7 +3,8 @@
 use crate::refusals::{archive, file, sum};
 use crate::support::*;
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
-use dioxide_pack::tar::{self, ReadOptions};
+use dioxide_pack::tar::write::TarSink;
+use dioxide_pack::tar::{self, Compression, ReadOptions};
 use dioxide_pack::{Error, Filter, Pattern, source};
 use dioxide_testkit::need_root;
 use std::fs;
@@ -573,4 +574,23 @@ fn default_list_of_three_entries_is_kept_and_one_that_is_a_mode_is_none() {
     let found = walk(&to);
     assert_eq!(found[Path::new("d")].xattrs.get(given), Some(&list));
     assert!(found[Path::new("")].xattrs.is_empty());
+}
+
+/// /dev/stdout was made a file.
+#[test]
+fn archive_takes_no_symlinks_place() {
+    let dir = scratch();
+    let [file, link] = ["file", "link"].map(|name| dir.path().join(name));
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for there in [false, true] {
+        let error = TarSink::create(&link, Compression::None).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("is a symlink, and is not replaced")
+        );
+        assert_eq!(file.exists(), there);
+        fs::write(&file, "old").unwrap();
+    }
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
 }
