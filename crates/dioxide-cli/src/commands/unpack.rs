@@ -22,10 +22,6 @@ struct Summary<'a> {
 
 pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
     let to_stdout = args.target.as_os_str() == "-";
-    // Nothing is left of an archive that goes to a pipe, whose reader may make it wait.
-    if !to_stdout {
-        interrupt::watch();
-    }
     if to_stdout && args.json {
         return Err(Failure::trouble(
             "--json",
@@ -42,6 +38,10 @@ pub fn run(args: &UnpackArgs, out: &mut Out) -> Result<Status, Failure> {
     let fs = Images::new(&args.open).fs(&args.source.image)?;
     let read = source::image::read(&fs, &args.source.path, filter);
     let mut tree = read.map_err(|error| in_image(args, error))?;
+    // Nothing was made before this, and nothing is left of an archive that goes to a pipe, whose reader may make it wait.
+    if !to_stdout {
+        interrupt::watch();
+    }
     let mut sink: Box<dyn Sink> = match compression(args) {
         None => {
             let options = FolderOptions {
