@@ -315,9 +315,9 @@ impl Reader {
 
     fn long_name(&mut self, header: &Header) -> Result<Vec<u8>> {
         let mut name = self.small(header, LONG_NAME_MAX)?;
-        if name.last() == Some(&0) {
-            name.pop();
-        }
+        // Some programs fill the block up.
+        let end = name.iter().position(|&byte| byte == 0);
+        name.truncate(end.unwrap_or(name.len()));
         Ok(name)
     }
 

@@ -1,11 +1,11 @@
 //! Archives that GNU tar made.
 
-use crate::refusals::{archive, file, sum};
+use crate::refusals::{archive, entry, file, sum};
 use crate::support::*;
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
 use dioxide_pack::tar::write::TarSink;
 use dioxide_pack::tar::{self, Compression, ReadOptions};
-use dioxide_pack::{Error, Filter, Pattern, source};
+use dioxide_pack::{Error, Filter, Kind, Pattern, source};
 use dioxide_testkit::need_root;
 use std::fs;
 use std::io::Write;
@@ -593,4 +593,21 @@ fn archive_takes_no_symlinks_place() {
         fs::write(&file, "old").unwrap();
     }
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+}
+
+#[test]
+fn long_name_ends_at_its_first_nul() {
+    let dir = scratch();
+    let path = dir.path().join("a.tar");
+    let long = |kind, name: &[u8]| entry(b"././@LongLink", kind, b"", name);
+    let bytes = archive(&[
+        long(b'L', b"name\0\0\0"),
+        long(b'K', b"target\0\0"),
+        entry(b"n", b'2', b"t", b""),
+    ]);
+    fs::write(&path, bytes).unwrap();
+    let tree = from_archive(&path).unwrap();
+    let link = &tree.entries()[1];
+    assert_eq!(link.path, b"name");
+    assert_eq!(link.kind, Kind::Symlink(b"target".to_vec()));
 }
