@@ -57,6 +57,8 @@ pub enum Layout {
     Atomic,
     /// With an orphan file.
     OrphanFile,
+    /// Blocks of 1024 bytes, and an area for fast commits in the journal.
+    FastCommit,
     /// Blocks of 1024 bytes in groups of 256, so many that what spans them takes more than one transaction.
     Groups,
     /// Blocks of 1024 bytes, and attributes whose values are inodes.
@@ -93,7 +95,7 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 18] = [
+    pub const ALL: [Layout; 19] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -102,6 +104,7 @@ impl Layout {
         Layout::Bigalloc,
         Layout::Atomic,
         Layout::OrphanFile,
+        Layout::FastCommit,
         Layout::Groups,
         Layout::EaInode,
         Layout::Quota,
@@ -141,6 +144,11 @@ impl Layout {
                 ..Layout::Bigalloc.recipe()
             },
             Layout::OrphanFile => recipe("orphan-file", 1024, "metadata_csum,orphan_file"),
+            Layout::FastCommit => recipe(
+                "fast-commit",
+                1024,
+                "metadata_csum,fast_commit,^orphan_file",
+            ),
             Layout::Groups => Recipe {
                 group: Some(256),
                 ..recipe("groups", 1024, "metadata_csum,^orphan_file,^resize_inode")
@@ -163,7 +171,7 @@ impl Layout {
 
     /// All but [`Layout::Groups`], whose images are ten times as large, [`Layout::Quota`], [`Layout::Index`], which has so
     /// many names, and [`Layout::Deep`], where transactions are large.
-    pub const USUAL: [Layout; 14] = [
+    pub const USUAL: [Layout; 15] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -172,6 +180,7 @@ impl Layout {
         Layout::Bigalloc,
         Layout::Atomic,
         Layout::OrphanFile,
+        Layout::FastCommit,
         Layout::EaInode,
         Layout::Inline,
         Layout::External,

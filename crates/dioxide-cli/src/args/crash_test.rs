@@ -15,16 +15,17 @@ use std::path::PathBuf;
 Makes small images, most of them with mke2fs, runs workloads on a device that records every write and flush, builds
 what a crash at any time can leave of them, recovers each of these states, checks files against
 what had been promised, and has e2fsck look at the result; one state in a thousand is recovered by e2fsck as
-well, and by the kernel's ext4 where it can be mounted: as root, on a loop device. The report tells how
-many. Nothing is written but temporary files.
+well, and by the kernel's ext4 where it can be mounted: as root, on a loop device. All must show the
+same files. The report tells how many. Nothing is written but temporary files.
 Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indirect, bigalloc,
-atomic (bigalloc on a device with atomic writes), orphan-file, groups (many small ones), ea-inode
-(values of attributes that are inodes), quota (the same, with projects), inline (small files and
-directories in their inodes), external (the journal on another device), meta-groups (two of them),
-index (a directory index that is full), deep (an extent tree of depth 3), own (made by dioxide mkfs)
-and no-journal. Singles and pairs end with their list, and the report tells how many workloads were
-run of how many there are. Exits with 1 if a state is bad, 2 if the test could not be run. Ctrl-C or
-SIGTERM ends it after the states at hand, with the report of what was checked and status 130.
+atomic (bigalloc on a device with atomic writes), orphan-file, fast-commit (room for them in the
+journal), groups (many small ones), ea-inode (values of attributes that are inodes), quota (the same,
+with projects), inline (small files and directories in their inodes), external (the journal on another
+device), meta-groups (two of them), index (a directory index that is full), deep (an extent tree of
+depth 3), own (made by dioxide mkfs) and no-journal. Singles and pairs end with their list, and the
+report tells how many workloads were run of how many there are. Exits with 1 if a state is bad, 2 if
+the test could not be run. Ctrl-C or SIGTERM ends it after the states at hand, with the report of what
+was checked and status 130.
 
 Examples:
   dioxide crash-test --states 20000
