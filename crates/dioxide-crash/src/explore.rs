@@ -3,17 +3,19 @@
 //! Each state is opened on pages shared with the image before the run, all files are read, what was promised is
 //! checked, the file system is unmounted, and the image is checked for consistency. Then, by samples: it is opened again and must
 //! read the same; its recovery is recorded and cut as the workload was, and what a second recovery makes of that is checked;
-//! and somebody else recovers the same crash, whose files are checked as well.
+//! and somebody else recovers the same crash, whose files are checked as well. All recoveries of a crash must show the same.
 
 use crate::journal::{self, Metadata};
+use crate::names;
 use crate::report::{Bad, Coverage, Report};
 use crate::run::{Promises, Recorded, look};
-use crate::target::{Sight, Target};
+use crate::target::{Seen, Sight, Stamps, Target};
 use dioxide::block::Device;
 use dioxide::block::record::states::{
-    CowDevice, Media, Options, Snapshot, State, StateError, States,
+    CowDevice, Kept, Media, Options, Part, Snapshot, State, StateError, States,
 };
 use dioxide::block::record::{Action, Entry, Log, RecordDevice};
+use dioxide::format::journal::{BlockHeader, BlockType};
 use dioxide::format::types::Ino;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -118,6 +120,9 @@ struct Crash<'a> {
     recorded: &'a Recorded,
     promises: &'a Promises,
     device: CowDevice,
+    /// Whether a commit block is there in part. Linux takes its transaction for whole where the record in it is; e2fsck does not,
+    /// nor did Linux always.
+    is_commit_torn: bool,
 }
 
 impl Crash<'_> {
@@ -157,6 +162,7 @@ impl Explorer<'_> {
                 recorded,
                 promises: promised.1.as_ref().expect("made above"),
                 device,
+                is_commit_torn: is_commit_torn(recorded, &state),
             };
             let before = crash.device.snapshot();
             if let Err(what) = self.judge(&crash, report) {
@@ -181,6 +187,7 @@ impl Explorer<'_> {
             recorded,
             promises: &promises,
             device,
+            is_commit_torn: is_commit_torn(recorded, state),
         };
         // Every sample falls due at 0.
         Ok(self.judge(&crash, &mut Report::default()))
@@ -233,9 +240,9 @@ impl Explorer<'_> {
         report.count_shape(shape(&seen));
         self.consistent(&crash.device, turn, report)?;
         if is_due(self.limits.interrupt_every, turn) {
-            self.interrupt(crash, &before, turn, report)?;
+            self.interrupt(crash, &before, &seen, turn, report)?;
         }
-        self.others(crash, &before, turn, report)
+        self.others(crash, &before, &seen, turn, report)
     }
 
     /// Opens, reads and unmounts. A panic is as bad as an error.
@@ -273,6 +280,7 @@ impl Explorer<'_> {
         &self,
         crash: &Crash<'_>,
         before: &Snapshot,
+        seen: &Sight,
         turn: u64,
         report: &mut Report,
     ) -> Result<(), String> {
@@ -303,7 +311,7 @@ impl Explorer<'_> {
                 continue;
             }
             report.cuts += 1;
-            let again = self.again(crash, device, turn, report);
+            let again = self.again(crash, device, seen, turn, report);
             again.map_err(|what| format!("its recovery cut at {state}: {what}"))?;
         }
         Ok(())
@@ -313,6 +321,7 @@ impl Explorer<'_> {
         &self,
         crash: &Crash<'_>,
         before: &Snapshot,
+        seen: &Sight,
         turn: u64,
         report: &mut Report,
     ) -> Result<(), String> {
@@ -333,22 +342,27 @@ impl Explorer<'_> {
             };
             report.count_other(name, 1);
             let device = CowDevice::new(&image, crash.recorded.cache);
-            self.again(crash, device, turn, report).map_err(by)?;
+            self.again(crash, device, seen, turn, report).map_err(by)?;
         }
         Ok(())
     }
 
-    /// Recovers what an earlier recovery left, which keeps what the crash had to keep.
+    /// Recovers what an earlier recovery left, which keeps what the crash had to keep, and looks as `first`.
     fn again(
         &self,
         crash: &Crash<'_>,
         device: CowDevice,
+        first: &Sight,
         turn: u64,
         report: &mut Report,
     ) -> Result<(), String> {
         let seen = self.recover(crash, Arc::new(device.clone()))?;
         crash.check(&seen)?;
-        self.consistent(&device, turn, report)
+        self.consistent(&device, turn, report)?;
+        match crash.is_commit_torn {
+            true => Ok(()),
+            false => alike(first, &seen),
+        }
     }
 }
 
@@ -481,6 +495,58 @@ fn shape(sight: &Sight) -> u64 {
     hasher.finish()
 }
 
+/// Whether part of a commit block is there.
+fn is_commit_torn(recorded: &Recorded, state: &State) -> bool {
+    let is_commit = |entry: &Entry| match &entry.action {
+        Action::Write { bytes, .. } => {
+            matches!(BlockHeader::of(bytes), Some((BlockType::Commit, _)))
+        }
+        _ => false,
+    };
+    let is_torn = |part: &Part| part.kept != Kept::All;
+    let mut parts = state.parts.iter();
+    parts.any(|part| is_torn(part) && is_commit(&recorded.log.entries()[part.entry]))
+}
+
+/// Whether a recovery shows what another shows of the same crash. Not compared is when files were changed, since a truncate that
+/// a recovery finishes may change that, and where they lie: e2fsck makes extent trees narrower.
+fn alike(first: &Sight, seen: &Sight) -> Result<(), String> {
+    let shown = |seen: &Seen| Seen {
+        stamps: Stamps::default(),
+        shape: 0,
+        ..seen.clone()
+    };
+    let mut files = first.files.iter().zip(&seen.files);
+    if let Some(file) = files.position(|(first, seen)| shown(first) != shown(seen)) {
+        return Err(format!(
+            "f{file} is not as the first recovery showed: {}, not {}",
+            in_words(&seen.files[file]),
+            in_words(&first.files[file])
+        ));
+    }
+    match first.tree == seen.tree {
+        true => Ok(()),
+        false => Err(format!(
+            "names are not as the first recovery showed: {}",
+            names::difference(&seen.tree, &first.tree)
+        )),
+    }
+}
+
+fn in_words(seen: &Seen) -> String {
+    let Seen {
+        is_gone,
+        data,
+        mode,
+        atime,
+        ..
+    } = seen;
+    let mut hasher = DefaultHasher::new();
+    data.hash(&mut hasher);
+    let (len, hash) = (data.len(), hasher.finish());
+    format!("gone {is_gone}, {len} bytes (hash {hash:x}), mode {mode:o}, atime {atime}")
+}
+
 fn bad(recorded: &Recorded, replay: String, what: String) -> Bad {
     Bad {
         replay,
@@ -601,7 +667,7 @@ mod tests {
     use crate::run::Lane;
     use dioxide::block::Durability;
     use dioxide::block::mem::MemDevice;
-    use dioxide::block::record::states::{Cache, Part};
+    use dioxide::block::record::states::Cache;
 
     /// Eight writes, a flush and eight more; nothing was promised.
     fn recorded() -> Recorded {

@@ -9,7 +9,7 @@ use dioxide_crash::explore::{Check, Checks, Explorer, Limits, Recover, Sample, S
 use dioxide_crash::fault::Fault;
 use dioxide_crash::image::Layout;
 use dioxide_crash::op::Op;
-use dioxide_crash::report::Report;
+use dioxide_crash::report::{Bad, Report};
 use dioxide_crash::run::{Disk, Start, record};
 use dioxide_crash::target::{Outcome, Seen, Session, Target};
 use dioxide_crash::workload::Workload;
@@ -233,6 +233,29 @@ impl Recover for Forgetful {
     }
 }
 
+/// Has what was there before the workload.
+struct Nothing(Snapshot);
+
+impl Recover for Nothing {
+    fn name(&self) -> &str {
+        "nothing"
+    }
+
+    fn recover(&self, _: &Snapshot) -> Result<Option<Snapshot>, String> {
+        Ok(Some(self.0.clone()))
+    }
+}
+
+/// What a marked file system begins with.
+fn unmarked() -> Start {
+    let mut image = start().image.to_vec();
+    image[MARK as usize..][..1024].fill(0);
+    Start {
+        image: Snapshot::new(&image),
+        ..start()
+    }
+}
+
 fn explore_marked(mark_first: bool, others: Vec<Sample<'_>>) -> Report {
     let target = Marked { mark_first };
     let explorer = Explorer {
@@ -247,12 +270,6 @@ fn explore_marked(mark_first: bool, others: Vec<Sample<'_>>) -> Report {
         },
         stop: &|| false,
     };
-    let mut image = start().image.to_vec();
-    image[MARK as usize..][..1024].fill(0);
-    let start = Start {
-        image: Snapshot::new(&image),
-        ..start()
-    };
     let workload = Workload::Single {
         op: 0,
         synced: true,
@@ -262,7 +279,7 @@ fn explore_marked(mark_first: bool, others: Vec<Sample<'_>>) -> Report {
         cache: Cache::Volatile,
         fault: None,
     };
-    let recorded = record(&target, &start, &[ops], disk).expect("it runs");
+    let recorded = record(&target, &unmarked(), &[ops], disk).expect("it runs");
     let mut report = Report::default();
     explorer.explore(&recorded, &workload.to_string(), &mut report);
     println!("{report}");
@@ -320,4 +337,19 @@ fn block_that_another_recovery_loses_is_found() {
     let report = explore_marked(false, vec![another]);
     let bad = report.examples.first().expect("a block is lost");
     assert_eq!(bad.what, "recovered by another: a block is lost");
+}
+
+/// What it leaves out was promised to nobody.
+#[test]
+fn recovery_that_shows_less_than_another_is_found() {
+    let nothing = Sample {
+        recover: &Nothing(unmarked().image),
+        every: 1,
+    };
+    let report = explore_marked(false, vec![nothing]);
+    let is_found = |bad: &Bad| {
+        bad.what.starts_with("recovered by nothing: f")
+            && bad.what.contains("is not as the first recovery showed")
+    };
+    assert!(report.examples.iter().any(is_found), "{report}");
 }
