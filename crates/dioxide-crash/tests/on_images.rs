@@ -35,6 +35,15 @@ fn states() -> u64 {
     if soaks() { 1_000_000 } else { 5_000 }
 }
 
+/// In a soak all subsets of up to twelve writes are listed, where of each workload many states are looked at.
+fn limits() -> Limits {
+    let usual = Limits::default();
+    Limits {
+        exhaustive: if soaks() { 12 } else { usual.exhaustive },
+        ..usual
+    }
+}
+
 fn campaign(layouts: &[Layout]) -> Campaign {
     Campaign {
         layouts: layouts.to_vec(),
@@ -42,7 +51,7 @@ fn campaign(layouts: &[Layout]) -> Campaign {
         seed: seed(),
         states: states(),
         jobs: 2,
-        limits: Limits::default(),
+        limits: limits(),
         fault: None,
         until_bad: false,
     }
