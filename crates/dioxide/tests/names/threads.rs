@@ -28,6 +28,9 @@ const DIRS: [&str; 3] = ["/d0", "/d1", "/d1/a"];
 /// Behind them in that list: a file, which is also open, and one that has no name yet.
 const FILE: usize = DIRS.len();
 const UNNAMED: usize = FILE + 1;
+/// Slots for files that are made without a name; in the model they come behind what is held.
+const SLOTS: usize = 2;
+const FIRST_SLOT: usize = UNNAMED + 1;
 
 /// A directory of [`DIRS`], and a name in it.
 type Place = (usize, &'static str);
@@ -66,6 +69,13 @@ enum Call {
     /// To the file that is open, and no other: see [`part`].
     Write(u64),
     SetLen(u64),
+    /// What [`part`] of the same number writes over.
+    Read(u64),
+    Size,
+    /// A file without a name, in a slot.
+    Unnamed(usize, usize),
+    /// Of what is in the slot.
+    LinkUnnamed(usize, Place),
 }
 
 /// An attribute of those that are held.
@@ -111,6 +121,8 @@ enum Found {
     File(&'static str, Which),
     Names(Vec<String>),
     Value(Option<Vec<u8>>),
+    Content(Vec<u8>),
+    Size(u64),
     /// And flags.
     Mode(u16, u32),
 }
@@ -133,7 +145,8 @@ fn call(random: &mut Random, unique: u64, has_projects: bool) -> Call {
     let held = random.pick(UNNAMED as u64 + 1) as usize;
     let file = FILE + random.pick(2) as usize;
     let perm = random.pick(8) as u8;
-    match random.pick(42) {
+    let slot = random.pick(SLOTS as u64) as usize;
+    match random.pick(52) {
         16 | 17 => Call::SetXattr(held, unique, XattrMode::Set),
         18 => Call::SetXattr(held, unique, XattrMode::Create),
         19 => Call::RemoveXattr(held),
@@ -157,6 +170,10 @@ fn call(random: &mut Random, unique: u64, has_projects: bool) -> Call {
         37 | 38 => Call::SetTimes(held, 1000 + unique as i64),
         39 | 40 => Call::Write(unique),
         41 => Call::SetLen(unique % 4 * 512),
+        42..45 => Call::Read(unique),
+        45..47 => Call::Size,
+        47..49 => Call::Unnamed(slot, one.0),
+        49..52 => Call::LinkUnnamed(slot, one),
         6 | 7 => Call::Unlink(one),
         8 | 9 => Call::Rmdir(one),
         10 | 11 => Call::Rename(one, two, RenameMode::Replace),
@@ -176,6 +193,7 @@ const INHERITED: [u32; 3] = [0, InodeFlags::NODUMP.0, InodeFlags::NOATIME.0];
 struct Held {
     nodes: Vec<Node>,
     file: File,
+    slots: [Mutex<Option<Node>>; SLOTS],
     is_apart: bool,
     has_projects: bool,
 }
@@ -258,6 +276,26 @@ fn try_run(held: &Held, call: Call) -> dioxide::Result<Found> {
             Ok(Found::Nothing)
         }
         Call::SetLen(len) => held.file.set_len(len).map(done),
+        Call::Read(number) => {
+            let (at, mut bytes) = part(number);
+            let read = held.file.read_at(&mut bytes, at)?;
+            bytes.truncate(read);
+            Ok(Found::Content(bytes))
+        }
+        Call::Size => Ok(Found::Size(dirs[FILE].metadata().size)),
+        Call::Unnamed(slot, dir) => {
+            let mut slot = held.slots[slot].lock().expect("no panic");
+            let made = dirs[dir].create_unnamed(&new)?;
+            let found = file(&made);
+            *slot = Some(made);
+            Ok(found)
+        }
+        Call::LinkUnnamed(slot, (dir, name)) => {
+            match &*held.slots[slot].lock().expect("no panic") {
+                Some(node) => node.link(&dirs[dir], name.as_bytes()).map(done),
+                None => Ok(Found::Nothing),
+            }
+        }
         Call::Mknod((dir, name), unique) => dirs[dir]
             .mknod(name.as_bytes(), special(unique), &new)
             .map(|node| file(&node)),
@@ -340,6 +378,14 @@ impl World {
     }
 }
 
+/// What is in the file that is open.
+fn content<'a>(tree: &'a Tree, dirs: &[Id]) -> &'a [u8] {
+    match &tree.node(dirs[FILE]).body {
+        Body::File(content) => content,
+        other => panic!("{other:?} has no content"),
+    }
+}
+
 /// What the model makes of it. `dirs` are the files that [`DIRS`] were at the beginning; one that went is gone.
 fn model(world: &mut World, dirs: &[Id], call: Call, said: &Answer<Found>) -> Answer<Found> {
     let tree = &mut world.tree;
@@ -385,6 +431,26 @@ fn model(world: &mut World, dirs: &[Id], call: Call, said: &Answer<Found>) -> An
             tree.writable(dirs[FILE])?;
             tree.set_len(dirs[FILE], len);
             Ok(Found::Nothing)
+        }
+        Call::Read(number) => {
+            let (content, (at, bytes)) = (content(tree, dirs), part(number));
+            let end = content.len().min(at as usize + bytes.len());
+            let read = content.get(at as usize..end).unwrap_or_default();
+            Ok(Found::Content(read.to_vec()))
+        }
+        Call::Size => Ok(Found::Size(content(tree, dirs).len() as u64)),
+        Call::Unnamed(slot, dir) => {
+            let slot = (FIRST_SLOT + slot) as u32;
+            let made = tree.create_unnamed(dirs[dir], 0o755)?;
+            tree.close(slot);
+            tree.open.insert(slot, made);
+            Ok(world.file(made, said))
+        }
+        Call::LinkUnnamed(slot, (dir, name)) => {
+            match tree.open.get(&((FIRST_SLOT + slot) as u32)) {
+                Some(&file) => tree.link(file, dirs[dir], name.as_bytes()).map(done),
+                None => Ok(Found::Nothing),
+            }
         }
         Call::Mknod(place, unique) => create(world, place, Body::Special(special(unique))),
         Call::Create(place) => create(world, place, Body::File(Vec::new())),
@@ -468,13 +534,14 @@ fn begin(fs: &Fs) -> (Held, World, Vec<Id>) {
     let mut nodes: Vec<Node> = DIRS.map(node).into();
     let named = nodes[0].create(b"a", &NewFile::default()).expect("room");
     let unnamed = nodes[0].create_unnamed(&NewFile::default());
-    let file = named.open(&OpenOptions::new().write(true));
+    let file = named.open(&OpenOptions::new().read(true).write(true));
     let file = file.expect("a regular file");
     nodes.extend([named, unnamed.expect("room")]);
     let mut tree = Tree::of(fs);
     let held = Held {
         nodes,
         file,
+        slots: Default::default(),
         is_apart: is_apart(&tree),
         has_projects: tree.has_projects,
     };
@@ -633,6 +700,10 @@ fn answers_that_no_order_gives_are_found() {
     let look = Call::Look((0, NAMES[1]));
     let file = |ino| Ok(Found::File("Regular", (ino, 1)));
     let (exists, marked) = (Err(libc::EEXIST), Ok(Found::Nothing));
+    let (write, done) = (Call::Write(2), Ok(Found::Nothing));
+    let read = |number| Ok(Found::Content(part(number).1));
+    let size = |bytes| Ok(Found::Size(bytes));
+    let link = Call::LinkUnnamed(0, (0, NAMES[1]));
     for (one, other, explained) in [
         ((make, file(100)), (make, exists.clone()), true),
         ((make, file(100)), (make, file(101)), false),
@@ -642,6 +713,13 @@ fn answers_that_no_order_gives_are_found() {
         ((make, file(100)), (look, file(101)), false),
         ((mark, marked.clone()), (mark, exists), true),
         ((mark, marked.clone()), (mark, marked), false),
+        // Of the file that is open.
+        ((write, done.clone()), (Call::Read(2), read(2)), true),
+        ((write, done.clone()), (Call::Read(2), read(5)), false),
+        ((write, done.clone()), (Call::Size, size(0)), true),
+        ((write, done.clone()), (Call::Size, size(1024)), false),
+        ((Call::Unnamed(0, 0), file(100)), (link, done.clone()), true),
+        ((link, Err(libc::ENOENT)), (Call::Size, size(0)), false),
     ] {
         let events = [at(one.0, 0, one.1), at(other.0, 1, other.1)];
         let mut search = Search {

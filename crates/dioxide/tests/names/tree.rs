@@ -567,14 +567,23 @@ impl Tree {
 
     /// A file without a name, in a slot that is free.
     pub fn open_unnamed(&mut self, dir: &[u8], mode: u16, slot: u32) -> Answer {
-        let dir = self.walk(dir, true)?;
+        let made = self.create_unnamed(self.walk(dir, true)?, mode)?;
+        self.open.insert(slot, made);
+        Ok(())
+    }
+
+    /// The same, for who has it open.
+    pub fn create_unnamed(&mut self, dir: Id, mode: u16) -> Answer<Id> {
         self.names(dir)?;
+        if self.node(dir).nlink == 0 {
+            return Err(libc::EPERM);
+        }
         let mut node = self.inheriting(dir, Body::File(Vec::new()), mode);
         (node.nlink, node.unnamed) = (0, true);
-        self.nodes.insert(self.next, node);
-        self.open.insert(slot, self.next);
+        let id = self.next;
+        self.nodes.insert(id, node);
         self.next += 1;
-        Ok(())
+        Ok(id)
     }
 
     pub fn close(&mut self, slot: u32) {
