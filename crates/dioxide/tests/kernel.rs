@@ -9,6 +9,8 @@ mod crash;
 mod history;
 #[path = "kernel/linux.rs"]
 mod linux;
+#[path = "kernel/names.rs"]
+mod names;
 #[path = "model/ops.rs"]
 mod ops;
 #[path = "model/random.rs"]
@@ -17,3 +19,5 @@ mod random;
 mod same;
 #[path = "model/variants.rs"]
 mod variants;
+#[path = "namespace/walk.rs"]
+mod walk;

@@ -9,6 +9,7 @@
 
 use crate::history::History;
 use crate::linux;
+use crate::names::recovered_alike;
 use crate::ops::{self, FILES, Generator, NAMES, Op, Shape, What};
 use crate::random::Random;
 use crate::variants::{image_with, variants};
@@ -26,12 +27,12 @@ const IMAGE: &str = "DIOXIDE_TEST_IMAGE";
 const DSYNC: usize = 2;
 const SEED: &str = "DIOXIDE_TEST_SEED";
 
-fn journalled() -> impl Iterator<Item = (&'static str, ImageBuilder)> {
+pub fn journalled() -> impl Iterator<Item = (&'static str, ImageBuilder)> {
     let has_journal = |(name, _): &(&str, _)| !["no journal", "ext2"].contains(name);
     variants().into_iter().filter(has_journal)
 }
 
-fn open_fs(image: &Path) -> Fs {
+pub fn open_fs(image: &Path) -> Fs {
     let fs = Fs::open(image, &MountOptions::new()).expect("it opens");
     assert_eq!(fs.read_only(), None);
     fs
@@ -248,7 +249,7 @@ fn shut_down(point: &Path) {
 }
 
 /// A copy of the image of a live mount that shows one moment.
-fn moment(image: &Image) -> Image {
+pub fn moment(image: &Image) -> Image {
     let bytes = |image: &Image| std::fs::read(image.path()).expect("it is there");
     for _ in 0..50 {
         let (first, second) = (image.copy(), image.copy());
@@ -274,7 +275,9 @@ fn kernel_copied_between_bursts_is_recovered_by_dioxide() {
                 run.done(&op);
             }
             println!("{name}, burst {burst}");
-            run.check_by_dioxide(&moment(&image));
+            let left = moment(&image);
+            recovered_alike(&left.copy());
+            run.check_by_dioxide(&left);
         }
         drop(files);
         mount.unmount();
