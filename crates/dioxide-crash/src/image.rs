@@ -12,13 +12,18 @@ use crate::attributes::Attributes;
 use crate::content;
 use crate::explore::Check;
 use crate::fsck::{E2fsck, program, run};
+use crate::journal::Metadata;
 use crate::model::{FileSpec, Units};
 use crate::names::{self, Entry, Kind, Names};
 use crate::op::FileNo;
 use crate::run::Start;
 use dioxide::block::mem::MemDevice;
-use dioxide::block::record::states::Snapshot;
+use dioxide::block::record::states::{Cache, CowDevice, Snapshot};
 use dioxide::block::{AtomicUnits, Device, Durability};
+use dioxide::format::dir::DirFormat;
+use dioxide::format::extent::ExtentNode;
+use dioxide::format::htree::{DxNode, DxRoot};
+use dioxide::format::types::{Ino, Lblk};
 use dioxide::mkfs::{self, Mkfs, WriteOptions};
 use dioxide::{FallocateMode, Fs, MountOptions, NewFile, OpenOptions, Timestamp};
 use std::fs::{self, File};
@@ -73,6 +78,8 @@ pub enum Layout {
     MetaGroups,
     /// Blocks of 1024 bytes; the index of a directory has as many entries as its root can take.
     Index,
+    /// Blocks of 1024 bytes, no checksums; the index of a directory has two levels below its root, and the block of the lower one is full.
+    LargeDir,
     /// Blocks of 1024 bytes; the extent tree of `/f1` has depth 3, and its first leaf and the nodes above that are full.
     Deep,
     /// Blocks of 1024 bytes, made and filled by dioxide with the features that it sets by itself.
@@ -95,7 +102,7 @@ struct Recipe {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 19] = [
+    pub const ALL: [Layout; 20] = [
         Layout::K4,
         Layout::K1,
         Layout::Plain,
@@ -112,6 +119,7 @@ impl Layout {
         Layout::External,
         Layout::MetaGroups,
         Layout::Index,
+        Layout::LargeDir,
         Layout::Deep,
         Layout::Own,
         Layout::NoJournal,
@@ -163,14 +171,15 @@ impl Layout {
                 ..Layout::Groups.recipe()
             },
             Layout::Index => recipe("index", 1024, "metadata_csum,^orphan_file"),
+            Layout::LargeDir => recipe("large-dir", 1024, "^metadata_csum,large_dir,^orphan_file"),
             Layout::Deep => recipe("deep", 1024, "metadata_csum,^orphan_file"),
             Layout::Own => recipe("own", 1024, ""),
             Layout::NoJournal => recipe("no-journal", 1024, "^has_journal,^orphan_file"),
         }
     }
 
-    /// All but [`Layout::Groups`], whose images are ten times as large, [`Layout::Quota`], [`Layout::Index`], which has so
-    /// many names, and [`Layout::Deep`], where transactions are large.
+    /// All but [`Layout::Groups`], whose images are ten times as large, [`Layout::Quota`], [`Layout::Index`] and
+    /// [`Layout::LargeDir`], which have so many names, and [`Layout::Deep`], where transactions are large.
     pub const USUAL: [Layout; 15] = [
         Layout::K4,
         Layout::K1,
@@ -223,10 +232,14 @@ impl Layout {
         matches!(self, Layout::EaInode | Layout::Quota)
     }
 
-    /// Names in `/d`: so many that two blocks are full, or as many blocks as one index block can lead to.
+    /// Names in `/d`: so many that two blocks are full, or as many blocks as one index block can lead to, the root or another.
     fn full_names(self) -> usize {
         let in_block = self.recipe().block_bytes as usize / 256;
-        let blocks = if self == Layout::Index { 123 } else { 2 };
+        let blocks = match self {
+            Layout::Index => 123,
+            Layout::LargeDir => 127,
+            _ => 2,
+        };
         blocks * in_block
     }
 
@@ -342,8 +355,10 @@ impl Layout {
                 .arg(&image))?;
         }
         let mut bytes = fs::read(&image).map_err(|e| at(&image, e))?;
-        if self == Layout::Deep {
-            bytes = deepened(&bytes).map_err(|e| e.to_string())?;
+        match self {
+            Layout::Deep => bytes = deepened(&bytes).map_err(|e| e.to_string())?,
+            Layout::LargeDir => heighten(&mut bytes).ok_or("/d: not as e2fsck makes it")?,
+            _ => {}
         }
         bytes.extend(journal);
         Ok(bytes)
@@ -478,6 +493,9 @@ impl Layout {
                 script += &format!("fallocate {} {first} {last}\n", spec.name);
             }
         }
+        if self == Layout::LargeDir {
+            script += "expand_dir /d\n";
+        }
         if self == Layout::Csum3 {
             script += "journal_open -c -v 3\njournal_close\n";
         }
@@ -540,6 +558,31 @@ fn deepened(image: &[u8]) -> dioxide::Result<Vec<u8>> {
     let mut bytes = vec![0; image.len()];
     device.read_at(0, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Puts another level into the index of `/d`: the root leads to its last block, and that to what the root led to. None if its
+/// root has no level below, or it lies in more pieces than its inode maps.
+fn heighten(image: &mut [u8]) -> Option<()> {
+    let snapshot = Snapshot::new(image);
+    let device = CowDevice::new(&snapshot, Cache::Volatile);
+    let fs = Fs::open_device(Arc::new(device), &MountOptions::new()).ok()?;
+    let about = fs.metadata("/d").ok()?;
+    let dir = Metadata::of(&snapshot)?.inode(Ino(about.ino))?;
+    let (block, format) = (fs.block_size() as usize, DirFormat::of(fs.superblock()));
+    let map = ExtentNode::parse(dir.i_block(), Some(0)).ok()?;
+    let bytes = |at: u32| {
+        let extent = map.find(Lblk(at))?;
+        let first = (extent.pblk.0 + u64::from(at - extent.lblk.0)) as usize * block;
+        Some(first..first + block)
+    };
+    let last = (about.size / block as u64) as u32 - 1;
+    let (root_at, last_at) = (bytes(0)?, bytes(last)?);
+    let mut root = DxRoot::parse(&image[root_at.clone()], &format).ok()?;
+    let node = DxNode::new(&format, root.entries.replace_by(Lblk(last)));
+    (root.indirect_levels() == 1).then_some(())?;
+    root.head.indirect_levels = 2;
+    root.encode_into(&mut image[root_at]).ok()?;
+    node.encode_into(&mut image[last_at]).ok()
 }
 
 fn poisoned(len: usize) -> Vec<u8> {
@@ -693,6 +736,19 @@ mod tests {
                 assert!(blocks() > before, "{layout}: {name}");
             }
         }
+    }
+
+    #[test]
+    fn new_name_in_large_dir_splits_a_full_block_of_the_third_level() {
+        let (fs, new) = (opened(Layout::LargeDir), NewFile::new(0o755));
+        let start = Layout::LargeDir.make().expect("an image");
+        let metadata = Metadata::of(&start.image).expect("ext4");
+        let about = || fs.metadata("/d").expect("it is there");
+        assert_eq!(metadata.index(Ino(about().ino)), Some((2, 1)));
+        let before = about().blocks;
+        fs.create_dir(names::FULL[0], &new).expect("room");
+        // Of names, and of the index.
+        assert_eq!(about().blocks - before, 2 * 1024 / 512);
     }
 
     #[test]

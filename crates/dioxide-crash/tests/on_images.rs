@@ -288,14 +288,14 @@ fn crash_after_the_recovery_from_another_leaves_what_was_promised() {
     }
 }
 
-/// With leaves of an index as full as they get, under a root that is full.
+/// With leaves of an index as full as they get, under a root that is full, or a block below it.
 #[test]
 fn crash_amid_operations_on_names_of_a_full_index_leaves_the_tree_of_one_state() {
     let campaign = Campaign {
         selection: Selection::Names,
         states: states() / 32,
         limits: many_workloads(),
-        ..campaign(&[Layout::Index])
+        ..campaign(&[Layout::Index, Layout::LargeDir])
     };
     println!("DIOXIDE_SEED={}", campaign.seed);
     is_good(&campaign, &run(&campaign, false));
@@ -407,6 +407,7 @@ fn crash_amid_all_that_a_journal_does_leaves_what_was_promised() {
         (Layout::Inline, operation("create /i/w"), 60),
         (Layout::K1, operation("create /d/n"), 60),
         (Layout::Index, operation("create /d/n"), 60),
+        (Layout::LargeDir, operation("create /d/n"), 30),
         (Layout::Deep, Workload::Truncate, 100),
     ] {
         let campaign = Campaign {

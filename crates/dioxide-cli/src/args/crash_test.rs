@@ -21,11 +21,11 @@ Layouts are 4k, 1k, plain (no checksums), csum3 (checksums in the journal), indi
 atomic (bigalloc on a device with atomic writes), orphan-file, fast-commit (room for them in the
 journal), groups (many small ones), ea-inode (values of attributes that are inodes), quota (the same,
 with projects), inline (small files and directories in their inodes), external (the journal on another
-device), meta-groups (two of them), index (a directory index that is full), deep (an extent tree of
-depth 3), own (made by dioxide mkfs) and no-journal. Singles and pairs end with their list, and the
-report tells how many workloads were run of how many there are. Exits with 1 if a state is bad, 2 if
-the test could not be run. Ctrl-C or SIGTERM ends it after the states at hand, with the report of what
-was checked and status 130.
+device), meta-groups (two of them), index (a directory index that is full), large-dir (one of three
+levels), deep (an extent tree of depth 3), own (made by dioxide mkfs) and no-journal. Singles and pairs
+end with their list, and the report tells how many workloads were run of how many there are. Exits
+with 1 if a state is bad, 2 if the test could not be run. Ctrl-C or SIGTERM ends it after the states at
+hand, with the report of what was checked and status 130.
 
 Examples:
   dioxide crash-test --states 20000
@@ -33,7 +33,7 @@ Examples:
   dioxide crash-test 4k --workload singles --states-each 0 --states 10000000
   dioxide crash-test --replay 1k/fua/single:0:1/0: --keep before.img")]
 pub struct CrashTestArgs {
-    /// Layouts of the images; all but groups, quota, index and deep if none is named
+    /// Layouts of the images; all but groups, quota, index, large-dir and deep if none is named
     #[arg(value_name = "LAYOUT", conflicts_with = "replay")]
     layouts: Vec<Layout>,
     /// States to check
