@@ -26,7 +26,6 @@
 //! The kernel's log-writes format: it logs completions only, so it cannot tell a write that was
 //! acknowledged before a flush was issued from one that raced with it.
 
-mod format;
 mod queue;
 pub mod states;
 

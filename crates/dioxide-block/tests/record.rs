@@ -1,4 +1,4 @@
-//! The recording device: order, epochs, replay and the file format.
+//! The recording device: order, epochs and replay.
 
 use dioxide_block::mem::MemDevice;
 use dioxide_block::record::{Action, Entry, Log, RecordDevice, replay};
@@ -6,8 +6,6 @@ use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice};
 use dioxide_block::{
     Buf, Completion, Device, Durability, Op, OpKind, Queue, QueueOptions, Seg, Segs,
 };
-use proptest::prelude::*;
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -282,74 +280,8 @@ fn recorded_threads_replay_to_the_same_contents() {
     assert!(contents(&copy) == contents(&device));
 }
 
-fn to_bytes(log: &Log) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    log.write_to(&mut bytes).expect("memory");
-    bytes
-}
-
-fn sample() -> Log {
-    Log::new(vec![
-        entry(0, 3, wrote(0, 1, false)),
-        entry(1, 2, wrote(5, 2, true)),
-        entry(4, 5, Action::Flush),
-        entry(
-            6,
-            7,
-            Action::WriteZeroes {
-                offset: 1 << 40,
-                len: 1 << 30,
-            },
-        ),
-        entry(
-            8,
-            9,
-            Action::Discard {
-                offset: 512,
-                len: 512,
-            },
-        ),
-        entry(10, None, wrote(7, 3, false)),
-    ])
-}
-
 #[test]
-fn file_written_reads_back_equal() {
-    for log in [Log::default(), sample()] {
-        let bytes = to_bytes(&log);
-        assert_eq!(Log::read_from(&mut &bytes[..]).expect("valid"), log);
-    }
-}
-
-#[test]
-fn file_cut_anywhere_is_refused() {
-    let bytes = to_bytes(&sample());
-    for len in 0..bytes.len() {
-        let error = Log::read_from(&mut &bytes[..len]).expect_err("cut");
-        assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{len}: {error}");
-    }
-}
-
-#[test]
-fn file_with_any_byte_changed_is_refused() {
-    let bytes = to_bytes(&sample());
-    for at in 0..bytes.len() {
-        let mut damaged = bytes.clone();
-        damaged[at] ^= 0x41;
-        assert!(Log::read_from(&mut &damaged[..]).is_err(), "byte {at}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn file_of_random_bytes_never_panics(mut bytes: Vec<u8>) {
-        bytes.splice(..0, *b"DIOXREC1");
-        prop_assert!(Log::read_from(&mut &bytes[..]).is_err());
-    }
-}
-
-#[test]
-fn atomic_writes_are_marked_and_survive_the_file_format() {
+fn atomic_writes_are_marked() {
     let spec = "atomic=2KiB".parse().expect("spec");
     let device = recorded(SimDevice::new(Arc::new(mem()), spec));
     device
@@ -390,11 +322,5 @@ fn atomic_writes_are_marked_and_survive_the_file_format() {
     assert_eq!(
         told,
         [(2048, 2048, false), (1024, 1024, true), (4096, 1024, false)]
-    );
-    let mut file = Vec::new();
-    log.write_to(&mut file).expect("memory");
-    assert_eq!(
-        Log::read_from(&mut file.as_slice()).expect("as written"),
-        log
     );
 }
