@@ -173,15 +173,6 @@ pub struct Epoch<'a> {
     pub flush: Option<&'a Entry>,
 }
 
-/// Does the first `upto` entries of `log` again, in order, on `device`.
-///
-/// # Errors
-/// The device's first error; what was replayed until then stays.
-pub fn replay(log: &Log, upto: usize, device: &dyn Device) -> Result<()> {
-    let upto = upto.min(log.entries.len());
-    log.entries[..upto].iter().try_for_each(|e| e.apply(device))
-}
-
 /// Logs what changes the wrapped device. Clones share the log. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct RecordDevice(Arc<Record>);

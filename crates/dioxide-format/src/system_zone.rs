@@ -40,11 +40,6 @@ impl SystemZone {
         &self.ranges
     }
 
-    /// Whether a block holds metadata.
-    pub fn is_metadata_block(&self, block: Pblk) -> bool {
-        self.overlaps(block, 1)
-    }
-
     /// Whether any of `len` blocks from `start` on holds metadata.
     pub fn overlaps(&self, start: Pblk, len: u64) -> bool {
         let next = self.ranges.partition_point(|range| range.end <= start.0);

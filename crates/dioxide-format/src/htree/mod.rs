@@ -296,12 +296,6 @@ impl DxEntries {
         self.entries[1..].partition_point(|entry| entry.hash <= major)
     }
 
-    /// Whether names of this hash go on in the block of the entry after `position`.
-    pub fn continues_after(&self, position: usize, major: u32) -> bool {
-        let next = self.entries.get(position + 1);
-        next.is_some_and(|entry| entry.hash == major | 1)
-    }
-
     /// Checks that hashes do not descend and blocks lie inside a directory of `dir_blocks` blocks.
     ///
     /// # Errors

@@ -176,7 +176,7 @@ impl<'i> Walk<'i> {
     fn check_zone_is_used(&self, group: Group, bits: &[u8]) {
         let first = self.sb.group_first_block(group).0;
         for block in 0..u64::from(self.sb.blocks_in_group(group)) {
-            if self.zone.is_metadata_block(Pblk(first + block)) {
+            if self.zone.overlaps(Pblk(first + block), 1) {
                 let cluster = block / u64::from(self.sb.cluster_ratio());
                 assert!(
                     bitmap::get(bits, cluster as usize),
@@ -311,7 +311,7 @@ impl<'i> Walk<'i> {
             }
         }
         let system = ino.0 < self.sb.first_ino().0;
-        let outside = |block: &Pblk| !self.zone.is_metadata_block(*block);
+        let outside = |block: &Pblk| !self.zone.overlaps(*block, 1);
         assert!(
             system || blocks.values().all(outside),
             "inode {ino} claims metadata"
@@ -543,13 +543,14 @@ impl<'i> Walk<'i> {
             let block = entries.as_slice()[entries.search(major)].block();
             entries = self.node(block, blocks).entries;
         }
-        let mut at = entries.search(major);
-        let mut found = vec![entries.as_slice()[at].block()];
-        while entries.continues_after(at, major) {
-            at += 1;
-            found.push(entries.as_slice()[at].block());
-        }
-        found
+        let at = entries.search(major);
+        let found = entries.as_slice()[at];
+        let more = &entries.as_slice()[at + 1..];
+        let more = more.iter().take_while(|entry| entry.hash == major | 1);
+        std::iter::once(found)
+            .chain(more.copied())
+            .map(|entry| entry.block())
+            .collect()
     }
 
     fn check_orphan_file(&mut self, ino: Ino, inode: &Inode) {

@@ -79,8 +79,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub const EXIT_UNCORRECTED: u8 = 4;
 /// Exit status of `e2fsck` for a check that could not be made.
 pub const EXIT_OPERATIONAL: u8 = 8;
-/// Exit status of `e2fsck` for bad usage.
-pub const EXIT_USAGE: u8 = 16;
 /// Exit status of `e2fsck` that somebody ended.
 pub const EXIT_CANCELLED: u8 = 32;
 
