@@ -4,12 +4,12 @@
 //! writes it to the log and makes it durable, while the next one already takes changes. A checkpoint
 //! writes what was committed to where it belongs and frees its part of the log.
 //!
-//! It is not recovery: a [`Journal`] is opened on a log that holds nothing. It knows no inodes: what
-//! must be on the device before a commit is registered as a closure ([`Handle::add_ordered`]).
+//! It is not recovery: a [`Journal`] is opened on a log that holds nothing. It knows no inodes and waits
+//! for no data: what a transaction leads to has been written before its handle begins, and a flush of
+//! each commit covers it (data=ordered).
 //!
-//! Without a log ([`Journal::none`]) a commit writes its blocks home. Data registered as ordered
-//! comes first; but a crash in the middle leaves some of the blocks, as on any file system without a
-//! journal.
+//! Without a log ([`Journal::none`]) a commit flushes, and writes its blocks home; but a crash in the
+//! middle leaves some of the blocks, as on any file system without a journal.
 //!
 //! # Who commits
 //! Whoever waits: the first waiter becomes the committer, the others wait for it, and the next
@@ -37,9 +37,8 @@
 //! that it does not have yet, to forget one, and when it must wait; what a handle changes becomes the
 //! transaction's when it ends. Another handle may have freed such a block meanwhile, since the locks of whoever changed it are gone before its
 //! handle is; so freeing counts in the buffer, and a change that is older than that is left out. Readers of cached blocks take neither.
-//! Ordered closures run with `log` held and `state` free: they may wait for I/O, but not for the
-//! journal. Closures for after the commit run with neither held, and before anybody learns that the
-//! transaction is durable; they may not start handles or wait for commits.
+//! Closures for after the commit run with neither held, and before anybody learns that the transaction
+//! is durable; they may not start handles or wait for commits.
 //!
 //! # Rejected
 //! jbd2's commit thread for every commit: two switches of threads for each fsync. Reserving log space
@@ -260,7 +259,7 @@ impl Journal {
     }
 
     /// For a file system without a journal: [`Journal::flush`] and every commit write changed blocks
-    /// home, ordered data first, and not atomically.
+    /// home, after a flush, and not atomically.
     ///
     /// # Errors
     /// [`Error::NoThread`].
@@ -347,13 +346,6 @@ impl Journal {
             Error::Aborted(_) => self.take_untold().unwrap_or(error),
             error => error,
         })
-    }
-
-    /// Asks for a commit of a transaction without waiting for it.
-    pub fn start_commit(&self, tid: Tid) {
-        if self.core.state.lock().is_pending(tid) {
-            self.timer.request(tid);
-        }
     }
 
     /// Commits everything and writes it home; the log is empty and says so, unless handles were

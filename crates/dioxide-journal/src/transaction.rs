@@ -40,7 +40,7 @@ pub enum State {
     Running,
     /// Takes no more handles and waits for those that it has.
     Locked,
-    /// Closed: ordered data and log blocks are on their way, and no flush was issued yet.
+    /// Closed: log blocks are on their way, and no flush was issued yet.
     Flush,
     /// The flush was issued, or the commit block.
     Commit,
@@ -48,8 +48,6 @@ pub enum State {
     Finished,
 }
 
-/// Something to do before a transaction's commit block is written. An error aborts the journal.
-pub type Ordered = Box<dyn FnOnce() -> Result<()> + Send>;
 /// Something to do once a transaction is durable.
 pub type OnCommit = Box<dyn FnOnce() + Send>;
 
@@ -60,7 +58,6 @@ pub(crate) struct Running {
     blocks: BTreeMap<u64, Arc<Buffer>>,
     revoked: BTreeSet<u64>,
     forgotten: BTreeSet<u64>,
-    pub(crate) ordered: Vec<Ordered>,
     pub(crate) on_commit: Vec<OnCommit>,
 }
 
@@ -72,7 +69,6 @@ impl Running {
             blocks: BTreeMap::new(),
             revoked: BTreeSet::new(),
             forgotten: BTreeSet::new(),
-            ordered: Vec::new(),
             on_commit: Vec::new(),
         }
     }
@@ -112,7 +108,6 @@ impl Running {
             blocks: self.blocks.into_iter().map(frozen).collect(),
             revoked: self.revoked.into_iter().collect(),
             forgotten: self.forgotten.into_iter().collect(),
-            ordered: self.ordered,
             on_commit: self.on_commit,
         }
     }
@@ -157,7 +152,6 @@ pub(crate) struct Closed {
     pub(crate) blocks: Vec<Frozen>,
     pub(crate) revoked: Vec<u64>,
     pub(crate) forgotten: Vec<u64>,
-    pub(crate) ordered: Vec<Ordered>,
     pub(crate) on_commit: Vec<OnCommit>,
 }
 

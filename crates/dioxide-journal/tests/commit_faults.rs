@@ -12,7 +12,7 @@ use dioxide_block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide_format::journal::JournalSuperBlock;
 use dioxide_format::types::Pblk;
 use dioxide_journal::buffer::BufferCache;
-use dioxide_journal::journal::{Journal, JournalOptions};
+use dioxide_journal::journal::{Handle, Journal, JournalOptions};
 use dioxide_journal::{Edit, Error, Kind, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -190,51 +190,6 @@ fn write_fault_wakes_every_waiter() {
     assert_eq!(told.into_inner(), 1);
 }
 
-#[test]
-fn ordered_failure_aborts_before_the_commit() {
-    let (memory, _) = fresh(FORM, 1);
-    let journal = open(Arc::new(memory.clone()), FORM, 1);
-    let mut handle = journal.start(1).expect("start");
-    handle
-        .modify(Pblk(0), &Summed, &mut |bytes| {
-            bytes.copy_from_slice(&content(0, 1));
-            Ok(())
-        })
-        .expect("modify");
-    let ran = Arc::<AtomicBool>::default();
-    let flag = ran.clone();
-    handle.on_commit(Box::new(move || flag.store(true, Ordering::SeqCst)));
-    handle.add_ordered(Box::new(|| Err(Error::Unsupported("this data".into()))));
-    handle.stop().expect("stop");
-    journal.force_commit().expect_err("the data is not there");
-    assert_aborted(&journal);
-    assert!(!ran.load(Ordering::SeqCst), "not durable");
-    let mut image = image(&memory);
-    replay(&mut image).expect("replay");
-    assert_eq!(version_of(&image), 0);
-}
-
-/// What fails before the changes are in the log leaves it as it was: begun anew, and followed by the fast commits.
-#[test]
-fn failed_replay_of_fast_commits_leaves_them_to_the_next() {
-    let (memory, _) = fresh(FORM, 1);
-    let options = JournalOptions {
-        replays_fast_commits: true,
-        ..options()
-    };
-    let journal = commit_support::open_with(Arc::new(memory.clone()), FORM, 7, &options);
-    set(&journal, &[0], 1).expect("room");
-    let mut handle = journal.start(1).expect("room");
-    handle.add_ordered(Box::new(|| Err(Error::Unsupported("this data".into()))));
-    handle.stop().expect("no commit yet");
-    journal.flush().expect_err("the data is not there");
-    assert_aborted(&journal);
-    let image = image(&memory);
-    let left = JournalSuperBlock::parse(&image[48 * BLOCK..]).expect("a superblock");
-    left.verify_checksum().expect("a good one");
-    assert_eq!((left.s_start, left.s_sequence), (left.s_first, 7));
-}
-
 /// Changes [`Summed`] blocks and forgets their checksum.
 #[derive(Debug)]
 struct Careless;
@@ -255,6 +210,36 @@ impl Kind for Careless {
     }
 }
 
+fn spoil(handle: &mut Handle<'_>, block: u64) {
+    let spoil = &mut |bytes: &mut [u8]| {
+        bytes[100] ^= 1;
+        Ok(())
+    };
+    let changed = handle.modify(Pblk(block), &Careless, spoil);
+    changed.expect("nobody has looked at it yet");
+}
+
+/// What fails before the changes are in the log leaves it as it was: begun anew, and followed by the fast commits.
+#[test]
+fn failed_replay_of_fast_commits_leaves_them_to_the_next() {
+    let (memory, _) = fresh(FORM, 1);
+    let options = JournalOptions {
+        replays_fast_commits: true,
+        ..options()
+    };
+    let journal = commit_support::open_with(Arc::new(memory.clone()), FORM, 7, &options);
+    set(&journal, &[0], 1).expect("room");
+    let mut handle = journal.start(1).expect("room");
+    spoil(&mut handle, 0);
+    handle.stop().expect("no commit yet");
+    journal.flush().expect_err("a damaged block");
+    assert_aborted(&journal);
+    let image = image(&memory);
+    let left = JournalSuperBlock::parse(&image[48 * BLOCK..]).expect("a superblock");
+    left.verify_checksum().expect("a good one");
+    assert_eq!((left.s_start, left.s_sequence), (left.s_first, 7));
+}
+
 #[test]
 fn transaction_with_a_damaged_block_is_not_committed() {
     let (memory, _) = fresh(FORM, 1);
@@ -263,18 +248,17 @@ fn transaction_with_a_damaged_block_is_not_committed() {
     journal.force_commit().expect("sealed blocks");
     set(&journal, &[6], 2).expect("room");
     let mut handle = journal.start(1).expect("room");
-    let spoil = &mut |bytes: &mut [u8]| {
-        bytes[100] ^= 1;
-        Ok(())
-    };
-    let changed = handle.modify(Pblk(5), &Careless, spoil);
-    changed.expect("nobody has looked at it yet");
+    spoil(&mut handle, 5);
+    let ran = Arc::<AtomicBool>::default();
+    let flag = ran.clone();
+    handle.on_commit(Box::new(move || flag.store(true, Ordering::SeqCst)));
     handle.stop().expect("no commit yet");
     match journal.force_commit() {
         Err(Error::Damaged { kind, block, .. }) => assert_eq!((kind, block), ("careless block", 5)),
         other => panic!("{other:?}"),
     }
     assert_aborted(&journal);
+    assert!(!ran.load(Ordering::SeqCst), "not durable");
     drop(journal);
     let mut image = image(&memory);
     replay(&mut image).expect("a log that can be replayed");
@@ -295,6 +279,29 @@ fn handle_dropped_by_a_panic_aborts() {
     assert_aborted(&journal);
 }
 
+/// Panics when a commit judges it.
+#[derive(Debug)]
+struct Panicking {
+    in_commit: bool,
+}
+
+impl Kind for Panicking {
+    fn name(&self) -> &'static str {
+        "panicking block"
+    }
+
+    fn verify(&self, _: Pblk, _: &[u8]) -> dioxide_format::Result<()> {
+        assert!(!self.in_commit, "on purpose");
+        Ok(())
+    }
+
+    fn seal(&self, _: Pblk, _: &mut [u8]) {}
+
+    fn keep(&self) -> Option<Arc<dyn Kind>> {
+        Some(Arc::new(Panicking { in_commit: true }))
+    }
+}
+
 /// The cache has room for 16 blocks: without their pins, the next reads would get older ones from the device.
 #[test]
 fn panic_in_a_commit_leaves_readers_the_state_that_it_had() {
@@ -303,7 +310,9 @@ fn panic_in_a_commit_leaves_readers_the_state_that_it_had() {
     let blocks: Vec<u64> = (0..4).collect();
     set(&journal, &blocks, 1).expect("room");
     let mut handle = journal.start(1).expect("room");
-    handle.add_ordered(Box::new(|| panic!("on purpose")));
+    let kind = Panicking { in_commit: false };
+    let changed = handle.modify(Pblk(0), &kind, &mut |_| Ok(()));
+    changed.expect("it is not judged yet");
     handle.stop().expect("no error yet");
     let panicked = catch_unwind(AssertUnwindSafe(|| journal.force_commit()));
     assert!(panicked.is_err());

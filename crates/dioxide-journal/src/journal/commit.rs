@@ -87,9 +87,6 @@ impl Core {
 
     fn write(&self, log: &mut Log, closed: &mut Closed) -> Result<()> {
         closed.verify()?;
-        for first in closed.ordered.drain(..) {
-            first()?;
-        }
         if closed.is_empty() {
             self.enter_commit(closed.tid);
             return self.flush_home();

@@ -2,7 +2,7 @@
 
 use super::{Core, Journal};
 use crate::buffer::{Buffer, Freed};
-use crate::transaction::{OnCommit, Ordered, Tid};
+use crate::transaction::{OnCommit, Tid};
 use crate::{Asked, Edit, Error, Kind, Result};
 use dioxide_format::types::Pblk;
 use smallvec::SmallVec;
@@ -122,15 +122,6 @@ impl<'j> Handle<'j> {
     pub fn on_commit(&mut self, then: OnCommit) {
         let mut state = self.core().state.lock();
         state.of_handle(self.tid).on_commit.push(then);
-    }
-
-    /// Has `first` run before this transaction's commit block is written (data=ordered): to wait for
-    /// data that is on its way to the device, say. The flush that the commit issues on the device of
-    /// the cache comes after. It may wait for I/O, but not for a handle or a commit. If it fails, the
-    /// journal aborts.
-    pub fn add_ordered(&mut self, first: Ordered) {
-        let mut state = self.core().state.lock();
-        state.of_handle(self.tid).ordered.push(first);
     }
 
     /// Ends it. Returns the transaction, to wait for; blocks until that is durable after
