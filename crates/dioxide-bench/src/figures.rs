@@ -35,7 +35,6 @@ fn make_row(
     let job = &variant.job;
     let setting = variant.on.setting();
     let iops = |outcome: &Outcome| outcome.iops[side];
-    let rate = median(rounds.outcomes.iter().map(iops));
     Row {
         experiment: case.experiment.to_string(),
         target: variant.on.target().to_string(),
@@ -44,27 +43,43 @@ fn make_row(
         simple: setting.map(|s| if s.simple { "on" } else { "off" }.into()),
         engine: job.engine.name().into(),
         rw: plan::rw_name(case.sequential, job.read_percent, side).into(),
-        block_size: job.block_size,
         iodepth: job.engine.depth(),
         numjobs: job.jobs,
+        device: variant.on.device(),
+        seed_iops: seed_iops(case, variant),
+        verified: variant.ledger.as_ref().map(|ledger| ledger.found()),
+        ..measured(rounds, raw, job.block_size, side, iops)
+    }
+}
+
+/// The part of a row that the rounds tell: latencies of reads (side 0) or writes (1), the rest by `iops`.
+pub(crate) fn measured(
+    rounds: &Rounds,
+    raw: Option<&Rounds>,
+    block_size: u32,
+    side: usize,
+    iops: impl Fn(&Outcome) -> f64,
+) -> Row {
+    let of_each = || rounds.outcomes.iter().map(&iops);
+    let rate = median(of_each());
+    Row {
+        block_size,
         iops: rate,
-        bw_MiBps: rate * f64::from(job.block_size) / f64::from(1 << 20),
+        bw_MiBps: rate * f64::from(block_size) / f64::from(1 << 20),
         lat_us: latency(&rounds.outcomes, side),
         cpu_ns_per_io: Some(median(
             rounds.outcomes.iter().map(|outcome| outcome.cpu_ns_per_io),
         )),
-        ratio_to_raw: raw.map(|raw| ratio(rounds, raw, iops)),
-        spread: Spread::of(rounds.outcomes.iter().map(iops)),
-        rounds: rounds.outcomes.iter().map(iops).collect(),
+        ratio_to_raw: raw.map(|raw| ratio(rounds, raw, &iops)),
+        spread: Spread::of(of_each()),
+        rounds: of_each().collect(),
         runs: rounds.outcomes.len() as u32,
-        device: variant.on.device(),
-        seed_iops: seed_iops(case, variant),
         stats: rounds.stats,
-        verified: variant.ledger.as_ref().map(|ledger| ledger.found()),
+        ..Row::default()
     }
 }
 
-pub(crate) fn latency(outcomes: &[Outcome], side: usize) -> Latency {
+fn latency(outcomes: &[Outcome], side: usize) -> Latency {
     let mut all = outcomes[0].latencies[side].clone();
     for outcome in &outcomes[1..] {
         all.add(&outcome.latencies[side]).expect("the same bounds");

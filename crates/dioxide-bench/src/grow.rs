@@ -25,13 +25,12 @@ mod ground;
 mod tests;
 mod work;
 
-use crate::compare::{Rounds, median, ratio, size_name, there_and_back};
+use crate::compare::{Rounds, ratio, size_name, there_and_back};
 use crate::figures;
 use crate::image::{self, Image, NewFile};
 use crate::load::Outcome;
 use crate::offsets::{Order, Pattern, Run};
 use crate::plan;
-use crate::report::Spread;
 use crate::run::{Ticker, fsck_check};
 use crate::subject::{self, Layer, Subject};
 use crate::{BenchOptions, Check, DeviceChoice, Error, Experiment, Report, Result, Row, Target};
@@ -572,7 +571,6 @@ impl Entry<'_> {
 
 fn make_row(entry: &Entry<'_>, rounds: &Rounds, raw: Option<&Rounds>) -> Row {
     let work = entry.work;
-    let rate = median(rounds.outcomes.iter().map(Outcome::total_iops));
     let dioxide = match entry.on {
         On::Dioxide(subject, _) => Some(&subject.fs),
         On::Raw(..) | On::Path(_) => None,
@@ -581,27 +579,13 @@ fn make_row(entry: &Entry<'_>, rounds: &Rounds, raw: Option<&Rounds>) -> Row {
         experiment: work.name.into(),
         target: entry.on.target().to_string(),
         policy: dioxide.map(|fs| fs.policy().to_string()),
-        completion: None,
         simple: dioxide.map(|fs| if fs.simple() { "on" } else { "off" }.into()),
         engine: "psync".into(),
         rw: plan::rw_name(!work.random, 0, 1).into(),
-        block_size: work.block_size,
         iodepth: 1,
         numjobs: work.jobs,
-        iops: rate,
-        bw_MiBps: rate * f64::from(work.block_size) / MIB as f64,
-        lat_us: figures::latency(&rounds.outcomes, 1),
-        cpu_ns_per_io: Some(median(
-            rounds.outcomes.iter().map(|outcome| outcome.cpu_ns_per_io),
-        )),
-        ratio_to_raw: raw.map(|raw| speed(rounds, raw)),
-        spread: Spread::of(rounds.outcomes.iter().map(Outcome::total_iops)),
-        rounds: rounds.outcomes.iter().map(Outcome::total_iops).collect(),
-        runs: rounds.outcomes.len() as u32,
         device: entry.on.device(),
-        seed_iops: None,
-        stats: rounds.stats,
-        verified: None,
+        ..figures::measured(rounds, raw, work.block_size, 1, Outcome::total_iops)
     }
 }
 

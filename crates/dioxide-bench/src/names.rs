@@ -494,29 +494,20 @@ fn rows(on: &On, shape: Shape, rates: &[Rates], runs: u32) -> Vec<Row> {
         Row {
             experiment: format!("names-{}-dirs", shape.dirs),
             target: on.name(),
-            policy: None,
-            completion: None,
-            simple: None,
             engine: "psync".into(),
             rw: op.name().into(),
-            block_size: 0,
             iodepth: 1,
             numjobs: shape.threads,
             iops: rate,
-            bw_MiBps: 0.0,
             lat_us: Latency {
                 mean: 1e6 * f64::from(shape.threads) / rate,
                 ..Latency::default()
             },
-            cpu_ns_per_io: None,
-            ratio_to_raw: None,
             spread: Spread::of(values.iter().copied()),
             rounds: values,
             runs,
             device,
-            seed_iops: None,
-            stats: None,
-            verified: None,
+            ..Row::default()
         }
     };
     Op::ALL.into_iter().enumerate().map(row).collect()

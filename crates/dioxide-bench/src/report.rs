@@ -58,7 +58,7 @@ pub struct Verified {
 }
 
 /// One figure: one variant of one case. Serialised as one JSON object.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[allow(non_snake_case)]
 pub struct Row {
     /// Name of the experiment.
