@@ -18,9 +18,9 @@
 //!
 //! | Module | Holds |
 //! |---|---|
-//! | [`server`] | what the kernel asks, answered by the library |
+//! | `server` | what the kernel asks, answered by the library |
 //! | `table` | which files the kernel knows, and which it has open |
-//! | [`transport`] | how requests come and answers go: `read` and `write` of `/dev/fuse`, or rings shared with the kernel |
+//! | `transport` | how requests come and answers go: `read` and `write` of `/dev/fuse`, or rings shared with the kernel |
 //! | [`stats`] | what was counted of all this |
 //! | `inherited` | what the process was started with |
 //! | [`sandbox`] | a process that can do nothing else |
@@ -34,12 +34,11 @@ mod mount;
 mod options;
 mod patience;
 pub mod sandbox;
-pub mod server;
+mod server;
 pub mod stats;
 mod table;
-pub mod transport;
+mod transport;
 
-pub use errno::{Errno, Result};
 pub use error::Error;
 pub use inherited::close_inherited;
 pub use mount::{
@@ -47,4 +46,6 @@ pub use mount::{
     unmount_lazily,
 };
 pub use options::Options;
-pub use table::ROOT_ID;
+
+use errno::{Errno, Result};
+use table::ROOT_ID;
