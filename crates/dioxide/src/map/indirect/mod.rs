@@ -10,14 +10,6 @@
 //! Rejected: planning whole pointer blocks in memory, as trees do. Here a change is a list of
 //! pointers to set or to clear, and no block is ever split.
 
-#![cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "making files, and whole ranges at once, is for names"
-    )
-)]
-
 mod remove;
 #[cfg(test)]
 mod tests;
@@ -123,15 +115,6 @@ impl<'a> Indirect<'a> {
         Self { owner, root }
     }
 
-    /// The block that backs `lblk`; none for a hole, and past what the map can hold.
-    pub(crate) fn get(&self, edit: &dyn Edit, lblk: Lblk) -> Result<Option<Pblk>> {
-        let Some(path) = indirect::path(lblk, edit.block_bytes() as u32) else {
-            return Ok(None);
-        };
-        let way = self.follow(edit, path)?;
-        Ok(way.pointer.filter(|_| way.missing() == 0))
-    }
-
     /// Backs a hole from `lblk` on with the blocks of `run`, as many as have their pointers side by
     /// side in one block; returns how many, at least one. Call it again for the rest.
     ///
@@ -162,19 +145,8 @@ impl<'a> Indirect<'a> {
         Ok(len)
     }
 
-    /// Removes what is mapped in `range` and frees it, empty pointer blocks too. Changes any number
-    /// of blocks.
-    pub(crate) fn remove(
-        &mut self,
-        edit: &mut dyn Edit,
-        blocks: &mut dyn Blocks,
-        range: Range<u64>,
-    ) -> Result<()> {
-        self.remove_some(edit, blocks, range, u32::MAX).map(drop)
-    }
-
-    /// As much of [`Indirect::remove`] as `max_credits` changed blocks allow, from the left. After
-    /// a crash the same call with the first range goes on.
+    /// Removes what is mapped in `range` and frees it, empty pointer blocks too, from the left, as much
+    /// as `max_credits` changed blocks allow. After a crash the same call with the first range goes on.
     ///
     /// # Errors
     /// `Invalid` when `max_credits` are too few, see [`credits_for_remove`].

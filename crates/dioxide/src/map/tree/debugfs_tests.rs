@@ -159,21 +159,20 @@ fn build_and_check(block_bytes: u32, features: &str, count: u32, depth: u16) {
         tree.insert(&mut edit, &mut pool, extent).expect("space");
     }
     let blocks = u64::from(count) * 4;
-    tree.remove(&mut edit, &mut pool, blocks / 3..blocks / 3 + 9)
+    let all = u32::MAX;
+    tree.remove_some(&mut edit, &mut pool, blocks / 3..blocks / 3 + 9, all)
         .expect("space");
-    tree.convert(&mut edit, &mut pool, 1..blocks / 4, State::Written)
-        .expect("space");
-    tree.convert(
-        &mut edit,
-        &mut pool,
-        blocks / 2..blocks - 5,
-        State::Unwritten,
-    )
-    .expect("space");
-    tree.shift(&mut edit, &mut pool, blocks / 2..LBLK_END, 7)
-        .expect("space");
-    tree.shift(&mut edit, &mut pool, blocks / 2 + 7..LBLK_END, -6)
-        .expect("space");
+    for (range, to) in [
+        (1..blocks / 4, State::Written),
+        (blocks / 2..blocks - 5, State::Unwritten),
+    ] {
+        tree.convert_some(&mut edit, &mut pool, range, to, all)
+            .expect("space");
+    }
+    for (start, delta) in [(blocks / 2, 7), (blocks / 2 + 7, -6)] {
+        tree.shift_some(&mut edit, &mut pool, start..LBLK_END, delta, all)
+            .expect("space");
+    }
     let mut extents = Vec::new();
     tree.for_each(&edit, 0..LBLK_END, &mut |e| {
         extents.push(e);

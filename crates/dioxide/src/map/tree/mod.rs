@@ -19,14 +19,6 @@
 //! rest given back. It asks for more blocks than it needs when space is short, and each step needs
 //! its own way back.
 
-#![cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "making files, and whole ranges at once, is for names"
-    )
-)]
-
 mod apply;
 mod blocks;
 #[cfg(test)]
@@ -142,16 +134,6 @@ impl<'a> Tree<'a> {
         Ok(self.plan(edit)?.is_empty())
     }
 
-    /// The extent that holds `lblk`.
-    pub(crate) fn find(&self, edit: &dyn Edit, lblk: Lblk) -> Result<Option<Extent>> {
-        self.plan(edit)?.find(lblk)
-    }
-
-    /// The extent that holds `lblk`, or else the first behind it.
-    pub(crate) fn next(&self, edit: &dyn Edit, lblk: Lblk) -> Result<Option<Extent>> {
-        self.plan(edit)?.next(u64::from(lblk.0))
-    }
-
     /// Calls `each` with every extent that overlaps `range`, in ascending order and not clipped.
     /// Stops at its first error.
     pub(crate) fn for_each(
@@ -196,19 +178,9 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Removes what is mapped in `range` and frees it. With bigalloc a cluster is freed with the
-    /// last of its blocks. Changes any number of blocks.
-    pub(crate) fn remove(
-        &mut self,
-        edit: &mut dyn Edit,
-        blocks: &mut dyn Blocks,
-        range: Range<u64>,
-    ) -> Result<()> {
-        self.remove_some(edit, blocks, range, u32::MAX).map(drop)
-    }
-
-    /// As much of [`Tree::remove`] as `max_credits` changed blocks allow, from the left. After a
-    /// crash the same call with the first range goes on.
+    /// Removes what is mapped in `range` and frees it, from the left, as much as `max_credits` changed
+    /// blocks allow. With bigalloc a cluster is freed with the last of its blocks. After a crash the
+    /// same call with the first range goes on.
     ///
     /// # Errors
     /// `Invalid` when `max_credits` are too few, see [`credits_for_remove`].
@@ -236,19 +208,8 @@ impl<'a> Tree<'a> {
         plan.remove(range, max_credits, blocks).map(drop)
     }
 
-    /// Makes what is mapped in `range` written or unwritten. Changes any number of blocks.
-    pub(crate) fn convert(
-        &mut self,
-        edit: &mut dyn Edit,
-        blocks: &mut dyn Blocks,
-        range: Range<u64>,
-        to: State,
-    ) -> Result<()> {
-        self.convert_some(edit, blocks, range, to, u32::MAX)
-            .map(drop)
-    }
-
-    /// As much of [`Tree::convert`] as `max_credits` changed blocks allow, from the left.
+    /// Makes what is mapped in `range` written or unwritten, from the left, as much as `max_credits`
+    /// changed blocks allow.
     ///
     /// # Errors
     /// `Invalid` when `max_credits` are too few, see [`credits_for_convert`].
@@ -263,37 +224,10 @@ impl<'a> Tree<'a> {
         self.change(edit, blocks, |plan, _| plan.convert(range, to, max_credits))
     }
 
-    /// Tree blocks that [`Tree::convert`] would allocate. 0 means that it cannot fail for want of
-    /// space; for others they can be reserved first, or the range filled with zeros instead.
-    pub(crate) fn convert_needs_blocks(
-        &self,
-        edit: &dyn Edit,
-        range: Range<u64>,
-        to: State,
-    ) -> Result<u32> {
-        let mut plan = self.plan(edit)?;
-        plan.convert(range, to, u32::MAX)?;
-        Ok(plan.new_nodes())
-    }
-
-    /// Moves what is mapped in `range` by `delta` blocks, to the left if it is negative. Extents
-    /// that reach over an end of the range are split. Changes any number of blocks.
-    ///
-    /// # Errors
-    /// As [`Tree::shift_some`].
-    pub(crate) fn shift(
-        &mut self,
-        edit: &mut dyn Edit,
-        blocks: &mut dyn Blocks,
-        range: Range<u64>,
-        delta: i64,
-    ) -> Result<()> {
-        self.shift_some(edit, blocks, range, delta, u32::MAX)
-            .map(drop)
-    }
-
-    /// As much of [`Tree::shift`] as `max_credits` changed blocks allow: from the left when it goes
-    /// to the left, else from the right. In between a part is moved and the rest not, as in ext4.
+    /// Moves what is mapped in `range` by `delta` blocks, to the left if it is negative, as much as
+    /// `max_credits` changed blocks allow: from the left when it goes to the left, else from the right.
+    /// Extents that reach over an end of the range are split. In between a part is moved and the rest
+    /// not, as in ext4.
     ///
     /// # Errors
     /// `Invalid` when it would meet what is mapped outside the range, leave the file, or break

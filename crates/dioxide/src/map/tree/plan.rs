@@ -116,20 +116,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    pub(super) fn new_nodes(&self) -> u32 {
-        let is_new = |slot: &&Slot| matches!(slot.fate, Fate::New(_));
-        self.nodes.values().filter(is_new).count() as u32
-    }
-
     // Reading.
 
-    pub(super) fn find(&mut self, lblk: Lblk) -> Result<Option<Extent>> {
-        let path = self.descend(lblk.0.into())?;
-        Ok(self.node(path.leaf).find(lblk))
-    }
-
     /// The extent that holds `lblk`, or the first behind it.
-    pub(super) fn next(&mut self, lblk: u64) -> Result<Option<Extent>> {
+    fn next(&mut self, lblk: u64) -> Result<Option<Extent>> {
         let mut at = lblk;
         while at < LBLK_END {
             let path = self.descend(at)?;

@@ -555,29 +555,6 @@ fn flip_stops_once_the_leaf_has_grown() {
 }
 
 #[test]
-fn convert_needs_blocks_says_what_is_allocated() {
-    let mut file = File::new(TINY, 1);
-    let mut needed = Vec::new();
-    for at in (0..600).step_by(6) {
-        file.fill(at, 6, 1, true).expect("space");
-    }
-    for at in (0..600u64).step_by(6) {
-        let range = at + 2..at + 4;
-        let tree = Tree::new(&file.owner, &mut file.root);
-        let needs = tree
-            .convert_needs_blocks(&file.edit, range.clone(), State::Written)
-            .expect("a whole tree");
-        let before = file.walk().nodes;
-        file.convert(range, State::Written, 0).expect("space");
-        let after = file.walk().nodes;
-        assert_eq!(after.difference(&before).count() as u32, needs);
-        needed.push(needs);
-    }
-    file.check();
-    assert!(needed.contains(&0) && needed.contains(&1) && needed.iter().any(|n| *n > 1));
-}
-
-#[test]
 fn shift_onto_others_or_out_of_the_file_is_refused() {
     let mut file = file_of(&[extent(5, 5, 100, false), extent(20, 10, 200, false)]);
     for (range, delta) in [
@@ -590,7 +567,9 @@ fn shift_onto_others_or_out_of_the_file_is_refused() {
         (0..LBLK_END, i64::MAX),
         (0..LBLK_END, i64::MIN),
     ] {
-        let result = file.attempt(|tree, edit, pool| tree.shift(edit, pool, range.clone(), delta));
+        let result = file.attempt(|tree, edit, pool| {
+            tree.shift_some(edit, pool, range.clone(), delta, u32::MAX)
+        });
         assert!(
             matches!(result, Err(Error::Invalid(_))),
             "{range:?} by {delta}"
@@ -735,6 +714,16 @@ fn full_tree_of_depth_5_refuses_more_and_shrinks_back() {
     assert!(file.pool.used.is_empty());
 }
 
+/// The extent that holds a block.
+fn find(tree: &Tree<'_>, edit: &dyn Edit, lblk: u32) -> Result<Option<Extent>> {
+    let (at, mut found) = (u64::from(lblk), None);
+    tree.for_each(edit, at..at + 1, &mut |extent| {
+        found = Some(extent);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 #[test]
 fn readers_agree_with_the_model() {
     let mut file = File::new(TINY, 1);
@@ -745,12 +734,9 @@ fn readers_agree_with_the_model() {
     let extents = file.walk().extents;
     let tree = Tree::new(&file.owner, &mut file.root);
     for at in 0..520 {
-        let found = tree.find(&file.edit, Lblk(at)).expect("a whole tree");
+        let found = find(&tree, &file.edit, at).expect("a whole tree");
         let block = |e: Extent| (e.pblk.0 + u64::from(at - e.lblk.0), e.unwritten);
         assert_eq!(found.map(block), model.get(&at).copied());
-        let next = tree.next(&file.edit, Lblk(at)).expect("a whole tree");
-        let expected = extents.iter().find(|e| e.end() > at.into());
-        assert_eq!(next.as_ref(), expected);
     }
     let mut seen = Vec::new();
     let mut each = |e| {
@@ -786,15 +772,17 @@ impl File {
         let mut errors = 0;
         let mut note = |failed: bool| errors += u32::from(failed);
         for at in [0, 1, 37, 70, 119, u32::MAX] {
-            note(tree.find(edit, Lblk(at)).is_err());
-            note(tree.next(edit, Lblk(at)).is_err());
+            note(find(&tree, edit, at).is_err());
         }
         note(tree.for_each(edit, 0..LBLK_END, &mut |_| Ok(())).is_err());
         note(tree.insert(edit, pool, extent(71, 1, 9, true)).is_err());
-        note(tree.convert(edit, pool, 30..60, State::Unwritten).is_err());
-        note(tree.shift(edit, pool, 50..LBLK_END, 3).is_err());
-        note(tree.remove(edit, pool, 20..40).is_err());
-        note(tree.remove(edit, pool, 0..LBLK_END).is_err());
+        let all = u32::MAX;
+        let to = State::Unwritten;
+        note(tree.convert_some(edit, pool, 30..60, to, all).is_err());
+        let shifted = tree.shift_some(edit, pool, 50..LBLK_END, 3, all);
+        note(shifted.is_err());
+        note(tree.remove_some(edit, pool, 20..40, all).is_err());
+        note(tree.remove_some(edit, pool, 0..LBLK_END, all).is_err());
         errors
     }
 }
@@ -840,7 +828,7 @@ fn node_that_points_to_itself_or_its_uncle_is_corrupt() {
         node.encode_into(&mut bytes).expect("it fits");
         file.edit.blocks.insert(parent.leaf.0, bytes.into());
         let tree = Tree::new(&file.owner, &mut file.root);
-        let error = tree.find(&file.edit, Lblk(0)).expect_err("damage");
+        let error = find(&tree, &file.edit, 0).expect_err("damage");
         assert_eq!(place_of(&error), Some([parent.leaf.0, uncle.leaf.0][up]));
         assert!(file.try_everything() > 0);
     }
