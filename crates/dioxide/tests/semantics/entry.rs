@@ -395,6 +395,10 @@ fn a4_exit_2_upgrade_is_required() {
     }
     let bed = Bed::new(Policy::Ilock);
     exit(&bed, &bed.open("/data"), &blocks(1, 1), 0);
+    for policy in [Policy::Ilock, Policy::V56] {
+        let bed = Bed::new(policy);
+        exit(&bed, &bed.open("/data"), &bytes(1, BLOCK / 2), 512);
+    }
 }
 
 #[test]
@@ -429,9 +433,13 @@ fn a4_exit_7_mapping_is_not_in_memory() {
         let bed = Bed::new(policy);
         let file = OpenOptions::new().read(true).write(true);
         let file = file.open(&bed, "/data").expect("it exists");
+        let mut buf = blocks(0, 1);
+        let result = file.try_read_at(&mut buf, 0);
+        assert!(matches!(result, Err(Error::WouldBlock(_))), "{policy}");
         let result = file.try_write_at(&blocks(1, 1), 0);
         assert!(matches!(result, Err(Error::WouldBlock(_))), "{policy}");
         assert!(read_all(&file) == content(), "{policy}");
+        file.try_read_at(&mut buf, 0).expect("the map is there now");
     }
 }
 

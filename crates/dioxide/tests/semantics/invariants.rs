@@ -451,6 +451,11 @@ fn d16_setuid_is_stripped_before_data() {
             (1, 0),
             "{policy}"
         );
+        file.write_at(&blocks(9, 1), 0).expect("room");
+        if policy == Policy::Best {
+            let restarts = (stats.restarts, bed.stats().restarts);
+            assert_eq!(restarts, (1, 1), "nothing is left to strip");
+        }
         file.sync_all().expect("a sync");
         recover(&bed.crash_now(), |fs| {
             let found = fs.metadata("/setuid").expect("it exists").permissions;
@@ -695,6 +700,12 @@ fn d22_read_across_eof_is_cut_off() {
             assert_eq!(done.result.expect("readable"), expected.len(), "{policy}");
             assert_eq!(&done.buf[..expected.len()], expected, "{policy}");
         }
+        let mut buf = vec![0xEE; 3 * BLOCK];
+        let across = file.read_at(&mut buf, (SIZE - BLOCK) as u64);
+        assert_eq!(across.expect("readable"), BLOCK, "{policy}");
+        assert_all(&buf[2 * BLOCK..], 0xEE);
+        let behind = file.read_at(&mut buf, u64::MAX - 5000);
+        assert_eq!(behind.expect("readable"), 0, "{policy}");
     }
 }
 

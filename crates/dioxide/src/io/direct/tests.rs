@@ -1131,43 +1131,6 @@ fn queued_exclusive_write_is_punted_and_completes() {
     assert_eq!((stats.punts, stats.would_block), (1, 1));
 }
 
-// Invariant 16: privileges are stripped before data, under the exclusive lock.
-#[test]
-fn setuid_file_is_stripped_before_it_is_written() {
-    let bed = Bed::new(Policy::Best);
-    let file = bed.open("/setuid");
-    let data = file.map(0, 1).expect("a sound tree").pblk.0 * BLOCK as u64;
-    let hold = bed
-        .sim
-        .hold(Some(data..data + BLOCK as u64), FaultOp::Write);
-    let writer = {
-        let file = file.clone();
-        start(move || file.write_at(&block(9), 0))
-    };
-    hold.wait_for(1);
-    assert_eq!(file.metadata().permissions, 0o755);
-    hold.release();
-    let written = writer.recv_timeout(SOON).expect("it goes on");
-    assert_eq!(written.expect("room"), BLOCK);
-    assert_eq!(
-        bed.fs.stats().restarts,
-        1,
-        "it starts shared and needs exclusive"
-    );
-    file.write_at(&block(9), 0)
-        .expect("nothing is left to strip");
-    assert_eq!(bed.fs.stats().restarts, 1);
-    let keeper = OpenOptions::new()
-        .write(true)
-        .fsetid(true)
-        .open(&bed.fs, "/setuid2")
-        .expect("it exists");
-    keeper
-        .write_at(&block(9), 0)
-        .expect("with CAP_FSETID nothing is stripped");
-    assert_eq!(keeper.metadata().permissions, 0o4755);
-}
-
 // Invariant 17: a restart looks at everything again.
 #[test]
 fn restarted_write_sees_the_new_end_of_file() {
@@ -1477,51 +1440,6 @@ fn no_wait_with_the_lock_taken_would_block() {
     assert!(bed.fs.stats().would_block >= 2);
 }
 
-// Invariant 18, exits 2 and 3: the write would have to restart, or to run alone.
-#[test]
-fn no_wait_that_needs_the_lock_alone_would_block() {
-    let unaligned = half(1);
-    for policy in [Policy::Ilock, Policy::V56] {
-        let bed = Bed::new(policy);
-        let file = bed.open("/data");
-        let result = file.try_write_at(&unaligned, 512);
-        assert!(
-            matches!(result, Err(Error::WouldBlock(_))),
-            "{policy}: {result:?}"
-        );
-        assert_eq!(bed.fs.stats().would_block, 1);
-    }
-    let bed = Bed::new(Policy::Ilock);
-    let file = bed.open("/data");
-    let result = file.try_write_at(&block(1), 0);
-    assert!(
-        matches!(result, Err(Error::WouldBlock(_))),
-        "a restart under ilock: {result:?}"
-    );
-}
-
-// Invariant 18: the mapping is not in memory.
-#[test]
-fn no_wait_without_the_mapping_would_block() {
-    let bed = Bed::new(Policy::Best);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&bed.fs, "/data")
-        .expect("it exists");
-    let mut buf = block(0);
-    assert!(matches!(
-        file.try_read_at(&mut buf, 0),
-        Err(Error::WouldBlock(_))
-    ));
-    assert!(matches!(
-        file.try_write_at(&buf, 0),
-        Err(Error::WouldBlock(_))
-    ));
-    file.read_at(&mut buf, 0).expect("reads the map");
-    file.try_read_at(&mut buf, 0).expect("the map is there now");
-}
-
 // Invariant 18: a full queue gives the buffer back instead of waiting.
 #[test]
 fn full_queue_gives_the_buffer_back() {
@@ -1540,79 +1458,6 @@ fn full_queue_gives_the_buffer_back() {
     assert_eq!(
         queue.wait(depth, &mut done).expect("a working queue"),
         depth
-    );
-}
-
-// Invariant 20: inline completion does not sleep, whoever has the lock.
-#[test]
-fn inline_completion_with_the_lock_taken_does_not_wait() {
-    let bed = Bed::new(Policy::Best);
-    let file = bed.open("/data");
-    let mut queue = bed.queue();
-    queue.write(&file, 0, block(5), 1).expect("room");
-    queue.submit().expect("a working queue");
-    let writer = file.inode.rwsem.exclusive();
-    let (done, reaped) = channel();
-    let reaper = thread::spawn(move || done.send(reap_one(&mut queue).tag));
-    assert_eq!(reaped.recv_timeout(SOON), Ok(1));
-    drop(writer);
-    reaper.join().expect("no panic").expect("the test listens");
-    assert_eq!(bed.fs.stats().completed_inline, 1);
-}
-
-// Reporting an error may sleep, so it is a worker's.
-#[test]
-fn failed_request_completes_in_a_worker_once() {
-    let bed = Bed::new(Policy::Best);
-    let file = bed.open("/data");
-    let mut queue = bed.queue();
-    bed.sim
-        .inject(Fault::once(FaultOp::Read, FaultKind::Io(libc::EIO)));
-    queue.read(&file, 0, block(0), 1).expect("room");
-    let error = reap_one(&mut queue).result.expect_err("the device failed");
-    assert_eq!(error.errno(), libc::EIO);
-    assert_eq!(bed.fs.stats().completed_deferred, 1);
-    queue.read(&file, 0, block(0), 2).expect("room");
-    reap_one(&mut queue).result.expect("only once");
-}
-
-// Invariant 22: a read across EOF is cut off there, and what lies behind is not shown.
-#[test]
-fn read_across_eof_is_cut_off() {
-    let bed = Bed::new(Policy::Best);
-    let file = bed.open("/data");
-    let last = (BLOCKS - 1) * BLOCK;
-    let mut buf = vec![0xee; 3 * BLOCK];
-    assert_eq!(
-        file.read_at(&mut buf, (last - BLOCK) as u64)
-            .expect("readable"),
-        BLOCK + BLOCK / 2
-    );
-    assert!(buf[..BLOCK].iter().all(|&byte| byte == BLOCKS as u8 - 1));
-    assert!(
-        buf[BLOCK..BLOCK + BLOCK / 2]
-            .iter()
-            .all(|&byte| byte == BLOCKS as u8)
-    );
-    assert!(
-        buf[2 * BLOCK..].iter().all(|&byte| byte == 0xee),
-        "behind the end is the caller's"
-    );
-    assert_eq!(file.read_at(&mut buf, SIZE as u64).expect("readable"), 0);
-    assert_eq!(
-        file.read_at(&mut buf, u64::MAX - 5000).expect("readable"),
-        0
-    );
-    let mut queue = bed.queue();
-    queue
-        .read(&file, last as u64, block(0xee), 1)
-        .expect("room");
-    let completion = reap_one(&mut queue);
-    assert_eq!(completion.result.expect("readable"), BLOCK / 2);
-    assert!(
-        completion.buf[..BLOCK / 2]
-            .iter()
-            .all(|&byte| byte == BLOCKS as u8)
     );
 }
 
