@@ -24,6 +24,8 @@ pub const MAX_DEPTH: u16 = 5;
 pub const MAX_LEN: u16 = 32768;
 /// One past the largest logical block.
 pub const LBLK_END: u64 = 1 << 32;
+/// Entries of the node in an inode.
+pub const ROOT_ENTRIES: u16 = 4;
 const ENTRY_SIZE: usize = 12;
 const TAIL_SIZE: usize = 4;
 
@@ -162,6 +164,18 @@ pub struct ExtentNode {
 }
 
 impl ExtentNode {
+    /// A node with room for `max` entries, `depth` levels above the leaves.
+    pub fn new(max: u16, depth: u16, entries: ExtentEntries) -> Self {
+        let header = ExtentHeader {
+            eh_magic: MAGIC,
+            eh_entries: 0,
+            eh_max: max,
+            eh_depth: depth,
+            eh_generation: 0,
+        };
+        Self { header, entries }
+    }
+
     /// Reads a node from `bytes`: the 60 bytes of `i_block`, or a whole block. Checks the header
     /// and that the entries fit; `expected_depth` is the parent's less one.
     ///

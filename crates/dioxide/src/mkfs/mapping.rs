@@ -8,14 +8,11 @@
 use super::plan::Plan;
 use super::tables::touch;
 use crate::{Error, Result};
-use dioxide_format::extent::{self, Extent, ExtentEntries, ExtentHeader, ExtentIndex, ExtentNode};
+use dioxide_format::extent::{self, Extent, ExtentEntries, ExtentIndex, ExtentNode, ROOT_ENTRIES};
 use dioxide_format::features::Incompat;
 use dioxide_format::indirect;
 use dioxide_format::types::{Ino, Lblk, Pblk};
 use std::ops::Range;
-
-/// Extents in an inode.
-const ROOT_EXTENTS: u16 = 4;
 
 /// A file's blocks, and those that map them.
 pub(super) struct Mapping {
@@ -70,7 +67,7 @@ impl Plan {
             left -= len;
             goal = run.end;
             runs.push(run.start..run.start + len);
-            if runs.len() == usize::from(ROOT_EXTENTS) + 1 {
+            if runs.len() == usize::from(ROOT_ENTRIES) + 1 {
                 leaf = Some(self.take_cluster(runs[0].start - 1)?);
                 taken += unit;
             }
@@ -105,7 +102,7 @@ impl Plan {
         let mut i_block = [0; 60];
         let place = |error| Error::format(error, crate::Place::ino(ino));
         let Some(leaf) = leaf else {
-            let root = node(ROOT_EXTENTS, 0, ExtentEntries::Leaf(extents));
+            let root = ExtentNode::new(ROOT_ENTRIES, 0, ExtentEntries::Leaf(extents));
             root.encode_into(&mut i_block).map_err(place)?;
             return Ok(i_block);
         };
@@ -117,7 +114,7 @@ impl Plan {
         }
         let mut block = vec![0; self.block_size() as usize];
         let entries = ExtentEntries::Leaf(extents);
-        node(most, 0, entries)
+        ExtentNode::new(most, 0, entries)
             .encode_into(&mut block)
             .map_err(place)?;
         if self.sb.features().metadata_csum() {
@@ -125,7 +122,7 @@ impl Plan {
         }
         self.content.insert(leaf, block);
         let index = vec![ExtentIndex::new(Lblk(0), Pblk(leaf))];
-        let root = node(ROOT_EXTENTS, 1, ExtentEntries::Index(index));
+        let root = ExtentNode::new(ROOT_ENTRIES, 1, ExtentEntries::Index(index));
         root.encode_into(&mut i_block).map_err(place)?;
         Ok(i_block)
     }
@@ -190,18 +187,5 @@ impl Plan {
             None => i_block,
         };
         indirect::encode_into(&[block as u32], &mut bytes[at as usize * 4..]);
-    }
-}
-
-fn node(most: u16, depth: u16, entries: ExtentEntries) -> ExtentNode {
-    ExtentNode {
-        header: ExtentHeader {
-            eh_magic: extent::MAGIC,
-            eh_entries: 0,
-            eh_max: most,
-            eh_depth: depth,
-            eh_generation: 0,
-        },
-        entries,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{MEMORY_MAX, TIME_MAX};
 use dioxide::check::{CheckOptions, Code, Finding, check_path};
-use dioxide::format::extent::{self, Extent, ExtentEntries, ExtentHeader, ExtentIndex, ExtentNode};
+use dioxide::format::extent::{self, Extent, ExtentEntries, ExtentIndex, ExtentNode};
 use dioxide::format::types::{Lblk, Pblk};
 use dioxide_testkit::{Image, debugfs, memory};
 use std::fs::File;
@@ -16,14 +16,7 @@ const NODES: u64 = 40_000;
 const DATA: u64 = 70_000;
 
 fn node(depth: u16, entries: ExtentEntries, most: u16, bytes: &mut [u8]) {
-    let header = ExtentHeader {
-        eh_magic: extent::MAGIC,
-        eh_entries: 0,
-        eh_max: most,
-        eh_depth: depth,
-        eh_generation: 0,
-    };
-    let node = ExtentNode { header, entries };
+    let node = ExtentNode::new(most, depth, entries);
     node.encode_into(bytes).expect("it fits");
 }
 

@@ -3,8 +3,7 @@
 use super::Owner;
 use crate::Error;
 use dioxide_format::extent::{
-    self, ExtentEntries, ExtentHeader, ExtentNode, LBLK_END, MAGIC, update_checksum,
-    verify_checksum,
+    ExtentEntries, ExtentNode, LBLK_END, ROOT_ENTRIES, update_checksum, verify_checksum,
 };
 use dioxide_format::types::Pblk;
 use dioxide_journal::Kind;
@@ -44,7 +43,7 @@ impl Kind for ExtentBlock {
 
     fn seal(&self, block: Pblk, bytes: &mut [u8]) {
         if let Some(seed) = self.seed {
-            // `verify` or `new_node` saw to it that `eh_max` leaves room, and nothing changes it.
+            // `verify` or who made it saw to it that `eh_max` leaves room, and nothing changes it.
             update_checksum(bytes, seed)
                 .unwrap_or_else(|error| panic!("extent node {block} was changed: {error}"));
         }
@@ -55,23 +54,10 @@ impl Kind for ExtentBlock {
     }
 }
 
-/// A node with nothing in it yet.
-pub(super) fn new_node(max: u16, depth: u16, entries: ExtentEntries) -> ExtentNode {
-    let header = ExtentHeader {
-        eh_magic: MAGIC,
-        eh_entries: 0,
-        eh_max: max,
-        eh_depth: depth,
-        eh_generation: 0,
-    };
-    ExtentNode { header, entries }
-}
-
 /// `i_block` of a file without blocks.
 pub(super) fn empty_root() -> [u8; I_BLOCK_BYTES] {
     let mut root = [0; I_BLOCK_BYTES];
-    let max = extent::max_entries(I_BLOCK_BYTES as u32);
-    let node = new_node(max, 0, ExtentEntries::Leaf(Vec::new()));
+    let node = ExtentNode::new(ROOT_ENTRIES, 0, ExtentEntries::Leaf(Vec::new()));
     // No entries fit always.
     node.encode_into(&mut root).expect("an empty node fits");
     root

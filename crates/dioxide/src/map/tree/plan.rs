@@ -10,9 +10,7 @@
 use super::apply::Changes;
 use super::blocks::{Blocks, Owner, PhysicalRun};
 use super::leaf::{self, Cut};
-use super::node::{
-    ExtentBlock, I_BLOCK_BYTES, first_key, format_error, journal_error, new_node, overflows,
-};
+use super::node::{ExtentBlock, I_BLOCK_BYTES, first_key, format_error, journal_error, overflows};
 use super::{CREDITS_PER_CLUSTER, Progress, State, credits_for_insert};
 use crate::{Error, Result};
 use dioxide_format::extent::{
@@ -608,7 +606,7 @@ impl<'a> Plan<'a> {
     /// Makes a new node; the entry for its parent.
     fn add_node(&mut self, depth: u16, entries: ExtentEntries, goal: Pblk) -> ExtentIndex {
         let max = max_entries(self.edit.block_bytes() as u32);
-        let node = new_node(max, depth, entries);
+        let node = ExtentNode::new(max, depth, entries);
         // A node that is split has at least two entries, and one that comes of a root more.
         let key = first_key(&node).expect("a new node has entries");
         let block = Pblk(self.next_new);

@@ -6,7 +6,7 @@
 use super::space::Free;
 use crate::{Error, Place, Result};
 use dioxide_format::extent::{
-    self, Extent, ExtentEntries, ExtentHeader, ExtentIndex, ExtentNode, MAX_LEN,
+    self, Extent, ExtentEntries, ExtentIndex, ExtentNode, MAX_LEN, ROOT_ENTRIES,
 };
 use dioxide_format::indirect::{self, DIRECT};
 use dioxide_format::inode::{FileType, Inode};
@@ -14,9 +14,6 @@ use dioxide_format::types::{Ino, Lblk, Pblk};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Extents in an inode.
-const ROOT_EXTENTS: u16 = 4;
 
 /// Reads a block of metadata.
 pub(in crate::resize) type ReadBlock<'r> = dyn Fn(u64) -> Result<Arc<[u8]>> + 'r;
@@ -256,19 +253,6 @@ pub(super) struct Built {
     pub nodes: Vec<(u64, Vec<u8>)>,
 }
 
-fn node(most: u16, depth: u16, entries: ExtentEntries) -> ExtentNode {
-    ExtentNode {
-        header: ExtentHeader {
-            eh_magic: extent::MAGIC,
-            eh_entries: 0,
-            eh_max: most,
-            eh_depth: depth,
-            eh_generation: 0,
-        },
-        entries,
-    }
-}
-
 /// A tree of full nodes; none if there is no room for them.
 ///
 /// # Errors
@@ -289,11 +273,11 @@ pub(super) fn build_tree(
     let (mut entries, mut depth) = (ExtentEntries::Leaf(extents), 0);
     loop {
         let parts: Vec<(Lblk, ExtentEntries)> = match entries {
-            ExtentEntries::Leaf(ref list) if list.len() > ROOT_EXTENTS.into() => list
+            ExtentEntries::Leaf(ref list) if list.len() > ROOT_ENTRIES.into() => list
                 .chunks(most.into())
                 .map(|part| (part[0].lblk, ExtentEntries::Leaf(part.to_vec())))
                 .collect(),
-            ExtentEntries::Index(ref list) if list.len() > ROOT_EXTENTS.into() => list
+            ExtentEntries::Index(ref list) if list.len() > ROOT_ENTRIES.into() => list
                 .chunks(most.into())
                 .map(|part| (part[0].lblk, ExtentEntries::Index(part.to_vec())))
                 .collect(),
@@ -309,7 +293,7 @@ pub(super) fn build_tree(
                 return Ok(None);
             };
             let mut bytes = vec![0; block_bytes as usize];
-            node(most, depth, part)
+            ExtentNode::new(most, depth, part)
                 .encode_into(&mut bytes)
                 .map_err(failed)?;
             if let Some(seed) = seed {
@@ -321,7 +305,7 @@ pub(super) fn build_tree(
         entries = ExtentEntries::Index(above);
         depth += 1;
     }
-    let root = node(ROOT_EXTENTS, depth, entries);
+    let root = ExtentNode::new(ROOT_ENTRIES, depth, entries);
     root.encode_into(&mut built.i_block).map_err(failed)?;
     Ok(Some(built))
 }
