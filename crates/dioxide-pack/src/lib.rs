@@ -21,6 +21,7 @@
 //! | `entry` | one file of a tree |
 //! | `tree` | a whole tree: checks, order, hard links, writing it |
 //! | `filter` | what is left out, and whose files become whose |
+//! | [`glob`] | patterns of names and paths |
 //! | [`source`] | trees from folders, images and programs |
 //! | [`tar`] | archives: reading, writing, compression |
 //! | [`sink`] | what a tree is written into; folders |
@@ -31,6 +32,7 @@
 mod entry;
 mod error;
 mod filter;
+pub mod glob;
 pub mod image;
 pub mod sink;
 pub mod size;

@@ -17,7 +17,7 @@ use std::str::FromStr;
 /// What is left out or changed on the way.
 #[derive(Args, Clone, Debug)]
 pub struct FilterArgs {
-    /// Leave out what matches, with everything below; may be repeated. As with tar, * and ? also stand for slashes, and a pattern may match from behind any slash; one that begins with a slash matches from the root on
+    /// Leave out what matches, with everything below; may be repeated. As with tar, * and ? also stand for slashes, and a pattern may match from behind any slash; one that begins with a slash matches from the root on. ? and a set in brackets, which may have ranges and classes and begin with !, stand for one character; a backslash takes the next one as it is
     #[arg(long, value_name = "GLOB", value_parser = pattern_parser())]
     pub exclude: Vec<Pattern>,
     /// Change owners; may be repeated, the first that knows an ID decides. UID:GID for all files; u:FROM:TO or u:FROM:TO:COUNT for users, g: for groups, b: for both: also those that access control lists and capabilities name. Names never count, numbers do

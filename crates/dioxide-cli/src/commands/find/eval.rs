@@ -2,13 +2,13 @@
 
 use super::{Action, Count, Expr, MINUTE, Matching, Number, Test, Time};
 use crate::failure::Failure;
-use crate::glob::{Case, fits};
 use crate::location::Facts;
 use crate::output::{JsonArray, Out};
 use crate::render::{list_time, mode_string};
 use crate::session::JsonFile;
 use crate::walk::{Visit, entries};
 use dioxide::{FileType, Metadata, Timestamp};
+use dioxide_pack::glob::{Case, fits};
 use serde::Serialize;
 use std::io::Write;
 
