@@ -419,6 +419,10 @@ impl UringQueue {
         }
         self.free = free;
         self.submit_pumped();
+        // What was given up.
+        if let (Some(event), false) = (&self.told, self.ready.is_empty()) {
+            event.set();
+        }
     }
 
     /// Lets the kernel complete what it keeps until it is asked. Whether there may be something now.

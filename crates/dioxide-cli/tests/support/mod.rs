@@ -41,6 +41,9 @@ pub fn tell_to_end(child: &mut Child) {
         std::thread::sleep(Duration::from_millis(1));
     }
     rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
+    // One that came while the handler was being set is lost; one soon after another is no second asking.
+    std::thread::sleep(Duration::from_millis(50));
+    rustix::process::kill_process(pid, Signal::TERM).expect("nobody has waited for it");
 }
 
 /// The exit status of a command that ends soon.

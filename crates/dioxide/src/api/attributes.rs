@@ -31,7 +31,7 @@ pub enum FallocateMode {
     ZeroRangeKeepSize,
     /// `FALLOC_FL_WRITE_ZEROES` (Linux 6.17): as [`FallocateMode::ZeroRange`], but the blocks are written, so that overwriting them
     /// changes no map later. *Linux* refuses it on devices that do not zero by unmapping; to others zeros are written here, which takes as
-    /// long as it takes.
+    /// long as it takes. If the last step fails, the range reads as zeros, and its blocks and the size stay.
     WriteZeroes,
     /// `FALLOC_FL_COLLAPSE_RANGE`: takes the range out; what is behind it moves forward. Whole
     /// clusters inside the file.

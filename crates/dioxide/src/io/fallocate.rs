@@ -79,8 +79,8 @@ impl Mount {
             Mode::Allocate => self.preallocate(writer, inode, &span, true, access),
             Mode::KeepSize => self.preallocate(writer, inode, &span, false, access),
             Mode::PunchHole => self.punch(writer, inode, &span),
-            Mode::ZeroRange => self.zero_range(writer, inode, &span, true, access),
-            Mode::ZeroRangeKeepSize => self.zero_range(writer, inode, &span, false, access),
+            Mode::ZeroRange => self.zero_range(writer, inode, &span, true, false, access),
+            Mode::ZeroRangeKeepSize => self.zero_range(writer, inode, &span, false, false, access),
             Mode::WriteZeroes => self.write_zeroes(writer, inode, &span, access),
             Mode::CollapseRange => self.collapse(writer, inode, &span),
             Mode::InsertRange => self.insert_range(writer, inode, &span),
@@ -109,7 +109,7 @@ impl Mount {
     ) -> Result<()> {
         self.with_space(writer, || {
             let room = self.reserve_for(writer, inode, span, access)?;
-            self.fill_and_grow(writer, inode, span, grow, room)
+            self.fill_and_grow(writer, inode, span, grow, false, room)
         })
     }
 
@@ -173,6 +173,7 @@ impl Mount {
         inode: &Inode,
         span: &Span,
         grow: bool,
+        zeros: bool,
         mut room: Reservation<'_>,
     ) -> Result<()> {
         let mut filled = Vec::new();
@@ -181,7 +182,10 @@ impl Mount {
             true => span.bytes.end.max(inode.i_size()),
             false => inode.i_size(),
         };
-        let done = self.fill_holes(writer, inode, blocks, &mut room, &mut filled);
+        let mut done = self.fill_holes(writer, inode, blocks.clone(), &mut room, &mut filled);
+        if zeros {
+            done = done.and_then(|()| self.zero_unwritten(inode, blocks));
+        }
         let done = done.and_then(|()| self.grow(writer, inode, size));
         if let Err(error) = done {
             for blocks in filled.into_iter().rev() {
@@ -321,6 +325,7 @@ impl Mount {
         inode: &Inode,
         span: &Span,
         grow: bool,
+        zeros: bool,
         access: Access,
     ) -> Result<()> {
         let mut room = Some(self.reserve_for(writer, inode, span, access)?);
@@ -331,7 +336,7 @@ impl Mount {
                 Some(room) => room,
                 None => self.reserve_for(writer, inode, span, access)?,
             };
-            self.fill_and_grow(writer, inode, span, grow, room)
+            self.fill_and_grow(writer, inode, span, grow, zeros, room)
         })
     }
 
@@ -343,15 +348,19 @@ impl Mount {
         span: &Span,
         access: Access,
     ) -> Result<()> {
-        self.zero_range(writer, inode, span, true, access)?;
-        let blocks = self.blocks_touched(span);
-        let runs = self.tree_runs(inode, &inode.map.lock(), blocks.clone())?;
+        self.zero_range(writer, inode, span, true, true, access)?;
+        self.convert(writer, inode, self.blocks_touched(span), State::Written)
+    }
+
+    /// Zeros what is unwritten, where it lies on the device.
+    fn zero_unwritten(&self, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+        let runs = self.tree_runs(inode, &inode.map.lock(), blocks)?;
         for run in runs.iter().filter(|run| run.unwritten) {
             let (at, len) = (run.pblk.0, u64::from(run.len));
             self.device
                 .write_zeroes(at << self.block_bits, len << self.block_bits)?;
         }
-        self.convert(writer, inode, blocks, State::Written)
+        Ok(())
     }
 
     fn check_whole_blocks(&self, inode: &Inode, span: &Span, what: &str) -> Result<()> {

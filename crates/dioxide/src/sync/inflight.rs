@@ -125,6 +125,11 @@ impl InFlightTable {
         self.owner() == thread_id()
     }
 
+    /// Whether the calling thread can reap what is in it.
+    fn is_reaped_here(&self) -> bool {
+        self.is_own() && !self.lost.load(Ordering::Relaxed)
+    }
+
     /// The queue goes, and leaves what is in flight to the device: these inodes are never quiet again, for as long as they are in
     /// memory. True if there was something: then the queue wakes the drains of its inodes by [`InFlight::wake`].
     pub(crate) fn lose(self: &Arc<Self>) -> bool {
@@ -270,7 +275,7 @@ impl InFlightRegistry {
         table: &Arc<InFlightTable>,
     ) -> Vec<Arc<InFlightTable>> {
         let mut tables = self.all.tables.live();
-        tables.retain(|other| other.is_own() && !Arc::ptr_eq(other, table));
+        tables.retain(|other| other.is_reaped_here() && !Arc::ptr_eq(other, table));
         tables
     }
 
@@ -295,7 +300,7 @@ impl InFlightRegistry {
     /// Whether the calling thread has requests in flight that only it can reap.
     pub(crate) fn has_own_requests(&self) -> bool {
         let tables = self.all.tables.live();
-        let mut own = tables.iter().filter(|table| table.is_own());
+        let mut own = tables.iter().filter(|table| table.is_reaped_here());
         own.any(|table| table.used().next().is_some())
     }
 

@@ -125,6 +125,7 @@ fn without_threads(unchanged: &Path, changed: &Path) {
     let error = punch.result.expect_err("it cannot");
     assert_eq!(error.errno(), libc::EDEADLK, "{error}");
     drop(queue);
+    fs.sync().expect("a sync");
     let armed = device.inject(Fault::once(FaultOp::Write, FaultKind::Io(libc::EIO)));
     set_mode(0o640).expect("a change");
     // Its commit fails, in a thread that was there before.

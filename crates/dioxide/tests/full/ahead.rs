@@ -7,6 +7,7 @@ use dioxide::block::sim::{Fault, FaultKind, FaultOp, SimDevice, SimSpec};
 use dioxide::{FallocateMode, File, Fs, MapKind, MountOptions, OpenOptions};
 use dioxide_testkit::{Image, ImageBuilder, e2fsck_clean};
 use std::sync::Arc;
+use std::time::Duration;
 
 const MODES: [FallocateMode; 5] = [
     FallocateMode::Allocate,
@@ -157,7 +158,7 @@ fn take(file: &File, owner: &str, turn: u64) -> bool {
     let mut random = Random::new(u64::from(owner.as_bytes()[0]) << 32 | turn);
     let (offset, len) = (random.below(0..FAR), random.below(1..24 << 20));
     let before = (file.len(), file.metadata().blocks);
-    match file.allocate(MODES[random.pick(4) as usize], offset, len) {
+    match file.allocate(MODES[random.pick(MODES.len() as u64) as usize], offset, len) {
         Ok(()) => {
             if random.pick(2) == 0 {
                 file.set_len(0).expect("an empty file");
@@ -199,13 +200,21 @@ fn fallocate_that_fails_late_gives_back_what_it_took() {
     };
     let device = dioxide::block::file::open(image.path(), &options).expect("it opens");
     let sim = SimDevice::new(device, SimSpec::default());
-    let fs = Fs::open_device(Arc::new(sim.clone()), &MountOptions::new()).expect("it opens");
+    // No commit meets a fault.
+    let options = MountOptions::new().commit_interval(Duration::from_secs(3600));
+    let fs = Fs::open_device(Arc::new(sim.clone()), &options).expect("it opens");
     let file = patchy(&fs);
     let before = state(&fs, &file);
     let armed = sim.inject(Fault::every(FaultOp::Read, FaultKind::Io(libc::EIO)));
     let most = fs.statfs().blocks_available * 9 / 10 * 1024;
     let error = file.allocate(FallocateMode::Allocate, 0, most);
     assert_eq!(error.expect_err("unreadable").errno(), libc::EIO);
+    sim.remove(armed);
+    assert!(state(&fs, &file) == before);
+    // The room is there as well, and cannot be zeroed.
+    let armed = sim.inject(Fault::every(FaultOp::Write, FaultKind::Io(libc::EIO)));
+    let error = file.allocate(FallocateMode::WriteZeroes, 1 << 20, 1 << 20);
+    assert_eq!(error.expect_err("not writable").errno(), libc::EIO);
     sim.remove(armed);
     assert!(state(&fs, &file) == before);
     file.allocate(FallocateMode::Allocate, 0, most)

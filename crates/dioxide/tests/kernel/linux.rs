@@ -27,6 +27,11 @@ pub fn run(what: &What, file: &File) -> io::Result<()> {
     match *what {
         What::Write { at, len, seed } => file.write_all_at(&data(len, seed), at),
         What::Truncate { size } => file.set_len(size),
+        // Refused on loop devices.
+        What::Allocate(FallocateMode::WriteZeroes, at, len) => {
+            fallocate(file, FallocateFlags::ZERO_RANGE, at, len)?;
+            file.write_all_at(&vec![0; len as usize], at)
+        }
         What::Allocate(mode, at, len) => Ok(fallocate(file, flags(mode), at, len)?),
         What::SyncAll => file.sync_all(),
         What::SyncData => file.sync_data(),
