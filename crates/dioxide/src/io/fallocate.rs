@@ -76,12 +76,11 @@ impl Mount {
         self.finish_truncate(writer, inode)?;
         let span = self.span(bytes);
         match mode {
-            Mode::Allocate => self.preallocate(writer, inode, &span, true, access),
-            Mode::KeepSize => self.preallocate(writer, inode, &span, false, access),
+            Mode::Allocate | Mode::KeepSize => self.preallocate(writer, inode, &span, mode, access),
             Mode::PunchHole => self.punch(writer, inode, &span),
-            Mode::ZeroRange => self.zero_range(writer, inode, &span, true, false, access),
-            Mode::ZeroRangeKeepSize => self.zero_range(writer, inode, &span, false, false, access),
-            Mode::WriteZeroes => self.write_zeroes(writer, inode, &span, access),
+            Mode::ZeroRange | Mode::ZeroRangeKeepSize | Mode::WriteZeroes => {
+                self.zero_range(writer, inode, &span, mode, access)
+            }
             Mode::CollapseRange => self.collapse(writer, inode, &span),
             Mode::InsertRange => self.insert_range(writer, inode, &span),
         }
@@ -104,12 +103,12 @@ impl Mount {
         writer: &Writer,
         inode: &Inode,
         span: &Span,
-        grow: bool,
+        mode: Mode,
         access: Access,
     ) -> Result<()> {
         self.with_space(writer, || {
             let room = self.reserve_for(writer, inode, span, access)?;
-            self.fill_and_grow(writer, inode, span, grow, false, room)
+            self.fill_and_grow(writer, inode, span, mode, room)
         })
     }
 
@@ -172,18 +171,17 @@ impl Mount {
         writer: &Writer,
         inode: &Inode,
         span: &Span,
-        grow: bool,
-        zeros: bool,
+        mode: Mode,
         mut room: Reservation<'_>,
     ) -> Result<()> {
         let mut filled = Vec::new();
         let blocks = self.blocks_touched(span);
-        let size = match grow {
-            true => span.bytes.end.max(inode.i_size()),
-            false => inode.i_size(),
+        let size = match mode {
+            Mode::KeepSize | Mode::ZeroRangeKeepSize => inode.i_size(),
+            _ => span.bytes.end.max(inode.i_size()),
         };
         let mut done = self.fill_holes(writer, inode, blocks.clone(), &mut room, &mut filled);
-        if zeros {
+        if mode == Mode::WriteZeroes {
             done = done.and_then(|()| self.zero_unwritten(inode, blocks));
         }
         let done = done.and_then(|()| self.grow(writer, inode, size));
@@ -324,8 +322,7 @@ impl Mount {
         writer: &Writer,
         inode: &Inode,
         span: &Span,
-        grow: bool,
-        zeros: bool,
+        mode: Mode,
         access: Access,
     ) -> Result<()> {
         let mut room = Some(self.reserve_for(writer, inode, span, access)?);
@@ -336,20 +333,15 @@ impl Mount {
                 Some(room) => room,
                 None => self.reserve_for(writer, inode, span, access)?,
             };
-            self.fill_and_grow(writer, inode, span, grow, zeros, room)
-        })
-    }
-
-    /// The range is unwritten until it is zeros on the device. The size comes before: written blocks behind the end are damage.
-    fn write_zeroes(
-        &self,
-        writer: &Writer,
-        inode: &Inode,
-        span: &Span,
-        access: Access,
-    ) -> Result<()> {
-        self.zero_range(writer, inode, span, true, true, access)?;
-        self.convert(writer, inode, self.blocks_touched(span), State::Written)
+            self.fill_and_grow(writer, inode, span, mode, room)
+        })?;
+        match mode {
+            // It was unwritten until it was zeros on the device. The size came before: written blocks behind the end are damage.
+            Mode::WriteZeroes => {
+                self.convert(writer, inode, self.blocks_touched(span), State::Written)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Zeros what is unwritten, where it lies on the device.

@@ -142,17 +142,7 @@ fn failed_append(features: &str, removed: bool) {
     let image = filled(builder, &["filler"]);
     let policy = options().policy(Policy::Pre49Nolock);
     let (fs, sim) = open_held(&image, &policy);
-    let filler = open(&fs, "filler");
-    filler
-        .set_len(filler.len() - 10 * KIB)
-        .expect("a shorter file");
-    fs.sync().expect("a sync");
-    let file = make(&fs, "/b");
-    file.write_at(&[1; 10 * KIB as usize], 0).expect("room");
-    filler
-        .set_len(filler.len() - 4 * KIB)
-        .expect("a shorter file");
-    fs.sync().expect("a sync");
+    let file = with_room_for_four(&fs, 10 * KIB);
     let mut queue = fs.queue(&QueueOptions::default()).expect("a queue");
     let start = file.map(0, 1).expect("a block").pblk.0 * KIB;
     let hold = sim.hold(Some(start..start + KIB), FaultOp::Read);
@@ -171,7 +161,7 @@ fn failed_append(features: &str, removed: bool) {
     let read = done.pop().expect("it was waited for");
     assert_eq!(read.result.expect("a read"), 1024);
     assert!(read.buf.iter().all(|&byte| byte == 1));
-    drop((queue, file, filler));
+    drop((queue, file));
     if removed {
         fs.remove_file("/b").expect("it is there");
     }
@@ -187,19 +177,8 @@ fn failed_append_behind_a_block_that_cannot_be_read_takes_its_size_back() {
         &["filler"],
     );
     let (fs, sim) = open_held(&image, &options());
-    let filler = open(&fs, "filler");
-    filler
-        .set_len(filler.len() - 10 * KIB)
-        .expect("a shorter file");
-    fs.sync().expect("a sync");
-    let file = make(&fs, "/b");
     let size = 10 * KIB - 512;
-    file.write_at(&[1; 10 * KIB as usize - 512], 0)
-        .expect("room");
-    filler
-        .set_len(filler.len() - 4 * KIB)
-        .expect("a shorter file");
-    fs.sync().expect("a sync");
+    let file = with_room_for_four(&fs, size);
     let last = file.map(9, 1).expect("a block").pblk.0 * KIB;
     // What is in front of the write is zeroed first.
     let fault = sim.inject(Fault {
@@ -216,9 +195,24 @@ fn failed_append_behind_a_block_that_cannot_be_read_takes_its_size_back() {
     let mut expected = vec![1; size as usize];
     expected.resize(12 * KIB as usize, 0);
     assert_eq!(content(&file), expected);
-    drop((file, filler));
+    drop(file);
     fs.close().expect("a clean end");
     e2fsck_clean(image.path());
+}
+
+/// A file "/b" of up to ten blocks, and room for four more without one for their map.
+fn with_room_for_four(fs: &Fs, size: u64) -> File {
+    let filler = open(fs, "filler");
+    let shorten = |blocks: u64| {
+        let size = filler.len() - blocks * KIB;
+        filler.set_len(size).expect("a shorter file");
+        fs.sync().expect("a sync");
+    };
+    shorten(10);
+    let file = make(fs, "/b");
+    file.write_at(&vec![1; size as usize], 0).expect("room");
+    shorten(4);
+    file
 }
 
 /// Appends to "filler" until there is no room but what is kept for maps.
