@@ -354,9 +354,9 @@ impl Builder {
         self.filter.excludes(path)
     }
 
-    /// Whether the filter leaves out this file of the host.
-    pub(crate) fn leaves_out(&self, id: (u64, u64)) -> bool {
-        self.filter.exclude_file == Some(id)
+    /// The file of the host that the filter leaves out.
+    pub(crate) fn left_out(&self) -> Option<(u64, u64)> {
+        self.filter.exclude_file
     }
 
     /// Counts `copies` of attributes that take so many bytes each, before they are made.

@@ -223,7 +223,7 @@ impl Content {
         let name = path.as_os_str().as_encoded_bytes();
         Ok(Content {
             size: metadata.len(),
-            segments: folder::segments_of(&file, name, &path, metadata.len())?,
+            segments: folder::segments_of(&file, name, || path.clone(), metadata.len())?,
             origin: Origin::Host(path, Stamp::of(&metadata)),
         })
     }
@@ -268,7 +268,7 @@ impl Contents for ProgramContents {
                 read_all(entry, segments, reader, buf, each)
             }
             Origin::Host(path, stamp) => {
-                folder::read_same(&open(path)?, *stamp, path, segments, buf, each)
+                folder::read_same(&open(path)?, *stamp, || path.clone(), segments, buf, each)
             }
         }
     }

@@ -24,6 +24,7 @@ use dioxide_format::types::Ino;
 use foldhash::quality::RandomState;
 use std::hash::BuildHasher;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// Words of a bucket, behind the head of its record: so that it fills four lines. Where it fills two, and has room for four names,
 /// the loads of buckets differ so much that one name in fifty is lost with as much memory.
@@ -43,6 +44,8 @@ const SAME_DIR: u8 = 2;
 /// The other bits of the flags: how many bytes at the beginning are those of the name before it.
 const SHARED_SHIFT: u32 = 2;
 const MOST_SHARED: usize = (u8::MAX >> SHARED_SHIFT) as usize;
+/// In the smallest page that a system has.
+const BUCKETS_PER_PAGE: u64 = 4096 / BUCKET_BYTES as u64;
 /// Buckets of a mount that is new.
 const FIRST: u64 = 64;
 /// A bucket with more than so many bytes of names asks for one more.
@@ -169,7 +172,15 @@ impl Table {
 
     fn grow(&self) {
         let most = self.words.len() / BUCKET_WORDS;
-        let record = |place| self.record(place);
+        let record = |place: u64| {
+            // Memory that is looked at before it is stored to takes two faults, and other processors hear of the second.
+            if place.is_multiple_of(BUCKETS_PER_PAGE) {
+                // Not an addition of 0, which is compiled as a load.
+                let head = &self.words[place as usize * BUCKET_WORDS];
+                let _ = head.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            self.record(place)
+        };
         self.buckets.grow(most as u64, record, |from, to, goes| {
             in_bucket(from, |from| {
                 let goes = |key: Key<'_>| goes(self.hash(key));
