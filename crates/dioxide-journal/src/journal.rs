@@ -295,7 +295,7 @@ impl Journal {
                 committer: false,
                 logged: HashMap::new(),
             })),
-            gate: Gate::new(),
+            gate: Gate::new(max_transaction),
             can_start: Condvar::new(),
             idle: Condvar::new(),
             done: Condvar::new(),

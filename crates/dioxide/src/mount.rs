@@ -98,8 +98,8 @@ pub(crate) struct Mount {
     pub(crate) ways: Ways,
     /// Held while a name moves from one directory to another.
     pub(crate) renaming: RenamingLock,
-    /// Of the next inode that is made.
-    pub(crate) next_generation: CachePadded<AtomicU32>,
+    /// Of the next inode that is made: by its number, so that who makes files elsewhere changes another line of memory.
+    pub(crate) next_generations: [CachePadded<AtomicU32>; 16],
     /// For requests that would block a queue.
     pub(crate) workers: Workers,
     /// For deferred completions.

@@ -78,6 +78,7 @@ impl Core {
         }
         let closed = state.running.take().map(|running| running.close());
         if let Some(closed) = &closed {
+            self.gate.give_back(closed.blocks.len() as u64);
             state.committing = Some((closed.tid, Phase::Flush));
             state.note_logged(closed, self.has_log);
         }

@@ -8,6 +8,7 @@ use dioxide_format::types::Pblk;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// One caller's part of the running transaction: what it changes becomes durable together. The
 /// transaction cannot be closed before the handle ends, so handles are short and wait for no commit.
@@ -17,6 +18,8 @@ use std::sync::Arc;
 pub struct Handle<'j> {
     journal: &'j Journal,
     tid: Tid,
+    /// Of the journal's gate, by which it came in.
+    part: usize,
     credits: u32,
     /// The different blocks that it has changed, by their numbers. They become the transaction's when it ends. Most handles
     /// change few, and need no memory for that.
@@ -34,6 +37,19 @@ pub struct Handle<'j> {
 thread_local! {
     /// Handles of this thread that are part of a transaction.
     static OPEN: Cell<u32> = const { Cell::new(0) };
+}
+
+thread_local! {
+    /// By which part of a gate this thread's handles come in.
+    static PART: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed)
+    };
+}
+
+/// The thread's own, as long as it has anything of its own.
+fn own_part() -> usize {
+    PART.try_with(|part| *part).unwrap_or(0)
 }
 
 /// Whether the calling thread has a handle, and so must not wait for who may wait for a commit. Never in release builds.
@@ -59,9 +75,11 @@ impl<'j> Handle<'j> {
         if journal.core.commits_each {
             journal.force_commit()?;
         }
+        let part = own_part();
         Ok(Handle {
             journal,
-            tid: join(journal, credits).inspect(|_| count_open(1))?,
+            tid: join(journal, part, credits).inspect(|_| count_open(1))?,
+            part,
             credits,
             changed: SmallVec::new(),
             last: Cell::new(None),
@@ -89,7 +107,7 @@ impl<'j> Handle<'j> {
     pub fn extend(&mut self, more: u32) -> Result<bool> {
         let core = self.core();
         core.check_aborted()?;
-        let fits = core.gate.extend(more, core.max_transaction);
+        let fits = core.gate.extend(self.part, more);
         if fits {
             self.credits += more;
         }
@@ -104,7 +122,7 @@ impl<'j> Handle<'j> {
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.leave();
         self.credits = 0;
-        self.tid = join(self.journal, credits)?;
+        self.tid = join(self.journal, self.part, credits)?;
         self.credits = credits;
         self.open = true;
         count_open(1);
@@ -170,7 +188,7 @@ impl<'j> Handle<'j> {
                 }
             }
         }
-        if core.gate.leave(self.credits - brought) {
+        if core.gate.leave(self.part, self.credits - brought) {
             let _waiter_sees_it = core.state.lock();
             core.idle.notify_all();
         }
@@ -212,14 +230,14 @@ impl<'j> Handle<'j> {
 }
 
 /// Makes a handle part of the running transaction, as soon as that takes it.
-fn join(journal: &Journal, credits: u32) -> Result<Tid> {
+fn join(journal: &Journal, part: usize, credits: u32) -> Result<Tid> {
     let core = &*journal.core;
     let max = core.max_transaction;
     if credits > max {
         return Err(Error::HandleTooLarge { credits, max });
     }
     core.check_aborted()?;
-    if let Some(tid) = core.gate.enter(credits, max) {
+    if let Some(tid) = core.gate.enter(part, credits) {
         return Ok(Tid(tid));
     }
     let mut state = core.state.lock();
@@ -228,7 +246,7 @@ fn join(journal: &Journal, credits: u32) -> Result<Tid> {
         if state.running.is_none() {
             state.begin(&core.gate);
         }
-        if let Some(tid) = core.gate.enter(credits, max) {
+        if let Some(tid) = core.gate.enter(part, credits) {
             return Ok(Tid(tid));
         }
         // It has no room, or is being closed.
@@ -302,7 +320,7 @@ impl Edit for Handle<'_> {
         self.core().cache.free(block);
         let in_log = state.logged.contains_key(&block.0);
         if state.of_handle(self.tid).forget(block.0, in_log) {
-            self.core().gate.forget_block();
+            self.core().gate.give_back(1);
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ use crate::sync::rwsem::Presence;
 use crate::txn::damage::{self, Damage};
 use crate::txn::quota::Quotas;
 use crate::{Error, FileType, Place, Result, known};
+use crossbeam_utils::CachePadded;
 use dioxide_block::{Device, Lane};
 use dioxide_format::dir::DirFormat;
 use dioxide_format::features::{Compat, Incompat, RoCompat};
@@ -175,7 +176,7 @@ impl Mount {
             ways: Ways::new(),
             renaming: RenamingLock::new(()),
             deferred: Deferred::default(),
-            next_generation: AtomicU32::new(first_generation(options)).into(),
+            next_generations: first_generations(options),
             workers: Workers::new("dioxide-worker", options.workers),
             ioend: Workers::new("dioxide-ioend", options.workers),
             knobs: Knobs::new(
@@ -535,12 +536,13 @@ fn refuse_unknown(sb: &SuperBlock) -> Result<()> {
 }
 
 /// Where generations begin: another place at each mount, unless all is to be the same.
-fn first_generation(options: &MountOptions) -> u32 {
-    match &options.clock {
+fn first_generations<const N: usize>(options: &MountOptions) -> [CachePadded<AtomicU32>; N] {
+    let first = match &options.clock {
         Clock::Still(_) => 0,
         Clock::Kept(ns) => ns.load(Ordering::Relaxed) as u32,
         Clock::Real => std::hash::RandomState::new().build_hasher().finish() as u32,
-    }
+    };
+    std::array::from_fn(|_| AtomicU32::new(first).into())
 }
 
 pub(super) fn fits_device(sb: &SuperBlock, device: &dyn Device) -> Result<()> {

@@ -35,6 +35,8 @@ use std::sync::atomic::Ordering;
 
 /// What the fields beyond the first 128 bytes take.
 const EXTRA_ISIZE: u16 = 32;
+/// Inodes in a row have their generations from one counter.
+const INODES_OF_A_GENERATION: usize = 1 << 12;
 /// Longest target of a symlink that `i_block` holds, with the zero that ends it.
 const FAST_SYMLINK: usize = 60;
 /// PATH_MAX: longest target, with its zero.
@@ -559,6 +561,12 @@ impl Mount {
         self.store_new(handle, &numbered, location, disk)
     }
 
+    /// Another one than that number had before.
+    fn next_generation(&self, ino: Ino) -> u32 {
+        let near = ino.0 as usize / INODES_OF_A_GENERATION % self.next_generations.len();
+        self.next_generations[near].fetch_add(1, Ordering::Relaxed)
+    }
+
     /// The inode as it will be, but for what its content needs. What can fail for the disk fails here.
     fn plan_inode(
         &self,
@@ -596,7 +604,7 @@ impl Mount {
         }
         disk.disk_mut().i_generation = new
             .generation
-            .unwrap_or_else(|| self.next_generation.fetch_add(1, Ordering::Relaxed));
+            .unwrap_or_else(|| self.next_generation(numbered.ino));
         let incompat = self.sb.features().incompat;
         let inline = match what {
             Blueprint::Regular if incompat.contains(Incompat::INLINE_DATA) => begun_inline(&disk)?,
