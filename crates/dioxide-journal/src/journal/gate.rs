@@ -266,16 +266,16 @@ mod loom_tests {
     use loom::thread;
 
     /// Two handles, while the first transaction is closed and the next one begins.
-    #[test]
-    fn loom_transaction_is_closed_with_all_that_its_handles_did() {
+    fn close_beside_handles_at(parts: [usize; 2]) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
-        model.check(|| {
+        model.check(move || {
             let gate = Arc::new(Gate::new(4));
             let state = Arc::new((Mutex::new(()), Condvar::new()));
             let changed: Arc<[AtomicU64; 2]> = Arc::new(Default::default());
             gate.open(1);
-            let handles: Vec<_> = (0..2)
+            let handles: Vec<_> = parts
+                .into_iter()
                 .map(|part| {
                     let (gate, state, changed) = (gate.clone(), state.clone(), changed.clone());
                     thread::spawn(move || {
@@ -310,6 +310,17 @@ mod loom_tests {
             let in_first = tids.iter().filter(|tid| **tid == 1).count() as u64;
             assert_eq!(first, in_first, "all was seen when it was closed");
         });
+    }
+
+    #[test]
+    fn loom_transaction_is_closed_with_all_that_its_handles_did() {
+        close_beside_handles_at([0, 1]);
+    }
+
+    /// The second has what the first gives back.
+    #[test]
+    fn loom_closed_part_takes_nobody_for_what_is_free_there() {
+        close_beside_handles_at([0, 0]);
     }
 
     /// Each wants what the other may have.
