@@ -33,7 +33,7 @@
 //! | reason of the abort, and who is told of it | written once; set under `state`, read without |
 //! | what a commit that nobody waits for has met | `untold`, held by the thread that does it until it is done; otherwise taken by who may wait for a commit |
 //!
-//! A handle begins and ends at the gate, which is one word. Of the locks it takes `state` only, to bring the transaction blocks
+//! A handle begins and ends at a part of the gate. Of the locks it takes `state` only, to bring the transaction blocks
 //! that it does not have yet, to forget one, and when it must wait; what a handle changes becomes the
 //! transaction's when it ends. Another handle may have freed such a block meanwhile, since the locks of whoever changed it are gone before its
 //! handle is; so freeing counts in the buffer, and a change that is older than that is left out. Readers of cached blocks take neither.

@@ -14,6 +14,8 @@
 //! # Invariants
 //! - No credit is made or lost: those of a transaction's blocks come back when it is closed for good.
 //! - The gate is opened, and closed for good, under the journal's state. While a handle is inside, the transaction stays.
+//! - Credits that are on their way from the rest to a part are about to be a handle's, but for [`AHEAD`] where there are plenty. So
+//!   who takes the journal's state and looks everywhere ([`Gate::enter_by_all`]) misses none, and only one at a time does.
 //! - Who leaves a closed part last is told so, and wakes who waits for that under the state, and looks at all parts: nobody waits in
 //!   vain.
 //!
@@ -27,10 +29,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CLOSED: u64 = 1 << 63;
 const HANDLE: u64 = 1 << 40;
 const FREE: u64 = HANDLE - 1;
-/// More than these gain nothing: a handle holds its part for a moment, and is open for much longer.
+/// Threads beyond so many share them.
 const PARTS: usize = if cfg!(loom) { 2 } else { 8 };
-/// So many credits a part gets beyond what is asked for.
+/// So many credits a part gets beyond what is asked for, as long as the rest has [`PLENTY`].
 const AHEAD: u64 = if cfg!(loom) { 1 } else { 64 };
+const PLENTY: u64 = if cfg!(loom) { 3 } else { 8 * AHEAD };
 
 /// On cache lines of its own.
 #[derive(Debug)]
@@ -40,15 +43,6 @@ struct Apart(AtomicU64);
 impl Apart {
     fn new(word: u64) -> Apart {
         Apart(AtomicU64::new(word))
-    }
-
-    /// Takes as many credits as there are, up to `most`. Of the rest, which has nothing else.
-    fn take(&self, most: u64) -> u64 {
-        let taken = |free: u64| Some(free - free.min(most));
-        let before = self
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, taken);
-        before.unwrap_or(0).min(most)
     }
 }
 
@@ -95,18 +89,30 @@ impl Gate {
         self.parts[0].0.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// Lets a handle in by some part, any number, if there are so many credits for it. The transaction.
+    /// Lets a handle in by some part, any number, if that or the rest has so many credits. The transaction.
     pub(crate) fn enter(&self, part: usize, credits: u32) -> Option<u64> {
-        self.reserve(part, HANDLE, credits.into())
+        self.reserve(part, HANDLE, credits.into(), Gate::take)
             .then(|| self.newest())
     }
 
-    /// Gives a handle that came in by this part more credits, if there are.
-    pub(crate) fn extend(&self, part: usize, credits: u32) -> bool {
-        self.reserve(part, 0, credits.into())
+    /// The same, if there are so many anywhere. The caller has the journal's state.
+    pub(crate) fn enter_by_all(&self, part: usize, credits: u32) -> Option<u64> {
+        self.reserve(part, HANDLE, credits.into(), Gate::gather)
+            .then(|| self.newest())
     }
 
-    fn reserve(&self, part: usize, handles: u64, credits: u64) -> bool {
+    /// Gives a handle that came in by this part more credits, if there are so many anywhere. The caller has the journal's state.
+    pub(crate) fn extend(&self, part: usize, credits: u32) -> bool {
+        self.reserve(part, 0, credits.into(), Gate::gather)
+    }
+
+    fn reserve(
+        &self,
+        part: usize,
+        handles: u64,
+        credits: u64,
+        get: impl FnOnce(&Gate, u64) -> Option<u64>,
+    ) -> bool {
         let Apart(part) = &self.parts[part % PARTS];
         let fits = |word: u64| {
             let is_open = word & CLOSED == 0;
@@ -117,7 +123,7 @@ impl Gate {
             Err(word) if word & CLOSED != 0 => return false,
             Err(_) => {}
         }
-        let Some(got) = self.gather(credits) else {
+        let Some(got) = get(self, credits) else {
             return false;
         };
         let with = |word: u64| (word & CLOSED == 0).then(|| word + handles + got - credits);
@@ -125,17 +131,26 @@ impl Gate {
         is_open.inspect_err(|_| self.give_back(got)).is_ok()
     }
 
-    /// So many credits and some more, if there are so many that are free.
+    /// So many credits of the rest, and some more if it has plenty.
+    fn take(&self, credits: u64) -> Option<u64> {
+        let most = |free: u64| credits + if free >= PLENTY { AHEAD } else { 0 };
+        let taken = |free: u64| free.checked_sub(most(free));
+        let before = self
+            .rest
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, taken);
+        before.ok().map(most)
+    }
+
+    /// So many credits, wherever they are.
     fn gather(&self, credits: u64) -> Option<u64> {
-        let mut got = self.rest.take(credits + AHEAD);
-        for Apart(part) in &self.parts {
+        let mut got = 0;
+        for Apart(from) in [&self.rest].into_iter().chain(&self.parts) {
+            got += from.fetch_and(!FREE, Ordering::AcqRel) & FREE;
             if got >= credits {
-                return Some(got);
+                self.give_back(got - credits);
+                return Some(credits);
             }
-            got += part.fetch_and(!FREE, Ordering::AcqRel) & FREE;
-        }
-        if got >= credits {
-            return Some(got);
         }
         self.give_back(got);
         None
@@ -165,6 +180,7 @@ fn is_empty(word: u64) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
 
     fn free(gate: &Gate) -> u64 {
         let parts = gate.parts.iter().chain([&gate.rest]);
@@ -173,24 +189,29 @@ mod tests {
             .sum()
     }
 
+    fn enter(gate: &Gate, part: usize, credits: u32) -> Option<u64> {
+        let entered = gate.enter(part, credits);
+        entered.or_else(|| gate.enter_by_all(part, credits))
+    }
+
     #[test]
     fn room_counts_blocks_and_reserved_credits() {
         let gate = Gate::new(10);
-        assert_eq!(gate.enter(0, 0), None, "there is no transaction");
+        assert_eq!(enter(&gate, 0, 0), None, "there is no transaction");
         gate.open(1);
-        assert_eq!(gate.enter(0, 6), Some(1));
-        assert_eq!(gate.enter(1, 5), None);
+        assert_eq!(enter(&gate, 0, 6), Some(1));
+        assert_eq!(enter(&gate, 1, 5), None);
         assert!(!gate.extend(0, 5));
         assert!(gate.extend(0, 4) && !gate.extend(0, 1));
         // Of ten credits it has used one: a block.
         assert!(!gate.leave(0, 9), "the gate is open");
-        assert_eq!(gate.enter(1, 10), None);
-        assert_eq!(gate.enter(1, 9), Some(1));
+        assert_eq!(enter(&gate, 1, 10), None);
+        assert_eq!(enter(&gate, 1, 9), Some(1));
         assert!(!gate.leave(1, 9));
         gate.give_back(1);
-        assert_eq!(gate.enter(2, 10), Some(1));
-        assert_eq!(gate.enter(3, u32::MAX), None);
-        assert_eq!(gate.enter(3, 0), Some(1));
+        assert_eq!(enter(&gate, 2, 10), Some(1));
+        assert_eq!(enter(&gate, 3, u32::MAX), None);
+        assert_eq!(enter(&gate, 3, 0), Some(1));
     }
 
     #[test]
@@ -202,7 +223,7 @@ mod tests {
         assert_eq!(gate.enter(PARTS + 3, 2), Some(7));
         assert!(!gate.close());
         assert!(gate.is_closed());
-        assert_eq!(gate.enter(0, 0), None);
+        assert_eq!(enter(&gate, 0, 0), None);
         assert!(!gate.extend(0, 1));
         assert!(!gate.leave(0, 1), "another one is inside by this part");
         assert!(gate.leave(0, 0));
@@ -212,12 +233,13 @@ mod tests {
         // Three blocks.
         gate.give_back(3);
         gate.open(8);
-        assert_eq!((gate.enter(0, 10), gate.newest()), (Some(8), 8));
+        assert_eq!((enter(&gate, 0, 10), gate.newest()), (Some(8), 8));
     }
 
     #[test]
     fn credits_that_other_parts_have_are_found() {
-        let gate = Gate::new(AHEAD as u32 + 20);
+        let max = (PLENTY + AHEAD * PARTS as u64) as u32;
+        let gate = Gate::new(max);
         gate.open(1);
         for part in 0..PARTS {
             assert_eq!(gate.enter(part, 1), Some(1));
@@ -226,35 +248,54 @@ mod tests {
             assert!(!gate.leave(part, 1));
         }
         for part in 0..PARTS {
-            assert_eq!(gate.enter(part, AHEAD as u32 + 20), Some(1), "{part}");
-            assert!(!gate.leave(part, AHEAD as u32 + 20));
+            assert_eq!(gate.enter(part, max), None, "{part}");
+            assert_eq!(gate.enter_by_all(part, max), Some(1), "{part}");
+            assert!(!gate.leave(part, max));
         }
     }
 
     #[test]
-    fn no_credit_is_made_or_lost_by_many_threads() {
-        const MAX: u32 = 100;
+    fn no_credit_is_made_or_lost_by_many_threads_and_transactions() {
+        const MAX: u32 = 1000;
         let gate = Gate::new(MAX);
         gate.open(1);
-        let inside = AtomicU64::new(0);
+        let (inside, blocks, entered) = Default::default();
+        let (inside, blocks, entered): (&AtomicU64, &AtomicU64, &AtomicU64) =
+            (&inside, &blocks, &entered);
+        let state = Mutex::new(());
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (gate, inside) = (&gate, &inside);
+                let (gate, state) = (&gate, &state);
                 scope.spawn(move || {
                     for round in 0..20_000 {
-                        let credits = (round * 7 + thread as u32 * 3) % 60;
-                        if gate.enter(thread, credits).is_none() {
+                        let (part, credits) = (thread % 3, (round * 7 + thread as u32 * 3) % 600);
+                        let by_all = || {
+                            let _state = state.lock();
+                            gate.enter_by_all(part, credits)
+                        };
+                        if gate.enter(part, credits).or_else(by_all).is_none() {
+                            // The next transaction.
+                            let _state = state.lock();
+                            if gate.close() {
+                                gate.give_back(blocks.swap(0, Ordering::AcqRel));
+                                gate.open(gate.newest() + 1);
+                            }
                             continue;
                         }
+                        entered.fetch_add(1, Ordering::Relaxed);
                         let all = inside.fetch_add(credits.into(), Ordering::AcqRel);
                         assert!(all + u64::from(credits) <= MAX.into());
+                        let brought = credits.min(round % 4);
+                        blocks.fetch_add(brought.into(), Ordering::AcqRel);
                         inside.fetch_sub(credits.into(), Ordering::AcqRel);
-                        gate.leave(thread, credits);
+                        gate.leave(part, credits - brought);
                     }
                 });
             }
         });
+        gate.give_back(blocks.load(Ordering::Acquire));
         assert_eq!(free(&gate), MAX.into());
+        assert!(entered.load(Ordering::Acquire) > 10_000 && gate.newest() > 100);
         assert!(gate.close());
     }
 }
@@ -270,7 +311,7 @@ mod loom_tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
-            let gate = Arc::new(Gate::new(4));
+            let gate = Arc::new(Gate::new(2));
             let state = Arc::new((Mutex::new(()), Condvar::new()));
             let changed: Arc<[AtomicU64; 2]> = Arc::new(Default::default());
             gate.open(1);
@@ -284,7 +325,8 @@ mod loom_tests {
                             while gate.is_closed() {
                                 guard = state.1.wait(guard).expect("no thread panics");
                             }
-                            gate.enter(part, 1).expect("it stays open")
+                            gate.enter_by_all(part, 1)
+                                .expect("it stays open, with room")
                         });
                         changed[tid as usize - 1].fetch_add(1, Ordering::Relaxed);
                         if gate.leave(part, 1) {
@@ -329,17 +371,24 @@ mod loom_tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let (gate, inside) = (Arc::new(Gate::new(3)), Arc::new(AtomicU64::new(0)));
+            let (gate, state) = (Arc::new(Gate::new(3)), Arc::new(Mutex::new(())));
+            let inside = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
             gate.open(1);
             assert_eq!(gate.enter(1, 1), Some(1));
             assert!(!gate.leave(1, 1));
             let handles: Vec<_> = (0..2)
                 .map(|part| {
-                    let (gate, inside) = (gate.clone(), inside.clone());
+                    let (gate, state, inside) = (gate.clone(), state.clone(), inside.clone());
                     thread::spawn(move || {
-                        if gate.enter(part, 2).is_some() {
-                            assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0);
-                            inside.fetch_sub(1, Ordering::AcqRel);
+                        let by_all = || {
+                            let _state = state.lock().expect("no thread panics");
+                            gate.enter_by_all(part, 2)
+                        };
+                        let [now, ever] = &*inside;
+                        if gate.enter(part, 2).or_else(by_all).is_some() {
+                            assert_eq!(now.fetch_add(1, Ordering::AcqRel), 0);
+                            ever.fetch_add(1, Ordering::AcqRel);
+                            now.fetch_sub(1, Ordering::AcqRel);
                             gate.leave(part, 2);
                         }
                     })
@@ -348,6 +397,7 @@ mod loom_tests {
             for handle in handles {
                 handle.join().expect("no thread panics");
             }
+            assert!(inside[1].load(Ordering::Acquire) > 0, "one finds room");
             let words = gate.parts.iter().chain([&gate.rest]);
             let free = words.map(|Apart(word)| word.load(Ordering::Acquire) & FREE);
             assert_eq!(free.sum::<u64>(), 3);

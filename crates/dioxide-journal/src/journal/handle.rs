@@ -107,7 +107,9 @@ impl<'j> Handle<'j> {
     pub fn extend(&mut self, more: u32) -> Result<bool> {
         let core = self.core();
         core.check_aborted()?;
+        let state = core.state.lock();
         let fits = core.gate.extend(self.part, more);
+        drop(state);
         if fits {
             self.credits += more;
         }
@@ -246,7 +248,7 @@ fn join(journal: &Journal, part: usize, credits: u32) -> Result<Tid> {
         if state.running.is_none() {
             state.begin(&core.gate);
         }
-        if let Some(tid) = core.gate.enter(part, credits) {
+        if let Some(tid) = core.gate.enter_by_all(part, credits) {
             return Ok(Tid(tid));
         }
         // It has no room, or is being closed.

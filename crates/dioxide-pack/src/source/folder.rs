@@ -4,7 +4,8 @@
 //! another size or time, is an error. What cannot be read is an error too, with its name; mount points
 //! are crossed. Symlinks are never followed: every directory is opened by its name in the one above, and
 //! what is in it is looked at and opened from there, so that whatever others do in the folder meanwhile,
-//! nothing is read outside of it. That takes a descriptor for each level.
+//! nothing is read outside of it. That takes a descriptor for each level, and some for directories of which
+//! files are being looked at.
 
 mod look;
 mod scan;

@@ -561,7 +561,7 @@ impl Mount {
         self.store_new(handle, &numbered, location, disk)
     }
 
-    /// Another one than that number had before.
+    /// Another one than that number has had in this mount.
     fn next_generation(&self, ino: Ino) -> u32 {
         let near = ino.0 as usize / INODES_OF_A_GENERATION % self.next_generations.len();
         self.next_generations[near].fetch_add(1, Ordering::Relaxed)

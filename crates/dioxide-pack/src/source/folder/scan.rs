@@ -17,19 +17,20 @@ use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// So many names are looked at together.
 const BATCH_NAMES: usize = 64;
-/// What the others of a batch wait for: who looks at it leaves them when he holds so many bytes.
-const BATCH_BYTES: u64 = 1 << 20;
+/// Who looks at a batch leaves the others when what waits holds so many bytes: they are looked at when it is added.
+const MOST_HELD: u64 = 16 << 20;
 /// Threads that only look, at most.
 const LOOKERS: usize = 3;
 /// Batches that each of them may have before it.
 const WAITING: usize = 2;
 /// Batches that are under way, at most.
-const UNDER_WAY: usize = 32;
+const UNDER_WAY: usize = 16;
 
 /// Names in one directory.
 struct Batch {
@@ -38,6 +39,8 @@ struct Batch {
     paths: Vec<(Vec<u8>, bool)>,
     /// What the first of them are.
     looks: Vec<Look>,
+    /// What those hold.
+    held: u64,
 }
 
 impl Batch {
@@ -46,6 +49,7 @@ impl Batch {
             here: here.clone(),
             paths,
             looks: Vec::new(),
+            held: 0,
         }
     }
 }
@@ -57,6 +61,7 @@ type Look = Result<Option<Seen>>;
 struct Looker<'a> {
     root: &'a Path,
     left_out: Option<(u64, u64)>,
+    most_held: u64,
 }
 
 impl Looker<'_> {
@@ -64,24 +69,32 @@ impl Looker<'_> {
         Found::new(here, self.root, path).look(self.left_out)
     }
 
-    /// From the first to one that holds much or cannot be looked at.
-    fn look_at(self, batch: &mut Batch) {
-        let mut held = 0;
+    /// From the first to one that cannot be looked at, as long as what waits does not hold too much; `held` is what it holds.
+    fn look_at(self, batch: &mut Batch, held: &AtomicU64) {
         for (path, _) in &batch.paths {
+            if held.load(Ordering::Relaxed) + batch.held >= self.most_held {
+                break;
+            }
             let look = self.look(&batch.here, path);
-            held += match &look {
-                Ok(found) => found.as_ref().map_or(0, Seen::weight),
-                Err(_) => BATCH_BYTES,
-            };
+            let failed = look.is_err();
+            if let Ok(Some(seen)) = &look {
+                batch.held += seen.weight();
+            }
             batch.looks.push(look);
-            if held >= BATCH_BYTES {
+            if failed {
                 break;
             }
         }
+        held.fetch_add(batch.held, Ordering::Relaxed);
     }
 
     /// One of the threads.
-    fn look_on(self, batches: &Mutex<Receiver<Numbered>>, seen: &Sender<Numbered>) {
+    fn look_on(
+        self,
+        batches: &Mutex<Receiver<Numbered>>,
+        seen: &Sender<Numbered>,
+        held: &AtomicU64,
+    ) {
         let next = || {
             let batches = batches.lock().unwrap_or_else(PoisonError::into_inner);
             batches.recv().ok()
@@ -89,7 +102,7 @@ impl Looker<'_> {
         while let Some(batch) = next() {
             let mut owed = Owed(seen, Some(batch));
             if let Some((_, batch)) = &mut owed.1 {
-                self.look_at(batch);
+                self.look_at(batch, held);
             }
         }
     }
@@ -117,7 +130,8 @@ impl Seen {
             What::Symlink(target) => target.len(),
             What::Other(_) => 0,
         };
-        weight(&self.xattrs) + own as u64
+        let left_out: usize = self.left_out.iter().map(Vec::len).sum();
+        weight(&self.xattrs) + (own + left_out) as u64
     }
 }
 
@@ -134,7 +148,11 @@ impl<'a> Scan<'a> {
     pub(super) fn new(root: &'a Path, builder: Builder) -> Scan<'a> {
         let left_out = builder.left_out();
         Scan {
-            looker: Looker { root, left_out },
+            looker: Looker {
+                root,
+                left_out,
+                most_held: MOST_HELD,
+            },
             builder,
             links: HashMap::new(),
             stamps: Vec::new(),
@@ -160,10 +178,11 @@ impl<'a> Scan<'a> {
         let (give, batches) = sync_channel(lookers * WAITING);
         let (done, seen) = channel();
         let (batches, looker) = (Arc::new(Mutex::new(batches)), self.looker);
+        let held = &AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..lookers {
                 let (batches, done) = (batches.clone(), done.clone());
-                let look_on = move || looker.look_on(&batches, &done);
+                let look_on = move || looker.look_on(&batches, &done, held);
                 // Where there are no more threads to be had, those that there are do it.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, look_on);
             }
@@ -171,6 +190,7 @@ impl<'a> Scan<'a> {
             drop((batches, done));
             let mut walk = Walk {
                 scan: self,
+                held,
                 give,
                 seen,
                 first: 0,
@@ -273,6 +293,8 @@ impl<'a> Scan<'a> {
 /// The thread that finds the names.
 struct Walk<'s, 'a> {
     scan: &'s mut Scan<'a>,
+    /// Bytes that what was looked at and is not added yet holds.
+    held: &'s AtomicU64,
     give: SyncSender<Numbered>,
     seen: Receiver<Numbered>,
     /// The number of the first batch that is under way, and what came back of it and those behind.
@@ -286,25 +308,40 @@ impl Walk<'_, '_> {
         let mut directories = vec![Vec::new()];
         while let Some(directory) = directories.pop() {
             let here = way.to(&directory)?;
-            let mut paths = Vec::new();
-            for (name, file_type) in self.names(here, &directory)? {
-                let path = join(&directory, &name);
-                clean_path(&path).map_err(|why| Error::refused(&path, why))?;
-                if self.scan.builder.excludes(&path) {
-                    continue;
+            let names = self.names(here, &directory)?;
+            self.hand_over_all(here, &directory, names, &mut directories)?;
+        }
+        Ok(())
+    }
+
+    fn hand_over_all(
+        &mut self,
+        here: &Arc<OwnedFd>,
+        directory: &[u8],
+        names: Vec<(Vec<u8>, FileType)>,
+        directories: &mut Vec<Vec<u8>>,
+    ) -> Result<()> {
+        let mut paths = Vec::new();
+        for (name, file_type) in names {
+            let found = match self.found(here, join(directory, &name), file_type) {
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
+                Err(error) => {
+                    // Those before it come first, with what is wrong with them.
+                    self.hand_over(Batch::new(here, paths))?;
+                    return Err(error);
                 }
-                let is_dir = self.is_directory(here, &path, file_type)?;
-                if is_dir {
-                    directories.push(path.clone());
-                }
-                paths.push((path, is_dir));
-                if paths.len() == BATCH_NAMES {
-                    self.hand_over(Batch::new(here, std::mem::take(&mut paths)))?;
-                }
+            };
+            if let (path, true) = &found {
+                directories.push(path.clone());
             }
-            if !paths.is_empty() {
-                self.hand_over(Batch::new(here, paths))?;
+            paths.push(found);
+            if paths.len() == BATCH_NAMES {
+                self.hand_over(Batch::new(here, std::mem::take(&mut paths)))?;
             }
+        }
+        if !paths.is_empty() {
+            self.hand_over(Batch::new(here, paths))?;
         }
         Ok(())
     }
@@ -324,15 +361,28 @@ impl Walk<'_, '_> {
         Ok(names)
     }
 
-    fn is_directory(&self, here: &OwnedFd, path: &[u8], file_type: FileType) -> Result<bool> {
-        let file_type = match file_type {
-            FileType::Unknown => {
-                let stat = Found::new(here, self.scan.looker.root, path).stat()?;
-                FileType::from_raw_mode(stat.st_mode)
-            }
-            known => known,
-        };
-        Ok(file_type == FileType::Directory)
+    /// A path, and whether it is one of a directory. None of what is left out.
+    fn found(
+        &self,
+        here: &OwnedFd,
+        path: Vec<u8>,
+        file_type: FileType,
+    ) -> Result<Option<(Vec<u8>, bool)>> {
+        clean_path(&path).map_err(|why| Error::refused(&path, why))?;
+        if self.scan.builder.excludes(&path) {
+            return Ok(None);
+        }
+        // File systems differ in what they call a directory there.
+        if !matches!(file_type, FileType::Directory | FileType::Unknown) {
+            return Ok(Some((path, false)));
+        }
+        let looker = self.scan.looker;
+        let stat = Found::new(here, looker.root, &path).stat()?;
+        if looker.left_out == Some((stat.st_dev, stat.st_ino)) {
+            return Ok(None);
+        }
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        Ok(Some((path, is_dir)))
     }
 
     /// To another thread, if one takes it.
@@ -344,7 +394,7 @@ impl Walk<'_, '_> {
             Err(
                 TrySendError::Full((_, mut batch)) | TrySendError::Disconnected((_, mut batch)),
             ) => {
-                self.scan.looker.look_at(&mut batch);
+                self.scan.looker.look_at(&mut batch, self.held);
                 self.put((number, batch));
             }
         }
@@ -373,6 +423,7 @@ impl Walk<'_, '_> {
         while let Some(batch) = self.under_way.front_mut().and_then(Option::take) {
             self.under_way.pop_front();
             self.first += 1;
+            self.held.fetch_sub(batch.held, Ordering::Relaxed);
             let added = self.scan.add_all(batch);
             added.inspect_err(|_| self.under_way.clear())?;
         }
@@ -392,6 +443,7 @@ mod tests {
     use super::*;
     use crate::filter::Filter;
     use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     fn scan(root: &Path) -> Scan<'_> {
         Scan::new(root, Builder::new(Filter::default()))
@@ -468,20 +520,53 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_leaves_for_want_of_memory_is_looked_at_all_the_same() {
+    fn what_is_left_for_want_of_memory_is_looked_at_all_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         for number in 0..9 {
-            fs::write(root.join(number.to_string()), b"").unwrap();
+            fs::write(root.join(number.to_string()), b"data").unwrap();
         }
         let mut way = Way::new(root).unwrap();
         let paths = (0..9).map(|number| (number.to_string().into_bytes(), false));
         let mut batch = Batch::new(way.to(b"").unwrap(), paths.collect());
         let mut scan = scan(root);
-        scan.looker.look_at(&mut batch);
-        batch.looks.truncate(4);
+        scan.looker.most_held = 1;
+        scan.looker.look_at(&mut batch, &AtomicU64::new(0));
+        assert_eq!(batch.looks.len(), 1);
         scan.add_all(batch).unwrap();
         // And the root.
         assert_eq!(scan.into_tree(way).unwrap().entries().len(), 1 + 9);
+    }
+
+    #[test]
+    fn error_of_a_name_comes_after_those_of_names_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for lookers in [0, 1] {
+            let mut scan = scan(folder.path());
+            let mut way = Way::new(folder.path()).unwrap();
+            let walked = scan.beside(lookers, |walk| {
+                let names = [&b"gone"[..], b".."].map(|name| (name.to_vec(), FileType::Fifo));
+                walk.hand_over_all(way.to(b"")?, b"", names.to_vec(), &mut Vec::new())
+            });
+            let error = walked.unwrap_err().to_string();
+            assert!(error.contains("gone:"), "{error}");
+        }
+    }
+
+    #[test]
+    fn left_out_directory_is_not_entered() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir(root.join("out")).unwrap();
+        fs::write(root.join("out/file"), b"").unwrap();
+        fs::write(root.join("file"), b"").unwrap();
+        let out = fs::metadata(root.join("out")).unwrap();
+        let filter = Filter {
+            exclude_file: Some((out.dev(), out.ino())),
+            ..Filter::default()
+        };
+        let tree = super::super::read(root, filter).unwrap();
+        let paths: Vec<_> = tree.entries().iter().map(|entry| &entry.path[..]).collect();
+        assert_eq!(paths, [&b""[..], b"file"]);
     }
 }

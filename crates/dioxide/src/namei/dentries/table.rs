@@ -173,7 +173,8 @@ impl Table {
     fn grow(&self) {
         let most = self.words.len() / BUCKET_WORDS;
         let record = |place: u64| {
-            // Memory that is looked at before it is stored to takes two faults, and other processors hear of the second.
+            // Memory that is looked at before it is stored to takes two faults, and other processors hear of the second. (What is
+            // in use already loses nothing.)
             if place.is_multiple_of(BUCKETS_PER_PAGE) {
                 // Not an addition of 0, which is compiled as a load.
                 let head = &self.words[place as usize * BUCKET_WORDS];
