@@ -19,7 +19,7 @@
 //! - Who leaves a closed part last is told so, and wakes who waits for that under the state, and looks at all parts: nobody waits in
 //!   vain.
 //!
-//! Rejected: one word for all. Two threads that make files on processors with caches of their own spent a tenth of their time on its line.
+//! Rejected: one word for all, which costs two threads that make files on processors with caches of their own (docs/PERFORMANCE.md).
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};

@@ -116,22 +116,19 @@ impl<'a> Found<'a> {
         if left_out == Some((stat.st_dev, stat.st_ino)) {
             return Ok(None);
         }
-        let opened = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Some(self.open()?),
-            _ => None,
-        };
-        let what = match FileType::from_raw_mode(stat.st_mode) {
+        let (what, opened) = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
+                let (file, size) = (self.open()?, stat.st_size as u64);
                 // Whatever its count of blocks says: as many may be of attributes, or lie beyond the end.
-                let file = opened.as_ref().expect("it was opened");
-                let size = stat.st_size as u64;
-                What::File(segments_of(file, self.path, || self.host(), size)?)
+                let segments = segments_of(&file, self.path, || self.host(), size)?;
+                (What::File(segments), Some(file))
             }
             FileType::Symlink => {
                 let target = readlinkat(self.here, self.name, vec![]);
-                What::Symlink(target.map_err(failed(|| self.host()))?.into_bytes())
+                let target = target.map_err(failed(|| self.host()))?;
+                (What::Symlink(target.into_bytes()), None)
             }
-            other => What::Other(other),
+            other => (What::Other(other), None),
         };
         let (xattrs, left_out) = self.xattrs(opened.as_ref())?;
         Ok(Some(Seen {
