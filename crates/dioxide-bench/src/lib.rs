@@ -37,6 +37,7 @@
 //! | `grow` | what changes the file system |
 //! | `names` | files made, looked at, opened, renamed, removed |
 //! | `processors` | how far two of them are from each other |
+//! | `memory` | how far it is |
 //! | `seeds` | the mails' figures, and the devices they imply |
 //! | `image` | making images; looking at those given |
 //! | `subject` | an open image, file system and file; where the file lies on the device |
@@ -53,6 +54,7 @@ mod goals;
 mod grow;
 mod image;
 mod load;
+mod memory;
 mod names;
 mod offsets;
 mod options;

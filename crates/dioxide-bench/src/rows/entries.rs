@@ -12,6 +12,7 @@ use super::{Table, resident_mib};
 use crate::Result;
 use crate::compare::{median, there_and_back};
 use crate::image::{self, Image};
+use crate::memory::far_look;
 use crate::subject;
 use dioxide::{Backend, Fs, MountOptions, NewFile, Node};
 use std::time::Instant;
@@ -145,7 +146,9 @@ impl Table<'_, '_> {
         let mut random = self.options.seed | 1;
         self.ticker.expect(3 * u64::from(self.runs));
         let looked = self.look(&dirs, &mut random)?;
-        self.judge_lookups(&looked, many, ", all in memory");
+        let far = far_look()?;
+        let machine = format!("; a look at four lines that are in no cache: {far:.0} ns");
+        self.judge_lookups(&looked, many, ", all in memory", &machine);
         self.at_most_noted(
             &format!("13: MiB of memory with all of {many} names in memory"),
             resident_mib() - before,
@@ -164,7 +167,7 @@ impl Table<'_, '_> {
             dirs.push(Directory::found(&root, name, names)?);
         }
         let looked = self.look(&dirs, &mut random)?;
-        self.judge_lookups(&looked, many, ", 8 MiB of them in memory");
+        self.judge_lookups(&looked, many, ", 8 MiB of them in memory", "");
         let mut created: [Vec<f64>; 3] = [const { Vec::new() }; 3];
         for run in 0..self.runs as usize {
             self.ticker.round("files created");
@@ -214,27 +217,28 @@ impl Table<'_, '_> {
         Ok(looked)
     }
 
-    fn judge_lookups(&mut self, looked: &[Vec<f64>; ASKED], many: u64, how: &str) {
+    fn judge_lookups(&mut self, looked: &[Vec<f64>; ASKED], many: u64, how: &str, machine: &str) {
         let [one, few, large, few_of_large] = looked;
-        let note = looked.each_ref().map(|ns| told(ns)).join(", ");
-        self.at_most_noted(
-            &format!("13: lookup among {FEW} names ÷ 1{how}"),
-            quotient(few, one),
-            MOST_LOOKUP_FEW,
-            Some(note),
-        );
-        self.at_most_noted(
-            &format!("13: lookup among {many} names ÷ {FEW}{how}"),
-            quotient(large, few),
-            MOST_LOOKUP,
-            None,
-        );
-        self.at_most_noted(
-            &format!("13: lookup of {FEW} among {many} names ÷ {FEW}{how}"),
-            quotient(few_of_large, few),
-            MOST_LOOKUP,
-            None,
-        );
+        let note = looked.each_ref().map(|ns| told(ns)).join(", ") + machine;
+        let rows = [
+            (format!("among {FEW} names ÷ 1"), few, one, MOST_LOOKUP_FEW),
+            (
+                format!("among {many} names ÷ {FEW}"),
+                large,
+                few,
+                MOST_LOOKUP,
+            ),
+            (
+                format!("of {FEW} among {many} names ÷ {FEW}"),
+                few_of_large,
+                few,
+                MOST_LOOKUP,
+            ),
+        ];
+        for (what, of, to, most) in rows {
+            let row = format!("13: lookup {what}{how}");
+            self.at_most_noted(&row, quotient(of, to), most, Some(note.clone()));
+        }
     }
 }
 
