@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use scan::Scan;
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -175,7 +176,7 @@ pub(super) fn segments_of(
 /// Reads the segments of a file that must be what its stamp says.
 ///
 /// # Errors
-/// Those of the host, and of `each`; [`Error::Changed`].
+/// Those of the host, also for content that no size tells of, and of `each`; [`Error::Changed`].
 pub(super) fn read_same(
     file: &File,
     stamp: Stamp,
@@ -185,14 +186,18 @@ pub(super) fn read_same(
     each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let name = || host().display().to_string();
-    let told = |error| Error::host(name(), error);
+    let told = |error: io::Error| Error::host(name(), error);
     let same = || Ok(Stamp::of(&file.metadata()?) == stamp);
-    let check = |same: std::io::Result<bool>| match same.map_err(told) {
+    let check = |same: io::Result<bool>| match same.map_err(told) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::Changed { name: name() }),
         Err(error) => Err(error),
     };
     check(same())?;
+    // Files of /proc have content and no size, as those of some FUSE servers.
+    if stamp.size == 0 && file.read_at(&mut [0], 0).map_err(told)? > 0 {
+        return Err(told(io::Error::other("it has content, but its size is 0")));
+    }
     for segment in segments {
         let mut at = segment.start;
         while at < segment.end {

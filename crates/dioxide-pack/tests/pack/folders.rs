@@ -3,6 +3,7 @@
 use crate::support::*;
 use dioxide::Timestamp;
 use dioxide_pack::sink::folder::{FolderOptions, FolderSink};
+use dioxide_pack::tar::write::TarSink;
 use dioxide_pack::{Entry, Error, Filter, Kind, Pattern, Watch, source};
 use dioxide_testkit::need_root;
 use std::fs;
@@ -89,8 +90,7 @@ fn file_that_changes_after_it_was_seen_is_an_error() {
         let mut tree = read(&from);
         change(&from.join("file"));
         let archive = dir.path().join("a.tar");
-        let mut sink =
-            dioxide_pack::tar::write::TarSink::create(&archive, Default::default()).unwrap();
+        let mut sink = TarSink::create(&archive, Default::default()).unwrap();
         let error = tree.write_to(&mut sink, &mut ()).unwrap_err();
         assert!(matches!(error, Error::Changed { .. }), "{error}");
         drop(sink);
@@ -100,6 +100,15 @@ fn file_that_changes_after_it_was_seen_is_an_error() {
             .collect();
         assert_eq!(left, ["from"], "nothing half-written");
     }
+}
+
+#[test]
+fn file_with_content_and_no_size_is_an_error() {
+    let dir = scratch();
+    let mut tree = read(Path::new("/proc/sys/kernel/random"));
+    let mut sink = TarSink::create(&dir.path().join("a.tar"), Default::default()).unwrap();
+    let error = tree.write_to(&mut sink, &mut ()).unwrap_err().to_string();
+    assert!(error.contains("/boot_id: it has content"), "{error}");
 }
 
 #[test]
