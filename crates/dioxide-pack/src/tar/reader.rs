@@ -26,6 +26,7 @@ use std::rc::Rc;
 
 /// How much of an archive is read at a time.
 const BUFFER_BYTES: usize = 1 << 17;
+const PART: &str = "part of an incremental or split archive, which dioxide does not unpack";
 
 /// How to read an archive.
 #[derive(Clone, Debug, Default)]
@@ -348,6 +349,10 @@ impl Reader {
             .map(<[u8]>::to_vec);
         let raw = raw.or(extension.path).unwrap_or_else(|| header.path());
         let refused = |why: String| Error::refused(&raw, why);
+        // A volume that begins inside a file: that of 'M' in PAX.
+        if info.last(b"GNU.volume.offset").is_some() {
+            return Err(refused(PART.into()));
+        }
         let path = clean_path(&raw).map_err(refused)?;
         let link = info
             .last(b"linkpath")
@@ -388,11 +393,7 @@ impl Reader {
             b'4' => device().map(|(major, minor)| Kind::BlockDevice(major, minor))?,
             b'5' => Kind::Directory,
             b'6' => Kind::Fifo,
-            b'D' | b'M' | b'N' => {
-                return Err(refused(
-                    "part of an incremental or split archive, which dioxide does not unpack".into(),
-                ));
-            }
+            b'D' | b'M' | b'N' => return Err(refused(PART.into())),
             other => {
                 return Err(refused(format!(
                     "an entry of unknown type '{}'",

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 /// Keys that have one value.
-const KEYS: [&[u8]; 13] = [
+const KEYS: [&[u8]; 14] = [
     b"path",
     b"linkpath",
     b"size",
@@ -26,6 +26,7 @@ const KEYS: [&[u8]; 13] = [
     b"GNU.sparse.major",
     b"GNU.sparse.size",
     b"GNU.sparse.realsize",
+    b"GNU.volume.offset",
     b"RHT.security.selinux",
     b"SCHILY.acl.access",
     b"SCHILY.acl.default",

@@ -259,6 +259,12 @@ fn entry_with_bad_numbers_is_refused() {
     refused_entry(&[with(124, &[0x80, 0, 0, 0, 0x7F])], "x", "a size of");
     refused_entry(&[with(108, &[0xFF; 8])], "x", "uid is -1");
     refused_entry(&[with(156, b"M")], "x", "split");
+    let part = extended(b'g', &[("GNU.volume.offset", b"10")]);
+    refused_entry(
+        &[part, file(b"GNUFileParts/x.2")],
+        "GNUFileParts/x.2",
+        "split",
+    );
     refused_entry(&[with(156, b"?")], "x", "unknown type");
     for (key, value, why) in [
         ("uid", &b"4294967296"[..], "uid is 4294967296"),
