@@ -68,6 +68,7 @@ struct Way {
     below: Vec<(Vec<u8>, Arc<OwnedFd>)>,
 }
 
+const NO_SIZE: &str = "it has content, but its size is 0, as files of /proc have: leave it out";
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
 impl Way {
@@ -194,9 +195,8 @@ pub(super) fn read_same(
         Err(error) => Err(error),
     };
     check(same())?;
-    // Files of /proc have content and no size, as those of some FUSE servers.
     if stamp.size == 0 && file.read_at(&mut [0], 0).map_err(told)? > 0 {
-        return Err(told(io::Error::other("it has content, but its size is 0")));
+        return Err(told(io::Error::other(NO_SIZE)));
     }
     for segment in segments {
         let mut at = segment.start;
