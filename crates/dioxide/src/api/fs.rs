@@ -464,9 +464,10 @@ impl Fs {
         self.0.why_read_only()
     }
 
-    /// The failure after which nothing is written any more, if there was one: the call that met it had it as its error.
+    /// The failure after which nothing is written any more, if there was one: the call that met it had it as its error, or, of a
+    /// commit in the background, the first sync after it has.
     pub fn failure(&self) -> Option<&str> {
-        self.0.failed.get().map(String::as_str)
+        self.0.failure()
     }
 
     /// The damage that was met since it was opened.

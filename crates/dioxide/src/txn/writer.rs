@@ -149,8 +149,12 @@ impl Mount {
 
     /// Why nothing may be written: as it was opened, or since an error.
     pub(crate) fn why_read_only(&self) -> Option<&str> {
-        let known = self.read_only.as_ref().or(self.failed.get());
-        match known {
+        self.read_only.as_deref().or_else(|| self.failure())
+    }
+
+    /// The failure after which nothing is written any more.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        match self.failed.get() {
             Some(why) => Some(why),
             None => self.started_writer()?.journal.aborted(),
         }
