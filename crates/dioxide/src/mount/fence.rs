@@ -71,8 +71,7 @@ impl Fence {
 
     /// Whether the mount writes nothing any more.
     pub(super) fn has_failed(&self) -> bool {
-        self.mount()
-            .is_some_and(|mount| mount.failed.get().is_some())
+        self.mount().is_some_and(|mount| mount.failure().is_some())
     }
 
     /// Lets nothing through any more that changes a device of the mount. What goes past this one, the mount has to refuse.

@@ -776,18 +776,18 @@ fn mmp_counts_on_while_the_device_is_flushed() {
 }
 
 /// A file system under multi-mount protection on a device through the page cache, where each number is flushed.
-fn buffered_with_mmp() -> (Image, SimDevice, Fs) {
+fn buffered_with_mmp(options: &MountOptions) -> (Image, SimDevice, Fs) {
     let image = image_with(small().features("mmp").dir(Dir::Disk), &NAMES);
     // Longer than until the next number.
     change_mmp(&image, |mmp| mmp.mmp_check_interval += 1);
-    let options = FileOptions {
+    let through_cache = FileOptions {
         write: true,
         buffered: true,
         ..FileOptions::default()
     };
-    let device = dioxide::block::file::open(image.path(), &options).expect("it opens");
+    let device = dioxide::block::file::open(image.path(), &through_cache).expect("it opens");
     let device = SimDevice::new(device, SimSpec::default());
-    let fs = Fs::open_device(Arc::new(device.clone()), &MountOptions::new()).expect("it opens");
+    let fs = Fs::open_device(Arc::new(device.clone()), options).expect("it opens");
     (image, device, fs)
 }
 
@@ -804,7 +804,7 @@ fn stall(image: &Image, device: &SimDevice, meanwhile: impl FnOnce()) -> u16 {
 
 #[test]
 fn mmp_has_others_wait_longer_where_it_is_slow() {
-    let (image, device, fs) = buffered_with_mmp();
+    let (image, device, fs) = buffered_with_mmp(&MountOptions::new());
     let before = mmp_of(&image);
     let took = stall(&image, &device, || ());
     within_a_minute("its interval stays", || {
@@ -822,7 +822,7 @@ fn mmp_has_others_wait_longer_where_it_is_slow() {
 /// It was there from when its writing began, and others may have waited for the next in vain.
 #[test]
 fn mmp_that_was_late_is_looked_at_before_it_counts_on() {
-    let (image, device, fs) = buffered_with_mmp();
+    let (image, device, fs) = buffered_with_mmp(&MountOptions::new());
     stall(&image, &device, || {
         change_mmp(&image, |mmp| {
             mmp.mmp_seq = 7;
@@ -834,6 +834,28 @@ fn mmp_that_was_late_is_looked_at_before_it_counts_on() {
     assert!(why.contains("host other"), "{why}");
     let _ = fs.close();
     assert_eq!(mmp_of(&image).mmp_seq, 7);
+}
+
+/// A flush of a commit that nobody waits for. Nothing is written any more, but the number.
+#[test]
+fn mmp_counts_on_after_a_commit_in_the_background_that_failed_and_ends_clean() {
+    let options = MountOptions::new().commit_interval(Duration::from_millis(20));
+    let (image, device, fs) = buffered_with_mmp(&options);
+    let change = |mode| fs.set_attributes("/f0", &SetAttributes::new().mode(mode));
+    // The first one marks the file system as in use.
+    change(0o600).expect("a change");
+    fs.sync().expect("a sync");
+    device.inject(Fault::once(FaultOp::Flush, FaultKind::Io(libc::EIO)));
+    change(0o640).expect("a change");
+    within_a_minute("nobody knows of it", || fs.failure().is_some());
+    let counts = fs.superblock().mmp_interval_secs();
+    for _ in 0..2 {
+        let before = mmp_of(&image).mmp_seq;
+        std::thread::sleep(Duration::from_secs(u64::from(counts) + 1));
+        assert_ne!(mmp_of(&image).mmp_seq, before);
+    }
+    let _ = fs.close();
+    assert_eq!(mmp_of(&image).state(), MmpState::Clean);
 }
 
 /// Opening takes as long as it takes, and the number counts meanwhile: another host that looks for a sign of life finds one.
