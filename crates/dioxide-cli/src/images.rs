@@ -4,7 +4,7 @@ use crate::args::ImageArgs;
 use crate::failure::{Failure, Status, any_told, complain};
 use crate::location::Identity;
 use dioxide::block::file::{in_use_by, written_by};
-use dioxide::{Fs, MountOptions};
+use dioxide::{Error, Fs, MountOptions};
 use std::path::{Path, PathBuf, absolute};
 
 /// What a command does to images.
@@ -93,9 +93,10 @@ impl Images {
                 continue;
             }
             warn_of_damage(&image, &fs);
-            // Who met the failure was told of it.
-            let known = fs.failure().is_some() && any_told();
+            let has_failed = fs.failure().is_some();
             if let Err(error) = fs.close() {
+                // Who met the failure was told of it. Nobody was of what comes from the device now.
+                let known = has_failed && any_told() && !matches!(error, Error::Device(_));
                 worst = match known {
                     true => Status::Trouble,
                     false => Failure::engine(image.display(), b"", &error).tell(),
