@@ -767,6 +767,17 @@ const EXTENTS: &[Case] = &[
         s.edit_block(node_of(s, "pieces"), |node| node[16] = 9);
     }),
     (
+        "size below the last leaf's end",
+        Code::InodeSize,
+        Agrees,
+        |s| {
+            s.edit_inode(s.ino("pieces"), |raw| {
+                let last = (get32(raw, 4) - 1) / 1024;
+                put32(raw, 4, last * 1024);
+            });
+        },
+    ),
+    (
         "unwritten block of a directory",
         Code::DirHole,
         Agrees,
@@ -832,6 +843,17 @@ const EXTENTS: &[Case] = &[
 #[test]
 fn damage_to_extent_trees_is_found_by_its_code_and_by_e2fsck() {
     run(&unsummed(), EXTENTS);
+}
+
+#[test]
+fn file_that_ends_inside_the_last_block_of_a_tree_is_clean() {
+    let subject = unsummed();
+    let ino = subject.ino("pieces");
+    subject.edit_inode(ino, |raw| {
+        put32(raw, 4, (get32(raw, 4) - 1) / 1024 * 1024 + 1)
+    });
+    assert!(report(subject.path()).is_clean());
+    assert_eq!(e2fsck(subject.path()).0, 0);
 }
 
 /// One case on an image of its own.
