@@ -93,10 +93,9 @@ impl Images {
                 continue;
             }
             warn_of_damage(&image, &fs);
-            let has_failed = fs.failure().is_some();
             if let Err(error) = fs.close() {
-                // Who met the failure was told of it. Nobody was of what comes from the device now.
-                let known = has_failed && any_told() && !matches!(error, Error::Device(_));
+                // That is all that it says once somebody was told why.
+                let known = any_told() && matches!(error, Error::ReadOnly(_));
                 worst = match known {
                     true => Status::Trouble,
                     false => Failure::engine(image.display(), b"", &error).tell(),

@@ -196,6 +196,7 @@ pub(super) fn read_same(
     };
     check(same())?;
     if stamp.size == 0 && file.read_at(&mut [0], 0).map_err(told)? > 0 {
+        check(same())?;
         return Err(told(io::Error::other(NO_SIZE)));
     }
     for segment in segments {

@@ -2,6 +2,7 @@
 
 use super::Checker;
 use super::finding::{At, Code};
+use super::inodes::ORPHAN;
 use super::layout::Kind;
 use super::walk::{Run, Seen, has_map, walk};
 use dioxide_format::features::RoCompat;
@@ -20,8 +21,8 @@ pub(super) struct Tally {
     pub(super) written_end: u64,
     /// Places where the file goes on elsewhere.
     pub(super) jumps: u64,
-    /// The map has blocks of its own.
-    deep: bool,
+    /// Whether the last of the map's own blocks has a written one, if it has some.
+    last_node_written: Option<bool>,
     /// The map is damaged, so that the rest of this says nothing.
     pub(super) damaged: bool,
     /// What the blocks are used for.
@@ -93,7 +94,7 @@ impl Checker<'_> {
     fn map_node(&mut self, ino: Ino, block: u64, tally: &mut Tally) -> bool {
         let ratio = u64::from(self.sb.cluster_ratio());
         tally.blocks += ratio;
-        tally.deep = true;
+        tally.last_node_written = Some(false);
         self.layout.paint(tally.kind, block..block + ratio);
         if self.hits_fixed(ino, block, 1) {
             tally.damaged = true;
@@ -152,6 +153,7 @@ impl Checker<'_> {
         tally.end = tally.end.max(end);
         if !run.unwritten {
             tally.written_end = tally.written_end.max(end);
+            tally.last_node_written = tally.last_node_written.map(|_| true);
         }
         tally.last = Some(run);
         true
@@ -190,7 +192,7 @@ impl Checker<'_> {
                 let within = size.div_ceil(block_bytes) <= tally.end;
                 (!least || !within).then(|| format!("i_size is {size}, expected {expected}"))
             }
-            FileType::Regular => self.wrong_file_size(inode, size, tally),
+            FileType::Regular => self.wrong_file_size(ino, inode, size, tally),
             _ => None,
         }
     }
@@ -201,19 +203,22 @@ impl Checker<'_> {
         (u64::from(indirect::max_lblk(block_size).0) + 1) * u64::from(block_size)
     }
 
-    fn wrong_file_size(&self, inode: &Inode, size: u64, tally: &Tally) -> Option<String> {
+    fn wrong_file_size(&self, ino: Ino, inode: &Inode, size: u64, tally: &Tally) -> Option<String> {
         let block_bytes = u64::from(self.sb.block_size());
         let is_verity = inode.flags().contains(InodeFlags::VERITY);
         let least = tally.written_end.saturating_sub(1) * block_bytes;
-        // One written block may lie beyond the end, but not where a tree of extents has leaves.
-        let none_beyond = tally.deep && inode.uses_extents() && tally.written_end > 0;
+        // One written block may lie beyond the end, but not in the last leaf of a tree of extents. The next mount cuts orphans.
+        let none_beyond = tally.last_node_written == Some(true)
+            && inode.uses_extents()
+            && !self.inodes.get(ino).has(ORPHAN);
         let most = match inode.uses_extents() {
             true => block_bytes << 32,
             false => self.indirect_end(),
         };
         let large = self.sb.features().ro_compat.contains(RoCompat::LARGE_FILE);
         if (size < least || size == least && none_beyond) && !is_verity {
-            return Some(format!("i_size is {size}, with data up to {least}"));
+            let end = tally.written_end * block_bytes;
+            return Some(format!("i_size is {size}, with data up to {end}"));
         }
         // A block has the number before the last one at most.
         let beyond = size > most || size == most && inode.uses_extents();

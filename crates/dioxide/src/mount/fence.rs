@@ -69,11 +69,6 @@ impl Fence {
         self.common.mount.get().and_then(Weak::upgrade)
     }
 
-    /// Whether the mount writes nothing any more.
-    pub(super) fn has_failed(&self) -> bool {
-        self.mount().is_some_and(|mount| mount.failure().is_some())
-    }
-
     /// Lets nothing through any more that changes a device of the mount. What goes past this one, the mount has to refuse.
     pub(super) fn shut(&self) {
         let _ = self.common.fenced.set(());

@@ -247,9 +247,13 @@ fn count(block: &Block, fence: &Fence, stop: &Stop) -> Result<()> {
         let began = Instant::now();
         let next = block.ours.lock().mmp_seq % SEQ_MAX + 1;
         match block.show(next) {
-            // Of a flush before, after which the mount writes nothing. Others are to stay away, and find a clean end.
-            Err(Error::Device(dioxide_block::Error::Io { op: "flush", .. }))
-                if fence.has_failed() => {}
+            // Of this flush or one before. The mount writes nothing more; others are to stay away, and find a clean end.
+            Err(error @ Error::Device(dioxide_block::Error::Io { op: "flush", .. })) => {
+                match fence.mount() {
+                    Some(mount) => _ = mount.fail(error),
+                    None => return Err(error),
+                }
+            }
             written => written?,
         }
         let took = began.elapsed();

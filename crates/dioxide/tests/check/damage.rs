@@ -845,6 +845,18 @@ fn damage_to_extent_trees_is_found_by_its_code_and_by_e2fsck() {
     run(&unsummed(), EXTENTS);
 }
 
+/// As a crash leaves it between a truncate's first transaction and its next.
+#[test]
+fn orphan_whose_last_block_was_not_cut_off_yet_is_pending_only() {
+    let subject = unsummed();
+    let ino = subject.ino("pieces");
+    subject.edit_inode(ino, |raw| put32(raw, 4, (get32(raw, 4) - 1) / 1024 * 1024));
+    subject.debugfs(&format!("ssv last_orphan {ino}"));
+    let report = report(subject.path());
+    let codes: Vec<_> = report.findings.iter().map(|found| found.code).collect();
+    assert_eq!(codes, [Code::OrphansPending]);
+}
+
 #[test]
 fn file_that_ends_inside_the_last_block_of_a_tree_is_clean() {
     let subject = unsummed();
