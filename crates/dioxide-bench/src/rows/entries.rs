@@ -12,7 +12,8 @@ use super::{Table, resident_mib};
 use crate::Result;
 use crate::compare::{median, there_and_back};
 use crate::image::{self, Image};
-use crate::memory::far_look;
+use crate::memory::{self, far_look};
+use crate::offsets::Random;
 use crate::subject;
 use dioxide::{Backend, Fs, MountOptions, NewFile, Node};
 use std::time::Instant;
@@ -92,14 +93,11 @@ impl Directory {
     }
 
     /// So many of its names, a batch of them in random order.
-    fn look(&self, asked: u64, random: &mut u64) -> Result<()> {
+    fn look(&self, asked: u64, random: &mut Random) -> Result<()> {
         // Odd, because names that differ in the last byte lie side by side.
         let step = (self.names / asked).max(2) - 1;
         for _ in 0..BATCH {
-            *random ^= *random << 13;
-            *random ^= *random >> 7;
-            *random ^= *random << 17;
-            let name = name_of(*random % asked * step);
+            let name = name_of(random.below(asked) * step);
             self.dir.lookup(name.as_bytes())?;
         }
         Ok(())
@@ -143,11 +141,12 @@ impl Table<'_, '_> {
             dirs.push(Directory::make(&root, name, names)?);
         }
         fs.sync()?;
-        let mut random = self.options.seed | 1;
+        let mut random = Random::new(self.options.seed);
         self.ticker.expect(3 * u64::from(self.runs));
         let looked = self.look(&dirs, &mut random)?;
         let far = far_look()?;
-        let machine = format!("; a look at four lines at a random place of 512 MiB: {far:.0} ns");
+        let mib = memory::MIB;
+        let machine = format!("; a look at four lines at a random place of {mib} MiB: {far:.0} ns");
         self.judge_lookups(&looked, many, ", all in memory", &machine);
         self.at_most_noted(
             &format!("13: MiB of memory with all of {many} names in memory"),
@@ -204,7 +203,7 @@ impl Table<'_, '_> {
     }
 
     /// Nanoseconds of a lookup in each, round by round, and of ten thousand names of the last again and again.
-    fn look(&mut self, dirs: &[Directory], random: &mut u64) -> Result<[Vec<f64>; ASKED]> {
+    fn look(&mut self, dirs: &[Directory], random: &mut Random) -> Result<[Vec<f64>; ASKED]> {
         let mut looked = [const { Vec::new() }; ASKED];
         for run in 0..self.runs as usize {
             self.ticker.round("names looked up");
